@@ -42,9 +42,9 @@ from tutelage.orchestration.data.workflows import Workflow, catalog_of
 from tutelage.orchestration.evaluation.metrics import (
     PlanScores,
     copied_plans,
-    without_edges,
 )
 from tutelage.orchestration.plan.catalog import Catalog, read_catalog
+from tutelage.orchestration.plan.dag import Node, Plan
 from tutelage.orchestration.planner.fit import PlannerTrainer
 from tutelage.orchestration.planner.settings import Phase1Settings
 from tutelage.orchestration.planner.text import features
@@ -78,7 +78,8 @@ def plans_of(
     made = model.plan_all([w.instruction for w in test])
     raw += [p.raw_valid for p in made]
     found = {"nearest": copied_plans(fitting.remembered, test, nearest)}
-    found["no edges"] = [without_edges(p.plan) for p in made]
+    bare = [(p.plan.instruction, tuple(Node(node.tool) for node in p.plan.nodes)) for p in made]
+    found["no edges"] = [Plan(*parts) for parts in bare]
     for name, plans in {"planner": [p.plan for p in made], **found}.items():
         into.setdefault(name, []).extend(plans)
 

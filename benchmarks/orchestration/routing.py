@@ -36,25 +36,28 @@ from tutelage.orchestration.routing.phase2 import (
     GROUPS,
     SIMULATED,
     Phase2Result,
+    RouterEvaluation,
     paired_difference,
     train_phase2,
 )
 from tutelage.orchestration.routing.policy import (
     GREEDY,
     LOOKAHEAD,
-    ORACLE,
     POLICY,
     baselines,
     lookahead,
-    oracle,
     policy_chooser,
 )
 from tutelage.orchestration.routing.settings import NORMALIZED, Phase2Settings
 from tutelage.orchestration.routing.simulator import (
+    Chooser,
+    DecisionBatch,
+    Ints,
     QueryTable,
     RewardTerms,
     Scenario,
     WorkflowBatch,
+    WorkflowSimulator,
     plain_utility,
     run_chooser,
 )
@@ -64,6 +67,7 @@ from tutelage.statistics.intervals import has_interval
 Rewards = dict[str, list[float]]
 """By router; the group of queries of each workflow stands under `GROUP`."""
 GROUP = "group"
+ORACLE = "oracle"
 SEPARABLE = Scenario(nodes=(1, 1), max_tries=1, budgets=0.0, deadlines=0.0)
 """One node, one try, no limits: no choice depends on another."""
 CURVE = 2000
@@ -73,6 +77,46 @@ CURVE = 2000
 def greedy(terms: RewardTerms) -> Any:
     """The action of the highest utility at this node alone."""
     return lambda _, rows, at: plain_utility(at, terms).argmax(axis=1)
+
+
+def oracle(terms: RewardTerms) -> Chooser:
+    """Return a chooser that knows every outcome: at each node it takes the cheapest right worker,
+    and it begins no workflow where one lacks.
+
+    A bound that nobody can reach without looking, and nearly the highest: it weighs cost and
+    seconds node by node and does not search over plans.
+    """
+
+    def choose(simulator: WorkflowSimulator, rows: Ints, at: DecisionBatch) -> Ints:
+        query_table, query_D = simulator.query_table, simulator.queries(rows)
+        table, right_DW = query_table.table, query_table.table.right_QW[query_D]
+        per_usd_D, per_second_D = terms.prices(at.cost_ref_D, at.latency_ref_D)
+        price_DW = (
+            per_usd_D[:, None] * table.costs_QW[query_D]
+            + per_second_D[:, None] * table.seconds_QW[query_D]
+            # A right answer that is rejected costs a decision more, and is accepted then.
+            + 1e-6 * ~query_table.passes_QW[query_D]
+        )
+        workers = right_DW.shape[1]
+        possible_DW = right_DW & at.mask_DA[:, :workers]
+        best_D = np.where(possible_DW, -price_DW, -np.inf).argmax(axis=1)
+        last_D = simulator.last(rows)
+        held_D = (last_D >= 0) & right_DW[np.arange(len(rows)), np.maximum(last_D, 0)]
+        solvable_Q = np.any(table.right_QW & query_table.legal_QW, axis=1)
+        solvable_DN = solvable_Q[simulator.query_BN[rows]] | ~simulator.exists_BN[rows]
+        hopeless_D = ~solvable_DN.all(axis=1) | ~(possible_DW.any(axis=1) | held_D)
+        return np.where(hopeless_D, workers + 1, np.where(held_D, workers, best_D))
+
+    return choose
+
+
+def with_oracle(result: Phase2Result) -> RouterEvaluation:
+    """The evaluation of a result, with a row of the oracle."""
+    evaluation, terms = result.evaluation, result.world.terms
+    assert evaluation is not None
+    done = evaluation.outcomes[POLICY]
+    best = run_chooser(done.query_table, done.flows, terms, oracle(terms))
+    return replace(evaluation, outcomes={**evaluation.outcomes, ORACLE: best})
 
 
 def rewards_of(result: Phase2Result, settings: Phase2Settings, seed: int) -> Rewards:
@@ -124,10 +168,9 @@ def one_seed(
         folder / f"apart{seed}", table=table, seed=seed, settings=apart_settings,
         scenario=SEPARABLE, evaluate=False,
     )  # fmt: skip
-    if main.evaluation is None:
-        raise RuntimeError("phase 2 was not evaluated")
-    rows, presets = evaluated(main, seed)
-    outcomes = main.evaluation.outcomes
+    evaluation = with_oracle(main)
+    rows, presets = evaluated(main, evaluation, seed)
+    outcomes = evaluation.outcomes
     return {
         "seed": seed,
         "cpu_seconds": seconds,
@@ -141,11 +184,10 @@ def one_seed(
 
 
 def evaluated(
-    result: Phase2Result, seed: int
+    result: Phase2Result, evaluation: RouterEvaluation, seed: int
 ) -> tuple[list[dict[str, Any]], dict[str, list[dict[str, Any]]]]:
     """A row a router of the test, and the rewards of routers under each preset."""
-    world, evaluation = result.world, result.evaluation
-    assert evaluation is not None
+    world = result.world
     query_table = QueryTable.of(world.test, world.train.predictor, world.train.scenario)
     place = SeedTree(seed).child("phase2", "curves")
     flows = WorkflowBatch.draw(query_table, CURVE, place, GROUPS)

@@ -32,7 +32,7 @@ def test_phase_2_as_written_and_carrying_phase_1_along(tmp_path: Path) -> None:
         "--output_dir", str(tmp_path), "--episodes", "1",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "| oracle |" in done.stdout
+    assert "| one-step lookahead |" in done.stdout
     state = torch.load(tmp_path / "checkpoint_best.pth", weights_only=True)
     assert state["phase1"]["epoch"] == 1
     assert {"epoch", "model_state_dict", "optimizer_state_dict", "val_loss"} <= set(state)

@@ -68,7 +68,6 @@ class ReplayPool:
             tokens_out=0 if math.isnan(tokens_out) else round(tokens_out),
             mock=True,
             correct=score >= RIGHT,
-            score=score,
         )
 
     def knows(self, worker: Worker, work: Subtask) -> bool:

@@ -22,6 +22,7 @@ from executing import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from tutelage.errors import ConfigError, DataError, RewardError
 from tutelage.orchestration.execution.executor import Executor, ExecutorSettings
@@ -53,7 +54,8 @@ def test_a_node_starts_when_its_own_parents_end_and_not_a_level_later() -> None:
         workers("a"), lambda w, work: WorkerAnswer("x", seconds=seconds[work.node], correct=True)
     )
     found = run_plan(plan_of((), (), (0,), (1,)), pool)
-    assert [node.started for node in found.nodes] == [0.0, 0.0, 1.0, 5.0]
+    started = {step.node: step.started for step in found.steps}
+    assert started == {0: 0.0, 1: 0.0, 2: 1.0, 3: 5.0}
     assert found.wall_seconds == pytest.approx(6.0) == found.total_latency_ms / 1000
     assert found.path == (1, 3)
 
@@ -404,7 +406,7 @@ def test_a_tool_that_the_catalog_lacks_is_refused() -> None:
     ],
 )
 def test_settings_that_cannot_be_are_refused(fields: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(fields))):
+    with pytest.raises(ValidationError, match=next(iter(fields))):
         ExecutorSettings(**fields)
 
 
@@ -468,7 +470,7 @@ def test_what_is_credited_is_what_ran_and_sums_are_kept(
     for before, after in plan.edges:
         mine = [s.started for s in found.steps if s.node == after]
         if mine:
-            assert min(mine) >= found.nodes[before].ended - 1e-9
+            assert all(s.ended <= min(mine) + 1e-9 for s in found.steps if s.node == before)
 
 
 @settings(max_examples=15, deadline=None)

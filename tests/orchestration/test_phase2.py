@@ -101,15 +101,13 @@ def test_the_evaluation_has_every_router(
     assert result.evaluation is not None
     found = json.loads(json.dumps(result.evaluation.to_json(), allow_nan=False))
     names = [row["name"] for row in found["rows"]]
-    plain = ("cheapest", "most accurate", "oracle")
+    plain = ("cheapest", "most accurate")
     assert set(names) == {*plain, GREEDY, LOOKAHEAD, POLICY}
-    by_name = {row["name"]: row for row in found["rows"]}
-    assert by_name["oracle"]["reward"] == max(row["reward"] for row in found["rows"])
     assert set(found["differences"]) == set(names) - {POLICY}
     for row in found["rows"]:
         assert row["workflows"] == SMALL.test_workflows
         assert row["reward_low"] <= row["reward"] <= row["reward_high"]
-    (routing,) = routing_tables({"evaluation": found})
+    (routing,) = routing_tables(found)
     assert f"{SMALL.test_workflows} test workflows, run once by each router" in routing.lead
     assert [row.cells[0] for row in routing.rows] == names
 
@@ -196,11 +194,11 @@ def test_what_has_no_interval_has_no_verdict(tmp_path: Path) -> None:
     assert evaluation is not None
     phase2 = {"evaluation": evaluation.to_json()}
     (tmp_path / "result.json").write_text(json.dumps({"phase2": phase2}))
-    for shown in routing_tables(phase2):
+    for shown in routing_tables(phase2["evaluation"]):
         assert NO_INTERVAL in shown.lead
         assert not any("[" in cell for row in shown.rows for cell in row.cells)
     write_report(RunFolder(tmp_path))
-    assert "too little for a verdict" in (tmp_path / "report.html").read_text()
+    assert NO_INTERVAL in (tmp_path / "report.html").read_text()
 
 
 def test_workflows_of_two_groups_share_no_query() -> None:
@@ -239,14 +237,7 @@ def test_a_killed_run_goes_on_bit_for_bit(
                 assert torch.equal(mine["optimizer_state_dict"]["state"][number][key], value)
 
 
-def test_a_resume_with_other_settings_is_refused(
-    tmp_path: Path, trained: tuple[Phase2Result, list[dict[str, Any]]]
-) -> None:
-    train_phase2(tmp_path, table=table(), settings=SMALL, evaluate=False)
-    with pytest.raises(RunError, match="other outcomes, settings or seed"):
-        train_phase2(
-            tmp_path, table=table(), settings=SMALL.model_copy(update={"gamma": 0.9}), resume=True
-        )
+def test_a_resume_of_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="cannot be read"):
         train_phase2(tmp_path / "new", table=table(), settings=SMALL, resume=True)
 
@@ -342,5 +333,5 @@ def test_settings_take_numbers_written_as_text_and_refuse_the_rest() -> None:
 
 def test_a_reward_that_wants_something_else_warns(tmp_path: Path) -> None:
     few = SMALL.model_copy(update={"num_episodes": 1, "normalize": False})
-    with pytest.warns(UserWarning, match=r"doing nothing earns 0,.*set normalize: true"):
+    with pytest.warns(UserWarning, match=r"and doing nothing 0: set normalize: true"):
         train_phase2(tmp_path, table=table(), settings=few, evaluate=False)

@@ -112,14 +112,6 @@ def test_a_wrong_input_makes_a_wrong_output() -> None:
     pool = SimulatedPool([worker], errors=0.0)
     wrong = pool.draw(Worker("a", skills={"*": 0.0}), works(1)[0]).output
     assert pool.draw(worker, works(1, inputs={0: wrong})[0]).correct is False
-    kept = SimulatedPool([worker], garbage=1.0)
-    assert kept.knows(worker, works(1, inputs={0: wrong})[0])
-
-
-@pytest.mark.parametrize("fields", [{"correlation": 1.1}, {"errors": -0.1}, {"tokens": math.inf}])
-def test_a_simulation_that_cannot_be_is_refused(fields: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(fields))):
-        SimulatedPool([Worker("a")], **fields)
 
 
 # ------------------------------------------------------------ replayed
@@ -149,7 +141,6 @@ def test_replay_gives_what_was_recorded(table: Any) -> None:
 
     first, second, third, fourth = run_virtual(run())
     assert (first.correct, second.correct, third.correct) == (True, False, False)
-    assert third.score == 0.2
     assert first.cost == table.costs_QW[0, 0]
     assert first.mock
     assert fourth.error is not None
@@ -326,7 +317,7 @@ def test_a_worker_without_its_key_or_with_a_bad_address_is_refused_at_once() -> 
         OpenAIPool([at("http://h/v1", key_env="MY_KEY")], environ={})
     with pytest.raises(ConfigError, match="OPENAI_API_KEY is not set"):
         OpenAIPool([Worker("gpt")], environ={})
-    with pytest.raises(ConfigError, match="'localhost' is no URL"):
+    with pytest.raises(ConfigError, match="'localhost' is no base URL"):
         OpenAIPool([at("localhost")], environ={})
 
 

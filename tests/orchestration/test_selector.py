@@ -25,7 +25,6 @@ from tutelage.orchestration.routing.policy import (
     collect,
     compute_gae,
     draw_actions,
-    oracle,
 )
 from tutelage.orchestration.routing.simulator import (
     Chooser,
@@ -304,11 +303,10 @@ def test_baselines_do_what_their_names_say() -> None:
     assert (chosen < workers).all()
 
 
-def test_the_oracle_is_above_all_and_greedy_above_random() -> None:
+def test_the_lookahead_is_above_greedy_and_greedy_above_random() -> None:
     here, flows = world(), flows_of(600)
     rewards = {
         name: run_chooser(here.val, flows, here.terms, choose).reward_B.mean()
-        for name, choose in {**rules(), "oracle": oracle(here.terms)}.items()
+        for name, choose in rules().items()
     }
-    assert max(rewards, key=rewards.__getitem__) == "oracle"
     assert rewards["one-step lookahead"] > rewards["greedy utility"] > rewards["random"]

@@ -99,20 +99,6 @@ def test_schema() -> None:
         verifier_of("schema", schema={"type": "number", "minimum": "three"})
 
 
-def test_code_must_pass_its_tests_in_the_sandbox() -> None:
-    try:
-        verifier = verifier_of("tests", tests=["assert f(2) == 4", "assert f(3) == 9"])
-    except ConfigError as error:
-        pytest.skip(str(error))
-    good = check(verifier, "```python\ndef f(x):\n    return x * x\n```")
-    assert good.passed
-    assert good.reason == "2 of 2 tests pass"
-    assert not check(verifier, "```python\ndef f(x):\n    return 4\n```").passed
-    assert not check(verifier, "no code").passed
-    with pytest.raises(ConfigError, match="no tests"):
-        verifier_of("tests", tests=[])
-
-
 def test_an_error_never_passes_and_asks_nobody() -> None:
     class Never:
         async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
@@ -128,14 +114,8 @@ def test_a_check_need_not_be_async_and_returns_a_verification() -> None:
         def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
             return Verification(len(answer.output) < 4, "counted")
 
-    class Says:
-        def check(self, work: Subtask, answer: WorkerAnswer) -> Any:
-            return True
-
     assert check(Verifiers(Short()), "abc").passed
     assert not check(Verifiers(Short()), "abcd").passed
-    with pytest.raises(ConfigError, match=r"returned is True; give a Verification\("):
-        check(Verifiers(Says()), "abc")
 
 
 def test_a_type_then_its_kind_then_the_default() -> None:
@@ -146,14 +126,6 @@ def test_a_type_then_its_kind_then_the_default() -> None:
     assert check(found, "s", Subtask(0, "sum", "text")).passed
     assert check(found, "t", Subtask(0, "other", "text")).passed
     assert check(found, "d", Subtask(0, "other", "audio")).passed
-
-
-@pytest.mark.parametrize("given", [len, "present", {}, None])
-def test_what_has_no_check_is_no_verifier(given: Any) -> None:
-    with pytest.raises(ConfigError, match=r"a verifier is .*check\(self, work, answer"):
-        Verifiers(given)
-    with pytest.raises(ConfigError, match="a verifier is"):
-        Verifiers(verifier_of("present"), {"sum": given})
 
 
 def test_defaults_by_pool() -> None:

@@ -41,7 +41,7 @@ _METAVARS: dict[str, str] = {
     **dict.fromkeys(("output", "output_dir"), "DIR"),
     **dict.fromkeys(("train", "test", "catalog", "outcomes", "models", "test_outcomes"), "FILE"),
     **dict.fromkeys(("workers", "tasks", "verifiers", "prices"), "FILE"),
-    **dict.fromkeys(("checkpoint", "against", "resume"), "RUN"),
+    **dict.fromkeys(("checkpoint", "resume"), "RUN"),
     **dict.fromkeys(("otlp", "store", "upstream", "endpoint"), "URL"),
     "model": "NAME",
     "mcp": "SERVER",

@@ -109,10 +109,10 @@ def _show_dry_run(request: PlannerConfig, origins: Mapping[str, str], all_keys: 
     with waiting("reading workflows ..."):
         from tutelage.orchestration.setup import preview
 
-        found = preview(request)
+        settings, data, wanted = preview(request)
     console = output()
     section = ""
-    shown = {k: v for k, v in found.settings.items() if all_keys or k in origins}
+    shown = {k: v for k, v in settings.items() if all_keys or k in origins}
     for key, value in shown.items():
         here, _, name = key.rpartition(".")
         if here != section:
@@ -123,17 +123,14 @@ def _show_dry_run(request: PlannerConfig, origins: Mapping[str, str], all_keys: 
         style, remark = ("", "   # default") if origin is None else ("green", f"   # {origin}")
         say(console, (visible(line), style), (visible(remark), "dim"))
     if not all_keys:
-        rest = len(found.settings) - len(shown)
+        rest = len(settings) - len(shown)
         say(console, (f"\n{rest} other settings have their defaults; --all prints them", "dim"))
     say(console, ("\nData", "bold"))
-    facts(console, found.facts.items(), indent=2)
-    if found.wanted is not None:
+    facts(console, data.items(), indent=2)
+    if wanted is not None:
         say(console, ("\nOne workflow", "bold"))
-        prose(console, found.wanted.instruction)
-        say(console, visible(to_text(found.wanted.plan)))
-    if found.planned is not None:
-        say(console, (f"the planner of {request.against}", "dim"))
-        say(console, visible(to_text(found.planned)))
+        prose(console, wanted.instruction)
+        say(console, visible(to_text(wanted.plan)))
     say(console, "\nDry run: nothing was trained or written.")
 
 
@@ -170,7 +167,7 @@ def _show_planner_outcome(folder: RunFolder, result: Mapping[str, Any]) -> None:
     if planner.is_file():
         pairs.append(("planner", shown_path(planner)))
     if "phase2" in result:
-        for table in routing_tables(result["phase2"]):
+        for table in routing_tables(result["phase2"].get("evaluation")):
             show_table(console, table)
         pairs.append(("router", shown_path(folder.path / result["phase2"]["checkpoint"])))
     pairs.append(("report", shown_path(folder.report)))

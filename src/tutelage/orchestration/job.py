@@ -5,8 +5,7 @@
     checkpoints/phase1_best.pth  the planner; checkpoint_best.pth is the same file's content
     checkpoints/phase1_last.pth  where training stands, until it ends
     phase2/                      the router; episodes.db and outcomes.json of real workers
-    predictions.jsonl            the plans of the test set
-    store.db                     the run with its metrics and rollouts
+    store.db                     the run with its metrics, and the plans of the test set as rollouts
     result.json, report.html     the outcome
 
 A checkpoint is written after each epoch, so a run killed at any moment goes on bit for bit.
@@ -30,13 +29,11 @@ from tutelage.orchestration.evaluation.metrics import (
     SCORES,
     PlanScores,
     evaluate,
-    prediction_rows,
 )
-from tutelage.orchestration.evaluation.rewards import ExecutionResult, compute_reward
 from tutelage.orchestration.execution.config import WorkConfig
 from tutelage.orchestration.execution.stored import stored_call, stored_rollout
 from tutelage.orchestration.pages import write_report
-from tutelage.orchestration.plan.dag import to_text
+from tutelage.orchestration.plan.dag import Plan, to_text
 from tutelage.orchestration.planner import saving
 from tutelage.orchestration.planner.fit import PlannerTrainer
 from tutelage.orchestration.planner.settings import (
@@ -49,7 +46,7 @@ from tutelage.orchestration.routing.phase2 import read_checkpoint, train_phase2
 from tutelage.orchestration.setup import PlannerDatasets, read_episodes, read_sets
 from tutelage.policy.machine import one_thread
 from tutelage.runs.figures import Figures, Labels, RunFiles
-from tutelage.runs.folder import RunFolder, keep_lines, write_json, write_text
+from tutelage.runs.folder import RunFolder, keep_lines, write_json
 from tutelage.runs.kinds import FINISHED, Phase, RunHeader, RunKind, register, stored_settings
 from tutelage.runs.lifecycle import Run
 from tutelage.runs.loggers import check_loggers
@@ -125,8 +122,6 @@ class PlannerTraining(RunKind):
                 request.outcomes, request.models, request.test_outcomes, seeds
             )
         if not folder.config.is_file():
-            if self.sets is not None:
-                self.sets.check_against(request.against)
             return
         path = folder.checkpoints / LAST
         self.last = saving.read(path) if path.is_file() else None
@@ -146,25 +141,14 @@ class PlannerTraining(RunKind):
 
     def open(self, run: Run) -> None:
         """Say what begins: data, the rate of phase 1, and what phase 2 rewards."""
-        facts = {} if self.sets is None else dict(self.sets.facts)
-        if self.sets is not None:
-            facts["learning rate"] = f"{self.settings.phase1_supervised.learning_rate:g}"
+        rate = f"{self.settings.phase1_supervised.learning_rate:g}"
+        facts = {} if self.sets is None else {**self.sets.facts, "learning rate": rate}
         if self.request.phase != "1":
             phase2 = self.settings.phase2_rl
             weights = ", ".join(
                 f"{name} {value:g}" for name, value in asdict(phase2.weights).items()
             )
             facts["reward"] = f"{phase2.reward}: {weights}"
-            earned = 0.0
-            if phase2.reward == "seed":
-                example = ExecutionResult(True, dict.fromkeys("abc", "done"), 0.045, 1200.0)
-                earned = compute_reward(example, phase2.reward, weights=phase2.weights)
-            if earned < 0:
-                run.progress.note(
-                    f"Warning: a success for 0.045 USD in 1.2 s earns {earned:.2f} under these "
-                    "weights, and doing nothing 0: set normalize: true, which measures cost and "
-                    "latency as shares, or change the weights"
-                )
         run.progress.start("Planner", {**facts, "run": str(run.folder.path)})
 
     def phases(self) -> Sequence[Phase]:
@@ -190,39 +174,50 @@ class PlannerTraining(RunKind):
         if done.is_file() and (folder.checkpoints / saving.PHASE1).is_file():
             self._found[PHASE1] = json.loads(done.read_text(encoding="utf-8"))
             return
-        phase = self.settings.phase1_supervised
-        seeds = SeedTree(self.request.seed).child("planner", PHASE1)
-        fitting = PlannerTrainer(sets.train, sets.held_out, sets.catalog, phase, seeds)
+        phase, seeds = self.settings.phase1_supervised, SeedTree(self.request.seed).child("planner")
+        fitting = PlannerTrainer(
+            sets.train, sets.held_out, sets.catalog, phase, seeds.child(PHASE1)
+        )
+        tick, shown = 0, ""
         if self.last is not None:
             fitting.restore(dict(self.last["fit"]))
+            tick = int(self.last["tick"])
             progress.note(f"resumed at epoch {fitting.at.epoch} of {fitting.at.stage}")
-        self._fit(run, fitting, 0 if self.last is None else int(self.last["tick"]))
-        at, optimizer = fitting.at, fitting.optimizer.state_dict()
-        content = saving.checkpoint(fitting.model, optimizer, at.best_epoch, at.best_loss)
-        for name in (saving.PHASE1, saving.BEST):
-            saving.write(folder.checkpoints / name, content)
-        self._found[PHASE1] = _measure(self.request, run, fitting, sets)
-        write_json(done, self._found[PHASE1])
-        (folder.checkpoints / LAST).unlink(missing_ok=True)
-
-    def _fit(self, run: Run, fitting: PlannerTrainer, tick: int) -> None:
-        """All epochs that are left, each with a line of metrics and a checkpoint."""
-        shown = ""
         while not fitting.done:
             stage = fitting.at.stage
             if stage != shown:
                 message = "learning to plan" if stage == "search" else "learning from all"
                 steps = fitting.at.epoch + fitting.epochs_left
-                run.progress.phase(f"Phase 1: {message} (a step is an epoch)", steps=steps)
+                progress.phase(f"Phase 1: {message} (a step is an epoch)", steps=steps)
                 shown = stage
             metrics = fitting.epoch()
             tick += 1
             refit = int(stage == "refit")
             run.log({"phase": PHASE1, "step": tick, "tick": tick, "refit": refit, **metrics})
-            state = {"fit": fitting.state(), "tick": tick}
-            saving.write(run.folder.checkpoints / LAST, state)
+            saving.write(folder.checkpoints / LAST, {"fit": fitting.state(), "tick": tick})
             done_epochs = tick if stage == "search" else fitting.at.epoch or fitting.at.best_epoch
-            run.progress.step(done_epochs, metrics)
+            progress.step(done_epochs, metrics)
+        at, model, remembered = fitting.at, fitting.model, fitting.remembered
+        optimizer = fitting.optimizer.state_dict()
+        content = saving.checkpoint(model, optimizer, at.best_epoch, at.best_loss)
+        for name in (saving.PHASE1, saving.BEST):
+            saving.write(folder.checkpoints / name, content)
+        result: dict[str, Any] = {
+            "epochs": at.best_epoch,
+            "val_loss": at.best_loss,
+            "validation": dict(fitting.best_metrics),
+            "tools": len(model.catalog),
+            "train_workflows": len(remembered),
+        }
+        if sets.test:
+            progress.evaluation("test workflows", 0, len(sets.test))
+            result["leaks"] = list(sets.leaks)
+            result["test"], plans = evaluate(model, remembered, sets.test, seeds.child("bootstrap"))
+            run.writer.submit(_stored_plans(run.id, self.request.seed, at.best_epoch, plans, sets))
+            progress.evaluation("test workflows", len(sets.test), len(sets.test))
+        self._found[PHASE1] = result
+        write_json(done, result)
+        (folder.checkpoints / LAST).unlink(missing_ok=True)
 
     # ------------------------------------------------------------ phase 2
 
@@ -287,59 +282,25 @@ class PlannerTraining(RunKind):
         return place / OUTCOMES, place / MODELS
 
 
-def _measure(
-    request: PlannerConfig, run: Run, fitting: PlannerTrainer, sets: PlannerDatasets
-) -> dict[str, Any]:
-    folder, progress, model = run.folder, run.progress, fitting.model
-    remembered = fitting.remembered
-    seeds = SeedTree(request.seed).child("planner", "bootstrap")
-    chosen = ("prior_weight", "consensus", "length_bonus", "edge_threshold", "beam")
-    result: dict[str, Any] = {
-        "epochs": fitting.at.best_epoch,
-        "val_loss": fitting.at.best_loss,
-        "validation": dict(fitting.best_metrics),
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "tools": len(model.catalog),
-        "train_workflows": len(remembered),
-        "search": {name: getattr(model.settings, name) for name in chosen},
-    }
-    if sets.test:
-        progress.evaluation("test workflows", 0, len(sets.test))
-        before = None
-        if request.against is not None:
-            before = saving.load_planner(request.against)
-            result["against"] = request.against
-        result["leaks"] = list(sets.leaks)
-        result["test"], planned = evaluate(model, remembered, sets.test, seeds, before)
-        rows = prediction_rows(planned, sets.test, model)
-        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        write_text(folder.path / "predictions.jsonl", text)
-        # A test workflow is a task, its plan a rollout, the reward what validation goes by.
-        plans = [each.plan for each in planned]
-        scores = PlanScores.of(plans, sets.test)
-        rollouts: list[Rollout] = []
-        for i, (plan, wanted) in enumerate(zip(plans, sets.test, strict=True)):
-            parts = {name: float(getattr(scores, name)[i]) for name in SCORES}
-            value = (parts["node_f1"] + parts["edge_f1"] + parts["exact_nodes"]) / 3
-            place = SeedTree(request.seed).child("planner", "stored", PLANNED, i)
-            fields = {"instruction": wanted.instruction, "expected": to_text(wanted.plan)}
-            messages, answer = (Message("user", wanted.instruction),), to_text(plan)
-            call = stored_call(place.child("call", 0).id("call"), 0, "planner", messages, answer)
-            rollouts.append(
-                stored_rollout(
-                    place,
-                    run.id,
-                    Task(wanted.name or f"test-{i}", fields),
-                    PLANNED,
-                    step=fitting.at.best_epoch,
-                    calls=(call,),
-                    answer=answer,
-                    reward=Reward(value, parts),
-                )
-            )
-        run.writer.submit(rollouts)
-        progress.evaluation("test workflows", len(sets.test), len(sets.test))
-    return result
+def _stored_plans(
+    run_id: str, seed: int, epoch: int, plans: Sequence[Plan], sets: PlannerDatasets
+) -> list[Rollout]:
+    """Return the plans of the test set as rollouts: a test workflow is a task, the reward what
+    validation goes by."""
+    scores, rollouts = PlanScores.of(plans, sets.test), list[Rollout]()
+    for i, (plan, wanted) in enumerate(zip(plans, sets.test, strict=True)):
+        parts = {name: float(getattr(scores, name)[i]) for name in SCORES}
+        value = (parts["node_f1"] + parts["edge_f1"] + parts["exact_nodes"]) / 3
+        place = SeedTree(seed).child("planner", "stored", PLANNED, i)
+        fields = {"instruction": wanted.instruction, "expected": to_text(wanted.plan)}
+        messages, answer = (Message("user", wanted.instruction),), to_text(plan)
+        call = stored_call(place.child("call", 0).id("call"), 0, "planner", messages, answer)
+        task = Task(wanted.name or f"test-{i}", fields)
+        rollouts.append(
+            stored_rollout(place, run_id, task, PLANNED, step=epoch, calls=(call,), answer=answer,
+                           reward=Reward(value, parts))
+        )  # fmt: skip
+    return rollouts
 
 
 def _lines_of_phase1(folder: RunFolder) -> int:

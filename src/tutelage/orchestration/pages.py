@@ -1,22 +1,20 @@
 """`report.html` of a planner's run: tables against baselines, and plans.
 
 A pure function of the run folder that stands alone: no script, no network, no other file. It shares
-the look and the escaping of other runs' reports. What the folder lacks is left out.
+the look and the escaping of other runs' reports. What the folder lacks is left out; the plans are
+the rollouts of the store.
 `evaluation/tables.py` words the numbers.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from itertools import islice
+from collections.abc import Mapping
 from typing import Any
 
-from tutelage.bounded import json_lines
 from tutelage.orchestration.evaluation.tables import planning_tables, routing_tables
-from tutelage.orchestration.plan.dag import Node, Plan, to_text
 from tutelage.runs.folder import RunFolder, write_text
 from tutelage.runs.report.page import render_page
+from tutelage.runs.stored import open_run
 from tutelage.statistics.intervals import has_interval
 
 _EXAMPLES = 6
@@ -26,84 +24,40 @@ def write_report(folder: RunFolder) -> None:
     """Write the page. Raises `MissingExtraError` without the `train` extra."""
     result = folder.read_result() or {}
     phase1: Mapping[str, Any] = result.get("phase1", {})
-    test = phase1.get("test")
-    routing = routing_tables(result.get("phase2", {}))
-    facts: list[tuple[str, str]] = []
+    test, evaluation = phase1.get("test"), result.get("phase2", {}).get("evaluation")
+    headline, facts, examples = "A planner was trained", dict[str, str](), list[tuple[str, ...]]()
     if phase1:
-        against, search = phase1.get("against"), phase1["search"]
         learned = f"{phase1['train_workflows']} workflows over {phase1['tools']} tools"
-        sizes = f"{phase1['parameters']} parameters, best after {phase1['epochs']} epochs"
-        facts = [
-            *([] if against is None else [("Compared with", against)]),
-            ("Learned from", learned),
-            ("Network", sizes),
-            ("Search", ", ".join(f"{name} {value:g}" for name, value in search.items())),
-        ]
+        facts = {"Learned from": learned, "Best after": f"{phase1['epochs']} epochs"}
+    if test:
+        planner, near = test["scores"]["planner"], test["gains"].get("nearest")
+        nodes, edges = 100 * planner["node_f1"], 100 * planner["edge_f1"]
+        headline = f"{nodes:.0f} % node F1, {edges:.0f} % edge F1"
+        if near is not None:
+            verdict = "better" if near["node_f1"]["low"] > 0 else "not surely better"
+            headline += f": {verdict} than copying the nearest plan"
+        with open_run(folder) as (store, run_id):
+            for rollout in store.rollouts(run_id, limit=_EXAMPLES):
+                fields, made = rollout.task.fields, rollout.last.answer or ""
+                wanted = "" if fields["expected"] == made else fields["expected"]
+                examples.append((fields["instruction"], made, wanted))
+    elif evaluation:
+        rows = {row["name"]: row for row in evaluation["rows"]}
+        mine, greedy = rows[evaluation["router"]], rows["greedy utility"]["reward"]
+        low, high = mine["reward_low"], mine["reward_high"]
+        ends = f"95 % interval {low:.2f} to {high:.2f}, " if has_interval(low, high) else ""
+        headline = (
+            f"Routing earns {mine['reward']:.2f} a workflow ({ends}{mine['workflows']} judged), "
+            f"the greedy router {greedy:.2f}"
+        )
     page = render_page(
         "orchestration/report.html.j2",
         name=folder.name,
         what="planner",
-        headline=_headline(test, result.get("phase2", {})),
+        headline=headline,
         pill=None,
-        story=facts,
-        tables=[*(planning_tables(test) if test else []), *routing],
-        examples=_examples(folder),
+        story=[*facts.items()],
+        tables=[*(planning_tables(test) if test else []), *routing_tables(evaluation)],
+        examples=examples,
     )
     write_text(folder.report, page)
-
-
-def _headline(test: Mapping[str, Any] | None, phase2: Mapping[str, Any]) -> str:
-    if not test:
-        return _routed(phase2) or "A planner was trained"
-    planner = test["scores"]["planner"]
-    message = f"{100 * planner['node_f1']:.0f} % node F1, {100 * planner['edge_f1']:.0f} % edge F1"
-    before = test["gains"].get("before")
-    if before is not None:
-        message += f" ({_points(before['node_f1'])} and {_points(before['edge_f1'])} over before)"
-    near = test["gains"].get("nearest")
-    if near is None:
-        return message
-    better = near["node_f1"]["low"] > 0
-    verdict = "better than" if better else "not surely better than"
-    return f"{message}: {verdict} copying the nearest plan"
-
-
-def _routed(phase2: Mapping[str, Any]) -> str:
-    """The result of phase 2; empty where it was not run."""
-    found = phase2.get("evaluation")
-    if not found:
-        return ""
-    rows = {row["name"]: row for row in found["rows"]}
-    mine = rows[found["router"]]
-    ends = ""
-    if has_interval(mine["reward_low"], mine["reward_high"]):
-        ends = f"95 % interval {mine['reward_low']:.2f} to {mine['reward_high']:.2f}, "
-    reward = f"{mine['reward']:.2f} a workflow ({ends}{mine['workflows']} judged)"
-    gap, greedy = found["differences"]["greedy utility"], rows["greedy utility"]["reward"]
-    if not has_interval(gap["low"], gap["high"]):
-        return f"Routing earns {reward}, the greedy router {greedy:.2f}: too little for a verdict"
-    message = "better than" if gap["low"] > 0 else "worse than" if gap["high"] < 0 else "a tie with"
-    return f"Routing earns {reward}: {message} the greedy router's {greedy:.2f}"
-
-
-def _points(gain: Mapping[str, float]) -> str:
-    return f"{100 * gain['mean']:+.1f}" + (" ~" if gain["low"] <= 0 <= gain["high"] else "")
-
-
-def _examples(folder: RunFolder) -> list[tuple[str, str, str]]:
-    path = folder.path / "predictions.jsonl"
-    if not path.is_file():
-        return []
-    pairs: list[tuple[str, str, str]] = []
-    for _, line in islice(json_lines(path.read_bytes()), _EXAMPLES):
-        row = json.loads(line)
-        made = _plan(row["task_nodes"], row["targets"]["dependencies"])
-        wanted = row.get("wanted")
-        gold = "" if wanted is None else _plan(wanted["task_nodes"], wanted["dependencies"])
-        pairs.append((row["instruction"], made, "" if gold == made else gold))
-    return pairs
-
-
-def _plan(nodes: Sequence[Mapping[str, str]], parents: Sequence[Sequence[int]]) -> str:
-    made = tuple(Node(n["task"], after=tuple(p)) for n, p in zip(nodes, parents, strict=True))
-    return to_text(Plan("", made))

@@ -24,13 +24,11 @@ from tutelage.orchestration.data.synthetic import (
 )
 from tutelage.orchestration.data.workflows import Workflow, catalog_of, read_workflows
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool, read_catalog
-from tutelage.orchestration.plan.dag import Plan
-from tutelage.orchestration.planner.saving import load_planner
 from tutelage.orchestration.planner.settings import Phase1Settings, PlannerConfig
 from tutelage.orchestration.routing.phase2 import read_checkpoint
 from tutelage.runs.loggers import check_loggers
 from tutelage.seeds import SeedTree
-from tutelage.tasks.overlap import also_trained, content_of, count_overlap, listed
+from tutelage.tasks.overlap import also_trained, content_of, count_overlap
 
 EXPERTS, AUGMENTED, TESTED = 300, 1000, 300
 """Workflows of the embedded set: as many as the document's configuration names, and a test."""
@@ -50,17 +48,6 @@ class PlannerDatasets:
     """What a user is told about them."""
     leaks: tuple[str, ...] = ()
     """Test workflows whose instruction is one of training, by their names or rows."""
-
-    def check_against(self, older: str | None) -> None:
-        """Raise for an older planner that cannot be scored, before anything is trained."""
-        if older is None:
-            return
-        if not self.test:
-            raise DataError(
-                f"--against {older!r} needs workflows to compare on, and there are too few to hold "
-                "some back; give --test FILE"
-            )
-        load_planner(older)
 
 
 def read_sets(request: PlannerConfig, settings: Phase1Settings) -> PlannerDatasets:
@@ -100,8 +87,6 @@ def read_sets(request: PlannerConfig, settings: Phase1Settings) -> PlannerDatase
         fields["overlap"] = "; ".join(notes)
     known = also_trained([*workflows, *augmented], test, instruction_mark)
     leaks = tuple(test[place].name or f"row {place}" for place in known)
-    if leaks:
-        fields["leaks"] = f"{listed(leaks)}; result.json has all names"
     fields["sets"] = (
         f"{len(train) + len(augmented)} train, {len(held_out)} validation, {len(test)} test"
     )
@@ -126,11 +111,11 @@ def _files(
     if uses:
         names = ", ".join(f"{name} ({count})" for name, count in uses.most_common())
         missing = f"{len(uses)} tools in {uses.total()} subtasks: {names}"
-        if (request.missing_tools or ("refuse" if known else "add")) == "refuse":
+        if known is not None:
             raise DataError(
                 f"the catalog {named or request.train!r} describes not all tools that the plans "
-                f"use. Missing are {missing}. Describe them in the catalog, or take them by their "
-                "names alone: --missing-tools add"
+                f"use. Missing are {missing}. Describe them in the catalog, or give none: then the "
+                "tools are those of the plans, by their names alone"
             )
         catalog = Catalog((*catalog.tools, *map(CatalogTool, uses)), catalog.links)
         fields["missing tools"] = f"{missing}; added by their names alone"
@@ -162,23 +147,12 @@ def instruction_mark(workflow: Workflow) -> str:
 # ------------------------------------------------------------------ a run that is not done
 
 
-@dataclass(frozen=True, slots=True)
-class Preview:
-    """A run that was not done."""
-
-    settings: Mapping[str, Any]
-    """The keys of the phases that would run, in full, with their values."""
-    facts: Mapping[str, str]
-    """The data."""
-    wanted: Workflow | None = None
-    """The first test workflow, or the first held-out one where there is no test; None without
-    phase 1."""
-    planned: Plan | None = None
-    """What the older planner of `--against` makes of its instruction."""
-
-
-def preview(request: PlannerConfig) -> Preview:
-    """Return what a run would work on. Raises what the run would raise before it trains."""
+def preview(
+    request: PlannerConfig,
+) -> tuple[Mapping[str, Any], Mapping[str, str], Workflow | None]:
+    """Return what a run would work on: the keys of its phases, in full, with their values; the
+    data; and the first test workflow, or the first held-out one, None without phase 1. Raises what
+    the run would raise before it trains."""
     settings = request.checked()
     check_loggers(settings.logger)
     keys = dict(flatten({"training": settings.model_dump()}))
@@ -200,12 +174,6 @@ def preview(request: PlannerConfig) -> Preview:
                 f"{len(val)} validation, {len(own if held is None else held)} test"
             )
     if request.phase == "2":
-        return Preview(keys, facts)
+        return keys, facts, None
     sets = read_sets(request, settings.phase1_supervised)
-    sets.check_against(request.against)
-    wanted, planned = (sets.test or sets.held_out)[0], None
-    if request.against is not None:
-        model = load_planner(request.against)
-        model.use_catalog(sets.catalog)
-        planned = model.plan(wanted.instruction, 0.0)
-    return Preview(keys, {**sets.facts, **facts}, wanted, planned)
+    return keys, {**sets.facts, **facts}, (sets.test or sets.held_out)[0]

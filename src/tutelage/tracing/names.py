@@ -69,21 +69,14 @@ POLICY_VERSION = "tutelage.policy_version"
 
 # Ours: orchestration.
 WORKFLOW = "gen_ai.workflow.name"
-NODES = "tutelage.plan.nodes"
 NODE = "tutelage.node"
 NODE_STATUS = "tutelage.node.status"
 WORKER = "tutelage.worker"
 DECISION = "tutelage.decision"
 """An event: a router's choice and its result."""
 ACTION = "tutelage.action"
-LOG_PROB = "tutelage.log_prob"
 COST = "tutelage.cost_usd"
-CRITICAL_PATH = "tutelage.critical_path_seconds"
-REQUESTS = "tutelage.requests"
 VERDICT = "tutelage.verdict"
-VERDICT_REASON = "tutelage.verdict.reason"
-POOL = "tutelage.pool"
-ROUTER = "tutelage.router"
 MOCK = "tutelage.mock"
 
 OLD_NAMES: Mapping[str, str] = {

@@ -10,17 +10,16 @@ small to tell.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from tutelage.orchestration.data.workflows import Workflow
-from tutelage.orchestration.plan.dag import Node, Plan, adjacency, is_valid_dag
-from tutelage.orchestration.planner.model import PlannerModel, PlanPrediction
+from tutelage.orchestration.plan.dag import Plan, adjacency, is_valid_dag
+from tutelage.orchestration.planner.model import PlannerModel
 from tutelage.orchestration.planner.text import SparseRows, features
 from tutelage.seeds import SeedTree
 from tutelage.statistics.intervals import Difference, paired_bootstrap
-from tutelage.tasks.overlap import content_of, count_overlap
 
 SCORES = ("node_f1", "edge_f1", "exact_nodes", "exact")
 """Scores that every sample has, so that planners can be compared on them."""
@@ -90,11 +89,6 @@ def _f1(has: Counter[Any], needs: Counter[Any]) -> float:
     return 2 * (has & needs).total() / both if both else 1.0
 
 
-def without_edges(plan: Plan) -> Plan:
-    """Return the same nodes with nothing between them."""
-    return Plan(plan.instruction, tuple(Node(node.tool) for node in plan.nodes))
-
-
 def copied_plans(
     train: Sequence[Workflow], test: Sequence[Workflow], nearest: Sequence[int]
 ) -> list[Plan]:
@@ -103,34 +97,20 @@ def copied_plans(
 
 
 def evaluate(
-    model: PlannerModel,
-    train: Sequence[Workflow],
-    test: Sequence[Workflow],
-    seeds: SeedTree,
-    before: PlannerModel | None = None,
-) -> tuple[dict[str, Any], list[PlanPrediction]]:
+    model: PlannerModel, train: Sequence[Workflow], test: Sequence[Workflow], seeds: SeedTree
+) -> tuple[dict[str, Any], list[Plan]]:
     """Return the results of a planner on a test set as plain data, and its plans.
 
     `train` are the workflows that the copying baseline knows; without any it is left out.
-    `in_training` counts the test instructions that stand in the training set. `before` is an older
-    planner, which plans with the same catalog from then on: it is one more row.
     """
     planned = model.plan_all([w.instruction for w in test])
-    raw = [p.raw_valid for p in planned]
-    scores = {"planner": PlanScores.of([p.plan for p in planned], test, raw)}
-    overlap = count_overlap(train, (), test, key=lambda w: content_of(w.instruction))
-    if before is not None:
-        before.use_catalog(model.catalog)
-        older = before.plan_all([w.instruction for w in test])
-        raw = [p.raw_valid for p in older]
-        scores["before"] = PlanScores.of([p.plan for p in older], test, raw)
+    plans = [p.plan for p in planned]
+    scores = {"planner": PlanScores.of(plans, test, [p.raw_valid for p in planned])}
     if train:
         known = SparseRows.of([features(w.instruction) for w in train], model.idf)
         similar = known.products([features(w.instruction) for w in test], model.idf)
         nearest = similar.topk(1, dim=1).indices[:, 0].tolist()
         scores["nearest"] = PlanScores.of(copied_plans(train, test, nearest), test)
-    bare = [without_edges(p.plan) for p in planned]
-    scores["no edges"] = PlanScores.of(bare, test)
     gains = {
         name: scores["planner"].gain(others, seeds.child(name)).items()
         for name, others in scores.items()
@@ -140,19 +120,4 @@ def evaluate(
         "workflows": len(test),
         "scores": {name: each.summary() for name, each in scores.items()},
         "gains": {name: {m: asdict(gap) for m, gap in gaps} for name, gaps in gains.items()},
-        "in_training": overlap.test_in_train,
-    }, planned
-
-
-def prediction_rows(
-    planned: Sequence[PlanPrediction], gold: Sequence[Workflow], model: PlannerModel
-) -> list[Mapping[str, Any]]:
-    """Return predicted plans as rows: the document's fields, and nodes by name."""
-    rows: list[Mapping[str, Any]] = []
-    for plan, wanted in zip(planned, gold, strict=True):
-        row = Workflow(plan.plan, plan.workers, name=wanted.name).to_row(model.catalog)
-        expected = [{"task": tool} for tool in wanted.tools]
-        row["task_nodes"] = [{"task": node.tool} for node in plan.plan.nodes]
-        row["wanted"] = {"task_nodes": expected, "dependencies": wanted.plan.dependencies}
-        rows.append(row)
-    return rows
+    }, plans

@@ -38,13 +38,9 @@ def planning_tables(test: Mapping[str, Any]) -> list[Table]:
         for name, found in test["scores"].items()
     ]
     planner = test["scores"]["planner"]
-    raw, seen = planner.get("raw_validity"), int(test.get("in_training", 0))
     lead = (
-        f"{test['workflows']} {'test' if seen else 'held-out'} workflows"
-        + (f", of which {seen} are also training workflows" if seen else "")
-        + f". Of the plans {_percent(planner['validity'])} % are DAGs as decoded"
-        + ("" if raw is None else f" ({_percent(raw)} % before decoding)")
-        + "."
+        f"{test['workflows']} test workflows. Of the plans {_percent(planner['validity'])} % are "
+        f"DAGs as decoded ({_percent(planner['raw_validity'])} % before decoding)."
     )
     gained: list[list[str]] = []
     for name, gains in test["gains"].items():
@@ -53,13 +49,10 @@ def planning_tables(test: Mapping[str, Any]) -> list[Table]:
             mean, low, high = (100 * gains[key][each] for each in ("mean", "low", "high"))
             row.append(f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]{' ~' if low <= 0 <= high else ''}")
         gained.append(row)
-    before = "before" in test["gains"]
     return [
         _table("Planning, in percent", lead, ("", *_SCORES.values()), rows),
         _table(
-            "Gain over the older planner and the baselines"
-            if before
-            else "Gain over the baselines",
+            "Gain over the baselines",
             "Points gained on the same workflows, with 95 % intervals of a paired bootstrap; "
             "~ marks an interval that contains 0.",
             ("over", *_SCORES.values()),
@@ -68,9 +61,8 @@ def planning_tables(test: Mapping[str, Any]) -> list[Table]:
     ]
 
 
-def routing_tables(phase2: Mapping[str, Any]) -> list[Table]:
-    """Return the table of the routers of phase 2; none before they were measured."""
-    found = phase2.get("evaluation")
+def routing_tables(found: Mapping[str, Any] | None) -> list[Table]:
+    """Return the table of an evaluation of routers; none before they were measured."""
     if not found:
         return []
     rows: list[list[str]] = []

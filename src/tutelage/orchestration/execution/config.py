@@ -52,7 +52,7 @@ _ROUTERS: dict[str, Callable[[], Router]] = {
 """Routers that need nothing but their name."""
 
 
-_LIMITS = {*ExecutorSettings.model_fields} - {"retries", "backoff", "backoff_max", "concurrency"}
+_LIMITS = {*ExecutorSettings.model_fields} - {"retries", "backoff", "concurrency"}
 """Keys of an execution that are settings of its executor."""
 
 
@@ -160,34 +160,31 @@ class WorkConfig(PlanningConfig):
                     f"{str(self.verifiers)!r}: no tool and no type of subtask is named "
                     f"{lost[0]!r}{hint(lost[0], known)}; name a tool, a type or a kind"
                 )
+        name = self.router
+        if name in _ROUTERS:
+            router = _ROUTERS[name]()
+        elif name.startswith("cascade:"):
+            order = [part.strip() for part in name.removeprefix("cascade:").split(",")]
+            workers = [worker.name for worker in pool.workers]
+            if lost := [worker for worker in order if worker not in workers]:
+                raise ConfigError(f"--router names {lost[0]!r}; the workers are {workers!r}")
+            router = routing.cascade(order)
+        elif Path(name).is_file():
+            from tutelage.orchestration.routing.router import load_router
+
+            router = load_router(name)
+            router.check(pool.workers)
+        else:
+            choice = ", ".join([*_ROUTERS, "cascade:NAME,NAME,...", "the checkpoint of phase 2"])
+            raise ConfigError(f"unknown router {name!r}; choose from {choice}")
         return OrchestrationSystem(
             pool=pool,
-            router=self._router(pool),
+            router=router,
             verifiers=verifiers,
             catalog=catalog or (own if all(name in own for name in types) else None),
             seed=self.seed,
             **more,
         )
-
-    def _router(self, pool: WorkerPool) -> Router:
-        """Return the router. Raises `ConfigError` with those that exist."""
-        name = self.router
-        if name in _ROUTERS:
-            return _ROUTERS[name]()
-        if name.startswith("cascade:"):
-            order = [part.strip() for part in name.removeprefix("cascade:").split(",")]
-            known = [worker.name for worker in pool.workers]
-            if lost := [worker for worker in order if worker not in known]:
-                raise ConfigError(f"--router names {lost[0]!r}; the workers are {known!r}")
-            return routing.cascade(order)
-        if Path(name).is_file():
-            from tutelage.orchestration.routing.router import load_router
-
-            router = load_router(name)
-            router.check(pool.workers)
-            return router
-        choice = ", ".join([*_ROUTERS, "cascade:NAME,NAME,...", "the checkpoint of phase 2"])
-        raise ConfigError(f"unknown router {name!r}; choose from {choice}")
 
     def read_verifiers(self, pool: WorkerPool) -> Verifiers | None:
         """Return the verifiers of the file; None: those that the pool has by itself. Raises

@@ -21,11 +21,10 @@ from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Literal, cast
 
-from pydantic import ConfigDict, ValidationError
+from pydantic import ConfigDict
 
 from tutelage.config.fields import Count, CountOrZero, NonNegative, Positive, Section
-from tutelage.errors import ConfigError, RewardError, TutelageError, check_given, counted
-from tutelage.orchestration.data.rows import remedy_of
+from tutelage.errors import ConfigError, RewardError, TutelageError, counted
 from tutelage.orchestration.evaluation.rewards import References
 from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.permission import Doubt
@@ -95,15 +94,6 @@ class ExecutorSettings(Section):
     max_replans: CountOrZero = 2
     """How often a planner that can is asked for the rest of a plan that failed."""
 
-    def __init__(self, **settings: Any) -> None:
-        """Raises `ConfigError` for a value that cannot be."""
-        try:
-            super().__init__(**settings)
-        except ValidationError as misfit:
-            error = misfit.errors(include_url=False)[0]
-            message = f"{error['loc'][0]} is {error['input']!r}; {remedy_of(error)}"
-            raise ConfigError(message) from misfit
-
 
 class _Slots:
     """Free places: one semaphore a worker and one for all, made for one event loop."""
@@ -130,12 +120,7 @@ class Executor:
         catalog: Catalog | None = None,
         rest: Rest | None = None,
     ) -> None:
-        """Without verifiers: the pool's own truth, or that an answer is there. Raises `ConfigError`
-        for what is no pool or no router."""
-        remedy = "a pool, such as ToolPool({tool.name: tool}) or SimulatedPool(classic())"
-        check_given("pool", pool, "workers mock execute", remedy)
-        remedy = "cheapest() of tutelage.orchestration.routing.contract, or another router"
-        check_given("router", router, "choose", remedy)
+        """Without verifiers: the pool's own truth, or that an answer is there."""
         self.pool, self.router, self.rest = pool, router, rest
         self.verifiers = verifiers or Verifiers.of_pool(mock=pool.mock)
         self.settings = settings or ExecutorSettings()
@@ -156,7 +141,6 @@ class Executor:
         *,
         seeds: SeedTree = SeedTree(0),  # noqa: B008
         plain: Container[int] = (),
-        attempt: int = 0,
     ) -> Subtask:
         """One node's work, given the outputs of its parents."""
         planned = plan.nodes[node]
@@ -170,7 +154,6 @@ class Executor:
             arguments=planned.arguments,
             inputs={k: outputs[k] for k in planned.parents if k in outputs},
             plain=plain,
-            attempt=attempt,
             max_tokens=self.settings.max_tokens,
             seeds=seeds,
         )
@@ -329,10 +312,6 @@ class _PlanRun:
         state.references = place.check(planned, self.budget, begun=begun)
         self.budget.spent += state.plan.cost + math.fsum(s.cost for s in state.steps.values())
         self._origin = asyncio.get_running_loop().time() - state.elapsed
-        for step in state.steps.values():
-            error = step.answer and step.answer.error
-            if error and error.kind == "refused" and (call := self.call_of(step)):
-                self.refusals[call] = error.message
         state.reason = state.unplanned = ""
         state.begun, state.resumed = True, len(state.nodes)
         state.pool, state.mock = place.pool.name, place.pool.mock
@@ -433,7 +412,7 @@ class _NodeRun:
         self.legal = capable_workers(self.pool.workers, self.work)
         self.estimates = tuple(self.pool.estimate(w, self.work) for w in self.pool.workers)
         self.steps = list(run.earlier.get(node, ()))
-        self.started, self.slots = run.now, place.slots()
+        self.slots = place.slots()
         self.blocked = False
         """Whether only the budget keeps workers from being asked."""
 
@@ -661,8 +640,6 @@ class _NodeRun:
             worker=kept and kept.worker,
             reason=reason,
             seconds=sum(step.seconds for step in self.steps),
-            started=self.started,
-            ended=self.run.now,
             checked=kept is None or kept.verdict is None or kept.verdict.checked,
             correct=answer and answer.correct,
         )

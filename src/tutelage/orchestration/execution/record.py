@@ -26,7 +26,6 @@ from tutelage.orchestration.evaluation.rewards import (
     ExecutionResult,
     Preset,
     References,
-    RewardWeights,
     reward_parts,
 )
 from tutelage.orchestration.execution.workers import Verification, WorkerAnswer, WorkerError
@@ -124,8 +123,6 @@ class NodeResult:
     """Whose answer was kept."""
     reason: str = ""
     seconds: float = 0.0
-    started: float = 0.0
-    ended: float = 0.0
     checked: bool = True
     """False where the verifier only saw that there was an answer."""
     correct: bool | None = None
@@ -179,9 +176,9 @@ class Execution(ExecutionResult):
         known = ((node, self.nodes[node].output) for node in sorted(leaves))
         return {node: output for node, output in known if output is not None}
 
-    def earned(self, preset: Preset = "normalized", weights: RewardWeights | None = None) -> Reward:
+    def earned(self, preset: Preset = "normalized") -> Reward:
         """The reward, with its parts."""
-        parts = reward_parts(self, preset=preset, weights=weights)
+        parts = reward_parts(self, preset=preset)
         return Reward(sum(parts.values()), parts)
 
     @property
@@ -312,22 +309,18 @@ class ExecutionState:
             total_latency_ms=1000.0 * (plan.seconds + latency),
             verified_fraction=passed / len(nodes) if nodes else 0.0,
             id=self.seeds.id("flow"),
-            plan=plan,
             nodes=tuple(nodes),
             steps=tuple(steps),
-            reason=self.reason,
             wall_seconds=self.elapsed,
             path=path,
-            pool=self.pool,
-            workers=self.workers,
-            router=self.router,
-            mock=self.mock,
-            seeds=self.seeds,
-            references=self.references,
-            resumed=self.resumed,
             abandoned=tuple(sorted(self.abandoned)),
-            unplanned=self.unplanned,
+            **{name: getattr(self, name) for name in _SAME},
         )
+
+
+_SAME = ("plan", "seeds", "pool", "workers", "router", "mock", "references", "resumed", "reason",
+         "unplanned")  # fmt: skip
+"""Fields that an execution has as its state has them."""
 
 
 def fold(events: Sequence[Event], seeds: SeedTree) -> ExecutionState:

@@ -5,7 +5,7 @@ worker answers is a call, and every node an agent of its own. Around the calls s
 they do not tell themselves:
 
     invoke_workflow {instruction}
-    ├── plan                one, with the number of nodes
+    ├── plan                one
     │   └── chat planner    what a model that plans was asked, for further plans too
     └── execute_tool {type} one for each node, from its first try to its end
         └── chat {worker}   the calls
@@ -15,7 +15,7 @@ resulting call, which is how `tracing/tree.py` brings that call below the node.
 
 A log is JSONL, the document's export: `timestamp, instruction, success, cost, latency_ms,
 planner_outputs, execution_result` are its fields; ours say which run, pool and router it was,
-whether it was a mock, and the result of every try. `data/workflows.py` reads these lines back.
+whether it was a mock, and what became of each node. `data/workflows.py` reads these lines back.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from tutelage.orchestration.evaluation.rewards import (
     WRONG_PLAN,
     ExecutionResult,
     Preset,
-    RewardWeights,
 )
 from tutelage.orchestration.execution.prompts import node_prompt, worker_messages
 from tutelage.orchestration.execution.record import Execution, NodeStep, steps_by_node
@@ -117,7 +116,6 @@ class ExecutionRecorder:
     writer: StoreWriter
     run_id: str
     preset: Preset = "normalized"
-    weights: RewardWeights | None = None
     label: str = "orchestrate"
 
     def __call__(self, execution: Execution, sampling: Sampling, began: float, plan: float) -> None:
@@ -139,7 +137,7 @@ class ExecutionRecorder:
             self.label,
             calls=_calls(execution, sampling, began + plan),
             answer="\n\n".join(execution.answers.values()) or None,
-            reward=execution.earned(self.preset, self.weights) if judged else None,
+            reward=execution.earned(self.preset) if judged else None,
             failure=failure,
             seconds=execution.wall_seconds + plan,
             started=began,
@@ -193,8 +191,8 @@ def _spans(execution: Execution, rollout: Rollout, began: float, plan: float) ->
     """The spans beside those of the calls, each parent before its children."""
     identity = Identity(rollout.run_id, rollout.id, rollout.last.id)
     trace, origin = trace_id_of(identity), int((began + plan) * 1e9)
-    own = {names.ROLLOUT_ID: identity.rollout_id, names.ATTEMPT_ID: identity.attempt_id}
-    shared: dict[str, Any] = {names.PROVIDER: "tutelage", **own}
+    shared: dict[str, Any] = {names.PROVIDER: "tutelage", names.ROLLOUT_ID: identity.rollout_id,
+                              names.ATTEMPT_ID: identity.attempt_id}  # fmt: skip
     failed = {} if execution.success else {names.ERROR_TYPE: execution.reason or "failed"}
     top = SpanRecord(
         trace,
@@ -207,9 +205,6 @@ def _spans(execution: Execution, rollout: Rollout, began: float, plan: float) ->
             names.OPERATION: names.INVOKE_WORKFLOW,
             names.WORKFLOW: execution.id,
             names.COST: execution.total_cost,
-            names.CRITICAL_PATH: execution.total_latency_ms / 1000.0 - execution.plan.seconds,
-            names.POOL: execution.pool,
-            names.ROUTER: execution.router,
             names.MOCK: execution.mock,
             **failed,
             **shared,
@@ -234,10 +229,10 @@ def _spans(execution: Execution, rollout: Rollout, began: float, plan: float) ->
         )
         for index, call in enumerate(execution.plan.calls)
     ]
-    nodes = {names.OPERATION: names.PLAN, names.NODES: len(execution.plan.nodes), **shared}
     planned = replace(
         top, span_id=span_id_of(trace, "workflow", "plan"), parent_id=top.span_id, name=names.PLAN,
-        end_ns=origin, attributes=nodes, events=tuple(asked), status="unset",
+        end_ns=origin, attributes={names.OPERATION: names.PLAN, **shared}, events=tuple(asked),
+        status="unset",
     )  # fmt: skip
     spans, steps = [top, planned], steps_by_node(execution.steps)
     for node in execution.nodes:
@@ -259,12 +254,12 @@ def _spans(execution: Execution, rollout: Rollout, began: float, plan: float) ->
             if answer is not None and answer.arguments is not None:
                 attributes[names.TOOL_ARGUMENTS] = answer.arguments
                 attributes[names.TOOL_RESULT] = answer.output
-        started = origin + int(min((s.started for s in mine), default=node.started) * 1e9)
-        ended = origin + int(max((s.ended for s in mine), default=node.ended) * 1e9)
-        decisions = [
+        started = origin + int(min((s.started for s in mine), default=0.0) * 1e9)
+        ended = origin + int(max((s.ended for s in mine), default=0.0) * 1e9)
+        decisions = tuple(
             SpanEvent(names.DECISION, origin + int(s.started * 1e9), _decision(execution, s))
             for s in mine
-        ]
+        )
         spans.append(
             replace(
                 planned,
@@ -274,7 +269,7 @@ def _spans(execution: Execution, rollout: Rollout, began: float, plan: float) ->
                 start_ns=started + node.node,
                 end_ns=max(started, ended) + node.node,
                 attributes=attributes,
-                events=tuple(decisions),
+                events=decisions,
                 status="ok" if node.status == "succeeded" else "unset" if node.kept else "error",
             )
         )
@@ -289,17 +284,13 @@ def _decision(execution: Execution, step: NodeStep) -> dict[str, Any]:
         error = error or verdict.reason
     fields = {
         names.ACTION: step.action,
-        names.LOG_PROB: step.choice.log_prob,
         names.REQUEST_MODEL: step.worker,
         names.RESPONSE_MODEL: step.worker,
         names.COST: None if step.worker is None else step.cost,
-        names.REQUESTS: len(step.requests) or None,
         names.RESPONSE_ID: call_id,
         names.INPUT_TOKENS: None if answer is None else answer.tokens_in,
         names.OUTPUT_TOKENS: None if answer is None else answer.tokens_out,
-        names.MOCK: None if answer is None else answer.mock,
         names.VERDICT: None if verdict is None else "passed" if verdict.passed else "failed",
-        names.VERDICT_REASON: None if verdict is None else verdict.reason,
         names.ERROR_TYPE: error,
     }
     return {name: value for name, value in fields.items() if value is not None}
@@ -382,7 +373,6 @@ class ExecutionLogger:
                     | {name: getattr(n, name) for name in kept}
                     for n in own.nodes
                 ],
-                "tries": [_try_row(step) for step in own.steps],
             }
         types = outputs.get("task_types") or ()
         known = () if self._catalog is None else self._catalog.tools
@@ -395,21 +385,6 @@ class ExecutionLogger:
         except (OSError, ValueError) as error:
             raise RunError(f"cannot write the execution to {str(self.path)!r}: {error}") from error
         return row
-
-
-def _try_row(step: NodeStep) -> dict[str, Any]:
-    """One decision as logs hold it; `latency` is in seconds."""
-    answer, verdict = step.answer, step.verdict
-    return {
-        **{name: getattr(step, name) for name in ("node", "attempt", "action", "worker", "cost")},
-        "latency": step.seconds,
-        "requests": len(step.requests),
-        "passed": step.passed,
-        "verdict": None if verdict is None else verdict.reason,
-        "error": None if answer is None or answer.error is None else answer.error.kind,
-        "log_prob": step.choice.log_prob,
-        "mask": [int(m) for m in step.choice.mask],
-    }
 
 
 def _planner_outputs(

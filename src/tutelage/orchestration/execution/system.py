@@ -104,10 +104,8 @@ class OrchestrationSystem:
 
         `realtime` makes `execute` wait as long as mock workers would; otherwise their clock jumps.
         `min_confidence` is the least confidence that a trained planner plans at, by default its
-        own; 0 takes any guess. Raises `ConfigError` for what cannot be used.
+        own; 0 takes any guess.
         """
-        remedy = "a function from an instruction to a Plan, or an object with plan(instruction)"
-        check_given("planner", getattr(planner, "plan", planner or len), "__call__", remedy)
         self.planner = planner
         self.pool: WorkerPool = SimulatedPool(classic()) if pool is None else pool
         self.executor = Executor(
@@ -203,7 +201,6 @@ class OrchestrationSystem:
     def plan(self, instruction: str) -> Plan:
         """The planner's plan; that of the embedded one without a planner. Raises `NoPlanError`
         where it declines."""
-        check_given("the instruction", instruction, str, "a text that says what is to be done")
         if not instruction.strip():
             raise ConfigError("the instruction is empty; say what is to be done")
         if self.planner is None:

@@ -1,8 +1,8 @@
 """Verifiers: whether an answer is right. An HTTP 200 is not.
 
 One verifier a type of subtask, and one for all others. `known` reads the truth that simulated pools
-have; `exact`, `regex`, `schema`, `tests` and `judge` (another model, whose verdicts
-cost something, which `executor.py` pays from the budget) check what real workers say;
+have; `exact`, `regex`, `schema` and `judge` (another model, whose verdicts cost something, which
+`executor.py` pays from the budget) check what real workers say;
 `present`, the last resort, only sees that there is something and says that it saw no more
 (`checked` is False). An answer with an error is never passed, whatever it contains.
 """
@@ -20,9 +20,9 @@ from typing import Any, Protocol, Self
 from pydantic import ConfigDict, TypeAdapter
 
 from tutelage.bounded import parse_json
-from tutelage.config.fields import Count
-from tutelage.errors import ConfigError, check_given
-from tutelage.orchestration.data.rows import AsText, Number, read_as
+from tutelage.config.fields import Count, NonNegative
+from tutelage.errors import ConfigError
+from tutelage.orchestration.data.rows import AsText, read_as
 from tutelage.orchestration.execution.pools.openai import OVERHEAD, OpenAIPool
 from tutelage.orchestration.execution.workers import Subtask, Verification, Worker, WorkerAnswer
 from tutelage.rewards.judge import LONGEST, PAUSE, SECONDS, TRIES, read_verdict
@@ -48,12 +48,6 @@ class Verifiers:
     default: _Verifier
     by_type: Mapping[str, _Verifier] = field(default_factory=dict[str, _Verifier])
 
-    def __post_init__(self) -> None:
-        """Raises `ConfigError` for what is no verifier."""
-        remedy = "an object with `check(self, work, answer)`, or make_verifier({'kind': 'present'})"
-        for each in (self.default, *self.by_type.values()):
-            check_given("a verifier", each, "check", remedy)
-
     @classmethod
     def of_pool(cls, *, mock: bool) -> Self:
         """`known` for pools with the truth, else `present`."""
@@ -66,10 +60,7 @@ class Verifiers:
         if answer.arguments is not None and not any(k in self.by_type for k in work.labels):
             return Verification(True, "the tool ran")
         judged = self._of(work).check(work, answer)
-        verdict = await judged if inspect.isawaitable(judged) else judged
-        what = f"what the verifier of {work.type!r} returned"
-        check_given(what, verdict, Verification, "a Verification(passed, reason)")
-        return verdict
+        return await judged if inspect.isawaitable(judged) else judged
 
     def _of(self, work: Subtask) -> _Verifier:
         verifiers = (self.by_type[label] for label in work.labels if label in self.by_type)
@@ -98,7 +89,7 @@ class _Known(_Options):
         if answer.correct is None:
             raise ConfigError(
                 f"the verifier 'known' has no truth for node {work.node} ({work.type!r}): only "
-                "simulated pools know it; choose exact, regex, schema, tests or judge"
+                "simulated pools know it; choose exact, regex, schema or judge"
             )
         return Verification(answer.correct, "right" if answer.correct else "wrong")
 
@@ -171,33 +162,6 @@ class _Schema(_Options):
         return Verification(error is None, message)
 
 
-@dataclass(frozen=True)
-class _Tests(_Options):
-    """The answer is code that passes tests, run in the sandbox (`rewards/code.py`)."""
-
-    tests: Any
-    entry_point: str | None = None
-
-    def __post_init__(self) -> None:
-        """Raises `ConfigError` where no sandbox works, `RewardError` for tests that are none."""
-        from tutelage.rewards.code import code_reward
-        from tutelage.rewards.code_tests import read_tests
-        from tutelage.tools import ToolOptions
-
-        read_tests(self.tests, self.entry_point)
-        code_reward(ToolOptions())
-
-    async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
-        """See `_Verifier`."""
-        from tutelage.rewards.code import code_reward
-        from tutelage.tools import ToolOptions
-
-        fn = code_reward(ToolOptions()).fn
-        parts = await fn(answer.output, self.tests, entry_point=self.entry_point)
-        message = f"{parts['passed']:g} of {parts['tests']:g} tests pass"
-        return Verification(bool(parts["all"]), message)
-
-
 _UNSEEN = (
     "You check the work of others. You get a JSON object with a task and a candidate's result. "
     "Decide whether the result does what the task asks, completely and correctly. The candidate's "
@@ -218,8 +182,8 @@ class _Judge(_Options):
 
     base_url: str
     model: str
-    price_in: Number
-    price_out: Number
+    price_in: NonNegative
+    price_out: NonNegative
     key_env: str | None = None
     max_tokens: Count = 1024
     transport: Any = None
@@ -278,7 +242,6 @@ _KINDS: Mapping[str, type[_Verifier]] = {
     "exact": _Exact,
     "regex": _Regex,
     "schema": _Schema,
-    "tests": _Tests,
     "judge": _Judge,
 }
 """Verifiers as files name them."""

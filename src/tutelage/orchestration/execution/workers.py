@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Annotated, Literal, Protocol
 
-from pydantic import BeforeValidator, ConfigDict, TypeAdapter
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter
 
 from tutelage.config.fields import Names
-from tutelage.errors import ConfigError, check_number, counted
+from tutelage.errors import ConfigError, counted
 from tutelage.orchestration.data.rows import Number, Whole
 from tutelage.seeds import SeedTree
 from tutelage.types import JSON
@@ -49,22 +49,22 @@ TRANSIENT: frozenset[ErrorKind] = frozenset({"rate_limited", "unavailable", "net
 """The same worker may answer when it is asked again. After the others another one must."""
 
 
+Amount = Annotated[Number, Field(ge=0)]
+"""USD, or seconds: a finite number of at least 0."""
+
+
 @dataclass(frozen=True, slots=True)
 class Latency:
     """How long a worker takes: lognormal around a median, and a time for each token it writes."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    seconds: Number
+    seconds: Amount
     """Median until it has answered, without `per_token`."""
-    spread: Number = 0.0
+    spread: Amount = 0.0
     """Standard deviation of the logarithm; 0: always the median."""
-    per_token: Number = 0.0
+    per_token: Amount = 0.0
     """Further seconds for each token of the answer."""
-
-    def __post_init__(self) -> None:
-        for name in ("seconds", "spread", "per_token"):
-            check_number(f"latency: {name}", getattr(self, name))
 
 
 def _seconds(value: object) -> object:
@@ -73,22 +73,22 @@ def _seconds(value: object) -> object:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A model that executes subtasks. Raises `ConfigError` for a value that cannot be."""
+    """A model that executes subtasks. Raises `ConfigError` where it has no name or can nothing."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     name: str
     capabilities: Names = (ANY,)
     """The types or kinds of subtask that it can do; `*` and other shell patterns are allowed."""
-    price_in: Number = 0.0
+    price_in: Amount = 0.0
     """USD for a million prompt tokens."""
-    price_out: Number = 0.0
+    price_out: Amount = 0.0
     """USD for a million tokens of the answer."""
     latency: Annotated[Latency, BeforeValidator(_seconds)] = field(
         default_factory=lambda: Latency(0.0)
     )
     """In a file a number of seconds will do."""
-    skills: Mapping[str, Number] = field(default_factory=dict[str, float])
+    skills: Mapping[str, Annotated[Amount, Field(le=1)]] = field(default_factory=dict[str, float])
     """Share of right answers by type or kind, 0 to 1; `*` for all others."""
     endpoint: str | None = None
     """Base URL of an OpenAI-compatible server, such as `http://127.0.0.1:8000/v1`."""
@@ -96,24 +96,17 @@ class Worker:
     """The model's name there; the worker's own when None."""
     key_env: str | None = None
     """Environment variable that holds the server's key; None sends none."""
-    concurrency: Whole = 8
+    concurrency: Annotated[Whole, Field(ge=1)] = 8
     """How many works it does at once."""
     tool: bool = False
     """Whether it is the tool of its name, which runs here: nobody else is asked for that type."""
 
     def __post_init__(self) -> None:
-        where = f"worker {self.name!r}"
         if not self.name or not self.capabilities or isinstance(self.capabilities, str):
             raise ConfigError(
-                f"{where} has the capabilities {self.capabilities!r}; give each worker a name of "
-                f"its own and a tuple of types, or ({ANY!r},) for all"
+                f"worker {self.name!r} has the capabilities {self.capabilities!r}; give each "
+                f"worker a name of its own and a tuple of types, or ({ANY!r},) for all"
             )
-        check_number(f"{where}: price_in", self.price_in)
-        check_number(f"{where}: price_out", self.price_out)
-        for kind, skill in self.skills.items():
-            check_number(f"{where}: skill {kind!r}", skill, 1)
-        if self.concurrency < 1:
-            raise ConfigError(f"{where}: concurrency is {self.concurrency!r}; give at least 1")
 
     def can(self, *labels: str) -> bool:
         """Whether a capability fits one of the labels: a subtask's type and its kind."""
@@ -197,8 +190,6 @@ class WorkerAnswer:
     """What a pool knows that has the truth (simulated); real servers leave None."""
     estimated: bool = False
     """Whether the cost is a bound, because nobody said what was used."""
-    score: float | None = None
-    """A graded truth behind `correct`, 0 to 1, where the pool has one."""
     arguments: str | None = None
     """What a tool that ran was given, as JSON; None where a model answered."""
     nothing: bool = False
@@ -245,20 +236,12 @@ class WorkerPool(Protocol):
     `Subtask` and worker a pool that draws gives the same answer: draws come from `work.seeds`.
     """
 
-    @property
-    def name(self) -> str:
-        """`simulated`, `openai`, `tools`: what logs are stamped with."""
-        ...
-
-    @property
-    def workers(self) -> tuple[Worker, ...]:
-        """Who stands in it, in the order of the actions of a router."""
-        ...
-
-    @property
-    def mock(self) -> bool:
-        """Whether no real model answers."""
-        ...
+    name: str
+    """`simulated`, `openai`, `tools`: what logs are stamped with."""
+    workers: tuple[Worker, ...]
+    """Who stands in it, in the order of the actions of a router."""
+    mock: bool
+    """Whether no real model answers."""
 
     async def execute(self, worker: Worker, work: Subtask) -> WorkerAnswer:
         """Ask one worker once."""

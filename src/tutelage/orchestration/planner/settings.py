@@ -105,9 +105,6 @@ class PlannerConfig(RunSettings):
     """Workflows seen only after training."""
     catalog: str | None = None
     """The tools that plans may use."""
-    missing_tools: Literal["add", "refuse"] | None = None
-    """Phase 1: tools that plans use and nobody describes: add them by their names alone, or refuse
-    the file. Without it what --catalog lacks is refused, what rows of a file leave out added."""
     outcomes: str | None = None
     """Phase 2: which worker answered what right."""
     models: str | None = None
@@ -129,8 +126,6 @@ class PlannerConfig(RunSettings):
     """Phase 2 with --workers: real servers, or simulated workers of that file."""
     checkpoint: str | None = None
     """Phase 2 alone: the planner of phase 1 that it goes on from."""
-    against: str | None = None
-    """Phase 1: an older planner, a run or its file; the tables show the gain over it."""
     keys: dict[str, Any] = Field(default_factory=dict)
     """Keys that were set, in full, with their values."""
 
@@ -177,7 +172,7 @@ _NEEDS = (
 )
 """Options that need another one, and why."""
 _MISPLACED = (
-    ("2", ("train", "test", "catalog", "missing_tools", "against"),
+    ("2", ("train", "test", "catalog"),
      "phase 1, and --phase 2 trains the routing alone; give --checkpoint FILE for its planner, and "
      "--outcomes and --models for its table"),
     ("1", ("outcomes", "models", "test_outcomes", "workers", "checkpoint"),

@@ -3,9 +3,9 @@
 `train_phase2` is the whole of it: split the outcomes, fit the predictor, train the model selector
 where PPO is asked for, pick the checkpoint on validation, fit the predictor again on all rows, and
 touch the test workflows once. Held-out outcomes of their own are routed by what is shipped; a test
-that was cut from the table by the predictor that has not seen it. Before training it is checked
-whether doing nothing earns more than the work. Every draw comes from the seed tree and every update
-starts from what `checkpoint_last.pth` holds, so a run that was killed goes on bit for bit.
+that was cut from the table by the predictor that has not seen it. Every draw comes from the seed
+tree and every update starts from what `checkpoint_last.pth` holds, so a run that was killed goes on
+bit for bit.
 `policy.py` has the model; `settings.py` the keys.
 
 Routers are compared on the same workflows, so differences are paired. Success means right answers,
@@ -16,7 +16,6 @@ groups.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import warnings
 from collections.abc import Callable, Mapping
@@ -34,17 +33,16 @@ from tutelage.orchestration.data.outcomes import (
     simulate_outcomes,
     with_skills,
 )
+from tutelage.orchestration.evaluation.rewards import ExecutionResult, compute_reward
 from tutelage.orchestration.execution.worker_files import WORKERS, worker_to
 from tutelage.orchestration.plan.dag import is_valid_dag
 from tutelage.orchestration.planner import saving
 from tutelage.orchestration.routing.policy import (
     LOOKAHEAD,
-    ORACLE,
     POLICY,
     ModelSelector,
     baselines,
     collect,
-    oracle,
     policy_chooser,
     ppo_update,
 )
@@ -67,8 +65,6 @@ from tutelage.tasks.overlap import also_trained, content_of, listed
 BEST, LAST = "checkpoint_best.pth", "checkpoint_last.pth"
 SIMULATED = 2400
 """Queries of the table that is simulated where none is given."""
-JUDGED = 400
-"""Validation workflows by which a reward is judged."""
 GROUPS = 25
 """Groups of test queries, between which workflows share none."""
 
@@ -157,8 +153,8 @@ def train_phase2(
     Outcomes are those of `table` (see `read_outcomes`), else simulated for the default workers.
     `test_outcomes` are held out: no fit sees them; without them a part of the table is held out
     until the router is measured. `checkpoint` has the planner of phase 1, which then travels in
-    phase 2's own. `resume` goes on from `output`. A reward
-    under which doing nothing earns more than the work is said to `warn` before training begins.
+    phase 2's own. `resume` goes on from `output`, with the same arguments. A reward
+    under which doing nothing earns more than a success is said to `warn` before training begins.
     Raises `DataError` for a table that is too small, `RunError` for checkpoints that do not fit.
     """
     settings, scenario = settings or Phase2Settings(), scenario or Scenario()
@@ -174,22 +170,15 @@ def train_phase2(
             f"{len(leaks)} of {len(world.test)} test queries are learned from as well, word for "
             f"word: {listed(leaks)}. What is reached on them is not held-out"
         )
-    terms, flows = world.terms, WorkflowBatch.draw(world.val, JUDGED, seeds.child("judged"))
-    most = float(run_chooser(world.val, flows, terms, oracle(terms)).reward_B.mean())
-    if most <= 0:
+    example = ExecutionResult(True, dict.fromkeys("abc", "done"), 0.045, 1200.0)
+    earned = compute_reward(example, weights=settings.weights)
+    if settings.reward == "seed" and earned < 0:
         warn(
-            f"under the reward {terms.preset!r} with {terms.weights!r} doing nothing earns 0, and "
-            f"a router that knows every outcome {most:.3f}: training will not teach to do the "
-            "work; set normalize: true, which measures cost and latency as shares, or change the "
-            "weights"
+            f"a success for 0.045 USD in 1.2 s earns {earned:.2f} under these weights, and doing "
+            "nothing 0: set normalize: true, which measures cost and latency as shares, or change "
+            "the weights"
         )
-    # Changes with anything that the course of training depends on.
-    digest = hashlib.blake2b(digest_size=16)
-    fields = (settings.model_dump(), asdict(scenario), seed, table.ids, table.names)
-    digest.update(json.dumps(fields).encode())
-    for values in (table.scores_QW, table.costs_QW, table.seconds_QW):
-        digest.update(np.ascontiguousarray(values).tobytes())
-    run = _Phase2Training(folder, world, settings, seeds, phase1, digest.hexdigest(), log)
+    run = _Phase2Training(folder, world, settings, seeds, phase1, log)
     if resume:
         run.restore()
     else:  # what training starts from is the first candidate for the best
@@ -209,11 +198,10 @@ class _Phase2Training:
         settings: Phase2Settings,
         seeds: SeedTree,
         phase1: Mapping[str, Any] | None,
-        fingerprint: str,
         log: Log | None,
     ) -> None:
         self.folder, self.world, self.settings, self.seeds = folder, world, settings, seeds
-        self.phase1, self.fingerprint, self.log = phase1, fingerprint, log
+        self.phase1, self.log = phase1, log
         self.model = ModelSelector(seeds.child("model").value(31))
         self.result = Phase2Result(folder / BEST, world, self.model)
         groups = self.model.parameter_groups(settings.learning_rate)
@@ -266,7 +254,6 @@ class _Phase2Training:
             "model_state_dict": self.model.state_dict(),
             "optimizer_state_dict": self.optimizer.state_dict(),
             "val_loss": -result.val_reward,
-            "fingerprint": self.fingerprint,
         }
         if better:
             saving.write(self.folder / BEST, state | self._router(world.train.predictor))
@@ -294,14 +281,8 @@ class _Phase2Training:
         }
 
     def restore(self) -> None:
-        """Take over `checkpoint_last.pth`. Raises `RunError` when it is of another run."""
-        path = self.folder / LAST
-        state = read_checkpoint(path)
-        if state["fingerprint"] != self.fingerprint:
-            raise RunError(
-                f"{str(path)!r} is of a run with other outcomes, settings or seed; resume with "
-                "those, or start again in another folder"
-            )
+        """Take over `checkpoint_last.pth`."""
+        state = read_checkpoint(self.folder / LAST)
         self.model.load_state_dict(state["model_state_dict"])
         self.optimizer.load_state_dict(state["optimizer_state_dict"])
         for name, value in json.loads(state["progress"]).items():
@@ -392,7 +373,7 @@ def evaluate_routers(
     """Run all baselines and the trained policy, which is the shipped router, on the same workflows;
     without one the lookahead is. `train` are the outcomes that the predictor was fitted on."""
     choosers = baselines(train, terms)
-    choosers |= ({} if policy is None else {POLICY: policy}) | {ORACLE: oracle(terms)}
+    choosers |= {} if policy is None else {POLICY: policy}
     outcomes = {
         name: run_chooser(query_table, flows, terms, choose) for name, choose in choosers.items()
     }

@@ -47,7 +47,7 @@ from tutelage.orchestration.routing.simulator import (
 )
 from tutelage.seeds import SeedTree
 
-GREEDY, LOOKAHEAD, POLICY, ORACLE = "greedy utility", "one-step lookahead", "PPO", "oracle"
+GREEDY, LOOKAHEAD, POLICY = "greedy utility", "one-step lookahead", "PPO"
 WORKER_FEATURES = 13
 CONTEXT_FEATURES = 22
 HIDDEN = 64
@@ -85,11 +85,9 @@ class DecisionFeatures:
         with different numbers of workers."""
         if isinstance(parts, DecisionFeatures):
             return parts
+        names = [each.name for each in fields(DecisionFeatures)]
         try:
-            columns = [
-                [getattr(part, each.name) for part in parts] for each in fields(DecisionFeatures)
-            ]
-            return DecisionFeatures(*map(torch.cat, columns))
+            return DecisionFeatures(*(torch.cat([getattr(p, n) for p in parts]) for n in names))
         except (AttributeError, TypeError, RuntimeError) as error:
             raise RewardError(
                 "states are the DecisionFeatures of decisions over one pool: the choice.features "
@@ -306,7 +304,7 @@ def policy_chooser(model: ModelSelector, terms: RewardTerms) -> Chooser:
 
 
 def baselines(train: OutcomeTable, terms: RewardTerms) -> dict[str, Chooser]:
-    """Return what the trained policy is compared with, by name; the oracle stands apart.
+    """Return what the trained policy is compared with, by name.
 
     Cheapest and most accurate try once and accept whatever the verifier says; the latter goes by
     the training table. Greedy takes the highest utility at this node alone, the lookahead that of
@@ -335,37 +333,6 @@ def try_once(scores: Floats, at: DecisionBatch) -> Ints:
     best_D = np.where(able_DW, scores, -np.inf).argmax(axis=1)
     settle_D = np.where(at.mask_DA[:, workers], workers, workers + 1)
     return np.where(able_DW.any(axis=1) & (at.tries_D == 0), best_D, settle_D)
-
-
-def oracle(terms: RewardTerms) -> Chooser:
-    """Return a chooser that knows every outcome: at each node it takes the cheapest right worker,
-    and it begins no workflow where one lacks.
-
-    A bound that nobody can reach without looking, and nearly the highest: it weighs cost and
-    seconds node by node and does not search over plans.
-    """
-
-    def choose(simulator: WorkflowSimulator, rows: Ints, at: DecisionBatch) -> Ints:
-        query_table, query_D = simulator.query_table, simulator.queries(rows)
-        table, right_DW = query_table.table, query_table.table.right_QW[query_D]
-        per_usd_D, per_second_D = terms.prices(at.cost_ref_D, at.latency_ref_D)
-        price_DW = (
-            per_usd_D[:, None] * table.costs_QW[query_D]
-            + per_second_D[:, None] * table.seconds_QW[query_D]
-            # A right answer that is rejected costs a decision more, and is accepted then.
-            + 1e-6 * ~query_table.passes_QW[query_D]
-        )
-        workers = right_DW.shape[1]
-        possible_DW = right_DW & at.mask_DA[:, :workers]
-        best_D = np.where(possible_DW, -price_DW, -np.inf).argmax(axis=1)
-        last_D = simulator.last(rows)
-        held_D = (last_D >= 0) & right_DW[np.arange(len(rows)), np.maximum(last_D, 0)]
-        solvable_Q = np.any(table.right_QW & query_table.legal_QW, axis=1)
-        solvable_DN = solvable_Q[simulator.query_BN[rows]] | ~simulator.exists_BN[rows]
-        hopeless_D = ~solvable_DN.all(axis=1) | ~(possible_DW.any(axis=1) | held_D)
-        return np.where(hopeless_D, workers + 1, np.where(held_D, workers, best_D))
-
-    return choose
 
 
 @dataclass(frozen=True, slots=True)

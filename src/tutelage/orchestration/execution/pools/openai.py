@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 import httpx2
 
 from tutelage.config.api_keys import api_key_of
+from tutelage.engine.endpoint import checked_url
 from tutelage.engine.remote import RemoteChatClient
 from tutelage.errors import ConfigError, ContextOverflowError, EngineError, RemoteError, counted
 from tutelage.orchestration.execution.prompts import SYSTEM, worker_messages
@@ -71,13 +72,7 @@ class OpenAIPool:
                     "--pool simulated"
                 )
             own = environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1"
-            url = worker.endpoint or own
-            if not url.startswith(("http://", "https://")):
-                raise ConfigError(
-                    f"worker {worker.name!r}: the endpoint {url!r} is no URL; give one such as "
-                    "http://127.0.0.1:8000/v1"
-                )
-            self._servers[worker.name] = (url, key)
+            self._servers[worker.name] = (checked_url(worker.endpoint or own), key)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._clients: dict[str, RemoteChatClient] = {}
 

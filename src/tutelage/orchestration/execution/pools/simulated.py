@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import NormalDist
 
-from tutelage.errors import check_number
 from tutelage.orchestration.execution.workers import (
     ErrorKind,
     Subtask,
@@ -30,6 +29,8 @@ from tutelage.orchestration.execution.workers import (
 _NORMAL = NormalDist()
 _BUSY: tuple[ErrorKind, ...] = ("rate_limited", "unavailable", "network")
 _WRONG = "wrong"
+_SPREAD = 0.4
+"""Standard deviation of the logarithm of an answer's length."""
 
 
 class SimulatedPool:
@@ -44,25 +45,14 @@ class SimulatedPool:
         *,
         correlation: float = 0.6,
         errors: float = 0.03,
-        garbage: float = 0.0,
         tokens: float = 150.0,
-        token_spread: float = 0.4,
     ) -> None:
         """`correlation` is the share of the variance that all workers have in common at one
-        subtask, `errors` the chance that one request finds a busy or absent server, `garbage` the
-        share of its skill that a worker keeps when one of its inputs is wrong, `tokens` the median
-        length of an answer and `token_spread` the standard deviation of that length's logarithm.
-
-        Raises `ConfigError` for a value that cannot be.
+        subtask, `errors` the chance that one request finds a busy or absent server, `tokens` the
+        median length of an answer.
         """
         self.workers = check_workers(workers)
-        shares = {"correlation": correlation, "errors": errors, "garbage": garbage}
-        for name, value in shares.items():
-            check_number(f"simulation: {name}", value, 1.0)
-        check_number("simulation: tokens", tokens)
-        check_number("simulation: token_spread", token_spread)
-        self._correlation, self._errors, self._garbage = correlation, errors, garbage
-        self._median, self._spread = tokens, token_spread
+        self._correlation, self._errors, self._median = correlation, errors, tokens
 
     async def execute(self, worker: Worker, work: Subtask) -> WorkerAnswer:
         """Draw the answer and take as long as it would."""
@@ -77,7 +67,7 @@ class SimulatedPool:
         kind = once.choice(_BUSY)
         pace = math.exp(worker.latency.spread * once.gauss(0.0, 1.0))
         drawn = work.seeds.child("tokens").python().gauss(0.0, 1.0)
-        wanted = max(1, round(self._median * math.exp(self._spread * drawn)))
+        wanted = max(1, round(self._median * math.exp(_SPREAD * drawn)))
         tokens_in = prompt_tokens(work.prompt)
         tokens_out = min(wanted, work.max_tokens)
         seconds = worker.latency.seconds * pace
@@ -93,11 +83,10 @@ class SimulatedPool:
             tokens_out=tokens_out,
             mock=True,
             correct=correct,
-            score=float(correct),
         )
         if wanted > work.max_tokens:
             cut = WorkerError("truncated", f"simulated: {wanted} tokens, {work.max_tokens} allowed")
-            answer = replace(answer, error=cut, correct=False, score=0.0)
+            answer = replace(answer, error=cut, correct=False)
         return answer
 
     def knows(self, worker: Worker, work: Subtask) -> bool:
@@ -105,19 +94,18 @@ class SimulatedPool:
 
         A Gaussian copula: P(right) is the worker's skill, and what is hard is hard for all.
         """
-        skill = worker.skill(*work.labels)
         if any(text.endswith(f": {_WRONG}]") for text in work.inputs.values()):
-            skill *= self._garbage
+            return False
         shared = work.seeds.child("difficulty").python().gauss(0.0, 1.0)
         own = work.seeds.child("worker", worker.name).python().gauss(0.0, 1.0)
         common = self._correlation
         drawn = math.sqrt(common) * shared + math.sqrt(1.0 - common) * own
-        return _NORMAL.cdf(drawn) < skill
+        return _NORMAL.cdf(drawn) < worker.skill(*work.labels)
 
     def estimate(self, worker: Worker, work: Subtask) -> WorkerEstimate:
         """Expected cost and seconds; the bound is the cost of the longest answer allowed."""
         tokens_in = prompt_tokens(work.prompt)
-        mean = self._median * math.exp(self._spread**2 / 2)
+        mean = self._median * math.exp(_SPREAD**2 / 2)
         tokens_out = min(mean, work.max_tokens)
         slow = worker.latency.seconds * math.exp(worker.latency.spread**2 / 2)
         return WorkerEstimate(

@@ -47,9 +47,7 @@ class ToolPool:
     ) -> None:
         """Without `permit` no call with side effects is made. Raises `ConfigError` for what cannot
         run here, or shares a name."""
-        check_given("tools", tools, Mapping, "the tools by their names, {tool.name: tool}")
         for tool in tools.values():
-            check_given("a tool", tool, Tool, "a function with @tool, or resolve_tools(...)")
             if tool.environment is not None:
                 raise ConfigError(
                     f"the tool {tool.name!r} belongs to a class that is made for a rollout; a plan "
