@@ -41,11 +41,9 @@ def test_test_queries_that_stand_in_the_training_file_are_named(tmp_path: Path) 
     assert found.facts["leaks"] == "seen, row 2; result.json has all names"
 
 
-def test_tools_that_a_catalog_lacks_are_refused_or_added(tmp_path: Path) -> None:
+def test_tools_that_a_catalog_lacks_are_refused(tmp_path: Path) -> None:
     train = write(tmp_path / "a.json", [row(k, "read", "say") for k in range(4)])
     catalog = write(tmp_path / "tools.json", [{"name": "read"}, {"name": "hum"}])
     with pytest.raises(DataError, match=r"tools.json'.*1 tools in 4 subtasks: say \(4\)"):
         sets_of(train=train, catalog=catalog)
-    found = sets_of(train=train, catalog=catalog, missing_tools="add")
-    assert found.catalog.names == ("read", "hum", "say")
-    assert "missing tools" not in sets_of(train=train).facts
+    assert sets_of(train=train).catalog.names == ("read", "say")

@@ -297,7 +297,7 @@ def _measure(
     result: dict[str, Any] = {
         "epochs": fitting.at.best_epoch,
         "val_loss": fitting.at.best_loss,
-        "validation": dict(fitting.best_metrics),
+        "validation": dict(fitting.at.best_metrics),
         "parameters": sum(p.numel() for p in model.parameters()),
         "tools": len(model.catalog),
         "train_workflows": len(remembered),

@@ -23,7 +23,7 @@ from tutelage.orchestration.data.synthetic import (
     split,
 )
 from tutelage.orchestration.data.workflows import Workflow, catalog_of, read_workflows
-from tutelage.orchestration.plan.catalog import Catalog, CatalogTool, read_catalog
+from tutelage.orchestration.plan.catalog import Catalog, read_catalog
 from tutelage.orchestration.plan.dag import Plan
 from tutelage.orchestration.planner.saving import load_planner
 from tutelage.orchestration.planner.settings import Phase1Settings, PlannerConfig
@@ -125,15 +125,11 @@ def _files(
     uses = Counter(tool for w in (*workflows, *test) for tool in w.tools if tool not in catalog)
     if uses:
         names = ", ".join(f"{name} ({count})" for name, count in uses.most_common())
-        missing = f"{len(uses)} tools in {uses.total()} subtasks: {names}"
-        if (request.missing_tools or ("refuse" if known else "add")) == "refuse":
-            raise DataError(
-                f"the catalog {named or request.train!r} describes not all tools that the plans "
-                f"use. Missing are {missing}. Describe them in the catalog, or take them by their "
-                "names alone: --missing-tools add"
-            )
-        catalog = Catalog((*catalog.tools, *map(CatalogTool, uses)), catalog.links)
-        fields["missing tools"] = f"{missing}; added by their names alone"
+        raise DataError(
+            f"the catalog {named or request.train!r} describes not all tools that the plans use. "
+            f"Missing are {len(uses)} tools in {uses.total()} subtasks: {names}. Describe them in "
+            "the catalog, --catalog FILE"
+        )
     if request.test is None and len(workflows) >= FEWEST_TO_SPLIT:
         workflows, test = split(workflows, TEST_SHARE, seeds.child("test"))
         held = {instruction_mark(w) for w in test}
