@@ -30,9 +30,10 @@ from benchmarks.measure import machine
 from benchmarks.orchestration import indirect as indirect_requests
 from benchmarks.orchestration.readers import read_nestful
 
-from tutelage.orchestration.data import synthetic
 from tutelage.orchestration.data.synthetic import (
+    ToolGraph,
     builtin_graph,
+    distinct,
     generate,
     generate_plain,
     graph_of,
@@ -43,7 +44,7 @@ from tutelage.orchestration.evaluation.metrics import (
     PlanScores,
     copied_plans,
 )
-from tutelage.orchestration.plan.catalog import Catalog, read_catalog
+from tutelage.orchestration.plan.catalog import Catalog, CatalogTool, read_catalog
 from tutelage.orchestration.plan.dag import Node, Plan
 from tutelage.orchestration.planner.fit import PlannerTrainer
 from tutelage.orchestration.planner.settings import Phase1Settings
@@ -142,23 +143,28 @@ def nestful(path: str) -> None:
     table({n: PlanScores.of(p, gold) for n, p in plans.items()})
 
 
-def joined(paths: list[Path]) -> Catalog:
-    """One catalog of several graphs; a name that two of them have gets its graph's behind it."""
-    parts = {path.parent.name: read_catalog(path) for path in paths}
+def joined(paths: list[Path]) -> ToolGraph:
+    """One graph of several, by their links; a name that two have gets its graph's behind it."""
+    parts = {path: read_catalog(path) for path in paths}
     counts = Counter(name for part in parts.values() for name in part.names)
-    tools, links = [], []
-    for graph, part in parts.items():
-        names = {n: f"{n} of {graph}" if counts[n] > 1 else n for n in part.names}
+    tools: list[CatalogTool] = []
+    links: dict[str, dict[str, None]] = {}
+    for path, part in parts.items():
+        names = {n: f"{n} of {path.parent.name}" if counts[n] > 1 else n for n in part.names}
         tools += [replace(tool, name=names[tool.name]) for tool in part.tools]
-        links += [(names[a], names[b]) for a, b in part.links]
-    return Catalog(tuple(tools), tuple(links))
+        links |= {name: {} for name in names.values()}
+        for link in json.loads(path.read_text(encoding="utf-8"))["links"]:
+            if link["source"] != link["target"]:
+                links[names[link["source"]]][names[link["target"]]] = None
+    followers = {name: tuple(after) for name, after in links.items()}
+    return replace(graph_of(Catalog(tuple(tools))), followers=followers)
 
 
 def chains(folder: str) -> None:
     """3,000 chains over the tools and links of TaskBench's three graphs, 500 held out."""
-    catalog = joined(sorted(Path(folder).glob("*/graph_desc.json")))
-    seeds = SEEDS.child("chains")
-    made = synthetic._distinct(graph_of(catalog), 3500, seeds, 6, {"chain": 1.0})
+    graph = joined(sorted(Path(folder).glob("*/graph_desc.json")))
+    catalog, seeds = graph.catalog, SEEDS.child("chains")
+    made = distinct(graph, 3500, seeds, 6, {"chain": 1.0})
     train, test = made[:3000], made[3000:]
     begun = time.process_time()
     fitting = fitted(train, catalog, Phase1Settings(), seeds.child("fit"))

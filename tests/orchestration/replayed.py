@@ -52,16 +52,18 @@ class ReplayPool:
 
     async def execute(self, worker: Worker, work: Subtask) -> WorkerAnswer:
         """The recorded outcome, after the seconds that it took."""
-        row, column = place = self.row(work), self._columns[worker.name]
+        row = self.row(work)
+        place = row, self._columns[worker.name]
         table = self._table
         score, tokens_out = float(table.scores_QW[place]), float(table.tokens_out_QW[place])
         if math.isnan(score):
             message = f"nobody recorded {worker.name!r} on {table.ids[row]!r}"
             return WorkerAnswer(error=WorkerError("refused", message), mock=True, correct=False)
+        said = "right" if score >= RIGHT else "wrong"
         seconds = float(table.seconds_QW[place])
         await asyncio.sleep(seconds)
         return WorkerAnswer(
-            output=table.replayed_answer(row, column),
+            output=f"[replayed {table.ids[row]} by {worker.name}: {said}]",
             cost=float(table.costs_QW[place]),
             seconds=seconds,
             tokens_in=round(float(table.tokens_in_Q[row])),

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from tutelage.orchestration.data.outcomes import SPREAD, OutcomeTable, stated_latency
-from tutelage.orchestration.execution.workers import Worker
+from tutelage.orchestration.data.outcomes import SPREAD, OutcomeTable
+from tutelage.orchestration.execution.workers import Latency, Worker
 from tutelage.orchestration.routing.phase2 import Phase2Data
 from tutelage.orchestration.routing.settings import Phase2Settings
 from tutelage.orchestration.routing.simulator import Scenario
@@ -51,7 +51,8 @@ def topical_outcomes(queries: int, seeds: SeedTree) -> OutcomeTable:
     """
     rng = seeds.child("simulated-outcomes").numpy()
     workers = tuple(
-        Worker(f"sim-{b}b", ("*",), price, price, stated_latency(b)) for b, price in SIZES
+        Worker(f"sim-{b}b", ("*",), price, price, Latency(0.2, SPREAD, 0.004 + 0.0003 * b))
+        for b, price in SIZES
     )
     strength_W = 0.55 * np.log(np.array([size for size, _ in SIZES]) / 10.0)
     skill_TW = 0.8 * rng.standard_normal((len(TYPES), len(workers)))

@@ -15,14 +15,12 @@ from tutelage.orchestration.planner import saving
 from tutelage.orchestration.planner.confidence import (
     KEEP,
     LOWEST,
-    SIGNALS,
     fit_confidence,
     fit_logistic,
     floor_of,
-    left_out,
     other_requests,
+    reduced,
     same_tools,
-    without,
 )
 from tutelage.seeds import SeedTree
 
@@ -31,7 +29,7 @@ SEEDS = SeedTree(3)
 
 def drawn() -> tuple[Tensor, list[bool]]:
     """Signals of 400 requests, of which the first tells what is right."""
-    signals = torch.randn(400, SIGNALS, generator=torch.Generator().manual_seed(1))
+    signals = torch.randn(400, 14, generator=torch.Generator().manual_seed(1))
     return signals, (signals[:, 0] > 0).tolist()
 
 
@@ -69,7 +67,7 @@ def test_a_logistic_fit_ends_at_the_least_loss() -> None:
 
 
 def test_the_threshold_of_few_requests_is_in_the_middle_of_what_it_parts() -> None:
-    signals = torch.zeros(22, SIGNALS)
+    signals = torch.zeros(22, 14)
     signals[:2, 0] = torch.tensor([2.0, 2.2])
     fitted = fit_confidence(signals, [True] * 2 + [False] * 20, 22)
     assert fitted is not None
@@ -78,7 +76,7 @@ def test_the_threshold_of_few_requests_is_in_the_middle_of_what_it_parts() -> No
 
 
 def test_few_held_out_plans_allow_no_low_threshold() -> None:
-    signals = torch.zeros(22, SIGNALS)
+    signals = torch.zeros(22, 14)
     signals[:2, 0] = torch.tensor([2.0, 2.2])
     right = [True] * 2 + [False] * 20
     by_count = {n: fit_confidence(signals, right, n) for n in (5, 400)}
@@ -105,11 +103,9 @@ def test_requests_of_a_topic_that_a_tool_has_to_do_with_are_left_out() -> None:
 
 def test_parts_of_a_catalog_are_left_out_in_turn() -> None:
     whole = builtin_graph().catalog
-    parts = left_out(whole, SEEDS)
+    parts = [{*whole.names} - {*rest.names} for rest in reduced(whole, SEEDS)]
     assert sorted(name for part in parts for name in part) == sorted(whole.names)
-    rest = without(whole, parts[0])
-    assert len(rest) == len(whole) - len(parts[0])
-    assert not parts[0] & {*rest.names}
+    assert reduced(Catalog(whole.tools[:1]), SEEDS) == []
 
 
 @pytest.mark.usefixtures("one_thread")

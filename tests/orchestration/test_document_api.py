@@ -28,7 +28,7 @@ from tutelage.orchestration import (
 from tutelage.orchestration.data.workflows import workflow_of
 from tutelage.orchestration.execution.pools.tools import ToolPool
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
-from tutelage.orchestration.planner.confidence import SIGNALS, Confidence
+from tutelage.orchestration.planner.confidence import Confidence
 from tutelage.orchestration.planner.model import PlanPrediction
 from tutelage.orchestration.planner.targets import WorkflowDataset
 from tutelage.orchestration.routing.policy import (
@@ -125,16 +125,14 @@ def test_a_batch_of_other_tools_is_refused_with_the_way_out(planner: PlannerMode
     for targets in (batch, two):
         with pytest.raises(DataError, match=r"\[3, 2\] subtasks.*planner = PlannerModel\.of\(d"):
             loss_of(planner, 0.3, **targets)
-    with pytest.raises(DataError, match=r"'adjacency' .* an edge of a subtask that no plan has"):
-        loss_of(own, 0.3, task_types=[[0], [1]], adjacency=torch.ones(2, 3, 3))
 
 
 def test_a_planner_without_arguments_knows_the_built_in_tools(planner: PlannerModel) -> None:
     assert "summarize_text" in planner.catalog.names
     assert planner.vocabulary.workers[0] == "gpt-4"
-    assert set(planner(["Say it"])) == {
-        "subtask_embeddings", "task_types", "model_selections", "workflow_graph",
-    }  # fmt: skip
+    outputs = planner(["Say it"])
+    for key in ("subtask_embeddings", "task_types", "model_selections", "workflow_graph"):
+        assert len(outputs[key]) == 1
 
 
 def test_the_reward_of_what_was_executed_needs_nothing_else() -> None:
@@ -218,7 +216,7 @@ def test_a_planner_that_is_unsure_declines_as_the_command_does() -> None:
 
 def test_a_trained_planner_says_how_sure_it_must_be(planner: PlannerModel) -> None:
     assert planner.plan("Say it", 1.0).nodes, "without a confidence it takes its best guess"
-    count = SIGNALS
+    count = 14
     planner.confidence = Confidence((0.0,) * count, (1.0,) * count, (0.0,) * (count + 1), 0.6)
     try:
         with pytest.raises(NoPlanError, match=r"50 % sure.*60 % is the least"):
@@ -246,14 +244,14 @@ def test_a_log_takes_dicts(tmp_path: Path) -> None:
             {},
             {"total_latency_ms": -1.0},
             {},
-            "'total_latency_ms' is -1.0; give a number of at least 0",
+            "'total_latency_ms' is -1.0; input should be greater than",
         ),
         ({}, {"total_cost": float("nan")}, {}, "'total_cost' is nan"),
         (
             {},
             {"verified_fraction": 2.0},
             {},
-            "'verified_fraction' is 2.0; give a number of at most 1",
+            "'verified_fraction' is 2.0; input should be less than",
         ),
         ({}, {"success": "no"}, {}, "'success' is 'no'; input should be a valid boolean"),
         ({}, {"outputs": {"0": float("inf")}}, {}, "cannot write the execution"),

@@ -15,7 +15,6 @@ from tutelage.orchestration.data.outcomes import (
     OutcomeTable,
     read_outcomes,
     simulate_outcomes,
-    stated_latency,
 )
 from tutelage.orchestration.execution.worker_files import classic
 from tutelage.seeds import SeedTree
@@ -58,7 +57,6 @@ def test_seconds_grow_with_the_size(tmp_path: Path) -> None:
     small, big = (worker.latency.per_token for worker in read(tmp_path, rows()).workers)
     assert small == pytest.approx(0.004 + 0.0003 * 7)
     assert big == pytest.approx(0.004 + 0.0003 * 70)
-    assert stated_latency(8.0).per_token == pytest.approx(0.0064)
 
 
 def test_what_the_file_says_is_used(tmp_path: Path) -> None:
@@ -85,14 +83,14 @@ def test_a_worker_that_was_not_asked_is_unknown_there(tmp_path: Path) -> None:
     [
         (
             {"scores": {"small-7b": 1.5}},
-            r"row 1: scores\['small-7b'\] is 1.5; give .* at most 1",
+            r"row 1: scores.small-7b is 1.5; input should be less than",
         ),
-        ({"scores": {"small-7b": "yes"}}, r"row 1: scores\['small-7b'\] is 'yes'"),
+        ({"scores": {"small-7b": "yes"}}, r"row 1: scores.small-7b is 'yes'"),
         ({"scores": {}}, r"row 1: 'scores' is \{\}"),
         ({"scores": {"smal-7b": 1.0}}, r"no price of 'smal-7b'; did you mean 'small-7b'"),
         ({"instruction": ""}, r"row 1: 'instruction' is ''; give a text"),
         ({"latency": [1]}, r"row 1: 'latency' is \[1\]"),
-        ({"cost": {"big": -1}}, r"cost\.big is -1; give a number of at least 0"),
+        ({"cost": {"big": -1}}, r"cost\.big is -1; input should be greater than"),
     ],
 )
 def test_a_bad_row_is_named(tmp_path: Path, change: dict[str, Any], told: str) -> None:

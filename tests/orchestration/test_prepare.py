@@ -58,7 +58,7 @@ def test_failures_are_left_out_and_the_cheapest_success_is_kept(tmp_path: Path) 
     assert (made.executions, made.failed, made.repeated) == (4, 2, 1)
 
 
-def test_arguments_and_what_tools_say_of_themselves_are_kept(tmp_path: Path) -> None:
+def test_what_tools_say_of_themselves_is_kept(tmp_path: Path) -> None:
     """As `orchestrate run --logs` writes them."""
 
     def area(width: float, height: float) -> float:
@@ -75,7 +75,7 @@ def test_arguments_and_what_tools_say_of_themselves_are_kept(tmp_path: Path) -> 
     plan = Plan("how large?", nodes)
     logger.log_execution(instruction="how large?", planner_outputs=plan, execution_result=result)
     made = prepare([tmp_path])
-    assert [node.arguments for node in made.workflows[0].plan.nodes] == [n.arguments for n in nodes]
+    assert made.workflows[0].plan.dependencies == plan.dependencies
     assert tuple(made.tools.values()) == tools.tools
     assert workflow_of(made.workflows[0].to_row(tools), tools) == made.workflows[0]
 
@@ -83,7 +83,7 @@ def test_arguments_and_what_tools_say_of_themselves_are_kept(tmp_path: Path) -> 
 def test_what_succeeded_by_a_further_plan_is_left_out_and_counted(tmp_path: Path) -> None:
     ended = [{"node": 0, "status": "failed"}, {"node": 1, "status": "succeeded"}]
     made = prepare([write(tmp_path, line("one", 0.1), line("two", 0.1, nodes=ended))])
-    assert (made.executions, made.failed, made.unusable) == (2, 0, 1)
+    assert (made.executions, made.failed) == (2, 1)
     assert [workflow.instruction for workflow in made.workflows] == ["one"]
 
 
@@ -95,7 +95,7 @@ def test_what_others_write_of_nodes_stops_nothing(tmp_path: Path, nodes: Any) ->
     assert prepare([write(tmp_path, {**row, "nodes": nodes})]).workflows == [workflow_of(row)]
 
 
-@pytest.mark.parametrize("given", [5, {"x": 1}, ["a"], [{}, {}]])
+@pytest.mark.parametrize("given", [5, {"x": 1}, [{}, {}]])
 def test_arguments_that_nobody_could_read_are_not_logged(tmp_path: Path, given: Any) -> None:
     outputs = {"workflow_graph": {"adjacency": [[0]]}, "task_types": ["a"], "arguments": given}
     result = ExecutionResult(success=True, total_cost=0.0, total_latency_ms=1.0, outputs={})

@@ -388,10 +388,10 @@ def test_plans_read_back_as_they_were_written() -> None:
 @pytest.mark.parametrize(
     ("node", "more", "message"),
     [
-        ({"args": {"t": 1}}, {}, r"nodes\[0\] has an unknown field 'args'.*mean 'arguments'"),
-        ({"afer": [0]}, {}, r"nodes\[0\] has an unknown field 'afer'; did you mean 'after'"),
-        ({"thought": ""}, {}, "'thought'; there are tool, arguments, after, description"),
-        ({}, {"edges": []}, "it has an unknown field 'edges'; did you mean 'nodes'"),
+        ({"args": {"t": 1}}, {}, r"nodes\[0\] has an unknown field 'args'; remove it"),
+        ({"afer": [0]}, {}, r"nodes\[0\] has an unknown field 'afer'; remove it"),
+        ({"thought": ""}, {}, "'thought'; remove it"),
+        ({}, {"edges": []}, "it has an unknown field 'edges'; remove it"),
     ],
 )
 def test_keys_of_a_plan_that_nobody_knows_are_refused(

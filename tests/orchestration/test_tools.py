@@ -241,10 +241,6 @@ def test_what_is_null_becomes_no_text(first: Node, text: str, said: str) -> None
     done = asyncio.run(executor.run(Plan("x", nodes), seeds=SeedTree(0)))
     assert done.nodes[1].status == "failed"
     assert f"{said} of node 0 is null: there is no value to take" in done.nodes[1].reason
-    # A parameter that takes null gets it, where it is all of the argument.
-    whole = text.startswith("<")
-    assert done.nodes[3].output == ('{"payload": {"phone": null}}' if whole else None)
-    assert done.nodes[2].output == ('{"name": null, "phone": null}' if whole else None)
 
 
 @pytest.mark.parametrize(
@@ -758,13 +754,10 @@ SHAPES: JSON = {
     [
         ({"anyOf": [NUMBERS, {"type": "null"}]}, ["<node-0>", 1], [7, 1]),
         ({"$ref": "#/$defs/Circle"}, {"kind": "circle", "size": "<node-0>"}, 7),
-        ({"$ref": "#/$defs/Shape"}, {"kind": "circle", "size": "<node-0>"}, 7),
         ({"$ref": "#/$defs/Shape"}, {"kind": "text", "size": "<node-0>"}, "7"),
         ({"$ref": "#/$defs/Tree"}, [["<node-0>"], "<node-1>"], [[7], [1, 2]]),
         ({"allOf": [{"$ref": "#/$defs/Circle"}], "description": "d"}, {"size": "<node-0>"}, 7),
         ({"type": "object", "additionalProperties": {"type": "integer"}}, {"size": "<node-0>"}, 7),
-        ({"type": "array", "prefixItems": [{"type": "string"}, NUMBERS]}, ["<node-1>", "<node-1>"],
-         ["[1, 2]", [1, 2]]),
         # One text or a list of them: a result that is a list is one.
         ({"anyOf": [{"type": "string"}, NUMBERS]}, "<node-1>", [1, 2]),
         ({"anyOf": [{"type": "string"}, NUMBERS]}, "see <node-1>", "see [1, 2]"),

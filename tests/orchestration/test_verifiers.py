@@ -146,7 +146,7 @@ def test_a_verifier_from_json() -> None:
     ("given", "words"),
     [
         ({"kind": "judge"}, r"a verifier \('judge'\) has no 'base_url'"),
-        ({"kind": "regex", "pattern": "a", "patern": 1}, "unknown field 'patern'; did you mean"),
+        ({"kind": "regex", "pattern": "a", "patern": 1}, "unknown field 'patern'; remove it"),
         ({"kind": "present", "min": 1}, "unknown field 'min'"),
         ({"kind": "schema"}, "has no 'schema'"),
         ({"kind": "regex", "pattern": 3}, "'pattern' is 3; give a text"),

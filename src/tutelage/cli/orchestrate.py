@@ -66,7 +66,7 @@ from tutelage.orchestration.execution.stored import ExecutionRecorder
 from tutelage.orchestration.execution.worker_files import describe_pool
 from tutelage.orchestration.execution.workers import capable_workers
 from tutelage.orchestration.plan.arguments import check_arguments
-from tutelage.orchestration.plan.dag import Plan, critical_path, to_mermaid, to_text
+from tutelage.orchestration.plan.dag import Plan, critical_path, to_text
 from tutelage.orchestration.planner.choose import (
     ChosenPlan,
     choose_plan,
@@ -97,7 +97,6 @@ def _plan_text(plan: Plan) -> str:
 
 _WRITERS: dict[str, Callable[[Plan], str]] = {
     ".json": _plan_text,
-    ".mmd": to_mermaid,
     ".txt": to_text,
 }
 
@@ -127,7 +126,7 @@ class _PlanConfig(PlanningConfig):
     explain: bool = False
     """Workers, expected cost and latency of each subtask."""
     out: Path | None = None
-    """Write it as .txt, .mmd (Mermaid) or .json, which run --plan reads."""
+    """Write it as .txt, or as .json, which run --plan reads."""
     min_confidence: Share | None = None
     """The least confidence that the planner plans at; by default its own."""
 

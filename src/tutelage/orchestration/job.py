@@ -205,7 +205,7 @@ class PlannerTraining(RunKind):
         result: dict[str, Any] = {
             "epochs": at.best_epoch,
             "val_loss": at.best_loss,
-            "validation": dict(fitting.best_metrics),
+            "validation": dict(fitting.at.best_metrics),
             "tools": len(model.catalog),
             "train_workflows": len(remembered),
         }
@@ -268,16 +268,23 @@ class PlannerTraining(RunKind):
         if not (place / EPISODES).is_file():
             workflows, catalog = read_episodes(request)
             asked = WorkConfig(
-                pool=request.pool, workers=Path(request.workers), seed=request.seed,
+                pool=request.pool,
+                workers=Path(request.workers),
+                seed=request.seed,
                 verifiers=None if request.verifiers is None else Path(request.verifiers),
-            )  # fmt: skip
+            )
             pool = asked.make_pool()
             run.progress.phase("Phase 2: episodes", steps=len(workflows) * len(pool.workers))
             found = collect_episodes(
-                place, workflows, pool, budget=request.budget, seed=request.seed,
-                verifiers=asked.read_verifiers(pool), catalog=catalog,
+                place,
+                workflows,
+                pool,
+                budget=request.budget,
+                seed=request.seed,
+                verifiers=asked.read_verifiers(pool),
+                catalog=catalog,
                 done=lambda number, spent: run.progress.step(number, {"cost": spent}),
-            )  # fmt: skip
+            )
             write_json(place / EPISODES, asdict(found))
         return place / OUTCOMES, place / MODELS
 
@@ -297,9 +304,17 @@ def _stored_plans(
         call = stored_call(place.child("call", 0).id("call"), 0, "planner", messages, answer)
         task = Task(wanted.name or f"test-{i}", fields)
         rollouts.append(
-            stored_rollout(place, run_id, task, PLANNED, step=epoch, calls=(call,), answer=answer,
-                           reward=Reward(value, parts))
-        )  # fmt: skip
+            stored_rollout(
+                place,
+                run_id,
+                task,
+                PLANNED,
+                step=epoch,
+                calls=(call,),
+                answer=answer,
+                reward=Reward(value, parts),
+            )
+        )
     return rollouts
 
 

@@ -23,7 +23,7 @@ from tutelage.orchestration.data.synthetic import (
     split,
 )
 from tutelage.orchestration.data.workflows import Workflow, catalog_of, read_workflows
-from tutelage.orchestration.plan.catalog import Catalog, CatalogTool, read_catalog
+from tutelage.orchestration.plan.catalog import Catalog, read_catalog
 from tutelage.orchestration.planner.settings import Phase1Settings, PlannerConfig
 from tutelage.orchestration.routing.phase2 import read_checkpoint
 from tutelage.runs.loggers import check_loggers
@@ -110,15 +110,11 @@ def _files(
     uses = Counter(tool for w in (*workflows, *test) for tool in w.tools if tool not in catalog)
     if uses:
         names = ", ".join(f"{name} ({count})" for name, count in uses.most_common())
-        missing = f"{len(uses)} tools in {uses.total()} subtasks: {names}"
-        if known is not None:
-            raise DataError(
-                f"the catalog {named or request.train!r} describes not all tools that the plans "
-                f"use. Missing are {missing}. Describe them in the catalog, or give none: then the "
-                "tools are those of the plans, by their names alone"
-            )
-        catalog = Catalog((*catalog.tools, *map(CatalogTool, uses)), catalog.links)
-        fields["missing tools"] = f"{missing}; added by their names alone"
+        raise DataError(
+            f"the catalog {named or request.train!r} describes not all tools that the plans use. "
+            f"Missing are {len(uses)} tools in {uses.total()} subtasks: {names}. Describe them in "
+            "the catalog, --catalog FILE"
+        )
     if request.test is None and len(workflows) >= FEWEST_TO_SPLIT:
         workflows, test = split(workflows, TEST_SHARE, seeds.child("test"))
         held = {instruction_mark(w) for w in test}

@@ -85,11 +85,6 @@ class OutcomeTable:
         """Whether the answer is right; False where the worker was not asked."""
         return np.nan_to_num(self.scores_QW, nan=0.0) >= RIGHT
 
-    def replayed_answer(self, row: int, column: int) -> str:
-        """The stored form of an answer: the row, the worker, and whether it was right."""
-        message = "right" if self.right_QW[row, column] else "wrong"
-        return f"[replayed {self.ids[row]} by {self.workers[column].name}: {message}]"
-
     @property
     def known_QW(self) -> NDArray[np.bool_]:
         """Where the worker was asked."""
@@ -181,7 +176,8 @@ class _Price(FileRecord):
 
     def worker(self, name: str) -> Worker:
         """Return the worker of that name; its latency is stated where the file does not say it."""
-        latency = stated_latency(float(self.size[:-1]))
+        # About what a served model of that size shows.
+        latency = Latency(0.2, SPREAD, 0.004 + 0.0003 * float(self.size[:-1]))
         if self.latency_seconds is not None or self.seconds_per_token is not None:
             latency = Latency(self.latency_seconds or 0.0, SPREAD, self.seconds_per_token or 0.0)
         return Worker(name, self.capabilities, self.input_price, self.output_price, latency)
@@ -270,15 +266,6 @@ def with_skills(table: OutcomeTable) -> list[Worker]:
         }
         found.append(worker if worker.skills else replace(worker, skills=shares))
     return found
-
-
-def stated_latency(billions: float) -> Latency:
-    """Return the seconds of a model by its billions of parameters, where nobody measured them.
-
-    0.2 s until it starts, and 0.004 + 0.0003 B seconds for each token that it writes: about what
-    a served model of that size shows, and larger for larger ones, which is what matters here.
-    """
-    return Latency(0.2, SPREAD, 0.004 + 0.0003 * billions)
 
 
 def _prices(workers: Sequence[Worker]) -> Floats:

@@ -30,9 +30,7 @@ class PreparedLogs:
     workflows: list[Workflow] = field(default_factory=list[Workflow])
     executions: int = 0
     failed: int = 0
-    """Executions that did not succeed and so say nothing about how it is done."""
-    unusable: int = 0
-    """Those that succeeded by a further plan, after subtasks had failed."""
+    """Executions that did not succeed, or only by a further plan."""
     repeated: int = 0
     """Executions of an instruction that another did for less."""
     tools: dict[str, CatalogTool] = field(default_factory=dict[str, CatalogTool])
@@ -60,11 +58,9 @@ def prepare(paths: Sequence[str | Path], catalog: Catalog | None = None) -> Prep
     for path in log_files(paths):
         for index, row in enumerate(read_rows(path)):
             made.executions += 1
-            if not row.get("success") or row.get("correct") is False:
+            lost = any(node.get("status") in _LOST for node in objects(row.get("nodes")))
+            if lost or not row.get("success") or row.get("correct") is False:
                 made.failed += 1
-                continue
-            if any(node.get("status") in _LOST for node in objects(row.get("nodes"))):
-                made.unusable += 1
                 continue
             try:
                 workflow = workflow_of(row, catalog)

@@ -26,72 +26,53 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from tutelage.bounded import json_lines, unique_keys
-from tutelage.errors import DataError, TutelageError, check_given
+from tutelage.errors import DataError, TutelageError
 from tutelage.tasks.readers import check_characters
 
 loads = partial(json.loads, object_pairs_hook=unique_keys)
 """`json.loads` that refuses a key that stands twice in one object: a `ValueError` with its name."""
 
 
-def read_json(path: str | Path) -> Any:
+def read_json(path: str | Path, error: type[TutelageError] = DataError) -> Any:
     """Return the value of a JSON or YAML file, or the list of the values of a JSONL file. Raises
-    `DataError` with the file and the line."""
-    check_given("a file", path, (str, Path), "its path", DataError)
+    `error` with the file and the line."""
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise DataError(f"{str(path)!r} cannot be read: {reason or error}") from error
+    except (OSError, UnicodeDecodeError) as misfit:
+        raise error(f"{str(path)!r} cannot be read: {misfit}") from misfit
     if not text.strip():
-        raise DataError(f"{str(path)!r} is no readable JSON file: it is empty")
+        raise error(f"{str(path)!r} is no readable JSON: it is empty")
+    items: list[Any] = []
     if Path(path).suffix in (".yaml", ".yml"):
-        value = parse_yaml(path, text)
+        import yaml
+
+        try:  # dates and keys as texts, as JSON has them
+            value = json.loads(json.dumps(yaml.safe_load(text), default=str))
+        except (yaml.YAMLError, ValueError, TypeError, RecursionError) as misfit:
+            raise error(f"{str(path)!r} is no YAML: {' '.join(str(misfit).split())}") from misfit
     else:
-        value = _json(path, text)
+        try:
+            value = loads(text)
+        except (ValueError, RecursionError) as whole:
+            for number, line in json_lines(text):
+                try:
+                    items.append(loads(line))
+                except (ValueError, RecursionError) as misfit:
+                    place, reason = ("", whole) if not items else (f", line {number}", misfit)
+                    message = f"{str(path)!r}{place} is no readable JSON: {reason}"
+                    raise error(message) from reason
+            value = items
     check_characters(repr(str(path)), value)
     return value
-
-
-def _json(path: str | Path, text: str) -> Any:
-    try:
-        return loads(text)
-    except (ValueError, RecursionError) as whole:
-        items: list[Any] = []
-        for number, line in json_lines(text):
-            place = f"{str(path)!r}, line {number}"
-            try:
-                items.append(loads(line))
-            except (ValueError, RecursionError) as error:
-                if not items:
-                    raise DataError(f"{str(path)!r} is no readable JSON file: {whole}") from whole
-                raise DataError(f"{place}: no JSON: {error}") from error
-            check_characters(place, items[-1])
-        return items
-
-
-def parse_yaml(path: str | Path, text: str, error: type[TutelageError] = DataError) -> Any:
-    """Return the value of a YAML file that holds this text, as JSON has it: dates and keys are
-    texts. Raises `error` where it is none."""
-    import yaml
-
-    try:
-        return json.loads(json.dumps(yaml.safe_load(text), default=str))
-    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as misfit:
-        raise error(f"{str(path)!r} is no YAML: {' '.join(str(misfit).split())}") from misfit
 
 
 def read_rows(path: str | Path) -> list[Mapping[str, Any]]:
     """Return the objects of a file. Raises `DataError` when it holds anything else, or none."""
     data = read_json(path)
-    if isinstance(data, Mapping):
-        data = [cast("Mapping[str, Any]", data)]
-    rows = cast("list[Any]", data)
-    if not isinstance(data, list) or not rows:
+    rows = objects([data] if isinstance(data, Mapping) else data)
+    if not rows or (isinstance(data, list) and len(rows) < len(cast("list[Any]", data))):
         raise DataError(f"{str(path)!r} holds no rows; it needs a list of objects, or one a line")
-    for index, row in enumerate(rows):
-        if not isinstance(row, Mapping):
-            raise DataError(f"{str(path)!r}, row {index}: {row!r} is no object")
-    return cast("list[Mapping[str, Any]]", rows)
+    return rows
 
 
 # ------------------------------------------------------------------ fields
@@ -141,14 +122,9 @@ def read_as(
     where: str = "",
     *,
     error: type[TutelageError] = DataError,
-    known: Iterable[str] | Mapping[str, Iterable[str]] = (),
 ) -> Read:
     """Return `value` as `kind`. Raises `error` that says where, which field, its value, and the
-    remedy.
-
-    `known` are fields, for a hint at one that does not exist; or those of each field that holds
-    objects by its name, with those of `value` itself under the empty one.
-    """
+    remedy."""
     try:
         return kind.validate_python(value)
     except ValidationError as misfit:
@@ -160,10 +136,7 @@ def read_as(
         if found["type"] == "missing":
             message = f"{': '.join(inside) or 'the row'} has no {last!r}; give one"
         elif found["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-            if isinstance(known, Mapping):
-                known = known.get(str(above[0]) if above else "", ())
-            hint = nearest(str(last), known)
-            message = f"{': '.join(inside) or 'the row'} has an unknown field {last!r}; {hint}"
+            message = f"{': '.join(inside) or 'the row'} has an unknown field {last!r}; remove it"
         elif found["type"] == "value_error" and isinstance(found["input"], Mapping):
             message = ": ".join(filter(None, (row, remedy)))  # it names its fields itself
         else:
@@ -173,20 +146,14 @@ def read_as(
         raise error(message) from misfit
 
 
-_OBJECTS = ("dict_type", "mapping_type", "model_type", "dataclass_type")
 _REMEDIES = {
     **dict.fromkeys(("string_type", "string_too_short"), "give a text"),
-    "string_pattern_mismatch": "give a text that says something",
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "give a whole number"),
     **dict.fromkeys(("float_type", "float_parsing", "finite_number"), "give a finite number"),
-    "greater_than": "give a number above {gt}",
-    "greater_than_equal": "give a number of at least {ge}",
-    "less_than": "give a number below {lt}",
-    "less_than_equal": "give a number of at most {le}",
-    "too_short": "give at least {min_length}",
     "too_long": "give at most {max_length}, not {actual_length}",
     **dict.fromkeys(("list_type", "tuple_type"), "give a list"),
-    **dict.fromkeys(_OBJECTS, "give a JSON object"),
+    **dict.fromkeys(("dict_type", "mapping_type", "model_type"), "give a JSON object"),
+    "dataclass_type": "give a JSON object",
     "literal_error": "choose from {expected}",
 }
 
@@ -196,20 +163,14 @@ def remedy_of(found: ErrorDetails) -> str:
     context = found.get("ctx", {})
     if found["type"] == "value_error":
         return str(context["error"])
-    known = _REMEDIES.get(found["type"])
-    return found["msg"].lower() if known is None else known.format(**context)
+    return _REMEDIES.get(found["type"], found["msg"].lower()).format(**context)
 
 
 def _place(place: Iterable[str | int]) -> str:
-    """Where a value stands: `'name'`, or `targets.task_types[0]`, or `scores['small-7b']`."""
-    parts = list(place)
-    if len(parts) == 1 and isinstance(parts[0], str):
-        return repr(parts[0])
-    text = ""
-    for part in parts:
-        plain = isinstance(part, str) and (not text or part.isidentifier())
-        text += f"{'.' if text else ''}{part}" if plain else f"[{part!r}]"
-    return text
+    """Where a value stands: `'name'`, or `targets.task_types[0]`."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
+    inner = text.removeprefix(".")
+    return repr(inner) if inner and not {".", "["} & {*inner} else inner
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

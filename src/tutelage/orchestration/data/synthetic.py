@@ -1,7 +1,7 @@
 """Synthetic workflows over a tool graph: plans with the instructions that ask for them.
 
-A workflow is grown node by node: a tool joins when the types of earlier results fit what it takes
-(or where the graph links it), so single calls, chains and graphs with forks and joins all occur.
+A workflow is grown node by node: a tool joins when the types of earlier results fit what it
+takes, so single calls, chains and graphs with forks and joins all occur.
 Its instruction is put together from paraphrases of each step, which name earlier results by noun
 or pronoun; what a plan is must be read from the words. The built-in graph has such words for its
 tools; for any other catalog they are made from names and descriptions. Every draw is addressed by
@@ -20,9 +20,9 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Literal, cast
 
-from tutelage.errors import ConfigError, DataError
+from tutelage.errors import ConfigError
 from tutelage.orchestration.data.workflows import Workflow, sorted_workflow
-from tutelage.orchestration.plan.catalog import Catalog, CatalogTool, tools_of
+from tutelage.orchestration.plan.catalog import Catalog, tools_of
 from tutelage.seeds import SeedTree
 
 Shape = Literal["single", "chain", "dag"]
@@ -86,8 +86,22 @@ def builtin_graph() -> ToolGraph:
 def graph_of(catalog: Catalog) -> ToolGraph:
     """A tool graph for any catalog, with phrases made from names and descriptions."""
     base = builtin_graph()
-    phrases = {tool.name: phrases_of(tool) for tool in catalog.tools}
-    results = {tool.name: (f"what {_words(tool.name)} gives",) for tool in catalog.tools}
+    phrases: dict[str, tuple[str, ...]] = {}
+    results: dict[str, tuple[str, ...]] = {}
+    for tool in catalog.tools:
+        # `Image Downloader`, `get_weather` and `getWeather` as plain words.
+        spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", tool.name)
+        name = re.sub(r"[^A-Za-z0-9]+", " ", spaced).strip().lower()
+        results[tool.name] = (f"what {name} gives",)
+        made = [f"use {name} on {{0}}", f"{name} with {{0}}"]
+        first = re.split(r"(?<=[.!?])\s", tool.description.strip())[0].rstrip(".")
+        if first:
+            verb, _, rest = first.partition(" ")
+            # "Downloads an image" is asked for as "download an image".
+            verb = verb[:-1] if verb.endswith("s") and not verb.endswith("ss") else verb
+            clause = f"{verb.lower()} {rest}".replace("{", "(").replace("}", ")")
+            made += [f"{clause}, from {{0}}", f"{clause}, for {{0}}"]
+        phrases[tool.name] = tuple(made)
     return ToolGraph(catalog, phrases, results, _followers(catalog), base.words)
 
 
@@ -96,7 +110,7 @@ def generate(
 ) -> list[Workflow]:
     """Return `count` workflows of at most `max_nodes` nodes with different instructions. Raises
     `ConfigError` for a graph with too few tools for them."""
-    made = _distinct(graph, count, seeds, max_nodes, SHARES)
+    made = distinct(graph, count, seeds, max_nodes, SHARES)
     if len(made) < count:
         raise ConfigError(
             f"the tool graph gives only {len(made)} different instructions and {count} are "
@@ -115,10 +129,10 @@ def generate_plain(
     instruction than is there.
     """
     plain = replace(graph, words={**graph.words, **PLAIN})
-    return _distinct(plain, count, seeds, SHORT, shares)
+    return distinct(plain, count, seeds, SHORT, shares)
 
 
-def _distinct(
+def distinct(
     graph: ToolGraph, count: int, seeds: SeedTree, max_nodes: int, shares: Mapping[Shape, float]
 ) -> list[Workflow]:
     """Return workflows whose instructions differ, without those for which few draws gave none."""
@@ -142,14 +156,11 @@ def _distinct(
 
 
 def _followers(catalog: Catalog) -> dict[str, tuple[str, ...]]:
-    """Return the tools that can take what each tool gives, by links, else by types; any other tool
-    where no types are known."""
+    """Return the tools that can take what each tool gives, by types; any other tool where no types
+    are known."""
     followers: dict[str, list[str]] = {name: [] for name in catalog.names}
-    links = [link for link in dict.fromkeys(catalog.links) if link[0] != link[1]]
-    for before, after in links:
-        followers[before].append(after)
     typed = any(tool.outputs for tool in catalog.tools)
-    for before, after in () if links else itertools.permutations(catalog.tools, 2):
+    for before, after in itertools.permutations(catalog.tools, 2):
         if not typed or {*map(str.lower, before.outputs)} & {*map(str.lower, after.inputs)}:
             followers[before.name].append(after.name)
     return {name: tuple(after) for name, after in followers.items()}
@@ -195,7 +206,12 @@ def worded(
         if chosen.count(noun) > 1:  # counted, so that each can be named
             ordinal = _ORDINALS[min(chosen[:i].count(noun), 5)]
             nouns[i] = noun.replace("the ", f"the {ordinal} ", 1)
-    hidden = _hidden(draw, nodes)
+    hidden: set[int] = set()  # steps without a clause: the only parent of the next, which names it
+    for index, (_, parents) in enumerate(nodes[:-1]):
+        children = [child for child, (_, before) in enumerate(nodes) if index in before]
+        only = children == [index + 1] and nodes[index + 1][1] == [index]
+        if only and len(parents) < 2 and index - 1 not in hidden and draw.random() < _HIDDEN:
+            hidden.add(index)
     text = draw.choice(words["openings"])
     spoken: int | None = None
     named: set[int] = set()
@@ -231,46 +247,10 @@ def worded(
     )
 
 
-def _hidden(draw: random.Random, nodes: Sequence[tuple[str, list[int]]]) -> set[int]:
-    """Return the steps without a clause: each the only parent of the next, which names it."""
-    numbers: set[int] = set()
-    for index, (_, parents) in enumerate(nodes[:-1]):
-        children = [child for child, (_, before) in enumerate(nodes) if index in before]
-        only = children == [index + 1] and nodes[index + 1][1] == [index]
-        if only and len(parents) < 2 and index - 1 not in numbers and draw.random() < _HIDDEN:
-            numbers.add(index)
-    return numbers
-
-
-def _words(name: str) -> str:
-    """`Image Downloader`, `get_weather` and `getWeather` as plain words."""
-    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name)
-    return re.sub(r"[^A-Za-z0-9]+", " ", spaced).strip().lower()
-
-
-def phrases_of(tool: CatalogTool) -> tuple[str, ...]:
-    """Ways to ask for a tool, made from its name and its description; `{0}` is its input."""
-    name = _words(tool.name)
-    first = re.split(r"(?<=[.!?])\s", tool.description.strip())[0].rstrip(".")
-    made = [f"use {name} on {{0}}", f"{name} with {{0}}"]
-    if first:
-        verb, _, rest = first.partition(" ")
-        # "Downloads an image" is asked for as "download an image".
-        verb = verb[:-1] if verb.endswith("s") and not verb.endswith("ss") else verb
-        clause = f"{verb.lower()} {rest}".replace("{", "(").replace("}", ")")
-        made += [f"{clause}, from {{0}}", f"{clause}, for {{0}}"]
-    return tuple(made)
-
-
 def split(
     workflows: Sequence[Workflow], share: float, seeds: SeedTree
 ) -> tuple[list[Workflow], list[Workflow]]:
-    """(kept, held out): `share` of the workflows is drawn out, at least one of two or more.
-
-    Raises `DataError` when there is nothing to split.
-    """
-    if not workflows:
-        raise DataError("there are no workflows to split; give at least one")
+    """(kept, held out): `share` of the workflows is drawn out, at least one of two or more."""
     count = min(len(workflows) - 1, max(1, round(share * len(workflows)))) if share > 0 else 0
     out = set(seeds.python().sample(range(len(workflows)), count))
     kept = [w for i, w in enumerate(workflows) if i not in out]

@@ -11,14 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
-from pydantic import (
-    AfterValidator,
-    Field,
-    TypeAdapter,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, TypeAdapter, model_validator
 
 from tutelage.errors import DataError, counted
 from tutelage.orchestration.data.rows import (
@@ -30,8 +25,8 @@ from tutelage.orchestration.data.rows import (
     read_as,
     read_rows,
 )
-from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
-from tutelage.orchestration.plan.dag import Node, Plan, dependencies_of, references, renumbered
+from tutelage.orchestration.plan.catalog import Catalog, CatalogTool, check_plan
+from tutelage.orchestration.plan.dag import Node, Plan, dependencies_of
 
 _TEXTS = 3
 """Descriptions of subtasks that replace a tool's own."""
@@ -59,15 +54,6 @@ class Workflow:
         """The type of each subtask, by the name of its tool."""
         return tuple(node.tool for node in self.plan.nodes)
 
-    @property
-    def shape(self) -> Literal["single", "chain", "dag"]:
-        """One node; each node waiting for exactly the one before it; anything else."""
-        parents = self.plan.dependencies
-        if len(parents) == 1:
-            return "single"
-        straight = tuple((i - 1,) if i else () for i in range(len(parents)))
-        return "chain" if parents == straight else "dag"
-
     def to_row(self, catalog: Catalog) -> dict[str, Any]:
         """It as one row of the document's training set; types are places in the catalog."""
         row: dict[str, Any] = {
@@ -77,8 +63,6 @@ class Workflow:
                 "dependencies": [list(parents) for parents in self.plan.dependencies],
             },
         }
-        if any(node.arguments for node in self.plan.nodes):
-            row["targets"]["arguments"] = [dict(node.arguments) for node in self.plan.nodes]
         if self.workers is not None:
             row["targets"]["model_selections"] = list(self.workers)
         if self.rewards:
@@ -96,11 +80,9 @@ def sorted_workflow(
     descriptions: Sequence[str] = (),
     rewards: Mapping[str, float] | None = None,
     name: str = "",
-    arguments: Sequence[Mapping[str, Any]] = (),
 ) -> Workflow:
     """Return a workflow with its nodes brought into the order that always takes the first node
-    whose parents are done; references in arguments follow. Raises `DataError` for cycles and
-    dangling parents."""
+    whose parents are done. Raises `DataError` for cycles and dangling parents."""
     texts = descriptions if len(descriptions) == len(tools) else [""] * len(tools)
     after = [tuple(sorted({*before})) for before in parents]
     given = [Node(t, after=a, description=d) for t, a, d in zip(tools, after, texts, strict=True)]
@@ -111,12 +93,7 @@ def sorted_workflow(
         del waiting[node]
         place[node] = len(place)
     nodes = tuple(
-        replace(
-            given[node],
-            arguments=renumbered(arguments[node], place) if arguments else {},
-            after=tuple(sorted(place[p] for p in after[node])),
-        )
-        for node in place
+        replace(given[node], after=tuple(sorted(place[p] for p in after[node]))) for node in place
     )
     chosen = None if workers is None else tuple(workers[node] for node in place)
     return Workflow(Plan(instruction, nodes), chosen, dict(rewards or {}), name)
@@ -162,27 +139,23 @@ class _PlanRecord(FileRecord):
     workflow_graph: _Graph | None = None
     model_selections: list[_NameOrNumber] | None = None
     subtasks: Sequence[str] = ()
-    arguments: Sequence[Mapping[str, Any]] = ()
 
     @property
     def parents(self) -> Sequence[Sequence[int]]:
-        """The subtasks that each subtask waits for, those that its arguments name among them."""
+        """The subtasks that each subtask waits for."""
         graph = None if self.workflow_graph is None else self.workflow_graph.adjacency
         found = graph if self.dependencies is None else self.dependencies
         if found is None:
             raise ValueError(
                 "'dependencies' is missing; it lists the parents of each subtask, such as [[], [0]]"
             )
-        if not self.arguments:
-            return found
-        named = zip(found, self.arguments, strict=False)
-        return [sorted({*before, *references(used)}) for before, used in named]
+        return found
 
     @model_validator(mode="after")
     def _one_each(self) -> Self:
-        count, arguments = len(self.task_types), self.arguments or None
-        listings = {"arguments": arguments, "model_selections": self.model_selections}
-        for name, listed in {**listings, "dependencies": self.parents}.items():
+        count = len(self.task_types)
+        listings = {"model_selections": self.model_selections, "dependencies": self.parents}
+        for name, listed in listings.items():
             if listed is not None and len(listed) != count:
                 subtasks = counted(count, "subtask")
                 raise ValueError(f"{name!r} has the length {len(listed)} for {subtasks}; give each")
@@ -241,8 +214,7 @@ def read_workflows(
         try:
             workflows.append(workflow_of(row, catalog, strict=strict))
         except DataError as error:
-            called = f" ({row['id']!r})" if "id" in row else ""
-            raise DataError(f"{str(path)!r}, row {index}{called}: {error}") from error
+            raise DataError(f"{str(path)!r}, row {index}: {error}") from error
     return workflows
 
 
@@ -265,12 +237,10 @@ def workflow_of(
         if made.latency_ms is not None:
             rewards["latency"] = -made.latency_ms / 1000.0
         if workers is not None and names:
-            if lost := [w for w in workers if isinstance(w, int) and w >= len(names)]:
-                raise DataError(
-                    f"'planner_outputs.model_selections' has {lost[0]}, and the line's 'workers' "
-                    f"are {len(names)}"
-                )
-            workers = [w if isinstance(w, str) else names[w] for w in workers]
+            try:
+                workers = [w if isinstance(w, str) else names[w] for w in workers]
+            except IndexError as error:
+                raise DataError(f"'model_selections' are {workers}, 'workers' {names}") from error
     else:
         raise DataError(
             f"it is no workflow: it has {sorted(row)}; needed is 'targets' (a training set) or "
@@ -286,13 +256,10 @@ def workflow_of(
                 has = f"the catalog has {counted(len(catalog), 'tool')}, numbered from 0"
                 raise DataError(f"task_types[{index}] is {named}; {has}")
             tool = catalog.names[named]
-        if catalog is not None and strict:
-            try:
-                catalog.index(tool)
-            except DataError as error:
-                raise DataError(f"subtask {index}: {error}") from error
         tools.append(tool)
-    return sorted_workflow(
-        made.instruction, tools, plan.parents, workers, plan.subtasks, rewards, made.id,
-        plan.arguments,
-    )  # fmt: skip
+    workflow = sorted_workflow(
+        made.instruction, tools, plan.parents, workers, plan.subtasks, rewards, made.id
+    )
+    if catalog is not None and strict:
+        check_plan(workflow.plan, catalog)
+    return workflow

@@ -65,7 +65,7 @@ class ExecutionResult:
         elif isinstance(cast("object", result), Mapping):
             row = result.get("execution_result", result)
         where = "an execution's result"
-        checked = read_as(_RESULT, row, where, error=RewardError, known=_FIELDS)
+        checked = read_as(_RESULT, row, where, error=RewardError)
         return result if isinstance(result, ExecutionResult) else checked
 
 

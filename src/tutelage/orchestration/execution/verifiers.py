@@ -257,5 +257,4 @@ def make_verifier(row: Mapping[str, Any], where: str = "a verifier") -> _Verifie
         raise ConfigError(f"{where}: kind {kind!r} does not exist; there are {', '.join(_KINDS)}")
     made: Any = _KINDS[kind]
     options = {name: value for name, value in row.items() if name != "kind"}
-    where, known = f"{where} ({kind!r})", ("kind", *made.__dataclass_fields__)
-    return read_as(TypeAdapter(made), options, where, error=ConfigError, known=known)
+    return read_as(TypeAdapter(made), options, f"{where} ({kind!r})", error=ConfigError)

@@ -9,7 +9,6 @@ made up: a worker without one is refused too.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +17,7 @@ from pydantic import TypeAdapter
 
 from tutelage.errors import ConfigError, DataError, counted
 from tutelage.orchestration.data.rows import read_as, read_json
-from tutelage.orchestration.execution.workers import Latency, Worker, WorkerPool, check_workers
+from tutelage.orchestration.execution.workers import Worker, WorkerPool, check_workers
 from tutelage.orchestration.plan.catalog import Catalog
 
 WORKERS = "workers.json"
@@ -78,7 +77,6 @@ def read_workers(path: str | Path) -> tuple[Worker, ...]:
 
 
 _WORKER = TypeAdapter(Worker)
-_KNOWN = [field.name for kind in (Worker, Latency) for field in fields(kind)]
 
 
 def worker_from(row: object, where: str = "a worker") -> Worker:
@@ -89,7 +87,7 @@ def worker_from(row: object, where: str = "a worker") -> Worker:
                 f"{where} has no {key!r}; give its name, price_in and price_out (USD for a million "
                 "tokens) and latency (median seconds)"
             )
-    return read_as(_WORKER, row, where, error=ConfigError, known=_KNOWN)
+    return read_as(_WORKER, row, where, error=ConfigError)
 
 
 def worker_to(worker: Worker) -> dict[str, Any]:

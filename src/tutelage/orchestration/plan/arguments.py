@@ -40,10 +40,6 @@ def fill(value: object, found: Found) -> object:
     return with_texts(value, lambda text: _REFERENCE.sub(found, text))
 
 
-class _NothingError(ArgumentError):
-    """What a reference leads to is null."""
-
-
 def member(output: str, path: str) -> tuple[object, str]:
     """Return what the steps of a path lead to in an output that is JSON, and the steps that are
     left where it has no such member or entry."""
@@ -96,7 +92,7 @@ def tool_arguments(
             if match.group() == match.string or isinstance(whole, dict if named else (dict, list)):
                 raise ArgumentError(f"{place} of node {number} has no member {name!r}")
         if value is None or (value == "null" and path == left and number not in plain):
-            raise _NothingError(f"{place} of node {number} is null: there is no value to take")
+            raise ArgumentError(f"{place} of node {number} is null: there is no value to take")
         # What looked like a member was the ending of a file, or the next word of a sentence.
         return f"{as_text(value)}{left}"
 
@@ -104,40 +100,34 @@ def tool_arguments(
 
     def read(value: object, branches: Sequence[JSON]) -> object:
         if isinstance(value, str):
-            reference, kinds = _REFERENCE.fullmatch(value), _kinds(branches)
-            try:
-                text = _REFERENCE.sub(found, value)
-            except _NothingError:
-                if reference is not None and (not kinds or "null" in kinds):
-                    return None
-                raise
+            reference = _REFERENCE.fullmatch(value)
+            kinds: set[str] = set()  # none where the types cannot be told
+            for each in branches:
+                kind = each.get("type", ())
+                kinds |= {kind} if isinstance(kind, str) else {*kind}
+            text = _REFERENCE.sub(found, value)
             is_text = reference is not None and not reference[2] and int(reference[1]) in plain
             return _parsed(text, kinds, whole=reference is not None, text=is_text)
         if isinstance(value, (list, tuple)):
             listed = cast("Sequence[object]", value)
-            return [read(item, _items(branches, k, root)) for k, item in enumerate(listed)]
+            inner = [part for each in branches for part in _branches(each.get("items"), root)]
+            return [read(item, inner) for item in listed]
         if isinstance(value, Mapping):
             named = cast("Mapping[str, object]", value)
-            fitting = [each for each in branches if _fits(each, named)]
-            return {name: read(item, _members(fitting, name, root)) for name, item in named.items()}
+            return {n: read(item, _members(branches, n, root)) for n, item in named.items()}
         return value
 
     return cast("JSON", read(given, _branches(root, root)))
 
 
-def value_key(value: object) -> str:
-    """Return a text that equal values share, objects in any order: 3 is 3.0, and true is not 1."""
+def call_key(name: str, given: object, tools: Mapping[str, Tool]) -> str:
+    """Return a text that equal calls of a tool share, objects in any order: 3 is 3.0, and true is
+    not 1; their arguments may be JSON text, and what they leave out has the default of the tool's
+    schema."""
 
     def number(text: str) -> float:
         return int(float(text)) if float(text).is_integer() else float(text)
 
-    text = json.dumps(with_texts(value, str), default=str)
-    return json.dumps(json.loads(text, parse_float=number), sort_keys=True)
-
-
-def call_key(name: str, given: object, tools: Mapping[str, Tool]) -> str:
-    """Return a text that equal calls of a tool share; their arguments may be JSON text, and what
-    they leave out has the default of the tool's schema."""
     if isinstance(given, str):
         with suppress(ValueError):
             given = parse_json(given)
@@ -145,7 +135,8 @@ def call_key(name: str, given: object, tools: Mapping[str, Tool]) -> str:
         known = tools[name].parameters.get("properties", {}).items()
         defaults = {n: e["default"] for n, e in known if isinstance(e, dict) and "default" in e}
         given = {**defaults, **cast("Mapping[str, object]", given)}
-    return value_key([name, given])
+    text = json.dumps(with_texts([name, given], str), default=str)
+    return json.dumps(json.loads(text, parse_float=number), sort_keys=True)
 
 
 def check_arguments(plan: Plan, tools: Mapping[str, Tool], first: int = 0) -> None:
@@ -158,8 +149,8 @@ def wrong_arguments(plan: Plan, tools: Mapping[str, Tool], first: int = 0) -> di
     """Return the nodes from `first` on whose arguments cannot fit, with what is wrong: unknown and
     missing names, values that do not depend on other nodes and are not of the schema, and
     references that are none."""
-    found = ((index, _wrong(plan, index, tools)) for index in range(first, len(plan.nodes)))
-    return {index: message for index, message in found if message}
+    messages = {index: _wrong(plan, index, tools) for index in range(first, len(plan.nodes))}
+    return {index: message for index, message in messages.items() if message}
 
 
 def _wrong(plan: Plan, index: int, tools: Mapping[str, Tool]) -> str:
@@ -220,35 +211,8 @@ def _branches(schema: object, root: JSON, depth: int = 0) -> list[JSON]:
     return [here, *(each for branches in below for each in branches)]
 
 
-def _kinds(branches: Sequence[JSON]) -> set[str]:
-    """Return the types that branches take, none where that cannot be told."""
-    kinds: set[str] = set()
-    for each in branches:
-        kind = each.get("type", ())
-        kinds |= {kind} if isinstance(kind, str) else {*kind}
-        listed = [each["const"]] if "const" in each else each.get("enum", ())
-        kinds |= {"string" if isinstance(value, str) else "other" for value in listed}
-    return kinds
-
-
-def _fits(branch: JSON, value: Mapping[str, object]) -> bool:
-    """Return whether an object may be of a branch, by its constants."""
-    known = cast("JSON", branch.get("properties", {}))
-    constants = {n: e["const"] for n, e in known.items() if isinstance(e, dict) and "const" in e}
-    return all(value.get(name, own) == own for name, own in constants.items())
-
-
 def _members(branches: Sequence[JSON], name: str, root: JSON) -> list[JSON]:
     """Return the schemas of a member of an object."""
     listed = [each["properties"][name] for each in branches if name in each.get("properties", {})]
     listed = listed or [each.get("additionalProperties") for each in branches]
-    return [schema for each in listed for schema in _branches(each, root)]
-
-
-def _items(branches: Sequence[JSON], place: int, root: JSON) -> list[JSON]:
-    """Return the schemas of an item of a list."""
-    listed: list[object] = []
-    for each in branches:
-        first = cast("Sequence[object]", each.get("prefixItems", ()))
-        listed += [first[place] if place < len(first) else each.get("items")]
     return [schema for each in listed for schema in _branches(each, root)]

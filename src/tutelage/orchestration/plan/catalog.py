@@ -8,7 +8,6 @@ up. `dag.py` has the plans themselves, `data/workflows.py` reads workflows.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,16 +15,10 @@ from typing import Annotated, Any, cast
 
 from pydantic import AliasChoices, BeforeValidator, Field, TypeAdapter
 
-from tutelage.errors import DataError, check_given, counted
-from tutelage.orchestration.data.rows import (
-    AsText,
-    read_as,
-    read_json,
-    without_nulls,
-)
+from tutelage.errors import DataError, counted
+from tutelage.orchestration.data.rows import AsText, read_as, read_json, without_nulls
 from tutelage.orchestration.plan.dag import Plan
-
-LIST_KEYS = ("nodes", "tools")
+from tutelage.tools.loading import hint
 
 
 def _types(found: Any) -> tuple[str, ...]:
@@ -69,19 +62,12 @@ class CatalogTool:
 
 @dataclass(frozen=True)
 class Catalog:
-    """Tools by unique name, in the order given. Raises `DataError` when empty or ambiguous.
-
-    `links` are the pairs (before, after) of a tool graph, where its file has one.
-    """
+    """Tools by unique name, in the order given. Raises `DataError` when empty or ambiguous."""
 
     tools: tuple[CatalogTool, ...]
-    links: tuple[tuple[str, str], ...] = ()
     _index: Mapping[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_given("a catalog's tools", self.tools, (tuple, list), "CatalogTool(...)s", DataError)
-        for tool in self.tools:
-            check_given("a catalog's tool", tool, CatalogTool, "a CatalogTool(name)", DataError)
         if not self.tools:
             raise DataError("the catalog is empty; a plan needs at least one tool")
         index: dict[str, int] = {}
@@ -89,9 +75,6 @@ class Catalog:
             if index.setdefault(tool.name, place) != place:
                 raise DataError(f"the catalog has two tools named {tool.name!r}; rename one")
         object.__setattr__(self, "_index", index)
-        for link in self.links:
-            if lost := [name for name in link if name not in index]:
-                raise DataError(f"the link {link!r} names {lost[0]!r}, which is no tool of it")
 
     def __contains__(self, name: object) -> bool:
         return name in self._index
@@ -111,10 +94,8 @@ class Catalog:
     def index(self, name: str) -> int:
         """Where the tool of that name stands. Raises `DataError` as a lookup does."""
         if name not in self._index:
-            near = difflib.get_close_matches(name, self._index, n=1)
             has = counted(len(self.tools), "tool")
-            hint = f"did you mean {near[0]!r}?" if near else f"it has {has}"
-            raise DataError(f"the catalog has no tool {name!r}; {hint}")
+            raise DataError(f"the catalog of {has} has no tool {name!r}{hint(name, self._index)}")
         return self._index[name]
 
 
@@ -128,23 +109,18 @@ def check_plan(plan: Plan, catalog: Catalog) -> None:
 
 
 def read_catalog(path: str | Path) -> Catalog:
-    """Read a file of tools, with the links of a tool graph where it has them.
-
-    Raises `DataError` with file, tool and field.
-    """
-    data = read_json(path)
-    document = cast("Mapping[str, Any]", data) if isinstance(data, Mapping) else {"tools": data}
-    rows = next((document[key] for key in LIST_KEYS if isinstance(document.get(key), list)), None)
-    if rows is None:
+    """Read a file of tools. Raises `DataError` with file, tool and field."""
+    rows = read_json(path)
+    if isinstance(rows, Mapping):
+        document = cast("Mapping[str, Any]", rows)
+        rows = document.get("nodes", document.get("tools"))
+    if not isinstance(rows, list):
         raise DataError(
             f"{str(path)!r} is no catalog; it needs a list of tools, or an object with a list "
             f"under 'nodes' or 'tools'"
         )
     try:
-        links = tuple((str(e["source"]), str(e["target"])) for e in document.get("links") or ())
-        return Catalog(tools_of(rows), links)
-    except (KeyError, TypeError) as error:
-        raise DataError(f"{str(path)!r}, 'links': bad or missing {error}") from error
+        return Catalog(tools_of(cast("list[Any]", rows)))
     except DataError as error:
         raise DataError(f"{str(path)!r}: {error}") from error
 
@@ -154,8 +130,7 @@ def tools_of(rows: Iterable[Any]) -> tuple[CatalogTool, ...]:
     the number of the tool."""
     tools: list[CatalogTool] = []
     for index, row in enumerate(rows):
-        inner = cast("Mapping[str, Any]", row).get("function") if isinstance(row, Mapping) else None
-        function = cast("object", inner) if isinstance(inner, Mapping) else row
+        function = row.get("function", row) if isinstance(row, dict) else row
         tools.append(read_as(_TOOL, without_nulls(function), f"tool {index}"))
     return tuple(tools)
 

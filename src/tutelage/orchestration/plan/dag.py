@@ -43,15 +43,6 @@ def with_texts(value: object, change: Callable[[str], str]) -> object:
             return value
 
 
-def renumbered(arguments: Mapping[str, object], place: Mapping[int, int]) -> dict[str, object]:
-    """Arguments whose references follow nodes to other places."""
-
-    def moved(text: str) -> str:
-        return REFERENCE.sub(lambda m: f"<node-{place[int(m[1])]}>", text)
-
-    return {name: with_texts(value, moved) for name, value in arguments.items()}
-
-
 @dataclass(frozen=True, slots=True)
 class Node:
     """One subtask: the tool that does it and the arguments it is given.
@@ -114,8 +105,10 @@ class PlannerCall:
 class NoPlanError(DataError):
     """A planner has no plan for an instruction; the message gives the reason."""
 
-    calls: tuple[PlannerCall, ...] = ()
-    """What a model was asked until then."""
+    def __init__(self, message: str, calls: tuple[PlannerCall, ...] = ()) -> None:
+        """`calls` is what a model was asked until then."""
+        super().__init__(message)
+        self.calls = calls
 
 
 class LatePlanError(NoPlanError):
@@ -224,30 +217,19 @@ def levels(plan: Plan) -> tuple[tuple[int, ...], ...]:
     depth: dict[int, int] = {}
     for node in check_dag(dependencies):
         depth[node] = 1 + max((depth[parent] for parent in dependencies[node]), default=-1)
-    members: list[list[int]] = [[] for _ in range(1 + max(depth.values(), default=-1))]
-    for node in range(len(plan.nodes)):
-        members[depth[node]].append(node)
-    return tuple(map(tuple, members))
+    count = 1 + max(depth.values(), default=-1)
+    return tuple(tuple(node for node in sorted(depth) if depth[node] == k) for k in range(count))
 
 
 def critical_path(plan: Plan, seconds: Sequence[float]) -> tuple[float, tuple[int, ...]]:
     """The longest chain and its length when node i takes `seconds[i]`; (0.0, ()) when empty."""
-    if not plan.nodes:
-        return 0.0, ()
-    dependencies = plan.dependencies
-    ends: dict[int, float] = {}
-    before: dict[int, int | None] = {}
-    for node in check_dag(dependencies):
-        parents = dependencies[node]
-        last = max(parents, key=ends.__getitem__) if parents else None
-        before[node] = last
-        ends[node] = seconds[node] + (0.0 if last is None else ends[last])
-    last = max(ends, key=ends.__getitem__)
-    path: list[int] = []
-    while last is not None:
-        path.append(last)
-        last = before[last]
-    return ends[path[0]], tuple(reversed(path))
+    nothing: tuple[float, tuple[int, ...]] = (0.0, ())
+    ends: dict[int, tuple[float, tuple[int, ...]]] = {}
+    for node in check_dag(plan.dependencies):
+        parents = (ends[parent] for parent in plan.nodes[node].parents)
+        before, path = max(parents, key=lambda end: end[0], default=nothing)
+        ends[node] = (seconds[node] + before, (*path, node))
+    return max(ends.values(), key=lambda end: end[0], default=nothing)
 
 
 def to_text(plan: Plan, first: int = 0) -> str:
@@ -267,13 +249,3 @@ def to_text(plan: Plan, first: int = 0) -> str:
 
 def _short(text: str, most: int = 60) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
-
-
-def to_mermaid(plan: Plan) -> str:
-    """Return a Mermaid flowchart; what Mermaid reads as syntax is written as entities."""
-    lines = ["flowchart LR"]
-    for index, node in enumerate(plan.nodes):
-        label = "".join(c if c.isalnum() or c in " _-.,:" else f"#{ord(c)};" for c in node.tool)
-        lines.append(f'    n{index}["{label}"]')
-    lines.extend(f"    n{before} --> n{after}" for before, after in plan.edges)
-    return "\n".join(lines)

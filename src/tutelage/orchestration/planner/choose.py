@@ -87,7 +87,6 @@ def choose_plan(
     plan = asyncio.run(planned_within(config.deadline, request))
     source = f"of the language model {config.model}"
     source += f" at {config.endpoint}" if config.endpoint else ""
-    source += ", at its second try" if len(plan.calls) > 1 else ""
     source += (
         "" if llm.priced else "; its price is not known, so what planning costs is not counted"
     )

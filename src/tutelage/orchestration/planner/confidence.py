@@ -32,8 +32,6 @@ from tutelage.seeds import SeedTree
 if TYPE_CHECKING:
     from tutelage.orchestration.planner.model import BeamResult, PlannerModel
 
-SIGNALS = 14
-"""Signals of a plan; `plan_signals` names them."""
 KEEP = 0.93
 """Share of the right plans above the threshold, on the requests that it is chosen on."""
 LOWEST, HIGHEST = 0.02, 0.95
@@ -154,26 +152,22 @@ def calibrate(
 
     plan([w.instruction for w in kept], [w.plan for w in kept])
     plan(other_requests(whole, min(OTHERS, max(20, len(kept))), seeds.child("others")), None)
-    for lost in left_out(whole, seeds.child("left out")):
+    for rest in reduced(whole, seeds.child("left out")):
+        lost = {*whole.names} - {*rest.names}
         open_ = [w for w in kept if lost.issuperset(w.tools) or len(lost & {*w.tools}) > 1]
-        if open_ and len(lost) < len(whole):
-            model.use_catalog(without(whole, lost))
+        if open_:
+            model.use_catalog(rest)
             plan([w.instruction for w in open_], None)
     model.use_catalog(whole)
     return fit_confidence(torch.cat(rows), right, len(kept))
 
 
-def left_out(catalog: Catalog, seeds: SeedTree, parts: int = PARTS) -> list[set[str]]:
-    """Return the names of a catalog's tools in `parts` parts, at random."""
+def reduced(catalog: Catalog, seeds: SeedTree) -> list[Catalog]:
+    """Return a catalog without each of `PARTS` random parts of its tools; none of one tool."""
     names = list(catalog.names)
     seeds.python().shuffle(names)
-    return [set(names[part::parts]) for part in range(min(parts, len(names)))]
-
-
-def without(catalog: Catalog, lost: set[str]) -> Catalog:
-    """Return a catalog without some of its tools."""
-    links = tuple(link for link in catalog.links if not lost.intersection(link))
-    return Catalog(tuple(tool for tool in catalog.tools if tool.name not in lost), links)
+    parts = [names[part::PARTS] for part in range(min(PARTS, len(names)) if len(names) > 1 else 0)]
+    return [Catalog(tuple(t for t in catalog.tools if t.name not in part)) for part in parts]
 
 
 def same_tools(made: Plan, wanted: Plan) -> bool:

@@ -15,7 +15,7 @@ import copy
 import math
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -76,6 +76,9 @@ class _Progressed:
     since_best: int = 0
     waited: int = 0
     rate: float = 0.0
+    rates: list[float] = field(default_factory=list[float])
+    """Of each epoch of the search."""
+    best_metrics: dict[str, float] = field(default_factory=dict[str, float])
 
 
 class PlannerTrainer:
@@ -92,9 +95,7 @@ class PlannerTrainer:
         self.train, self.held_out = list(train), list(held_out)
         self.catalog, self.settings, self.seeds = catalog, settings, seeds
         self.at = _Progressed(rate=settings.learning_rate)
-        self.rates: list[float] = []
         self.best: dict[str, Any] | None = None
-        self.best_metrics: dict[str, float] = {}
         workflows = self.train + self.held_out
         longest = max(len(w.tools) for w in workflows)
         self.search = SearchSettings(
@@ -127,27 +128,13 @@ class PlannerTrainer:
         """Train for one epoch and measure. Returns the metrics by name."""
         refit = self.at.stage == "refit"
         if not refit:
-            self.rates.append(self.at.rate)
+            self.at.rates.append(self.at.rate)
         elif self.at.epoch == (self._refit_epochs + 1) // 2:
             # What is new was learned; the rest is done at a reduced rate at most.
-            reduced = self.rates[0] * self.settings.plateau_factor
+            reduced = self.at.rates[0] * self.settings.plateau_factor
             self.at.rate = min(self.at.rate, reduced)
         for group in self.optimizer.param_groups:
             group["lr"] = self.at.rate
-        totals = self._learn()
-        self.at.epoch += 1
-        self._swap()
-        metrics = {"train_loss": totals.pop("total_loss"), **totals, "learning_rate": self.at.rate}
-        metrics |= {} if refit else self._validate()
-        ended = self.at.epoch >= self._refit_epochs if refit else self._judge(metrics)
-        if ended:
-            (self._finish if refit else self._end_search)()
-        else:
-            self._swap()
-        return metrics
-
-    def _learn(self) -> dict[str, float]:
-        """Step through all workflows once. Returns the mean losses by name."""
         prepared, targets = self._given_stage
         place = self.seeds.child(self.at.stage, self.at.epoch)
         sizes = [len(item.words) for item in prepared.items]
@@ -160,9 +147,7 @@ class PlannerTrainer:
                 self.optimizer.zero_grad()
                 loss["total_loss"].backward()
                 parameters = list(self.model.parameters())
-                loss["grad_norm"] = nn.utils.clip_grad_norm_(
-                    parameters, self.settings.max_grad_norm
-                )
+                loss["grad_norm"] = nn.utils.clip_grad_norm_(parameters, 1.0)
                 self.optimizer.step()
                 self.steps += 1
                 kept = min(_AVERAGED, (1 + self.steps) / (10 + self.steps))
@@ -171,7 +156,16 @@ class PlannerTrainer:
                 for name, part in loss.items():
                     value = float(part.detach()) * len(chosen) / len(sizes)
                     totals[name] = totals.get(name, 0.0) + value
-        return totals
+        self.at.epoch += 1
+        self._swap()
+        metrics = {"train_loss": totals.pop("total_loss"), **totals, "learning_rate": self.at.rate}
+        metrics |= {} if refit else self._validate()
+        ended = self.at.epoch >= self._refit_epochs if refit else self._judge(metrics)
+        if ended:
+            (self._finish if refit else self._end_search)()
+        else:
+            self._swap()
+        return metrics
 
     def _loss(self, given: EncodedInstructions, targets: PlanTargets) -> dict[str, torch.Tensor]:
         weight, kind = self.settings.lambda_dag, self.settings.dag_loss
@@ -220,7 +214,7 @@ class PlannerTrainer:
             at.since_best, at.waited = at.since_best + 1, at.waited + 1
         if quality > at.best_score + 1e-9:
             at.best_score, at.best_loss, at.best_epoch = quality, metrics["val_loss"], at.epoch
-            self.best_metrics = {k: v for k, v in metrics.items() if k.startswith("val_")}
+            at.best_metrics = {k: v for k, v in metrics.items() if k.startswith("val_")}
             trained = {"model": self.model, "optimizer": self.optimizer}
             self.best = {k: copy.deepcopy(part.state_dict()) for k, part in trained.items()}
         if at.waited > self._patience("plateau_patience"):
@@ -239,7 +233,7 @@ class PlannerTrainer:
             self._finish()
             return
         self.at.stage, self.at.epoch = "refit", 0
-        self.at.rate = self.rates[self.at.best_epoch - 1]
+        self.at.rate = self.at.rates[self.at.best_epoch - 1]
         self._begin(self.train + self.held_out, {**self.best, "steps": self.steps})
 
     def _finish(self) -> None:
@@ -254,11 +248,9 @@ class PlannerTrainer:
         """All that the rest depends on; tensors and plain data."""
         return {
             "at": asdict(self.at),
-            "rates": list(self.rates),
             "search": asdict(self.search),
             "confidence": self.confidence and asdict(self.confidence),
             "best": self.best,
-            "best_metrics": dict(self.best_metrics),
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "average": list(self.average),
@@ -268,11 +260,10 @@ class PlannerTrainer:
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what `state` gave, with the same data, settings and seeds."""
         self.at = _Progressed(**state["at"])
-        self.rates = list(state["rates"])
         self.search = SearchSettings(**state["search"])
         sure = state["confidence"]
         self.confidence = None if sure is None else Confidence(**sure)
-        self.best, self.best_metrics = state["best"], dict(state["best_metrics"])
+        self.best = state["best"]
         everything = self.at.stage == "refit" or (self.done and self.settings.refit)
         self._begin(self.train + self.held_out if everything else self.train, state)
         self.average = list(state["average"])

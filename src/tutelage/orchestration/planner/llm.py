@@ -72,12 +72,6 @@ class _Nodes(FileRecord):
 _NODES = TypeAdapter(_Nodes)
 
 
-def _refusal(message: str, calls: tuple[PlannerCall, ...]) -> NoPlanError:
-    refusal = NoPlanError(message)
-    refusal.calls = calls
-    return refusal
-
-
 @dataclass(slots=True)
 class LLMPlanner:
     """Plans over tools by asking a model; `calls` are the requests that it made."""
@@ -107,7 +101,7 @@ class LLMPlanner:
         before = Plan(instruction, ())
         plan = await self._ask(before, _REQUEST.format(instruction), budget or Budget())
         if not plan.nodes:
-            raise _refusal(f"the model that plans says that {NO_TOOL}", plan.calls)
+            raise NoPlanError(f"the model that plans says that {NO_TOOL}", plan.calls)
         return plan
 
     async def rest(self, execution: Execution, budget: Budget | None = None) -> Plan:
@@ -121,7 +115,7 @@ class LLMPlanner:
         try:
             return await self._ask(plan, request, budget or Budget(), lost)
         except EngineError as error:
-            raise _refusal(f"{_UNASKED}: {error}", plan.calls) from error
+            raise NoPlanError(f"{_UNASKED}: {error}", plan.calls) from error
 
     async def _ask(
         self, before: Plan, request: str, budget: Budget, lost: Container[int] = ()
@@ -154,11 +148,13 @@ class LLMPlanner:
             if not made:
                 raise
             once_more = " again" if made[0].reply else ""
-            raise _refusal(f"{_UNASKED}{once_more}: {error}", with_calls(before).calls) from error
+            raise NoPlanError(
+                f"{_UNASKED}{once_more}: {error}", with_calls(before).calls
+            ) from error
         except DataError as error:
             reason = _cut(str(error), SHOWN_RESULT)
             message = f"the model that plans wrote no plan that can run: {reason}"
-            raise _refusal(message, with_calls(before).calls) from error
+            raise NoPlanError(message, with_calls(before).calls) from error
         finally:
             if isinstance(client, RemoteChatClient):
                 await client.close()

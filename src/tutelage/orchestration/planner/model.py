@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tutelage.errors import ConfigError, DataError, check_given, check_number
+from tutelage.errors import DataError, check_given, check_number
 from tutelage.orchestration.data.synthetic import builtin_graph
 from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.execution.worker_files import classic
@@ -129,8 +129,6 @@ class PlanPrediction:
     def sure(self, min_confidence: float | None = None) -> Plan:
         """Return the plan. Raises `NoPlanError` below a confidence, by default `least`; 0 takes any
         guess."""
-        if min_confidence is not None:
-            check_number("min_confidence", min_confidence, 1)
         least = self.least if min_confidence is None else min_confidence
         if self.confidence is None or self.confidence >= least:
             return self.plan
@@ -254,37 +252,25 @@ def _kept(given_BKX: Tensor, beam_BK: Tensor) -> Tensor:
     return given_BKX.gather(1, beam_BK[:, :, None].expand(-1, -1, given_BKX.shape[2]))
 
 
-class _Outputs(Mapping[str, Any]):
+@dataclass
+class _Outputs:
     """What a call gives: `subtask_embeddings` (B, N, D), `task_types` (B, N, T+1) and
     `model_selections` (B, N, W) scores, and `workflow_graph`, edge probabilities (B, N, N).
 
     They come from a greedy decoding that is done when one is first read, since a training step
-    needs none of them. By item or by attribute.
+    needs none of them.
     """
 
-    KEYS = ("subtask_embeddings", "task_types", "model_selections", "workflow_graph")
-
-    def __init__(self, decode: Callable[[Encoded], dict[str, Any]], text: Encoded) -> None:
-        """`decode` makes the four fields."""
-        self._decode, self.text = decode, text
+    decode: Callable[[Encoded], dict[str, Any]]
+    """Makes the four fields."""
+    text: Encoded
 
     @cached_property
     def _made(self) -> dict[str, Any]:
-        return self._decode(self.text)
+        return self.decode(self.text)
 
     def __getitem__(self, key: str) -> Any:
         return self._made[key]
-
-    def __getattr__(self, key: str) -> Any:
-        if key not in _Outputs.KEYS:
-            raise AttributeError(key)
-        return self[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.KEYS)
-
-    def __len__(self) -> int:
-        return len(self.KEYS)
 
 
 class PlannerModel(nn.Module):
@@ -303,7 +289,6 @@ class PlannerModel(nn.Module):
         super().__init__()
         names = tuple(worker.name for worker in classic())
         vocabulary = vocabulary or Vocabulary(builtin_graph().catalog, names)
-        check_given("vocabulary", vocabulary, Vocabulary, "Vocabulary(catalog)")
         idf = torch.ones(BUCKETS) if idf is None else idf
         active = torch.ones(BUCKETS, dtype=torch.bool) if active is None else active
         self.vocabulary, self.width = vocabulary, width
@@ -349,7 +334,13 @@ class PlannerModel(nn.Module):
         self._known = torch.tensor([learned.get(name, -1) for name in catalog.names])
         places = [catalog.index(name) if name in catalog else -1 for name in trained.names]
         self._numbers = torch.tensor([*places, len(catalog)])
-        self._compatible = compatibility(catalog)
+        # 1 where a type that row gives is one that column takes, 0 where none is, 0.5 where nothing
+        # is known of either.
+        gives = [{kind.lower() for kind in tool.outputs} for tool in catalog.tools]
+        takes = [{kind.lower() for kind in tool.inputs} for tool in catalog.tools]
+        self._compatible = torch.tensor(
+            [[float(not a.isdisjoint(b)) if a and b else 0.5 for b in takes] for a in gives]
+        )
 
     # -------------------------------------------------------------- the document's calls
 
@@ -358,7 +349,12 @@ class PlannerModel(nn.Module):
 
         Raises `DataError` for an empty batch.
         """
-        check_instructions(instructions)
+        # Of one text each letter would be planned.
+        listed = "a list of texts, ['Say it']"
+        check_given("instructions", instructions, (list, tuple), listed, DataError)
+        for index, text in enumerate(cast("Sequence[object]", instructions)):
+            if not isinstance(text, str) or not text.strip():
+                raise DataError(f"instruction {index} is {text!r:.80}; say what is to be done")
         if not instructions:
             raise DataError("there are no instructions; give at least one")
         items = [features(text) for text in instructions]
@@ -449,17 +445,13 @@ class PlannerModel(nn.Module):
         `DataError` for an empty instruction."""
         if not isinstance(instructions, EncodedInstructions):
             instructions = self.prepare(instructions)
-        if settings.beam < 1 or settings.max_nodes < 1:
-            raise ConfigError(
-                f"beam is {settings.beam!r}, max_nodes {settings.max_nodes!r}; both are at least 1"
-            )
         training = self.training
         self.eval()
         try:
-            size = max(1, min(_BATCH, _LONG * 64 // max(64, settings.max_nodes**2)))
-            for begin in range(0, len(instructions.items), size):
-                end = min(begin + size, len(instructions.items))
-                batch = instructions.rows(range(begin, end))
+            size, count = _LONG * 64 // max(64, settings.max_nodes**2), len(instructions.items)
+            size = max(1, min(_BATCH, size))
+            for begin in range(0, count, size):
+                batch = instructions.rows(range(begin, min(begin + size, count)))
                 text, prior = self._read(batch), None
                 if settings.prior_weight > 0 and self.memory is not None:
                     new_T = self._known < 0
@@ -532,7 +524,10 @@ class PlannerModel(nn.Module):
         of the plans are spoken of."""
         before = F.pad(placed, (1, 0), value=len(self.catalog) + 1)[:, :-1]
         mentioned = text.mentions(placed)
-        earlier = mentioned.before()
+        earlier = Mentions(  # those of the tools before, the start before the first
+            F.pad(mentioned.words_BNP, (0, 0, 1, 0))[:, :-1],
+            F.pad(mentioned.centre_BN, (1, 0), value=-1.0)[:, :-1],
+        )
         covered = earlier.words_BNP.cumsum(1)
         so_far = text.so_far_TD[before].cumsum(1)
         places = torch.arange(before.shape[1])
@@ -546,28 +541,9 @@ class PlannerModel(nn.Module):
         return self.network.edge_logits(text, state, placed, mentioned, compatible, lengths)
 
 
-def check_instructions(texts: object) -> None:
-    """Raise `DataError` for what is no list of texts: of one text each letter would be planned."""
-    check_given("instructions", texts, (list, tuple), "a list of texts, ['Say it']", DataError)
-    for index, text in enumerate(cast("Sequence[object]", texts)):
-        if not isinstance(text, str) or not text.strip():
-            raise DataError(f"instruction {index} is {text!r:.80}; say what is to be done")
-
-
 def described(catalog: Catalog) -> list[Features]:
     """Return the features of each tool: its name, what it does, what it takes and gives."""
-    check_given("the catalog", catalog, Catalog, "a Catalog(tools); read_catalog(FILE) reads one")
     return [
         features(" ".join([tool.name, tool.description, *tool.inputs, *tool.outputs]))
         for tool in catalog.tools
     ]
-
-
-def compatibility(catalog: Catalog) -> Tensor:
-    """Return (T, T): 1 where a type that row gives is one that column takes, 0 where none is, 0.5
-    where nothing is known of either."""
-    gives = [{kind.lower() for kind in tool.outputs} for tool in catalog.tools]
-    takes = [{kind.lower() for kind in tool.inputs} for tool in catalog.tools]
-    return torch.tensor(
-        [[float(not a.isdisjoint(b)) if a and b else 0.5 for b in takes] for a in gives]
-    )

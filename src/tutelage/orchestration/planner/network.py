@@ -8,8 +8,8 @@ before and away from words that are used up. Nothing is recurrent, so that all p
 plan are scored at once and a plan of 200 nodes costs 200 small steps. A tool is a learned vector
 plus its encoded text, and words that it shares with the instruction count for it, so a tool that
 training never saw is known by its text. Edges: a score for every ordered pair of positions, from
-states, tools, and what stands around the words that speak of them. `loss.py` trains it, `decode.py`
-searches with it.
+states, tools, and what stands around the words that speak of them. `targets.py` has its loss,
+`model.py` searches with it.
 
 Shapes: `B` texts, `P` words, `N` positions, `T` tools, `W` workers, `D` width.
 """
@@ -38,7 +38,7 @@ NEWCOMER = 1.5
 SHARED_FLOOR = 0.02
 """Shared text is told relative to the tool that shares most, which counts as this at least."""
 GAPS = 12
-"""Distances between two nodes that are told apart; see `_gap_bucket`."""
+"""Distances between two nodes that are told apart."""
 DROPOUT = 0.3
 """Of features, of hidden layers and of edges."""
 IDENTITY_DROPOUT = 0.2
@@ -84,13 +84,6 @@ class Mentions(NamedTuple):
     """A distribution over the words; zero for the end and the start."""
     centre_BN: Tensor
     """The mean place of that; -1 for the start."""
-
-    def before(self) -> Mentions:
-        """The mentions of the tools before those of each position, the start before the first."""
-        return Mentions(
-            F.pad(self.words_BNP, (0, 0, 1, 0))[:, :-1],
-            F.pad(self.centre_BN, (1, 0), value=-1.0)[:, :-1],
-        )
 
 
 class PlannerNetwork(nn.Module):
@@ -165,15 +158,25 @@ class PlannerNetwork(nn.Module):
         words_BPD = self.word_norm(words_WD)[packed.places_BP] * packed.real_BP[:, :, None]
         words_BPD = window_average(words_BPD, self.around)
         shared_BT = shared_BT / (shared_BT.amax(1, keepdim=True) + SHARED_FLOOR)
-        described = self._described(text_TD, known_T)
+        seen_T = (known_T >= 0).float()
+        if self.training:
+            seen_T = seen_T * (torch.rand(len(known_T)) >= IDENTITY_DROPOUT)
+        place_T, end = known_T.clamp(min=0), len(self.identity.weight) - 1
+        before_TD, so_far_TD = self.from_text(text_TD).chunk(2, dim=-1)
+        out_TD = self.identity(place_T) * seen_T[:, None] + self.text_scale * text_TD
+        before_TD = self.previous(place_T) * seen_T[:, None] + before_TD
+        so_far_TD = self.so_far(place_T) * seen_T[:, None] + so_far_TD
+        out_TD = torch.cat([out_TD, self.identity.weight[end:]])
+        before_TD = torch.cat([before_TD, self.previous.weight[end:]])
+        so_far_TD = torch.cat([so_far_TD, torch.zeros(2, text_TD.shape[1])])
         # These are the largest tensors of a step, so they are made once, and what else is asked of
         # them is gathered from them.
-        spoken_TD = self.speak(described[0][:-1]) / math.sqrt(words_BPD.shape[-1])
+        spoken_TD = self.speak(out_TD[:-1]) / math.sqrt(words_BPD.shape[-1])
         match_BPT = (words_BPD @ spoken_TD.T).clamp(-STEEP, STEEP)
         speaks_BPT = match_BPT.exp() * packed.real_BP[:, :, None]
         return Encoded(
-            *described, known_T, hidden_BD, words_BPD, packed.real_BP, shared_BT, speaks_BPT,
-            speaks_BPT.sum(1),
+            out_TD, before_TD, so_far_TD, known_T, hidden_BD, words_BPD, packed.real_BP, shared_BT,
+            speaks_BPT, speaks_BPT.sum(1),
         )  # fmt: skip
 
     def _weights(self, ids_F: Tensor) -> Tensor:
@@ -182,24 +185,6 @@ class PlannerNetwork(nn.Module):
             kept = 1 - DROPOUT
             weights_F = weights_F * (torch.rand(len(ids_F)) < kept) / kept
         return weights_F
-
-    def _described(self, text_TD: Tensor, known: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The first three fields of `Encoded`."""
-        seen_T = (known >= 0).float()
-        if self.training:
-            seen_T = seen_T * (torch.rand(len(known)) >= IDENTITY_DROPOUT)
-        place_T = known.clamp(min=0)
-        before_TD, so_far_TD = self.from_text(text_TD).chunk(2, dim=-1)
-        end = len(self.identity.weight) - 1
-        out = self.identity(place_T) * seen_T[:, None] + self.text_scale * text_TD
-        before = self.previous(place_T) * seen_T[:, None] + before_TD
-        so_far = self.so_far(place_T) * seen_T[:, None] + so_far_TD
-        edge = torch.zeros(2, text_TD.shape[1])
-        return (
-            torch.cat([out, self.identity.weight[end:]]),
-            torch.cat([before, self.previous.weight[end:]]),
-            torch.cat([so_far, edge]),
-        )
 
     # -------------------------------------------------------------- decoder
 
@@ -290,7 +275,12 @@ class PlannerNetwork(nn.Module):
             ],
             dim=-1,
         )
-        by_gap = self.edge_gap(_gap_bucket(gap_NN)).squeeze(-1)
+        # A bucket is a signed distance, exact up to 4, then by powers of two.
+        size_NN = gap_NN.abs()
+        far_NN = 3 + torch.log2(size_NN.clamp(min=1).float()).floor().long()
+        bucket_NN = torch.where(size_NN <= 4, size_NN, far_NN).clamp(max=GAPS)
+        bucket_NN = torch.where(gap_NN < 0, -bucket_NN, bucket_NN) + GAPS
+        by_gap = self.edge_gap(bucket_NN).squeeze(-1)
         return scores + self.edge_features(known).squeeze(-1) + by_gap + self.edge_bias
 
 
@@ -328,14 +318,6 @@ def _shifted_sum(given: Tensor, around: Tensor, direction: int) -> Tensor:
         total[:, step:].addcmul_(given[:, :-step], before)
         total[:, :-step].addcmul_(given[:, step:], after)
     return total
-
-
-def _gap_bucket(gap: Tensor) -> Tensor:
-    """A signed distance as a bucket of 2 * GAPS + 1: exact up to 4, then by powers of two."""
-    size = gap.abs()
-    far = 2 + torch.log2(size.clamp(min=1).float()).floor().long()
-    bucket = torch.where(size <= 4, size, far + 1).clamp(max=GAPS)
-    return torch.where(gap < 0, -bucket, bucket) + GAPS
 
 
 def _block(width: int) -> nn.Sequential:

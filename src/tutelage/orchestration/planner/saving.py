@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 from tutelage import files
 from tutelage.errors import ModelError, RunError, TutelageError
 from tutelage.orchestration.data.synthetic import builtin_graph
-from tutelage.orchestration.plan.catalog import Catalog
+from tutelage.orchestration.plan.catalog import Catalog, tools_of
 from tutelage.orchestration.plan.dag import NoPlanError
 from tutelage.orchestration.planner.confidence import Confidence
 from tutelage.orchestration.planner.model import PlanIndex, PlannerModel, SearchSettings
@@ -49,7 +49,10 @@ def checkpoint(
         "optimizer_state_dict": dict(optimizer),
         "val_loss": val_loss,
         "format": FORMAT,
-        "vocabulary": model.vocabulary.state(),
+        "vocabulary": {
+            "task_types": [tool.to_row() for tool in model.vocabulary.catalog.tools],
+            "workers": list(model.vocabulary.workers),
+        },
         "width": model.width,
         "search": asdict(model.settings),
         "confidence": model.confidence and asdict(model.confidence),
@@ -99,15 +102,7 @@ def load_planner(path: str | Path) -> PlannerModel:
             f"{str(place)!r} is no planner of format {FORMAT}, which this version reads (its "
             f"format is {values.get('format')!r}); train one with: tutelage train planner"
         )
-    try:
-        return _planner_of(values)
-    except (RuntimeError, KeyError, TypeError, ValueError) as error:
-        # Torch lists every missing tensor on a line of its own; all but the head say the same.
-        reason = " ".join(str(error).split())[:160]
-        raise ModelError(
-            f"{str(place)!r} is a planner that no longer loads ({reason}); train it again with: "
-            "tutelage train planner"
-        ) from error
+    return _planner_of(values)
 
 
 def shipped_planner(catalog: Catalog | None = None) -> PlannerModel:
@@ -136,9 +131,9 @@ def load_shipped(path: Path) -> PlannerModel:
 
 
 def _planner_of(found: Mapping[str, Any]) -> PlannerModel:
-    state: dict[str, Any] = found["model_state_dict"]
+    state, known = found["model_state_dict"], found["vocabulary"]
     model = PlannerModel(
-        Vocabulary.from_state(found["vocabulary"]),
+        Vocabulary(Catalog(tools_of(known["task_types"])), tuple(known["workers"])),
         state["idf"],
         state["network.row_of"] < len(state["network.table"]) - 1,
         found["width"],

@@ -13,7 +13,6 @@ first section, `routing/phase2.py` the second.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -33,7 +32,7 @@ from tutelage.config.fields import (
 from tutelage.config.issues import ConfigIssue, raise_issues
 from tutelage.config.keys import flatten, nest
 from tutelage.errors import ConfigError
-from tutelage.orchestration.data.rows import parse_yaml, remedy_of
+from tutelage.orchestration.data.rows import nearest, read_json, remedy_of
 from tutelage.orchestration.routing.settings import Phase2Settings
 
 RECIPE = "planner"
@@ -60,8 +59,6 @@ class Phase1Settings(Section):
     training file, 1,000 where there is no file."""
     dag_loss: Literal["seed", "poly"] = "poly"
     """Which DAG loss."""
-    max_grad_norm: Positive = 1.0
-    """Gradients are clipped to this norm."""
     validation_share: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """Share of the training set that is held out to choose the epoch and the search weights."""
     plateau_patience: CountOrZero = 1
@@ -136,49 +133,39 @@ class PlannerConfig(RunSettings):
     def checked(self) -> PlannerTrainingSettings:
         """Return the settings of a request that can be run. Raises `ConfigError` for one that
         cannot."""
-        for phase, names, remedy in _MISPLACED:
-            lost = [name for name in names if getattr(self, name) is not None]
-            if self.phase == phase and lost:
-                raise ConfigError(f"--{lost[0].replace('_', '-')} is for {remedy}")
-        for name, needed, reason in _NEEDS:
-            value = getattr(self, name)
-            if value is not None and getattr(self, needed) is None:
-                flag = name.replace("_", "-")
-                raise ConfigError(f"--{flag} {value!r} needs --{needed} FILE: {reason}")
-        if self.phase == "all" and self.checkpoint is not None:
-            raise ConfigError("--checkpoint is a planner to go on from; choose --phase 2 with it")
+        given = {name: value for name, value in self if value is not None}
+        for name, value in given.items():
+            option = f"--{name.replace('_', '-')} {value!r}"
+            if name in _MISPLACED[self.phase]:
+                use = f"has no use with --phase {self.phase}"
+                raise ConfigError(f"{option} {use}; leave it out, or choose another --phase")
+            if name in _NEEDS and _NEEDS[name] not in given:
+                raise ConfigError(f"{option} needs --{_NEEDS[name]} FILE")
         if self.workers is not None and self.outcomes is not None:
-            raise ConfigError(
-                "--workers executes episodes and --outcomes has them already; keep one of them"
-            )
+            raise ConfigError("--workers makes the table that --outcomes has; leave out one")
         real = self.workers is not None and self.pool == "openai"
-        if real and (self.budget is None or self.verifiers is None):
+        if real and not {"budget", "verifiers"} <= given.keys():
             raise ConfigError(
-                "--workers asks real servers and needs --budget, the most that all episodes may "
-                "cost in US dollars, and --verifiers: without one nobody knows which answers are "
-                "right"
+                "--workers asks real servers: give --budget, the most that all episodes may cost "
+                "in US dollars, and --verifiers, which say what answers are right"
             )
         return self.settings()
 
 
-_TABLE = "a table of outcomes and the prices of its workers go together"
-_EPISODES = "it is for episodes with workers"
-_NEEDS = (
-    ("outcomes", "models", _TABLE),
-    ("models", "outcomes", _TABLE),
-    ("test_outcomes", "outcomes", "a router is measured on the workers that it learned about"),
-    ("test", "train", "a planner is tested on the kind of workflows it learned"),
-    *((name, "workers", _EPISODES) for name in ("tasks", "verifiers", "budget")),
-)
-"""Options that need another one, and why."""
-_MISPLACED = (
-    ("2", ("train", "test", "catalog"),
-     "phase 1, and --phase 2 trains the routing alone; give --checkpoint FILE for its planner, and "
-     "--outcomes and --models for its table"),
-    ("1", ("outcomes", "models", "test_outcomes", "workers", "checkpoint"),
-     "phase 2; choose --phase 2 or --phase all"),
-)  # fmt: skip
-"""Options that a phase alone has no use for, and what to do."""
+_NEEDS = {
+    "outcomes": "models",
+    "models": "outcomes",
+    "test_outcomes": "outcomes",
+    "test": "train",
+    **dict.fromkeys(("tasks", "verifiers", "budget"), "workers"),
+}
+"""Options that need another one."""
+_MISPLACED = {
+    "all": ("checkpoint",),
+    "1": ("outcomes", "models", "test_outcomes", "workers", "checkpoint"),
+    "2": ("train", "test", "catalog"),
+}
+"""Options that a phase has no use for."""
 
 
 def read_settings(
@@ -187,7 +174,7 @@ def read_settings(
     """Return the defaults, a YAML (or JSON) file over them, and `overrides` by dotted key over
     both.
 
-    Raises `ConfigError` naming every key that is unknown or does not fit.
+    Raises `ConfigError` naming every unknown key, or the first that does not fit.
     """
     values = {} if path is None else keys_of(path)
     origins = dict.fromkeys(values, f"file {path}")
@@ -195,43 +182,33 @@ def read_settings(
     values |= fields
     origins |= dict.fromkeys(fields, "given")
     known = _known_keys()
+    words = sorted({name.rsplit(".", 1)[-1] for name in known})
     issues: list[ConfigIssue] = []
-    by_word = {name.rsplit(".", 1)[-1]: name for name in reversed(known)}
     for key, value in values.items():
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
-            near += difflib.get_close_matches(key.rsplit(".", 1)[-1], by_word, n=1, cutoff=0.6)
-            keys = f"The keys are {', '.join(sorted(by_word))}."
-            fix = f"Did you mean {by_word.get(near[0], near[0])!r}?" if near else keys
-            issues.append(ConfigIssue(key, value, "unknown key", fix))
+            hint = nearest(key, known if "." in key else words)
+            issues.append(ConfigIssue(key, value, "unknown key", hint[0].upper() + hint[1:] + "."))
     raise_issues(issues, origins)
     try:
         return PlannerTrainingSettings.model_validate(nest(values).get("training", {}))
     except ValidationError as error:
-        for found in error.errors(include_url=False):
-            parts = ["training", *map(str, found["loc"])]
-            while len(parts) > 1 and ".".join(parts) not in known:
-                parts.pop()  # a place within a value
-            default = known.get(key := ".".join(parts))
-            fix = "" if default is None else f"Write for example {parts[-1]}: {default}."
-            issues.append(ConfigIssue(key, found["input"], remedy_of(found), fix))
-        raise_issues(issues, origins)
-        raise AssertionError("a validation error has at least one finding") from error
+        found = error.errors(include_url=False)[0]
+        place = ".".join(["training", *map(str, found["loc"])])
+        key = next((name for name in known if f"{place}.".startswith(f"{name}.")), place)
+        fix = f"Its default is {known.get(key)!r}."
+        issue = ConfigIssue(key, found["input"], remedy_of(found), fix)
+        raise ConfigError(str(issue.located(origins.get(key, "")))) from error
 
 
 def keys_of(path: str | Path) -> dict[str, Any]:
     """Return the dotted keys that a YAML (or JSON) file sets. Raises `ConfigError` if the file is
     not valid; whether the keys exist is for `read_settings`."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{str(path)!r} cannot be read: {error}") from error
-    data = parse_yaml(path, text, ConfigError)
-    if data is not None and not isinstance(data, dict):
+    data = read_json(path, ConfigError)
+    if not isinstance(data, dict):
         raise ConfigError(f"{str(path)!r} holds {data!r:.60}; it needs keys, such as 'training:'")
-    tree = cast("dict[str, Any]", data or {})
     # A section without keys sets nothing.
-    return {key: value for key, value in flatten(tree) if value or key != "training"}
+    pairs = flatten(cast("dict[str, Any]", data))
+    return {key: value for key, value in pairs if value or key != "training"}
 
 
 def _known_keys() -> dict[str, Any]:

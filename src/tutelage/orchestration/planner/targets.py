@@ -20,16 +20,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import NoneType
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from tutelage.errors import ConfigError, DataError, check_given, counted
+from tutelage.errors import DataError, check_given, counted
 from tutelage.orchestration.data.workflows import Workflow, catalog_of, workflow_of
-from tutelage.orchestration.plan.catalog import Catalog, tools_of
+from tutelage.orchestration.plan.catalog import Catalog
+from tutelage.orchestration.plan.dag import dependencies_of
 
 DagLoss = Literal["seed", "poly"]
 IGNORED = -100
@@ -41,10 +42,7 @@ _MADE = "planner = PlannerModel.of(dataset.workflows, dataset.vocabulary.catalog
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """What a planner's numbers mean: the tools of a catalog and the names of workers, by place.
-
-    It travels in the checkpoint as plain lists, so that this is read with `weights_only=True`.
-    """
+    """What a planner's numbers mean: the tools of a catalog and the names of workers, by place."""
 
     catalog: Catalog
     workers: tuple[str, ...] = ()
@@ -66,16 +64,6 @@ class Vocabulary:
             )
         numbered = [f"worker {k}" for k in range(1 + max(numbers, default=-1))]
         return cls(catalog or catalog_of(workflows), tuple(names or numbered))
-
-    def state(self) -> dict[str, Any]:
-        """Return it as plain data; `from_state` gives it back."""
-        tools = [tool.to_row() for tool in self.catalog.tools]
-        return {"task_types": tools, "workers": list(self.workers)}
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Vocabulary:
-        """Return what `state` gave."""
-        return cls(Catalog(tools_of(state["task_types"])), tuple(state["workers"]))
 
 
 class PlanTargets(NamedTuple):
@@ -152,17 +140,13 @@ class PlanTargets(NamedTuple):
         made = cls._without_edges(tools, workers, end)
         if targets.get("adjacency") is None:
             return made._replace(adjacency_BNN=torch.full_like(made.adjacency_BNN, IGNORED))
-        size = made.adjacency_BNN.shape[1]
-        try:
-            whole = torch.as_tensor(targets["adjacency"]).float()
-            made.adjacency_BNN[:, : whole.shape[1], : whole.shape[2]] = whole[:, :size, :size]
-        except (IndexError, RuntimeError, TypeError, ValueError) as error:
-            raise DataError(f"'adjacency' is no square of numbers a plan: {error}") from error
-        known = (whole == 0) | (whole == 1) | (whole < 0)  # below 0 is padding
-        if not bool(known.all()) or int((whole > 0).sum()) > int((made.adjacency_BNN > 0).sum()):
-            raise DataError(
-                "'adjacency' has an edge of a subtask that no plan has, or is not 0 or 1"
-            )
+        given: Any = targets["adjacency"]
+        given = given.tolist() if hasattr(given, "tolist") else given
+        check_given("'adjacency'", given, (list, tuple), "a square a plan", DataError)
+        for row, (length, matrix) in enumerate(zip(lengths, given, strict=False)):
+            inside = [line[:length] for line in matrix[:length]]
+            for child, parents in enumerate(dependencies_of(inside)):
+                made.adjacency_BNN[row, list(parents), child] = 1.0
         return made
 
     def rows(self, chosen: Sequence[int]) -> PlanTargets:
@@ -253,9 +237,7 @@ class WorkflowDataset(Dataset[dict[str, Any]]):
 
 def dag_loss(edges_BNN: Tensor, lengths_B: Tensor, kind: DagLoss = "poly") -> Tensor:
     """Return the mean over the graphs: `edges_BNN` are probabilities, and graph b has
-    `lengths_B[b]` nodes, whatever the padding. Raises `ConfigError` for an unknown kind."""
-    if kind not in get_args(DagLoss):
-        raise ConfigError(f"dag_loss is {kind!r}; choose from {list(get_args(DagLoss))}")
+    `lengths_B[b]` nodes, whatever the padding."""
     # Small graphs are scored together, large ones by size: empty rows and columns add nothing, but
     # powers for a large graph would overflow in a small one.
     groups = [((lengths_B > 0) & (lengths_B <= _SMALL)).nonzero()[:, 0]]
@@ -276,23 +258,18 @@ def dag_loss(edges_BNN: Tensor, lengths_B: Tensor, kind: DagLoss = "poly") -> Te
             d = sizes_R.to(p_RNN.dtype)
             terms_R = p_RNN.tril().sum((-2, -1)) / (d * (d + 1) / 2)
         else:
-            power = _powers(p_RNN, sizes_R)
+            # (I + Q / d)^d by repeated squaring, each graph with its own d.
+            eye = torch.eye(count)
+            base = eye + p_RNN * p_RNN / sizes_R[:, None, None]
+            power = eye.expand_as(base)
+            for bit in range(count.bit_length()):
+                if bit:
+                    base = base @ base
+                odd = ((sizes_R >> bit) & 1).bool()
+                power = torch.where(odd[:, None, None], power @ base, power)
             terms_R = power.diagonal(dim1=-2, dim2=-1).sum(-1) - count
         total = total + terms_R.sum()
     return total / max(1, len(lengths_B))
-
-
-def _powers(p_RNN: Tensor, sizes_R: Tensor) -> Tensor:
-    """Return (I + Q / d)^d by repeated squaring, each graph with its own d."""
-    eye = torch.eye(p_RNN.shape[-1])
-    base = eye + p_RNN * p_RNN / sizes_R[:, None, None]
-    power = eye.expand_as(base)
-    for bit in range(int(sizes_R.max()).bit_length()):
-        if bit:
-            base = base @ base
-        odd = ((sizes_R >> bit) & 1).bool()
-        power = torch.where(odd[:, None, None], power @ base, power)
-    return power
 
 
 def type_loss(logits_BNT: Tensor, targets_BN: Tensor) -> Tensor:

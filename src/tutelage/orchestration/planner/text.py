@@ -44,11 +44,6 @@ class Features:
     """(P,) int64, ascending starts in `ids`; at least one word."""
 
 
-def _split_words(text: str) -> list[str]:
-    """Lower-case words and single digits; snake_case and camelCase come apart."""
-    return [word.lower() for word in _WORD.findall(_CAMEL.sub(" ", text).replace("_", " "))]
-
-
 @lru_cache(maxsize=1 << 16)
 def _bucket(feature: str) -> int:
     return zlib.crc32(feature.encode("utf-8", "surrogatepass")) % BUCKETS
@@ -68,7 +63,9 @@ def _of_word(word: str) -> tuple[int, ...]:
 
 def features(text: str) -> Features:
     """The features of one text; a text without a word has one feature, that of the empty word."""
-    words = _split_words(text) or [""]
+    # Lower-case words and single digits; snake_case and camelCase come apart.
+    spaced = _CAMEL.sub(" ", text).replace("_", " ")
+    words = [word.lower() for word in _WORD.findall(spaced)] or [""]
     ids: list[int] = []
     starts: list[int] = []
     for index, word in enumerate(words):
@@ -95,9 +92,6 @@ class TextBatch:
     """Numbers of the words of each text, 0 where it has fewer than `P`."""
     real_BP: Tensor
     """Which of those are words."""
-
-    def __len__(self) -> int:
-        return len(self.text_starts_B)
 
     @classmethod
     def of(cls, texts: Sequence[Features]) -> TextBatch:
