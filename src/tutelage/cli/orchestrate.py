@@ -159,8 +159,13 @@ def _plan(config: _PlanConfig) -> None:
         output().print(table)
         longest, path = critical_path(plan, seconds)
         along = " -> ".join(map(str, path))
-        facts(output(), [("cost", f"{number(sum(costs))} USD expected"),
-                         ("latency", f"{number(longest)} s along {along}")])  # fmt: skip
+        facts(
+            output(),
+            [
+                ("cost", f"{number(sum(costs))} USD expected"),
+                ("latency", f"{number(longest)} s along {along}"),
+            ],
+        )
         prose(messages(), f"workers: {describe_pool(pool)}", "dim")
     prose(messages(), f"plan: {source}", "dim")
     if out is not None:
@@ -275,9 +280,13 @@ def _execute(
         # What tools print is none of the result, which may be asked for as JSON.
         with redirect_stdout(sys.stderr):
             execution = system.execute(
-                plan.instruction, plan=plan, budget=config.budget, name="run", journal=run.store,
+                plan.instruction,
+                plan=plan,
+                budget=config.budget,
+                name="run",
+                journal=run.store,
                 observers=[_progress(plan)],
-            )  # fmt: skip
+            )
         executed.append(execution)
         run.failed = not execution.success
         return {
@@ -385,9 +394,20 @@ def _print_json(
 ) -> None:
     """Print the execution as JSON."""
     names = (
-        "id", "success", "reason", "outputs", "total_cost", "total_latency_ms",
-        "verified_fraction", "mock", "pool", "router", "path", "resumed", "rollout",
-    )  # fmt: skip
+        "id",
+        "success",
+        "reason",
+        "outputs",
+        "total_cost",
+        "total_latency_ms",
+        "verified_fraction",
+        "mock",
+        "pool",
+        "router",
+        "path",
+        "resumed",
+        "rollout",
+    )
     row = {name: getattr(execution, name) for name in names} | {
         "reward": execution.earned(config.reward).value,
         "confidence": chosen.sure and chosen.sure.confidence,
@@ -406,20 +426,31 @@ def _show_result(
     """The nodes, the sums, what tools and the last workers gave, and where to look next."""
     console, plan, steps = output(), execution.plan, steps_by_node(execution.steps)
     table = plain_table(
-        "#", "subtask", "after", "result", "worker", "tries", "USD", "seconds",
+        "#",
+        "subtask",
+        "after",
+        "result",
+        "worker",
+        "tries",
+        "USD",
+        "seconds",
         right=("#", "tries", "USD", "seconds"),
-    )  # fmt: skip
+    )
     for node in execution.nodes:
         mine, planned = steps.get(node.node, ()), plan.nodes[node.node]
         words = node.status if node.checked or not node.kept else f"{node.status}, unchecked"
         if not node.kept and node.status != "skipped":
             words += f": {node.reason}"
         table.add_row(
-            str(node.node), visible(planned.tool), ", ".join(map(str, planned.parents)),
-            one_line(words, _REASON), visible(node.worker or ""),
+            str(node.node),
+            visible(planned.tool),
+            ", ".join(map(str, planned.parents)),
+            one_line(words, _REASON),
+            visible(node.worker or ""),
             str(sum(step.worker is not None for step in mine)),
-            f"{sum(step.cost for step in mine):.6f}", f"{node.seconds:.2f}",
-        )  # fmt: skip
+            f"{sum(step.cost for step in mine):.6f}",
+            f"{node.seconds:.2f}",
+        )
     console.print(table)
     say(console)
     path = " -> ".join(plan.nodes[node].tool for node in execution.path) or "nothing"
@@ -429,10 +460,12 @@ def _show_result(
     pairs = [
         ("execution", state + (" (a mock: no model was asked)" if execution.mock else "")),
         ("cost", f"{execution.total_cost:.6f} USD"),
-        ("latency", f"{execution.total_latency_ms / 1000:.2f} s{planning} along "
-         f"{one_line(path, 80)}"),
+        (
+            "latency",
+            f"{execution.total_latency_ms / 1000:.2f} s{planning} along {one_line(path, 80)}",
+        ),
         ("reward", f"{number(execution.earned(config.reward).value)} ({config.reward})"),
-    ]  # fmt: skip
+    ]
     if chosen.sure is not None:
         own, least = (f"{100 * share:.0f} %" for share in chosen.sure)
         pairs.append(("planner", f"{own} sure of its plan; {least} is the least"))

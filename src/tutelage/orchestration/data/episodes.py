@@ -68,11 +68,14 @@ def collect_episodes(
     names = [worker.name for worker in ranked]
     systems = {
         name: OrchestrationSystem(
-            pool=pool, router=cascade([name, *(other for other in names if other != name)]),
-            verifiers=verifiers, catalog=catalog, seed=seed,
+            pool=pool,
+            router=cascade([name, *(other for other in names if other != name)]),
+            verifiers=verifiers,
+            catalog=catalog,
+            seed=seed,
         )
         for name in names
-    }  # fmt: skip
+    }
     money = Budget(budget)
     planned = [(k, name) for k in range(len(workflows)) for name in names]
 

@@ -100,8 +100,9 @@ class OutcomeTable:
         prompt_QW = self.tokens_in_Q[:, None] * price_in_W / 1e6
         answer_QW = self.tokens_out_QW * price_out_W / 1e6
         known_QW = ~np.isnan(self.costs_QW)
-        priced_W = (np.isclose(prompt_QW + answer_QW, self.costs_QW, rtol=1e-9, atol=0.0)
-                    | ~known_QW).all(axis=0)  # fmt: skip
+        priced_W = (
+            np.isclose(prompt_QW + answer_QW, self.costs_QW, rtol=1e-9, atol=0.0) | ~known_QW
+        ).all(axis=0)
         longest_W = np.max(np.nan_to_num(answer_QW), axis=0)
         dearest_W = np.max(np.nan_to_num(self.costs_QW), axis=0)
         return np.where(priced_W, prompt_QW + longest_W, dearest_W)
@@ -286,9 +287,12 @@ def simulate_outcomes(
     for number, workflow in enumerate(requests):
         tool = graph.catalog[workflow.tools[0]]
         work = Subtask(
-            0, tool.name, tool_kind(tool.name, tool.description, graph.catalog),
-            prompt=workflow.instruction, seeds=seeds.child("simulated-outcomes", number),
-        )  # fmt: skip
+            0,
+            tool.name,
+            tool_kind(tool.name, tool.description, graph.catalog),
+            prompt=workflow.instruction,
+            seeds=seeds.child("simulated-outcomes", number),
+        )
         rows.append([])
         for worker in pool.workers:
             if worker.can(*work.labels):

@@ -301,8 +301,13 @@ class _PlanRun:
             state.reason = "deadline"
         state.elapsed = self.now
         execution = state.execution()
-        self.tell("end", success=execution.success, cost=execution.total_cost,
-                  reason=state.reason, unplanned=state.unplanned)  # fmt: skip
+        self.tell(
+            "end",
+            success=execution.success,
+            cost=execution.total_cost,
+            reason=state.reason,
+            unplanned=state.unplanned,
+        )
         return execution
 
     def _begin(self) -> None:
@@ -321,11 +326,17 @@ class _PlanRun:
             self._end(node, tell=False)
         against = state.references and [state.references.cost, state.references.latency]
         self.tell(
-            "start", id=state.seeds.id("flow"), nodes=len(state.plan.nodes),
-            added=nodes_json(state.plan.nodes[state.planned :]), references=against,
-            pool=state.pool, workers=state.workers, router=state.router, mock=state.mock,
+            "start",
+            id=state.seeds.id("flow"),
+            nodes=len(state.plan.nodes),
+            added=nodes_json(state.plan.nodes[state.planned :]),
+            references=against,
+            pool=state.pool,
+            workers=state.workers,
+            router=state.router,
+            mock=state.mock,
             resumed=state.resumed,
-        )  # fmt: skip
+        )
         if not begun:
             self._end_wrong(0)
 
@@ -394,8 +405,9 @@ class _PlanRun:
             self.budget.spent += math.fsum(call.cost for call in calls)
             state.grow(nodes, given_up, calls)
             self._link()
-            self.tell("replan", nodes=nodes_json(nodes), abandoned=given_up,
-                      calls=calls_json(calls))  # fmt: skip
+            self.tell(
+                "replan", nodes=nodes_json(nodes), abandoned=given_up, calls=calls_json(calls)
+            )
         self._end_wrong(count)
         return bool(nodes)
 
@@ -406,9 +418,12 @@ class _NodeRun:
     def __init__(self, run: _PlanRun, node: int) -> None:
         self.run, self.node, self.pool, place = run, node, run.place.pool, run.place
         self.work = place.work(
-            run.state.plan, node, run.outputs, seeds=run.state.seeds.child("node", node),
+            run.state.plan,
+            node,
+            run.outputs,
+            seeds=run.state.seeds.child("node", node),
             plain=run.plain,
-        )  # fmt: skip
+        )
         self.legal = capable_workers(self.pool.workers, self.work)
         self.estimates = tuple(self.pool.estimate(w, self.work) for w in self.pool.workers)
         self.steps = list(run.earlier.get(node, ()))
@@ -548,8 +563,14 @@ class _NodeRun:
             if answer is None and begun is not None:
                 if given is not None:
                     error = replace(error, message=error.message + LATE)
-                answer = WorkerAnswer(cost=bound, seconds=loop.time() - begun, error=error,
-                                      mock=pool.mock, estimated=True, arguments=given)  # fmt: skip
+                answer = WorkerAnswer(
+                    cost=bound,
+                    seconds=loop.time() - begun,
+                    error=error,
+                    mock=pool.mock,
+                    estimated=True,
+                    arguments=given,
+                )
             run.budget.settle(bound, 0.0 if answer is None else answer.cost)
             if answer is not None:
                 step.requests += (answer,)

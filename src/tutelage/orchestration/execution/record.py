@@ -316,8 +316,18 @@ class ExecutionState:
         )
 
 
-_SAME = ("plan", "seeds", "pool", "workers", "router", "mock", "references", "resumed", "reason",
-         "unplanned")  # fmt: skip
+_SAME = (
+    "plan",
+    "seeds",
+    "pool",
+    "workers",
+    "router",
+    "mock",
+    "references",
+    "resumed",
+    "reason",
+    "unplanned",
+)
 """Fields that an execution has as its state has them."""
 
 

@@ -103,10 +103,18 @@ def stored_call(
 ) -> Call:
     """A call that trains nothing: there are no tokens in it."""
     return Call(
-        call_id, agent, index, messages, (), Sampled((), (), (), stop, 0),
-        Message("assistant", reply), sampling or Sampling(), started=started, seconds=seconds,
+        call_id,
+        agent,
+        index,
+        messages,
+        (),
+        Sampled((), (), (), stop, 0),
+        Message("assistant", reply),
+        sampling or Sampling(),
+        started=started,
+        seconds=seconds,
         policy=None,
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +172,16 @@ def _calls(execution: Execution, sampling: Sampling, origin: float) -> tuple[Cal
     outputs = {node.node: node.output for node in execution.nodes if node.output is not None}
     calls = [
         stored_call(
-            _planner_call_id(execution, index), index, "planner",
-            tuple(Message(role, text) for role, text in call.messages), call.reply,
-            started=call.started, seconds=call.seconds,
+            _planner_call_id(execution, index),
+            index,
+            "planner",
+            tuple(Message(role, text) for role, text in call.messages),
+            call.reply,
+            started=call.started,
+            seconds=call.seconds,
         )
         for index, call in enumerate(execution.plan.calls)
-    ]  # fmt: skip
+    ]
     for step in execution.steps:
         call_id, answer = _call_id(execution, step), step.answer
         if call_id is None or answer is None or answer.arguments is not None:
@@ -181,9 +193,18 @@ def _calls(execution: Execution, sampling: Sampling, origin: float) -> tuple[Cal
         messages = worker_messages(node_prompt(execution.plan, step.node, outputs))
         started = origin + step.started + step.queued + before
         calls.append(
-            stored_call(call_id, len(calls), agent, messages, answer.output, sampling, stop,
-                        started=started, seconds=answer.seconds)
-        )  # fmt: skip
+            stored_call(
+                call_id,
+                len(calls),
+                agent,
+                messages,
+                answer.output,
+                sampling,
+                stop,
+                started=started,
+                seconds=answer.seconds,
+            )
+        )
     return tuple(calls)
 
 
@@ -191,8 +212,11 @@ def _spans(execution: Execution, rollout: Rollout, began: float, plan: float) ->
     """The spans beside those of the calls, each parent before its children."""
     identity = Identity(rollout.run_id, rollout.id, rollout.last.id)
     trace, origin = trace_id_of(identity), int((began + plan) * 1e9)
-    shared: dict[str, Any] = {names.PROVIDER: "tutelage", names.ROLLOUT_ID: identity.rollout_id,
-                              names.ATTEMPT_ID: identity.attempt_id}  # fmt: skip
+    shared: dict[str, Any] = {
+        names.PROVIDER: "tutelage",
+        names.ROLLOUT_ID: identity.rollout_id,
+        names.ATTEMPT_ID: identity.attempt_id,
+    }
     failed = {} if execution.success else {names.ERROR_TYPE: execution.reason or "failed"}
     top = SpanRecord(
         trace,
@@ -230,10 +254,15 @@ def _spans(execution: Execution, rollout: Rollout, began: float, plan: float) ->
         for index, call in enumerate(execution.plan.calls)
     ]
     planned = replace(
-        top, span_id=span_id_of(trace, "workflow", "plan"), parent_id=top.span_id, name=names.PLAN,
-        end_ns=origin, attributes={names.OPERATION: names.PLAN, **shared}, events=tuple(asked),
+        top,
+        span_id=span_id_of(trace, "workflow", "plan"),
+        parent_id=top.span_id,
+        name=names.PLAN,
+        end_ns=origin,
+        attributes={names.OPERATION: names.PLAN, **shared},
+        events=tuple(asked),
         status="unset",
-    )  # fmt: skip
+    )
     spans, steps = [top, planned], steps_by_node(execution.steps)
     for node in execution.nodes:
         if node.status == "skipped":

@@ -109,10 +109,13 @@ class OrchestrationSystem:
         self.planner = planner
         self.pool: WorkerPool = SimulatedPool(classic()) if pool is None else pool
         self.executor = Executor(
-            self.pool, cheapest() if router is None else router,
-            verifiers=verifiers, settings=settings, catalog=catalog,
+            self.pool,
+            cheapest() if router is None else router,
+            verifiers=verifiers,
+            settings=settings,
+            catalog=catalog,
             rest=getattr(planner, "rest", None),
-        )  # fmt: skip
+        )
         self.execution_logger, self.recorder = execution_logger, recorder
         self._realtime, self._seed, self._min_confidence = realtime, seed, min_confidence
         self._count = 0

@@ -195,9 +195,13 @@ class _Judge(_Options):
 
     def _pool(self) -> OpenAIPool:
         worker = Worker(
-            "judge", price_in=self.price_in, price_out=self.price_out, endpoint=self.base_url,
-            model=self.model, key_env=self.key_env,
-        )  # fmt: skip
+            "judge",
+            price_in=self.price_in,
+            price_out=self.price_out,
+            endpoint=self.base_url,
+            model=self.model,
+            key_env=self.key_env,
+        )
         return OpenAIPool([worker], timeout=SECONDS, transport=self.transport)
 
     def bound(self, work: Subtask, answer: WorkerAnswer | None = None) -> float:

@@ -175,9 +175,17 @@ class PlannerNetwork(nn.Module):
         match_BPT = (words_BPD @ spoken_TD.T).clamp(-STEEP, STEEP)
         speaks_BPT = match_BPT.exp() * packed.real_BP[:, :, None]
         return Encoded(
-            out_TD, before_TD, so_far_TD, known_T, hidden_BD, words_BPD, packed.real_BP, shared_BT,
-            speaks_BPT, speaks_BPT.sum(1),
-        )  # fmt: skip
+            out_TD,
+            before_TD,
+            so_far_TD,
+            known_T,
+            hidden_BD,
+            words_BPD,
+            packed.real_BP,
+            shared_BT,
+            speaks_BPT,
+            speaks_BPT.sum(1),
+        )
 
     def _weights(self, ids_F: Tensor) -> Tensor:
         weights_F = self.weights[self.row_of[ids_F]].abs()

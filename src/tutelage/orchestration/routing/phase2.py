@@ -105,12 +105,14 @@ class Phase2Data:
             QueryTable.of(val, predictor, scenario),
             own if test is None else test,
             RewardTerms(
-                settings.reward, settings.weights, settings.prior,
+                settings.reward,
+                settings.weights,
+                settings.prior,
                 settings.max_steps_per_episode,
             ),
             table,
             test is not None,
-        )  # fmt: skip
+        )
 
     @property
     def leaks(self) -> list[str]:

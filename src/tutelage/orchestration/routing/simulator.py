@@ -564,8 +564,10 @@ class WorkflowSimulator(WorkflowState):
         """
         self.steps_B[rows] += 1
         ask, accept, stop = (
-            actions < self.workers, actions == self.workers, actions == self.workers + 1
-        )  # fmt: skip
+            actions < self.workers,
+            actions == self.workers,
+            actions == self.workers + 1,
+        )
         if ask.any():
             places, worker = rows[ask], actions[ask]
             node, query, now_D = self.node_B[places], self.queries(places), self.now_B[places]

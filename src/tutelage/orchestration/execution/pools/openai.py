@@ -113,9 +113,15 @@ class OpenAIPool:
         if worker.name not in self._clients:
             url, key = self._servers[worker.name]
             self._clients[worker.name] = RemoteChatClient(
-                url, key, worker.model or worker.name, name=worker.name, timeout=self._timeout,
-                attempts=1, keep=max(64, worker.concurrency), transport=self._transport,
-            )  # fmt: skip
+                url,
+                key,
+                worker.model or worker.name,
+                name=worker.name,
+                timeout=self._timeout,
+                attempts=1,
+                keep=max(64, worker.concurrency),
+                transport=self._transport,
+            )
         client, begun = self._clients[worker.name], time.perf_counter()
         sampling = Sampling(temperature=0.0, max_tokens=max_tokens)
         try:
