@@ -152,7 +152,7 @@ def test_a_failed_execution_exits_with_1(here: Path) -> None:
         (["--router", "cascade:ghost"], "--router names 'ghost'"),
         (["--on-failure", "shrug"], "--on-failure='shrug': expected"),
         (["--reward", "gold"], "--reward='gold': expected 'seed' or"),
-        (["--verifiers", "missing.json"], "cannot be read: No such file"),
+        (["--verifiers", "missing.json"], "No such file"),
         (["--checkpoint", "x.pth"], "both give the plan"),
     ],
 )

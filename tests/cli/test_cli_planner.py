@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -287,8 +285,8 @@ def test_a_router_of_real_servers_is_run_with_them(
         (["--phase", "1", "--epochs", "many"], "num_epochs='many'"),
         (["--phase", "1", "--train", "nowhere.json"], "nowhere.json"),
         (["--phase", "1", "--test", "x.json"], "needs --train"),
-        (["--phase", "2", "--train", "x.json"], "--train is for phase 1"),
-        (["--phase", "1", "--outcomes", "x.json"], "--outcomes is for phase 2"),
+        (["--phase", "2", "--train", "x.json"], "--train 'x.json' has no use with --phase 2"),
+        (["--phase", "1", "--outcomes", "x.json"], "--outcomes 'x.json' has no use with --phase 1"),
     ],
 )
 def test_bad_requests_are_refused_before_a_folder_is_left(
@@ -367,22 +365,11 @@ def test_the_recipe_has_options_of_its_own() -> None:
         assert f"{shown}  " in told
 
 
-@pytest.mark.parametrize(
-    ("harm", "message"),
-    [
-        (lambda found: found["model_state_dict"].pop("seen"), "train it again"),
-        (lambda found: found["search"].update(heads=3), "train it again"),
-        (lambda found: found.pop("vocabulary"), "train it again"),
-        (lambda found: found.update(format=1, arguments=[0.1]), "no planner of format 3"),
-    ],
-)
-def test_an_older_planner_that_no_longer_loads_is_refused(
-    run: Path, tmp_path: Path, harm: Callable[[Any], Any], message: str
-) -> None:
+def test_an_older_planner_that_no_longer_loads_is_refused(run: Path, tmp_path: Path) -> None:
     found = torch.load(run / "checkpoints" / "phase1_best.pth", weights_only=True)
-    harm(found)
+    found.update(format=1, arguments=[0.1])
     torch.save(found, tmp_path / "old.pth")
-    with pytest.raises(TutelageError, match=rf"(?s)old\.pth.*{message}"):
+    with pytest.raises(TutelageError, match=r"(?s)old\.pth.*no planner of format 3"):
         load_planner(tmp_path / "old.pth")
 
 

@@ -61,7 +61,7 @@ def test_there_is_none_where_nothing_can_be_told_apart(right: bool) -> None:
 def test_a_logistic_fit_ends_at_the_least_loss() -> None:
     rows = torch.randn(40, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64) * 50
     wanted, penalty = (rows[:, 0] > 0).double(), torch.full((4,), 1e-3, dtype=torch.float64)
-    weights = fit_logistic(rows, wanted, penalty)
+    weights = fit_logistic(rows, wanted, penalty, torch.zeros_like(penalty))
     slope = rows.T @ (torch.sigmoid(rows @ weights) - wanted) + penalty * weights
     assert float(slope.abs().max()) < 1e-6
 

@@ -101,11 +101,11 @@ def test_what_no_server_answered_is_no_outcome(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"workers": "w.json"}, "needs --budget"),
-        ({"workers": "w.json", "budget": 1.0}, "needs --budget, .* and --verifiers"),
-        ({"workers": "w.json", "outcomes": "o.json", "models": "m.json"}, "keep one of them"),
-        ({"budget": 1.0}, "needs --workers FILE: it is for episodes"),
-        ({"phase": "1", "workers": "w.json"}, "--workers is for phase 2"),
+        ({"workers": "w.json"}, "asks real servers: give --budget"),
+        ({"workers": "w.json", "budget": 1.0}, "give --budget, .* and --verifiers"),
+        ({"workers": "w.json", "outcomes": "o.json", "models": "m.json"}, "leave out one"),
+        ({"budget": 1.0}, "needs --workers FILE"),
+        ({"phase": "1", "workers": "w.json"}, "--workers .* has no use with --phase 1"),
     ],
 )
 def test_what_cannot_be_collected_is_refused(given: dict[str, Any], told: str) -> None:

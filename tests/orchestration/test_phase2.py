@@ -320,10 +320,10 @@ def test_settings_take_numbers_written_as_text_and_refuse_the_rest() -> None:
         ({"learning_rat": 1}, "Did you mean 'training.phase2_rl.learning_rate'"),
         ({"learning_rate": "fast"}, "learning_rate='fast'.*give a finite number"),
         ({"num_episodes": 1.5}, "num_episodes=1.5.*whole number"),
-        ({"num_episodes": 0}, "num_episodes=0.*at least 1"),
+        ({"num_episodes": 0}, "num_episodes=0.*equal to 1"),
         ({"algorithm": "A2C"}, "algorithm='A2C'.*choose from 'lookahead' or 'PPO'"),
-        ({"epsilon": 2}, "epsilon=2.*at most 1"),
-        ({"epsilon": -1}, "epsilon=-1.*at least 0"),
+        ({"epsilon": 2}, "epsilon=2.*equal to 1"),
+        ({"epsilon": -1}, "epsilon=-1.*equal to 0"),
         ({"prior": "none"}, "prior='none'.*choose from"),
         ({"gamma": True}, "gamma=True.*not true or false"),
     ):

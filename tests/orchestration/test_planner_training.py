@@ -76,9 +76,6 @@ def test_mentions_are_distributions_over_the_words() -> None:
     assert torch.allclose(found.words_BNP.sum(-1), torch.tensor([1.0, 1.0, 0.0, 0.0]).expand(5, 4))
     assert not bool((found.words_BNP * ~text.real_BP[:, None]).any())
     assert found.centre_BN[:, 2:].tolist() == [[0.0, -1.0]] * 5
-    before = found.before()
-    assert torch.equal(before.words_BNP[:, 1:], found.words_BNP[:, :-1])
-    assert before.centre_BN[:, 0].tolist() == [-1.0] * 5
 
 
 @pytest.mark.parametrize("kind", ["seed", "poly"])

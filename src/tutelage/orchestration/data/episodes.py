@@ -64,8 +64,7 @@ def collect_episodes(
     `done` is called with the number of episodes that have ended and USD spent. Raises `ConfigError`
     when the budget does not buy the first step, or when no outcome is known in the end.
     """
-    ranked = sorted(pool.workers, key=lambda worker: worker.price_in + worker.price_out)
-    names = [worker.name for worker in ranked]
+    names = [w.name for w in sorted(pool.workers, key=lambda w: w.price_in + w.price_out)]
     systems = {
         name: OrchestrationSystem(
             pool=pool,
@@ -109,9 +108,8 @@ def collect_episodes(
             answer = step.answer
             if step.worker is None or answer is None:
                 continue
-            if answer.error is None:
-                judged = step.verdict is not None and step.verdict.checked
-            else:
+            judged = step.verdict is not None and step.verdict.checked
+            if answer.error is not None:
                 judged = answer.error.kind not in _UNKNOWN
             if judged:
                 tries.setdefault((k, step.node), {}).setdefault(step.worker, []).append(step)
@@ -131,7 +129,6 @@ def collect_episodes(
         )
     if not rows:
         raise ConfigError("no episode has a verified outcome; raise --budget, or give --verifiers")
-    known = {name for row in rows for name in row["scores"]}
     prices = {
         worker.name: {
             "input_price": worker.price_in,
@@ -141,7 +138,6 @@ def collect_episodes(
             "capabilities": list(worker.capabilities),
         }
         for worker in pool.workers
-        if worker.name in known
     }
     for path, content in ((folder / MODELS, prices), (folder / OUTCOMES, rows)):
         write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")

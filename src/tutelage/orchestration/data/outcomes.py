@@ -206,8 +206,7 @@ def read_outcomes(
     names = list(dict.fromkeys(name for row in rows for name in row.scores))
     prices = read_as(_PRICES, read_json(models), repr(str(models)))
     if lost := [name for name in names if name not in prices]:
-        hint = nearest(lost[0], sorted(prices))
-        raise DataError(f"{str(models)!r} has no price of {lost[0]!r}; {hint}")
+        raise DataError(f"{str(models)!r} has no price of {lost[0]!r}; {nearest(lost[0], prices)}")
     workers = check_workers([prices[name].worker(name) for name in names])
     tokens_in_Q = np.array([float(prompt_tokens(row.instruction)) for row in rows])
     scores_QW, cost_QW, latency_QW = (

@@ -96,8 +96,8 @@ def write_training_set(
         own, used = builtin_graph().catalog, {tool for w in made.workflows for tool in w.tools}
         known = own if used <= set(own.names) else catalog_of(made.workflows, made.tools)
     tools = output.with_name(f"{output.stem}.catalog.json")
-    listed = [tool.to_row() for tool in known.tools]
-    rows = {output: [workflow.to_row(known) for workflow in made.workflows], tools: listed}
+    examples = [workflow.to_row(known) for workflow in made.workflows]
+    rows = {output: examples, tools: [tool.to_row() for tool in known.tools]}
     texts = {p: json.dumps(of, indent=1, ensure_ascii=False) + "\n" for p, of in rows.items()}
     write_new(texts, "output file")
     return made, tools

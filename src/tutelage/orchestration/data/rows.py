@@ -163,7 +163,8 @@ def remedy_of(found: ErrorDetails) -> str:
     context = found.get("ctx", {})
     if found["type"] == "value_error":
         return str(context["error"])
-    return _REMEDIES.get(found["type"], found["msg"].lower()).format(**context)
+    remedy = _REMEDIES.get(found["type"])
+    return found["msg"].lower() if remedy is None else remedy.format(**context)
 
 
 def _place(place: Iterable[str | int]) -> str:

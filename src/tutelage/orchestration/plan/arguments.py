@@ -32,10 +32,8 @@ _NEARLY = re.compile(rf"<\s*nodes?[-_ ]?(\d{{1,9}})((?:{STEP})*)\s*>", re.IGNORE
 _DEPTH = 8
 """How deep unions in unions are followed."""
 
-Found = Callable[[re.Match[str]], str]
 
-
-def fill(value: object, found: Found) -> object:
+def fill(value: object, found: Callable[[re.Match[str]], str]) -> object:
     """Return an argument with its references replaced, inside lists and objects too."""
     return with_texts(value, lambda text: _REFERENCE.sub(found, text))
 

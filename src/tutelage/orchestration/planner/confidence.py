@@ -220,7 +220,7 @@ def fit_confidence(signals_BS: Tensor, right_B: Sequence[bool], held_out: int) -
     rows = _standardized(values, mean, scale)
     penalty = torch.full((rows.shape[1],), _PENALTY, dtype=torch.float64)
     penalty[-1] = 1e-6
-    weights = fit_logistic(rows, wanted, penalty)
+    weights = fit_logistic(rows, wanted, penalty, torch.zeros_like(penalty))
     chance, is_right = torch.sigmoid(rows @ weights), wanted > 0
     ordered = chance[is_right].sort().values
     threshold = float(ordered[math.floor((1 - KEEP) * len(ordered))])
@@ -238,27 +238,23 @@ def _standardized(values_BS: Tensor, mean_S: Tensor, scale_S: Tensor) -> Tensor:
     return torch.cat([rows, torch.ones(len(rows), 1, dtype=torch.float64)], dim=1)
 
 
-def fit_logistic(
-    rows_BS: Tensor, wanted_B: Tensor, penalty_S: Tensor, first_S: Tensor | None = None
-) -> Tensor:
+def fit_logistic(rows_BS: Tensor, wanted_B: Tensor, penalty_S: Tensor, first_S: Tensor) -> Tensor:
     """Return (S,) weights that make `wanted_B` (0 or 1) most probable, less `penalty_S` / 2 times
-    their squared distance from `first_S` (default: 0), by Newton's method in double precision.
+    their squared distance from `first_S`, by Newton's method in double precision.
 
     A whole step overshoots where weights are sure and wrong, and may then swing between two places
     for ever; a step that does not lower the loss is halved until it does.
     """
 
-    first = torch.zeros_like(penalty_S) if first_S is None else first_S
-
     def loss(weights: Tensor) -> float:
         scores = rows_BS @ weights
         missed = F.softplus(scores).sum() - wanted_B @ scores
-        return float(missed + (penalty_S * (weights - first) ** 2).sum() / 2)
+        return float(missed + (penalty_S * (weights - first_S) ** 2).sum() / 2)
 
-    weights, now = first.clone(), loss(first)
+    weights, now = first_S.clone(), loss(first_S)
     for _ in range(100):
         chance = torch.sigmoid(rows_BS @ weights)
-        slope = rows_BS.T @ (chance - wanted_B) + penalty_S * (weights - first)
+        slope = rows_BS.T @ (chance - wanted_B) + penalty_S * (weights - first_S)
         curve = (rows_BS * (chance * (1 - chance))[:, None]).T @ rows_BS + penalty_S.diag()
         step = torch.linalg.solve(curve, slope)
         for _ in range(50):

@@ -147,10 +147,8 @@ class LLMPlanner:
         except (EngineError, ConfigError) as error:
             if not made:
                 raise
-            once_more = " again" if made[0].reply else ""
-            raise NoPlanError(
-                f"{_UNASKED}{once_more}: {error}", with_calls(before).calls
-            ) from error
+            message = f"{_UNASKED}{' again' if made[0].reply else ''}: {error}"
+            raise NoPlanError(message, with_calls(before).calls) from error
         except DataError as error:
             reason = _cut(str(error), SHOWN_RESULT)
             message = f"the model that plans wrote no plan that can run: {reason}"

@@ -92,10 +92,7 @@ def load_planner(path: str | Path) -> PlannerModel:
     place = Path(path)
     if place.is_dir():
         inside = (place / PHASE1, place / "checkpoints" / PHASE1, place / BEST)
-        found = next((candidate for candidate in inside if candidate.is_file()), None)
-        if found is None:
-            raise ModelError(f"{str(path)!r} has no {PHASE1}; train with: tutelage train planner")
-        place = found
+        place = next((candidate for candidate in inside if candidate.is_file()), inside[0])
     values = read(place)
     if values.get("format") != FORMAT:
         raise ModelError(

@@ -187,7 +187,7 @@ def read_settings(
     for key, value in values.items():
         if key not in known:
             hint = nearest(key, known if "." in key else words)
-            issues.append(ConfigIssue(key, value, "unknown key", hint[0].upper() + hint[1:] + "."))
+            issues.append(ConfigIssue(key, value, "unknown key", hint[0].upper() + hint[1:]))
     raise_issues(issues, origins)
     try:
         return PlannerTrainingSettings.model_validate(nest(values).get("training", {}))
