@@ -252,7 +252,7 @@ def test_a_run_of_phase_2_names_only_what_it_left(
     assert "20 test workflows, run once by each router" in " ".join(told.split())
     page = (tmp_path / "routing" / "report.html").read_text()
     assert "20 test workflows, run once by each router" in page
-    assert re.search(r"a workflow \(95 % interval -?\d.* to -?\d.*, 20 judged\)", page)
+    assert "a workflow (20 judged), the greedy router" in page  # too few for an interval
     result = json.loads((tmp_path / "routing" / "result.json").read_text())
     assert {row["workflows"] for row in result["phase2"]["evaluation"]["rows"]} == {20}
     for name in ("phase2/checkpoint_best.pth", "report.html"):
