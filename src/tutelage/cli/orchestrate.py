@@ -1,12 +1,13 @@
 """`tutelage orchestrate plan | run | collect | tools`.
 
-`plan` draws the plan of an instruction, with what the pool expects of the workers that would be
-asked first. `run` plans and executes: a run folder holds the plan, the result, and the store, whose
-events `tutelage resume` goes on from after a kill and whose trace `tutelage show` draws; progress
-goes to the error stream, and before a tool with side effects runs the person at the terminal is
-asked. Exit codes: 0 done, 1 the execution failed. `collect` executes many instructions, logs them,
-and makes a training set of logs or shows what a reward makes of them. `tools` lists what can be
-planned with. How `resume` and `show` treat such runs is here as well.
+`plan` prints the plan of an instruction and, on request, the expected cost and latency of its first
+workers. `run` plans and executes. Its run folder holds the plan, the result and the store; after a
+kill, `tutelage resume` continues from the events in the store, and `tutelage show` prints the
+trace. Progress goes to stderr, and the user at the terminal is asked before a tool with side
+effects runs. Exit codes: 0 on success, 1 if the execution failed. `collect` executes many
+instructions and logs them, and can make a training set from logs or compare rewards on them.
+`tools` lists the tools available for planning. The handlers of `resume` and `show` for these runs
+are also in this module.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ if TYPE_CHECKING:
     from tutelage.types import JSON
 
 _SHOWN, _LINES, _REASON = 120, 6, 300
-"""Characters of a call, lines of an output, characters of why a node failed."""
+"""Maximum characters of a call, lines of an output, and characters of a failure reason."""
 
 
 def _plan_text(plan: Plan) -> str:
@@ -102,7 +103,7 @@ _WRITERS: dict[str, Callable[[Plan], str]] = {
 
 
 def orchestrate_app() -> typer.Typer:
-    """Return the group with its verbs."""
+    """Return the command group with its verbs."""
     group = typer.Typer(
         help="Plan an instruction as a graph of subtasks, and run it.",
         no_args_is_help=True,
@@ -119,20 +120,20 @@ def orchestrate_app() -> typer.Typer:
 
 
 class _PlanConfig(PlanningConfig):
-    """What is planned, and how the plan is shown."""
+    """Options of `orchestrate plan`."""
 
     instruction: str
-    """What is to be done, in plain words."""
+    """Instruction in plain words."""
     explain: bool = False
-    """Workers, expected cost and latency of each subtask."""
+    """Show the workers, and the expected cost and latency of each subtask."""
     out: Path | None = None
-    """Write it as .txt, or as .json, which run --plan reads."""
+    """Write the plan as .txt, or as .json for run --plan."""
     min_confidence: Share | None = None
-    """The least confidence that the planner plans at; by default its own."""
+    """Minimum confidence of the planner; default: its own minimum."""
 
 
 def _plan(config: _PlanConfig) -> None:
-    """Draw the plan of an instruction; nothing is executed."""
+    """Print the plan of an instruction without executing it."""
     out = config.out
     if not config.instruction.strip():
         raise ConfigError(f"the instruction is {config.instruction!r}; say what is to be done")
@@ -174,7 +175,7 @@ def _plan(config: _PlanConfig) -> None:
 
 
 def _tools(config: ToolsConfig, as_json: AsJson = False) -> None:
-    """List the tools that can be planned with, and their planner."""
+    """List the tools available for planning, and their planner."""
     loaded = config.load_tools()
     try:
         catalog = config.read_catalog_with(loaded) or builtin_graph().catalog
@@ -199,13 +200,13 @@ def _tools(config: ToolsConfig, as_json: AsJson = False) -> None:
 
 
 class _Warnings(Progress):
-    """Shows what is worth a line; the execution itself has a display of its own."""
+    """Prints warnings only; the execution has its own progress display."""
 
     worked = True
-    """What has a folder is checked, so an error is one of its nodes."""
+    """True: a run with a folder has passed all checks, so an error comes from one of its nodes."""
 
     def note(self, text: str) -> None:
-        """Show it."""
+        """Print a warning."""
         tell(text)
 
 
@@ -216,15 +217,15 @@ def _run(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Plan an instruction and run it, live, within a budget."""
+    """Plan an instruction and execute it within a budget, with live progress."""
     if config.output is not None:
-        check_vacant(Path(config.output))  # planning may cost something
+        check_vacant(Path(config.output))  # check before planning, which may cost money
     _execute(config, None, otlp, as_json)
 
 
 def resume(folder: RunFolder, allow_changes: bool) -> None:
-    """Continue an execution and show its result. Raises `RunError` for one that has ended, or
-    executed many plans."""
+    """Continue an execution and show its result. Raises `RunError` if it has ended, or if the run
+    has many plans."""
     if folder.read_result() is not None:
         raise RunError(
             f"{folder.name!r} has ended; look at it: tutelage show {shown_path(folder.path)}"
@@ -242,8 +243,8 @@ def resume(folder: RunFolder, allow_changes: bool) -> None:
 def _execute(
     config: ExecutionConfig, folder: RunFolder | None, otlp: str | None, as_json: bool
 ) -> None:
-    """Plan and execute, in the folder of a run that goes on or in a new one, and show the result.
-    All that can be refused is refused before a folder is made."""
+    """Plan and execute in a new run folder, or in the folder of a resumed run, and show the result.
+    Invalid options and plans are rejected before a folder is created."""
     tools = config.load_tools()
     permission = Permission(ask_person if sys.stdin.isatty() else None, yes=config.yes)
     pool, catalog = config.make_pool_with(tools, permission), config.read_catalog_with(tools)
@@ -256,7 +257,7 @@ def _execute(
         if config.plan is not None:
             plan = _read_plan(config, config.plan)
             if tools and not begun:
-                check_arguments(plan, tools)  # a model corrects its own plans
+                check_arguments(plan, tools)  # not for plans of a model, which corrects them
             chosen = ChosenPlan(plan, str(config.plan), llm)
         else:
             chosen = choose_plan(config, config.instruction or "", catalog, tools, llm)
@@ -277,7 +278,7 @@ def _execute(
             system.execution_logger.run_id = run.id
         say(messages(), ("workers: ", "dim"), describe_pool(pool))
         say(messages(), ("plan: ", "dim"), chosen.source)
-        # What tools print is none of the result, which may be asked for as JSON.
+        # Keep the output of tools out of the result, which may be JSON.
         with redirect_stdout(sys.stderr):
             execution = system.execute(
                 plan.instruction,
@@ -299,7 +300,7 @@ def _execute(
         }
 
     kind, warnings = ExecutionRun(config, work, plan, otlp=otlp), _Warnings()
-    # Tools may change the working directory.
+    # Absolute, because tools may change the working directory.
     folder = folder or RunFolder(create(place_of(config.output, RECIPE)).path.absolute())
     with ExitStack() as stack:
         stack.enter_context(watched(folder, warnings, "What ended, and what was spent, is kept."))
@@ -315,8 +316,8 @@ def _execute(
 
 
 def _read_plan(config: ExecutionConfig, path: Path) -> Plan:
-    """Return the plan of a file; an instruction of the command line takes the place of its own.
-    Raises `DataError` with the file's name."""
+    """Return the plan of a file; an instruction on the command line replaces the one in the file.
+    Raises `DataError` with the file name if the plan is invalid."""
     if config.checkpoint is not None:
         raise ConfigError("--plan and --checkpoint both give the plan; leave one out")
     row: Any = read_json(path)
@@ -332,10 +333,10 @@ def _read_plan(config: ExecutionConfig, path: Path) -> Plan:
 
 
 def ask_person(question: str, forms: str) -> str:
-    """Put a question about a call to the person at the terminal, and return the line that is typed.
-    What was typed before cannot have answered it and is dropped."""
+    """Ask the user at the terminal about a call and return the typed line. Input typed before the
+    question is discarded."""
     say(messages(), (f"\n{visible(question)}", "bold yellow"))
-    with suppress(ImportError, OSError, ValueError):  # no terminals of this kind here
+    with suppress(ImportError, OSError, ValueError):  # no termios on this platform
         import termios
 
         with suppress(termios.error):
@@ -345,8 +346,8 @@ def ask_person(question: str, forms: str) -> str:
 
 
 def _progress(plan: Plan) -> Observer:
-    """Return an observer that draws the plan and further ones on the error stream, and has a line
-    for each node that ends."""
+    """Return an observer that prints the plan and further plans to stderr, and a line for each node
+    that ends."""
     console, costs = messages(), dict[int, float]()
     say(console, visible(to_text(plan)))
 
@@ -361,7 +362,7 @@ def _progress(plan: Plan) -> Observer:
             costs[step["node"]] = costs.get(step["node"], 0.0) + step["cost"]
         elif event["event"] == "node":
             ended, node = event["result"], event["result"]["node"]
-            who = one_line(ended["worker"] or ended["reason"], _REASON)  # it may be a tool's words
+            who = one_line(ended["worker"] or ended["reason"], _REASON)  # may be text of a tool
             words = f"[{node}] {plan.nodes[node].tool}: {ended['status']}"
             say(console, visible(words), (f"  {who} {costs.get(node, 0.0):.6f}", "dim"))
 
@@ -369,7 +370,7 @@ def _progress(plan: Plan) -> Observer:
 
 
 def show(console: Console, folder: RunFolder) -> None:
-    """The execution of a plan with its trace, or the totals of many; how to go on when stopped."""
+    """Show the trace of one execution, the totals of many, or how to continue a stopped run."""
     from tutelage.cli.rollout_list import show_one, show_stored
     from tutelage.cli.runs import say_state
 
@@ -423,7 +424,7 @@ def _print_json(
 def _show_result(
     folder: RunFolder, execution: Execution, config: ExecutionConfig, chosen: ChosenPlan
 ) -> None:
-    """The nodes, the sums, what tools and the last workers gave, and where to look next."""
+    """Print the nodes, the totals, the outputs of tools and leaf nodes, and the trace command."""
     console, plan, steps = output(), execution.plan, steps_by_node(execution.steps)
     table = plain_table(
         "#",
@@ -501,20 +502,21 @@ def _show_result(
 
 
 class _CollectConfig(CollectConfig):
-    """What is executed, and what is made of the logs."""
+    """Options of `orchestrate collect`."""
 
     logs: Paths = ()
-    """Execute nothing: logs, or folders of them, for --prepare and --audit; may be repeated."""
+    """Read these logs, or folders of logs, for --prepare and --audit without executing anything;
+    may be repeated."""
     prepare: Path | None = None
-    """Write a training set of what succeeded in the logs to this file."""
+    """Write a training set of the successful executions in the logs to this file."""
     audit: bool = False
-    """Show what each reward makes of the executions in the logs."""
+    """Compare the rewards on the executions in the logs."""
     preset: Preset | None = None
-    """Audit only this reward, and exit with 1 when it rewards the wrong thing."""
+    """Audit only this reward, and exit with 1 if it rewards the wrong behaviour."""
 
 
 def _collect(config: _CollectConfig, as_json: AsJson = False) -> None:
-    """Execute many instructions, log them, make data of the logs."""
+    """Execute many instructions and log them, prepare training data, audit rewards."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     audit = config.audit or config.preset is not None

@@ -1,8 +1,7 @@
-"""`tutelage train planner`: plans from instructions (phase 1), workers by their outcomes (phase 2).
+"""`tutelage train planner`: plans from instructions (phase 1), routing from outcomes (phase 2).
 
-It has options of its own, so it is a command of its own: `KeyedCommand` delegates when the recipe
-is `planner`. The run itself is `orchestration/job.py`, what `--dry-run` shows is made by
-`orchestration/setup.py`; the keys are those of the document.
+The command has its own options, so `KeyedCommand` delegates to it if the recipe is `planner`. The
+run is in `orchestration/job.py`, the preview of `--dry-run` in `orchestration/setup.py`.
 """
 
 from __future__ import annotations
@@ -36,20 +35,20 @@ EXAMPLE = '"Summarise the article, translate the summary to French and read it a
 
 
 class _Flags(Section):
-    """Keys that have a flag of their own, and where the others and the run are."""
+    """Keys that have their own flag, and the flags for the config file and for `--dry-run`."""
 
     epochs: str | None = None
-    """Phase 1: maximum passes over the data."""
+    """Phase 1: maximum number of epochs."""
     batch_size: str | None = None
-    """Phase 1: workflows in one step."""
+    """Phase 1: workflows per batch."""
     episodes: str | None = None
-    """Phase 2: episodes to learn from."""
+    """Phase 2: number of training episodes."""
     logger: str | None = None
-    """Where metrics go: console, jsonl, tensorboard, wandb, mlflow."""
+    """Loggers of the metrics: console, jsonl, tensorboard, wandb, mlflow."""
     config: Path | None = None
-    """Keys from a YAML file."""
+    """YAML file with keys."""
     dry_run: bool = False
-    """Show the settings that differ from their defaults, and the data; train nothing."""
+    """Show the changed settings and the data without training."""
     all: bool = False
     """With --dry-run: show all settings."""
 
@@ -60,7 +59,7 @@ _KEYS = {
     "episodes": "training.phase2_rl.num_episodes",
     "logger": "training.logger",
 }
-"""The key of each of those flags."""
+"""Key of each flag."""
 
 
 def train_planner(
@@ -71,9 +70,9 @@ def train_planner(
         typer.Argument(metavar="KEY=VALUE", help="Any key, such as lambda_dag=0.1."),
     ] = None,
 ) -> None:
-    """Train a planner: an instruction becomes a graph of subtasks, each with a worker.
+    """Train a planner: it turns an instruction into a graph of subtasks, each with a worker.
 
-    `tutelage train planner` needs no data, no key and no GPU.
+    `tutelage train planner` needs no data, no API key and no GPU.
     """
     from tutelage.cli.console import waiting
 
@@ -102,7 +101,7 @@ def train_planner(
 
 
 def _show_dry_run(request: PlannerConfig, origins: Mapping[str, str], all_keys: bool) -> None:
-    """Print what a run would do. `origins` says of each key that was set who set it."""
+    """Print the settings and data of a run. `origins` maps each changed key to its source."""
     from tutelage.cli.console import facts, output, prose, say, visible, waiting
     from tutelage.orchestration.plan.dag import to_text
 
@@ -135,7 +134,7 @@ def _show_dry_run(request: PlannerConfig, origins: Mapping[str, str], all_keys: 
 
 
 def resume(folder: RunFolder, allow_changes: bool) -> None:
-    """Continue a planner's run and show its result."""
+    """Continue a planner run and show its result."""
     from tutelage.orchestration.job import PlannerTraining
     from tutelage.runs import lifecycle
 
@@ -152,7 +151,7 @@ def _run(folder: RunFolder, work: Callable[[Progress], JSON]) -> None:
 
 
 def _show_planner_outcome(folder: RunFolder, result: Mapping[str, Any]) -> None:
-    """The tables, where things lie, and what to try next."""
+    """Print the result tables, the paths of the files, and the next commands."""
     from tutelage.cli.console import facts, output, say, show_table, shown_path
     from tutelage.orchestration.evaluation.tables import planning_tables, routing_tables
     from tutelage.runs.estimate import duration
@@ -177,14 +176,14 @@ def _show_planner_outcome(folder: RunFolder, result: Mapping[str, Any]) -> None:
     facts(console, pairs)
     say(console, ("\nNext", "bold"))
     asked, path = stored_settings(folder, PlannerConfig), shown_path(folder.path)
-    # Of a run over a user's own tools nobody knows an instruction that suits them.
+    # The example instruction fits the built-in tools only.
     own = (asked.train, asked.catalog, asked.checkpoint, asked.tasks)
     example = EXAMPLE if all(file is None for file in own) else '"..."'
     if planner.is_file():
         say(console, f"  tutelage orchestrate plan {example} --checkpoint {path} --explain")
     if "phase2" in result:
         router = shown_path(folder.path / result["phase2"]["checkpoint"])
-        # Real servers are those of the user's own file, others of the one that the run made.
+        # Real servers are in the user's own file, simulated workers in the file of the run.
         options = f"--router {router} "
         if asked.workers is not None and asked.pool == "openai":
             options += f"--pool openai --workers {asked.workers}"
@@ -194,7 +193,7 @@ def _show_planner_outcome(folder: RunFolder, result: Mapping[str, Any]) -> None:
 
 
 def show(console: Console, folder: RunFolder) -> None:
-    """A planner's run: its outcome where it has one, else how far it is."""
+    """Show the result of a planner run, or its progress if it has no result yet."""
     from tutelage.cli.console import facts, number, say
     from tutelage.cli.rollout_list import show_stored
     from tutelage.cli.runs import say_state

@@ -1,9 +1,9 @@
-"""Orchestration: an instruction becomes a DAG of subtasks, and an execution becomes a reward.
+"""Orchestration: plans an instruction as a DAG of subtasks, executes it and computes a reward.
 
-Read `plan/dag.py` for the words and `plan/catalog.py` for the tools; `execution/workers.py`,
-`routing/contract.py` and `execution/executor.py` for how a plan is run, `evaluation/rewards.py` for
-what that earns, `execution/system.py` for all of it together. What needs torch is loaded when it is
-asked for.
+`plan/dag.py` defines plans and `plan/catalog.py` tools. `execution/workers.py`,
+`routing/contract.py` and `execution/executor.py` execute plans, `evaluation/rewards.py` computes
+rewards, and `execution/system.py` combines all parts. Modules that need torch are imported on first
+access.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LAZY = {
     "read_workers": "execution.worker_files",
     "train_phase2": "routing.phase2",
 }
-"""Public names by the module that has them."""
+"""Module of each public name that is imported on first access."""
 
 __all__ = [
     "ExecutionLogger",

@@ -1,15 +1,15 @@
-"""Training of a planner as a kind of run: phase 1 learns to plan, phase 2 to choose workers.
+"""Training of a planner as a run: phase 1 trains the planner, phase 2 the router of workers.
 
     config.json                  the request
-    metrics.jsonl                a line an epoch (phase1) and an update (phase2)
-    checkpoints/phase1_best.pth  the planner; checkpoint_best.pth is the same file's content
-    checkpoints/phase1_last.pth  where training stands, until it ends
+    metrics.jsonl                a line per epoch (phase1) and per update (phase2)
+    checkpoints/phase1_best.pth  the planner; checkpoint_best.pth has the same content
+    checkpoints/phase1_last.pth  training state of phase 1, until it ends
     phase2/                      the router; episodes.db and outcomes.json of real workers
     store.db                     the run with its metrics, and the plans of the test set as rollouts
-    result.json, report.html     the outcome
+    result.json, report.html     the results
 
-A checkpoint is written after each epoch, so a run killed at any moment goes on bit for bit.
-`setup.py` reads the data, `evaluation/metrics.py` measures; `runs/lifecycle.py` runs it.
+A checkpoint is written after each epoch, so a killed run resumes with bit-identical results.
+`setup.py` reads the data, `evaluation/metrics.py` evaluates, `runs/lifecycle.py` runs it.
 """
 
 from __future__ import annotations
@@ -56,46 +56,46 @@ from tutelage.types import JSON, Message, Reward, Rollout, Task
 
 PHASE1, PHASE2 = "phase1", "phase2"
 EPISODES = "episodes.json"
-"""How many episodes were played with real workers, and what they cost."""
+"""File with the number and the cost of the episodes with real workers."""
 LAST = "phase1_last.pth"
 PLANNED = "phase1/planner"
-"""Label of the rollouts that are plans of test workflows."""
+"""Label of the rollouts with plans of test workflows."""
 
 
 @register
 @dataclass
 class PlannerTraining(RunKind):
-    """A planner's training: both of its phases, or one; each goes on from its last epoch."""
+    """Training run of a planner: one or both phases, each resumed from its last checkpoint."""
 
     name: ClassVar[str] = RECIPE
     model: ClassVar[type[RunSettings]] = PlannerConfig
 
     request: PlannerConfig
     settings: PlannerTrainingSettings = field(init=False)
-    """The keys with their defaults, once it is prepared."""
+    """Settings with defaults; set by `prepare`."""
     sets: PlannerDatasets | None = None
-    """The workflows of phase 1; None without it."""
+    """Workflows of phase 1; None if the run has no phase 1."""
     tables: tuple[OutcomeTable | None, OutcomeTable | None] = (None, None)
-    """The files of outcomes of phase 2: those to learn from, and those that are held out."""
+    """Outcomes of phase 2: for training, and held out."""
     last: Mapping[str, Any] | None = None
-    """Where phase 1 stands, in the middle of it."""
+    """Training state of phase 1; None if it has not started or is complete."""
     _found: JSON = field(default_factory=dict[str, Any])
     _began: float = field(default_factory=time.monotonic)
 
     @classmethod
     def read(cls, folder: RunFolder, progress: Progress) -> Self:
-        """The request of the folder."""
+        """Read the request from the folder."""
         return cls(stored_settings(folder, PlannerConfig))
 
     @classmethod
     def report(cls, folder: RunFolder) -> None:
-        """The page of both phases."""
+        """Write the report of both phases."""
         write_report(folder)
 
     @classmethod
     def figures(cls, files: RunFiles) -> Figures:
-        """A planner is scored on plans and its routing on simulated workflows, which stand in
-        tables of their own."""
+        """Return the labels for figures. Plans and simulated workflows are scored in separate
+        tables."""
         planned = files.settings.get("phase") != "2"
         return Figures(
             labels={"greedy": Labels("", PLANNED, PHASE1)} if planned else {},
@@ -110,7 +110,7 @@ class PlannerTraining(RunKind):
         )
 
     def prepare(self, folder: RunFolder, progress: Progress) -> None:
-        """The data; and where a run that was stopped stands, by its checkpoints."""
+        """Read the data, and the training state of a stopped run from its checkpoints."""
         request = self.request
         self.settings = settings = request.checked()
         check_loggers(settings.logger)
@@ -129,7 +129,7 @@ class PlannerTraining(RunKind):
 
     @property
     def head(self) -> RunHeader:
-        """What store, loggers and collector know of the run."""
+        """Header of the run for store, loggers and collector."""
         training = self.request.settings()
         return RunHeader(
             recipe=RECIPE,
@@ -140,7 +140,7 @@ class PlannerTraining(RunKind):
         )
 
     def open(self, run: Run) -> None:
-        """Say what begins: data, the rate of phase 1, and what phase 2 rewards."""
+        """Print the start message: data, learning rate of phase 1, and reward of phase 2."""
         rate = f"{self.settings.phase1_supervised.learning_rate:g}"
         facts = {} if self.sets is None else {**self.sets.facts, "learning rate": rate}
         if self.request.phase != "1":
@@ -152,12 +152,12 @@ class PlannerTraining(RunKind):
         run.progress.start("Planner", {**facts, "run": str(run.folder.path)})
 
     def phases(self) -> Sequence[Phase]:
-        """Those that were asked for; each finds by its files what is left of it."""
+        """Return the requested phases. Each phase finds the remaining work from its files."""
         asked: list[Phase] = [(PHASE1, self._phase1)] if self.sets is not None else []
         return asked if self.request.phase == "1" else [*asked, (PHASE2, self._phase2)]
 
     def result(self, status: str) -> JSON | None:
-        """The result of each phase; a run that was stopped has its checkpoints instead."""
+        """Return the results of the phases, or None for a stopped run, which has checkpoints."""
         if status != FINISHED:
             return None
         asked = {"recipe": RECIPE, "phase": self.request.phase, "seed": self.request.seed}
@@ -261,7 +261,8 @@ class PlannerTraining(RunKind):
         }
 
     def _episodes(self, run: Run) -> tuple[Path, Path] | None:
-        """The table that real workers' episodes give, collected now or before; None without."""
+        """Return the outcome and model files of the episodes with real workers, after collecting
+        them if needed. Return None if the request has no workers."""
         request, place = self.request, run.folder.path / PHASE2
         if request.workers is None:
             return None
@@ -292,8 +293,8 @@ class PlannerTraining(RunKind):
 def _stored_plans(
     run_id: str, seed: int, epoch: int, plans: Sequence[Plan], sets: PlannerDatasets
 ) -> list[Rollout]:
-    """Return the plans of the test set as rollouts: a test workflow is a task, the reward what
-    validation goes by."""
+    """Return the plans of the test set as rollouts. Each test workflow is a task, and its reward is
+    the validation score."""
     scores, rollouts = PlanScores.of(plans, sets.test), list[Rollout]()
     for i, (plan, wanted) in enumerate(zip(plans, sets.test, strict=True)):
         parts = {name: float(getattr(scores, name)[i]) for name in SCORES}
@@ -319,14 +320,14 @@ def _stored_plans(
 
 
 def _lines_of_phase1(folder: RunFolder) -> int:
-    """Lines of metrics of a phase 1 that is over."""
+    """Return the number of metrics lines of phase 1 if it is complete, otherwise 0."""
     if not (folder.path / "phase1.json").is_file():
         return 0
     return sum(line.get("phase") == PHASE1 for line in folder.read_metrics())
 
 
 def _lines_done(folder: RunFolder, state: Mapping[str, Any] | None) -> int:
-    """Lines of metrics that checkpoints know of; what came after is done, and written, again."""
+    """Return the number of metrics lines before the last checkpoint. Later lines are rewritten."""
     if state is not None:
         return int(state["tick"])
     path = folder.path / PHASE2 / LAST2

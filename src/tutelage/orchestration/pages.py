@@ -1,9 +1,8 @@
-"""`report.html` of a planner's run: tables against baselines, and plans.
+"""`report.html` of a planner run: tables with baselines, and plans.
 
-A pure function of the run folder that stands alone: no script, no network, no other file. It shares
-the look and the escaping of other runs' reports. What the folder lacks is left out; the plans are
-the rollouts of the store.
-`evaluation/tables.py` words the numbers.
+The page depends only on the run folder and is self-contained: no scripts, no network access, no
+other files. It has the same style and escaping as other reports. Missing results are omitted. The
+plans are the rollouts in the store. `evaluation/tables.py` formats the numbers.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _EXAMPLES = 6
 
 
 def write_report(folder: RunFolder) -> None:
-    """Write the page. Raises `MissingExtraError` without the `train` extra."""
+    """Write the report. Raises `MissingExtraError` without the `train` extra."""
     result = folder.read_result() or {}
     phase1: Mapping[str, Any] = result.get("phase1", {})
     test, evaluation = phase1.get("test"), result.get("phase2", {}).get("evaluation")

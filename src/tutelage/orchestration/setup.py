@@ -1,7 +1,7 @@
-"""The data that a planner's run works on, and what it would do, without training (`--dry-run`).
+"""Data of a planner run, and a preview of the run without training (`--dry-run`).
 
-Without a training file the workflows are synthetic, over the built-in tool graph; without a test
-file a tenth of the training file is held back for the test. `job.py` runs it.
+Without a training file, the workflows are synthetic, over the built-in tool graph. Without a test
+file, a tenth of the training file is held back for the test. `job.py` executes the run.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from tutelage.seeds import SeedTree
 from tutelage.tasks.overlap import also_trained, content_of, count_overlap
 
 EXPERTS, AUGMENTED, TESTED = 300, 1000, 300
-"""Workflows of the embedded set: as many as the document's configuration names, and a test."""
+"""Default numbers of synthetic workflows: training, augmentation and test."""
 TEST_SHARE = 0.1
 FEWEST_TO_SPLIT = 50
 
 
 @dataclass(frozen=True, slots=True)
 class PlannerDatasets:
-    """What phase 1 works on."""
+    """Data of phase 1."""
 
     train: list[Workflow]
     held_out: list[Workflow]
     test: list[Workflow]
     catalog: Catalog
     facts: Mapping[str, str]
-    """What a user is told about them."""
+    """Description of the data for the user, by name."""
     leaks: tuple[str, ...] = ()
-    """Test workflows whose instruction is one of training, by their names or rows."""
+    """Test workflows whose instruction also occurs in training, by name or row."""
 
 
 def read_sets(request: PlannerConfig, settings: Phase1Settings) -> PlannerDatasets:
-    """Return the workflows of a run. Raises `DataError` for files that cannot be learned from."""
+    """Return the workflows of a run. Raises `DataError` if the files are invalid or too small."""
     seeds = SeedTree(request.seed).child("planner", "data")
     augmented: list[Workflow] = []
     if request.train is None:
@@ -96,7 +96,7 @@ def read_sets(request: PlannerConfig, settings: Phase1Settings) -> PlannerDatase
 def _files(
     request: PlannerConfig, settings: Phase1Settings, seeds: SeedTree
 ) -> tuple[Catalog, list[Workflow], list[Workflow], dict[str, str]]:
-    """Return catalog, workflows, test workflows and facts of the files of a request."""
+    """Return the catalog, workflows, test workflows and description from the files of a request."""
     assert request.train is not None
     beside = Path(request.train).with_name(f"{Path(request.train).stem}.catalog.json")
     named = request.catalog or (str(beside) if beside.is_file() else None)
@@ -128,7 +128,7 @@ def _files(
 
 
 def read_episodes(request: PlannerConfig) -> tuple[list[Workflow], Catalog | None]:
-    """Return the workflows that phase 2 executes with real workers, and their catalog."""
+    """Return the workflows for the episodes of phase 2, and their catalog (None for a file)."""
     if request.tasks is not None:
         return read_workflows(request.tasks)[: request.num_tasks], None
     graph, seeds = builtin_graph(), SeedTree(request.seed).child("phase2", "tasks")
@@ -136,19 +136,19 @@ def read_episodes(request: PlannerConfig) -> tuple[list[Workflow], Catalog | Non
 
 
 def instruction_mark(workflow: Workflow) -> str:
-    """Return a text that workflows share whose instructions have the same words."""
+    """Return a key that is the same for workflows whose instructions have the same words."""
     return content_of(workflow.instruction)
 
 
-# ------------------------------------------------------------------ a run that is not done
+# ------------------------------------------------------------------ preview
 
 
 def preview(
     request: PlannerConfig,
 ) -> tuple[Mapping[str, Any], Mapping[str, str], Workflow | None]:
-    """Return what a run would work on: the keys of its phases, in full, with their values; the
-    data; and the first test workflow, or the first held-out one, None without phase 1. Raises what
-    the run would raise before it trains."""
+    """Return the data of a run without training: the configuration keys of its phases with values,
+    a description of the data, and the first test workflow (or the first held-out workflow, or None
+    without phase 1). Raises the same errors as the run before training."""
     settings = request.checked()
     check_loggers(settings.logger)
     keys = dict(flatten({"training": settings.model_dump()}))

@@ -1,1 +1,1 @@
-"""Data: workflows and outcomes, read from files, collected, prepared or synthetic."""
+"""Data of orchestration: workflows and outcomes, read from files, collected or generated."""

@@ -1,9 +1,9 @@
-"""Collecting: many instructions are executed and logged, so that training data can be made of them.
+"""Execution of many instructions and logging of the results as a source of training data.
 
-Labels must come from what worked: where the plan that an instruction asks for is known, a plan that
-does something else has failed, however well its workers did. Lines are written in the order of the
-instructions, whatever ends first. `run_collection` does that as a run of its own; `prepare.py`
-makes training sets.
+Labels must come from correct executions: if the gold plan of an instruction is known, an execution
+of a different plan counts as failed, even if all of its workers succeed. Log lines are in the order
+of the instructions, not of completion. `run_collection` wraps `collect` in a run; `prepare.py`
+turns logs into training sets.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from tutelage.types import JSON
 
 RECIPE = "collect"
 _LOST: Sequence[ErrorKind] = ("network", "unauthorized", "unavailable", "rate_limited")
-"""Errors after which nobody knows what the worker's answer would have been."""
+"""Errors that hide whether the worker would have answered correctly."""
 CHUNK = 64
-"""Concurrent executions."""
+"""Maximum number of concurrent executions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """Totals of a collection. Costs in USD, latency in seconds; means are over executions."""
+    """Totals of a collection. Cost in USD, mean latency over executions in seconds."""
 
     instructions: int
     executions: int
@@ -56,19 +56,19 @@ class Collection:
     cost: float
     mean_latency: float
     judged: int
-    """Instructions of which it is known whether they were done."""
+    """Number of instructions with a known result (success or failure)."""
     lost: Mapping[str, int]
-    """The others, by what their workers' servers answered."""
+    """Number of instructions without a known result, by error kind of the worker's server."""
     failed: Mapping[str, int]
-    """Those that failed by other causes than their answers."""
+    """Number of failures that were not caused by a wrong answer, by cause."""
     reason: str
-    """The message of the first error that lost one."""
+    """Message of the first server error that left an instruction without a result."""
     success_rate: float | None
-    """Share of the judged instructions that were done; None where too many were lost."""
+    """Share of the judged instructions that succeeded; None if too many have no result."""
     interval: tuple[float, float] | None
-    """95 % interval of that share."""
+    """95 % confidence interval of `success_rate`."""
     refused: int = 0
-    """Instructions whose plan could not be begun."""
+    """Number of instructions whose plan could not be started."""
 
 
 async def collect(
@@ -79,13 +79,13 @@ async def collect(
     budget: float | None = None,
     on_done: Callable[[Execution | TutelageError], None] | None = None,
 ) -> Collection:
-    """Execute plans, log each execution, and add up.
+    """Execute plans, log each execution and return the totals.
 
-    Beside each plan stands the one that its instruction asks for, None where nobody knows it;
-    `budget` is in USD for one execution; `on_done` is called with each execution, or with why its
-    plan could not be begun. Raises `ConfigError` for no assignments, and when not one plan could
-    be begun (`DataError` where the first has wrong arguments), `EngineError` where no worker is
-    there: that is no failure to learn of.
+    `assignments` are pairs of a plan and the gold plan of its instruction (None if unknown).
+    `budget` is in USD per execution. `on_done` is called with each execution, or with the error if
+    its plan could not be started. Raises `ConfigError` if there are no assignments or no plan could
+    be started (`DataError` if the first plan has invalid arguments), and `EngineError` if no
+    worker's server answered in a whole chunk, because such failures are not useful training data.
     """
 
     async def execute(number: int, plan: Plan, wanted: Plan | None) -> Execution | TutelageError:
@@ -151,8 +151,7 @@ async def collect(
 
 
 def _unserved(execution: Execution) -> WorkerError | None:
-    """Return the error of a subtask that failed because no server gave an answer; None where none
-    did."""
+    """Return the error of the first subtask that failed because no server answered, else None."""
     for node in execution.nodes:
         if node.status == "failed" and node.reason != "budget":
             answers = [step.answer for step in execution.steps if step.node == node.node]
@@ -164,7 +163,7 @@ def _unserved(execution: Execution) -> WorkerError | None:
 
 
 def _outcome(task: str, done: Execution | TutelageError) -> RolloutOutcome:
-    """Return the outcome of an instruction. Each is a task of its own."""
+    """Return the outcome of an instruction. Each instruction counts as a separate task."""
     if isinstance(done, TutelageError):
         return RolloutOutcome(task, 0.0, False, "refused")
     if done.success:
@@ -181,7 +180,7 @@ def _outcome(task: str, done: Execution | TutelageError) -> RolloutOutcome:
 
 
 def shape(plan: Plan) -> Counter[int]:
-    """Return a plan up to the numbering of its nodes: hashes of each tool with what lies before."""
+    """Return hashes of each tool with its ancestors, independent of the numbering of the nodes."""
     hashes: dict[int, int] = {}
     for level in levels(plan):
         for node in level:
@@ -190,28 +189,28 @@ def shape(plan: Plan) -> Counter[int]:
     return Counter(hashes.values())
 
 
-# ------------------------------------------------------------------ as a run
+# ------------------------------------------------------------------ run
 
 
 class CollectConfig(WorkConfig, RunSettings):
-    """What is executed, by which workers, and how often it is tried."""
+    """Settings of a collection: instructions, workers and number of tries."""
 
     num_executions: Count = 200
-    """Instructions to execute."""
+    """Number of instructions to execute."""
     output_dir: Path = Path("execution_logs")
-    """Folder of the log."""
+    """Folder of the execution log."""
     tasks: Path | None = None
-    """Workflows to execute, instead of synthetic ones."""
+    """File of workflows to execute instead of synthetic workflows."""
     router: str = "accurate"
-    """Who chooses workers: cheapest, accurate, cascade:NAME,NAME,... or
-    the file of a router that phase 2 trained."""
+    """Router that chooses the workers: cheapest, accurate, cascade:NAME,NAME,... or
+    the path of a router checkpoint from phase 2."""
     max_nodes: Count = 6
     """Maximum number of nodes of a synthetic workflow."""
 
 
 @dataclass(frozen=True, slots=True)
 class CollectionRun:
-    """A collection with its log and the folder of its run."""
+    """Result of `run_collection`: the totals, the log file and the run folder."""
 
     collection: Collection
     log: Path
@@ -224,11 +223,11 @@ def run_collection(
     note: Callable[[str], None],
     on_done: Callable[[Execution | TutelageError], None] | None = None,
 ) -> CollectionRun:
-    """Collect as a run. `note` is called with who works, whose plans are executed and what is
-    unusual, before anything runs; `on_done` with each instruction. Mock workers are executed on a
-    clock that jumps.
+    """Collect executions in a run folder. Before the start, `note` is called with a description of
+    the workers, the source of the plans and any warnings; `on_done` is called after each
+    instruction. Mock workers run on a virtual clock.
 
-    Raises what `collect` raises, and `KeyboardInterrupt` with where what had ended is kept.
+    Raises the errors of `collect`, and `KeyboardInterrupt` with a note that names the log file.
     """
     pool, catalog = config.make_pool(), config.read_catalog()
     count = config.num_executions

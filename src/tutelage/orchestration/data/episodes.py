@@ -1,11 +1,10 @@
-"""Episodes with real workers: workflows are executed, and what each worker did becomes a table.
+"""Episodes with real workers: workflows are executed and the results form an outcome table.
 
-An episode is one workflow with one worker asked first at each subtask and the others after it, so
-every worker is seen on every subtask, within a budget that all episodes share. One file has their
-events: after a kill the episodes are walked through again, what was acknowledged is taken from
-there, and only the rest is asked. The table has the form that `outcomes.py` reads, so phase 2
-learns from it as from any other, and `--outcomes` can take it again. `collect.py` logs executions
-for phase 1.
+An episode executes one workflow with one worker first at each subtask and the other workers as
+fallbacks, so every worker is tried on every subtask. All episodes share one budget. Their events
+are stored in one file: after a crash the episodes are replayed, recorded answers are reused, and
+only the missing calls are made. The table has the format that `outcomes.py` reads, so phase 2 can
+train on it, also through `--outcomes`. `collect.py` logs executions for phase 1.
 """
 
 from __future__ import annotations
@@ -33,18 +32,18 @@ from tutelage.store import open_store
 
 OUTCOMES, MODELS, EVENTS = "outcomes.json", "models.json", "episodes.db"
 AT_ONCE = 8
-"""Concurrent episodes."""
+"""Maximum number of concurrent episodes."""
 _UNKNOWN = ("network", "unauthorized", "unavailable", "rate_limited", "timeout", "cancelled")
-"""Errors after which nobody knows what the worker's answer would have been."""
+"""Errors that hide whether the worker would have answered correctly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Episodes:
-    """What the collection of a table took; `OUTCOMES` and `MODELS` lie in its folder."""
+    """Totals of a collection of episodes. `OUTCOMES` and `MODELS` are written to its folder."""
 
     played: int
     planned: int
-    """Fewer are played where the budget ends first."""
+    """Number of episodes planned; `played` is smaller if the budget runs out."""
     cost: float
 
 
@@ -59,10 +58,10 @@ def collect_episodes(
     catalog: Catalog | None = None,
     done: Callable[[int, float], None] = lambda number, spent: None,
 ) -> Episodes:
-    """Play the episodes and write their table to `folder`; call again to resume.
+    """Run the episodes and write their table to `folder`. Call again to resume.
 
-    `done` is called with the number of episodes that have ended and USD spent. Raises `ConfigError`
-    when the budget does not buy the first step, or when no outcome is known in the end.
+    `done` is called with the number of finished episodes and the USD spent. Raises `ConfigError` if
+    the budget does not cover the first step, or if no episode has a verified outcome.
     """
     names = [w.name for w in sorted(pool.workers, key=lambda w: w.price_in + w.price_out)]
     systems = {
@@ -101,7 +100,7 @@ def collect_episodes(
 
     with open_store(folder / EVENTS) as record:
         played = run_virtual(play_all(), jumps=pool.mock)
-    # A row a subtask: means over the episodes that asked a worker there and know the verdict.
+    # One row per subtask: means over the episodes in which a worker was called and verified.
     tries: dict[tuple[int, int], dict[str, list[NodeStep]]] = {}
     for k, execution in played:
         for step in execution.steps:

@@ -1,11 +1,11 @@
-"""The nearest known texts of a text: hashed word n-grams, weighted by rarity, compared by cosine.
+"""Nearest-neighbour search over texts: hashed word n-grams with IDF weights, cosine similarity.
 
-Words and pairs of words are hashed into 2^16 features; a feature weighs log(N / texts that have
-it) + 0.1, and texts are scaled to length 1. All known texts lie in one sparse matrix of torch, so
-the neighbours of a batch are one product; `closest` needs numpy alone. `routing/predictor.py` says
-what neighbours are good for.
+Words and pairs of words are hashed into 2^16 features. The weight of a feature is log(N / number of
+texts that contain it) + 0.1, and text vectors are normalized to length 1. The indexed texts form
+one sparse torch matrix, so a batch of queries is one matrix product; `scores` needs only numpy.
+`routing/predictor.py` uses the neighbours.
 
-Legend: N known texts, B texts to compare, K neighbours, F features.
+Legend: N indexed texts, B texts to compare, K neighbours, F features.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 FEATURES = 1 << 16
 UNSEEN = math.e**8
-"""A feature that no known text has weighs as if one text of all had it."""
+"""Ratio N / number of texts that is used for features that no indexed text contains."""
 MOST_WORDS = 400
 BATCH = 256
 
@@ -34,7 +34,7 @@ _WORD = re.compile(r"[a-z]+|\d|[^\sa-z\d]")
 
 
 def hashed(text: str) -> NDArray[np.int64]:
-    """The features of a text: words, pairs of words, and the size class of its length."""
+    """Return the sorted feature ids of a text: words, pairs of words, and its length class."""
     words = _WORD.findall(text.lower())[:MOST_WORDS]
     pairs = [f"{a}_{b}" for a, b in pairwise(words)]
     size = f"L{min(9, int(math.log2(len(words) + 1)))}"
@@ -44,18 +44,18 @@ def hashed(text: str) -> NDArray[np.int64]:
 
 
 class NearestTexts:
-    """The known texts, made once; `nearest` finds among them."""
+    """Index of texts that `nearest` and `scores` search."""
 
     def __init__(self, features: Sequence[NDArray[np.int64]]) -> None:
         self.features = list(features)
-        """The hashed features of each known text: all that a checkpoint needs."""
+        """Hashed features of each indexed text; enough to restore the index from a checkpoint."""
         counts_F = np.zeros(FEATURES)
         for row in self.features:
             counts_F[row] += 1
         count = max(1, len(self.features))
         with np.errstate(divide="ignore"):
             self._rarity_F = np.log(np.where(counts_F > 0, count / counts_F, UNSEEN)) + 0.1
-        # Only features that a known text has can add to a product.
+        # Only features of indexed texts can contribute to a product.
         self._column_F = np.full(FEATURES, -1, dtype=np.int64)
         used = np.flatnonzero(counts_F)
         self._column_F[used] = np.arange(len(used))
@@ -63,7 +63,7 @@ class NearestTexts:
 
     @staticmethod
     def of(texts: Sequence[str]) -> NearestTexts:
-        """The neighbours that texts make."""
+        """Return an index of the texts."""
         return NearestTexts([hashed(text) for text in texts])
 
     def __len__(self) -> int:
@@ -71,7 +71,7 @@ class NearestTexts:
 
     @cached_property
     def _entries(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """The matrix of the known texts: place and column of each entry [2, entries], its value."""
+        """Entries of the sparse matrix: row and column of each entry [2, entries], and values."""
         lengths = [len(row) for row in self.features]
         places = np.repeat(np.arange(len(lengths)), lengths)
         columns = self._column_F[np.concatenate(self.features)]
@@ -92,7 +92,7 @@ class NearestTexts:
         )
 
     def scores(self, query: NDArray[np.int64]) -> NDArray[np.float64]:
-        """How near each known text is, without torch."""
+        """Return the cosine similarity to each indexed text, [N], without torch."""
         (places, columns), values = self._entries
         query_F = np.zeros(self._width)
         seen = self._column_F[query] >= 0
@@ -102,9 +102,9 @@ class NearestTexts:
     def nearest(
         self, queries: Sequence[NDArray[np.int64]], k: int, *, own: NDArray[np.int64] | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Places and cosines of the k nearest known texts, both [B, K], the nearest first.
+        """Return indices and cosines of the k nearest indexed texts, both [B, K], nearest first.
 
-        `own[b]` is the place of text b among the known ones; it is no neighbour of itself.
+        `own[b]` is the index of query b itself, which is excluded from its neighbours.
         """
         import torch
 

@@ -1,11 +1,10 @@
-"""Tables of outcomes: which worker got which query right, at what cost and in what time.
+"""Outcome tables: correctness, cost and latency of each worker on each query.
 
-A table is read from the form that router data sets have (a row per query with `scores` by worker)
-beside a file of prices, or simulated: the simulated workers of an execution, on requests of the
-generator. All that a policy or a predictor learns from comes out of such a table, so training needs
-no call to a model. What a file leaves out is filled by a stated model: cost from prices and tokens,
-seconds from the size of the model. `routing/predictor.py` learns from a table,
-`routing/simulator.py` makes workflows.
+A table is read from a file in the usual format of router data sets (a row per query with `scores`
+by worker) and a file of prices, or simulated with simulated workers on generated requests. Policy
+and predictor are trained on tables only, so training makes no model calls. Missing values of a file
+are estimated: cost from prices and tokens, seconds from the size of the model.
+`routing/predictor.py` is fitted on a table, `routing/simulator.py` builds workflows from it.
 
 Legend: Q queries, W workers.
 """
@@ -47,54 +46,54 @@ from tutelage.seeds import SeedTree
 Floats = NDArray[np.float64]
 
 RIGHT = 0.5
-"""A score of at least this counts as right."""
+"""Minimum score of a correct answer."""
 TOKENS_OUT = 250.0
-"""Tokens of an answer where a table does not say."""
+"""Default number of tokens of an answer if the table does not contain it."""
 SPREAD = 0.25
-"""Standard deviation of the logarithm of stated seconds."""
+"""Standard deviation of the logarithm of estimated seconds."""
 VAL, TEST = 0.15, 0.25
-"""Shares of a table that are held out."""
+"""Shares of a table used for validation and test."""
 _WORDS = ("ids", "instructions", "types")
 _OUTCOMES = ("scores_QW", "costs_QW", "seconds_QW", "tokens_out_QW", "draws_QW")
 
 
 @dataclass(frozen=True, slots=True)
 class OutcomeTable:
-    """The result of each worker on each query."""
+    """Result of each worker on each query."""
 
     ids: tuple[str, ...]
     instructions: tuple[str, ...]
     types: tuple[str, ...]
     workers: tuple[Worker, ...]
     scores_QW: Floats
-    """0 to 1; NaN where the worker was not asked."""
+    """Scores from 0 to 1; NaN if the worker was not called."""
     costs_QW: Floats
-    """USD."""
+    """Cost in USD."""
     seconds_QW: Floats
     tokens_in_Q: Floats
     tokens_out_QW: Floats
-    """NaN where costs were given and tokens were not."""
+    """NaN if the file has the cost but not the tokens."""
     draws_QW: Floats
-    """One uniform number for each outcome, from the seed: what a noisy verifier decides by."""
+    """Uniform random number of each outcome, from the seed; decides a noisy verifier's verdict."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @property
     def right_QW(self) -> NDArray[np.bool_]:
-        """Whether the answer is right; False where the worker was not asked."""
+        """True if the answer is correct; False if the worker was not called."""
         return np.nan_to_num(self.scores_QW, nan=0.0) >= RIGHT
 
     @property
     def known_QW(self) -> NDArray[np.bool_]:
-        """Where the worker was asked."""
+        """True if the worker was called."""
         return ~np.isnan(self.scores_QW)
 
     @property
     def bounds_QW(self) -> Floats:
-        """USD that asking cannot exceed, known before: the prompt's price and the longest answer's.
+        """Upper bound of the cost of a call in USD: price of the prompt and of the longest answer.
 
-        Where costs are not those of tokens and prices, the worker's most expensive row.
+        If the costs of a worker do not follow from tokens and prices, its most expensive row.
         """
         price_in_W, price_out_W = _prices(self.workers)
         prompt_QW = self.tokens_in_Q[:, None] * price_in_W / 1e6
@@ -109,18 +108,18 @@ class OutcomeTable:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The workers' names, in the order of the columns."""
+        """Names of the workers, in the order of the columns."""
         return tuple(worker.name for worker in self.workers)
 
     def take(self, rows: Sequence[int] | NDArray[np.int64]) -> OutcomeTable:
-        """The table of some rows, in that order."""
+        """Return the table with these rows, in the given order."""
         places = np.asarray(rows, dtype=np.int64)
         words = {k: tuple(getattr(self, k)[i] for i in places) for k in _WORDS}
         numbers = {k: getattr(self, k)[places] for k in ("tokens_in_Q", *_OUTCOMES)}
         return replace(self, **words, **numbers)
 
     def only(self, names: Sequence[str]) -> OutcomeTable:
-        """The table of some workers. Raises `DataError` for a name that it does not have."""
+        """Return the table with these workers only. Raises `DataError` for an unknown name."""
         if lost := [name for name in names if name not in self.names]:
             raise DataError(f"the table has no worker {lost[0]!r}; it has {list(self.names)!r}")
         columns = [self.names.index(name) for name in names]
@@ -130,10 +129,10 @@ class OutcomeTable:
     def split(
         self, seeds: SeedTree, *, held_out: bool = True
     ) -> tuple[OutcomeTable, OutcomeTable, OutcomeTable]:
-        """Train, validation and test rows, cut by type, so that each part has each type's share.
+        """Return train, validation and test tables, stratified by type.
 
-        Without `held_out` there are no test rows, and the others keep their proportion. Raises
-        `DataError` when a part would be empty.
+        With `held_out=False` the test table is empty and the ratio of train to validation is kept.
+        Raises `DataError` if a part would be empty.
         """
         shares = (TEST, TEST + VAL) if held_out else (0.0, VAL / (1 - TEST))
         parts: tuple[list[int], list[int], list[int]] = ([], [], [])
@@ -154,7 +153,7 @@ class OutcomeTable:
 
 
 class _Query(FileRecord):
-    """One query of a file: the result of each worker on it."""
+    """Row of an outcome file: one query and the results of the workers on it."""
 
     id: AsText | None = None
     instruction: Annotated[str, Field(min_length=1)]
@@ -165,19 +164,19 @@ class _Query(FileRecord):
 
 
 class _Price(FileRecord):
-    """One model of a file of prices."""
+    """Entry of one model in a file of prices."""
 
     input_price: NonNegative
     output_price: NonNegative
     size: Annotated[str, Field(pattern=r"^\d+(\.\d+)?[bB]$")] = "8B"
-    """Billions of parameters."""
+    """Number of parameters in billions, such as "7B"."""
     latency_seconds: NonNegative | None = None
     seconds_per_token: NonNegative | None = None
     capabilities: tuple[AsText, ...] = ("*",)
 
     def worker(self, name: str) -> Worker:
-        """Return the worker of that name; its latency is stated where the file does not say it."""
-        # About what a served model of that size shows.
+        """Return the worker with this name; estimate its latency if the file does not have it."""
+        # Typical latency of a served model of this size.
         latency = Latency(0.2, SPREAD, 0.004 + 0.0003 * float(self.size[:-1]))
         if self.latency_seconds is not None or self.seconds_per_token is not None:
             latency = Latency(self.latency_seconds or 0.0, SPREAD, self.seconds_per_token or 0.0)
@@ -193,11 +192,11 @@ def read_outcomes(
 ) -> OutcomeTable:
     """Read a table of outcomes and the prices of its workers.
 
-    A row has a text (`instruction`), `scores` (by worker, 0 to 1) and perhaps `id`, `task`, `cost`
-    (USD by worker), `latency` (seconds by worker). Models are an object by name with `input_price`
-    and `output_price` (USD per million tokens) and perhaps `size` (such as "7B"),
-    `latency_seconds`, `seconds_per_token`, `capabilities`. Raises `DataError` with file, row and
-    field.
+    A row has `instruction` (text), `scores` (by worker, 0 to 1) and optionally `id`, `task`, `cost`
+    (USD by worker), `latency` (seconds by worker). The file of models is an object that maps names
+    to `input_price` and `output_price` (USD per million tokens) and optionally `size` (such as
+    "7B"), `latency_seconds`, `seconds_per_token`, `capabilities`. Raises `DataError` with the file,
+    the row and the field.
     """
     rows = [
         read_as(_ROW, row, f"{str(path)!r}, row {index}")
@@ -218,7 +217,7 @@ def read_outcomes(
     priced_QW = (tokens_in_Q[:, None] * price_in_W + TOKENS_OUT * price_out_W) / 1e6
     seconds_QW, draws_QW = np.empty_like(cost_QW), np.empty_like(cost_QW)
     for j, worker in enumerate(workers):
-        # A place of its own for each worker: one that comes later changes nobody else's draws.
+        # Separate seed for each worker, so that adding workers does not change existing draws.
         rng = (seeds or SeedTree(0)).child("outcomes", worker.name).numpy()
         draws_QW[:, j] = rng.random(len(rows))
         median = worker.latency.seconds + worker.latency.per_token * TOKENS_OUT
@@ -240,10 +239,10 @@ def read_outcomes(
 def read_tables(
     outcomes: str | Path, models: str | Path, test: str | Path | None, seeds: SeedTree
 ) -> tuple[OutcomeTable, OutcomeTable | None]:
-    """Return a table to learn from, and held-out outcomes of its workers where a file has some.
+    """Return the training table, and the held-out table of its workers (None if `test` is None).
 
-    Raises `DataError` as `read_outcomes` does, for held-out outcomes that lack a worker, and for a
-    table that is too small to be split.
+    Raises `DataError` as `read_outcomes` does, if a worker is missing in the held-out outcomes, and
+    if the table is too small to be split.
     """
     table, held = read_outcomes(outcomes, models, seeds), None
     if test is not None:
@@ -254,7 +253,7 @@ def read_tables(
 
 
 def with_skills(table: OutcomeTable) -> list[Worker]:
-    """The workers of a table; those that declare no skills get their shares of right answers."""
+    """Return the workers; workers without `skills` get their accuracy in the table, by type."""
     kinds, known_QW = np.array(table.types), table.known_QW
     found: list[Worker] = []
     for j, worker in enumerate(table.workers):
@@ -275,9 +274,9 @@ def _prices(workers: Sequence[Worker]) -> Floats:
 def simulate_outcomes(
     queries: int, seeds: SeedTree, workers: Sequence[Worker] | None = None
 ) -> OutcomeTable:
-    """Outcomes of simulated workers, by default the preset `classic`, on `queries` requests that
-    one built-in tool does: those of a `SimulatedPool`, so a router that learns from them fits what
-    an execution with simulated workers does.
+    """Return outcomes of simulated workers (default: preset `classic`) on `queries` generated
+    requests of one built-in tool each. Answers come from a `SimulatedPool`, as in an execution with
+    simulated workers, so a router trained on the table fits such executions.
     """
     graph = builtin_graph()
     requests = generate(graph, queries, seeds.child("requests"), max_nodes=1)

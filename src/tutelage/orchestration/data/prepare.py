@@ -1,9 +1,9 @@
-"""Execution logs become a training set: what worked, and of several ways the cheapest.
+"""Conversion of execution logs into a training set of the cheapest successful executions.
 
-A label is never what a planner guessed: only executions that succeeded count, and of several that
-did the same instruction the cheapest is kept (then the fastest). Executions whose verifiers were
-found to be wrong (`correct` false), and those in which a subtask failed and a further plan took its
-place, are left out. `workflows.py` reads the lines, `planner/fit.py` learns.
+Labels come only from executions that succeeded. If an instruction was executed several times, the
+cheapest execution is kept (the fastest if costs are equal). Executions with a false positive of a
+verifier (`correct` is false) and executions in which a subtask failed and the workflow was
+replanned are skipped. `workflows.py` reads the lines, `planner/fit.py` trains on the set.
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ _LOST = ("failed", "skipped", "cancelled")
 
 @dataclass(slots=True)
 class PreparedLogs:
-    """The training set and what became of the log."""
+    """Training set, and counts of the executions in the logs."""
 
     workflows: list[Workflow] = field(default_factory=list[Workflow])
     executions: int = 0
     failed: int = 0
-    """Executions that did not succeed, or only by a further plan."""
+    """Number of executions that failed or succeeded only after replanning."""
     repeated: int = 0
-    """Executions of an instruction that another did for less."""
+    """Number of further executions of an instruction; only the cheapest is kept."""
     tools: dict[str, CatalogTool] = field(default_factory=dict[str, CatalogTool])
-    """Descriptions of tools by name, as the last line has them that has one."""
+    """Tools with a description in the logs, by name; the last description is used."""
 
 
 def log_files(paths: Sequence[str | Path]) -> list[Path]:
-    """Return the JSONL files of files and folders, sorted. Raises `DataError` if there is none."""
+    """Return the given files and the JSONL files in the given folders, sorted within each folder.
+    Raises `DataError` for a folder without any."""
     items = [sorted(p.rglob("*.jsonl")) if p.is_dir() else [p] for p in map(Path, paths)]
     if [] in items:
         raise DataError(
@@ -49,9 +50,9 @@ def log_files(paths: Sequence[str | Path]) -> list[Path]:
 
 
 def prepare(paths: Sequence[str | Path], catalog: Catalog | None = None) -> PreparedLogs:
-    """Make a training set of logs.
+    """Return a training set made from logs.
 
-    Raises `DataError` with file and row, and when no execution succeeded.
+    Raises `DataError` with file and row for an invalid row, and if no execution succeeded.
     """
     made = PreparedLogs()
     best: dict[str, tuple[tuple[float, float], Workflow]] = {}
@@ -85,10 +86,10 @@ def prepare(paths: Sequence[str | Path], catalog: Catalog | None = None) -> Prep
 def write_training_set(
     logs: Sequence[str | Path], output: Path, catalog: Path | None = None
 ) -> tuple[PreparedLogs, Path]:
-    """Write a training set of logs to `output`, and the tools that its numbers mean beside it.
-    Returns what became of the logs, and the file of the tools.
+    """Write a training set made from logs to `output`, and its tool catalog next to it. Return the
+    prepared logs and the path of the catalog.
 
-    Raises `DataError` as `prepare` does, and for a file that is there already.
+    Raises `DataError` as `prepare` does, and if an output file already exists.
     """
     known = None if catalog is None else read_catalog(catalog)
     made = prepare(logs, known)

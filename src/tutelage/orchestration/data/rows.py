@@ -1,9 +1,9 @@
-"""Reading JSON, JSONL and YAML alike, with errors that name the file, the line and the field.
+"""Readers of JSON, JSONL and YAML files, with errors that name the file, the line and the field.
 
-A file of workflows, a log or a catalog may be one JSON value or one a line, whatever its name ends
-in: what is inside decides; only `.yaml` and `.yml` are read as YAML. What a row must
-have, a pydantic type says (`FileRecord` for objects of files, or a dataclass); `read_as` reads one
-and words what does not fit, once for all of them. `workflows.py` has the rows of workflows.
+JSON and JSONL are distinguished by the content of a file, not by its suffix; only `.yaml` and
+`.yml` are read as YAML. The schema of a row is a pydantic type (a `FileRecord` or a dataclass);
+`read_as` validates a value against it and formats the error message. `workflows.py` has the rows of
+workflows.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from tutelage.errors import DataError, TutelageError
 from tutelage.tasks.readers import check_characters
 
 loads = partial(json.loads, object_pairs_hook=unique_keys)
-"""`json.loads` that refuses a key that stands twice in one object: a `ValueError` with its name."""
+"""`json.loads` that raises `ValueError` if an object has a duplicate key."""
 
 
 def read_json(path: str | Path, error: type[TutelageError] = DataError) -> Any:
-    """Return the value of a JSON or YAML file, or the list of the values of a JSONL file. Raises
-    `error` with the file and the line."""
+    """Return the value of a JSON or YAML file, or the list of values of a JSONL file. Raises
+    `error` with the file and the line if it is not valid."""
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as misfit:
@@ -46,7 +46,7 @@ def read_json(path: str | Path, error: type[TutelageError] = DataError) -> Any:
     if Path(path).suffix in (".yaml", ".yml"):
         import yaml
 
-        try:  # dates and keys as texts, as JSON has them
+        try:  # convert dates and keys to strings, as in JSON
             value = json.loads(json.dumps(yaml.safe_load(text), default=str))
         except (yaml.YAMLError, ValueError, TypeError, RecursionError) as misfit:
             raise error(f"{str(path)!r} is no YAML: {' '.join(str(misfit).split())}") from misfit
@@ -67,7 +67,7 @@ def read_json(path: str | Path, error: type[TutelageError] = DataError) -> Any:
 
 
 def read_rows(path: str | Path) -> list[Mapping[str, Any]]:
-    """Return the objects of a file. Raises `DataError` when it holds anything else, or none."""
+    """Return the objects of a file. Raises `DataError` if it is empty or has other values."""
     data = read_json(path)
     rows = objects([data] if isinstance(data, Mapping) else data)
     if not rows or (isinstance(data, list) and len(rows) < len(cast("list[Any]", data))):
@@ -85,21 +85,21 @@ def _number(value: Any) -> Any:
 
 
 def objects(value: Any) -> list[Mapping[str, Any]]:
-    """The objects of a list; all else is left out, as what others write may be anything."""
+    """Return the objects in a list, without other values; an empty list if it is not a list."""
     listed = cast("list[Any]", value) if isinstance(value, list) else []
     return [each for each in listed if isinstance(each, Mapping)]
 
 
 AsText = Annotated[str, BeforeValidator(str)]
-"""A text, or what has one: identifiers may be numbers."""
+"""String field that also accepts other values, such as numeric identifiers."""
 Number = Annotated[float, BeforeValidator(_number)]
-"""A finite number, also one that is written as text: YAML 1.1 takes `3e-5` for text."""
+"""Finite number; also accepted as a string, because YAML 1.1 reads `3e-5` as a string."""
 Whole = Annotated[int, BeforeValidator(_number)]
-"""A whole number, also one that is written with a point or as text."""
+"""Integer; also accepted as a float without fraction or as a string."""
 
 
 def without_nulls(row: Any) -> Any:
-    """An object without what is null: null says nothing."""
+    """Return an object without its null fields, which count as missing."""
     if not isinstance(row, Mapping):
         return row
     values = cast("Mapping[str, Any]", row)
@@ -107,7 +107,7 @@ def without_nulls(row: Any) -> Any:
 
 
 class FileRecord(BaseModel):
-    """One object of a file. What it does not name is ignored, and null says nothing."""
+    """Base class of objects in files. Unknown fields are ignored; null counts as missing."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
     _said = model_validator(mode="before")(without_nulls)
@@ -123,14 +123,14 @@ def read_as(
     *,
     error: type[TutelageError] = DataError,
 ) -> Read:
-    """Return `value` as `kind`. Raises `error` that says where, which field, its value, and the
-    remedy."""
+    """Validate `value` as `kind` and return it. Raises `error` with the location, the field, its
+    value and how to fix it."""
     try:
         return kind.validate_python(value)
     except ValidationError as misfit:
         found = misfit.errors(include_url=False)[0]
         *above, last = found["loc"] or ("",)
-        row = where.removesuffix(": it")  # a place without a field, and its field is no number
+        row = where.removesuffix(": it")  # location without a field
         inside = [part for part in (row if above else where, _place(above)) if part]
         remedy = remedy_of(found)
         if found["type"] == "missing":
@@ -138,7 +138,7 @@ def read_as(
         elif found["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
             message = f"{': '.join(inside) or 'the row'} has an unknown field {last!r}; remove it"
         elif found["type"] == "value_error" and isinstance(found["input"], Mapping):
-            message = ": ".join(filter(None, (row, remedy)))  # it names its fields itself
+            message = ": ".join(filter(None, (row, remedy)))  # the remedy already names the field
         else:
             field = _place(found["loc"]) or "the row"
             message = f"{field} is {found['input']!r:.200}; {remedy}"
@@ -159,7 +159,7 @@ _REMEDIES = {
 
 
 def remedy_of(found: ErrorDetails) -> str:
-    """What fixes a value that pydantic refused."""
+    """Return the instruction that tells the user how to fix a validation error."""
     context = found.get("ctx", {})
     if found["type"] == "value_error":
         return str(context["error"])
@@ -168,14 +168,14 @@ def remedy_of(found: ErrorDetails) -> str:
 
 
 def _place(place: Iterable[str | int]) -> str:
-    """Where a value stands: `'name'`, or `targets.task_types[0]`."""
+    """Return the path of a value as text: `'name'` or `targets.task_types[0]`."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
     inner = text.removeprefix(".")
     return repr(inner) if inner and not {".", "["} & {*inner} else inner
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """A hint for a name that does not exist: the nearest one, or all."""
+    """Return a hint for an unknown name: the closest known name, or all of them."""
     names = list(known)
     near = difflib.get_close_matches(word, names, n=1)
     return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"

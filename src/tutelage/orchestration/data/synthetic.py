@@ -1,11 +1,11 @@
-"""Synthetic workflows over a tool graph: plans with the instructions that ask for them.
+"""Generator of synthetic workflows: plans over a tool graph, with matching instructions.
 
-A workflow is grown node by node: a tool joins when the types of earlier results fit what it
-takes, so single calls, chains and graphs with forks and joins all occur.
-Its instruction is put together from paraphrases of each step, which name earlier results by noun
-or pronoun; what a plan is must be read from the words. The built-in graph has such words for its
-tools; for any other catalog they are made from names and descriptions. Every draw is addressed by
-the seed tree: workflow i of a seed is always the same.
+A plan is built node by node: a tool can be added if its input types match the outputs of earlier
+nodes, so single calls, chains and graphs with forks and joins occur. The instruction is composed of
+paraphrases of each step, which refer to earlier results by noun or pronoun, so a planner has to
+infer the plan from the text. The built-in graph has phrases for its tools; for other catalogs they
+are made from names and descriptions. Draws come from the seed tree: workflow i of a seed is always
+the same.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from tutelage.seeds import SeedTree
 Shape = Literal["single", "chain", "dag"]
 
 SHARES: Mapping[Shape, float] = {"single": 0.15, "chain": 0.45, "dag": 0.4}
-"""How often each shape is drawn."""
+"""Probability of each shape."""
 _TRIES = 60
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
 _HIDDEN = 0.15
-"""How often a step is only implied by the name of its result."""
+"""Probability that a step is only implied by the name of its result."""
 _ANYTHING = ("this", "the file", "what I sent you", "the input", "my data")
 SHORT = 3
-"""Nodes of a short workflow at most."""
+"""Maximum number of nodes of a short workflow."""
 PLAIN: Mapping[str, Any] = {
     "openings": ("", "", "", "Please "),
     "asides": ("",),
@@ -45,29 +45,29 @@ PLAIN: Mapping[str, Any] = {
         "last": (" and ", ", and "),
     },
 }
-"""How short ones are put together: as people write, one thing after another."""
+"""Phrases that join the steps of short instructions: a simple sequence, as people write it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolGraph:
-    """A catalog with what instructions are made of."""
+    """Tool catalog with the phrases from which instructions are composed."""
 
     catalog: Catalog
     phrases: Mapping[str, tuple[str, ...]]
-    """Ways to ask for each tool; `{0}` and `{1}` are its inputs, other braces are slots."""
+    """Paraphrases of a request for each tool; `{0}` and `{1}` are inputs, other braces slots."""
     results: Mapping[str, tuple[str, ...]]
-    """Nouns for what each tool gives."""
+    """Nouns for the result of each tool."""
     followers: Mapping[str, tuple[str, ...]]
-    """Tools that can take what a tool gives."""
+    """Tools that accept the output of each tool."""
     words: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Objects by type, slots, openings, asides, joins and pronouns."""
+    """Vocabulary: objects by type, slots, openings, asides, joins and pronouns."""
     workers: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The worker that an expert would choose for each tool; empty where nobody says."""
+    """Worker that an expert would choose for each tool; empty if unknown."""
 
 
 @cache
 def builtin_graph() -> ToolGraph:
-    """The tool graph that the package ships."""
+    """Return the tool graph that is part of the package."""
     data = json.loads(
         (files("tutelage.orchestration.data") / "builtin_tools.json").read_text(encoding="utf-8")
     )
@@ -84,12 +84,12 @@ def builtin_graph() -> ToolGraph:
 
 
 def graph_of(catalog: Catalog) -> ToolGraph:
-    """A tool graph for any catalog, with phrases made from names and descriptions."""
+    """Return a tool graph for a catalog, with phrases made from names and descriptions."""
     base = builtin_graph()
     phrases: dict[str, tuple[str, ...]] = {}
     results: dict[str, tuple[str, ...]] = {}
     for tool in catalog.tools:
-        # `Image Downloader`, `get_weather` and `getWeather` as plain words.
+        # Split `Image Downloader`, `get_weather` and `getWeather` into lower-case words.
         spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", tool.name)
         name = re.sub(r"[^A-Za-z0-9]+", " ", spaced).strip().lower()
         results[tool.name] = (f"what {name} gives",)
@@ -97,7 +97,7 @@ def graph_of(catalog: Catalog) -> ToolGraph:
         first = re.split(r"(?<=[.!?])\s", tool.description.strip())[0].rstrip(".")
         if first:
             verb, _, rest = first.partition(" ")
-            # "Downloads an image" is asked for as "download an image".
+            # "Downloads an image" becomes "download an image".
             verb = verb[:-1] if verb.endswith("s") and not verb.endswith("ss") else verb
             clause = f"{verb.lower()} {rest}".replace("{", "(").replace("}", ")")
             made += [f"{clause}, from {{0}}", f"{clause}, for {{0}}"]
@@ -108,8 +108,8 @@ def graph_of(catalog: Catalog) -> ToolGraph:
 def generate(
     graph: ToolGraph, count: int, seeds: SeedTree, *, max_nodes: int = 6
 ) -> list[Workflow]:
-    """Return `count` workflows of at most `max_nodes` nodes with different instructions. Raises
-    `ConfigError` for a graph with too few tools for them."""
+    """Return `count` workflows of at most `max_nodes` nodes with distinct instructions. Raises
+    `ConfigError` if the graph has too few tools."""
     made = distinct(graph, count, seeds, max_nodes, SHARES)
     if len(made) < count:
         raise ConfigError(
@@ -122,11 +122,11 @@ def generate(
 def generate_plain(
     graph: ToolGraph, count: int, seeds: SeedTree, shares: Mapping[Shape, float] = SHARES
 ) -> list[Workflow]:
-    """Return at most `count` short workflows in plain words: fewer where the graph has no more.
+    """Return `count` short workflows with simple instructions, or fewer for a small graph.
 
-    People ask for one, two or three things at a time, one after another, without openings and
-    asides. Learned beside those of `generate`, they keep a planner from reading more into a short
-    instruction than is there.
+    The workflows have one to three steps in sequence, without asides. Used with the
+    workflows of `generate`, they prevent a planner from predicting too many nodes for short
+    instructions.
     """
     plain = replace(graph, words={**graph.words, **PLAIN})
     return distinct(plain, count, seeds, SHORT, shares)
@@ -135,7 +135,8 @@ def generate_plain(
 def distinct(
     graph: ToolGraph, count: int, seeds: SeedTree, max_nodes: int, shares: Mapping[Shape, float]
 ) -> list[Workflow]:
-    """Return workflows whose instructions differ, without those for which few draws gave none."""
+    """Return up to `count` workflows with distinct instructions; skip a workflow after too many
+    duplicate draws."""
     made: dict[str, Workflow] = {}
     for number in range(count):
         for attempt in range(_TRIES):
@@ -152,12 +153,12 @@ def distinct(
     return list(made.values())
 
 
-# ------------------------------------------------------------------ the graph
+# ------------------------------------------------------------------ tool graph
 
 
 def _followers(catalog: Catalog) -> dict[str, tuple[str, ...]]:
-    """Return the tools that can take what each tool gives, by types; any other tool where no types
-    are known."""
+    """Return the tools whose input types match the outputs of each tool; all other tools if the
+    catalog has no types."""
     followers: dict[str, list[str]] = {name: [] for name in catalog.names}
     typed = any(tool.outputs for tool in catalog.tools)
     for before, after in itertools.permutations(catalog.tools, 2):
@@ -169,7 +170,7 @@ def _followers(catalog: Catalog) -> dict[str, tuple[str, ...]]:
 def _grow(
     graph: ToolGraph, draw: random.Random, shape: Shape, size: int
 ) -> list[tuple[str, list[int]]]:
-    """Nodes as (tool, parents), each parent before its child; may be shorter than `size`."""
+    """Return nodes as (tool, parents), parents first; there may be fewer than `size`."""
     nodes: list[tuple[str, list[int]]] = [(draw.choice(graph.catalog.names), [])]
     while len(nodes) < size:
         used, parent, next_tools = {tool for tool, _ in nodes}, len(nodes) - 1, list[str]()
@@ -187,7 +188,7 @@ def _grow(
             next_tools = joining
         tool = draw.choice(next_tools)
         parents = [parent]
-        # A tool that takes two inputs gets a second parent that fits.
+        # A tool with two inputs gets a second matching parent.
         others = [i for i, (t, _) in enumerate(nodes) if i != parent and tool in graph.followers[t]]
         if shape != "chain" and len(graph.catalog[tool].inputs) > 1 and others:
             parents = sorted([parent, draw.choice(others)])
@@ -198,15 +199,15 @@ def _grow(
 def worded(
     graph: ToolGraph, draw: random.Random, nodes: Sequence[tuple[str, list[int]]]
 ) -> Workflow:
-    """Return the workflow of nodes, each a tool with its parents, with an instruction."""
+    """Return a workflow of nodes (tool, parents) with a generated instruction."""
     words = graph.words
     chosen = [draw.choice(graph.results[tool]) for tool, _ in nodes]
     nouns = list(chosen)
     for i, noun in enumerate(chosen):
-        if chosen.count(noun) > 1:  # counted, so that each can be named
+        if chosen.count(noun) > 1:  # add an ordinal, so that the reference is unambiguous
             ordinal = _ORDINALS[min(chosen[:i].count(noun), 5)]
             nouns[i] = noun.replace("the ", f"the {ordinal} ", 1)
-    hidden: set[int] = set()  # steps without a clause: the only parent of the next, which names it
+    hidden: set[int] = set()  # steps without a clause: the next step, their only child, names them
     for index, (_, parents) in enumerate(nodes[:-1]):
         children = [child for child, (_, before) in enumerate(nodes) if index in before]
         only = children == [index + 1] and nodes[index + 1][1] == [index]
@@ -250,7 +251,7 @@ def worded(
 def split(
     workflows: Sequence[Workflow], share: float, seeds: SeedTree
 ) -> tuple[list[Workflow], list[Workflow]]:
-    """(kept, held out): `share` of the workflows is drawn out, at least one of two or more."""
+    """Return (kept, held out): a random `share` is held out, at least one of two or more."""
     count = min(len(workflows) - 1, max(1, round(share * len(workflows)))) if share > 0 else 0
     out = set(seeds.python().sample(range(len(workflows)), count))
     kept = [w for i, w in enumerate(workflows) if i not in out]

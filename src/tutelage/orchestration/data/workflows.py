@@ -1,9 +1,9 @@
-"""Workflows: plans with what is known of their execution, the catalog that they make, their files.
+"""Workflows: plans with labels of their execution, their tool catalog, and readers of their files.
 
-The nodes of a `Workflow` stand in an order in which every parent comes first, so that a planner may
-decode them from left to right. A file of them holds rows of the document's training set
-(`instruction`, `targets`, `rewards`) or lines of an execution log. `rows.py` reads the JSON,
-`synthetic.py` makes workflows up, `prepare.py` makes training sets of logs.
+The nodes of a `Workflow` are in topological order, so that a planner can decode them from left to
+right. A workflow file has rows of the specified training set (`instruction`, `targets`,
+`rewards`) or lines of an execution log. `rows.py` reads the JSON, `synthetic.py` generates
+workflows, `prepare.py` makes training sets from logs.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ from tutelage.orchestration.plan.catalog import Catalog, CatalogTool, check_plan
 from tutelage.orchestration.plan.dag import Node, Plan, dependencies_of
 
 _TEXTS = 3
-"""Descriptions of subtasks that replace a tool's own."""
+"""Maximum number of subtask descriptions that replace a missing tool description."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workflow:
-    """One example: a plan whose edges all point forward, and what is known about its execution."""
+    """Training example: a plan in topological order, with its workers and rewards if known."""
 
     plan: Plan
     workers: tuple[int | str, ...] | None = None
-    """The worker of each node, by index or by name; None where nobody chose."""
+    """Worker of each node, by index or name; None if no workers were chosen."""
     rewards: Mapping[str, float] = field(default_factory=dict[str, float])
-    """`success`, `cost`, `latency` as the document writes them: costs are negative."""
+    """`success`, `cost` and `latency`; cost and latency are negative, as in the specification."""
     name: str = ""
-    """The row's own identifier, empty without one."""
+    """Identifier of the row; empty if it has none."""
 
     @property
     def instruction(self) -> str:
-        """What was asked for."""
+        """Instruction of the plan."""
         return self.plan.instruction
 
     @property
     def tools(self) -> tuple[str, ...]:
-        """The type of each subtask, by the name of its tool."""
+        """Tool name of each subtask."""
         return tuple(node.tool for node in self.plan.nodes)
 
     def to_row(self, catalog: Catalog) -> dict[str, Any]:
-        """It as one row of the document's training set; types are places in the catalog."""
+        """Return a row of the specified training set; task types are indices into the catalog."""
         row: dict[str, Any] = {
             "instruction": self.instruction,
             "targets": {
@@ -81,8 +81,8 @@ def sorted_workflow(
     rewards: Mapping[str, float] | None = None,
     name: str = "",
 ) -> Workflow:
-    """Return a workflow with its nodes brought into the order that always takes the first node
-    whose parents are done. Raises `DataError` for cycles and dangling parents."""
+    """Return a workflow with its nodes in topological order, where the lowest index comes first
+    among ready nodes. Raises `DataError` for cycles and unknown parents."""
     texts = descriptions if len(descriptions) == len(tools) else [""] * len(tools)
     after = [tuple(sorted({*before})) for before in parents]
     given = [Node(t, after=a, description=d) for t, a, d in zip(tools, after, texts, strict=True)]
@@ -102,8 +102,8 @@ def sorted_workflow(
 def catalog_of(
     workflows: Iterable[Workflow], described: Mapping[str, CatalogTool] | None = None
 ) -> Catalog:
-    """Return a catalog of the tools that workflows use and of those that are `described`, sorted; a
-    tool nobody describes gets the descriptions of the first subtasks that used it."""
+    """Return a sorted catalog of the tools in the workflows and in `described`. A tool that is not
+    in `described` gets the descriptions of the first subtasks that use it."""
     known = described or {}
     texts: dict[str, list[str]] = {}
     for workflow in workflows:
@@ -121,18 +121,18 @@ def catalog_of(
 
 _NameOrNumber = Annotated[int, Field(ge=0)] | Annotated[str, Field(pattern=r"\S")]
 _Matrix = Annotated[list[list[Any]], AfterValidator(dependencies_of)]
-"""An adjacency matrix, read as the parents of each subtask."""
+"""Adjacency matrix, converted to the parents of each subtask."""
 _Instruction = Annotated[str, Field(pattern=r"\S")]
 
 
 class _Graph(FileRecord):
-    """The dependencies in a log."""
+    """Dependencies of a plan in a log."""
 
     adjacency: _Matrix
 
 
 class _PlanRecord(FileRecord):
-    """A plan as training sets and logs have it; its parents stand in one of two places."""
+    """Plan in a training set or log; its parents are in `dependencies` or `workflow_graph`."""
 
     task_types: list[_NameOrNumber]
     dependencies: list[list[Whole]] | None = None
@@ -142,7 +142,7 @@ class _PlanRecord(FileRecord):
 
     @property
     def parents(self) -> Sequence[Sequence[int]]:
-        """The subtasks that each subtask waits for."""
+        """Parents of each subtask."""
         graph = None if self.workflow_graph is None else self.workflow_graph.adjacency
         found = graph if self.dependencies is None else self.dependencies
         if found is None:
@@ -163,7 +163,7 @@ class _PlanRecord(FileRecord):
 
 
 class _Document(FileRecord):
-    """One row of the document's training set."""
+    """Row of the specified training set."""
 
     instruction: _Instruction
     id: AsText = ""
@@ -172,7 +172,7 @@ class _Document(FileRecord):
 
 
 class _Log(FileRecord):
-    """One line of an execution log."""
+    """Line of an execution log."""
 
     instruction: _Instruction
     id: AsText = ""
@@ -185,7 +185,7 @@ class _Log(FileRecord):
     @model_validator(mode="before")
     @classmethod
     def _typed(cls, row: Any) -> Any:
-        """Takes the types of the subtasks from `nodes` where the planner's outputs have none."""
+        """Take the task types from `nodes` if the planner's outputs have none."""
         outputs = row["planner_outputs"]
         if not isinstance(outputs, Mapping) or outputs.get("task_types") is not None:
             return row
@@ -204,10 +204,10 @@ _DOCUMENT, _LOG = TypeAdapter(_Document), TypeAdapter(_Log)
 def read_workflows(
     path: str | Path, catalog: Catalog | None = None, *, strict: bool = True
 ) -> list[Workflow]:
-    """Return all workflows of a file. With a catalog, a tool that it lacks is refused if `strict`.
+    """Return all workflows of a file. With `strict`, tools must be in the catalog if it is given.
 
-    Types given by number need the catalog: they are places in it. Raises `DataError` with the file,
-    the row and the field.
+    Numeric task types are indices into the catalog. Raises `DataError` with the file, the row and
+    the field.
     """
     workflows: list[Workflow] = []
     for index, row in enumerate(read_rows(path)):
@@ -221,8 +221,8 @@ def read_workflows(
 def workflow_of(
     row: Mapping[str, Any], catalog: Catalog | None = None, *, strict: bool = True
 ) -> Workflow:
-    """Return the workflow of a row of a training set or of a log, whose costs become rewards, which
-    are negative. Raises `DataError` with the field."""
+    """Return the workflow of a row of a training set or log. Cost and latency of a log become
+    negative rewards. Raises `DataError` with the field."""
     if "targets" in row:
         made = read_as(_DOCUMENT, row)
         plan, rewards = made.targets, dict(made.rewards)

@@ -1,1 +1,1 @@
-"""Evaluation: what an executed workflow earns, and how good plans are."""
+"""Evaluation of orchestration: rewards of executed workflows and quality of plans."""

@@ -1,7 +1,7 @@
-"""Whether a reward wants the work done: what logged executions earn, beside failing at once.
+"""Audit of rewards: compares the mean reward of logged executions with that of failing at once.
 
-A reward under which the executions of a log earn less than giving up trains something else than to
-do the task well. The published weights with latency in milliseconds are such a reward.
+If the executions of a log earn less than giving up, training under this reward does not teach to
+solve the task. The published weights with latency in milliseconds are such a reward.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ PRESETS: tuple[Preset, ...] = get_args(Preset)
 
 @dataclass(frozen=True, slots=True)
 class RewardAudit:
-    """What one preset makes of some executions."""
+    """Mean reward of executions under one preset."""
 
     preset: Preset
     executions: int
     mean: float
-    """Failing at once, before any worker is asked, earns 0."""
+    """Mean reward. Failing at once, before any worker is called, earns 0."""
 
     @property
     def warning(self) -> str | None:
-        """What is wrong with training under this reward; None if nothing is."""
+        """Warning against training under this reward; None if the mean is not negative."""
         if self.mean >= 0:
             return None
         return (
@@ -48,8 +48,8 @@ class RewardAudit:
 
 
 def audit_results(results: Sequence[ExecutionResult], preset: Preset) -> RewardAudit:
-    """Return what a preset makes of executions. The highest cost and the longest latency of all are
-    the references, 1 where all are 0. Raises `DataError` without executions."""
+    """Return the audit of executions under a preset. References are the highest cost and the
+    longest latency of all executions, or 1 if all are 0. Raises `DataError` without executions."""
     if not results:
         raise DataError("there are no executions to audit; collect some first")
     cost = max(result.total_cost for result in results)
@@ -62,9 +62,9 @@ def audit_results(results: Sequence[ExecutionResult], preset: Preset) -> RewardA
 def audit_logs(
     logs: Sequence[str | Path], presets: Sequence[Preset] = PRESETS
 ) -> tuple[list[RewardAudit], int]:
-    """Return what each preset makes of the executions of logs, files or folders with one, and how
-    many executions they have. Raises `DataError` where servers lost so many that the rest may be a
-    biased part, and `RewardError` for a row that is no execution."""
+    """Return the audit of each preset on execution logs (files or folders), and the number of
+    executions in them. Raises `DataError` if so many executions were lost to server errors that the
+    rest may be biased, and `RewardError` if a row is not an execution."""
     rows = [row for path in log_files(logs) for row in read_rows(path)]
     kept = [row for row in rows if row.get("reason") != UNSERVED]
     if rows and too_many_lost(len(kept), len(rows)):

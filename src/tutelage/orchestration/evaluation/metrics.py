@@ -1,10 +1,9 @@
-"""How good a planner is on a test set: scores against gold plans, and the baselines to beat.
+"""Evaluation of a planner on a test set: scores against gold plans, and comparison with baselines.
 
-Scores are means over workflows (a plan and its gold with no edges agree). Edges are compared by the
-names of their tools, as TaskBench does.
-The test is touched once, after training: every score of the planner is compared with each baseline
-over the same workflows by a paired bootstrap; an interval that contains 0 says that the set is too
-small to tell.
+Scores are means over workflows (two plans without edges count as equal in edges). Edges are
+compared by the names of their tools, as in TaskBench. The test set is used once, after training:
+each score of the planner is compared with each baseline on the same workflows with a paired
+bootstrap. If an interval contains 0, the set is too small for a conclusion.
 """
 
 from __future__ import annotations
@@ -22,26 +21,26 @@ from tutelage.seeds import SeedTree
 from tutelage.statistics.intervals import Difference, paired_bootstrap
 
 SCORES = ("node_f1", "edge_f1", "exact_nodes", "exact")
-"""Scores that every sample has, so that planners can be compared on them."""
+"""Scores that are computed for each workflow and used to compare planners."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanScores:
-    """One planner on one set. Each list has an entry for each workflow."""
+    """Scores of one planner on one set. Each list has one entry per workflow."""
 
     node_f1: list[float]
     edge_f1: list[float]
     exact_nodes: list[float]
-    """The same tools as often, whatever the edges."""
+    """1 if the plan has the same multiset of tools as the gold plan, else 0."""
     exact: list[float]
-    """The same tools as often and the same edges between them."""
+    """1 if the plan has the same multisets of tools and of edges as the gold plan, else 0."""
     validity: float
-    """Share of plans that are DAGs as decoded."""
+    """Share of decoded plans that are DAGs."""
     raw_validity: float | None
-    """Share whose scores were a DAG before decoding; None for plans that were not scored."""
+    """Share of plans that were DAGs before decoding; None for baselines without edge scores."""
 
     def summary(self) -> dict[str, float]:
-        """Return all scores by name, means over the workflows."""
+        """Return the mean over workflows of each score, by name."""
         means = {name: getattr(self, name) for name in SCORES}
         values = {name: sum(scores) / len(scores) for name, scores in means.items() if scores}
         raw = {} if self.raw_validity is None else {"raw_validity": self.raw_validity}
@@ -53,7 +52,7 @@ class PlanScores:
         gold: Sequence[Workflow],
         raw_valid: Sequence[bool] | None = None,
     ) -> PlanScores:
-        """Score plans against gold workflows, pairwise. Raises `ValueError` for unequal lengths."""
+        """Score plans against gold workflows in pairs. Raises `ValueError` if lengths differ."""
         pairs = list(zip(plans, (workflow.plan for workflow in gold), strict=True))
         nodes = [(_tools(plan), _tools(wanted)) for plan, wanted in pairs]
         edges = [(_links(plan), _links(wanted)) for plan, wanted in pairs]
@@ -70,7 +69,7 @@ class PlanScores:
         )
 
     def gain(self, baseline: PlanScores, seeds: SeedTree) -> dict[str, Difference]:
-        """Return these minus `baseline` on each score, with paired bootstrap intervals."""
+        """Return the difference to `baseline` in each score, with paired bootstrap intervals."""
         sides = {name: (getattr(baseline, name), getattr(self, name)) for name in SCORES}
         return {n: paired_bootstrap(*both, seeds.child(n).numpy()) for n, both in sides.items()}
 
@@ -84,7 +83,7 @@ def _links(plan: Plan) -> Counter[Any]:
 
 
 def _f1(has: Counter[Any], needs: Counter[Any]) -> float:
-    """Return the F1 of two multisets, 1 where both are empty."""
+    """Return the F1 of two multisets; 1 if both are empty."""
     both = has.total() + needs.total()
     return 2 * (has & needs).total() / both if both else 1.0
 
@@ -92,16 +91,16 @@ def _f1(has: Counter[Any], needs: Counter[Any]) -> float:
 def copied_plans(
     train: Sequence[Workflow], test: Sequence[Workflow], nearest: Sequence[int]
 ) -> list[Plan]:
-    """Return the plans of a baseline: training plan `nearest[i]` for test workflow i."""
+    """Return the plans of the copying baseline: training plan `nearest[i]` for test workflow i."""
     return [Plan(w.instruction, train[n].plan.nodes) for n, w in zip(nearest, test, strict=True)]
 
 
 def evaluate(
     model: PlannerModel, train: Sequence[Workflow], test: Sequence[Workflow], seeds: SeedTree
 ) -> tuple[dict[str, Any], list[Plan]]:
-    """Return the results of a planner on a test set as plain data, and its plans.
+    """Return the results of a planner on a test set as a JSON-serializable dict, and its plans.
 
-    `train` are the workflows that the copying baseline knows; without any it is left out.
+    `train` has the workflows that the copying baseline copies from; if empty, there is no baseline.
     """
     planned = model.plan_all([w.instruction for w in test])
     plans = [p.plan for p in planned]

@@ -1,10 +1,10 @@
-"""The reward of an executed workflow: one formula, under two presets.
+"""Reward of an executed workflow: one formula with two presets.
 
-`seed` is the document's: 10 for success, less 0.1 a dollar and 0.01 a millisecond, and 0.1 for each
-output. A second costs as much as a success there, so training's default is `normalized`, which
-measures cost and latency against the most expensive and the slowest legal single-worker plan.
-`reward_terms` is the formula, for numbers and for arrays of many workflows at once; `plan/dag.py`
-gives the critical path that latency is measured along.
+`seed` is the specified formula: 10 for success, minus 0.1 per dollar and 0.01 per millisecond, plus
+0.1 for each output. One second then costs as much as a success earns, so the default of training is
+`normalized`, which divides cost and latency by those of the most expensive and the slowest legal
+single-worker plan. `reward_terms` computes the formula, for numbers and for arrays of workflows;
+latency is measured along the critical path (`plan/dag.py`).
 """
 
 from __future__ import annotations
@@ -24,41 +24,41 @@ from tutelage.orchestration.data.rows import read_as
 Preset = Literal["seed", "normalized"]
 
 DEADLINE = "deadline"
-"""Why an execution failed: its deadline passed."""
+"""Reason of a failed execution: its deadline passed."""
 UNSERVED = "unserved"
-"""Why an execution was lost: no worker's server answered at some subtask."""
+"""Reason of an execution without a valid result: no worker's server answered at some subtask."""
 WRONG_PLAN = "wrong_plan"
-"""Why an execution failed although all its nodes succeeded: the plan is not the right one."""
+"""Reason of a failed execution whose nodes all succeeded: its plan differs from the gold plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutionResult:
-    """The result of one execution. Cost in USD; latency, along the critical path, in ms."""
+    """Result of one execution. Cost in USD, latency along the critical path in milliseconds."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     success: StrictBool
     outputs: Mapping[str, object] = field(default_factory=dict[str, object])
-    """Output by node; an empty one counts as no output."""
+    """Output of each node; an empty output does not count."""
     total_cost: NonNegative = 0.0
     total_latency_ms: NonNegative = 0.0
     verified_fraction: Share = 0.0
-    """Share of nodes whose verifier passed, 0 to 1."""
+    """Share of nodes with an answer that passed its verifier, 0 to 1."""
 
     @property
     def cost(self) -> float:
-        """`total_cost`, as a row of an execution log calls it."""
+        """Alias of `total_cost`, the name in execution logs."""
         return self.total_cost
 
     @property
     def latency_ms(self) -> float:
-        """`total_latency_ms`, as a row of an execution log calls it."""
+        """Alias of `total_latency_ms`, the name in execution logs."""
         return self.total_latency_ms
 
     @staticmethod
     def read(result: ExecutionResult | Mapping[str, Any]) -> ExecutionResult:
-        """Return a result, also from its fields or from a row of an execution log. Raises
-        `RewardError` for a value that does not fit."""
+        """Return a validated result from a result, its fields or a row of an execution log. Raises
+        `RewardError` for an invalid value."""
         row: Any = result
         if isinstance(result, ExecutionResult):
             row = {name: getattr(result, name) for name in _FIELDS}
@@ -75,7 +75,7 @@ _RESULT = TypeAdapter(ExecutionResult)
 
 @dataclass(frozen=True, slots=True)
 class RewardWeights:
-    """The document's weights: success, cost, latency, and the shaped term."""
+    """Weights of success, cost, latency and the shaped term. Defaults are the specified ones."""
 
     alpha: float = 10.0
     beta: float = 0.1
@@ -85,7 +85,7 @@ class RewardWeights:
 
 @dataclass(frozen=True, slots=True)
 class References:
-    """Cost (USD) of the most expensive and seconds of the slowest legal single-worker plan."""
+    """Cost in USD of the most expensive and seconds of the slowest legal single-worker plan."""
 
     cost: float
     latency: float
@@ -102,10 +102,10 @@ def reward_terms(
     verified: Any,
     references: tuple[Any, Any],
 ) -> dict[str, Any]:
-    """Return the terms of the reward by name; numbers give numbers, arrays arrays.
+    """Return the terms of the reward by name, as numbers or as arrays like the arguments.
 
-    `outputs` counts the outputs that are not empty, `verified` is the share of verified nodes, and
-    `references` are USD and seconds, which only `normalized` reads.
+    `outputs` is the number of non-empty outputs, `verified` the share of verified nodes, and
+    `references` a pair of USD and seconds, used only by `normalized`.
     """
     if preset == "seed":
         latency, shaped = seconds * 1000.0, outputs * 1.0
@@ -129,9 +129,9 @@ def reward_parts(
 ) -> dict[str, float]:
     """Return the terms `success`, `cost`, `latency`, `shaped` of a result; the reward is their sum.
 
-    `normalized` needs `references`, which an executed result has itself (one whose workers cost
-    nothing and take no known time is measured against 1 USD and 1 s); its cost and latency ratios
-    are clipped to 1. Raises `ConfigError` for an unknown preset or missing references, and
+    `normalized` needs `references`, by default the references of the result if it comes from an
+    execution (1 USD and 1 s if its workers are free and have no known latency). Ratios of cost and
+    latency are clipped to 1. Raises `ConfigError` for an unknown preset or missing references, and
     `RewardError` as `ExecutionResult.read` does.
     """
     if preset not in get_args(Preset):
@@ -164,7 +164,7 @@ def compute_reward(
     weights: RewardWeights | None = None,
     references: References | None = None,
 ) -> float:
-    """Return the sum of `reward_parts`, which documents arguments and errors: without a preset the
-    document's formula."""
+    """Return the sum of `reward_parts`, which describes arguments and errors. The default preset is
+    the specified formula."""
     parts = reward_parts(result, preset=preset, weights=weights, references=references)
     return math.fsum(parts.values())

@@ -1,6 +1,6 @@
-"""The tables of a planner's outcome, for the terminal and the report.
+"""Result tables of planning and routing, for the terminal and the report.
 
-`orchestration/pages.py` and the command line draw them.
+`orchestration/pages.py` and the command line render them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NO_INTERVAL = (
 
 
 def planning_tables(test: Mapping[str, Any]) -> list[Table]:
-    """Return the scores of the planner and its baselines, and its gains over them."""
+    """Return tables of the scores of the planner and its baselines, and of its gains over them."""
     rows = [
         (name, *(_percent(found.get(key)) for key in _SCORES))
         for name, found in test["scores"].items()
@@ -62,7 +62,7 @@ def planning_tables(test: Mapping[str, Any]) -> list[Table]:
 
 
 def routing_tables(found: Mapping[str, Any] | None) -> list[Table]:
-    """Return the table of an evaluation of routers; none before they were measured."""
+    """Return the table of an evaluation of routers; an empty list if there is no evaluation."""
     if not found:
         return []
     rows: list[list[str]] = []
@@ -85,12 +85,12 @@ def routing_tables(found: Mapping[str, Any] | None) -> list[Table]:
 
 
 def _table(title: str, lead: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """Return a table with all columns but the first aligned to the right."""
+    """Return a table whose columns except the first are right-aligned."""
     return Table(columns, [TableRow(row) for row in rows], range(1, len(columns)), title, lead)
 
 
 def _ranged(value: float, low: float | None, high: float | None) -> str:
-    """Return a number with its interval, alone if there is none."""
+    """Return a number as text, followed by its interval if it has one."""
     return f"{value:.3g}" + (f" [{low:.3g}, {high:.3g}]" if has_interval(low, high) else "")
 
 

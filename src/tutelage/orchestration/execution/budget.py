@@ -1,8 +1,9 @@
-"""A budget in USD that many tries share: reserve a bound before, settle the true cost after.
+"""Budget in USD shared by concurrent tries: reserve an upper bound first, settle the cost
+afterwards.
 
-A reservation that does not fit is refused, so what was spent can never pass the limit while no try
-costs more than its bound, however many run at once. It lives in one event loop and has no locks:
-nothing waits between looking and reserving.
+Reservations that do not fit are refused, so spending never exceeds the limit if no try costs more
+than its bound, even with concurrent tries. A budget belongs to one event loop and needs no locks,
+because there is no `await` between the check and the reservation.
 """
 
 from __future__ import annotations
@@ -12,34 +13,34 @@ import asyncio
 from tutelage.errors import check_number
 
 _SLACK = 1e-12
-"""USD by which sums of floats may miss."""
+"""Tolerance in USD for rounding errors of sums."""
 
 
 class Budget:
-    """What may be spent, is reserved and was spent, in USD. Without a limit it only counts."""
+    """Limit, reserved and spent amounts in USD. Without a limit, costs are only counted."""
 
     def __init__(self, limit: float | None = None) -> None:
-        """Raises `ConfigError` for a limit that is no amount."""
+        """Raises `ConfigError` if the limit is not a valid amount."""
         if limit is not None:
             check_number("the budget", limit)
         self.limit = limit
         self.reserved = 0.0
         self.spent = 0.0
         self.open = 0
-        """Reservations that are not settled."""
+        """Number of open reservations."""
         self._changed = asyncio.Event()
 
     @property
     def left(self) -> float | None:
-        """What neither was spent nor is reserved; None without a limit."""
+        """Amount that is neither spent nor reserved; None without a limit."""
         return None if self.limit is None else self.limit - self.spent - self.reserved
 
     def fits(self, bound: float) -> bool:
-        """Whether a try of at most this cost may start."""
+        """Return True if a try with this cost bound fits the budget."""
         return self.left is None or bound <= self.left + _SLACK
 
     def reserve(self, bound: float) -> bool:
-        """Set a bound aside; False, with nothing done, when it does not fit."""
+        """Reserve a bound. Return False and reserve nothing if it does not fit."""
         if not self.fits(bound):
             return False
         self.reserved += bound
@@ -47,9 +48,9 @@ class Budget:
         return True
 
     def settle(self, bound: float, cost: float) -> None:
-        """Give a reservation back and count the actual cost."""
+        """Release a reservation and add the actual cost."""
         self.open -= 1
-        # With nothing open the sum of floats is put right again.
+        # Without open reservations, reset the sum to remove rounding errors.
         self.reserved = self.reserved - bound if self.open else 0.0
         self.spent += cost
         self._changed.set()

@@ -1,8 +1,8 @@
-"""What an execution is asked for, and the workers, router and verifiers that it means.
+"""Options of an execution, and the workers, router and verifiers built from them.
 
-The models are the options of the verbs of `tutelage orchestrate`, and `ExecutionConfig` is what
-`config.json` of an execution holds. A pool of real servers is only used when it is asked for;
-without it the embedded simulated workers do the work. `runs.py` executes.
+The models define the options of the verbs of `tutelage orchestrate`; `ExecutionConfig` is the
+content of an execution's `config.json`. Real servers are used only if the option `pool` selects
+them; the default is the built-in simulated workers. See `runs.py` for the execution.
 """
 
 from __future__ import annotations
@@ -49,34 +49,34 @@ _ROUTERS: dict[str, Callable[[], Router]] = {
     "cheapest": routing.cheapest,
     "accurate": routing.most_accurate,
 }
-"""Routers that need nothing but their name."""
+"""Routers without parameters, by name."""
 
 
 _LIMITS = {*ExecutorSettings.model_fields} - {"retries", "backoff", "concurrency"}
-"""Keys of an execution that are settings of its executor."""
+"""Options of an execution that are executor settings."""
 
 
 _WholePath = Annotated[Path, AfterValidator(Path.absolute)]
-"""A path that holds in the working directory of any resume."""
+"""Absolute path, so that a resume can use any working directory."""
 
 
 class PlanningConfig(Section):
-    """Where workers stand, who plans, and with which tools."""
+    """Options for workers, planner and catalog."""
 
     pool: Literal["simulated", "openai"] | None = None
-    """Where workers stand: simulated (the default), or openai: real servers, with keys from the
-    environment."""
+    """Kind of workers: simulated (default) or openai (real servers, API keys from the
+    environment)."""
     workers: _WholePath | None = None
-    """Workers as JSON or YAML; else the eight of the preset classic."""
+    """Workers as JSON or YAML; default: the eight workers of the preset classic."""
     seed: CountOrZero = 0
     """Random seed."""
     checkpoint: _WholePath | None = None
-    """The planner: a run of train planner, or its file."""
+    """Planner: a run of train planner, or its checkpoint file."""
     catalog: _WholePath | None = None
-    """Tools that plans may use; else the built-in."""
+    """Catalog of the tools that plans may use; default: built-in."""
 
     def make_pool(self) -> WorkerPool:
-        """Return the pool. Raises `ConfigError` for workers that cannot be used."""
+        """Return the worker pool. Raises `ConfigError` if a worker is invalid or cannot be used."""
         workers = classic() if self.workers is None else read_workers(self.workers)
         from tutelage.orchestration.execution.pools.openai import OpenAIPool
         from tutelage.orchestration.execution.pools.simulated import SimulatedPool
@@ -84,35 +84,34 @@ class PlanningConfig(Section):
         return OpenAIPool(workers) if self.pool == "openai" else SimulatedPool(workers)
 
     def read_catalog(self) -> Catalog | None:
-        """Return the catalog of the file, None for none."""
+        """Return the catalog from the file, or None without a file."""
         return None if self.catalog is None else read_catalog(self.catalog)
 
 
 class ToolsConfig(PlanningConfig):
-    """Tools that plans may use, and that run."""
+    """Options for executable tools and the planner that uses them."""
 
     tools: Names = ()
-    """Tools that run: FILE.py (all of its @tool functions), FILE.py:name, or built-in ones."""
+    """Tools to run: FILE.py (all of its @tool functions), FILE.py:name, or built-in tools."""
     mcp: Paths = ()
-    """The tools of an MCP server: its command, URL or FILE.py:name; may be repeated."""
+    """MCP server with tools: its command, URL or FILE.py:name; may be repeated."""
     planner: Literal["auto", "trained", "llm"] = "auto"
-    """Who plans: trained, llm (a language model), or auto: the trained one where it is sure, else
-    the language model that is given."""
+    """Planner: trained, llm (a language model), or auto: trained if it is confident enough, else
+    the given language model."""
     min_confidence: Share | None = None
-    """The least confidence that the trained planner plans at; by default its own, which its
-    checkpoint has."""
+    """Minimum confidence of the trained planner; default: the value in its checkpoint."""
     endpoint: str | None = None
     """OpenAI-compatible server of the language model that plans."""
     model: str | None = None
-    """Its name there; without a server a run of train, or a model's folder."""
+    """Model name on the server; without a server, a run of train or a model folder."""
 
     def load_tools(self) -> dict[str, Tool]:
-        """The tools by their names. Raises `ConfigError` for what cannot be had."""
+        """Return the tools by name. Raises `ConfigError` if a tool cannot be loaded."""
         servers = (f"mcp:{server.removeprefix('mcp:')}" for server in self.mcp)
         return resolve_tools((*self.tools, *servers))
 
     def read_catalog_with(self, tools: Mapping[str, Tool]) -> Catalog | None:
-        """The catalog of these tools, or that of the file."""
+        """Return the catalog of these tools, or the catalog from the file if there are no tools."""
         if not tools:
             return self.read_catalog()
         if self.catalog is not None:
@@ -120,7 +119,7 @@ class ToolsConfig(PlanningConfig):
         return Catalog(described(tools))
 
     def make_pool_with(self, tools: Mapping[str, Tool], permit: Permit | None = None) -> WorkerPool:
-        """The pool, with these tools beside its models where there are any."""
+        """Return a pool of the tools and the given models; without tools, the worker pool."""
         if not tools:
             return self.make_pool()
         others = self.pool or self.workers
@@ -128,15 +127,15 @@ class ToolsConfig(PlanningConfig):
 
 
 class WorkConfig(PlanningConfig):
-    """Who plans, chooses workers, works and judges."""
+    """Options for the router, the verifiers and the budget."""
 
     router: str = "cheapest"
-    """Who chooses workers: cheapest, accurate, cascade:NAME,NAME,... or
-    the file of a router that phase 2 trained."""
+    """Router: cheapest, accurate, cascade:NAME,NAME,... or the file of a router trained in phase
+    2."""
     verifiers: _WholePath | None = None
     """Verifiers by type as JSON: {"default": {"kind": "present"}, "sum": {"kind": ...}}."""
     budget: float | None = None
-    """Maximum US dollars of one execution."""
+    """Maximum cost of one execution in USD."""
 
     def make_system(
         self,
@@ -145,12 +144,13 @@ class WorkConfig(PlanningConfig):
         plans: Iterable[Plan],
         **more: Any,
     ) -> OrchestrationSystem:
-        """Return what executes such plans. Without a catalog the built-in one tells the kinds of
-        tools, where it has them all. Raises `ConfigError` and `DataError` for what cannot be."""
+        """Return the system that executes the plans. Without a catalog, the built-in one is used if
+        it has all tools of the plans. Raises `ConfigError` or `DataError` for invalid options or
+        files."""
         own, types = builtin_graph().catalog, {node.tool for plan in plans for node in plan.nodes}
         verifiers = self.read_verifiers(pool)
         if verifiers is not None:
-            # One of a misspelt name would judge nothing without a word.
+            # A verifier with a misspelt type would silently never be used.
             tools = catalog or own
             named = types | {*tools.names}
             known = named | {tool_kind(name, catalog=tools) for name in named} | {"tool", *KINDS}
@@ -187,8 +187,8 @@ class WorkConfig(PlanningConfig):
         )
 
     def read_verifiers(self, pool: WorkerPool) -> Verifiers | None:
-        """Return the verifiers of the file; None: those that the pool has by itself. Raises
-        `DataError` for another file, `ConfigError` for verifiers that cannot judge."""
+        """Return the verifiers from the file, or None without a file. Raises `DataError` if the
+        file has the wrong format, `ConfigError` if a verifier is invalid."""
         path = self.verifiers
         if path is None:
             return None
@@ -204,36 +204,36 @@ class WorkConfig(PlanningConfig):
 
 
 class ExecutionConfig(ToolsConfig, WorkConfig, RunSettings):
-    """The execution of one plan."""
+    """Options of the execution of one plan."""
 
     instruction: str | None = None
-    """What is to be done."""
+    """Instruction to plan and execute."""
     plan: _WholePath | None = None
-    """A plan as JSON or YAML, instead of the planner's."""
+    """Plan as JSON or YAML, used instead of a planner."""
     deadline: Positive | None = None
-    """Stop after this many seconds."""
+    """Maximum seconds of the whole execution."""
     node_timeout: Positive | None = None
-    """Seconds for one subtask with all its tries."""
+    """Maximum seconds of one subtask, including all of its tries."""
     try_timeout: Positive | None = None
-    """Seconds for one request to a worker (60), or one call of a tool (10) that says no time
-    itself."""
+    """Maximum seconds of one request to a worker (default: 60), or of one call of a tool without
+    its own timeout (default: 10)."""
     on_failure: OnFailure = "skip_dependents"
-    """What happens to the others when a subtask fails."""
+    """Handling of the other subtasks after a subtask failed."""
     max_tries: Count = 3
-    """Workers asked at one subtask."""
+    """Maximum number of workers tried for one subtask."""
     max_tokens: Count = 512
-    """Tokens of one answer."""
+    """Maximum tokens of one answer."""
     reward: Preset = "normalized"
-    """What an execution earns."""
+    """Reward of an execution."""
     logs: _WholePath | None = None
     """Append the execution to this log too: a folder, or a file that ends in .jsonl."""
     max_replans: CountOrZero = 2
-    """Further plans when a subtask failed, of a planner that is a language model."""
+    """Maximum number of further plans after failed subtasks, if a language model plans."""
     yes: bool = False
-    """Run tools with side effects of the plan as it is begun without asking."""
+    """Run the tools with side effects in the initial plan without asking."""
 
     def load_tools(self) -> dict[str, Tool]:
-        """The tools; those that say no time of their own have that of a try, where it is given."""
+        """Return the tools by name. `try_timeout`, if set, replaces their default timeout."""
         tools, seconds = super().load_tools(), self.try_timeout
         if seconds is None:
             return tools
@@ -245,7 +245,7 @@ class ExecutionConfig(ToolsConfig, WorkConfig, RunSettings):
     def make_system(
         self, pool: WorkerPool, catalog: Catalog | None, plans: Iterable[Plan], **more: Any
     ) -> OrchestrationSystem:
-        """What executes, within the limits of an execution."""
+        """Return the system that executes the plans, with the limits and the log of this config."""
         if self.logs is not None:
             logger = ExecutionLogger(self.logs, workers=pool.workers, catalog=catalog)
             more["execution_logger"] = logger

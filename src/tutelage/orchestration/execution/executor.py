@@ -1,16 +1,16 @@
-"""The execution of plans: nodes, what a router chooses for each, what comes of it.
+"""Executor of plans: schedules the nodes, routes each node to workers and verifies the answers.
 
     plan ─▶ ready nodes ─▶ route ─▶ ask a worker ─▶ verify ─▶ step ─▶ node ends ─▶ ready nodes
 
-A plan that nobody can execute is refused before anything is spent; nothing is raised for what
-workers do. A node starts when those that it waits for have ended, whatever others do. Before every
-try the router is asked once, and what it chooses runs; an answer that its verifier does not pass
-goes back to the router, which tries another worker, accepts or stops. Where nodes failed, a planner
-that can gives further ones, which run in the same way and within the same budget. Between the
-router's choice and the reservation nothing waits, so a choice that its mask allowed can always be
-paid. Whatever ends a request early, its step is written down first, at the bound of its cost: a
-provider may bill what nobody waited for. Every change is an event (`record.py`). Time comes from
-the running loop, so `virtual_time.py` runs a plan without waiting.
+Plans that cannot be executed raise an error before anything is spent; failures of workers raise
+nothing. A node starts when its parents have ended, independently of other nodes. The router is
+called once before every try, and its choice is executed. If the verifier rejects an answer, the
+router tries another worker, accepts the answer or stops. After nodes have failed, a planner that
+supports it adds further nodes, which run in the same way within the same budget. There is no
+`await` between the router's choice and the reservation of its cost, so a choice allowed by the mask
+always fits the budget. If a request ends early, its step is recorded with the upper bound of the
+cost, because a provider may bill unfinished requests. Every change is an event (`record.py`). Time
+comes from the running loop, so a plan can run on the clock of `virtual_time.py` without waiting.
 """
 
 from __future__ import annotations
@@ -63,52 +63,53 @@ from tutelage.orchestration.routing.contract import Choice, Router, RouteState
 from tutelage.seeds import SeedTree
 
 Rest = Callable[[Execution, Budget], Awaitable[Plan]]
-"""The plan of an execution in which nodes failed, with further ones; none: nothing can help."""
+"""Replanner: receives an execution with failed nodes and returns its plan with further nodes. No
+further nodes means that the planner cannot continue."""
 OnFailure = Literal["fail_fast", "continue", "skip_dependents"]
 BACKOFF_MAX = 8.0
-"""Longest pause in seconds before a busy server is asked again."""
+"""Maximum pause in seconds before a request is repeated."""
 
 
 class ExecutorSettings(Section):
-    """How plans are run; times in seconds."""
+    """Settings of the executor; times in seconds."""
 
     model_config = ConfigDict(strict=True)
 
     max_tries: Count = 3
-    """Maximum number of workers that are asked at one node."""
+    """Maximum number of workers tried per node."""
     retries: CountOrZero = 2
-    """Further requests to the same worker when its server is busy."""
+    """Number of retries of the same worker after a transient error."""
     backoff: NonNegative = 0.5
-    """Pause before the first of them, up to 8 s; doubled each time, with jitter."""
+    """Pause before the first retry; doubled for each further retry, with jitter, up to 8 s."""
     try_timeout: Positive | None = 60.0
-    """For one request."""
+    """Timeout of one request."""
     node_timeout: Positive | None = None
-    """For one node with all its tries, queues and questions about tools included."""
+    """Timeout of one node, including all tries, queues and permission requests."""
     deadline: Positive | None = None
-    """For the whole plan."""
+    """Timeout of the whole plan."""
     on_failure: OnFailure = "skip_dependents"
     concurrency: Count = 64
-    """Requests at once, over all plans of one executor."""
+    """Maximum number of concurrent requests of an executor, over all of its plans."""
     max_tokens: Count = 512
-    """Of one answer."""
+    """Maximum tokens of one answer."""
     max_replans: CountOrZero = 2
-    """How often a planner that can is asked for the rest of a plan that failed."""
+    """Maximum number of further plans after failures, if the planner supports them."""
 
 
 class _Slots:
-    """Free places: one semaphore a worker and one for all, made for one event loop."""
+    """Concurrency limits of one event loop: a semaphore per worker, and one for all requests."""
 
     def __init__(self, workers: Sequence[Worker], concurrency: int) -> None:
         self.loop = asyncio.get_running_loop()
         self.all = asyncio.Semaphore(concurrency)
         self.by_worker = [asyncio.Semaphore(worker.concurrency) for worker in workers]
         self.load = [0] * len(workers)
-        """Works that each worker has, running or waiting."""
+        """Number of running and waiting tasks of each worker."""
 
 
 class Executor:
-    """Executes plans: workers, who chooses among them, who checks what they answer. Any number of
-    plans at once share the places of the workers."""
+    """Executes plans with a pool of workers, a router and verifiers. Plans that run concurrently
+    share the concurrency limits of the workers."""
 
     def __init__(
         self,
@@ -120,7 +121,7 @@ class Executor:
         catalog: Catalog | None = None,
         rest: Rest | None = None,
     ) -> None:
-        """Without verifiers: the pool's own truth, or that an answer is there."""
+        """By default, verifiers use the pool's ground truth or check for a non-empty answer."""
         self.pool, self.router, self.rest = pool, router, rest
         self.verifiers = verifiers or Verifiers.of_pool(mock=pool.mock)
         self.settings = settings or ExecutorSettings()
@@ -128,7 +129,7 @@ class Executor:
         self._slots: _Slots | None = None
 
     def slots(self) -> _Slots:
-        """The places of the running loop."""
+        """Return the concurrency limits for the running event loop."""
         if self._slots is None or self._slots.loop is not asyncio.get_running_loop():
             self._slots = _Slots(self.pool.workers, self.settings.concurrency)
         return self._slots
@@ -142,7 +143,7 @@ class Executor:
         seeds: SeedTree = SeedTree(0),  # noqa: B008
         plain: Container[int] = (),
     ) -> Subtask:
-        """One node's work, given the outputs of its parents."""
+        """Return the subtask of a node, with the outputs of its parents as inputs."""
         planned = plan.nodes[node]
         return Subtask(
             node=node,
@@ -161,10 +162,10 @@ class Executor:
     def check(
         self, plan: Plan, budget: Budget | None = None, *, begun: bool = False
     ) -> References | None:
-        """Refuse what `run` would refuse before anything is spent, with the same errors; a run that
-        has `begun`, or whose planner is asked again, is not refused for its arguments. Returns what
-        its reward measures against: cost of the most expensive and seconds of the slowest legal
-        single-worker plan; None when nothing costs or takes anything."""
+        """Raise the errors that `run` would raise before anything is spent. The arguments are not
+        checked if the run has `begun`, or if a planner can correct them. Return the references of
+        the reward: the cost of the most expensive and the seconds of the slowest legal
+        single-worker plan, or None if both are 0."""
         pool, settings, tools = self.pool, self.settings, getattr(self.pool, "tools", {})
         if self.catalog is not None:
             check_plan(plan, self.catalog)
@@ -190,12 +191,12 @@ class Executor:
         if able:
             cost = max(math.fsum(row[w].cost for row in table) for w in able)
             latency = max(critical_path(plan, [row[w].seconds for row in table])[0] for w in able)
-        else:  # each node takes its own most expensive and slowest legal worker
+        else:  # use the most expensive and slowest legal worker of each node
             pairs = zip(table, masks, strict=True)
             choices = [[row[w] for w, can in enumerate(mask) if can] for row, mask in pairs]
             cost = math.fsum(max(e.cost for e in row) for row in choices)
             latency = critical_path(plan, [max(e.seconds for e in row) for row in choices])[0]
-        # A pool that is free, or answers at once, still has a reward: that term is then 0.
+        # A reference of 0 is replaced by 1: the reward term of a free or instant pool is then 0.
         return References(cost or 1.0, latency or 1.0) if cost > 0 or latency > 0 else None
 
     async def run(
@@ -207,12 +208,12 @@ class Executor:
         observers: Sequence[Observer] = (),
         journal: ExecutionJournal | None = None,
     ) -> Execution:
-        """Execute one plan. All draws come from `seeds`, which also gives the identifier.
+        """Execute a plan. All random draws and the identifier come from `seeds`.
 
-        What `journal` says was done is not done again, and what happens is written there. Raises
-        `ConfigError` before anything is spent when a node has no legal worker, or the budget buys
-        no first step, `DataError` for a tool that the catalog lacks, and `asyncio.CancelledError`
-        after all running requests have been ended and written down.
+        Events are written to `journal`, and work that it already contains is not repeated. Raises
+        `ConfigError` before anything is spent if a node has no capable worker or the budget is too
+        small for a first step, `DataError` if a tool is not in the catalog, and
+        `asyncio.CancelledError` after all running requests have been cancelled and recorded.
         """
         state = ExecutionState(plan, seeds) if journal is None else journal.state
         watching = observers if journal is None else (journal, *observers)
@@ -220,7 +221,7 @@ class Executor:
 
 
 class _PlanRun:
-    """One running plan: what ended, what it cost, and which nodes may start."""
+    """State of one running plan: finished nodes, costs, and nodes that may start."""
 
     def __init__(
         self,
@@ -233,22 +234,22 @@ class _PlanRun:
         self.observers = observers
         self.tools: Mapping[str, Any] = getattr(place.pool, "tools", {})
         self.earlier = steps_by_node(step for _, step in sorted(state.steps.items()))
-        """By node: the steps that an earlier process left."""
+        """Steps of earlier processes, by node."""
         self.dispatched = 1 + max(state.steps, default=-1)
         self.ends: dict[int, float] = {}
-        """Where the nodes that ended lie along their longest chains."""
+        """Finish time of each ended node along its longest chain."""
         self.outputs: dict[int, str] = {}
         self.plain = {s.node for s in state.steps.values() if s.answer and s.answer.plain}
-        """The nodes that a tool gave text for."""
+        """Nodes whose output was returned by a tool as plain text."""
         self.refusals: dict[str, str] = {}
-        """The calls with side effects that were not permitted, see `call_key`, and why."""
+        """Reason of the refusal of each refused call with side effects, by `call_key`."""
         self.asking = asyncio.Lock()
-        """Held while it is asked about such a call: an equal one waits for what is said of it."""
+        """Held during a permission request, so that an equal call waits for the decision."""
         self._running: dict[asyncio.Task[NodeResult], int] = {}
         self._link()
 
     def _link(self) -> None:
-        """Take over the edges of the plan."""
+        """Update the parents and the order of nodes after the plan changed."""
         self._parents = self.state.plan.dependencies
         self._order = [node for level in levels(self.state.plan) for node in level]
 
@@ -259,18 +260,18 @@ class _PlanRun:
 
     @property
     def deadline_left(self) -> float | None:
-        """Seconds until the deadline, which holds for the making of the plan too."""
+        """Seconds until the deadline, which includes planning; None without a deadline."""
         deadline = self.settings.deadline
         return None if deadline is None else deadline - self.state.planning - self.now
 
     def tell(self, event: str, **fields: Any) -> None:
-        """Pass an event to the journal and to the observers."""
+        """Send an event to the journal and to the observers."""
         row: Event = {"event": event, "at": self.now, **fields}
         for observer in self.observers:
             observer(row)
 
     def call_of(self, step: NodeStep) -> str:
-        """Return the `call_key` of the tool call that a step made; empty for another step."""
+        """Return the `call_key` of the step's tool call; empty if the step called no tool."""
         arguments = step.answer and step.answer.arguments
         return "" if arguments is None else call_key(step.worker or "", arguments, self.tools)
 
@@ -295,7 +296,7 @@ class _PlanRun:
                 finally:
                     for task in running:
                         task.cancel()
-                    # Each writes down what its request came to before it goes.
+                    # Each task records the outcome of its request before it ends.
                     await asyncio.gather(*running, return_exceptions=True)
         except TimeoutError:
             state.reason = "deadline"
@@ -311,7 +312,7 @@ class _PlanRun:
         return execution
 
     def _begin(self) -> None:
-        """Refuse what cannot be executed, and take over what an earlier process left."""
+        """Check the plan and restore the state of earlier processes."""
         state, place, begun = self.state, self.place, self.state.begun
         planned = replace(state.plan, nodes=state.plan.nodes[: state.planned])
         state.references = place.check(planned, self.budget, begun=begun)
@@ -341,13 +342,15 @@ class _PlanRun:
             self._end_wrong(0)
 
     def _end_wrong(self, first: int) -> None:
-        """End the nodes from `first` on whose arguments cannot fit, for a planner to correct."""
+        """End the nodes from index `first` on that have invalid arguments, so that a planner can
+        correct them."""
         wrong = wrong_arguments(self.state.plan, self.tools, first) if self.tools else {}
         for node, reason in wrong.items():
             self._end(NodeResult(node, "failed", reason=reason))
 
     def _ready(self) -> list[int]:
-        """The nodes that may start; those that lack an input are skipped."""
+        """Return the nodes that may start. Unless `on_failure` is `continue`, skip nodes with a
+        missing input."""
         ready, ended, started = list[int](), self.state.nodes, {*self._running.values()}
         for node in self._order:
             if node in ended or node in started or not ended.keys() >= {*self._parents[node]}:
@@ -365,7 +368,7 @@ class _PlanRun:
         self.state.nodes[node] = result
         if result.kept and result.output is not None:
             self.outputs[node] = result.output
-        # One whose arguments are wrong ends before those that it takes from.
+        # A node with invalid arguments ends before its parents.
         before = max((self.ends.get(k, 0.0) for k in self._parents[node]), default=0.0)
         self.ends[node] = before + result.seconds
         if tell:
@@ -374,7 +377,7 @@ class _PlanRun:
             self.state.reason = "failed"
 
     async def _replan(self) -> bool:
-        """Ask for further nodes where some failed and the settings allow it; whether there are."""
+        """Request further nodes after failures if the settings allow it. Return True on success."""
         state, rest = self.state, self.place.rest
         lost = {k for k, n in state.nodes.items() if not n.kept} - state.abandoned
         if rest is None or state.reason or not lost:
@@ -413,7 +416,7 @@ class _PlanRun:
 
 
 class _NodeRun:
-    """The tries at one node."""
+    """Execution of one node with all of its tries."""
 
     def __init__(self, run: _PlanRun, node: int) -> None:
         self.run, self.node, self.pool, place = run, node, run.place.pool, run.place
@@ -429,16 +432,16 @@ class _NodeRun:
         self.steps = list(run.earlier.get(node, ()))
         self.slots = place.slots()
         self.blocked = False
-        """Whether only the budget keeps workers from being asked."""
+        """True if workers are available and only the budget prevents a request."""
 
     async def play(self) -> NodeResult:
-        """Execute the node; raises only what a user must fix, and cancellation."""
+        """Execute the node. Raises only errors that the user must fix, and cancellation."""
         run, limit = self.run, self.run.settings.node_timeout
         try:
             async with asyncio.timeout(limit):
                 last = self.steps[-1] if self.steps else None
                 if last and last.verdict is None and last.answer and not last.answer.error:
-                    await self._verify(last, last.answer)  # it came when an earlier process ended
+                    await self._verify(last, last.answer)  # not verified by an earlier process
                     run.tell("step", step=last.to_json())
                 while not (self.steps and self.steps[-1].passed):
                     state = await self._route_state()
@@ -454,15 +457,14 @@ class _NodeRun:
                         return self._result("accepted", self._answered())
                     await self._ask_worker(choice)
                 return self._result("succeeded", self.steps[-1])
-        except TimeoutError as error:  # that of a user's verifier, router or pool has a text
+        except TimeoutError as error:  # a user's verifier, router or pool may set a message
             reason = (
                 str(error) or f"not done within {limit or 0:g} s (--node-timeout gives it longer)"
             )
             return self._result("failed", reason=f"timeout: {reason}")
 
     async def _route_state(self) -> RouteState | None:
-        """What the router sees, as soon as the budget has something for it; None when nothing is
-        left to choose."""
+        """Return the router state, waiting for budget if needed; None if no action is left."""
         run, settings, budget = self.run, self.run.settings, self.run.budget
         names = {worker.name: i for i, worker in enumerate(self.pool.workers)}
         tried = tuple(
@@ -482,7 +484,7 @@ class _NodeRun:
             ]
             if any(fits) or not any(open_to) or budget.open == 0:
                 break
-            await budget.changed()  # what others have reserved and do not use may do
+            await budget.changed()  # other tries may release reservations
         self.blocked, answered = any(open_to) and not any(fits), self._answered()
         if not any(fits) and answered is None:
             return None
@@ -505,12 +507,12 @@ class _NodeRun:
         )
 
     async def _ask_worker(self, choice: Choice) -> None:
-        """Ask the chosen worker, again while its server is busy, and verify what it answers."""
+        """Send a request to the chosen worker, retry transient errors, and verify the answer."""
         run, settings, place = self.run, self.run.settings, choice.action
         worker, bound = self.pool.workers[place], self.estimates[place].bound
         step = self._step("worker", choice, worker.name)
         self._tell("dispatch", step, begun=step.to_json())
-        run.budget.reserve(bound)  # its mask said that it fits
+        run.budget.reserve(bound)  # fits, according to the mask
         self.slots.load[place] += 1
         try:
             answer = await self._request(step, worker, bound)
@@ -533,12 +535,12 @@ class _NodeRun:
             self._keep(step)
 
     async def _request(self, step: NodeStep, worker: Worker, bound: float) -> WorkerAnswer:
-        """One request whose bound is reserved; settles it, whatever comes."""
+        """Send one request whose bound is already reserved, and always settle the reservation."""
         run, place, loop = self.run, step.choice.action, asyncio.get_running_loop()
         limit, pool = run.settings.try_timeout, self.pool
         number = sum(len(before.requests) for before in (*self.steps, step))
         work = replace(self.work, attempt=number)
-        # The arguments of a call with side effects; None for another.
+        # Arguments of a call with side effects, else None.
         given = pool.with_side_effects(worker, work) if isinstance(pool, ToolPool) else None
         entered, begun = loop.time(), cast("float | None", None)
         answer: WorkerAnswer | None = None
@@ -579,14 +581,14 @@ class _NodeRun:
         return answer
 
     async def _refused(self, worker: Worker, given: str) -> WorkerAnswer | None:
-        """The answer to a call with side effects that the caller does not permit, or that it says
-        was done already; None where it may be made. The wait counts as queued. What was refused
-        once is not asked about again, nor are equal calls that wait meanwhile."""
+        """Return the answer for a tool call with side effects that must not run, because permission
+        is refused or the user reports that it already ran; None if it may run. The wait counts as
+        queued. A refused call is not asked about again, nor are equal calls that wait meanwhile."""
         run, pool, known = self.run, cast("ToolPool", self.pool), self.run.refusals
         call, doubt = call_key(worker.name, given, pool.tools), cast("Doubt", "")
         async with run.asking:
             if not (said := known.get(call, "")):
-                # What may have been done already, or was planned after results were read.
+                # The call may have run already, or was planned after tool results were read.
                 late = [s for s in run.state.steps.values() if s.answer and _cut_off(s.answer)]
                 if any(step.answer is not None and _given_up(step.answer) for step in self.steps):
                     doubt = "again"
@@ -602,7 +604,7 @@ class _NodeRun:
         return WorkerAnswer(error=WorkerError("refused", said), arguments=given) if said else None
 
     async def _verify(self, step: NodeStep, answer: WorkerAnswer) -> None:
-        """Give the step its verdict, within the budget where a verdict costs something."""
+        """Set the verdict of the step. A paid verification must fit the budget."""
         run, verifiers = self.run, self.run.place.verifiers
         bound = verifiers.bound(self.work, answer)
         if bound and not run.budget.reserve(bound):
@@ -636,16 +638,17 @@ class _NodeRun:
         self.run.tell("step", step=step.to_json())
 
     def _answered(self) -> NodeStep | None:
-        """The last step with an answer that could be kept."""
+        """Return the last step with an answer without error, or None."""
         usable = (s for s in self.steps[::-1] if s.answer is not None and s.answer.error is None)
         return next(usable, None)
 
     def _why(self, words: str) -> str:
-        """A reason, with that of the last try; the budget where that is all that is in the way."""
+        """Return the reason of a failure with the last verdict; `budget` if only the budget
+        prevents a try."""
         if self.blocked:
             return "budget"
         reasons = [step.verdict.reason for step in self.steps if step.verdict is not None]
-        # Beside a tool there was nobody else from the beginning.
+        # A tool is the only capable worker of its node.
         legal = zip(self.pool.workers, self.legal, strict=True)
         alone = any(can and worker.tool for worker, can in legal)
         return reasons[-1] if reasons and alone else ": ".join([words, *reasons[-1:]])
@@ -667,7 +670,7 @@ class _NodeRun:
 
 
 def _cut_off(answer: WorkerAnswer) -> bool:
-    """Whether nobody waited for the end of a request."""
+    """Return True if the executor stopped waiting for a request before it ended."""
     error = answer.error
     return error is not None and (
         error.kind in ("timeout", "cancelled") or error.message.endswith(LATE)
@@ -675,5 +678,5 @@ def _cut_off(answer: WorkerAnswer) -> bool:
 
 
 def _given_up(answer: WorkerAnswer) -> bool:
-    """Whether a request ended for no fault of its worker, which may be asked again."""
+    """Return True if a request was cancelled, so that the worker may be tried again."""
     return answer.error is not None and answer.error.kind == "cancelled"

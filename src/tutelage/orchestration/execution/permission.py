@@ -1,9 +1,10 @@
-"""Whether a tool with side effects may run: each call is asked about, with its arguments.
+"""Permission for tools with side effects: each call is approved or refused by its arguments.
 
-`Permission()` refuses; with `ask`, a function that puts a question to a person, it asks, one
-question at a time of one plan. `yes` answers for the plan as it was begun, never for a call that
-may have been done already by a process that was killed, nor for what a planner added after it had
-read what tools returned, which may be any user's words. A tool's result has no say in this.
+`Permission()` refuses all calls. With `ask`, a function that asks the user, it asks about one call
+of a plan at a time. `yes` permits the calls of the initial plan. It does not apply to calls that an
+earlier process or a timed-out request may already have done, nor to calls that a planner added
+after it had read tool results, which may contain text of any user. A tool's result never affects
+permission.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from tutelage.tools.execute import call_in_thread
 from tutelage.tools.tool import Tool
 
 Doubt = Literal["", "again", "late", "replanned"]
-"""What speaks against running a tool beside its side effects: it may have run with these arguments
-already, in a process that was killed, or may be at work still in a call that was cut off; or a
-planner added it after it had read what tools returned."""
+"""Reason against a call besides its side effects. `again`: a killed process may have done the same
+call already. `late`: an equal call was cut off and may still be running. `replanned`: a planner
+added the call after it had read tool results."""
 Said = str | WorkerAnswer
-"""What is said of a call: an empty text permits it, any other is why not, and an answer is that of
-the call where it was done already, which is not done again then."""
+"""Decision about a call: an empty text permits it, other text is the reason of a refusal, and a
+`WorkerAnswer` is the result of a call that is already done and must not be repeated."""
 Permit = Callable[[Tool, str, Doubt], Awaitable[Said] | Said]
-"""Asked before a tool with side effects runs, with its arguments as JSON; what it returns but
-`Said` is an error. One that is not async has a thread."""
+"""Called with the tool, the arguments as JSON and the doubt before a tool with side effects runs. A
+return value other than `Said` is an error. Synchronous functions run in a thread."""
 Ask = Callable[[str, str], str]
-"""Shows a question about a call (its words, and the forms of an answer) and returns the line that
-is typed; it has a thread."""
+"""Prints a question about a call, with the possible answers, and returns the line that the user
+types. Runs in a thread."""
 
 _DOUBTS: dict[Doubt, str] = {
     "": "",
@@ -40,15 +41,15 @@ _DOUBTS: dict[Doubt, str] = {
 
 
 class Permission:
-    """A `Permit` that asks, and refuses where nobody can be asked."""
+    """A `Permit` that asks the user, and refuses if there is no user to ask."""
 
     def __init__(self, ask: Ask | None = None, *, yes: bool = False) -> None:
         self._ask, self._yes = ask, yes
 
     async def __call__(self, tool: Tool, arguments: str, doubt: Doubt) -> Said:
-        """Empty where the tool may run, else why not, or the result of a call that was done. Raises
-        `RunError` for a call of a process that was killed where there is nobody to ask: refused,
-        it would end the run, which can go on where there is somebody."""
+        """Return an empty text if the tool may run, the reason if it may not, or the result of a
+        call that is already done. Raises `RunError` if a killed process may have done the call and
+        there is no user to ask; a refusal would end the run, which can be resumed at a terminal."""
         if self._yes and not doubt:
             return ""
         words, ask = _DOUBTS[doubt], self._ask

@@ -1,7 +1,7 @@
-"""What a worker is told: the whole instruction, its own subtask, and its inputs filled in.
+"""Prompts of workers: the whole instruction, the subtask, and its arguments with inputs filled in.
 
-`plan/arguments.py` says what references become. Outputs of nodes that are waited for and named in
-no argument are listed below.
+See `plan/arguments.py` for how references are resolved. Outputs of parent nodes that no argument
+refers to are listed below the arguments.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ SYSTEM = (
     "part and nothing else."
 )
 NOTHING = "(no output)"
-"""The output of a node that has none."""
+"""Placeholder for the output of a node without output."""
 
 
 def node_prompt(plan: Plan, index: int, outputs: Mapping[int, str]) -> str:
-    """The text for one node, given the outputs of the nodes that it waits for."""
+    """Return the prompt of a node, with the outputs of its parents."""
 
     def filled(match: re.Match[str]) -> str:
-        # What looked like a member and is none was the next sentence.
+        # Text after the reference that is not a member of the output is kept as text.
         value, left = member(outputs.get(int(match[1]), NOTHING), match[2])
         return f"{as_text(value)}{left}"
 
@@ -46,5 +46,5 @@ def node_prompt(plan: Plan, index: int, outputs: Mapping[int, str]) -> str:
 
 
 def worker_messages(prompt: str) -> tuple[Message, Message]:
-    """The prompt of a node as a worker that is a chat model gets it."""
+    """Return the chat messages for the prompt of a node."""
     return Message("system", SYSTEM), Message("user", prompt)

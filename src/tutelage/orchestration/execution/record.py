@@ -1,12 +1,12 @@
-"""The one record of an execution: its events, and what they come to.
+"""Record of an execution: its events, and the state and result computed from them.
 
-An event is a row of the store (run, execution, number, JSON), on the disk before the next request
-leaves. `fold` makes of events where an execution stands (`ExecutionState`), and a state makes the
-`Execution`, from which rollout, spans, log and reward are made (`stored.py`). The executor keeps
-such a state while it goes on; after a kill `ExecutionJournal` folds what an earlier process left:
-nodes that ended are not run again, what was spent stays spent, and a request that was under way is
-counted at its bound, since nobody knows what it cost. Draws are addressed by node and request, so
-what is left to do is drawn as it would have been.
+An event is a row of the store (run, execution, number, JSON), written to disk before the next
+request is sent. `fold` computes the state of an execution (`ExecutionState`) from its events, and
+the state returns the `Execution`, from which rollout, spans, log and reward are made (`stored.py`).
+The executor updates such a state while it runs. After a kill, `ExecutionJournal` folds the events
+of the earlier process: nodes that ended are not run again, costs stay counted, and an unfinished
+request is counted at its upper bound because its cost is unknown. Random draws are addressed by
+node and request, so the remaining work draws the same values as without the kill.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from tutelage.types import JSON, Reward
 
 Event = dict[str, Any]
 Observer = Callable[[Event], None]
-"""Gets every event as it happens, as JSON has it; it must not wait."""
+"""Called with every event, as JSON. It must not block."""
 PLANNING: ContextVar[Callable[[int, PlannerCall], None]] = ContextVar(
     "planning", default=lambda request, call: None
 )
-"""Called with each request to a model that plans further, by its number in that plan: before it is
-sent, at its bound, and with its answer."""
+"""Called for each request to a language model planner with the request's number in the plan: before
+it is sent, with its cost bound, and again with the response."""
 NodeStatus = Literal["succeeded", "accepted", "failed", "skipped", "cancelled"]
 Action = Literal["worker", "accept", "stop"]
 
@@ -52,60 +52,60 @@ Action = Literal["worker", "accept", "stop"]
 
 @dataclass(slots=True)
 class NodeStep:
-    """One decision at one node, and its result so far. Times in seconds from the start."""
+    """One decision at one node, and its result so far. Times are in seconds from the start."""
 
     index: int
-    """Place in the order of dispatch."""
+    """Index in the order of dispatch."""
     node: int
     attempt: int
-    """Which decision at this node it was, from 0."""
+    """Number of the decision at this node, from 0."""
     action: Action
     worker: str | None
     choice: Choice
-    """What was chosen, with its log-probability and the features that a router learns from."""
+    """Choice of the router, with its log-probability and the features used for training."""
     requests: tuple[WorkerAnswer, ...] = ()
-    """What the worker answered, the requests that met a busy server first."""
+    """Responses of the worker, including retried requests, in the order of time."""
     verdict: Verification | None = None
     started: float = 0.0
     ended: float = 0.0
     queued: float = 0.0
-    """Seconds of those that it waited for a free place at the worker."""
+    """Seconds spent waiting for a free slot of the worker."""
 
     @property
     def answer(self) -> WorkerAnswer | None:
-        """The last answer, None for a decision that asked nobody."""
+        """The last response, or None if the decision sent no request."""
         return self.requests[-1] if self.requests else None
 
     @property
     def costs(self) -> tuple[float, ...]:
-        """USD of each request, and of the verdict where a judge was paid for it."""
+        """Cost of each request and of the verification, in USD."""
         judged = 0.0 if self.verdict is None else self.verdict.cost
         return (*(answer.cost for answer in self.requests), judged)
 
     @property
     def cost(self) -> float:
-        """USD of all of it."""
+        """Total cost in USD."""
         return math.fsum(self.costs)
 
     @property
     def seconds(self) -> float:
-        """From its first request to its verdict, pauses between requests included."""
+        """Seconds from the first request to the verdict, including pauses between requests."""
         return max(0.0, self.ended - self.started - self.queued)
 
     @property
     def passed(self) -> bool:
-        """Whether the verifier passed the answer."""
+        """True if the verifier passed the answer."""
         return self.verdict is not None and self.verdict.passed
 
     def to_json(self) -> JSON:
-        """The step in an event; the features of its choice are not written."""
+        """Return the step as JSON for an event, without the features of its choice."""
         fields = _STEP.dump_python(self, exclude={"choice": {"features"}, "requests": True})
         answers = [answer.to_json() for answer in self.requests]
         return {**fields, "cost": self.cost, "seconds": self.seconds, "requests": answers}
 
 
 def steps_by_node(steps: Iterable[NodeStep]) -> dict[int, list[NodeStep]]:
-    """The steps of each node that has some, in their order."""
+    """Group steps by node, in their order."""
     by_node: dict[int, list[NodeStep]] = {}
     for step in steps:
         by_node.setdefault(step.node, []).append(step)
@@ -114,82 +114,81 @@ def steps_by_node(steps: Iterable[NodeStep]) -> dict[int, list[NodeStep]]:
 
 @dataclass(frozen=True, slots=True)
 class NodeResult:
-    """What became of a node. `seconds` are those of its steps."""
+    """Result of a node. `seconds` is the sum over its steps."""
 
     node: int
     status: NodeStatus
     output: str | None = None
     worker: str | None = None
-    """Whose answer was kept."""
+    """Worker whose answer was kept."""
     reason: str = ""
     seconds: float = 0.0
     checked: bool = True
-    """False where the verifier only saw that there was an answer."""
+    """False if the content was not checked, only that the answer is not empty."""
     correct: bool | None = None
-    """The truth about the kept answer, where the pool knows it."""
+    """Ground truth for the kept answer; None if the pool does not know it."""
 
     @property
     def kept(self) -> bool:
-        """Whether there is an output for the nodes that wait for it."""
+        """True if child nodes can use the output."""
         return self.status in ("succeeded", "accepted")
 
 
 @dataclass(frozen=True, slots=True)
 class Execution(ExecutionResult):
-    """An `ExecutionResult` with everything that led to it.
+    """An `ExecutionResult` with the plan, the nodes and the steps that produced it.
 
-    `success` means that every node's verifier passed, or that an answer which was accepted without
-    that is known to be right.
+    `success` is True if every node passed its verifier, or was accepted and is known to be right.
     """
 
     id: str = ""
     plan: Plan = field(default_factory=lambda: Plan("", ()))
     nodes: tuple[NodeResult, ...] = ()
     steps: tuple[NodeStep, ...] = ()
-    """In the order of dispatch; each has the choice that ran, so that is what is credited."""
+    """Steps in the order of dispatch, with the executed choices that a router is trained on."""
     reason: str = ""
-    """Why it ended early: `deadline`, `failed`, `budget`; empty otherwise."""
+    """Reason of an early end: `deadline`, `failed` or `budget`; empty otherwise."""
     wall_seconds: float = 0.0
-    """From start to end, queues included."""
+    """Seconds from start to end, including queues."""
     path: tuple[int, ...] = ()
-    """The nodes of the longest chain."""
+    """Nodes of the longest chain."""
     pool: str = ""
     workers: tuple[str, ...] = ()
-    """Names of the pool's workers, in the order of a router's actions."""
+    """Names of the pool's workers, in the order of the router's actions."""
     router: str = ""
     mock: bool = False
     seeds: SeedTree = field(default_factory=lambda: SeedTree(0))
-    """Where its draws came from; node k's from `child("node", k)`."""
+    """Seeds of the random draws; node k uses `child("node", k)`."""
     references: References | None = None
-    """What `normalized` rewards measure against."""
+    """Reference cost and latency of the `normalized` reward."""
     resumed: int = 0
-    """Nodes that were taken over from an earlier process."""
+    """Number of nodes restored from an earlier process."""
     abandoned: tuple[int, ...] = ()
-    """Nodes that failed and for which a further plan was made: what it did counts instead."""
+    """Failed nodes that were replaced by a further plan. They do not count for `success`."""
     unplanned: str = ""
-    """Why a planner that was asked for a further plan had none."""
+    """Reason why the planner returned no further plan; empty otherwise."""
 
     @property
     def answers(self) -> dict[int, str]:
-        """What the last nodes gave, those that nobody waits for."""
+        """Outputs of the leaf nodes (nodes without children), by node."""
         leaves = set(range(len(self.nodes))) - {before for before, _ in self.plan.edges}
         known = ((node, self.nodes[node].output) for node in sorted(leaves))
         return {node: output for node, output in known if output is not None}
 
     def earned(self, preset: Preset = "normalized") -> Reward:
-        """The reward, with its parts."""
+        """Return the reward with its parts."""
         parts = reward_parts(self, preset=preset)
         return Reward(sum(parts.values()), parts)
 
     @property
     def rollout(self) -> str:
-        """The identifier of the rollout that it is stored as."""
+        """Identifier of the stored rollout."""
         return self.seeds.id("roll")
 
     @property
     def correct(self) -> bool | None:
-        """Whether all kept outputs are right; None where a pool does not know. Nodes that a further
-        plan took the place of do not count."""
+        """True if all kept outputs are right, False if a node has none; None if the pool does not
+        know. Nodes replaced by a further plan do not count."""
         counted = [node for node in self.nodes if node.node not in self.abandoned]
         if any(not node.kept for node in counted):
             return False
@@ -201,7 +200,7 @@ class Execution(ExecutionResult):
 
 _ANSWER, _STEP, _NODE = TypeAdapter(WorkerAnswer), TypeAdapter(NodeStep), TypeAdapter(NodeResult)
 _NODES, _CALLS = TypeAdapter(tuple[Node, ...]), TypeAdapter(tuple[PlannerCall, ...])
-"""What may stand in a plan that is read, and in its nodes."""
+"""Adapters that validate the nodes and planner calls of a stored plan."""
 
 
 class _PlanRow(FileRecord):
@@ -216,49 +215,49 @@ _PLAN = TypeAdapter(_PlanRow)
 
 
 def calls_json(calls: Iterable[PlannerCall]) -> list[dict[str, Any]]:
-    """Requests to a model that plans, as JSON."""
+    """Return planner calls as JSON."""
     return _CALLS.dump_python(tuple(calls), mode="json")
 
 
 def nodes_json(nodes: Iterable[Node]) -> list[dict[str, Any]]:
-    """Nodes as JSON."""
+    """Return nodes as JSON."""
     return _NODES.dump_python(tuple(nodes), mode="json")
 
 
 def read_nodes(rows: object) -> tuple[Node, ...]:
-    """The nodes that `nodes_json` wrote. Raises `DataError` for anything else."""
+    """Read nodes written by `nodes_json`. Raises `DataError` if they are invalid."""
     return read_as(_NODES, rows, "added nodes")
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:
-    """A plan as JSON."""
+    """Return a plan as JSON."""
     calls = {"calls": calls_json(plan.calls)} if plan.calls else {}
     return {"instruction": plan.instruction, "nodes": nodes_json(plan.nodes), **calls}
 
 
 def read_plan(row: Mapping[str, Any]) -> Plan:
-    """The plan that `plan_json` wrote. Raises `DataError` for anything else."""
+    """Read a plan written by `plan_json`. Raises `DataError` if it is invalid."""
     made = read_as(_PLAN, row, "this is no plan: it")
     return Plan(made.instruction, made.nodes, made.calls)
 
 
-# ---------------------------------------------------------------- where an execution stands
+# ---------------------------------------------------------------- state of an execution
 
 
 @dataclass(slots=True)
 class ExecutionState:
-    """Where an execution stands."""
+    """Current state of an execution."""
 
     plan: Plan
-    """With the nodes and requests of further plans."""
+    """Plan, including the nodes and planner calls of further plans."""
     seeds: SeedTree
     steps: dict[int, NodeStep] = field(default_factory=dict[int, NodeStep])
     nodes: dict[int, NodeResult] = field(default_factory=dict[int, NodeResult])
-    """Those that ended."""
+    """Results of the nodes that ended."""
     planned: int = 0
-    """Nodes of the plan that was begun with; later ones were added when some had failed."""
+    """Number of nodes in the initial plan; further plans append nodes."""
     planning: float = 0.0
-    """Seconds that the making of that plan took."""
+    """Seconds spent on making the initial plan."""
     replans: int = 0
     abandoned: set[int] = field(default_factory=set[int])
     begun: bool = False
@@ -278,16 +277,16 @@ class ExecutionState:
     def grow(
         self, nodes: Sequence[Node], abandoned: Iterable[int], calls: Sequence[PlannerCall]
     ) -> None:
-        """Add the nodes of a further plan, those given up for it, and the requests for it."""
+        """Add the nodes of a further plan, the nodes abandoned for it, and its planner calls."""
         plan = self.plan
         self.plan = replace(plan, nodes=(*plan.nodes, *nodes), calls=(*plan.calls, *calls))
         self.abandoned.update(abandoned)
         self.replans += bool(nodes)
 
     def execution(self) -> Execution:
-        """The execution as it is now; nodes that have not ended are cancelled. Cost is the sum over
-        requests, latency the longest chain of nodes without waiting in queues, and what a model
-        that plans took."""
+        """Return the execution in its current state; nodes that have not ended are cancelled. Cost
+        is the sum over requests. Latency is the planning time plus the longest chain of nodes,
+        without queues."""
         plan, steps = self.plan, [self.steps[index] for index in sorted(self.steps)]
         mine, nodes = steps_by_node(steps), list[NodeResult]()
         for k in range(len(plan.nodes)):
@@ -328,12 +327,13 @@ _SAME = (
     "reason",
     "unplanned",
 )
-"""Fields that an execution has as its state has them."""
+"""Fields copied from the state to the execution."""
 
 
 def fold(events: Sequence[Event], seeds: SeedTree) -> ExecutionState:
-    """Where the execution of these events stands; the first has its plan. What was under way when
-    a process ended is counted at its bound. Raises `DataError` for what is no event."""
+    """Compute the state of an execution from its events, the first of which contains the plan.
+    Requests that were unfinished when a process ended are counted at their bounds. Raises
+    `DataError` if an event is invalid."""
     state = ExecutionState(read_plan(events[0]["plan"]), seeds)
     open_steps, sent, judged = dict[int, NodeStep](), dict[int, Event](), dict[int, float]()
     planning = dict[int, Any]()
@@ -346,7 +346,7 @@ def fold(events: Sequence[Event], seeds: SeedTree) -> ExecutionState:
                     setattr(state, name, event[name])
                 state.workers = tuple(event["workers"])
                 state.references = event["references"] and References(*event["references"])
-                # A further plan that an earlier process asked for and did not get is paid for.
+                # Count the cost of a further plan that an earlier process did not receive.
                 state.grow((), (), read_as(_CALLS, list(planning.values()), "requests"))
                 planning.clear()
             case "dispatch":
@@ -384,7 +384,7 @@ def fold(events: Sequence[Event], seeds: SeedTree) -> ExecutionState:
 
 
 def _end_at_bounds(step: NodeStep, request: Event | None, judged: float | None, now: float) -> None:
-    """End a step whose end was never written, at the bounds of its request and of its verdict."""
+    """End an unfinished step with the cost bounds of its request and of its verification."""
     if request is not None:
         error = WorkerError("cancelled", "the process ended while this was running")
         step.requests += (
@@ -402,26 +402,26 @@ def _end_at_bounds(step: NodeStep, request: Event | None, judged: float | None, 
 
 
 _LATER = ("plan", "start", "dispatch", "step", "node")
-"""Events that are stored with the next one: nothing leaves before that, and what they have can be
-made again of those before them."""
+"""Events that are stored together with the next event: no request is sent before it, and their
+content can be recomputed from earlier events."""
 
 
 class ExecutionJournal:
-    """The events of one execution in a store, in which it goes on after a kill: a context manager,
-    and an observer of the executor. `state` is what earlier processes left."""
+    """Journal of an execution in a store, used to resume after a kill. It is a context manager and
+    an observer of the executor. `state` is the state that earlier processes reached."""
 
     def __init__(
         self, where: str | Path | Store, plan: Plan, seeds: SeedTree, run_id: str = ""
     ) -> None:
-        """`where` is the store of a run, or the file of a store that has events alone. Raises
-        `RunError` for events of another plan, `StoreError` for a file that is no store."""
+        """`where` is the store of a run, or the file of a separate event store. Raises `RunError`
+        if the events belong to another plan, `StoreError` if the file is not a store."""
         self.store = where if isinstance(where, Store) else open_store(where)
         self._own, self._run_id, self._rollout = self.store is not where, run_id, seeds.id("roll")
         first: Event = {"event": "plan", "seed": seeds.seed, "plan": plan_json(plan)}
         try:
             events = self.store.events(run_id, self._rollout)
             self._pending = [] if events else [first]
-            # What a model was asked for the plan may differ: another process asks again.
+            # The planner calls may differ, because another process plans again.
             if events and read_plan(events[0]["plan"]) != read_plan(first["plan"]):
                 raise RunError(
                     f"{str(self.store.where)!r} has this execution with another plan; give each "
@@ -433,8 +433,8 @@ class ExecutionJournal:
             raise
 
     def __call__(self, event: Event) -> None:
-        """Take one event; on return what cannot be made again is on the disk. Raises `StoreError`
-        where that is full."""
+        """Add an event. Events that cannot be recomputed are on disk when the call returns. Raises
+        `StoreError` if the disk is full."""
         self._pending.append(event)
         paid = event["event"] == "step" and (event["step"]["verdict"] or {}).get("cost")
         if paid or event["event"] not in _LATER:

@@ -1,6 +1,6 @@
-"""What verbs of orchestration execute, as a kind of run: each execution is a rollout of it.
+"""Run kind of the verbs of `tutelage orchestrate`: each execution is a rollout of the run.
 
-`runs/lifecycle.py` does what is the same for every run, `stored.py` makes the rollouts.
+`runs/lifecycle.py` has the parts that all kinds of run share, `stored.py` creates the rollouts.
 """
 
 from __future__ import annotations
@@ -29,43 +29,43 @@ RECIPE, PLAN = "orchestrate", "plan.json"
 @register
 @dataclass
 class ExecutionRun(RunKind):
-    """Plans that are executed, each a rollout; what the record of a single one has is not run
-    again. `collect` and `audit` execute many, which begin again by their command."""
+    """Run that executes plans, each as a rollout. A run with a single plan can be resumed without
+    repeating finished nodes; `collect` executes many plans and restarts from the beginning."""
 
     name: ClassVar[str] = "execution"
     model: ClassVar[type[RunSettings]] = ExecutionConfig
 
     asked: RunSettings
-    """The options."""
+    """Options of the run."""
     work: Callable[[Run], JSON]
-    """Executes, and returns what stands in the result."""
+    """Executes the plans and returns the result as JSON."""
     plan: Plan | None = None
-    """The plan, where there is one."""
+    """Plan of a run with a single execution, else None."""
     recipe: str = RECIPE
     otlp: str | None = None
-    """A collector that gets the trace as well."""
+    """URL of an OTLP collector that also receives the trace."""
     _result: JSON = field(default_factory=dict[str, Any])
 
     @classmethod
     def read(cls, folder: RunFolder, progress: Progress) -> Self:
-        """A system is built by the caller: see `again`."""
+        """Raise `RunError`: an execution is resumed by its command, which builds the system."""
         raise RunError(f"an execution is continued by its command: {resume_command(folder.path)}")
 
     def sources(self, folder: RunFolder) -> dict[str, str]:
-        """Marks of its workers and tools; the plan is kept in the folder."""
+        """Return fingerprints of the workers and tools. The plan is stored in the folder."""
         asked = self.head.settings.model_dump(mode="json", exclude={"plan", "checkpoint"})
         return settings_sources(asked, folder)
 
     def again(self, folder: RunFolder, progress: Progress) -> Self:
-        """The caller's."""
+        """Return self; the caller has built the system."""
         return self
 
     def prepare(self, folder: RunFolder, progress: Progress) -> None:
-        """The caller has built it already."""
+        """Do nothing; the caller has built the system."""
 
     @property
     def head(self) -> RunHeader:
-        """What store, loggers and collector know of the run."""
+        """Header of the run for store, loggers and collector."""
         return RunHeader(
             recipe=self.recipe,
             algorithm=getattr(self.asked, "router", self.recipe),
@@ -74,12 +74,12 @@ class ExecutionRun(RunKind):
         )
 
     def begin(self, folder: RunFolder) -> None:
-        """Keep the plan of a single execution."""
+        """Write the plan of a single execution to the folder."""
         if self.plan is not None:
             write_json(folder.path / PLAN, plan_json(self.plan))
 
     def phases(self) -> Sequence[Phase]:
-        """All of it."""
+        """Return the only phase."""
 
         def play(run: Run) -> None:
             self._result = self.work(run)
@@ -87,5 +87,5 @@ class ExecutionRun(RunKind):
         return [("execution", play)]
 
     def result(self, status: str) -> JSON | None:
-        """Its result; one that was stopped has its record instead."""
+        """Return the result of a finished run, else None."""
         return self._result if status == FINISHED else None

@@ -1,21 +1,22 @@
-"""What is made of an execution: a rollout with its spans in the store, and a line of a log.
+"""Outputs made from an execution: a rollout with its spans in the store, and a line of a log.
 
-All of it is a function of the execution (`record.py`) and costs the execution nothing. What a
-worker answers is a call, and every node an agent of its own. Around the calls stand the spans that
-they do not tell themselves:
+All of it is computed from the finished execution (`record.py`). Each worker response is a call, and
+each node is an agent. These spans surround the spans of the calls:
 
     invoke_workflow {instruction}
     ├── plan                one
-    │   └── chat planner    what a model that plans was asked, for further plans too
+    │   └── chat planner    requests to a language model planner, also for further plans
     └── execute_tool {type} one for each node, from its first try to its end
         └── chat {worker}   the calls
 
-A node's span has an event for each decision, with the worker, its cost and verdict, and names the
-resulting call, which is how `tracing/tree.py` brings that call below the node.
+The span of a node has an event for each decision with the worker, its cost and the verdict. The
+event contains the identifier of the resulting call, which `tracing/tree.py` uses to place the call
+below the node.
 
-A log is JSONL, the document's export: `timestamp, instruction, success, cost, latency_ms,
-planner_outputs, execution_result` are its fields; ours say which run, pool and router it was,
-whether it was a mock, and what became of each node. `data/workflows.py` reads these lines back.
+A log is a JSONL file with the fields `timestamp, instruction, success, cost, latency_ms,
+planner_outputs, execution_result` of the original format. Additional fields give the run, the pool,
+the router, if the workers were mocks, and the result of each node. `data/workflows.py` reads these
+lines.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def stored_rollout(
     failure: Failure | None = None,
     **attempt: Any,
 ) -> Rollout:
-    """A rollout of one attempt, whose identifiers come from `place`."""
+    """Return a rollout with a single attempt, with identifiers from `place`."""
     status = RolloutStatus.SUCCEEDED if failure is None else RolloutStatus.FAILED
     stop = "answer" if failure is None else None
     tried = Attempt(place.id("att"), 0, status, failure=failure, stop=stop, **attempt)
@@ -101,7 +102,7 @@ def stored_call(
     started: float = 0.0,
     seconds: float = 0.0,
 ) -> Call:
-    """A call that trains nothing: there are no tokens in it."""
+    """Return a call without tokens, which is not used for training."""
     return Call(
         call_id,
         agent,
@@ -119,7 +120,7 @@ def stored_call(
 
 @dataclass(frozen=True, slots=True)
 class ExecutionRecorder:
-    """Writes executions as rollouts of a run, with what they earn under a reward."""
+    """Writes executions as rollouts of a run, with their rewards."""
 
     writer: StoreWriter
     run_id: str
@@ -127,7 +128,8 @@ class ExecutionRecorder:
     label: str = "orchestrate"
 
     def __call__(self, execution: Execution, sampling: Sampling, began: float, plan: float) -> None:
-        """Write one that began at `began`, in seconds since 1970, with planning for `plan`."""
+        """Write an execution; `began` is in seconds since 1970, `plan` is the planning time in
+        seconds."""
         failure = None
         if not execution.success:
             lost = [node for node in execution.nodes if not node.kept]
@@ -151,13 +153,13 @@ class ExecutionRecorder:
             started=began,
         )
         with deferred_signals():
-            # Spans first: a collector joins what is there when the rollout comes.
+            # Spans first: a collector joins the spans that exist when the rollout arrives.
             self.writer.submit_spans(self.run_id, _spans(execution, rollout, began, plan))
             self.writer.submit([rollout])
 
 
 def _call_id(execution: Execution, step: NodeStep) -> str | None:
-    """Of the call that a step made; None where no worker said anything."""
+    """Return the identifier of the call made by a step; None if no worker returned any text."""
     said = step.answer is not None and step.answer.output
     return execution.seeds.child("step", step.index).id("call") if said else None
 
@@ -167,8 +169,8 @@ def _planner_call_id(execution: Execution, index: int) -> str:
 
 
 def _calls(execution: Execution, sampling: Sampling, origin: float) -> tuple[Call, ...]:
-    """The planner's calls, then the others in the order of dispatch; a request that a busy server
-    refused is none."""
+    """Return the calls of the planner, then those of the workers in the order of dispatch. Requests
+    without any output and tool calls are left out."""
     outputs = {node.node: node.output for node in execution.nodes if node.output is not None}
     calls = [
         stored_call(
@@ -209,7 +211,7 @@ def _calls(execution: Execution, sampling: Sampling, origin: float) -> tuple[Cal
 
 
 def _spans(execution: Execution, rollout: Rollout, began: float, plan: float) -> list[SpanRecord]:
-    """The spans beside those of the calls, each parent before its children."""
+    """Return the spans that surround those of the calls, parents before children."""
     identity = Identity(rollout.run_id, rollout.id, rollout.last.id)
     trace, origin = trace_id_of(identity), int((began + plan) * 1e9)
     shared: dict[str, Any] = {
@@ -294,7 +296,7 @@ def _spans(execution: Execution, rollout: Rollout, began: float, plan: float) ->
                 planned,
                 span_id=span_id_of(trace, "node", node.node),
                 name=f"{names.EXECUTE_TOOL} {tool}",
-                # One nanosecond more a node, so that those that begin at once stay in order.
+                # Add 1 ns per node to keep the order of nodes that begin at the same time.
                 start_ns=started + node.node,
                 end_ns=max(started, ended) + node.node,
                 attributes=attributes,
@@ -306,7 +308,7 @@ def _spans(execution: Execution, rollout: Rollout, began: float, plan: float) ->
 
 
 def _decision(execution: Execution, step: NodeStep) -> dict[str, Any]:
-    """What was chosen, what it cost, what the verifier said, and which call it made."""
+    """Return the attributes of a decision: action, worker, cost, verdict and resulting call."""
     answer, verdict, call_id = step.answer, step.verdict, _call_id(execution, step)
     error = None if answer is None or answer.error is None else answer.error.kind
     if verdict is not None and not verdict.passed:
@@ -328,7 +330,7 @@ def _decision(execution: Execution, step: NodeStep) -> dict[str, Any]:
 # ---------------------------------------------------------------- logs
 
 FILE = "executions.jsonl"
-"""The log's name in the folder that was given."""
+"""File name of the log in its folder."""
 
 
 class ExecutionLogger:
@@ -343,9 +345,9 @@ class ExecutionLogger:
         catalog: Catalog | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`workers` are those that selections are numbered by, an execution's own by default; a
-        line describes its plan's tools as `catalog` has them. Raises `RunError` when the folder
-        cannot be made, or is a file."""
+        """`workers` gives the numbers of the model selections; default: the workers of each
+        execution. The plan's tools are described from `catalog`. Raises `RunError` if the folder is
+        a file or cannot be created."""
         self.path = Path(folder)
         if self.path.suffix != ".jsonl" or self.path.is_dir():
             self.path /= FILE
@@ -366,8 +368,9 @@ class ExecutionLogger:
         planner_outputs: Mapping[str, Any] | Plan,
         execution_result: ExecutionResult | Mapping[str, Any],
     ) -> dict[str, Any]:
-        """Append one line and return it; a result may be given by its fields. Raises `DataError`
-        for outputs that are no plan, `RewardError` for a result that is not valid."""
+        """Append a line and return it. The result can be a mapping of its fields. Raises
+        `DataError` if the planner outputs contain no valid plan, `RewardError` if the result is
+        invalid."""
         result, clock = ExecutionResult.read(execution_result), self._clock()
         own = result if isinstance(result, Execution) else None
         workers = self._workers or (() if own is None else own.workers)
@@ -390,7 +393,7 @@ class ExecutionLogger:
         }
         if own is not None:
             same = ("pool", "router", "mock", "reason", "correct")
-            # Executions of one seed have one identifier in each run, and a log has many.
+            # The identifier is the same in all runs with this seed; a log may contain many runs.
             mark = repr((self.run_id, instruction, clock)).encode("utf-8", "replace")
             digest = hashlib.blake2b(mark, digest_size=8).hexdigest()
             kept = ("status", "worker", "seconds", "checked", "reason")
@@ -419,9 +422,10 @@ class ExecutionLogger:
 def _planner_outputs(
     planned: Mapping[str, Any] | Plan, execution: Execution | None, workers: Sequence[str]
 ) -> dict[str, Any]:
-    """The document's form as it is given; of a plan, or of the one that ran, types by name, and the
-    worker whose answer each node kept, else the last one that was asked. Raises `DataError` for
-    what is no plan, and for lists that do not have an entry for each node."""
+    """Return the planner outputs of a log line. They contain the tool names of the given or
+    executed plan and, for each node, the worker of the kept answer, else the last worker that was
+    tried. A given mapping is kept and takes precedence. Raises `DataError` if there is no valid
+    plan, or if a list does not have one entry per node."""
     plan = planned if isinstance(planned, Plan) else execution and execution.plan
     outputs: dict[str, Any] = {}
     if plan is not None:
@@ -439,7 +443,7 @@ def _planner_outputs(
             outputs["model_selections"] = [
                 workers.index(name) if name in workers else name for name in kept
             ]
-    # Scores of a planner have no adjacency: the plan that ran was decoded from them.
+    # Scores of a planner have no adjacency; the executed plan was decoded from them.
     if not isinstance(planned, Plan) and "adjacency" in planned.get("workflow_graph", ()):
         listed = {key: value for key, value in planned.items() if key != "subtask_embeddings"}
         text = json.dumps(listed, default=lambda v: getattr(v, "tolist", v.__str__)())

@@ -1,9 +1,9 @@
-"""`OrchestrationSystem`: an instruction goes in, a plan is made and executed, a result comes out.
+"""`OrchestrationSystem`: plans an instruction, executes the plan and returns the result.
 
-It joins what the other modules do: a planner, a pool of workers with a router and verifiers, a
-budget, the record that survives a kill, the execution log that training data is made of, and a
-recorder for the store that `tutelage show` reads. `execute` is for ordinary code, `aexecute` for
-code that runs in an event loop, where any number may run at once.
+It combines a planner, a pool of workers with a router and verifiers, a budget, the journal for
+resuming after a kill, the execution log used for training data, and a recorder for the store that
+`tutelage show` reads. `execute` is for synchronous code and `aexecute` for code in an event loop;
+`aexecute` can be called concurrently.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from tutelage.types import Sampling
 
 
 class _Planner(Protocol):
-    """Makes a plan of an instruction."""
+    """Planner interface: turns an instruction into a plan."""
 
     def plan(self, instruction: str) -> Plan:
-        """The plan. Raises `DataError` when it cannot be one."""
+        """Return the plan. Raises `DataError` if no valid plan can be made."""
         ...
 
 
@@ -52,7 +52,7 @@ PlannerLike = _Planner | Callable[[str], Plan]
 
 
 class _Options(TypedDict, total=False):
-    """Of an execution; see `OrchestrationSystem.aexecute`."""
+    """Options of an execution; see `OrchestrationSystem.aexecute`."""
 
     plan: Plan | None
     budget: float | Budget | None
@@ -62,17 +62,17 @@ class _Options(TypedDict, total=False):
 
 
 Recorder = Callable[[Execution, Sampling, float, float], None]
-"""Gets each execution as it has ended, how its workers sample, when it began in seconds since 1970,
-and how many of them planning took; see `stored.py`."""
+"""Called with each finished execution, the sampling settings of its workers, its start time in
+seconds since 1970, and the seconds of planning before it; see `stored.py`."""
 
 
 def execution_seeds(seed: int, name: str | int) -> SeedTree:
-    """Where the draws and identifiers of an execution of this name come from."""
+    """Return the seed tree for the random draws and identifiers of the named execution."""
     return SeedTree(seed).child("orchestration").child(name)
 
 
 async def planned_within(deadline: float | None, made: Awaitable[Plan]) -> Plan:
-    """Return a plan, made within the deadline of its execution. Raises `LatePlanError`."""
+    """Wait for a plan, at most `deadline` seconds. Raises `LatePlanError` after the deadline."""
     try:
         async with asyncio.timeout(deadline):
             return await made
@@ -99,12 +99,12 @@ class OrchestrationSystem:
         realtime: bool = False,
         min_confidence: float | None = None,
     ) -> None:
-        """Without a planner: the embedded one over the catalog; without a pool: the simulated
-        workers of the preset `classic`; without a router: the cheapest worker first, then the next.
+        """Defaults: the built-in planner for the catalog, the simulated workers of the preset
+        `classic`, and a router that tries the cheapest worker first.
 
-        `realtime` makes `execute` wait as long as mock workers would; otherwise their clock jumps.
-        `min_confidence` is the least confidence that a trained planner plans at, by default its
-        own; 0 takes any guess.
+        If `realtime` is true, `execute` waits for the simulated latencies of mock workers;
+        otherwise it uses a virtual clock. `min_confidence` is the minimum confidence at which a
+        trained planner returns a plan; None uses the planner's own minimum, 0 accepts every plan.
         """
         self.planner = planner
         self.pool: WorkerPool = SimulatedPool(classic()) if pool is None else pool
@@ -121,8 +121,8 @@ class OrchestrationSystem:
         self._count = 0
 
     def execute(self, instruction: str, **options: Unpack[_Options]) -> Execution:
-        """Plan and run one instruction; see `aexecute` for the options and errors."""
-        with suppress(RuntimeError):  # there is none
+        """Plan and execute an instruction; see `aexecute` for the options and errors."""
+        with suppress(RuntimeError):  # no running loop
             asyncio.get_running_loop()
             raise ConfigError("execute() was called in an event loop; use await aexecute() there")
 
@@ -132,7 +132,7 @@ class OrchestrationSystem:
             finally:
                 await self.pool.close()
 
-        # A planner that waits for a server waits in real time.
+        # A planner that calls a server needs real time.
         real = self._realtime or hasattr(self.planner, "aplan")
         return run_virtual(run(), jumps=self.pool.mock and not real)
 
@@ -147,14 +147,14 @@ class OrchestrationSystem:
         journal: str | Path | Store | None = None,
         judge: Callable[[Execution], Execution] | None = None,
     ) -> Execution:
-        """Plan and run one instruction.
+        """Plan and execute an instruction.
 
-        `plan` takes the planner's place, `budget` is in USD, or a `Budget` that several share,
-        `name` addresses the draws (a count otherwise), `journal` is the store of a run, or a file,
-        whose events survive a kill: call again with the same arguments and what had ended is not
-        run again; `judge` makes of an execution what is kept of it, where the caller knows more
-        than its verifiers. Raises what `Executor.run` raises, and what the planner does:
-        `NoPlanError` where it declines, `LatePlanError` where the deadline passes meanwhile.
+        `plan` replaces the planner. `budget` is in USD, or a `Budget` that several executions
+        share. `name` selects the random seeds (default: a counter). `journal` is the store of a
+        run, or a file; its events survive a kill, and a second call with the same arguments does
+        not repeat finished work. `judge` may replace the result before it is recorded, for callers
+        that know more than the verifiers. Raises the errors of `Executor.run` and of the planner:
+        `NoPlanError` if it declines, `LatePlanError` if the deadline passes during planning.
         """
         number, self._count = self._count, self._count + 1
         seeds = execution_seeds(self._seed, number if name is None else name)
@@ -182,12 +182,12 @@ class OrchestrationSystem:
         return result
 
     def check(self, plan: Plan, budget: float | None = None, *, begun: bool = False) -> None:
-        """Refuse a plan that `execute` would refuse, before it spends anything. One that has
-        `begun`, and goes on from its record, is not refused for its arguments."""
+        """Raise the errors that `execute` would raise for this plan before it spends anything. If
+        the execution has `begun` and is resumed from its journal, the arguments are not checked."""
         self.executor.check(plan, Budget(budget), begun=begun)
 
     async def _planned(self, instruction: str, budget: Budget) -> Plan:
-        make = getattr(self.planner, "aplan", None)  # of planners that wait for a server
+        make = getattr(self.planner, "aplan", None)  # for planners that call a server
         if make is None or not instruction.strip():
             return self.plan(instruction)
         requests = dict[int, PlannerCall]()
@@ -196,14 +196,15 @@ class OrchestrationSystem:
             made = cast("Callable[[str, Budget], Awaitable[Plan]]", make)(instruction, budget)
             return await planned_within(self.executor.settings.deadline, made)
         except BaseException:
-            budget.spent += math.fsum(call.cost for call in requests.values())  # nobody else does
+            # Not counted elsewhere.
+            budget.spent += math.fsum(call.cost for call in requests.values())
             raise
         finally:
             PLANNING.reset(watched)
 
     def plan(self, instruction: str) -> Plan:
-        """The planner's plan; that of the embedded one without a planner. Raises `NoPlanError`
-        where it declines."""
+        """Return the plan of the planner, or of the built-in one if there is no planner. Raises
+        `NoPlanError` if the planner declines."""
         if not instruction.strip():
             raise ConfigError("the instruction is empty; say what is to be done")
         if self.planner is None:

@@ -1,10 +1,10 @@
-"""Verifiers: whether an answer is right. An HTTP 200 is not.
+"""Verifiers check if an answer is right; an answer without an error may still be wrong.
 
-One verifier a type of subtask, and one for all others. `known` reads the truth that simulated pools
-have; `exact`, `regex`, `schema` and `judge` (another model, whose verdicts cost something, which
-`executor.py` pays from the budget) check what real workers say;
-`present`, the last resort, only sees that there is something and says that it saw no more
-(`checked` is False). An answer with an error is never passed, whatever it contains.
+There is one verifier per type of subtask, and a default. `known` reads the ground truth of
+simulated pools. `exact`, `regex`, `schema` and `judge` check the answers of real workers; `judge`
+is another model with paid verdicts, which `executor.py` pays from the budget. `present`, the
+fallback, only checks that the answer is not empty and reports `checked=False`. Answers with an
+error always fail.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ from tutelage.types import Message
 
 
 class _Verifier(Protocol):
-    """Judges an answer that has no error. One whose verdicts are paid for also has
-    `bound(work, answer)`, USD at the most."""
+    """Checks answers without an error. Verifiers with paid verdicts also have `bound(work,
+    answer)`, an upper bound of the cost in USD."""
 
     def check(self, work: Subtask, answer: WorkerAnswer) -> Verification | Awaitable[Verification]:
-        """Pass or not, with a reason; async where it waits for something. Raises `TutelageError`
-        where it cannot judge at all."""
+        """Return the verdict with a reason; may be async. Raises `TutelageError` if the answer
+        cannot be checked."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Verifiers:
-    """A verifier for each type or kind of subtask, and one for the rest."""
+    """Verifiers by type or kind of subtask, and a default verifier."""
 
     default: _Verifier
     by_type: Mapping[str, _Verifier] = field(default_factory=dict[str, _Verifier])
 
     @classmethod
     def of_pool(cls, *, mock: bool) -> Self:
-        """`known` for pools with the truth, else `present`."""
+        """Return the default verifiers: `known` for simulated pools, else `present`."""
         return cls(_Known() if mock else _Present())
 
     async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
-        """The verdict of the verifier for this work; an error fails without asking it."""
+        """Return the verdict of the subtask's verifier. Answers with an error always fail."""
         if answer.error is not None:
             return Verification(False, f"{answer.error.kind}: {answer.error.message}")
         if answer.arguments is not None and not any(k in self.by_type for k in work.labels):
@@ -67,25 +67,25 @@ class Verifiers:
         return next(verifiers, self.default)
 
     def bound(self, work: Subtask, answer: WorkerAnswer | None = None) -> float:
-        """USD that the verdict cannot exceed: what a budget reserves for it."""
-        bound = getattr(self._of(work), "bound", None)  # of those whose verdicts are paid for
+        """Return an upper bound of the verdict's cost in USD, which the budget reserves."""
+        bound = getattr(self._of(work), "bound", None)  # only verifiers with paid verdicts
         if bound is None or (answer is not None and answer.error):
             return 0.0
         return bound(work, answer)
 
 
 class _Options:
-    """Base of the verifiers that files name: their fields are the options."""
+    """Base class of verifiers that can be created from a file; the fields are the options."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
 
 @dataclass(frozen=True)
 class _Known(_Options):
-    """Reads `answer.correct`; a pool that does not know the truth is refused."""
+    """Returns the ground truth in `answer.correct`, which only simulated pools have."""
 
     def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
-        """See `_Verifier`. Raises `ConfigError` without the truth."""
+        """Return the verdict. Raises `ConfigError` if the pool does not know the ground truth."""
         if answer.correct is None:
             raise ConfigError(
                 f"the verifier 'known' has no truth for node {work.node} ({work.type!r}): only "
@@ -96,10 +96,10 @@ class _Known(_Options):
 
 @dataclass(frozen=True)
 class _Present(_Options):
-    """Passes any answer that says something; `checked` is False."""
+    """Passes every non-empty answer, with `checked=False`."""
 
     def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
-        """See `_Verifier`."""
+        """Return the verdict; see `_Verifier`."""
         if not answer.output.strip():
             return Verification(False, "the answer is empty")
         return Verification(True, "it says something; nobody checked what", checked=False)
@@ -107,12 +107,12 @@ class _Present(_Options):
 
 @dataclass(frozen=True)
 class _Exact(_Options):
-    """Compares with `expected`; white space and case are forgiven."""
+    """Compares the answer with `expected`, ignoring case and differences in white space."""
 
     expected: AsText
 
     def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
-        """See `_Verifier`."""
+        """Return the verdict; see `_Verifier`."""
         one, other = (" ".join(t.split()).casefold() for t in (answer.output, self.expected))
         return Verification(one == other, "equal" if one == other else f"not {self.expected!r:.60}")
 
@@ -132,24 +132,25 @@ class _Regex(_Options):
             raise ConfigError(message) from error
 
     async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
-        """See `_Verifier`. The clock of simulated answers would jump while a process is awaited."""
+        """Return the verdict. Mock answers are searched synchronously, because a virtual clock
+        would advance during an `await`."""
         fits = await found(self.pattern, answer.output, at_once=answer.mock)
         return Verification(fits, f"{'fits' if fits else 'lacks'} {self.pattern!r:.60}")
 
 
 @dataclass(frozen=True)
 class _Schema(_Options):
-    """The answer is JSON (a fence around it is forgiven) of a JSON schema."""
+    """Checks that the answer is JSON valid for a schema; a Markdown code fence is removed."""
 
     schema: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        """Raises `ConfigError` if the schema is not a valid JSON Schema, `MissingExtraError`
-        without the extra."""
+        """Raises `ConfigError` if the schema is not a valid JSON Schema, `MissingExtraError` if the
+        extra is not installed."""
         schema_validator(self.schema, "the verifier")
 
     def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
-        """See `_Verifier`."""
+        """Return the verdict; see `_Verifier`."""
         text = answer.output.strip()
         if text.startswith("```"):
             text = text.strip("`").removeprefix("json").strip()
@@ -172,12 +173,12 @@ _UNSEEN = (
 
 @dataclass(frozen=True)
 class _Judge(_Options):
-    """Another model, over HTTP, whose verdicts have a price (USD per million tokens); `key_env`
-    names the variable that holds its key.
+    """Checks with another model over HTTP if the result does what the subtask asks.
 
-    It says whether the result does what the subtask asks. One request is one verdict: it is sent
-    again only where a server refused it unread, so a verdict never costs more than its bound. What
-    could not be judged has not passed, and gives the reason.
+    Prices are in USD per million tokens; `key_env` is the environment variable with the API key. A
+    verdict takes one request, which is retried only after transient errors without cost, so a
+    verdict never costs more than its bound. If there is no verdict, the answer fails, with the
+    reason.
     """
 
     base_url: str
@@ -187,10 +188,10 @@ class _Judge(_Options):
     key_env: str | None = None
     max_tokens: Count = 1024
     transport: Any = None
-    """Takes the place of the network, in tests."""
+    """HTTP transport for tests."""
 
     def __post_init__(self) -> None:
-        """Raises `ConfigError` for a price, an address or a key that cannot be."""
+        """Raises `ConfigError` if a price, the URL or the key is invalid."""
         self._pool()
 
     def _pool(self) -> OpenAIPool:
@@ -205,8 +206,8 @@ class _Judge(_Options):
         return OpenAIPool([worker], timeout=SECONDS, transport=self.transport)
 
     def bound(self, work: Subtask, answer: WorkerAnswer | None = None) -> float:
-        """USD that one verdict cannot exceed; without an answer, for one of the usual length, four
-        characters a token."""
+        """Return an upper bound of the cost of a verdict in USD. Without an answer, its length is
+        assumed to be `work.max_tokens` tokens of four characters."""
         output = "x" * (4 * work.max_tokens) if answer is None else answer.output
         if not output.strip() or len(output) > LONGEST:
             return 0.0
@@ -214,7 +215,7 @@ class _Judge(_Options):
         return (read * self.price_in + self.max_tokens * self.price_out) / 1e6
 
     async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
-        """See `_Verifier`; `cost` is that of the verdict."""
+        """Return the verdict, with its cost; see `_Verifier`."""
         if not answer.output.strip() or len(answer.output) > LONGEST:
             return Verification(False, "the answer is empty, or too long to be judged")
         user = Message("user", self._shown(work, answer.output))
@@ -248,13 +249,13 @@ _KINDS: Mapping[str, type[_Verifier]] = {
     "schema": _Schema,
     "judge": _Judge,
 }
-"""Verifiers as files name them."""
+"""Verifiers by their names in files."""
 
 
 def make_verifier(row: Mapping[str, Any], where: str = "a verifier") -> _Verifier:
-    """A verifier from JSON: `{"kind": "regex", "pattern": "..."}` and so on.
+    """Create a verifier from JSON such as `{"kind": "regex", "pattern": "..."}`.
 
-    Raises `ConfigError` for an unknown kind or option, and for one that is missing.
+    Raises `ConfigError` if the kind or an option is unknown, or a required option is missing.
     """
     kind = str(row.get("kind"))
     if kind not in _KINDS:

@@ -1,9 +1,9 @@
-"""An event loop whose clock jumps: hours of simulated work in the time that the code itself takes.
+"""Event loop with a virtual clock, to simulate hours of work without waiting.
 
-The executor and the simulated pools only ever ask the running loop for the time and wait with
-`asyncio`, so on this loop a deadline, a backoff and a slow worker behave as on any other and nobody
-waits. When nothing is ready the clock goes straight to the next timer. With a fixed order of tasks
-and timers a run repeats exactly. Real servers need an ordinary loop.
+The executor and the simulated pools read the time from the running loop and wait only with
+`asyncio`, so deadlines, backoff and slow workers behave as on an ordinary loop, without delay. If
+no callback is ready, the clock advances to the next timer. Runs are reproducible if the order of
+tasks and timers is fixed. Real servers need an ordinary loop.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ T = TypeVar("T")
 
 
 class _Jumping(selectors.DefaultSelector):
-    """A selector that moves a clock on where it would wait."""
+    """Selector that advances a virtual clock instead of waiting."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """What is ready; see `selectors.BaseSelector`."""
+        """Return the ready events; see `selectors.BaseSelector`."""
         if timeout is None:
-            # No timer at all: only another thread can continue this.
+            # Without timers, only another thread can wake the loop.
             return super().select(None)
         ready = super().select(0)
         if not ready and timeout > 0:
@@ -35,18 +35,18 @@ class _Jumping(selectors.DefaultSelector):
 
 
 class _VirtualLoop(asyncio.SelectorEventLoop):
-    """An asyncio loop on a clock of its own, which begins at 0."""
+    """Asyncio event loop with a virtual clock that starts at 0."""
 
     def __init__(self) -> None:
         self._jumping = _Jumping()
         super().__init__(self._jumping)
 
     def time(self) -> float:
-        """Seconds since the loop was made, as its timers count them."""
+        """Return the virtual time in seconds since the loop was created."""
         return self._jumping.now
 
 
 def run_virtual(main: Coroutine[Any, Any, T], *, jumps: bool = True) -> T:
-    """`asyncio.run` on a clock that jumps, or on an ordinary one."""
+    """Run a coroutine like `asyncio.run`, on a virtual clock if `jumps` is true."""
     with asyncio.Runner(loop_factory=_VirtualLoop if jumps else None) as runner:
         return runner.run(main)

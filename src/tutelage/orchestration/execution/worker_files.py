@@ -1,9 +1,9 @@
-"""Workers from a file, the preset `classic`, and what kind of worker a tool needs.
+"""Workers from files, the preset `classic`, and the kind of worker that a tool needs.
 
-A file is a JSON list of workers, or an object with that list under `workers`; fields are those of
-`workers.Worker`, a latency is a number of seconds or an object. Numbers written as text are read as
-numbers, since YAML 1.1 writes `3e-5` as text; a field that does not exist is refused. No price is
-made up: a worker without one is refused too.
+A file is a JSON list of workers, or an object with the list under `workers`. The fields are those
+of `workers.Worker`; a latency is a number of seconds or an object. Numeric strings are converted,
+because YAML 1.1 reads `3e-5` as text. Unknown fields are rejected, and so are workers without
+prices, because prices have no defaults.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tutelage.orchestration.execution.workers import Worker, WorkerPool, check_w
 from tutelage.orchestration.plan.catalog import Catalog
 
 WORKERS = "workers.json"
-"""The workers that a router was trained on, as a file next to its checkpoint."""
+"""File next to a router's checkpoint with the workers that it was trained on."""
 KINDS = ("text", "code", "vision", "audio", "document", "data")
-"""What workers of the preset differ in."""
+"""Kinds of the workers in the preset."""
 
 _BY_WORD: Mapping[str, tuple[str, ...]] = {
     "audio": ("audio", "speech", "voice", "sound", "music", "transcribe", "whisper", "podcast"),
@@ -35,10 +35,10 @@ _BY_WORD: Mapping[str, tuple[str, ...]] = {
 
 
 def tool_kind(name: str, description: str = "", catalog: Catalog | None = None) -> str:
-    """The kind of worker that a tool needs: what its catalog says, else by the types that it takes
-    and gives, else by the words of its name, then of its description.
+    """Return the kind of worker that a tool needs: from the catalog, else from its input and output
+    types, else from the words in its name and then in its description.
 
-    `text` when nothing says more.
+    The default is `text`.
     """
     types = ""
     if catalog is not None and name in catalog:
@@ -56,18 +56,19 @@ def tool_kind(name: str, description: str = "", catalog: Catalog | None = None) 
 
 @cache
 def classic() -> tuple[Worker, ...]:
-    """The eight default workers of the document family, in its order: the file `classic.json`.
+    """Return the eight default workers in their fixed order, from the file `classic.json`.
 
-    Prices and latencies of gpt-4, gpt-3.5-turbo and llama-3-8b are published there (USD 0.03,
-    0.002 and 0.001 per 1,000 tokens; 0.5, 0.2 and 0.3 s). Those of the other five, all spreads and
-    all skills are ours: plausible for models of their size, measured nowhere. The published prices
-    make no difference between prompt and answer.
+    Prices and latencies of gpt-4, gpt-3.5-turbo and llama-3-8b are published values (USD 0.03,
+    0.002 and 0.001 per 1,000 tokens; 0.5, 0.2 and 0.3 s). The values of the other five, and all
+    spreads and skills, are our estimates for models of their size, without measurements. The
+    published prices are the same for input and output tokens.
     """
     return read_workers(Path(__file__).with_name("classic.json"))
 
 
 def read_workers(path: str | Path) -> tuple[Worker, ...]:
-    """Workers from a JSON or YAML file. Raises `DataError` for the file, `ConfigError` for one."""
+    """Read workers from a JSON or YAML file. Raises `DataError` if the file is invalid,
+    `ConfigError` if a worker is."""
     data: Any = read_json(path)
     rows: Any = data.get("workers") if isinstance(data, dict) else data
     if not isinstance(rows, list):
@@ -80,8 +81,8 @@ _WORKER = TypeAdapter(Worker)
 
 
 def worker_from(row: object, where: str = "a worker") -> Worker:
-    """One worker from its JSON object. Raises `ConfigError` that says where and what to fix."""
-    for key in ("name", "price_in", "price_out", "latency"):  # no price is made up
+    """Read a worker from a JSON object. Raises `ConfigError` with the location and the fix."""
+    for key in ("name", "price_in", "price_out", "latency"):  # required: prices have no defaults
         if isinstance(row, dict) and key not in row:
             raise ConfigError(
                 f"{where} has no {key!r}; give its name, price_in and price_out (USD for a million "
@@ -91,12 +92,12 @@ def worker_from(row: object, where: str = "a worker") -> Worker:
 
 
 def worker_to(worker: Worker) -> dict[str, Any]:
-    """The JSON object that `worker_from` reads."""
+    """Return the JSON object that `worker_from` reads."""
     return _WORKER.dump_python(worker, mode="json", exclude_none=True)
 
 
 def describe_pool(pool: WorkerPool) -> str:
-    """Return which workers there are, and whether they are real."""
+    """Return a description of the workers: their number, and if they are real or simulated."""
     tools = sum(worker.tool for worker in pool.workers)
     where = "SIMULATED: no model is asked; real ones with --pool openai --workers FILE"
     models = f"{counted(len(pool.workers) - tools, 'worker')}, "

@@ -1,11 +1,11 @@
-"""Workers, what they are asked and what they answer: the words of pools, routers and executor.
+"""Workers, subtasks and worker answers: the types shared by pools, routers and the executor.
 
 A `Worker` is a model that can do some types of subtask, with its prices and its latency. A
-`Subtask` is one subtask as a worker gets it, an `WorkerAnswer` the result of asking once: never an
-exception, so that a failure is data with its cost. A `WorkerPool` is where workers really stand:
-simulated or behind HTTP (`pools/`). Costs are USD and latencies seconds everywhere in
-here. `routing/contract.py` says who chooses a worker, `worker_files.py` reads workers and has the
-preset `classic`, `executor.py` runs a plan with them.
+`Subtask` is the input of a worker. A `WorkerAnswer` is the result of one worker call; failures are
+returned as data with their cost and never raised. A `WorkerPool` runs the workers, simulated or
+over HTTP (`pools/`). Costs are in USD and latencies in seconds throughout this module. See
+`routing/contract.py` for the choice of workers, `worker_files.py` for workers from files and the
+preset `classic`, and `executor.py` for running a plan.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tutelage.seeds import SeedTree
 from tutelage.types import JSON
 
 ANY = "*"
-"""A capability, or a key of `skills`, that means every type."""
+"""Wildcard for every type, as a capability or a key of `skills`."""
 DEFAULT_SKILL = 0.5
 
 ErrorKind = Literal[
@@ -44,27 +44,27 @@ ErrorKind = Literal[
     "raised",
     "bad_result",
 ]
-"""Why a worker gave no usable answer; see `TRANSIENT`."""
+"""Reason why a worker returned no usable answer; see `TRANSIENT`."""
 TRANSIENT: frozenset[ErrorKind] = frozenset({"rate_limited", "unavailable", "network"})
-"""The same worker may answer when it is asked again. After the others another one must."""
+"""Errors after which the same worker can be retried; other errors need another worker."""
 
 
 Amount = Annotated[Number, Field(ge=0)]
-"""USD, or seconds: a finite number of at least 0."""
+"""Amount in USD or seconds: a finite number >= 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """How long a worker takes: lognormal around a median, and a time for each token it writes."""
+    """Latency of a worker: lognormal, plus a constant time per output token."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     seconds: Amount
-    """Median until it has answered, without `per_token`."""
+    """Median response time, without `per_token`."""
     spread: Amount = 0.0
-    """Standard deviation of the logarithm; 0: always the median."""
+    """Standard deviation of the logarithm of the latency; 0 means that it is constant."""
     per_token: Amount = 0.0
-    """Further seconds for each token of the answer."""
+    """Additional seconds per output token."""
 
 
 def _seconds(value: object) -> object:
@@ -73,33 +73,33 @@ def _seconds(value: object) -> object:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A model that executes subtasks. Raises `ConfigError` where it has no name or can nothing."""
+    """A model that executes subtasks. Raises `ConfigError` if name or capabilities are empty."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     name: str
     capabilities: Names = (ANY,)
-    """The types or kinds of subtask that it can do; `*` and other shell patterns are allowed."""
+    """Types or kinds of subtask that the worker can do; `*` and other shell patterns work."""
     price_in: Amount = 0.0
-    """USD for a million prompt tokens."""
+    """USD per million input tokens."""
     price_out: Amount = 0.0
-    """USD for a million tokens of the answer."""
+    """USD per million output tokens."""
     latency: Annotated[Latency, BeforeValidator(_seconds)] = field(
         default_factory=lambda: Latency(0.0)
     )
-    """In a file a number of seconds will do."""
+    """Latency; files may give a plain number of seconds."""
     skills: Mapping[str, Annotated[Amount, Field(le=1)]] = field(default_factory=dict[str, float])
-    """Share of right answers by type or kind, 0 to 1; `*` for all others."""
+    """Accuracy (0 to 1) by type or kind; `*` applies to all others."""
     endpoint: str | None = None
     """Base URL of an OpenAI-compatible server, such as `http://127.0.0.1:8000/v1`."""
     model: str | None = None
-    """The model's name there; the worker's own when None."""
+    """Model name on the server; the worker's name if None."""
     key_env: str | None = None
-    """Environment variable that holds the server's key; None sends none."""
+    """Environment variable with the server's API key; None sends no key."""
     concurrency: Annotated[Whole, Field(ge=1)] = 8
-    """How many works it does at once."""
+    """Maximum number of concurrent requests."""
     tool: bool = False
-    """Whether it is the tool of its name, which runs here: nobody else is asked for that type."""
+    """True if the worker is a local tool; subtasks with its name go to this worker only."""
 
     def __post_init__(self) -> None:
         if not self.name or not self.capabilities or isinstance(self.capabilities, str):
@@ -109,73 +109,74 @@ class Worker:
             )
 
     def can(self, *labels: str) -> bool:
-        """Whether a capability fits one of the labels: a subtask's type and its kind."""
+        """Return True if a capability matches one of the labels (the type and kind of a
+        subtask)."""
         return any(fnmatchcase(label, known) for known in self.capabilities for label in labels)
 
     def skill(self, *labels: str) -> float:
-        """Share of right answers by the first label that is known, `*`, or `DEFAULT_SKILL`."""
+        """Return the accuracy for the first label in `skills`, else for `*`, else
+        `DEFAULT_SKILL`."""
         known = (self.skills[label] for label in (*labels, ANY) if label in self.skills)
         return next(known, DEFAULT_SKILL)
 
     def cost(self, tokens_in: float, tokens_out: float) -> float:
-        """Cost of a number of tokens, in USD."""
+        """Return the cost of the given numbers of tokens, in USD."""
         return (tokens_in * self.price_in + tokens_out * self.price_out) / 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class Subtask:
-    """One subtask as a worker gets it; the same for every worker and try but for `attempt`."""
+    """Input of a worker: one subtask. Only `attempt` differs between workers and retries."""
 
     node: int
-    """Its place in the plan."""
+    """Index of the node in the plan."""
     type: str
-    """The tool of the plan's node."""
+    """Name of the node's tool."""
     kind: str = ANY
-    """What a worker needs for it: `text`, `code`, `vision`, `audio`, `document` or `data`."""
+    """Required kind of worker: `text`, `code`, `vision`, `audio`, `document` or `data`."""
     instruction: str = ""
-    """The whole workflow's."""
+    """Instruction of the whole workflow."""
     description: str = ""
-    """This subtask's."""
+    """Description of this subtask."""
     prompt: str = ""
-    """What the worker is told: instruction, description, arguments with inputs filled in."""
+    """Prompt for the worker: instruction, description, and arguments with the inputs filled in."""
     arguments: Mapping[str, object] = field(default_factory=dict[str, object])
-    """Those of the plan's node, with their references."""
+    """Arguments of the plan's node, with unresolved references."""
     inputs: Mapping[int, str] = field(default_factory=dict[int, str])
-    """The outputs of the nodes that it waits for."""
+    """Outputs of the parent nodes, by node index."""
     plain: Container[int] = ()
-    """The nodes whose output a tool returned as text."""
+    """Nodes whose output was returned by a tool as plain text."""
     attempt: int = 0
-    """Which try at this node it is, from 0."""
+    """Number of earlier requests for this node."""
     max_tokens: int = 512
     seeds: SeedTree = field(default_factory=lambda: SeedTree(0))
-    """Where this node's draws come from: one place for all workers and tries (run, workflow, node);
-    a draw of one try adds the worker's name and `attempt`."""
+    """Seeds of this node's random draws, by run, workflow and node. They are the same for all
+    workers and attempts; draws of a single attempt add the worker's name and `attempt`."""
 
     @property
     def labels(self) -> tuple[str, str]:
-        """Type and kind: what capabilities and skills are looked up by."""
+        """Type and kind: the keys used to look up capabilities and skills."""
         return (self.type, self.kind)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerError:
-    """Why a worker gave no usable answer; `message` is readable text."""
+    """Reason why a worker returned no usable answer, with a readable `message`."""
 
     kind: ErrorKind
     message: str = ""
     retry_after: float | None = None
-    """Seconds that the server asks to wait."""
+    """Seconds to wait before a retry, as requested by the server; None if it gave no value."""
 
     @property
     def transient(self) -> bool:
-        """Whether the same worker may answer when it is asked again."""
+        """True if the same worker can be retried."""
         return self.kind in TRANSIENT
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerAnswer:
-    """The result of asking a worker once. An answer without error is no success yet: see
-    `verifiers.py`."""
+    """Result of one worker call. Without an error, it may still be wrong: see `verifiers.py`."""
 
     output: str = ""
     cost: float = 0.0
@@ -185,20 +186,20 @@ class WorkerAnswer:
     tokens_out: int = 0
     error: WorkerError | None = None
     mock: bool = False
-    """Whether no real model answered."""
+    """True if no real model was called."""
     correct: bool | None = None
-    """What a pool knows that has the truth (simulated); real servers leave None."""
+    """Ground truth, known only to simulated pools; None for real servers."""
     estimated: bool = False
-    """Whether the cost is a bound, because nobody said what was used."""
+    """True if `cost` is an upper bound because the actual usage is unknown."""
     arguments: str | None = None
-    """What a tool that ran was given, as JSON; None where a model answered."""
+    """Arguments of a tool call as JSON; None if a model answered."""
     nothing: bool = False
-    """Whether a tool returned nothing, for which the output has `null`."""
+    """True if a tool returned None; the output is then `null`."""
     plain: bool = False
-    """Whether a tool returned the output as text, and not a value that it has as JSON."""
+    """True if a tool returned the output as text rather than as a JSON value."""
 
     def to_json(self) -> JSON:
-        """What logs hold: cost, seconds, and what is not at its default."""
+        """Return the answer as JSON: cost, seconds and all fields without their default value."""
         said = _ANSWER.dump_python(self, exclude_defaults=True)
         return {"cost": self.cost, "seconds": self.seconds, **said}
 
@@ -208,56 +209,57 @@ _ANSWER = TypeAdapter(WorkerAnswer)
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What a verifier says of an answer; see `verifiers.py`."""
+    """Verdict of a verifier on an answer; see `verifiers.py`."""
 
     passed: bool
     reason: str = ""
     checked: bool = True
-    """False where nothing could be compared: the answer was only seen to be there."""
+    """False if the content was not checked, only that the answer is not empty."""
     cost: float = 0.0
-    """Cost of the verdict itself, in USD."""
+    """Cost of the verification itself, in USD."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerEstimate:
-    """What one execution may come to."""
+    """Expected cost and latency of one worker call, and an upper bound of its cost."""
 
     cost: float
-    """USD, expected."""
+    """Expected cost in USD."""
     seconds: float
     bound: float
-    """USD that it cannot exceed: what a budget reserves."""
+    """Upper bound of the cost in USD, which the budget reserves."""
 
 
 class WorkerPool(Protocol):
-    """Where workers stand. Everything that a try can come to is an `WorkerAnswer`.
+    """A set of workers and the means to call them. All failures are returned as `WorkerAnswer`.
 
-    `execute` raises only `asyncio.CancelledError`, having freed what it held. With the same
-    `Subtask` and worker a pool that draws gives the same answer: draws come from `work.seeds`.
+    `execute` raises only `asyncio.CancelledError`, after it has released its resources. Pools that
+    draw random answers return the same answer for the same `Subtask` and worker, because all draws
+    come from `work.seeds`.
     """
 
     name: str
-    """`simulated`, `openai`, `tools`: what logs are stamped with."""
+    """`simulated`, `openai` or `tools`, as written to logs."""
     workers: tuple[Worker, ...]
-    """Who stands in it, in the order of the actions of a router."""
+    """Workers, in the order of the router's actions."""
     mock: bool
-    """Whether no real model answers."""
+    """True if no real model is called."""
 
     async def execute(self, worker: Worker, work: Subtask) -> WorkerAnswer:
-        """Ask one worker once."""
+        """Send one request to a worker."""
         ...
 
     def estimate(self, worker: Worker, work: Subtask) -> WorkerEstimate:
-        """What asking may come to, before it is done; never looks at the answer."""
+        """Estimate cost and latency of a request without knowledge of the answer."""
         ...
 
     async def close(self) -> None:
-        """Free connections; the pool can be used again after."""
+        """Close connections; the pool can be used again afterwards."""
         ...
 
 
 def check_workers(workers: Sequence[Worker]) -> tuple[Worker, ...]:
-    """The workers as a tuple. Raises `ConfigError` when there is none or two share a name."""
+    """Return the workers as a tuple. Raises `ConfigError` if it is empty or names repeat."""
     if not workers:
         raise ConfigError("there are no workers; give at least one, such as --workers FILE")
     (name, count), *_ = Counter(worker.name for worker in workers).most_common(1)
@@ -267,7 +269,7 @@ def check_workers(workers: Sequence[Worker]) -> tuple[Worker, ...]:
 
 
 def capable_workers(workers: Sequence[Worker], work: Subtask) -> tuple[bool, ...]:
-    """Who can do a work at all, by capability. Raises `ConfigError` when nobody can."""
+    """Return a mask of the workers capable of a subtask. Raises `ConfigError` if none is."""
     numbers = tuple(worker.tool and worker.name == work.type for worker in workers)
     if any(numbers):
         return numbers
@@ -283,5 +285,5 @@ def capable_workers(workers: Sequence[Worker], work: Subtask) -> tuple[bool, ...
 
 
 def prompt_tokens(text: str) -> int:
-    """About how many tokens a text has: four characters each, at least 1."""
+    """Estimate the number of tokens in a text: four characters per token, at least 1."""
     return max(1, math.ceil(len(text) / 4))

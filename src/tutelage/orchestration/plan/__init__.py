@@ -1,1 +1,1 @@
-"""Plans: a DAG of subtasks, the catalog of tools that they keep to, and their drawing."""
+"""Plans: DAGs of subtasks, the catalog of their tools, and their arguments."""

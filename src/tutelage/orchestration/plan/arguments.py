@@ -1,11 +1,11 @@
-"""Arguments of a plan's nodes: references filled in, texts read as their schema wants, and checks.
+"""Arguments of a plan's nodes: replacement of references, parsing by schema, and checks.
 
-`<node-3>` in an argument becomes the output of node 3, several in one argument each their own;
-`<node-3>.title` becomes that member when the output is a JSON object that has it, `<node-3>.0` or
-`<node-3>[0]` that entry of a JSON list, and `<node-3>.pages[0].title` what these steps lead to.
-Outputs are text; where the schema of a tool's parameter takes none, a text is read as JSON.
-`call_key` tells equal calls. `dag.py` finds the references, `execution/pools/tools.py` runs tools
-with what is made here.
+`<node-3>` in an argument is replaced by the output of node 3; an argument may have several
+references. If the output is JSON, `<node-3>.title` is replaced by that member of an object,
+`<node-3>.0` or `<node-3>[0]` by that entry of a list, and `<node-3>.pages[0].title` by the value at
+that path. Outputs are text. If the schema of a tool's parameter does not accept text, the text is
+parsed as JSON. `call_key` identifies equal calls. `dag.py` finds the references,
+`execution/pools/tools.py` calls tools with the resulting arguments.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from tutelage.tools.unions import resolved
 from tutelage.types import JSON
 
 STEP = r"\.[A-Za-z_]\w*|\.\d+|\[\d+\]"
-"""A step into a result: to a member of an object, or to an entry of a list."""
+"""Pattern of one step of a path: a member of an object, or an entry of a list."""
 _REFERENCE = re.compile(rf"<node-(\d+)>((?:{STEP})*)")
 _NEARLY = re.compile(rf"<\s*nodes?[-_ ]?(\d{{1,9}})((?:{STEP})*)\s*>", re.IGNORECASE)
-"""What is or was meant to be a reference, or has its steps inside."""
+"""Pattern of references and of text that looks like a misspelled reference."""
 _DEPTH = 8
-"""How deep unions in unions are followed."""
+"""Maximum depth of nested unions."""
 
 
 def fill(value: object, found: Callable[[re.Match[str]], str]) -> object:
-    """Return an argument with its references replaced, inside lists and objects too."""
+    """Return an argument with its references replaced, also inside lists and objects."""
     return with_texts(value, lambda text: _REFERENCE.sub(found, text))
 
 
 def member(output: str, path: str) -> tuple[object, str]:
-    """Return what the steps of a path lead to in an output that is JSON, and the steps that are
-    left where it has no such member or entry."""
+    """Return the value at a path in a JSON output, and the rest of the path if a member or entry
+    does not exist."""
     steps = re.findall(STEP, path)
     try:
         value: Any = parse_json(output) if steps else output
@@ -58,7 +58,7 @@ def member(output: str, path: str) -> tuple[object, str]:
 
 
 def as_text(value: object) -> str:
-    """Return a value in a prompt: text as it is, all else as JSON."""
+    """Return a value as text for a prompt: strings unchanged, other values as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
@@ -68,10 +68,9 @@ def tool_arguments(
     tool: Tool,
     plain: Container[int] = (),
 ) -> JSON:
-    """Return what a tool is called with: references replaced, and texts that the schema takes none
-    for read as JSON; of the nodes in `plain` the output is text whatever it looks like. Raises
-    `ArgumentError` for a reference to what is not there; whether the values fit the tool's schema
-    is checked when it is called."""
+    """Return the arguments of a tool call: references are replaced, and text is parsed as JSON if
+    the schema does not accept text. Outputs of the nodes in `plain` are always text. Raises
+    `ArgumentError` if a reference cannot be resolved. Values are validated later, by the call."""
 
     def found(match: re.Match[str]) -> str:
         number, path = int(match[1]), match[2]
@@ -85,13 +84,13 @@ def tool_arguments(
             whole: object = value
             with suppress(ValueError):
                 whole = parse_json(value) if left == path and isinstance(value, str) else value
-            # A list that is text has no members, and a name behind it is text.
+            # Lists in plain text have no members, and a name after the reference is text.
             named = number in plain and not name.isdecimal()
             if match.group() == match.string or isinstance(whole, dict if named else (dict, list)):
                 raise ArgumentError(f"{place} of node {number} has no member {name!r}")
         if value is None or (value == "null" and path == left and number not in plain):
             raise ArgumentError(f"{place} of node {number} is null: there is no value to take")
-        # What looked like a member was the ending of a file, or the next word of a sentence.
+        # The rest of the path is text, such as a file extension or the next word of a sentence.
         return f"{as_text(value)}{left}"
 
     root = tool.parameters
@@ -99,7 +98,7 @@ def tool_arguments(
     def read(value: object, branches: Sequence[JSON]) -> object:
         if isinstance(value, str):
             reference = _REFERENCE.fullmatch(value)
-            kinds: set[str] = set()  # none where the types cannot be told
+            kinds: set[str] = set()  # empty if the types are unknown
             for each in branches:
                 kind = each.get("type", ())
                 kinds |= {kind} if isinstance(kind, str) else {*kind}
@@ -119,9 +118,9 @@ def tool_arguments(
 
 
 def call_key(name: str, given: object, tools: Mapping[str, Tool]) -> str:
-    """Return a text that equal calls of a tool share, objects in any order: 3 is 3.0, and true is
-    not 1; their arguments may be JSON text, and what they leave out has the default of the tool's
-    schema."""
+    """Return a key that is the same for equal calls of a tool. The order of members is ignored; 3
+    equals 3.0, but true does not equal 1. Arguments may be JSON text. Missing arguments have the
+    defaults of the tool's schema."""
 
     def number(text: str) -> float:
         return int(float(text)) if float(text).is_integer() else float(text)
@@ -138,15 +137,14 @@ def call_key(name: str, given: object, tools: Mapping[str, Tool]) -> str:
 
 
 def check_arguments(plan: Plan, tools: Mapping[str, Tool], first: int = 0) -> None:
-    """Raise `DataError` with the first of `wrong_arguments`."""
+    """Raise `DataError` with the first message of `wrong_arguments`, if any."""
     for message in wrong_arguments(plan, tools, first).values():
         raise DataError(message)
 
 
 def wrong_arguments(plan: Plan, tools: Mapping[str, Tool], first: int = 0) -> dict[int, str]:
-    """Return the nodes from `first` on whose arguments cannot fit, with what is wrong: unknown and
-    missing names, values that do not depend on other nodes and are not of the schema, and
-    references that are none."""
+    """Return error messages by node, for nodes from `first` on: unknown and missing arguments,
+    constant values that do not match the schema, and invalid references."""
     messages = {index: _wrong(plan, index, tools) for index in range(first, len(plan.nodes))}
     return {index: message for index, message in messages.items() if message}
 
@@ -154,7 +152,7 @@ def wrong_arguments(plan: Plan, tools: Mapping[str, Tool], first: int = 0) -> di
 def _wrong(plan: Plan, index: int, tools: Mapping[str, Tool]) -> str:
     node = plan.nodes[index]
     where, tool = f"node {index} ({node.tool})", tools.get(node.tool)
-    # Where no tools run, arguments are words for models, and what they hold is their own.
+    # Without executable tools, arguments are free text for models.
     count = len(plan.nodes) if tools else 0
     for name, value in node.arguments.items():
         texts: list[str] = []
@@ -183,9 +181,9 @@ def _wrong(plan: Plan, index: int, tools: Mapping[str, Tool]) -> str:
 
 
 def _parsed(given: str, kinds: set[str], *, whole: bool, text: bool) -> object:
-    """Return a text as a schema of these types wants it; `whole`: it is all of a result. A list of
-    one text is that text where a text and no list is wanted, a search that found one thing, and not
-    where the result is `text`."""
+    """Return a text parsed for a schema with these types. `whole` is True if it is an entire
+    result. A list of one string becomes that string if only strings are accepted (such as a search
+    with one hit), unless the result is `text`."""
     takes_text = not kinds or "string" in kinds
     if takes_text and not (whole and given[:1] in ("[", "{")):
         return given
@@ -202,7 +200,7 @@ def _parsed(given: str, kinds: set[str], *, whole: bool, text: bool) -> object:
 
 
 def _branches(schema: object, root: JSON, depth: int = 0) -> list[JSON]:
-    """Return a schema and those behind its `$ref`, `anyOf`, `oneOf` and `allOf`."""
+    """Return a schema and the schemas in its `$ref`, `anyOf`, `oneOf` and `allOf`."""
     here = resolved(schema, root)
     parts = [each for key in ("anyOf", "oneOf", "allOf") for each in here.get(key, ())]
     below = [_branches(each, root, depth + 1) for each in parts if depth < _DEPTH]

@@ -1,9 +1,10 @@
-"""Which tools exist, what each takes and gives, and whether a plan keeps to them.
+"""Catalogs of tools with their input and output types, and the check of a plan against a catalog.
 
-A catalog is read from TaskBench's form (`{"nodes": [{"id", "desc", "input-type", "output-type"}]}`,
-or with `parameters`), from a plain list of `{name, description, inputs, outputs}`, or from function
-schemas. Names are unique, so that a plan that passes `check_plan` cannot call a tool that was made
-up. `dag.py` has the plans themselves, `data/workflows.py` reads workflows.
+A catalog is read from the TaskBench format
+(`{"nodes": [{"id", "desc", "input-type", "output-type"}]}`, or with `parameters`), from a list of
+`{name, description, inputs, outputs}`, or from function schemas. Names are unique. A plan that
+passes `check_plan` calls only tools of the catalog. `dag.py` defines plans, `data/workflows.py`
+reads workflows.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tutelage.tools.loading import hint
 
 
 def _types(found: Any) -> tuple[str, ...]:
-    """Types as a file has them: names, parameters, or a JSON schema."""
+    """Return the type names from a list of names, parameters, or a JSON schema."""
     if isinstance(found, Mapping):
         fields = cast("Mapping[str, Any]", found)
         found = list(cast("Mapping[str, Any]", fields.get("properties", fields)).values())
@@ -40,7 +41,7 @@ _Types = Annotated[tuple[str, ...], BeforeValidator(_types)]
 
 @dataclass(frozen=True, slots=True)
 class CatalogTool:
-    """One tool: its name, what it does, and the types it takes and gives."""
+    """Tool of a catalog: its name, description, input types and output types."""
 
     name: Annotated[str, Field(pattern=r"\S", validation_alias=AliasChoices("id", "name"))]
     description: Annotated[AsText, Field(validation_alias=AliasChoices("desc", "description"))] = ""
@@ -49,12 +50,12 @@ class CatalogTool:
     ] = ()
     outputs: Annotated[_Types, Field(validation_alias=AliasChoices("outputs", "output-type"))] = ()
     kind: AsText = ""
-    """What its worker must be able to do, such as `audio`; empty where the file does not say."""
+    """Capability that its worker needs, such as `audio`; empty if unknown."""
     schema: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """The JSON schema of its arguments; empty where it is not known."""
+    """JSON schema of its arguments; empty if unknown."""
 
     def to_row(self) -> dict[str, Any]:
-        """It as `read_catalog` reads it, without what it does not say."""
+        """Return the tool as a row for `read_catalog`, without empty fields."""
         row = {name: getattr(self, name) for name in ("inputs", "outputs", "kind", "schema")}
         said = {name: value for name, value in row.items() if value}
         return {"name": self.name, "description": self.description, **said}
@@ -62,7 +63,7 @@ class CatalogTool:
 
 @dataclass(frozen=True)
 class Catalog:
-    """Tools by unique name, in the order given. Raises `DataError` when empty or ambiguous."""
+    """Tools with unique names, in the given order. Raises `DataError` if empty or not unique."""
 
     tools: tuple[CatalogTool, ...]
     _index: Mapping[str, int] = field(init=False, repr=False, compare=False)
@@ -83,16 +84,16 @@ class Catalog:
         return len(self.tools)
 
     def __getitem__(self, name: str) -> CatalogTool:
-        """The tool of that name. Raises `DataError` with the nearest name when there is none."""
+        """Return a tool by name. Raises `DataError` with the most similar name if there is none."""
         return self.tools[self.index(name)]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names in the order of the catalog: what an index into it means."""
+        """Names of the tools, in the order of their indices."""
         return tuple(self._index)
 
     def index(self, name: str) -> int:
-        """Where the tool of that name stands. Raises `DataError` as a lookup does."""
+        """Return the index of the tool with that name. Raises `DataError` if there is none."""
         if name not in self._index:
             has = counted(len(self.tools), "tool")
             raise DataError(f"the catalog of {has} has no tool {name!r}{hint(name, self._index)}")
@@ -100,7 +101,7 @@ class Catalog:
 
 
 def check_plan(plan: Plan, catalog: Catalog) -> None:
-    """Raise `DataError`, naming the node, when a `Plan` uses a tool that the catalog lacks."""
+    """Raise `DataError` with the node if the plan uses a tool that is not in the catalog."""
     for index, node in enumerate(plan.nodes):
         try:
             catalog[node.tool]
@@ -109,7 +110,7 @@ def check_plan(plan: Plan, catalog: Catalog) -> None:
 
 
 def read_catalog(path: str | Path) -> Catalog:
-    """Read a file of tools. Raises `DataError` with file, tool and field."""
+    """Read a catalog from a file. Raises `DataError` with file, tool and field."""
     rows = read_json(path)
     if isinstance(rows, Mapping):
         document = cast("Mapping[str, Any]", rows)
@@ -126,8 +127,8 @@ def read_catalog(path: str | Path) -> Catalog:
 
 
 def tools_of(rows: Iterable[Any]) -> tuple[CatalogTool, ...]:
-    """Return the tools of a list of descriptions, or of functions' schemas. Raises `DataError` with
-    the number of the tool."""
+    """Return the tools from a list of descriptions or function schemas. Raises `DataError` with the
+    index of an invalid tool."""
     tools: list[CatalogTool] = []
     for index, row in enumerate(rows):
         function = row.get("function", row) if isinstance(row, dict) else row

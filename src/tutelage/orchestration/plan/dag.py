@@ -1,9 +1,9 @@
-"""A plan: typed subtasks and their dependencies, as one small immutable value.
+"""Plans: immutable DAGs of typed subtasks.
 
-Edges are never stored twice. A node waits for the nodes whose outputs its arguments name
-(`<node-0>`, several in one argument allowed) and for those listed in `after`, so a plan cannot say
-one thing in its arguments and another in its graph. A `Plan` that exists is a DAG: cycles and
-dangling references are refused when it is made. `catalog.py` says which tools exist.
+Edges are not stored separately. A node depends on the nodes that its arguments reference
+(`<node-0>`, possibly several per argument) and on the nodes listed in `after`, so the arguments and
+the graph cannot contradict each other. Every `Plan` object is a DAG: cycles and references to
+missing nodes raise an error at construction. `catalog.py` defines the tools.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from typing import Any, cast
 from tutelage.errors import DataError, check_given, counted
 
 PLANS = "the model that plans"
-"""What it is called where it is spoken of."""
+"""Name of the planner model in messages."""
 REFERENCE = re.compile(r"<node-(\d+)>")
 
 
 def references(value: object) -> tuple[int, ...]:
-    """Return the nodes that an argument names, ascending; looks into lists and mappings."""
+    """Return the nodes that an argument references, ascending, also inside lists and mappings."""
     text = json.dumps(with_texts(value, str), default=str)
     return tuple(sorted({int(number) for number in REFERENCE.findall(text)}))
 
 
 def with_texts(value: object, change: Callable[[str], str]) -> object:
-    """A value with its texts changed, in lists and mappings too."""
+    """Return a value with `change` applied to its strings, also inside lists and mappings."""
     match value:
         case str():
             return change(value)
@@ -45,15 +45,15 @@ def with_texts(value: object, change: Callable[[str], str]) -> object:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One subtask: the tool that does it and the arguments it is given.
+    """Subtask of a plan: a tool and its arguments.
 
-    Raises `DataError` for values of other types, and for arguments that JSON cannot hold.
+    Raises `DataError` if a field has the wrong type or the arguments cannot be stored as JSON.
     """
 
     tool: str
     arguments: Mapping[str, object] = field(default_factory=dict[str, object])
     after: tuple[int, ...] = ()
-    """Nodes to wait for although no argument names them."""
+    """Nodes that must end first, besides the nodes referenced in arguments."""
     description: str = ""
 
     def __post_init__(self) -> None:
@@ -79,52 +79,51 @@ class Node:
 
     @property
     def parents(self) -> tuple[int, ...]:
-        """Indices of the nodes that must end before this one starts, ascending."""
+        """Indices of the nodes that must end before this node starts, ascending."""
         return tuple(sorted({*references(self.arguments), *self.after}))
 
 
 @dataclass(frozen=True, slots=True)
 class PlannerCall:
-    """A request to a model that plans: its messages as (role, text), and its reply
-    without a thought."""
+    """Request to a planner model: messages as (role, text), and the reply without reasoning."""
 
     messages: tuple[tuple[str, str], ...]
     reply: str
     cost: float = 0.0
-    """USD."""
+    """Cost in USD."""
     tokens_in: int = 0
-    """Of the prompt, and of the reply below; 0 where nobody told."""
+    """Tokens in the prompt; `tokens_out` counts the reply. 0 if unknown."""
     tokens_out: int = 0
     started: float = 0.0
-    """When it was sent, in seconds since 1970."""
+    """Time of sending, in seconds since 1970."""
     seconds: float = 0.0
     bound: float = 0.0
-    """USD that it could cost at most."""
+    """Maximum possible cost in USD."""
 
 
 class NoPlanError(DataError):
-    """A planner has no plan for an instruction; the message gives the reason."""
+    """The planner has no plan for an instruction. The message has the reason."""
 
     def __init__(self, message: str, calls: tuple[PlannerCall, ...] = ()) -> None:
-        """`calls` is what a model was asked until then."""
+        """Create the error with the requests made so far in `calls`."""
         super().__init__(message)
         self.calls = calls
 
 
 class LatePlanError(NoPlanError):
-    """The deadline of an execution passed while its plan was made."""
+    """The deadline of an execution passed during planning."""
 
     exit_code = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """An instruction and its subtasks. Raises `DataError` unless the subtasks form a DAG."""
+    """Instruction and its subtasks. Raises `DataError` if the subtasks do not form a DAG."""
 
     instruction: str
     nodes: tuple[Node, ...]
     calls: tuple[PlannerCall, ...] = field(default=(), compare=False)
-    """What a model was asked for it; planners that ask none have none."""
+    """Requests to the planner model; empty for other planners."""
 
     def __post_init__(self) -> None:
         check_given("a plan's instruction", self.instruction, str, "a text", DataError)
@@ -135,12 +134,12 @@ class Plan:
 
     @property
     def cost(self) -> float:
-        """USD that planning took."""
+        """Cost of planning in USD."""
         return math.fsum(call.cost for call in self.calls)
 
     @property
     def seconds(self) -> float:
-        """What the requests to a model that plans took."""
+        """Total duration of the requests to the planner model, in seconds."""
         return math.fsum(call.seconds for call in self.calls)
 
     @property
@@ -150,13 +149,13 @@ class Plan:
 
     @property
     def edges(self) -> tuple[tuple[int, int], ...]:
-        """Pairs (i, j): i ends before j starts."""
+        """Pairs (i, j) of nodes: i must end before j starts."""
         return tuple((i, j) for j, parents in enumerate(self.dependencies) for i in parents)
 
 
 def check_dag(dependencies: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """Return the nodes of a DAG in an order in which parents stand before their children. Raises
-    `DataError` for cycles and for parents that do not exist."""
+    """Return the nodes of a DAG in topological order, parents first. Raises `DataError` if there is
+    a cycle or a parent does not exist."""
     count = len(dependencies)
     for child, parents in enumerate(dependencies):
         if lost := [parent for parent in parents if not 0 <= parent < count]:
@@ -174,14 +173,14 @@ def check_dag(dependencies: Sequence[Sequence[int]]) -> tuple[int, ...]:
 
 
 def adjacency(plan: Plan) -> list[list[int]]:
-    """The square matrix of execution logs: `[i][j]` is 1 when i comes before j."""
+    """Return the adjacency matrix: `[i][j]` is 1 if j depends on i, otherwise 0."""
     edges, places = set(plan.edges), range(len(plan.nodes))
     return [[int((i, j) in edges) for j in places] for i in places]
 
 
 def dependencies_of(matrix: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-    """Return parent lists from an adjacency matrix. Raises `DataError` unless it is square, 0 or
-    1."""
+    """Return parent lists from an adjacency matrix. Raises `DataError` if it is not square or has
+    other entries than 0 and 1."""
     size = len(matrix)
     for i, row in enumerate(matrix):
         if len(row) != size or any(entry not in (0, 1) for entry in row):
@@ -190,11 +189,11 @@ def dependencies_of(matrix: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], .
 
 
 def is_valid_dag(workflow: object) -> bool:
-    """Return whether a workflow's graph is square, holds only 0 and 1, and has no cycle.
+    """Return True if a workflow's graph is square, has only entries 0 and 1, and has no cycle.
 
-    An adjacency matrix (lists, an array, a tensor), an object that has it as `planner_outputs`,
-    `workflow_graph` or `adjacency`, or a plan, which is always one. Raises `DataError` for anything
-    else.
+    The workflow is a `Plan` or an object with `plan` (always valid), an adjacency matrix (lists,
+    array or tensor), or a dict with the matrix in `planner_outputs`, `workflow_graph` or
+    `adjacency`. Raises `DataError` for other types.
     """
     matrix: Any = getattr(workflow, "plan", workflow)
     if isinstance(matrix, Plan):
@@ -212,7 +211,7 @@ def is_valid_dag(workflow: object) -> bool:
 
 
 def levels(plan: Plan) -> tuple[tuple[int, ...], ...]:
-    """Nodes by their distance from the start; those of one level can run side by side."""
+    """Return the nodes grouped by depth. Nodes of the same level can run in parallel."""
     dependencies = plan.dependencies
     depth: dict[int, int] = {}
     for node in check_dag(dependencies):
@@ -222,7 +221,8 @@ def levels(plan: Plan) -> tuple[tuple[int, ...], ...]:
 
 
 def critical_path(plan: Plan, seconds: Sequence[float]) -> tuple[float, tuple[int, ...]]:
-    """The longest chain and its length when node i takes `seconds[i]`; (0.0, ()) when empty."""
+    """Return the length and the nodes of the longest chain if node i takes `seconds[i]`. For an
+    empty plan this is (0.0, ())."""
     nothing: tuple[float, tuple[int, ...]] = (0.0, ())
     ends: dict[int, tuple[float, tuple[int, ...]]] = {}
     for node in check_dag(plan.dependencies):
@@ -233,8 +233,8 @@ def critical_path(plan: Plan, seconds: Sequence[float]) -> tuple[float, tuple[in
 
 
 def to_text(plan: Plan, first: int = 0) -> str:
-    """Return one line a node, by level: its number, its tool with its arguments, and what it waits
-    for; without the nodes before `first`."""
+    """Return the plan as text, one line per node, by level: number, tool with arguments, and
+    parents. Nodes before `first` are omitted."""
     lines: list[str] = []
     for number, level in enumerate(levels(plan)):
         shown = [k for k in level if k >= first]

@@ -1,4 +1,4 @@
-"""Planners: `choose.py` says which one plans, `model.py` is trained, `llm.py` asks a model."""
+"""Planners: selection (`choose.py`), trained planner (`model.py`), language model (`llm.py`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tutelage.errors import MissingExtraError
 
 
 def check_torch() -> None:
-    """Raise `MissingExtraError` where torch, which the trained planner is made of, is missing."""
+    """Raise `MissingExtraError` if torch, which the trained planner needs, is not installed."""
     if importlib.util.find_spec("torch") is None:
         raise MissingExtraError(
             "the trained planner needs the package 'torch', which is not installed; install it "

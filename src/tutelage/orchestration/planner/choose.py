@@ -1,9 +1,10 @@
-"""Which planner plans an instruction: `trained`, `llm`, or `auto`.
+"""Selection of the planner for an instruction: `trained`, `llm` or `auto`.
 
-`trained` plans over the catalog that it was trained on: a planner of `train planner`, or the
-one of the package. `llm` is a language model, behind a server or of this machine; it plans over any
-tools, with arguments. `auto` takes the trained planner where it is sure, then the language model
-where there is one. Tools that run take arguments, so they need a language model.
+`trained` plans over the catalog that it was trained on. It is a planner from `train planner`, or
+the planner of the package. `llm` is a local or remote language model. It plans over any tools and
+writes their arguments. `auto` uses the trained planner if its confidence is high enough, and
+otherwise the language model if there is one. Executable tools take arguments and therefore need a
+language model.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _WAYS = (
 
 
 class Sure(NamedTuple):
-    """How sure a planner was of its plan, and the least that it plans at."""
+    """Confidence of a planner in its plan, and the minimum confidence for a plan."""
 
     confidence: float
     least: float
@@ -45,13 +46,13 @@ class Sure(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChosenPlan:
-    """A plan, whose it is in words, and the language model that plans further where it fails."""
+    """Plan with its source as text, and the language model that replans if the execution fails."""
 
     plan: Plan
     source: str
     llm: LLMPlanner | None = None
     sure: Sure | None = None
-    """None for plans of planners that have no confidence."""
+    """None if the planner computes no confidence."""
 
 
 def choose_plan(
@@ -61,10 +62,11 @@ def choose_plan(
     tools: Mapping[str, Tool],
     llm: LLMPlanner | None,
 ) -> ChosenPlan:
-    """Return the plan of an instruction over `tools` that run, else over `catalog`, by default the
-    built-in one. `llm` is what `llm_planner` made.
+    """Return the plan for an instruction, over the executable `tools` if there are any, otherwise
+    over `catalog` (default: the built-in catalog). `llm` is the result of `llm_planner`.
 
-    Raises `ConfigError` for a planner that is not there, `DataError` where none has a plan.
+    Raises `ConfigError` if the requested planner is not available, `DataError` if no planner has a
+    plan.
     """
     if config.planner == "llm" and llm is None:
         raise ConfigError(f"--planner llm needs a language model. {_WAYS}")
@@ -96,11 +98,12 @@ def choose_plan(
 def trained_planner(
     checkpoint: str | Path | None = None, catalog: Catalog | None = None
 ) -> tuple[PlannerModel, str]:
-    """Return the planner of a checkpoint, without one the newest that was trained below the working
-    directory, else the one of the package; and where it is from, in words.
+    """Return the trained planner and its source as text.
 
-    Raises `MissingExtraError` without torch, `ModelError` for a checkpoint that cannot be read, and
-    `NoPlanError` where the planner of the package is asked for tools that are not its own.
+    Without `checkpoint`, loads the newest planner checkpoint below the working directory, or the
+    planner of the package if there is none. Raises `MissingExtraError` without torch, `ModelError`
+    if the checkpoint cannot be read, and `NoPlanError` if the planner of the package is used with
+    another catalog.
     """
     check_torch()
     from tutelage.orchestration.planner.saving import PHASE1, load_planner, shipped_planner
@@ -125,8 +128,9 @@ def trained_planner(
 def llm_planner(
     config: ExecutionConfig, tools: Mapping[str, Tool], catalog: Catalog | None = None
 ) -> LLMPlanner | None:
-    """Return the language model that plans over `tools`, without any over the catalog; None where
-    the configuration names none. Raises `ConfigError` for one that cannot be had or priced."""
+    """Return the language model planner over `tools`, or over the catalog if there are no tools.
+    Return None if the configuration has no model. Raises `ConfigError` if the model is not
+    available or has no known price."""
     if config.endpoint is None and config.model is None:
         return None
     if config.planner == "trained":
@@ -163,8 +167,8 @@ def llm_planner(
 
 
 def catalog_tools(catalog: Catalog) -> dict[str, Tool]:
-    """Return the tools of a catalog as a language model plans with them: workers do them, so they
-    have no function, and where no schema is known one text, `input`, says what is to be done."""
+    """Return the tools of a catalog for a language model planner. Workers execute them, so they
+    have no function. A tool without a schema has one text parameter, `input`, for the task."""
     plain: dict[str, Any] = {"type": "object", "properties": {"input": {"type": "string"}}}
 
     def unavailable(**arguments: object) -> object:

@@ -1,9 +1,9 @@
-"""How sure a planner is of a plan: signals of its search, and a logistic model of them.
+"""Confidence of a planner in a plan: a logistic model of signals from its search.
 
-A plan is right when it has the tools that were wanted. The model is fitted on held-out workflows,
-planned with the whole catalog and again with a part of it that lacks tools of the plan, and on
-everyday requests that no tool of the catalog serves (`data/other_requests.json`). The threshold
-keeps most of the right plans; below it no tool fits.
+A plan is correct if it has the expected tools. The model is fitted on plans for held-out workflows,
+made with the whole catalog and with reduced catalogs that lack tools of the plan, and on everyday
+requests that no tool of the catalog can serve (`data/other_requests.json`). The threshold keeps
+most of the correct plans. Below it, the planner reports that no tool fits.
 
 Shapes: `B` requests, `P` words, `N` nodes, `T` tools, `S` signals.
 """
@@ -33,51 +33,51 @@ if TYPE_CHECKING:
     from tutelage.orchestration.planner.model import BeamResult, PlannerModel
 
 KEEP = 0.93
-"""Share of the right plans above the threshold, on the requests that it is chosen on."""
+"""Share of the correct plans above the threshold, on the requests used to choose it."""
 LOWEST, HIGHEST = 0.02, 0.95
 """Bounds of the threshold."""
 DOUBT = 0.05
-"""Chance at which a kind of mistake may have escaped the held-out plans."""
+"""Probability that a kind of mistake is missing from the held-out plans."""
 PARTS = 4
-"""Parts of the catalog that are left out in turn."""
+"""Number of parts of the catalog; each is left out in turn."""
 OTHERS = 200
-"""Maximum number of requests of other topics."""
+"""Maximum number of requests about other topics."""
 MOST = 400
 """Maximum number of held-out workflows."""
 _PENALTY = 5.0
-"""Small sets have few right plans; more of them outweigh it."""
+"""Strength of the regularization. It is large because small sets have few correct plans."""
 _BOUND = 4.0
-"""Maximum standard deviations of a signal."""
+"""Bound of a standardized signal, in standard deviations."""
 _WORD = re.compile(r"[^\W\d_]+")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 @dataclass(frozen=True, slots=True)
 class Confidence:
-    """A fitted logistic model over the signals, and the threshold below which no tool fits."""
+    """Fitted logistic model over the signals, and the threshold below which no tool fits."""
 
     mean: tuple[float, ...]
     scale: tuple[float, ...]
     weights: tuple[float, ...]
-    """One for each signal, and last the bias."""
+    """One weight per signal, followed by the bias."""
     threshold: float
 
     def of(self, signals_BS: Tensor) -> Tensor:
-        """Return (B,), the probability that each plan is right."""
+        """Return (B,): the probability that each plan is correct."""
         rows = _standardized(signals_BS.double(), torch.tensor(self.mean), torch.tensor(self.scale))
         return torch.sigmoid(rows @ torch.tensor(self.weights, dtype=torch.float64))
 
 
 @torch.no_grad()
 def plan_signals(model: PlannerModel, found: BeamResult, chosen_BN: Tensor) -> Tensor:
-    """Return (B, S), the signals of plans that were chosen from these beams: places in the catalog,
-    -1 after the last."""
+    """Return (B, S): the signals of the plans that were chosen from these beams. `chosen_BN` holds
+    indices into the catalog, -1 after the last tool."""
     text, items = found.text, found.given.items
     shared_BT, speaks_BPT, real_BP = found.given.shared_BT, text.speaks_BPT, text.real_BP
     similar_B = torch.zeros(len(items))
     if model.memory is not None:
         similar_B = model.memory.texts.products(items, model.idf).amax(1)
-    # How rare each word is, and whether any known request or tool has it.
+    # Rarity of each word, and True for words that occur in a known request or tool.
     active = (model.network.row_of < len(model.network.table) - 1).numpy()
     rarity = np.zeros(real_BP.shape, np.float32)
     seen = np.zeros(real_BP.shape, bool)
@@ -100,30 +100,30 @@ def plan_signals(model: PlannerModel, found: BeamResult, chosen_BN: Tensor) -> T
     rare_BP = torch.from_numpy(rarity) * words_BP
     rare_B = rare_BP.sum(1).clamp(min=1e-6)
     known_BP = torch.from_numpy(seen).float()
-    # How much of what a word says is about the tools of the plan.
+    # Share of each word's match scores that belongs to the tools of the plan.
     share_BPT = speaks_BPT / speaks_BPT.sum(2, keepdim=True).clamp(min=1e-9)
     about_BP = (share_BPT * in_plan_BT[:, None]).sum(2)
     anywhere_BT = model.network.set_logits(text)
     shared_BN = shared_BT.gather(1, places_BN)
 
     def least(values_BT: Tensor) -> Tensor:
-        """Return the smallest value of the plan's tools."""
+        """Return the minimum over the plan's tools."""
         values_BN = values_BT.gather(1, places_BN)
         return values_BN.masked_fill(~real_BN, float("inf")).amin(1).clamp(max=1e3)
 
     columns = (
-        first_B / steps_B,  # log-probability, for each decision
-        (first_B - scores_BK.logsumexp(1)).exp(),  # share of the best beam
-        ((first_B - second_B) / steps_B).clamp(max=20.0),  # margin to the second beam
-        similar_B,  # to the nearest known request
-        (rare_BP * known_BP).sum(1) / rare_B,  # known words, by rarity
+        first_B / steps_B,  # log-probability per decision
+        (first_B - scores_BK.logsumexp(1)).exp(),  # probability of the best beam among all beams
+        ((first_B - second_B) / steps_B).clamp(max=20.0),  # margin over the second beam
+        similar_B,  # similarity to the nearest known request
+        (rare_BP * known_BP).sum(1) / rare_B,  # known words, weighted by rarity
         (words_BP * known_BP).sum(1) / words_BP.sum(1).clamp(min=1),  # known words
-        (rare_BP * about_BP).sum(1) / rare_B,  # words that speak of the plan's tools, by rarity
-        least(share_BPT.amax(1)),  # best word of the least spoken tool
-        (shared_BN * real_BN).sum(1) / count_B.clamp(min=1),  # text shared with its tools
-        least(shared_BT),  # text shared with the least of them
-        least(F.logsigmoid(anywhere_BT)),  # chance of the least likely tool to be in the plan
-        anywhere_BT.masked_fill(in_plan_BT, -30.0).amax(1),  # best tool that is not in the plan
+        (rare_BP * about_BP).sum(1) / rare_B,  # words about the plan's tools, weighted by rarity
+        least(share_BPT.amax(1)),  # best word of the least mentioned tool
+        (shared_BN * real_BN).sum(1) / count_B.clamp(min=1),  # text shared with its tools, mean
+        least(shared_BT),  # text shared with its tools, minimum
+        least(F.logsigmoid(anywhere_BT)),  # log-probability of the least likely tool
+        anywhere_BT.masked_fill(in_plan_BT, -30.0).amax(1),  # best tool outside the plan
         words_BP.sum(1).log1p(),
         count_B,
     )
@@ -136,8 +136,8 @@ def plan_signals(model: PlannerModel, found: BeamResult, chosen_BN: Tensor) -> T
 def calibrate(
     model: PlannerModel, held_out: Sequence[Workflow], seeds: SeedTree
 ) -> Confidence | None:
-    """Return how sure the planner may be, from workflows that it was not trained on; None where
-    they do not tell. The model plans without a confidence meanwhile and keeps none."""
+    """Return the confidence model, fitted on workflows that were not used for training. Return None
+    if they are not sufficient to fit it. Sets `model.confidence` to None."""
     whole, kept = model.catalog, list(held_out[:MOST])
     model.confidence = None
     rows: list[Tensor] = []
@@ -163,7 +163,8 @@ def calibrate(
 
 
 def reduced(catalog: Catalog, seeds: SeedTree) -> list[Catalog]:
-    """Return a catalog without each of `PARTS` random parts of its tools; none of one tool."""
+    """Return up to `PARTS` catalogs, each without one random part of the tools, or an empty list if
+    the catalog has only one tool."""
     names = list(catalog.names)
     seeds.python().shuffle(names)
     parts = [names[part::PARTS] for part in range(min(PARTS, len(names)) if len(names) > 1 else 0)]
@@ -171,13 +172,13 @@ def reduced(catalog: Catalog, seeds: SeedTree) -> list[Catalog]:
 
 
 def same_tools(made: Plan, wanted: Plan) -> bool:
-    """True if both plans have the same tools as often, whatever their edges."""
+    """Return True if both plans have the same tools with the same counts. Edges are ignored."""
     return Counter(n.tool for n in made.nodes) == Counter(n.tool for n in wanted.nodes)
 
 
 def other_requests(catalog: Catalog, count: int, seeds: SeedTree) -> list[str]:
-    """Return at most `count` different everyday requests of topics that no text of the catalog's
-    tools speaks of."""
+    """Return at most `count` different everyday requests on topics that no tool's name or
+    description mentions."""
     known: set[str] = set()
     for tool in catalog.tools:
         spaced = _CAMEL.sub(" ", f"{tool.name} {tool.description}").replace("_", " ")
@@ -196,21 +197,20 @@ def other_requests(catalog: Catalog, count: int, seeds: SeedTree) -> list[str]:
 
 
 def floor_of(held_out: int) -> float:
-    """Return the least threshold that a number of held-out plans allows.
+    """Return the minimum threshold for a number of held-out plans.
 
-    A kind of mistake that is a share s of all plans is in none of n held-out ones with the chance
-    (1 - s)^n. Those with a share of up to 1 - DOUBT^(1 / n) may have escaped the model, so what it
-    is less sure of than that, it knows nothing of: 0.45 for 5 plans, 0.14 for 20, 0.01 for 400. It
-    is 0.5 at most, since a plan that is more likely right than wrong may be made.
+    A kind of mistake that is a share s of all plans occurs in none of n held-out plans with
+    probability (1 - s)^n. Mistakes with a share of up to 1 - DOUBT^(1 / n) may therefore be unknown
+    to the model, and lower confidences mean nothing: 0.45 for 5 plans, 0.14 for 20, 0.01 for 400.
+    The result is at most 0.5, because a plan that is more likely correct than wrong is allowed.
     """
     return min(0.5, max(LOWEST, 1 - DOUBT ** (1 / held_out)))
 
 
 def fit_confidence(signals_BS: Tensor, right_B: Sequence[bool], held_out: int) -> Confidence | None:
-    """Return the model and its threshold; None where all plans are right, or none is.
+    """Return the model and its threshold, or None if all plans are correct or all are wrong.
 
-    `held_out` is the number of workflows that the rest is made of, which bounds the threshold from
-    below.
+    `held_out` is the number of workflows behind the plans. It sets a lower bound of the threshold.
     """
     wanted = torch.tensor(right_B, dtype=torch.float64)
     if not 0 < float(wanted.sum()) < len(wanted):
@@ -224,7 +224,8 @@ def fit_confidence(signals_BS: Tensor, right_B: Sequence[bool], held_out: int) -
     chance, is_right = torch.sigmoid(rows @ weights), wanted > 0
     ordered = chance[is_right].sort().values
     threshold = float(ordered[math.floor((1 - KEEP) * len(ordered))])
-    # In the middle of what it parts: of few requests, the least sure right one is no bound.
+    # Use the middle between the two neighbouring confidences: with few requests, the lowest correct
+    # one alone is a poor bound.
     below = chance[chance < threshold]
     threshold = (threshold + float(below.max())) / 2 if len(below) else threshold
     threshold = min(HIGHEST, max(floor_of(held_out), threshold))
@@ -233,17 +234,17 @@ def fit_confidence(signals_BS: Tensor, right_B: Sequence[bool], held_out: int) -
 
 
 def _standardized(values_BS: Tensor, mean_S: Tensor, scale_S: Tensor) -> Tensor:
-    """Return standardized and bounded signals, and a column of ones."""
+    """Return the standardized and clipped signals with a column of ones appended."""
     rows = ((values_BS - mean_S.double()) / scale_S.double()).clamp(-_BOUND, _BOUND)
     return torch.cat([rows, torch.ones(len(rows), 1, dtype=torch.float64)], dim=1)
 
 
 def fit_logistic(rows_BS: Tensor, wanted_B: Tensor, penalty_S: Tensor, first_S: Tensor) -> Tensor:
-    """Return (S,) weights that make `wanted_B` (0 or 1) most probable, less `penalty_S` / 2 times
-    their squared distance from `first_S`, by Newton's method in double precision.
+    """Return (S,) weights that maximize the log-likelihood of `wanted_B` (0 or 1) minus `penalty_S`
+    / 2 times their squared distance from `first_S`, by Newton's method in double precision.
 
-    A whole step overshoots where weights are sure and wrong, and may then swing between two places
-    for ever; a step that does not lower the loss is halved until it does.
+    A full step overshoots if the weights are confidently wrong, and the iteration may then
+    oscillate forever. A step that does not lower the loss is therefore halved until it does.
     """
 
     def loss(weights: Tensor) -> float:
@@ -258,7 +259,7 @@ def fit_logistic(rows_BS: Tensor, wanted_B: Tensor, penalty_S: Tensor, first_S: 
         curve = (rows_BS * (chance * (1 - chance))[:, None]).T @ rows_BS + penalty_S.diag()
         step = torch.linalg.solve(curve, slope)
         for _ in range(50):
-            if loss(weights - step) <= now + 1e-12 * abs(now):  # what rounding may add
+            if loss(weights - step) <= now + 1e-12 * abs(now):  # tolerance for rounding
                 break
             step = step / 2
         weights = weights - step

@@ -1,12 +1,13 @@
-"""Phase 1: the training loop of a planner, an epoch at a time, so that any epoch can be the last.
+"""Phase 1: training loop of a planner, one epoch per call.
 
-Adam with clipped gradients, a running average of the weights (what is validated and kept), the
-rate reduced on a plateau and training stopped early by the held-out share; then the weights of the
-search (retrieval prior, consensus, length, edge threshold) are chosen on that share, and with
-`refit` the best planner trains on everything, the held-out share included, for a few epochs.
-Draws come from the seed tree by epoch, so a fit that is restored from `state` goes on exactly
-as it would have. Texts of one length stand in one batch, and what does not change (features, shared
-words) is made once. `orchestration/job.py` runs it in a folder.
+Training uses Adam with clipped gradients and a running average of the weights, which is the version
+that is validated and kept. The held-out share decides when to reduce the learning rate and when to
+stop early. The search weights (retrieval prior, consensus, length, edge threshold) are then chosen
+on that share. With `refit`, the best planner is trained for a few more epochs on all workflows,
+including the held-out share. Random numbers come from the seed tree by epoch, so a trainer restored
+from `state` continues exactly as the original. Batches contain texts of similar length, and
+constant inputs (features, shared words) are computed once. `orchestration/job.py` runs the training
+in a folder.
 """
 
 from __future__ import annotations
@@ -44,31 +45,31 @@ CHOICES: Mapping[str, tuple[float, tuple[float, ...]]] = {
     "length_bonus": (0.0, (-0.4, -0.2, 0.0, 0.2, 0.4)),
     "edge_threshold": (0.5, (0.3, 0.4, 0.5, 0.6)),
 }
-"""What validation chooses, one after another: where each starts, and what it may be."""
+"""Search settings chosen on the validation set, in this order: start value and candidates."""
 _TUNED_ON = 500
-"""Held-out workflows that the search weights are chosen on at most."""
+"""Maximum number of held-out workflows used to choose the search weights."""
 _AFTER_SEARCH = ("consensus", "edge_threshold")
-"""Choices that need no new search."""
+"""Settings that do not change the beams, so no new search is needed."""
 _LOSS_ROWS = 128
 _POOL = 8
-"""Batches whose workflows are sorted by length together."""
+"""Number of batches whose workflows are sorted by length together."""
 _REFIT = 0.25
-"""Epochs on all of the training set, as a share of those that were best."""
+"""Epochs of the refit on all workflows, as a share of the best number of epochs."""
 _GAIN = 0.003
-"""A smaller gain of the validation's mean score is kept and ends no waiting."""
+"""Minimum gain of the mean validation score that resets the patience. Smaller gains are kept."""
 _AVERAGED = 0.99
-"""Share of the average that a step keeps, once it has seen enough steps."""
+"""Decay of the running average of the weights, after enough steps."""
 _FEW_STEPS = {"early_stopping": 100, "plateau_patience": 40}
-"""Patience in epochs grows until it is as many steps: small sets have few in an epoch."""
+"""Minimum patience in optimizer steps. Small sets have few steps per epoch."""
 
 
 @dataclass(slots=True)
 class _Progressed:
-    """Where a fit stands; plain data."""
+    """State of a training run, as plain data."""
 
     stage: Stage = "search"
     epoch: int = 0
-    """Epochs of the stage that are done."""
+    """Completed epochs of the stage."""
     best_epoch: int = 0
     best_loss: float = math.inf
     """Validation loss at the best epoch."""
@@ -77,12 +78,12 @@ class _Progressed:
     waited: int = 0
     rate: float = 0.0
     rates: list[float] = field(default_factory=list[float])
-    """Of each epoch of the search."""
+    """Learning rate of each epoch of the search stage."""
     best_metrics: dict[str, float] = field(default_factory=dict[str, float])
 
 
 class PlannerTrainer:
-    """One supervised training. Call `epoch` until `done`; then `model` is trained."""
+    """Supervised training of a planner. Call `epoch` until `done`; `model` is then trained."""
 
     def __init__(
         self,
@@ -104,17 +105,17 @@ class PlannerTrainer:
             max_nodes=settings.max_nodes or longest + longest // 2,
         )
         self.confidence: Confidence | None = None
-        """How sure the best epoch may be; known when the search has ended."""
+        """Confidence model of the best epoch; None before the search stage ends."""
         self._begin(self.train)
 
     @property
     def done(self) -> bool:
-        """Whether nothing is left to do."""
+        """True if the training is finished."""
         return self.at.stage == "done"
 
     @property
     def epochs_left(self) -> int:
-        """Epochs of this stage at most."""
+        """Maximum number of remaining epochs of this stage."""
         wanted = self.settings.num_epochs if self.at.stage == "search" else self._refit_epochs
         return max(0, wanted - self.at.epoch)
 
@@ -125,12 +126,12 @@ class PlannerTrainer:
     # -------------------------------------------------------------- one epoch
 
     def epoch(self) -> dict[str, float]:
-        """Train for one epoch and measure. Returns the metrics by name."""
+        """Train for one epoch and return the metrics by name."""
         refit = self.at.stage == "refit"
         if not refit:
             self.at.rates.append(self.at.rate)
         elif self.at.epoch == (self._refit_epochs + 1) // 2:
-            # What is new was learned; the rest is done at a reduced rate at most.
+            # The second half uses at most a reduced rate.
             reduced = self.at.rates[0] * self.settings.plateau_factor
             self.at.rate = min(self.at.rate, reduced)
         for group in self.optimizer.param_groups:
@@ -173,7 +174,7 @@ class PlannerTrainer:
 
     @torch.no_grad()
     def _swap(self) -> None:
-        """Change places: the weights that are trained, and their running average."""
+        """Swap the trained weights and their running average."""
         for weight, average in zip(self.model.parameters(), self.average, strict=True):
             kept = weight.clone()
             weight.copy_(average)
@@ -181,7 +182,7 @@ class PlannerTrainer:
 
     @torch.no_grad()
     def _validate(self) -> dict[str, float]:
-        """Return loss and scores of greedy plans on the held-out workflows."""
+        """Return the loss and the scores of greedy plans on the held-out workflows."""
         self.model.eval()
         loss = 0.0
         prepared, targets = self._held_out
@@ -202,9 +203,9 @@ class PlannerTrainer:
         return max(getattr(self.settings, name), math.ceil(_FEW_STEPS[name] / steps))
 
     def _judge(self, metrics: dict[str, float]) -> bool:
-        """Keep the best, reduce the rate on a plateau; True when this is to end the stage.
+        """Keep the best weights and reduce the rate on a plateau. Return True to end the stage.
 
-        The best epoch is the one with the best plans; its validation loss is what is reported.
+        The best epoch is the epoch with the best plans. Its validation loss is reported.
         """
         at, settings = self.at, self.settings
         quality = (metrics["val_node_f1"] + metrics["val_edge_f1"] + metrics["val_exact_nodes"]) / 3
@@ -245,7 +246,7 @@ class PlannerTrainer:
     # -------------------------------------------------------------- state
 
     def state(self) -> dict[str, Any]:
-        """All that the rest depends on; tensors and plain data."""
+        """Return the state needed to continue the training, as tensors and plain data."""
         return {
             "at": asdict(self.at),
             "search": asdict(self.search),
@@ -258,7 +259,7 @@ class PlannerTrainer:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` gave, with the same data, settings and seeds."""
+        """Continue from a result of `state`, with the same data, settings and seeds."""
         self.at = _Progressed(**state["at"])
         self.search = SearchSettings(**state["search"])
         sure = state["confidence"]
@@ -271,8 +272,8 @@ class PlannerTrainer:
             self._finish()
 
     def _begin(self, workflows: list[Workflow], state: Mapping[str, Any] | None = None) -> None:
-        """A model and an optimizer for these workflows: fresh, the same whenever it is called, or
-        with the weights and the steps of `state`."""
+        """Create a model and an optimizer for these workflows, with the weights and steps of
+        `state` if it is given. Without it, the initial weights are the same at every call."""
         with _seeded(self.seeds.child("weights")):
             self.model = PlannerModel.of(
                 self.train + self.held_out, self.catalog, self.settings.width
@@ -285,7 +286,7 @@ class PlannerTrainer:
         self.average = [p.detach().clone() for p in self.model.parameters()]
         self.steps = 0 if state is None else state["steps"]
         self.remembered = workflows
-        """The workflows of this stage: once done, those in the memory of the model, in order."""
+        """Workflows of this stage, in order. At the end they become the memory of the model."""
         self._given_stage = self._given(workflows)
         self._held_out = self._given(self.held_out)
 
@@ -297,10 +298,10 @@ class PlannerTrainer:
 def tune(
     model: PlannerModel, held_out: Sequence[Workflow], search: SearchSettings
 ) -> SearchSettings:
-    """The weights of the search that plan the held-out workflows best.
+    """Return the search settings with the best plans for the held-out workflows.
 
-    A weight leaves its start only for a gain above half the standard error of the difference, so
-    that few held-out workflows choose little.
+    A weight is changed from its start value only if the gain is above half the standard error of
+    the difference, so a small held-out set changes little.
     """
     prepared = model.prepare([w.instruction for w in held_out])
     best = replace(search, **{name: start for name, (start, _) in CHOICES.items()})
@@ -334,8 +335,8 @@ def _sample_scores(
 
 
 def drawn(sizes: Sequence[int], batch: int, draw: np.random.Generator) -> list[list[int]]:
-    """The batches of an epoch: drawn at random, then sorted by size within pools of a few batches,
-    so that texts of one length stand together and little is padded."""
+    """Return the batches of an epoch: shuffled, then sorted by size within pools of a few batches,
+    so that a batch has texts of similar length and little padding."""
     order = draw.permutation(len(sizes))
     items: list[list[int]] = []
     for begin in range(0, len(order), _POOL * batch):
@@ -347,7 +348,7 @@ def drawn(sizes: Sequence[int], batch: int, draw: np.random.Generator) -> list[l
 
 @contextmanager
 def _seeded(place: SeedTree) -> Generator[None]:
-    """Torch's generator as this place of the seed tree has it; restored after."""
+    """Seed torch's random generator from a seed tree node, and restore its state on exit."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(place.value())
         yield

@@ -1,9 +1,9 @@
-"""A planner that asks a language model: the tools into its prompt, a plan as JSON out of it.
+"""Planner that prompts a language model with the tools and parses its reply, a plan as JSON.
 
-Where the model's server can, its reply is held to a JSON schema. A reply that is no plan over these
-tools goes back to the model once, with what is wrong. What tools returned is shown to it as data
-when it plans the rest of a plan that failed. The bound of each request is reserved in the budget
-before it is sent. `execution/executor.py` asks for further plans, `plan/arguments.py` checks.
+If the server supports it, the reply is constrained by a JSON schema. An invalid plan is sent back
+to the model once, with the error. When the model plans the rest of a failed plan, it sees tool
+outputs as data. The maximum cost of each request is reserved in the budget before the request is
+sent. `execution/executor.py` requests further plans, `plan/arguments.py` checks arguments.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from tutelage.tools.unions import resolved, union_of
 from tutelage.types import JSON, ChatClient, Constraint, Message, Sampling
 
 SHOWN_TOOLS = 30
-"""Tools in a prompt: of more, those whose words are nearest to the instruction's."""
+"""Maximum number of tools in a prompt. The tools most similar to the instruction are kept."""
 SHOWN_RESULT = 1000
-"""Characters of a result, or of an error, that the model sees when it plans the rest."""
+"""Maximum characters of a result or error in the prompt for the rest of a plan."""
 SHOWN_ABOUT = 200
-"""Characters of what is said of a parameter that the model sees."""
+"""Maximum characters of a parameter description in the prompt."""
 SHOWN_REPLY = 8000
-"""Characters of a reply that go back to the model with what is wrong with it."""
+"""Maximum characters of an invalid reply that is sent back to the model."""
 NO_TOOL = "no tool fits what is asked for"
 SYSTEM = """You turn a request into a plan: calls of the tools below, in JSON and nothing else:
 {"nodes": [{"tool": NAME, "arguments": {...}}, ...]}
@@ -52,7 +52,7 @@ these tools, and only what the request asks for. When they cannot do it, reply {
 Tools:
 """
 _DEPTH, _DEEPEST = 2, 20
-"""How deep objects in objects are shown."""
+"""Maximum depth of shown object members, and of shown item types."""
 _UNASKED = f"{PLANS} cannot be asked"
 _REQUEST = "Request: {}"
 _AGAIN = "That plan cannot run: {}. Reply with the whole plan, corrected, in JSON and nothing else."
@@ -74,30 +74,30 @@ _NODES = TypeAdapter(_Nodes)
 
 @dataclass(slots=True)
 class LLMPlanner:
-    """Plans over tools by asking a model; `calls` are the requests that it made."""
+    """Planner that uses a language model. `calls` are the requests that it made."""
 
     connect: Callable[[], ChatClient]
-    """Makes a client for one plan, in the event loop in which it is made."""
+    """Create a client for one plan, in the event loop that runs the request."""
     tools: Mapping[str, Tool]
     sampling: Sampling = field(default_factory=lambda: Sampling(0.0, max_tokens=1024))
     instructions: str = SYSTEM
-    """What the model is told before the list of tools; a prompt search may tune it."""
+    """System prompt before the list of tools. A prompt search may tune it."""
     calls: list[PlannerCall] = field(default_factory=list[PlannerCall])
     price: Callable[[int, int], float] = lambda read, written: 0.0
-    """USD of tokens read and written; a model of this machine is free."""
+    """Cost in USD of the given numbers of input and output tokens. A local model is free."""
     priced: bool = True
-    """Whether that is what they cost; False where nobody knows."""
+    """False if the price is unknown, so that the cost of planning is not counted."""
     constrained: bool = True
-    """Whether the reply is held to a schema; turned off by a server that refuses that."""
+    """True if the reply is constrained by a schema. Set to False if the server rejects schemas."""
 
     def plan(self, instruction: str, budget: Budget | None = None) -> Plan:
-        """The plan. Raises `NoPlanError` where the model declines or cannot write one,
-        `EngineError` where it cannot be asked, and `ConfigError` where an enforced budget has no
-        room for the first request. The caller counts the calls of the plan, or of the error."""
+        """Return the plan. Raises `NoPlanError` if the model declines or writes no valid plan,
+        `EngineError` if the first request fails, and `ConfigError` if the budget is too small for
+        it. The caller adds the cost of the calls of the plan, or of the error, to the budget."""
         return asyncio.run(self.aplan(instruction, budget))
 
     async def aplan(self, instruction: str, budget: Budget | None = None) -> Plan:
-        """See `plan`."""
+        """Return the plan, as `plan` does."""
         before = Plan(instruction, ())
         plan = await self._ask(before, _REQUEST.format(instruction), budget or Budget())
         if not plan.nodes:
@@ -105,8 +105,8 @@ class LLMPlanner:
         return plan
 
     async def rest(self, execution: Execution, budget: Budget | None = None) -> Plan:
-        """Return the plan of an execution that failed, with further nodes, none where nothing can
-        help. Raises `NoPlanError`, with the calls until then, and `ConfigError` as `plan` does."""
+        """Return the plan of a failed execution with further nodes, or without new nodes if nothing
+        can help. Raises `NoPlanError` with the calls so far, and `ConfigError` as `plan` does."""
         plan = execution.plan
         lines = "\n".join(_line(execution, node) for node in range(len(plan.nodes)))
         rest = _REST.format(lines, len(plan.nodes))
@@ -120,14 +120,14 @@ class LLMPlanner:
     async def _ask(
         self, before: Plan, request: str, budget: Budget, lost: Container[int] = ()
     ) -> Plan:
-        """Return the plan so far with the nodes that the model adds; it is asked once more where
-        they cannot run. `lost` are nodes that have no result."""
+        """Return `before` with the nodes that the model adds. An invalid reply is retried once.
+        `lost` contains the nodes that have no result."""
         made: list[PlannerCall] = []
         shown = nearest_tools(self.tools, before.instruction)
         messages = _messages(request, shown, self.instructions)
 
         def with_calls(plan: Plan) -> Plan:
-            # The caller counts the calls of the plan, or of the error.
+            # The caller adds the cost of the calls of the plan, or of the error.
             budget.spent -= math.fsum(call.cost for call in made)
             return replace(plan, calls=(*plan.calls, *made))
 
@@ -165,9 +165,9 @@ class LLMPlanner:
         budget: Budget,
         made: list[PlannerCall],
     ) -> str:
-        """Return the reply to a request whose bound is reserved before it is sent. Raises
-        `ConfigError` where an enforced budget has no room for it."""
-        # A token for each byte that is sent, and all tokens that the reply may have.
+        """Reserve the maximum cost of a request, send it and return the reply. Raises `ConfigError`
+        if the budget is too small."""
+        # Upper bound: one input token per byte, and the maximum number of output tokens.
         schema = json.dumps(plan_schema(tools)) if self.constrained else ""
         texts = [*(message.content or "" for message in messages), schema]
         read = sum(len(text.encode("utf-8", "replace")) for text in texts)
@@ -181,11 +181,11 @@ class LLMPlanner:
         started, number, record = time.time(), len(made), PLANNING.get()
         sent = tuple((message.role, message.content or "") for message in messages)
         lost = PlannerCall(sent, "", bound, started=started, bound=bound)
-        call: PlannerCall | None = None  # as it ended; None where it was not billed
+        call: PlannerCall | None = None  # None if the request was not billed
         record(number, lost)
         try:
             call = replace(await self._reply(client, messages, tools), bound=bound)
-        except (asyncio.CancelledError, EngineError) as error:  # it may be billed all the same
+        except (asyncio.CancelledError, EngineError) as error:  # may be billed nevertheless
             if not isinstance(error, EngineError) or error_kind(error)[1]:
                 call = replace(lost, seconds=time.time() - started)
             raise
@@ -195,7 +195,7 @@ class LLMPlanner:
                 made.append(call)
                 self.calls.append(call)
             budget.settle(bound, 0.0 if call is None else call.cost)
-        assert call is not None  # what raised is on its way to the caller
+        assert call is not None  # otherwise the exception was raised
         return call.reply
 
     async def _reply(
@@ -209,11 +209,11 @@ class LLMPlanner:
         except RemoteError as error:
             if not self.constrained or error.status not in (400, 422):
                 raise
-            self.constrained = False  # this server knows no schemas
+            self.constrained = False  # this server does not support schemas
             return await self._reply(client, messages, tools)
         tokens = client.usage(call) if isinstance(client, RemoteChatClient) else None
         told = tokens or (len(call.prompt_ids), len(call.sampled.token_ids))
-        if tokens is None:  # not told: at most a token for each byte, and all that may be written
+        if tokens is None:  # unknown: use the upper bound
             read = sum(len((message.content or "").encode()) for message in messages)
             tokens = (read, self.sampling.max_tokens)
         asked = tuple((message.role, message.content or "") for message in call.messages)
@@ -221,7 +221,7 @@ class LLMPlanner:
         return PlannerCall(asked, call.answer, cost, *told, call.started, call.seconds)
 
     def _read(self, reply: str, before: Plan, lost: Container[int]) -> Plan:
-        """Return the plan with the nodes of a reply. Raises `DataError` for what cannot run."""
+        """Return the plan with the nodes of a reply. Raises `DataError` if it is invalid."""
         nodes = read_as(_NODES, _json_of(reply), "this is no plan: it").nodes
         if unknown := [node.tool for node in nodes if node.tool not in self.tools]:
             raise DataError(f"there is no tool {unknown[0]!r}{hint(unknown[0], self.tools)}")
@@ -233,14 +233,14 @@ class LLMPlanner:
 
 
 def _cut(text: str, most: int) -> str:
-    """A text, or its beginning and how much more there is."""
+    """Return the text, truncated to `most` characters with a note of the removed length."""
     more = len(text) - most
     return text if more <= 0 else f"{text[:most]} ... ({more:,} more characters)"
 
 
 def _json_of(said: str) -> Any:
-    """The JSON object in a reply, which may stand in a fence or between words. Raises `DataError`
-    for none, with where it breaks off."""
+    """Return the JSON object in a reply, which may be in a code fence or between words. Raises
+    `DataError` with the position of the error if there is no valid JSON."""
     begin, end = said.find("{"), said.rfind("}")
     text = said[begin : end + 1] if 0 <= begin < end else said
     try:
@@ -254,7 +254,7 @@ def _json_of(said: str) -> Any:
 
 
 def demonstration(instruction: str, plan: str, tools: Mapping[str, Tool]) -> list[Message]:
-    """A conversation to train a model that plans on: it is asked as here, and replies `plan`."""
+    """Return a training conversation for a planner model: its prompt, and `plan` as the reply."""
     shown = nearest_tools(tools, instruction)
     return [*_messages(_REQUEST.format(instruction), shown, SYSTEM), Message("assistant", plan)]
 
@@ -265,8 +265,8 @@ def _messages(request: str, tools: Mapping[str, Tool], instructions: str) -> lis
 
 
 def plan_schema(tools: Mapping[str, Tool]) -> JSON:
-    """The JSON schema of a plan over these tools; arguments are checked afterwards, since any of
-    them may be a reference."""
+    """Return the JSON schema of a plan over these tools. It does not restrict arguments, because
+    any of them may be a reference; arguments are checked afterwards."""
     node: JSON = {
         "type": "object",
         "properties": {
@@ -286,7 +286,7 @@ def plan_schema(tools: Mapping[str, Tool]) -> JSON:
 
 
 def nearest_tools(tools: Mapping[str, Tool], instruction: str) -> dict[str, Tool]:
-    """The tools that a prompt shows: all, or those nearest to an instruction in their own order."""
+    """Return the tools for a prompt: all, or the most similar ones, in their original order."""
     if len(tools) <= SHOWN_TOOLS:
         return dict(tools)
     texts = [f"{name.replace('_', ' ')} {tool.description}" for name, tool in tools.items()]
@@ -297,7 +297,7 @@ def nearest_tools(tools: Mapping[str, Tool], instruction: str) -> dict[str, Tool
 
 
 def _described(tool: Tool) -> str:
-    """A tool: its name, its parameters with their types, what it does; below, what each means."""
+    """Format a tool: name, parameters with types, description, and parameter descriptions."""
     takes, root = _members(tool.parameters, tool.parameters, 0), tool.parameters
     lines = [f"- {tool.name}({takes}): {' '.join(tool.description.split())}"]
     for name, each in cast("JSON", root.get("properties", {})).items():
@@ -316,7 +316,7 @@ def _members(schema: JSON, root: JSON, depth: int) -> str:
 
 
 def _kind(schema: object, root: JSON, depth: int) -> str:
-    """The type of a parameter, that of what it may be beside null; members of objects too."""
+    """Format the type of a parameter, without null and with the members of objects."""
     here = resolved(schema, root)
     parts = here.get("allOf", ())
     union = union_of(here, root) or (parts if len(parts) == 1 else ())
@@ -342,7 +342,7 @@ def _kind(schema: object, root: JSON, depth: int) -> str:
 
 
 def _line(execution: Execution, index: int) -> str:
-    """A node and its result, as the model sees it."""
+    """Format a node and its result for the model."""
     node, result = execution.plan.nodes[index], execution.nodes[index]
     given = json.dumps(dict(node.arguments), ensure_ascii=False, default=str)
     said = _cut((result.output if result.kept else result.reason) or "", SHOWN_RESULT)

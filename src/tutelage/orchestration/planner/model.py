@@ -1,12 +1,10 @@
-"""`PlannerModel`: instructions in, plans out; the document's call and loss around the network.
+"""`PlannerModel`: maps instructions to plans.
 
-A call encodes the instructions and gives the document's four fields, decoded greedily at the
-first access. `compute_supervised_loss` scores expert plans from the same encoding with the
-expert's earlier tools given (teacher forcing), so the document's training loop works as written.
-`plan` and `plan_all` search with beams: every tool comes from the catalog and edges are only kept
-from earlier to later nodes, so what comes out is a DAG of known tools whatever the network says.
-`network.py` scores, `PlanIndex` adds what similar instructions were answered with, `fit.py` trains,
-`saving.py` stores.
+A call encodes the instructions and returns the four output fields, which are decoded greedily on
+first access. `compute_supervised_loss` scores expert plans from the same encoding with teacher
+forcing. `plan` and `plan_all` use beam search. Tools come from the catalog and edges only go from
+earlier to later nodes, so every result is a DAG of known tools. `network.py` computes the scores,
+`PlanIndex` adds votes from the plans of similar instructions, `fit.py` trains, `saving.py` stores.
 """
 
 from __future__ import annotations
@@ -40,65 +38,65 @@ from tutelage.orchestration.planner.text import (
 )
 
 SET_WEIGHT = 0.5
-"""Weight of "which tools, in any order" in the cross-entropy."""
+"""Weight of the set loss (tools in any order) in the cross-entropy."""
 _ABSENT = -30.0
 _BATCH = 256
 _LONG = 4096
-"""Pairs of nodes that are scored at once per plan before a batch is made smaller."""
+"""Maximum number of node pairs per plan scored at once. Above it, the batch size is reduced."""
 NEIGHBOURS = 16
-"""Known requests whose plans are mixed in."""
+"""Number of known requests whose plans contribute to the prior."""
 FLOOR = 0.01
-"""Added to a vote before its logarithm is taken."""
+"""Constant added to a vote before its logarithm is taken."""
 UNKNOWN = 0.1
-"""Vote for a tool that no known plan can have, since training never saw it."""
+"""Vote for a tool that no known plan can contain because it was not in the training set."""
 _SHARPNESS = 12.0
 _NEVER = float("-inf")
 
 
 @dataclass(frozen=True, slots=True)
 class SearchSettings:
-    """How plans are searched for; validation chooses the weights."""
+    """Settings of the beam search. The weights are chosen on the validation set."""
 
     beam: int = 4
     prior_weight: float = 0.0
     length_bonus: float = 0.0
-    """Added to a plan's log-probability for each node."""
+    """Bonus per node, added to the log-probability of a plan."""
     edge_threshold: float = 0.5
     consensus: float = 0.0
-    """Above 0: among the beams, the plan that agrees most with all of them, each weighed by its
-    probability to this power; 0: the most probable one."""
+    """If above 0, choose the plan that agrees most with all beams, each weighted by its probability
+    to this power. If 0, choose the most probable plan."""
     repeats: bool = False
-    """Whether a tool may stand in a plan twice."""
+    """True if a plan may contain the same tool twice."""
     max_nodes: int = 64
 
 
 class EncodedInstructions(NamedTuple):
-    """Instructions with their features, which do not change from epoch to epoch."""
+    """Instructions with their features, which stay the same in all epochs."""
 
     instructions: Sequence[str]
     items: Sequence[Features]
     shared_BT: Tensor
-    """How much text each instruction and tool share."""
+    """Amount of text that each instruction shares with each tool."""
 
     def rows(self, chosen: Sequence[int]) -> EncodedInstructions:
-        """Return some of them."""
+        """Return the rows with the given indices."""
         texts, items = [self.instructions[i] for i in chosen], [self.items[i] for i in chosen]
         return EncodedInstructions(texts, items, self.shared_BT[chosen])
 
 
 class BeamResult(NamedTuple):
-    """The beams of a batch, best first, with what they were searched in."""
+    """Beams of a batch, best first, with the encoded input."""
 
     given: EncodedInstructions
     text: Encoded
     tools_BKN: Tensor
-    """Places in the catalog, -1 after the last."""
+    """Indices into the catalog, -1 after the last tool."""
     scores_BK: Tensor
-    """Log-probabilities with the prior and the length bonus."""
+    """Log-probabilities, including the prior and the length bonus."""
 
     def best(self, consensus: float) -> Tensor:
-        """Return (B, N), the beam that is taken: the first, or above 0 the one whose tools agree
-        most with all beams, each weighed by its probability to this power."""
+        """Return (B, N): the first beam if `consensus` is 0, otherwise the beam whose tools agree
+        most with all beams, each weighted by its probability to the power `consensus`."""
         plans, scores_BK = self.tools_BKN, self.scores_BK
         if consensus <= 0 or scores_BK.shape[1] == 1:
             return plans[:, 0]
@@ -114,21 +112,21 @@ class BeamResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PlanPrediction:
-    """A plan with what the planner thought of it."""
+    """Plan with the planner's estimates."""
 
     plan: Plan
     workers: tuple[str, ...] | None
-    """The worker that phase 1 would choose for each node; None when it saw no workers."""
+    """Predicted worker of each node; None if the training set had no workers."""
     raw_valid: bool
-    """True if the scored graph was a DAG before decoding kept forward edges only."""
+    """True if the scored graph was a DAG before backward edges were removed."""
     confidence: float | None = None
-    """How likely the plan has the right tools; None for a planner that cannot tell."""
+    """Probability that the plan has the correct tools; None without a confidence model."""
     least: float = 0.0
-    """Below this confidence no tool fits, by what the planner was fitted on."""
+    """Minimum confidence fitted for the planner. Below it, no tool fits."""
 
     def sure(self, min_confidence: float | None = None) -> Plan:
-        """Return the plan. Raises `NoPlanError` below a confidence, by default `least`; 0 takes any
-        guess."""
+        """Return the plan. Raises `NoPlanError` if the confidence is below `min_confidence`
+        (default: `least`). With 0 every plan is accepted."""
         least = self.least if min_confidence is None else min_confidence
         if self.confidence is None or self.confidence >= least:
             return self.plan
@@ -141,17 +139,16 @@ class PlanPrediction:
 
 
 Prior = Callable[[Tensor, int, int], Tensor]
-"""(B, S, T+1): what to add to the scores of the tool at a step, given the tools before (B, S), the
-number of the start, and the step.
-"""
+"""Function that returns (B, S, T+1), the addition to the tool scores of a step, from the previous
+tools (B, S), the start index and the step."""
 
 
 class PlanIndex(NamedTuple):
-    """Instructions and their plans."""
+    """Known instructions and their plans."""
 
     texts: SparseRows
     plans_MN: Tensor
-    """Tools by number, the end after the last one, -1 beyond."""
+    """Tool indices, the end index after the last tool, then -1."""
 
     def prior(
         self,
@@ -161,11 +158,12 @@ class PlanIndex(NamedTuple):
         new_T: Tensor,
         weight: float,
     ) -> Prior:
-        """The votes of the nearest memories, for tools in the numbers of the catalog.
+        """Return a prior from the votes of the nearest instructions, over the indices of the
+        catalog.
 
-        `numbers_V` gives the place in the catalog for each number of the memory's plans, -1 for a
-        tool that the catalog lacks; its last entry is the end. `new_T` says which tools training
-        never saw.
+        `numbers_V` maps each index in the stored plans to an index in the catalog, -1 for tools
+        that the catalog lacks. Its last entry is the end. `new_T` is True for tools that were not
+        in training.
         """
         similar = self.texts.products(texts, idf)
         value, index = similar.topk(min(NEIGHBOURS, similar.shape[1]), dim=1)
@@ -181,8 +179,8 @@ class PlanIndex(NamedTuple):
         lengths_BK = ((raw >= 0).sum(2) - 1).clamp(min=0)
 
         def scores(before_BS: Tensor, start: int, step: int) -> Tensor:
-            # The mean of "stands in the plan" (for the end: "is as long as this") and "follows the
-            # tool before".
+            # Mean of two votes: "is in the plan" (end: "has this length"), "follows the previous
+            # tool".
             follows = torch.zeros(*before_BS.shape, tools + 1)
             chains = torch.cat([torch.full((*plans.shape[:2], 1), start), plans], dim=2)
             for place in range(before_BS.shape[1]):
@@ -201,9 +199,8 @@ class PlanIndex(NamedTuple):
 def search(
     network: PlannerNetwork, text: Encoded, settings: SearchSettings, prior: Prior | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The best `beam` plans of each instruction, each with at least one node, and their scores: the
-    last fields of `BeamResult`.
-    """
+    """Return the best `beam` plans of each instruction, each with at least one node, and their
+    scores, as in the last two fields of `BeamResult`."""
     rows, width, end = len(text.hidden_BD), settings.beam, len(text.known_T)
     tensor = torch.full((rows, width, 0), -1)
     scores = torch.full((rows, width), _NEVER)
@@ -228,7 +225,7 @@ def search(
             logits = logits.masked_fill(used, _NEVER)
         chances = logits.log_softmax(-1)
         chances[:, :, :end] += settings.length_bonus
-        # A plan that has ended goes on as it is, in one way only.
+        # A finished plan has exactly one continuation, with probability 1.
         chances = chances.masked_fill(done[:, :, None], _NEVER)
         chances[:, :, end] = torch.where(done, 0.0, chances[:, :, end])
         flat = (scores[:, :, None] + chances).flatten(1)
@@ -248,21 +245,20 @@ def search(
 
 
 def _kept(given_BKX: Tensor, beam_BK: Tensor) -> Tensor:
-    """What belongs to the beams that go on."""
+    """Select the rows of the surviving beams."""
     return given_BKX.gather(1, beam_BK[:, :, None].expand(-1, -1, given_BKX.shape[2]))
 
 
 @dataclass
 class _Outputs:
-    """What a call gives: `subtask_embeddings` (B, N, D), `task_types` (B, N, T+1) and
-    `model_selections` (B, N, W) scores, and `workflow_graph`, edge probabilities (B, N, N).
+    """Outputs of a call: the scores `subtask_embeddings` (B, N, D), `task_types` (B, N, T+1) and
+    `model_selections` (B, N, W), and the edge probabilities `workflow_graph` (B, N, N).
 
-    They come from a greedy decoding that is done when one is first read, since a training step
-    needs none of them.
+    They are decoded greedily on first access, because a training step does not need them.
     """
 
     decode: Callable[[Encoded], dict[str, Any]]
-    """Makes the four fields."""
+    """Function that computes the four fields."""
     text: Encoded
 
     @cached_property
@@ -274,7 +270,7 @@ class _Outputs:
 
 
 class PlannerModel(nn.Module):
-    """A trainable planner over the tools of a vocabulary."""
+    """Trainable planner over the tools of a vocabulary."""
 
     def __init__(
         self,
@@ -283,9 +279,9 @@ class PlannerModel(nn.Module):
         active: Tensor | None = None,
         width: int = 128,
     ) -> None:
-        """`idf` and `active` (BUCKETS,) weigh the buckets and say which have a vector; without
-        them all do alike. Without a vocabulary it is that of the built-in tools and of the
-        workers of the preset `classic`. Untrained."""
+        """Create an untrained planner. `idf` (BUCKETS,) are initial feature weights (default: 1),
+        `active` (BUCKETS,) marks the buckets that have a vector (default: all). The default
+        vocabulary has the built-in tools and the workers of the preset `classic`."""
         super().__init__()
         names = tuple(worker.name for worker in classic())
         vocabulary = vocabulary or Vocabulary(builtin_graph().catalog, names)
@@ -295,7 +291,7 @@ class PlannerModel(nn.Module):
         tools = len(vocabulary.catalog)
         self.network = PlannerNetwork(tools, len(vocabulary.workers), width, idf, active)
         self.register_buffer("idf", idf)
-        # Which tools training has: the others are known by their texts alone.
+        # Tools in the training set. Other tools are represented by their texts only.
         self.register_buffer("seen", torch.ones(tools, dtype=torch.bool))
         self.seen: Tensor
         self.idf: Tensor
@@ -306,9 +302,8 @@ class PlannerModel(nn.Module):
 
     @classmethod
     def of(cls, workflows: Sequence[Workflow], catalog: Catalog, width: int = 128) -> PlannerModel:
-        """An untrained planner for a training set; IDF comes from its instructions and the tools'
-        texts. Raises `DataError` when the set is empty.
-        """
+        """Return an untrained planner for a training set. The IDF is computed from its instructions
+        and the tools' texts. Raises `DataError` if the set is empty."""
         if not workflows:
             raise DataError("there are no workflows to learn from; give at least one")
         vocabulary = Vocabulary.of(workflows, catalog)
@@ -323,33 +318,34 @@ class PlannerModel(nn.Module):
         return model
 
     def use_catalog(self, catalog: Catalog) -> None:
-        """Plan with the tools of this catalog from now on; those never trained on are known by
-        their texts alone."""
+        """Use the tools of this catalog from now on. Tools that were not in the training set are
+        represented by their texts only."""
         texts, trained = described(catalog), self.vocabulary.catalog
         self.catalog = catalog
         self._texts = TextBatch.of(texts)
         self._words = SparseRows.of(texts, self.idf * inverse_frequency(texts))
-        # A tool's learned number, -1 for one that training did not have.
+        # Learned index of each tool, -1 if it was not in the training set.
         learned = {name: k for k, name in enumerate(trained.names) if bool(self.seen[k])}
         self._known = torch.tensor([learned.get(name, -1) for name in catalog.names])
         places = [catalog.index(name) if name in catalog else -1 for name in trained.names]
         self._numbers = torch.tensor([*places, len(catalog)])
-        # 1 where a type that row gives is one that column takes, 0 where none is, 0.5 where nothing
-        # is known of either.
+        # 1 if an output type of the row's tool is an input type of the column's tool, 0 if none is,
+        # 0.5 if the types of one of the tools are unknown.
         gives = [{kind.lower() for kind in tool.outputs} for tool in catalog.tools]
         takes = [{kind.lower() for kind in tool.inputs} for tool in catalog.tools]
         self._compatible = torch.tensor(
             [[float(not a.isdisjoint(b)) if a and b else 0.5 for b in takes] for a in gives]
         )
 
-    # -------------------------------------------------------------- the document's calls
+    # -------------------------------------------------------------- encoding and loss
 
     def prepare(self, instructions: Sequence[str]) -> EncodedInstructions:
-        """What `forward` and `plan_all` read of instructions, while the catalog stays the same.
+        """Return the encoded instructions for `forward` and `plan_all`. They are valid while the
+        catalog stays the same.
 
-        Raises `DataError` for an empty batch.
+        Raises `DataError` if the batch or an instruction is empty.
         """
-        # Of one text each letter would be planned.
+        # A single string would be read as one instruction per character.
         listed = "a list of texts, ['Say it']"
         check_given("instructions", instructions, (list, tuple), listed, DataError)
         for index, text in enumerate(cast("Sequence[object]", instructions)):
@@ -361,7 +357,7 @@ class PlannerModel(nn.Module):
         return EncodedInstructions(instructions, items, self._words.products(items, self.idf))
 
     def forward(self, instructions: Sequence[str] | EncodedInstructions) -> _Outputs:
-        """Encode instructions; see `_Outputs`. Raises `DataError` for an empty batch."""
+        """Encode instructions and return `_Outputs`. Raises `DataError` if the batch is empty."""
         if not isinstance(instructions, EncodedInstructions):
             instructions = self.prepare(instructions)
         return _Outputs(self.greedy, self._read(instructions))
@@ -373,10 +369,10 @@ class PlannerModel(nn.Module):
         lambda_dag: float = 0.3,
         dag_loss: losses.DagLoss = "poly",
     ) -> dict[str, Tensor]:
-        """`ce_loss`, `dag_loss` and `total_loss` = ce + lambda_dag x dag, with the parts of the
-        cross-entropy: `type_loss`, `worker_loss`, `edge_loss`, `set_loss`.
+        """Return `ce_loss`, `dag_loss` and `total_loss` = ce + lambda_dag x dag, and the parts of
+        the cross-entropy: `type_loss`, `worker_loss`, `edge_loss`, `set_loss`.
 
-        `targets` as `PlanTargets.read` takes them.
+        `targets` has a form that `PlanTargets.read` accepts.
         """
         end = len(self.catalog)
         check_number("lambda_dag", lambda_dag)
@@ -388,9 +384,9 @@ class PlannerModel(nn.Module):
         placed = torch.where((types >= 0) & (types < end), types, end)
         state, attend, mentioned = self._states(text, placed)
         logits = self.network.type_logits(text, state, attend)
-        # Taken here: gradients are summed in the order in which their parts were made.
+        # Computed here to keep the order in which gradients are summed.
         chosen = text.out_TD[placed]
-        # A tool that no plan has is no wrong answer: it may be the right one later.
+        # Tools that occur in no plan are not trained as wrong answers: they may be correct later.
         absent = (self._known < 0) & ~torch.isin(torch.arange(end), types)
         logits = logits.masked_fill(F.pad(absent, (0, 1)), _ABSENT)
         anywhere = self.network.set_logits(text).masked_fill(absent, _ABSENT)
@@ -417,13 +413,13 @@ class PlannerModel(nn.Module):
     # -------------------------------------------------------------- planning
 
     def remember(self, workflows: Sequence[Workflow]) -> None:
-        """Keep these plans as the memory of the retrieval prior."""
+        """Store these workflows as the memory of the retrieval prior."""
         plans = PlanTargets.of(workflows, self.vocabulary).types_BN
         texts = [features(w.instruction) for w in workflows]
         self.memory = PlanIndex(SparseRows.of(texts, self.idf), torch.where(plans >= 0, plans, -1))
 
     def plan(self, instruction: str, min_confidence: float | None = None) -> Plan:
-        """Return the plan of an instruction. Raises what `PlanPrediction.sure` raises."""
+        """Return the plan of an instruction. Raises `NoPlanError` as `PlanPrediction.sure` does."""
         return self.plan_all([instruction])[0].sure(min_confidence)
 
     @torch.no_grad()
@@ -432,7 +428,7 @@ class PlannerModel(nn.Module):
         instructions: Sequence[str] | EncodedInstructions,
         settings: SearchSettings | None = None,
     ) -> list[PlanPrediction]:
-        """Return a plan for each instruction. Raises `DataError` for an empty one."""
+        """Return a plan for each instruction. Raises `DataError` if an instruction is empty."""
         chosen = settings or self.settings
         beams = self.searched(instructions, chosen)
         return [plan for found in beams for plan in self.decided(found, chosen)]
@@ -441,8 +437,8 @@ class PlannerModel(nn.Module):
     def searched(
         self, instructions: Sequence[str] | EncodedInstructions, settings: SearchSettings
     ) -> Iterator[BeamResult]:
-        """Yield the beams of the instructions, batch by batch; `decided` chooses among them. Raises
-        `DataError` for an empty instruction."""
+        """Yield the beams of the instructions, batch by batch, for `decided`. Raises `DataError` if
+        an instruction is empty."""
         if not isinstance(instructions, EncodedInstructions):
             instructions = self.prepare(instructions)
         training = self.training
@@ -464,7 +460,7 @@ class PlannerModel(nn.Module):
 
     @torch.no_grad()
     def decided(self, found: BeamResult, settings: SearchSettings) -> list[PlanPrediction]:
-        """Return a plan for each instruction that was searched for."""
+        """Return a plan for each instruction of a search result."""
         text, chosen = found.text, found.best(settings.consensus)
         lengths = (chosen >= 0).sum(1)
         chosen = chosen[:, : int(lengths.max())]
@@ -497,7 +493,7 @@ class PlannerModel(nn.Module):
         return [replace(each, confidence=own, least=least) for each, own in both]
 
     def greedy(self, text: Encoded) -> dict[str, Any]:
-        """Return the fields of `_Outputs`, with gradients, along the greedy plan."""
+        """Return the fields of `_Outputs` for the greedy plan, with gradients."""
         settings = replace(self.settings, beam=1, prior_weight=0.0, consensus=0.0)
         with torch.no_grad():
             chosen = search(self.network, text, settings)[0][:, 0]
@@ -520,11 +516,11 @@ class PlannerModel(nn.Module):
         )
 
     def _states(self, text: Encoded, placed: Tensor) -> tuple[Tensor, Tensor, Mentions]:
-        """States and attention along plans (the end where there is no tool), and where the tools
-        of the plans are spoken of."""
+        """Return the states and attention along plans (padded with the end index), and the mentions
+        of their tools in the text."""
         before = F.pad(placed, (1, 0), value=len(self.catalog) + 1)[:, :-1]
         mentioned = text.mentions(placed)
-        earlier = Mentions(  # those of the tools before, the start before the first
+        earlier = Mentions(  # mentions of the previous tool, the start value for the first
             F.pad(mentioned.words_BNP, (0, 0, 1, 0))[:, :-1],
             F.pad(mentioned.centre_BN, (1, 0), value=-1.0)[:, :-1],
         )
@@ -542,7 +538,7 @@ class PlannerModel(nn.Module):
 
 
 def described(catalog: Catalog) -> list[Features]:
-    """Return the features of each tool: its name, what it does, what it takes and gives."""
+    """Return the features of each tool: its name, description, input types and output types."""
     return [
         features(" ".join([tool.name, tool.description, *tool.inputs, *tool.outputs]))
         for tool in catalog.tools

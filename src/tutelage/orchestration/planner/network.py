@@ -1,15 +1,15 @@
-"""The planner's network: instruction in, scores of the next tool, of workers and of edges out.
+"""Network of the planner: scores the next tool, workers and edges for an instruction.
 
-Encoder: hashed features (`text.py`) with learned weights that begin as IDF, summed over the text
-for its meaning and over each word for attention; a bucket that never occurs in training has no
-vector. Decoder: one state for each position, from the text, the tool before, all tools so far, the
-position, and the words it attends to, which it looks for after the words that spoke of the tool
-before and away from words that are used up. Nothing is recurrent, so that all positions of a known
-plan are scored at once and a plan of 200 nodes costs 200 small steps. A tool is a learned vector
-plus its encoded text, and words that it shares with the instruction count for it, so a tool that
-training never saw is known by its text. Edges: a score for every ordered pair of positions, from
-states, tools, and what stands around the words that speak of them. `targets.py` has its loss,
-`model.py` searches with it.
+Encoder: hashed features (`text.py`) with learned weights that are initialized with the IDF. They
+are summed over the text for its meaning and over each word for attention. A bucket that does not
+occur in training has no vector. Decoder: one state per position, computed from the text, the
+previous tool, all tools so far, the position, and attention over the words. Attention prefers words
+after the words about the previous tool and avoids words that are already used. There is no
+recurrence, so all positions of a known plan are scored at once and decoding a plan of 200 nodes
+takes 200 small steps. A tool is a learned vector plus its encoded text, and its score includes the
+words that it shares with the instruction, so tools that were not in training are represented by
+their text. Edges: a score for every ordered pair of positions, from states, tools, and the context
+of the words about them. `targets.py` has the loss, `model.py` the search.
 
 Shapes: `B` texts, `P` words, `N` positions, `T` tools, `W` workers, `D` width.
 """
@@ -26,48 +26,48 @@ from torch import Tensor, nn
 from tutelage.orchestration.planner.text import TextBatch
 
 POSITIONS = 32
-"""Positions with a learned vector of their own; later ones share the last."""
+"""Number of positions with a learned vector. Later positions share the last one."""
 WINDOW = 4
-"""Words to each side that a word is read with."""
+"""Number of context words on each side of a word."""
 STEEP = 12.0
-"""Bound of how well a word can speak of a tool."""
+"""Bound of the score of a word for a tool."""
 LEXICAL = 6.0
-"""Where the weight of shared words begins; it is learned as a multiple of this."""
+"""Initial weight of shared words. The learned weight is a multiple of it."""
 NEWCOMER = 1.5
-"""Added to the score of a tool that training never saw, whose learned part is missing."""
+"""Bonus for the score of a tool that was not in training, in place of its learned bias."""
 SHARED_FLOOR = 0.02
-"""Shared text is told relative to the tool that shares most, which counts as this at least."""
+"""Constant added to the maximum when the amounts of shared text are normalized by it."""
 GAPS = 12
-"""Distances between two nodes that are told apart."""
+"""Maximum bucket index of the distance between two nodes."""
 DROPOUT = 0.3
-"""Of features, of hidden layers and of edges."""
+"""Dropout rate for features, hidden layers and edges."""
 IDENTITY_DROPOUT = 0.2
-"""How often a batch sees a tool as if it were unknown."""
+"""Probability that a tool is treated as unknown in a training batch."""
 
 
 class Encoded(NamedTuple):
-    """What the decoder reads: a batch of instructions, and the tools of a catalog as vectors.
+    """Input of the decoder: a batch of instructions, and the tools of a catalog as vectors.
 
-    Row T of the tools is the end, and `before_TD` has a row T+1 to begin.
+    Row T of the tools is the end. Row T+1 of `before_TD` is the start.
     """
 
     out_TD: Tensor
     before_TD: Tensor
     so_far_TD: Tensor
     known_T: Tensor
-    """Each tool's learned number, or -1 for one that training never saw."""
+    """Learned index of each tool, -1 for tools that were not in training."""
     hidden_BD: Tensor
     words_BPD: Tensor
     real_BP: Tensor
     shared_BT: Tensor
-    """How much text each instruction and tool share."""
+    """Amount of text that each instruction shares with each tool."""
     speaks_BPT: Tensor
-    """How well each word speaks of each tool, above 0; 0 where there is no word."""
+    """Positive match score of each word and tool; 0 for padding."""
     spoken_BT: Tensor
-    """The sum of that over the words."""
+    """Sum of `speaks_BPT` over the words."""
 
     def mentions(self, tools_BN: Tensor) -> Mentions:
-        """Where each of these tools (T for the end, T + 1 for the start) is spoken of."""
+        """Return the words about each of these tools (T for the end, T + 1 for the start)."""
         width, tools = self.speaks_BPT.shape[1:]
         index = tools_BN.clamp(max=tools - 1)
         picked_BPN = self.speaks_BPT.gather(2, index[:, None].expand(-1, width, -1))
@@ -78,25 +78,24 @@ class Encoded(NamedTuple):
 
 
 class Mentions(NamedTuple):
-    """Where the tools of some positions are spoken of."""
+    """Words of the text that mention the tools at some positions."""
 
     words_BNP: Tensor
-    """A distribution over the words; zero for the end and the start."""
+    """Distribution over the words; zero for the end and the start."""
     centre_BN: Tensor
-    """The mean place of that; -1 for the start."""
+    """Mean word index under the distribution; -1 for the start."""
 
 
 class PlannerNetwork(nn.Module):
-    """The parameters. `idf` (BUCKETS,) starts the weights of the features; `active` (BUCKETS,)
-    says which buckets have a vector.
-    """
+    """Parameters of the network. `idf` (BUCKETS,) initializes the feature weights; `active`
+    (BUCKETS,) marks the buckets that have a vector."""
 
     def __init__(self, tools: int, workers: int, d: int, idf: Tensor, active: Tensor) -> None:
         super().__init__()
         rows = int(active.sum())
         self.register_buffer("row_of", torch.where(active, active.cumsum(0) - 1, rows))
         self.row_of: Tensor
-        # The last row belongs to all buckets without a vector: it is zero and stays so.
+        # The last row is shared by all buckets without a vector. It stays zero.
         self.table = nn.Parameter(torch.cat([torch.randn(rows, d) * 0.02, torch.zeros(1, d)]))
         self.weights = nn.Parameter(torch.cat([idf[active] * 0.1, torch.zeros(1)]))
         self.meaning = _block(d)
@@ -138,9 +137,9 @@ class PlannerNetwork(nn.Module):
     def read(
         self, packed: TextBatch, tools: TextBatch, known_T: Tensor, shared_BT: Tensor
     ) -> Encoded:
-        """Instructions and the catalog's tools as the decoder reads them.
+        """Encode the instructions and the catalog's tools for the decoder.
 
-        `shared_BT` is how much text each instruction and tool share.
+        `shared_BT` is the amount of text that each instruction shares with each tool.
         """
         weights_F, tool_F = self._weights(packed.ids_F), self._weights(tools.ids_F)
         ids = [packed.ids_F, tools.ids_F, packed.ids_F]
@@ -148,7 +147,7 @@ class PlannerNetwork(nn.Module):
         count = len(packed.ids_F)
         starts = [packed.text_starts_B, tools.text_starts_B + count]
         starts.append(packed.word_starts_W + count + len(tools.ids_F))
-        # One call for all bags: each would make a gradient of the table's size.
+        # One call for all bags, because each call creates a gradient of the size of the table.
         rows, shares = self.row_of[torch.cat(ids)], torch.cat(weights)
         bags = F.embedding_bag(
             rows, self.table, torch.cat(starts), mode="sum", per_sample_weights=shares
@@ -169,8 +168,7 @@ class PlannerNetwork(nn.Module):
         out_TD = torch.cat([out_TD, self.identity.weight[end:]])
         before_TD = torch.cat([before_TD, self.previous.weight[end:]])
         so_far_TD = torch.cat([so_far_TD, torch.zeros(2, text_TD.shape[1])])
-        # These are the largest tensors of a step, so they are made once, and what else is asked of
-        # them is gathered from them.
+        # The largest tensors of a step: computed once, and gathered from later.
         spoken_TD = self.speak(out_TD[:-1]) / math.sqrt(words_BPD.shape[-1])
         match_BPT = (words_BPD @ spoken_TD.T).clamp(-STEEP, STEEP)
         speaks_BPT = match_BPT.exp() * packed.real_BP[:, :, None]
@@ -205,15 +203,15 @@ class PlannerNetwork(nn.Module):
         covered_BNP: Tensor,
         position_N: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """(B, N, D) the state at each position, and (B, N, P) which words it attends to.
+        """Return the states (B, N, D) and the attention over words (B, N, P) at each position.
 
-        `before_BN` is the tool before (T+1 at the start), `sum_BND` the sum of `so_far` over all
-        tools before, `mentioned` the words that spoke of the last of them, `covered_BNP` the sum
-        over all of them.
+        `before_BN` is the previous tool (T+1 at the start), `sum_BND` the sum of `so_far` over all
+        previous tools, `mentioned` the mentions of the previous tool, `covered_BNP` the sum of the
+        mentions of all previous tools.
         """
         place_ND = self.position(position_N.clamp(max=POSITIONS - 1))
         state = text.hidden_BD[:, None] + text.before_TD[before_BN] + sum_BND + place_ND
-        # Words are many and states are few, so keys and values are made on the states' side.
+        # There are fewer states than words, so keys and values are projected on their side.
         scores = self.query(state) @ text.words_BPD.transpose(1, 2) / math.sqrt(state.shape[-1])
         gap_BNP = torch.arange(text.real_BP.shape[1])[None, None] - mentioned.centre_BN[:, :, None]
         gaps = (gap_BNP / 16, torch.tanh(gap_BNP / 4), torch.exp(-(gap_BNP**2) / 32))
@@ -225,10 +223,10 @@ class PlannerNetwork(nn.Module):
         return state + self.mix(state), attend_BNP
 
     def type_logits(self, text: Encoded, state_BND: Tensor, attend_BNP: Tensor) -> Tensor:
-        """(B, N, T+1): the score of each tool, and last of the end.
+        """Return (B, N, T+1): the score of each tool, followed by the score of the end.
 
-        A tool is scored by the state, by the words it shares with the whole instruction, and by how
-        well the words that the state attends to speak of it.
+        The score of a tool depends on the state, the words that the tool shares with the
+        instruction, and how well the attended words match the tool.
         """
         known_T = text.known_T
         bias_T = torch.where(known_T >= 0, self.bias[known_T.clamp(min=0)], NEWCOMER)
@@ -238,13 +236,13 @@ class PlannerNetwork(nn.Module):
         return logits + F.pad(self.spoken[0] * spoken, (0, 1))
 
     def set_logits(self, text: Encoded) -> Tensor:
-        """(B, T): the score of each tool to stand anywhere in the plan."""
+        """Return (B, T): the logit of each tool to occur anywhere in the plan."""
         spoken = text.spoken_BT.log()
         plain = text.hidden_BD @ text.out_TD[:-1].T + LEXICAL * self.shared[1] * text.shared_BT
         return plain + self.spoken[1] * (spoken - 3.0)
 
     def worker_logits(self, state_BND: Tensor, tool_BND: Tensor) -> Tensor:
-        """(B, N, W)."""
+        """Return (B, N, W): the score of each worker."""
         return self.worker(torch.cat([state_BND, tool_BND], dim=-1))
 
     def edge_logits(
@@ -256,9 +254,10 @@ class PlannerNetwork(nn.Module):
         compatible_BNN: Tensor,
         lengths_B: Tensor,
     ) -> Tensor:
-        """(B, N, N): the score of "row before column" for every ordered pair, diagonal included.
+        """Return (B, N, N): the logit of an edge from row to column for every ordered pair,
+        including the diagonal.
 
-        What stands around the words that spoke of the tools says what they work on.
+        The context of the words about a tool indicates its inputs.
         """
         spoken_BND = mentioned.words_BNP @ text.words_BPD
         both = torch.cat([state_BND, text.out_TD[placed_BN], spoken_BND], dim=-1)
@@ -283,7 +282,7 @@ class PlannerNetwork(nn.Module):
             ],
             dim=-1,
         )
-        # A bucket is a signed distance, exact up to 4, then by powers of two.
+        # Buckets of signed distances: exact up to 4, then powers of two.
         size_NN = gap_NN.abs()
         far_NN = 3 + torch.log2(size_NN.clamp(min=1).float()).floor().long()
         bucket_NN = torch.where(size_NN <= 4, size_NN, far_NN).clamp(max=GAPS)
@@ -293,13 +292,14 @@ class PlannerNetwork(nn.Module):
 
 
 def window_average(words_BPD: Tensor, around_WD: Tensor) -> Tensor:
-    """Each word with the weighed words beside it: (2 * WINDOW, D) weights, of which the first are
-    for the words before (the nearest first) and the last for those after (the nearest last)."""
+    """Return each word plus the weighted sum of its neighbours. In the (2 * WINDOW, D) weights, the
+    first half is for the previous words (nearest first), the second half for the next words
+    (nearest last)."""
     return cast("Tensor", _Surroundings.apply(words_BPD, around_WD))
 
 
 class _Surroundings(torch.autograd.Function):
-    """Adds in place, which spares a tensor for each neighbour."""
+    """Weighted sum of neighbours with in-place additions, to save one tensor per neighbour."""
 
     @staticmethod
     def forward(ctx: Any, words: Tensor, around: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -1,9 +1,9 @@
-"""Checkpoints of a planner: the document's fields, and all that planning needs.
+"""Checkpoints of a planner.
 
-`epoch, model_state_dict, optimizer_state_dict, val_loss` are the document's; beside them lie the
-vocabulary of task types and workers, the sizes of the network, the search weights and the memory of
-the retrieval prior, all as tensors and plain data, so that `torch.load(weights_only=True)` reads
-the file. `model.py` has the stored parts.
+Besides `epoch, model_state_dict, optimizer_state_dict, val_loss`, a checkpoint contains the
+vocabulary of task types and workers, the sizes of the network, the search settings and the memory
+of the retrieval prior. All values are tensors and plain data, so that
+`torch.load(weights_only=True)` reads the file. `model.py` defines the stored objects.
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ PHASE1 = "phase1_best.pth"
 BEST = "checkpoint_best.pth"
 SHIPPED = "planner.safetensors"
 FORMAT = 3
-"""2 stored shares of dropout and of requests, 1 weights for arguments."""
+"""Version of the format. Version 2 had dropout rates and shares of requests, version 1 weights for
+arguments."""
 
 
 def checkpoint(
     model: PlannerModel, optimizer: Mapping[str, Any], epoch: int, val_loss: float
 ) -> dict[str, Any]:
-    """The content of a checkpoint."""
+    """Return the content of a checkpoint."""
     memory = model.memory
     return {
         "epoch": epoch,
@@ -61,7 +62,7 @@ def checkpoint(
 
 
 def write(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a file of tensors aside and rename it. Raises `RunError`."""
+    """Write tensors to a temporary file and rename it. Raises `RunError` if that fails."""
     aside = files.temporary_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -74,10 +75,10 @@ def write(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def read(path: str | Path, refused: type[TutelageError] = ModelError) -> dict[str, Any]:
-    """Return the content of a file of tensors. Raises `refused`."""
+    """Return the content of a file of tensors. Raises `refused` if it cannot be read."""
     try:
         return dict(torch.load(path, weights_only=True, map_location="cpu"))
-    except Exception as error:  # whatever torch raises for a file that holds no tensors
+    except Exception as error:  # torch raises various types for invalid files
         raise refused(
             f"the checkpoint {str(path)!r} cannot be read: {str(error).partition(chr(10))[0]}; "
             "give one of tutelage train planner"
@@ -85,9 +86,9 @@ def read(path: str | Path, refused: type[TutelageError] = ModelError) -> dict[st
 
 
 def load_planner(path: str | Path) -> PlannerModel:
-    """Return the planner of a checkpoint, a run folder or a folder of checkpoints, ready to plan.
+    """Load the planner from a checkpoint, a run folder or a folder of checkpoints, in eval mode.
 
-    Raises `ModelError` when there is none, or one of another format.
+    Raises `ModelError` if there is no checkpoint or its format is not supported.
     """
     place = Path(path)
     if place.is_dir():
@@ -103,7 +104,7 @@ def load_planner(path: str | Path) -> PlannerModel:
 
 
 def shipped_planner(catalog: Catalog | None = None) -> PlannerModel:
-    """Return the planner of the package. Raises `NoPlanError` for another catalog than the built-in
+    """Return the planner of the package. Raises `NoPlanError` if the catalog is not the built-in
     one."""
     if catalog is not None and catalog != builtin_graph().catalog:
         raise NoPlanError(
@@ -115,7 +116,7 @@ def shipped_planner(catalog: Catalog | None = None) -> PlannerModel:
 
 
 def load_shipped(path: Path) -> PlannerModel:
-    """Return the planner of a small file: weights in bfloat16, the memory without its values."""
+    """Load a planner from a compact file: weights in bfloat16, the memory without its values."""
     with safe_open(path, "pt") as file:
         found = json.loads(file.metadata()["record"])
     wide = {torch.bfloat16: torch.float32, torch.bool: torch.bool, torch.float32: torch.float32}

@@ -1,14 +1,14 @@
-"""What a planner's run is asked for, and the two phases' keys.
+"""Settings of a planner's training run, and the keys of its two phases.
 
-The document writes the keys in YAML; our own stand beside them.
+The keys of the configuration file, in YAML:
 
     training:
       phase1_supervised: {batch_size: 32, learning_rate: 1e-4, num_epochs: 50, ...}
       phase2_rl: {algorithm: "PPO", learning_rate: 3e-5, ...}
 
-YAML 1.1 reads `3e-5` as text, so numbers are read by the schema, not by YAML. An unknown key is
-refused with the nearest one, a word where a number belongs with both. `fit.py` uses the
-first section, `routing/phase2.py` the second.
+YAML 1.1 reads `3e-5` as text, so the schema parses numbers. Unknown keys and invalid values raise
+an error, which suggests the most similar key or states the default. `fit.py` uses the first
+section, `routing/phase2.py` the second.
 """
 
 from __future__ import annotations
@@ -37,102 +37,99 @@ from tutelage.orchestration.routing.settings import Phase2Settings
 
 RECIPE = "planner"
 PROJECT = "orchestai"
-"""The W&B project of the document."""
+"""Default name of the W&B project."""
 
 
 class Phase1Settings(Section):
-    """Supervised pre-training."""
+    """Settings of the supervised pre-training."""
 
     batch_size: Count = 32
-    """Workflows in one optimizer step."""
+    """Workflows per optimizer step."""
     learning_rate: Positive = 2e-3
-    """Adam's rate: hashed features occur seldom and need larger steps than the document's 1e-4."""
+    """Learning rate of Adam. Hashed features are rare and need larger steps than 1e-4."""
     num_epochs: Count = 50
-    """Maximum number of passes over the training set; early stopping ends before."""
+    """Maximum number of epochs; early stopping may end the training before."""
     lambda_dag: NonNegative = 0.3
     """Weight of the DAG loss."""
     train_data_size: Count | None = None
-    """Maximum number of workflows taken from the training file, by default all; without a file how
-    many are made up, by default 300."""
+    """Maximum number of workflows used from the training file (default: all). Without a file:
+    number of synthetic workflows (default: 300)."""
     synthetic_augmentations: CountOrZero | None = None
-    """Synthetic workflows over the catalog that are added to the training set; without it none to a
-    training file, 1,000 where there is no file."""
+    """Synthetic workflows added for training. Default: 0 with a training file, otherwise 1,000."""
     dag_loss: Literal["seed", "poly"] = "poly"
-    """Which DAG loss."""
+    """Kind of DAG loss."""
     validation_share: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """Share of the training set that is held out to choose the epoch and the search weights."""
+    """Share of the training set held out to choose the epoch and the search weights."""
     plateau_patience: CountOrZero = 1
-    """Epochs without a better validation before the rate is reduced."""
+    """Epochs without improvement before the learning rate is reduced."""
     plateau_factor: PositiveShare = 0.3
-    """What the rate is multiplied with then."""
+    """Factor by which the learning rate is multiplied on a plateau."""
     early_stopping: Count = 4
-    """Epochs without a better validation before training ends."""
+    """Epochs without improvement before training stops."""
     refit: bool = True
-    """Go on from the best epoch with all of the training set, the held-out share included."""
+    """Continue from the best epoch with the whole training set, including the held-out share."""
     width: Count = 128
-    """Size of the vectors."""
+    """Size of the hidden vectors."""
     beam: Count = 4
-    """Plans kept while decoding."""
+    """Beam size of the search."""
     max_nodes: Count | None = None
-    """Maximum number of nodes of a plan; null allows half as many again as the longest in
-    training."""
+    """Maximum number of nodes in a plan. Default: 1.5 times the longest training plan."""
 
 
 class PlannerTrainingSettings(Section):
-    """A configuration file, below `training`: both phases and where metrics go."""
+    """Section `training` of a configuration file: both phases, and loggers."""
 
     phase1_supervised: Phase1Settings = Phase1Settings()
-    """The planner."""
+    """Settings of the planner."""
     phase2_rl: Phase2Settings = Phase2Settings()
-    """The router (`routing/settings.py`)."""
+    """Settings of the router (`routing/settings.py`)."""
     logger: Loggers = ("console", "jsonl")
-    """Where metrics go: console, jsonl, tensorboard, wandb, mlflow."""
+    """Loggers for metrics: console, jsonl, tensorboard, wandb, mlflow."""
     project_name: str = PROJECT
-    """The project of a W&B or MLflow run."""
+    """Project name in W&B or MLflow."""
 
 
 class PlannerConfig(RunSettings):
-    """A planner's run: what `config.json` holds, and all that a resume needs."""
+    """Request of a planner's training run, as stored in `config.json` for a resume."""
 
     phase: Literal["1", "2", "all"] = "all"
-    """1: learn to plan; 2: learn to choose workers; all: both."""
+    """1: train the planner; 2: train the router that selects workers; all: both."""
     train: str | None = None
-    """Workflows to learn from; without it synthetic ones over the built-in tools."""
+    """Training workflows. Default: synthetic workflows over the built-in tools."""
     test: str | None = None
-    """Workflows seen only after training."""
+    """Test workflows, used only after training."""
     catalog: str | None = None
-    """The tools that plans may use."""
+    """Catalog of the tools that plans may use."""
     outcomes: str | None = None
-    """Phase 2: which worker answered what right."""
+    """Phase 2: table of outcomes, with the scores of the workers' answers by query."""
     models: str | None = None
-    """Phase 2: prices of those workers."""
+    """Phase 2: prices of the workers in `outcomes`."""
     test_outcomes: str | None = None
-    """Phase 2: outcomes that no fit sees; the shipped router is measured on them."""
+    """Phase 2: held-out outcomes, used only to evaluate the router."""
     workers: str | None = None
-    """Phase 2: workers that execute its episodes, instead of a table of outcomes; needs --budget
+    """Phase 2: workers that execute the episodes, instead of a table of outcomes; needs --budget
     and --verifiers."""
     tasks: str | None = None
     """Phase 2 with --workers: workflows to execute, instead of synthetic ones."""
     num_tasks: Count = 40
-    """Phase 2 with --workers: workflows to execute at most, each once for each worker."""
+    """Phase 2 with --workers: maximum number of workflows; each is executed once per worker."""
     verifiers: str | None = None
-    """Phase 2 with --workers: verifiers by type, as of orchestrate run."""
+    """Phase 2 with --workers: verifiers by type, as in orchestrate run."""
     budget: NonNegative | None = None
-    """Phase 2 with --workers: maximum US dollars of all episodes."""
+    """Phase 2 with --workers: maximum cost of all episodes in USD."""
     pool: Literal["openai", "simulated"] = "openai"
-    """Phase 2 with --workers: real servers, or simulated workers of that file."""
+    """Phase 2 with --workers: real servers, or simulated workers from the workers file."""
     checkpoint: str | None = None
-    """Phase 2 alone: the planner of phase 1 that it goes on from."""
+    """Phase 2 only: checkpoint of the phase 1 planner."""
     keys: dict[str, Any] = Field(default_factory=dict)
-    """Keys that were set, in full, with their values."""
+    """Configuration keys that were set, by full dotted name."""
 
     def settings(self) -> PlannerTrainingSettings:
-        """The keys with their defaults. Raises `ConfigError`."""
+        """Return the training settings: the defaults with `keys` applied. Raises `ConfigError`."""
         return read_settings(None, self.keys)
 
     def checked(self) -> PlannerTrainingSettings:
-        """Return the settings of a request that can be run. Raises `ConfigError` for one that
-        cannot."""
+        """Return the training settings. Raises `ConfigError` if the options are inconsistent."""
         given = {name: value for name, value in self if value is not None}
         for name, value in given.items():
             option = f"--{name.replace('_', '-')} {value!r}"
@@ -159,22 +156,21 @@ _NEEDS = {
     "test": "train",
     **dict.fromkeys(("tasks", "verifiers", "budget"), "workers"),
 }
-"""Options that need another one."""
+"""Options that require another option."""
 _MISPLACED = {
     "all": ("checkpoint",),
     "1": ("outcomes", "models", "test_outcomes", "workers", "checkpoint"),
     "2": ("train", "test", "catalog"),
 }
-"""Options that a phase has no use for."""
+"""Options that a phase does not use."""
 
 
 def read_settings(
     path: str | Path | None = None, overrides: Mapping[str, Any] | None = None
 ) -> PlannerTrainingSettings:
-    """Return the defaults, a YAML (or JSON) file over them, and `overrides` by dotted key over
-    both.
+    """Return the defaults, updated by a YAML (or JSON) file and by `overrides` with dotted keys.
 
-    Raises `ConfigError` naming every unknown key, or the first that does not fit.
+    Raises `ConfigError` with all unknown keys, or with the first invalid value.
     """
     values = {} if path is None else keys_of(path)
     origins = dict.fromkeys(values, f"file {path}")
@@ -201,8 +197,8 @@ def read_settings(
 
 
 def keys_of(path: str | Path) -> dict[str, Any]:
-    """Return the dotted keys that a YAML (or JSON) file sets. Raises `ConfigError` if the file is
-    not valid; whether the keys exist is for `read_settings`."""
+    """Return the dotted keys of a YAML (or JSON) file. Raises `ConfigError` if the file is invalid.
+    Unknown keys are not checked here but in `read_settings`."""
     data = read_json(path, ConfigError)
     if not isinstance(data, dict):
         raise ConfigError(f"{str(path)!r} holds {data!r:.60}; it needs keys, such as 'training:'")
@@ -212,11 +208,12 @@ def keys_of(path: str | Path) -> dict[str, Any]:
 
 
 def _known_keys() -> dict[str, Any]:
-    """Return every dotted key with its default."""
+    """Return all dotted keys with their defaults."""
     return dict(flatten({"training": PlannerTrainingSettings().model_dump()}))
 
 
 def full_key(key: str) -> str:
-    """Return `learning_rate` in full: the first section that has it; others unchanged."""
+    """Return the full name of a key such as `learning_rate`, from the first section that has it.
+    Other keys are returned unchanged."""
     known = _known_keys()
     return next((name for name in known if name == key or name.endswith(f".{key}")), key)

@@ -1,18 +1,18 @@
-"""Workflows as the tensors a planner learns from, and the loss of a plan.
+"""Training targets of a planner, and its loss functions.
 
-`WorkflowDataset` is the document's: five parallel lists in, one row of padded tensors an item out,
-so that any `DataLoader` batches it. Types may be names or numbers, which a `Vocabulary` tells
-apart. `PlanTargets.of` makes the same tensors for the training loop.
+`WorkflowDataset` takes five parallel lists. An item is one row of padded tensors, so any
+`DataLoader` can batch it. Types and workers are names or numbers; a `Vocabulary` maps them to
+indices. `PlanTargets.of` creates the same tensors for the training loop.
 
-The loss is the cross-entropy of a plan, and how far its soft graph is from a DAG. The DAG terms
-look at edge probabilities P before any threshold, over all ordered pairs with the diagonal, so that
-they carry a gradient. With Q = P∘P and d nodes:
+The loss is the cross-entropy of a plan plus the distance of its soft graph from a DAG. The DAG
+terms use the edge probabilities P of all ordered pairs, including the diagonal, without a
+threshold, so that they have a gradient. With Q = P∘P and d nodes:
 
-    seed     mean of the diagonal and of the edges that point backwards
+    seed     mean of the diagonal and of the backward edges
     poly     tr((I + Q / d)^d) - d               (Yu et al. 2019)
 
-Both are 0 on strictly upper triangular P. `poly` is 0 for every acyclic P; `seed` also asks for the
-decoder's order.
+Both are 0 if P is strictly upper triangular. `poly` is 0 for every acyclic P; `seed` also enforces
+the order of the decoder.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from tutelage.orchestration.plan.dag import dependencies_of
 
 DagLoss = Literal["seed", "poly"]
 IGNORED = -100
-"""Target of a position that has none."""
+"""Target of positions to ignore."""
 _SMALL = 16
-"""Graphs of at most this number of nodes are scored together."""
+"""Maximum number of nodes of the graphs that are scored in one batch."""
 _MADE = "planner = PlannerModel.of(dataset.workflows, dataset.vocabulary.catalog)"
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """What a planner's numbers mean: the tools of a catalog and the names of workers, by place."""
+    """Vocabulary of a planner: the tools of a catalog and the names of workers, by index."""
 
     catalog: Catalog
     workers: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, workflows: Sequence[Workflow], catalog: Catalog | None = None) -> Vocabulary:
-        """Return that of a training set; with its own tools without a catalog. A worker that is
-        given by number k is called `worker k`. Raises `DataError` when workers are named in one
-        place and numbered in another."""
+        """Return the vocabulary of a training set. Without a catalog, it has the tools of the
+        workflows. Worker number k is called `worker k`. Raises `DataError` if some workers have
+        names and others numbers."""
         for each in workflows:
             check_given("a workflow", each, Workflow, "dataset.workflows", DataError)
         seen = {worker for w in workflows for worker in (w.workers or ())}
@@ -67,20 +67,19 @@ class Vocabulary:
 
 
 class PlanTargets(NamedTuple):
-    """What a batch of plans should be. `B` plans, `N` one more than the longest has nodes."""
+    """Targets of a batch of `B` plans. `N` is the maximum number of nodes plus one."""
 
     types_BN: Tensor
-    """Tools by number, T after the last one, IGNORED beyond."""
+    """Tool indices, T after the last tool, then IGNORED."""
     workers_BN: Tensor
-    """Workers by number, IGNORED where none is known."""
+    """Worker indices, IGNORED if unknown."""
     adjacency_BNN: Tensor
-    """1 for an edge, 0 for none, IGNORED where that is not known."""
+    """1 for an edge, 0 for no edge, IGNORED if unknown."""
     lengths_B: Tensor
 
     @classmethod
     def of(cls, workflows: Sequence[Workflow], vocabulary: Vocabulary) -> PlanTargets:
-        """Return the tensors of some workflows. Raises `DataError` for an unknown tool or
-        worker."""
+        """Return the targets of workflows. Raises `DataError` if a tool or worker is unknown."""
         tools = [[vocabulary.catalog.index(tool) for tool in w.tools] for w in workflows]
         names = vocabulary.workers
         workers = [_places("model_selections", w.workers or (), names) for w in workflows]
@@ -107,12 +106,13 @@ class PlanTargets(NamedTuple):
     def read(
         cls, targets: PlanTargets | Mapping[str, Any], vocabulary: Vocabulary, plans: int
     ) -> PlanTargets:
-        """Return targets as `compute_supervised_loss` takes them for a number of `plans`: a
-        `PlanTargets`, a batch of a `WorkflowDataset`, or ragged lists, of names or numbers, or
-        arrays padded with negative numbers, under `task_types`, `model_selections`, `adjacency`.
+        """Return the targets for `compute_supervised_loss` for a number of `plans`, from a
+        `PlanTargets`, a batch of a `WorkflowDataset`, or a mapping with `task_types`,
+        `model_selections` and `adjacency`. Its values are ragged lists of names or numbers, or
+        arrays padded with negative numbers.
 
-        Without adjacency the edges are not known: they are scored as a graph (the
-        DAG loss), and not against any. Raises `DataError` for what is not of this vocabulary.
+        Without adjacency the edges are unknown: only the DAG loss applies to them, not the edge
+        loss. Raises `DataError` if the targets do not match the vocabulary.
         """
         if isinstance(targets, PlanTargets):
             return targets
@@ -130,7 +130,7 @@ class PlanTargets(NamedTuple):
             workers = [_places("model_selections", row, vocabulary.workers) for row in chosen]
         lengths = [len(row) for row in tools]
         found = [len(row) or length for row, length in zip(workers, lengths, strict=False)]
-        # A batch of a dataset with other tools has another number for the end, taken for a tool.
+        # In a batch from a dataset with other tools, the end index may be read as a tool.
         if found != lengths:
             raise DataError(
                 f"the plans have {lengths} subtasks in 'task_types' and {found} in "
@@ -150,7 +150,7 @@ class PlanTargets(NamedTuple):
         return made
 
     def rows(self, chosen: Sequence[int]) -> PlanTargets:
-        """Return some of the plans, without the padding that only longer ones need."""
+        """Return the plans with the given indices, without unnecessary padding."""
         lengths = self.lengths_B[chosen]
         n = int(lengths.max()) + 1
         return PlanTargets(
@@ -162,8 +162,8 @@ class PlanTargets(NamedTuple):
 
 
 def _places(key: str, row: Any, names: Sequence[str], end: int | None = None) -> list[int]:
-    """Return a list of names or numbers, or a padded array, as numbers without padding and end.
-    Raises `DataError` for what is not among the names."""
+    """Return a list of names or numbers, or a padded array, as indices without padding and end.
+    Raises `DataError` if a value is not among the names."""
     values: list[Any] = row.tolist() if hasattr(row, "tolist") else row
     check_given(repr(key), values, (list, tuple), "a list a plan", DataError)
     values = [value.item() if hasattr(value, "item") else value for value in values]
@@ -185,13 +185,13 @@ def _places(key: str, row: Any, names: Sequence[str], end: int | None = None) ->
 
 
 class WorkflowDataset(Dataset[dict[str, Any]]):
-    """Instructions with expert workflows: the document's constructor.
+    """Dataset of instructions with expert workflows.
 
-    `subtask_sequences` describe the subtasks in words (empty lists where nobody did); `task_types`
-    and `model_selections` are names or numbers; `dependencies[k][i]` lists the parents of subtask i
-    of workflow k. An item is `instruction` and the padded tensors of `PlanTargets`, of which
-    `task_types` (N,), `model_selections` (N,), `adjacency` (N, N) and `length` make a batch that
-    `PlannerModel.compute_supervised_loss` takes. Raises `DataError` naming the row.
+    `subtask_sequences` are descriptions of the subtasks (empty lists if there are none).
+    `task_types` and `model_selections` are names or numbers. `dependencies[k][i]` lists the parents
+    of subtask i of workflow k. An item has `instruction` and the padded tensors of `PlanTargets`:
+    `task_types` (N,), `model_selections` (N,), `adjacency` (N, N) and `length`. A batch of them is
+    valid input of `PlannerModel.compute_supervised_loss`. Raises `DataError` with the row number.
     """
 
     def __init__(
@@ -236,10 +236,10 @@ class WorkflowDataset(Dataset[dict[str, Any]]):
 
 
 def dag_loss(edges_BNN: Tensor, lengths_B: Tensor, kind: DagLoss = "poly") -> Tensor:
-    """Return the mean over the graphs: `edges_BNN` are probabilities, and graph b has
-    `lengths_B[b]` nodes, whatever the padding."""
-    # Small graphs are scored together, large ones by size: empty rows and columns add nothing, but
-    # powers for a large graph would overflow in a small one.
+    """Return the mean DAG loss of the graphs. `edges_BNN` are probabilities, and graph b has
+    `lengths_B[b]` nodes; padding is ignored."""
+    # Small graphs are scored together, large graphs by size. Empty rows and columns add nothing,
+    # but the powers for a large graph would overflow in a small one.
     groups = [((lengths_B > 0) & (lengths_B <= _SMALL)).nonzero()[:, 0]]
     groups += [
         (lengths_B == size).nonzero()[:, 0]
@@ -258,7 +258,7 @@ def dag_loss(edges_BNN: Tensor, lengths_B: Tensor, kind: DagLoss = "poly") -> Te
             d = sizes_R.to(p_RNN.dtype)
             terms_R = p_RNN.tril().sum((-2, -1)) / (d * (d + 1) / 2)
         else:
-            # (I + Q / d)^d by repeated squaring, each graph with its own d.
+            # (I + Q / d)^d by repeated squaring, with the d of each graph.
             eye = torch.eye(count)
             base = eye + p_RNN * p_RNN / sizes_R[:, None, None]
             power = eye.expand_as(base)
@@ -273,12 +273,12 @@ def dag_loss(edges_BNN: Tensor, lengths_B: Tensor, kind: DagLoss = "poly") -> Te
 
 
 def type_loss(logits_BNT: Tensor, targets_BN: Tensor) -> Tensor:
-    """Mean cross-entropy over the positions with a target, the end among them."""
+    """Return the mean cross-entropy over the positions with a target, including the end."""
     return F.cross_entropy(logits_BNT.flatten(0, 1), targets_BN.flatten(), ignore_index=IGNORED)
 
 
 def set_loss(logits_BT: Tensor, targets_BN: Tensor) -> Tensor:
-    """Binary cross-entropy of "this tool is in the plan", summed over tools, a mean over plans."""
+    """Return the binary cross-entropy of tools in the plan: sum over tools, mean over plans."""
     tools = logits_BT.shape[1]
     wanted = torch.zeros(len(logits_BT), tools + 1)
     places = torch.where((targets_BN >= 0) & (targets_BN < tools), targets_BN, tools)
@@ -288,9 +288,8 @@ def set_loss(logits_BT: Tensor, targets_BN: Tensor) -> Tensor:
 
 
 def edge_loss(logits_BNN: Tensor, adjacency_BNN: Tensor, lengths_B: Tensor) -> Tensor:
-    """Mean binary cross-entropy over the pairs i < j of nodes, which are those that decoding
-    keeps, where it is known whether there is an edge; 0 when there is no such pair.
-    """
+    """Return the mean binary cross-entropy over the pairs of nodes i < j (only these are decoded)
+    with a known target, or 0 if there are no such pairs."""
     count = logits_BNN.shape[1]
     steps = torch.arange(count)
     forward = steps[:, None] < steps[None, :]

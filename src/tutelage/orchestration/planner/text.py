@@ -1,9 +1,9 @@
-"""Text as hashed features: words, pairs of words, stems and character n-grams, word by word.
+"""Hashed features of text: words, pairs of words, stems and character n-grams, per word.
 
-No vocabulary is built, so any language and any new tool name has features. A feature is a bucket
-of 2^15; a bucket that a text holds n times counts 1/n each time, so that the sum over a text sees
-every feature once. Features are kept by the word they begin at: `network.py` sums them over the
-text for its meaning and over each word for the attention of its decoder.
+There is no vocabulary, so text in any language and any new tool name has features. A feature is one
+of 2^15 buckets. A bucket that occurs n times in a text has the share 1/n each time, so the sum over
+a text counts every feature once. Features are grouped by their first word: `network.py` sums them
+over the text for its meaning and over each word for the attention of its decoder.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from torch import Tensor
 
 BUCKETS = 1 << 15
 MAX_WORDS = 128
-"""Words that the decoder attends to; those beyond count in the sum only."""
+"""Maximum number of words that the decoder attends to. Later words are only part of the sum."""
 
 _WORD = re.compile(r"[^\W\d_]+|\d")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _STEM = 5
 _GRAM = 4
 _ROWS = 256
-"""Texts that are multiplied at once."""
+"""Number of texts per matrix multiplication."""
 
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """One text: buckets, their shares, and where each word's features begin."""
+    """Features of one text: buckets, their shares, and the start of each word's features."""
 
     ids: np.ndarray
     """(F,) int64."""
     shares: np.ndarray
-    """(F,) float32, 1 / how often the bucket occurs in the text."""
+    """(F,) float32, 1 / number of occurrences of the bucket in the text."""
     words: np.ndarray
-    """(P,) int64, ascending starts in `ids`; at least one word."""
+    """(P,) int64, ascending start indices in `ids`; at least one word."""
 
 
 @lru_cache(maxsize=1 << 16)
@@ -51,7 +51,7 @@ def _bucket(feature: str) -> int:
 
 @lru_cache(maxsize=1 << 16)
 def _of_word(word: str) -> tuple[int, ...]:
-    """The word itself, its stem, and its character n-grams."""
+    """Return the buckets of a word, its stem, and its character n-grams."""
     numbers = [_bucket(word)]
     if len(word) > _STEM:
         numbers.append(_bucket("^" + word[:_STEM]))
@@ -62,8 +62,8 @@ def _of_word(word: str) -> tuple[int, ...]:
 
 
 def features(text: str) -> Features:
-    """The features of one text; a text without a word has one feature, that of the empty word."""
-    # Lower-case words and single digits; snake_case and camelCase come apart.
+    """Return the features of a text. A text without words has one feature, of the empty word."""
+    # Lower-case words and single digits; snake_case and camelCase are split.
     spaced = _CAMEL.sub(" ", text).replace("_", " ")
     words = [word.lower() for word in _WORD.findall(spaced)] or [""]
     ids: list[int] = []
@@ -81,21 +81,21 @@ def features(text: str) -> Features:
 
 @dataclass(frozen=True, slots=True)
 class TextBatch:
-    """A batch of texts, flat. `B` texts, `W` words in all, `F` features in all."""
+    """Flat batch of texts: `B` texts, `W` words and `F` features in total."""
 
     ids_F: Tensor
     shares_F: Tensor
     word_starts_W: Tensor
     text_starts_B: Tensor
-    """Where each text begins among the features."""
+    """Index of the first feature of each text."""
     places_BP: Tensor
-    """Numbers of the words of each text, 0 where it has fewer than `P`."""
+    """Word indices of each text, padded with 0 to `P`."""
     real_BP: Tensor
-    """Which of those are words."""
+    """True for words, False for padding."""
 
     @classmethod
     def of(cls, texts: Sequence[Features]) -> TextBatch:
-        """Texts side by side, as an `EmbeddingBag` takes them."""
+        """Concatenate texts to a batch for `EmbeddingBag`."""
         sizes = np.asarray([len(t.ids) for t in texts], dtype=np.int64)
         counts = np.asarray([len(t.words) for t in texts], dtype=np.int64)
         starts, firsts = np.cumsum(sizes) - sizes, np.cumsum(counts) - counts
@@ -109,8 +109,7 @@ class TextBatch:
 
 
 def inverse_frequency(texts: Sequence[Features]) -> Tensor:
-    """Return the (BUCKETS,) IDF: log(N / texts with the bucket) + 0.1; a bucket that no text has
-    counts as one."""
+    """Return the (BUCKETS,) IDF: log(N / max(1, number of texts with the bucket)) + 0.1."""
     counts = np.zeros(BUCKETS)
     for text in texts:
         counts[np.unique(text.ids)] += 1
@@ -119,7 +118,7 @@ def inverse_frequency(texts: Sequence[Features]) -> Tensor:
 
 
 class SparseRows(NamedTuple):
-    """Texts as sparse unit vectors over the buckets (CSR)."""
+    """Texts as sparse unit vectors over the buckets, in CSR format."""
 
     starts_M1: Tensor
     ids_F: Tensor
@@ -127,14 +126,15 @@ class SparseRows(NamedTuple):
 
     @classmethod
     def of(cls, texts: Sequence[Features], weights: Tensor) -> SparseRows:
-        """Each text as the unit vector of its features, weighed by (BUCKETS,) `weights`."""
+        """Return the texts as unit vectors of their features, weighted by `weights` (BUCKETS,)."""
         pairs = [_unit(text, weights.numpy()) for text in texts]
         sizes = np.cumsum([len(ids) for ids, _ in pairs])
         parts = ([[0], sizes], *zip(*pairs, strict=True))
         return cls(*(torch.from_numpy(np.concatenate(part)) for part in parts))
 
     def products(self, texts: Sequence[Features], weights: Tensor) -> Tensor:
-        """(B, M): the inner products of texts, as unit vectors weighed by `weights`, with these."""
+        """Return (B, M): inner products of `texts`, as unit vectors weighted by `weights`, and the
+        rows."""
         size = (len(self.starts_M1) - 1, BUCKETS)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*Sparse CSR.*")

@@ -1,6 +1,6 @@
-"""Routing: which worker tries a node next, by rule or learned, and how well that goes.
+"""Routing: rule-based and learned selection of the worker for each try at a node.
 
-`contract.py` says what a router is, `router.py` has the trained one. Of what it learns in, read
-`predictor.py` (what is expected of workers), `simulator.py` (workflows, and what an action does)
-and `policy.py` (the model, its loss, and the rules that it is compared with); `phase2.py` trains.
+`contract.py` defines the router protocol and `router.py` the trained router. For training, see
+`predictor.py` (expected accuracy, cost and time of workers), `simulator.py` (simulated workflows),
+`policy.py` (the model, its loss and the baselines) and `phase2.py` (the training loop).
 """

@@ -1,10 +1,10 @@
-"""Who does the next try at a node: the contract of routers, and simple rules.
+"""The router protocol, and simple rule-based routers.
 
-A router is asked once before every try, in the order in which the executor dispatches, and what it
-chooses is what runs: the mask that it is given already leaves out workers that lack the capability,
-were tried, or cost more than the budget has left. Actions are numbers: a worker's place in the
-pool, then `accept` (keep the last answer although its verifier did not pass it), then `stop` (give
-the node up). The trained router is in `router.py`.
+The executor calls a router once before every try, in dispatch order, and executes its choice. The
+mask in the state already excludes workers that lack the capability, were tried at this node, or
+cost more than the remaining budget. Actions are integers: the index of a worker in the pool, then
+`accept` (keep the last answer although its verifier rejected it), then `stop` (give up the node).
+The trained router is in `router.py`.
 """
 
 from __future__ import annotations
@@ -22,49 +22,49 @@ from tutelage.seeds import SeedTree
 
 @dataclass(frozen=True, slots=True)
 class RouteState:
-    """What a router sees before one try. Money in USD, times in seconds."""
+    """State that a router sees before one try. Costs in USD, times in seconds."""
 
     plan: Plan
     work: Subtask
     workers: tuple[Worker, ...]
     mask: tuple[bool, ...]
-    """Legal actions: workers, then accept, then stop."""
+    """True for legal actions: the workers, then accept, then stop."""
     estimates: tuple[WorkerEstimate, ...]
-    """What each worker may come to for this work."""
+    """Estimated cost and latency of each worker for this subtask."""
     tries: tuple[int, ...] = ()
-    """The workers that were tried at this node, the earliest first."""
+    """Indices of the workers that were tried at this node, in order."""
     load: tuple[int, ...] = ()
-    """How many works each worker has, running or waiting."""
+    """Number of running or waiting subtasks of each worker."""
     done: Mapping[int, bool] = field(default_factory=dict[int, bool])
-    """The nodes that ended, and whether each succeeded."""
+    """Finished nodes; True if the node succeeded."""
     ends: Mapping[int, float] = field(default_factory=dict[int, float])
-    """For each node that ended, its end along the critical path, from the workflow's start."""
+    """End time of each finished node along the critical path, from the start of the workflow."""
     spent: float = 0.0
     budget_left: float | None = None
-    """None: no budget."""
+    """Remaining budget; None if there is no budget."""
     elapsed: float = 0.0
     deadline_left: float | None = None
     max_tries: int = 3
     seeds: SeedTree = field(default_factory=lambda: SeedTree(0))
-    """For the router's own draws at this try."""
+    """Seeds for random draws of the router at this try."""
 
     @property
     def accept(self) -> int:
-        """The action that keeps the last answer."""
+        """Action that keeps the last answer."""
         return len(self.workers)
 
     @property
     def stop(self) -> int:
-        """The action that gives the node up."""
+        """Action that gives up the node."""
         return len(self.workers) + 1
 
     @property
     def candidates(self) -> tuple[int, ...]:
-        """The workers that may be chosen."""
+        """Indices of the workers that the mask allows."""
         return tuple(i for i, may in enumerate(self.mask[:-2]) if may)
 
     def checked(self, choice: Choice) -> Choice:
-        """Return the choice with this mask. Raises `ConfigError` for a forbidden action."""
+        """Return the choice with this mask. Raises `ConfigError` if the mask forbids its action."""
         legal = [i for i, may in enumerate(self.mask) if may]
         if choice.action not in legal:
             raise ConfigError(
@@ -76,27 +76,27 @@ class RouteState:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """An action, and what training needs to credit it."""
+    """Action of a router, with the data that training needs."""
 
     action: int
     log_prob: float = 0.0
     mask: tuple[bool, ...] = ()
-    """The state's, filled in when the choice is executed."""
+    """Mask of the state, set by `RouteState.checked`."""
     features: Any = field(default=None, compare=False, repr=False)
-    """The `DecisionFeatures` that a policy saw, a state of `ModelSelector.compute_loss`; None for
-    routers without one, and for steps that were read back from disk."""
+    """`DecisionFeatures` that the policy saw, as `ModelSelector.compute_loss` takes them; None for
+    routers without a policy and for steps that were loaded from disk."""
 
 
 class Router(Protocol):
-    """Chooses the next action; see `RouteState`. Called in the event loop, so it must not wait."""
+    """Protocol of routers. `choose` is called in the event loop, so it must not block."""
 
     def choose(self, state: RouteState) -> Choice:
-        """Return an action that `state.mask` allows; another one is refused with `ConfigError`."""
+        """Return an action that `state.mask` allows; other actions are rejected (`ConfigError`)."""
         ...
 
 
 class RankedRouter:
-    """Takes the worker with the least finite key; gives up when none is left."""
+    """Router that chooses the worker with the lowest finite key; stops if there is none."""
 
     def __init__(self, name: str, key: Callable[[RouteState, int], float]) -> None:
         self.name, self._key = name, key
@@ -109,16 +109,16 @@ class RankedRouter:
 
 
 def cheapest() -> RankedRouter:
-    """Return a router that asks the worker whose expected cost for this work is least."""
+    """Return a router that chooses the worker with the lowest expected cost for the subtask."""
     return RankedRouter("cheapest", lambda state, i: state.estimates[i].cost)
 
 
 def most_accurate() -> RankedRouter:
-    """Return a router that asks the worker whose own share of right answers is highest here."""
+    """Return a router that chooses the worker with the highest `skill` for the subtask."""
     return RankedRouter("accurate", lambda s, i: -s.workers[i].skill(*s.work.labels))
 
 
 def cascade(names: Sequence[str]) -> RankedRouter:
-    """Return a router with a fixed order of workers by name; others are never asked."""
+    """Return a router that tries the named workers in order and never chooses other workers."""
     order = {name: float(place) for place, name in enumerate(names)}
     return RankedRouter("cascade", lambda s, i: order.get(s.workers[i].name, math.inf))

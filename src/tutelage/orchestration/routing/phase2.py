@@ -1,17 +1,16 @@
-"""Phase 2: the routing of workflows, from a table of outcomes to a checkpoint and a comparison.
+"""Phase 2: training and evaluation of the router on a table of outcomes.
 
-`train_phase2` is the whole of it: split the outcomes, fit the predictor, train the model selector
-where PPO is asked for, pick the checkpoint on validation, fit the predictor again on all rows, and
-touch the test workflows once. Held-out outcomes of their own are routed by what is shipped; a test
-that was cut from the table by the predictor that has not seen it. Every draw comes from the seed
-tree and every update starts from what `checkpoint_last.pth` holds, so a run that was killed goes on
-bit for bit.
-`policy.py` has the model; `settings.py` the keys.
+`train_phase2` runs all steps: split the outcomes, fit the predictor, train the model selector if
+the algorithm is PPO, select the checkpoint on validation workflows, refit the predictor on all
+rows, and evaluate on test workflows once. Separate test outcomes are evaluated with the final
+predictor; a test split of the table with the predictor of the training split. All random draws come
+from the seed tree, and `checkpoint_last.pth` has the state after an update, so a resumed run gives
+bit-identical results. `policy.py` has the model, `settings.py` the settings.
 
-Routers are compared on the same workflows, so differences are paired. Success means right answers,
-not passed ones. The queries of a test stand in groups and no workflow takes queries of two:
-workflows of one group share queries and are no independent evidence, so intervals are those of the
-groups.
+Routers are compared on the same workflows with paired differences. Success means correct answers,
+not answers that passed a verifier. Test queries are divided into groups, and each workflow takes
+its queries from one group. Workflows of a group share queries and are not independent, so
+confidence intervals are clustered by group.
 """
 
 from __future__ import annotations
@@ -64,29 +63,29 @@ from tutelage.tasks.overlap import also_trained, content_of, listed
 
 BEST, LAST = "checkpoint_best.pth", "checkpoint_last.pth"
 SIMULATED = 2400
-"""Queries of the table that is simulated where none is given."""
+"""Number of queries of the simulated table that is used if no table is given."""
 GROUPS = 25
-"""Groups of test queries, between which workflows share none."""
+"""Number of groups of test queries; workflows of different groups share no queries."""
 
 _PROGRESS = ("best_update", "val_reward", "history")
-"""What a resume needs beside the tensors."""
+"""Fields of `Phase2Result` that a checkpoint needs for a resume."""
 Line = dict[str, Any]
 Log = Callable[[Mapping[str, Any]], None]
-"""Takes a line of metrics: `phase`, `step`, `tick`, and numbers by the published names."""
+"""Callback for a line of metrics: `phase`, `step`, `tick` and numbers by their published names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Phase2Data:
-    """What phase 2 learns in: the tables of training and validation, the test rows, the reward."""
+    """Data of phase 2: training and validation tables, test rows and reward."""
 
     train: QueryTable
     val: QueryTable
     test: OutcomeTable
     terms: RewardTerms
     known: OutcomeTable
-    """All rows that may be learned from once the choices are made: the whole table."""
+    """The whole table, on which the final predictor is fitted."""
     apart: bool
-    """Whether the test rows are no part of that table, so that no fit ever sees them."""
+    """True if the test rows are not part of `known`, so no predictor is fitted on them."""
 
     @staticmethod
     def of(
@@ -96,8 +95,8 @@ class Phase2Data:
         seeds: SeedTree,
         test: OutcomeTable | None = None,
     ) -> Phase2Data:
-        """Split a table and learn to predict from its training part; `test` are held-out outcomes,
-        without which a part of the table is held out."""
+        """Split a table and fit a predictor on the training part. `test` has held-out outcomes; if
+        None, a part of the table is held out."""
         train, val, own = table.split(seeds, held_out=test is None)
         predictor, support = OutcomePredictor.fit(train, seeds)
         return Phase2Data(
@@ -116,7 +115,7 @@ class Phase2Data:
 
     @property
     def leaks(self) -> list[str]:
-        """The test queries that are learned from as well, word for word."""
+        """Ids of test queries that also occur, with the same text, in the training data."""
         learned = self.known if self.apart else self.train.table
         found = also_trained(learned.instructions, self.test.instructions, content_of)
         return [self.test.ids[k] for k in found]
@@ -124,7 +123,7 @@ class Phase2Data:
 
 @dataclass(slots=True)
 class Phase2Result:
-    """The outcome of a training, and until then where it stands; files lie beside `checkpoint`."""
+    """Result of a training run, and its progress while it runs. Files are next to `checkpoint`."""
 
     checkpoint: Path
     world: Phase2Data
@@ -132,7 +131,7 @@ class Phase2Result:
     best_update: int = 0
     val_reward: float = -float("inf")
     history: list[Line] = field(default_factory=list[Line])
-    """A line of metrics an update, and one before the first."""
+    """One line of metrics per update, and one before the first update."""
     evaluation: RouterEvaluation | None = None
 
 
@@ -150,14 +149,15 @@ def train_phase2(
     log: Log | None = None,
     warn: Callable[[str], None] = warnings.warn,
 ) -> Phase2Result:
-    """Learn to route; writes `checkpoint_best.pth`, `checkpoint_last.pth` and `workers.json`.
+    """Train a router; write `checkpoint_best.pth`, `checkpoint_last.pth` and `workers.json`.
 
-    Outcomes are those of `table` (see `read_outcomes`), else simulated for the default workers.
-    `test_outcomes` are held out: no fit sees them; without them a part of the table is held out
-    until the router is measured. `checkpoint` has the planner of phase 1, which then travels in
-    phase 2's own. `resume` goes on from `output`, with the same arguments. A reward
-    under which doing nothing earns more than a success is said to `warn` before training begins.
-    Raises `DataError` for a table that is too small, `RunError` for checkpoints that do not fit.
+    Outcomes are taken from `table` (see `read_outcomes`), or simulated for the default workers.
+    `test_outcomes` are never used for fitting; without them, a part of the table is held out until
+    the evaluation. `checkpoint` is a checkpoint of the planner of phase 1, which is copied into
+    `checkpoint_best.pth`. `resume` continues the run in `output`, with the same arguments. `warn`
+    is called before training if test queries occur in the training data, or if the reward of doing
+    nothing is higher than that of a success. Raises `DataError` if the table is too small, and
+    `RunError` if a checkpoint is invalid.
     """
     settings, scenario = settings or Phase2Settings(), scenario or Scenario()
     seeds, folder = SeedTree(seed).child("phase2"), Path(output)
@@ -183,7 +183,7 @@ def train_phase2(
     run = _Phase2Training(folder, world, settings, seeds, phase1, log)
     if resume:
         run.restore()
-    else:  # what training starts from is the first candidate for the best
+    else:  # the initial model is the first candidate for the best checkpoint
         run.end_update({"phase": "rl", "step": 0, "tick": 0}, validate=True)
     while len(run.result.history) <= settings.updates:
         run.update()
@@ -191,7 +191,7 @@ def train_phase2(
 
 
 class _Phase2Training:
-    """One training: the model, its optimizer, and where it stands."""
+    """Training loop of phase 2 with model, optimizer and progress."""
 
     def __init__(
         self,
@@ -212,7 +212,7 @@ class _Phase2Training:
         self.val_flows = WorkflowBatch.draw(world.val, settings.val_workflows, seeds.child("val"))
 
     def update(self) -> None:
-        """Make one update, and now and then a validation with its checkpoint."""
+        """Run one update; validate and write a checkpoint every `validate_every` updates."""
         settings, number = self.settings, len(self.result.history) - 1
         seeds, terms, train = self.seeds.child("update", number), self.world.terms, self.world.train
         flows = WorkflowBatch.draw(train, settings.workflows_of(number), seeds.child("workflows"))
@@ -239,7 +239,7 @@ class _Phase2Training:
         self.end_update(line, validate=due)
 
     def end_update(self, line: Line, *, validate: bool) -> None:
-        """Validate, keep the best, tell the metrics, and write where training stands."""
+        """Record and log the metrics; with `validate`, also validate and write checkpoints."""
         result, world = self.result, self.world
         if validate:
             choose = policy_chooser(self.model, world.terms)
@@ -262,13 +262,13 @@ class _Phase2Training:
         result.history.append(line)
         if self.log is not None:
             self.log(line)
-        if validate:  # a kill leaves the checkpoint before
+        if validate:  # after a crash, training resumes from the last validation
             progress = {name: getattr(result, name) for name in _PROGRESS}
             state["progress"] = json.dumps(progress)
             saving.write(self.folder / LAST, state)
 
     def _router(self, predictor: OutcomePredictor) -> dict[str, Any]:
-        """Return what a router is made of again, beside its weights."""
+        """Return the state of the router for a checkpoint, without the weights of the model."""
         terms = self.world.terms
         return {
             "router": {
@@ -283,7 +283,7 @@ class _Phase2Training:
         }
 
     def restore(self) -> None:
-        """Take over `checkpoint_last.pth`."""
+        """Restore the state of `checkpoint_last.pth`."""
         state = read_checkpoint(self.folder / LAST)
         self.model.load_state_dict(state["model_state_dict"])
         self.optimizer.load_state_dict(state["optimizer_state_dict"])
@@ -291,8 +291,8 @@ class _Phase2Training:
             setattr(self.result, name, value)
 
     def ship(self, *, evaluate: bool) -> Phase2Result:
-        """Write the weights that validation picked with the predictor of all rows, and its workers
-        as a file; compare all routers on test workflows where that is wanted."""
+        """Write the best weights with a predictor fitted on all rows, and the file of workers. With
+        `evaluate`, compare all routers on the test workflows."""
         world, settings, seeds = self.world, self.settings, self.seeds
         shipped, _ = OutcomePredictor.fit(world.known, seeds)
         state = read_checkpoint(self.folder / BEST)
@@ -317,7 +317,7 @@ class _Phase2Training:
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
-    """Return a checkpoint of either phase. Raises `RunError` unless it has the published fields."""
+    """Return a checkpoint of phase 1 or 2. Raises `RunError` if a required field is missing."""
     state = saving.read(path, RunError)
     needed = ("epoch", "model_state_dict", "optimizer_state_dict", "val_loss")
     if missing := [name for name in needed if name not in state]:
@@ -327,23 +327,23 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     return state
 
 
-# ------------------------------------------------------------------ the comparison
+# ------------------------------------------------------------------ evaluation
 
 
 @dataclass(frozen=True, slots=True)
 class RouterEvaluation:
-    """Routers on the same workflows, and the paired differences of their rewards."""
+    """Results of all routers on the same workflows, with paired differences of rewards."""
 
     router: str
-    """The router that is shipped."""
+    """Name of the router in the checkpoint."""
     outcomes: Mapping[str, WorkflowSimulator]
-    """By router, all workflows at their end."""
+    """Finished simulation of all workflows, by router."""
     differences: Mapping[str, Difference]
-    """The shipped router's reward less that of each other one."""
+    """Reward of `router` minus the reward of each other router."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return a row a router, with means over workflows: costs in USD, latencies in seconds; and
-        the differences. Ends of intervals are None if there is no interval."""
+        """Return the differences, and a row per router with means over workflows (cost in USD,
+        latency in seconds). Bounds of an interval are None if it cannot be computed."""
         rows: list[dict[str, Any]] = []
         for name, outcome in self.outcomes.items():
             low, high = _interval(outcome.reward_B, outcome.flows.group_B)
@@ -372,8 +372,8 @@ def evaluate_routers(
     train: OutcomeTable,
     policy: Chooser | None,
 ) -> RouterEvaluation:
-    """Run all baselines and the trained policy, which is the shipped router, on the same workflows;
-    without one the lookahead is. `train` are the outcomes that the predictor was fitted on."""
+    """Run all baselines and the policy on the same workflows, and compare the policy with each
+    baseline, or the lookahead if `policy` is None. `train` has the outcomes of the predictor."""
     choosers = baselines(train, terms)
     choosers |= {} if policy is None else {POLICY: policy}
     outcomes = {
@@ -390,13 +390,13 @@ def evaluate_routers(
 
 
 def paired_difference(theirs_B: Floats, mine_B: Floats, group_B: Ints) -> Difference:
-    """Return the mean of mine less theirs over workflows, with the interval of their groups."""
+    """Return the mean of `mine_B - theirs_B`, with a 95 % interval clustered by group."""
     gap_B = mine_B - theirs_B
     signs = (int((gap_B > 0).sum()), int((gap_B < 0).sum()), int((gap_B == 0).sum()))
     return Difference(float(gap_B.mean()), *_interval(gap_B, group_B), *signs)
 
 
 def _interval(value_B: Floats, group_B: Ints) -> tuple[float, float]:
-    """Return the 95 % interval of a mean clustered by group; two NaN if there is none."""
+    """Return the 95 % interval of a mean, clustered by group; (NaN, NaN) if not computable."""
     tasks = [str(group) for group in group_B]
     return shown_interval(mean_interval([float(v) for v in value_B], tasks), len({*tasks}))

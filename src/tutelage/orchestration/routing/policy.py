@@ -1,17 +1,17 @@
-"""The model selector: a pointer over workers, with accept and stop, and its PPO loss.
+"""Model selector: a pointer network over workers, accept and stop, and its PPO training step.
 
-A worker is only its features, so the same weights serve any number of workers, also ones that came
-later. Logits are `scale * (utility - best utility)`, an expected utility with a small learned
-scale, plus a residual that starts at exactly zero: before training the policy is a soft greedy
-one, and what it learns is what greedy lacks. The value head reads the context, a summary of the
-workers and, in training, what the table knows about the workflow: whether a query can be answered
-at all is luck, and a critic that knows it takes that luck out of the advantages (the asymmetric
-critic of arXiv 1710.06542). The policy never sees it. Losses and advantages are those of
-`algorithms/rl`; a decision is one trained token of a workflow's row.
+A worker is represented by its features only, so the same weights work for any number of workers,
+including new ones. Logits are `scale * (utility - best utility)` with a learned scale, plus a
+residual that is exactly zero at the start: before training, the policy is a softmax over expected
+utilities, and training learns corrections. The value head reads the context, a summary of the
+workers and, in training, the true outcomes of the workflow. Some queries cannot be answered by any
+worker; a critic with this information reduces the variance of the advantages (asymmetric critic,
+arXiv 1710.06542). The policy never sees it. Losses and advantages come from `algorithms/rl`; each
+decision is one trained token in the row of its workflow.
 
-`baselines` are rules that the trained policy is compared with. `collect` samples trajectories:
-exactly what was executed, with the log-probabilities under the mask that was in force; `ppo_update`
-learns from them, `phase2.py` is the training around it.
+`baselines` returns the rules that the policy is compared with. `collect` samples trajectories of
+executed actions, with log-probabilities under the mask at that time; `ppo_update` trains on them.
+`phase2.py` has the training loop.
 
 Legend: B workflows, T decisions of a workflow, D decisions, W workers, A actions (workers, accept,
 stop), F features.
@@ -52,37 +52,38 @@ WORKER_FEATURES = 13
 CONTEXT_FEATURES = 22
 HIDDEN = 64
 SCALE = 40.0
-"""Logits per unit of utility over alpha: actions within a fortieth of alpha are tried often, those
-far behind hardly ever. Much below this the policy first has to learn to be greedy."""
+"""Initial logits per unit of utility / alpha: actions within alpha / 40 of the best utility are
+sampled often, much worse actions rarely. With a much lower value, the policy first has to learn to
+be greedy."""
 GAIN = 30.0
-"""What the residual is multiplied by, so that the published learning rate of 3e-5, which is for
-large networks, moves this small one within some hundred updates; the critic's rate is as many times
-the policy's (`parameter_groups`)."""
+"""Factor of the residual, so that this small network learns within a few hundred updates at the
+published learning rate of 3e-5, which is meant for large networks. The learning rate of the critic
+is multiplied by it too (`parameter_groups`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionFeatures:
-    """What the policy sees of some decisions."""
+    """Input of the policy and the critic for a batch of decisions."""
 
     workers_DWF: Tensor
     context_DF: Tensor
     prior_DA: Tensor
-    """Utility less the best, over alpha; 0 where the mask forbids."""
+    """(utility - best utility) / alpha, at least -2; 0 for masked actions."""
     mask_DA: Tensor
     truth_DF: Tensor
-    """What the table knows (`WorkflowSimulator.truth`), for the critic alone; 0 at work."""
+    """True outcomes (`WorkflowSimulator.truth`), only for the critic; 0 outside of training."""
 
     def __len__(self) -> int:
         return len(self.mask_DA)
 
     def take(self, places: Tensor) -> DecisionFeatures:
-        """Return some of the decisions."""
+        """Return a subset of the decisions."""
         return DecisionFeatures(*(getattr(self, field.name)[places] for field in fields(self)))
 
     @staticmethod
     def cat(parts: DecisionFeatures | Sequence[DecisionFeatures]) -> DecisionFeatures:
-        """Return several batches as one. Raises `RewardError` for anything else, and for batches
-        with different numbers of workers."""
+        """Concatenate batches. Raises `RewardError` for other types, and if batches have different
+        numbers of workers."""
         if isinstance(parts, DecisionFeatures):
             return parts
         names = [each.name for each in fields(DecisionFeatures)]
@@ -96,7 +97,7 @@ class DecisionFeatures:
 
     @staticmethod
     def of(at: DecisionBatch, terms: RewardTerms) -> DecisionFeatures:
-        """Return the states of a situation; the utility is the one that `terms.prior` names."""
+        """Compute the features of decisions, with the utility that `terms.prior` selects."""
         alpha, workers = max(abs(terms.weights.alpha), 1e-9), at.chance_DW.shape[1]
         utility = plain_utility if terms.prior == "utility" else look_ahead
         utility_DA = np.where(at.mask_DA, utility(at, terms), np.nan)
@@ -108,7 +109,7 @@ class DecisionFeatures:
         left_D = at.budget_D - at.spent_D
         bounded_D, timed_D = np.isfinite(left_D), np.isfinite(at.deadline_D)
         safe_left_D = np.where(bounded_D, np.maximum(left_D, 1e-12), 1.0)
-        # What tells one worker from another.
+        # Features of each worker.
         worker_parts = (
             2 * at.chance_DW - 1,
             pass_DW,
@@ -129,7 +130,7 @@ class DecisionFeatures:
         ranked_DW = -np.sort(-padded_DW, axis=1)
         time_left_D = np.where(timed_D, at.deadline_D - at.now_D, 0.0)
         spare_D = left_D - at.rest_cost_D
-        # What is the same for all workers.
+        # Features that are the same for all workers.
         context_parts = (
             at.nodes_D / 5,
             at.open_D / 5,
@@ -160,11 +161,11 @@ class DecisionFeatures:
 
 
 class ModelSelector(nn.Module):
-    """The policy and its value; `forward` gives masked log-probabilities and values."""
+    """Policy and value network; `forward` returns masked log-probabilities and values."""
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
-        # Drawn from a generator of its own: the process's may be anywhere.
+        # Separate generator, so that weights do not depend on the global random state.
         generator = torch.Generator().manual_seed(seed)
         self.scale = nn.Parameter(torch.tensor(SCALE).log())
         self.encode = _Layers(generator, WORKER_FEATURES + CONTEXT_FEATURES, HIDDEN, HIDDEN)
@@ -173,12 +174,13 @@ class ModelSelector(nn.Module):
         self.value = _Layers(generator, HIDDEN + CONTEXT_FEATURES + TRUTHS, HIDDEN, 1, zero=True)
 
     def forward(self, states: DecisionFeatures) -> tuple[Tensor, Tensor]:
-        """(log-probabilities [D, A], minus infinity where masked; values [D] of scaled rewards)."""
+        """Return log-probabilities [D, A], -inf for masked actions, and values [D] in units of the
+        scaled rewards."""
         workers = states.workers_DWF.shape[1]
         context_DWF = states.context_DF[:, None].expand(-1, workers, -1)
         code_DWH = torch.tanh(self.encode(torch.cat([states.workers_DWF, context_DWF], dim=2)))
         able_DW1 = states.mask_DA[:, :workers, None]
-        # The mean over workers that can be asked: it does not depend on their number or order.
+        # Mean over legal workers, which does not depend on their number or order.
         pooled_DH = (code_DWH * able_DW1).sum(dim=1) / able_DW1.sum(dim=1).clamp(min=1)
         pooled_DWH = pooled_DH[:, None].expand(-1, workers, -1)
         point_DW = self.point(torch.cat([code_DWH, pooled_DWH], dim=2))[..., 0]
@@ -186,12 +188,13 @@ class ModelSelector(nn.Module):
         residual_DA = torch.cat([point_DW, self.settle(summary_DF)], dim=1)
         logits_DA = self.scale.exp() * states.prior_DA + GAIN * residual_DA
         logits_DA = logits_DA.masked_fill(~states.mask_DA, -torch.inf)
-        # The critic must not shape what the policy sees: it knows more.
+        # Detach, so that the critic, which sees the true outcomes, does not train the encoder.
         known_DF = torch.cat([summary_DF.detach(), states.truth_DF], dim=1)
         return torch.log_softmax(logits_DA, dim=1), self.value(known_DF)[:, 0]
 
     def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
-        """For an optimizer: the policy at this rate, the critic at `GAIN` times this rate."""
+        """Return parameter groups for an optimizer: the policy with this learning rate, the critic
+        with `GAIN` times this rate."""
         named = list(self.named_parameters())
         policy = [p for name, p in named if not name.startswith("value.")]
         critic = {"params": list(self.value.parameters()), "lr": GAIN * learning_rate}
@@ -209,12 +212,12 @@ class ModelSelector(nn.Module):
         value_coef: float = 0.5,
         entropy_coef: float = 0.01,
     ) -> dict[str, Tensor]:
-        """PPO's loss of some decisions; each argument but `states` is a vector of length D.
+        """Compute the PPO loss of D decisions; `actions` to `returns` are vectors of length D.
 
-        States are the `choice.features` of an execution's steps, one by one or joined by
-        `DecisionFeatures.cat`. `policy_loss - entropy_coef * entropy + value_coef * value_loss =
-        total_loss`; value_loss is the mean squared error. Also `approx_kl` and `clip_fraction`,
-        without gradient. Raises `RewardError` for other states.
+        `states` are the `choice.features` of the steps of executions, as a list or concatenated by
+        `DecisionFeatures.cat`. `total_loss = policy_loss - entropy_coef * entropy + value_coef *
+        value_loss`, where value_loss is the mean squared error. The result also has `approx_kl` and
+        `clip_fraction`, without gradient. Raises `RewardError` for invalid states.
         """
         states = DecisionFeatures.cat(states)
         actions, old_log_probs, advantages, returns = map(
@@ -239,7 +242,7 @@ class ModelSelector(nn.Module):
 
 
 class _Layers(nn.Module):
-    """Linear, tanh, linear; `zero` starts the second one at 0."""
+    """MLP: linear, tanh, linear. `zero` initializes the second linear layer with 0."""
 
     def __init__(
         self, generator: torch.Generator, inputs: int, hidden: int, outputs: int, zero: bool = False
@@ -263,10 +266,10 @@ def compute_gae(
     gamma: float = 0.99,
     lambda_gae: float = 0.95,
 ) -> Tensor:
-    """Return advantages of one trajectory [T], or of several [B, T] of equal length, not whitened;
-    tensors or lists of numbers. Raises `RewardError` for other shapes and numbers.
+    """Return the GAE advantages of one trajectory [T], or of several [B, T] of equal length, not
+    whitened. Raises `RewardError` for other shapes and for values that are not finite.
 
-    The value after the last step is 0. From `algorithms/rl`: returns are advantages + values.
+    The value after the last step is 0. As in `algorithms/rl`, returns are advantages + values.
     """
     rewards = torch.as_tensor(rewards, dtype=torch.float32)
     values = torch.as_tensor(values, dtype=torch.float32)
@@ -285,15 +288,15 @@ def compute_gae(
 
 
 def draw_actions(logp_DA: Tensor, uniform_D: NDArray[np.float64]) -> Tensor:
-    """One action for each decision, by inversion: the same numbers draw the same actions."""
+    """Sample an action for each decision, [D], by inversion of the uniform numbers `uniform_D`."""
     ladder_DA = logp_DA.double().exp().cumsum(dim=1)
     target_D1 = torch.from_numpy(uniform_D)[:, None] * ladder_DA[:, -1:]
-    # The first action whose step reaches the target; a masked one has no step of its own.
+    # First action whose cumulative probability exceeds the target; masked actions add nothing.
     return (ladder_DA <= target_D1).sum(dim=1).clamp(max=logp_DA.shape[1] - 1)
 
 
 def policy_chooser(model: ModelSelector, terms: RewardTerms) -> Chooser:
-    """The policy's most probable action."""
+    """Return a chooser that takes the most probable action of the policy."""
 
     def choose(simulator: WorkflowSimulator, rows: Ints, at: DecisionBatch) -> Ints:
         with torch.no_grad():
@@ -304,11 +307,11 @@ def policy_chooser(model: ModelSelector, terms: RewardTerms) -> Chooser:
 
 
 def baselines(train: OutcomeTable, terms: RewardTerms) -> dict[str, Chooser]:
-    """Return what the trained policy is compared with, by name.
+    """Return the baselines of the trained policy, by name.
 
-    Cheapest and most accurate try once and accept whatever the verifier says; the latter goes by
-    the training table. Greedy takes the highest utility at this node alone, the lookahead that of
-    `simulator.look_ahead`.
+    "cheapest" and "most accurate" try one worker and accept its answer in any case; "most accurate"
+    uses the accuracy in the training table. Greedy maximizes the utility of the current node
+    (`plain_utility`), the lookahead the utility of `simulator.look_ahead`.
     """
     right_W = (train.right_QW & train.known_QW).sum(axis=0)
     share_W = right_W / np.maximum(train.known_QW.sum(axis=0), 1)
@@ -322,12 +325,13 @@ def baselines(train: OutcomeTable, terms: RewardTerms) -> dict[str, Chooser]:
 
 
 def lookahead(terms: RewardTerms) -> Chooser:
-    """Return the action of the highest expected utility one step ahead."""
+    """Return a chooser that takes the action with the highest one-step expected utility."""
     return lambda _, rows, at: look_ahead(at, terms).argmax(axis=1)
 
 
 def try_once(scores: Floats, at: DecisionBatch) -> Ints:
-    """Return the legal worker of the highest score, [D, W] or [W], at a first try; then accept."""
+    """Return the legal worker with the highest score ([D, W] or [W]) at the first try; accept at
+    later tries, or stop if accepting is not legal."""
     workers = at.chance_DW.shape[1]
     able_DW = at.mask_DA[:, :workers]
     best_D = np.where(able_DW, scores, -np.inf).argmax(axis=1)
@@ -337,7 +341,7 @@ def try_once(scores: Floats, at: DecisionBatch) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class Trajectories:
-    """The decisions of a batch, in the order taken; `places` are their rows and times in [B, T]."""
+    """Decisions of a batch of workflows, in order; `places` has their row and column in [B, T]."""
 
     states: DecisionFeatures
     actions_D: Tensor
@@ -357,7 +361,7 @@ def collect(
     model: ModelSelector,
     seeds: SeedTree,
 ) -> Trajectories:
-    """Sample the policy on all workflows. Rewards are divided by alpha, where it is above 1."""
+    """Sample trajectories of the policy on all workflows; divide rewards by max(1, |alpha|)."""
     simulator = WorkflowSimulator(query_table, flows, terms)
     unit = max(1.0, abs(terms.weights.alpha))
     parts: list[DecisionFeatures] = []
@@ -398,7 +402,7 @@ def ppo_update(
     settings: Phase2Settings,
     seeds: SeedTree,
 ) -> dict[str, Any]:
-    """Several epochs over one batch of trajectories; returns the metrics of the last epoch."""
+    """Train for several epochs on one batch; return the mean metrics of the last epoch."""
     values_BT, (gamma, lam) = torch.zeros_like(batch.mask_BT), (settings.gamma, settings.lambda_gae)
     values_BT[batch.places] = batch.values_D
     advantages_BT, returns_BT = estimate_advantages(

@@ -1,16 +1,15 @@
-"""How likely each worker is to answer a query right: a kNN over known outcomes, calibrated.
+"""Predictor of the probability that each worker answers a query correctly: a calibrated kNN.
 
-A query's support is its 40 nearest known queries, weighted by exp(temperature * cosine), and a few
-known queries of its type, which say how the type goes in general. The chance that a worker is right
-is the weighted share of the support that it got right. What was already tried at a node is
-evidence: each support query is weighted by how likely it makes the verdicts seen so far, so a
-failure of one worker lowers the chances of those that fail together with it. Temperature, the share
-of the type's queries and a logistic calibration are chosen out of fold: a known query is never its
-own support. A worker that joins later is learned from its outcomes in the table: what it was not
-asked is filled by its share for the type.
+The support of a query is its 40 nearest known queries, weighted by exp(temperature * cosine), and
+24 known queries of its type, which give the average for the type. The probability that a worker is
+correct is its weighted accuracy on the support. Earlier tries at a node are evidence: each support
+query is weighted by the likelihood of the verdicts so far, so a failure of one worker lowers the
+probabilities of correlated workers. Temperature, the weight of the type's queries and a logistic
+calibration are fitted out of fold: a known query is never in its own support. Missing outcomes,
+such as those of a worker added later, are filled with the worker's accuracy on the type.
 
-`data/neighbours.py` finds the support; `policy.py` decides with the chances. Torch is loaded only
-where something is fitted or saved. Legend: B queries, Q known queries, K support, W workers.
+`data/neighbours.py` finds the support; `policy.py` uses the probabilities. Torch is imported only
+for search, fitting and saving. Legend: B queries, Q known queries, K support, W workers.
 """
 
 from __future__ import annotations
@@ -34,18 +33,18 @@ NEAREST = 40
 OF_TYPE = 24
 TEMPERATURES = (5.0, 10.0, 20.0)
 SHARES = (0.05, 0.1, 0.2, 0.4, 0.6, 0.75)
-"""Shares of the support's weight that the queries of its type may have."""
+"""Candidate shares of the support weight for queries of the same type."""
 CLIP = 0.01
-"""Chances stay this far from 0 and 1: forty neighbours prove nothing."""
+"""Minimum distance of probabilities from 0 and 1, because the support is small."""
 
 
 PASSES_RIGHT, PASSES_WRONG = 0.95, 0.1
-"""Shares of right and of wrong answers that a verifier passes."""
+"""Probabilities that a verifier passes a correct and a wrong answer."""
 
 
 def verdict(chance: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return how likely an answer passes, and how likely it is right if it does, and if it does
-    not; `chance` is that of its being right."""
+    """Return P(pass), P(correct | pass) and P(correct | reject) of an answer; `chance` is the
+    probability that it is correct."""
     passes = PASSES_WRONG + (PASSES_RIGHT - PASSES_WRONG) * chance
     return (
         passes,
@@ -56,27 +55,27 @@ def verdict(chance: Floats) -> tuple[Floats, Floats, Floats]:
 
 @dataclass(frozen=True, slots=True)
 class NeighbourWeights:
-    """The known queries that speak for each query; weights add to 1."""
+    """Support of each query: indices and weights of known queries. Weights of a row add up to 1."""
 
     rows_BK: NDArray[np.int64]
     weights_BK: Floats
 
     def take(self, places: NDArray[np.int64]) -> NeighbourWeights:
-        """Return the support of some of the queries."""
+        """Return the support of a subset of the queries."""
         return NeighbourWeights(self.rows_BK[places], self.weights_BK[places])
 
 
 @dataclass(frozen=True, slots=True)
 class OutcomePredictor:
-    """Made by `fit`."""
+    """Predictor of correctness, cost and time of workers. Create it with `fit`."""
 
     workers: tuple[Worker, ...]
     index: NearestTexts
     types: tuple[str, ...]
     right_QW: Floats
-    """1 right, 0 wrong, between where nobody asked."""
+    """1 for correct, 0 for wrong; estimated accuracy if the worker was not called."""
     tokens_QW: Floats
-    """Tokens written; NaN where only costs are known."""
+    """Number of output tokens; NaN if only costs are known."""
     costs_QW: Floats
     seconds_QW: Floats
     seeds: SeedTree
@@ -87,9 +86,9 @@ class OutcomePredictor:
 
     @staticmethod
     def fit(table: OutcomeTable, seeds: SeedTree) -> tuple[OutcomePredictor, NeighbourWeights]:
-        """A predictor of a table, and the support of the table's own queries (out of fold).
+        """Fit a predictor on a table; return it and the out-of-fold support of the table's queries.
 
-        Raises `DataError` for fewer than two queries.
+        Raises `DataError` if the table has fewer than two queries or a worker without outcomes.
         """
         import torch
 
@@ -102,7 +101,7 @@ class OutcomePredictor:
         known_QW, right_QW = table.known_QW, table.right_QW.astype(np.float64)
         filled_QW, kinds = right_QW.copy(), np.array(table.types)
         for j, worker in enumerate(table.workers):
-            # Where nobody asked, the worker's share for the type, drawn to its mean.
+            # Fill missing outcomes with the accuracy on the type, shrunk toward the worker's mean.
             if not known_QW[:, j].any():
                 raise DataError(f"the table has no outcome of worker {worker.name!r}; leave it out")
             mean = right_QW[known_QW[:, j], j].mean()
@@ -134,14 +133,14 @@ class OutcomePredictor:
         _, best, support = min(found, key=lambda each: each[0])
         raw = _logit(best.chances(support))
         rows = np.column_stack([np.ones(int(known_QW.sum())), raw[known_QW]])
-        # Drawn to 0 and 1: no calibration.
+        # Regularized toward offset 0 and slope 1: no calibration.
         first = torch.tensor([0.0, 1.0], dtype=torch.float64)
         wanted = torch.from_numpy(right_QW[known_QW])
         offset, slope = fit_logistic(torch.from_numpy(rows), wanted, torch.ones_like(first), first)
         return replace(best, slope=float(slope), offset=float(offset)), support
 
     def support(self, texts: Sequence[str], types: Sequence[str]) -> NeighbourWeights:
-        """Return the support of queries that are not known ones."""
+        """Return the support of new queries."""
         return self._weighted(self.index.nearest([hashed(t) for t in texts], NEAREST), types)
 
     def _weighted(
@@ -150,11 +149,12 @@ class OutcomePredictor:
         types: Sequence[str],
         own: NDArray[np.int64] | None = None,
     ) -> NeighbourWeights:
-        """Return the support; `near` are places and cosines, `own` the places of known queries."""
+        """Return the support. `near` has indices and cosines of the nearest known queries; `own`
+        has the index of each query if the queries themselves are known."""
         near_BK, cosines_BK = near
         mine = np.exp(self.temperature * (cosines_BK - cosines_BK.max(axis=1, keepdims=True)))
         mine *= (1 - self.share) / mine.sum(axis=1, keepdims=True)
-        # The same few known queries of a type each time; of all types when it is not known.
+        # A fixed sample of known queries of the type; of all types if the type is unknown.
         known, pools = np.array(self.types), dict[str, NDArray[np.int64]]()
         for kind in dict.fromkeys(types):
             rows = np.flatnonzero(known == kind)
@@ -173,12 +173,12 @@ class OutcomePredictor:
     def chances(
         self, support: NeighbourWeights, failed_BW: NDArray[np.bool_] | None = None
     ) -> Floats:
-        """Return the chance that each worker's answer is right, [B, W], given which failed."""
+        """Return the probability that each worker is correct, [B, W], given the failed workers."""
         right_BKW = self.right_QW[support.rows_BK]
         weights_BK = support.weights_BK
         if failed_BW is not None:
-            # How likely each support query makes these failures; kept off 0, or a verifier that
-            # never errs could rule out the whole support.
+            # Likelihood of these failures under each support query; clipped, because a perfect
+            # verifier could otherwise exclude the whole support.
             pass_BKW, _, _ = verdict(right_BKW)
             log_fail = np.log((1 - pass_BKW).clip(0.02, 1))
             likely_BK = np.exp(np.einsum("bkw,bw->bk", log_fail, failed_BW.astype(np.float64)))
@@ -190,9 +190,10 @@ class OutcomePredictor:
         return 1.0 / (1.0 + np.exp(-np.clip(self.slope * _logit(raw) + self.offset, -30, 30)))
 
     def hope(self, support: NeighbourWeights, chances_BW: Floats, tries: int) -> Floats:
-        """The chance that one of the `tries` most probable workers is right, [B].
+        """Return the probability that one of the best `tries` workers is correct, [B].
 
-        `chances_BW` ranks this predictor's workers, or the first of them; below 0: not to be asked.
+        `chances_BW` ranks the workers of the predictor, or the first of them; workers with negative
+        values are excluded.
         """
         tries = min(tries, chances_BW.shape[1])
         best_BT = np.argsort(-chances_BW, axis=1)[:, :tries]
@@ -202,7 +203,7 @@ class OutcomePredictor:
         return self._calibrated(np.einsum("bk,bk->b", support.weights_BK, any_BK))
 
     def expected(self, support: NeighbourWeights, tokens_in_B: Floats) -> tuple[Floats, Floats]:
-        """USD and seconds that each worker may be expected to take, both [B, W]."""
+        """Return the expected USD and seconds of each worker, both [B, W]."""
         written_BW, costs_BW, seconds_BW = (
             np.einsum("bk,bkw->bw", support.weights_BK, values_QW[support.rows_BK])
             for values_QW in (self.tokens_QW, self.costs_QW, self.seconds_QW)
@@ -212,7 +213,7 @@ class OutcomePredictor:
         return np.where(np.isnan(self.tokens_QW).any(axis=0), costs_BW, priced_BW), seconds_BW
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors, numbers and names: readable with `weights_only=True`."""
+        """Return the state as tensors, numbers and strings; loadable with `weights_only=True`."""
         import torch
 
         features = self.index.features
@@ -229,7 +230,7 @@ class OutcomePredictor:
 
     @staticmethod
     def from_state(state: Mapping[str, Any]) -> OutcomePredictor:
-        """The predictor of a `state_dict`."""
+        """Return the predictor of a `state_dict`."""
         cuts = np.cumsum(state["lengths"].numpy())[:-1]
         return OutcomePredictor(
             workers=tuple(worker_from(w) for w in state["workers"]),

@@ -1,10 +1,10 @@
-"""The trained router: drives the real executor with what phase 2 learned.
+"""Trained router: selects workers in the real executor with the model of phase 2.
 
-It turns each `RouteState` into the `DecisionBatch` that the policy was trained on. What the state
-does not say, it remembers by itself for each run: which nodes it sent where, when they may be
-expected back, and how likely each is right. Workers are matched by name; one that it was not
-trained on is refused. The choice of a policy carries what it saw (`Choice.features`), which its
-loss takes. `simulator.py` is the fast twin of the executor; a test holds the two together.
+The router converts each `RouteState` into the `DecisionBatch` format of the training. It keeps the
+missing information in memory for each run: the worker, expected end and probability of success of
+each running node. Workers are matched by name; unknown workers are an error. The choice of a policy
+contains its input (`Choice.features`) for the computation of the loss. `simulator.py` is the fast
+simulation of the executor; a test checks that both agree.
 
 Legend: N nodes in topological order, W workers.
 """
@@ -40,18 +40,18 @@ from tutelage.orchestration.routing.simulator import (
 from tutelage.tasks.overlap import listed
 
 REMEMBERED = 4096
-"""Runs whose notes are kept; the oldest go first."""
+"""Maximum number of runs in memory; the oldest run is dropped first."""
 
 
 class _RunningWorkflow(WorkflowState):
-    """What is known of one run beyond its states: a batch of one workflow."""
+    """State of one run that a `RouteState` does not contain, as a batch of one workflow."""
 
     def __init__(self, predictor: OutcomePredictor, terms: RewardTerms, state: RouteState) -> None:
-        """Forecast each node of the plan, parents first."""
+        """Create the forecast of each node of the plan, parents first."""
         plan, workers, catalog = state.plan, state.workers, builtin_graph().catalog
         self.order = [node for level in levels(plan) for node in level]
         nodes = [plan.nodes[node] for node in self.order]
-        # What a subtask asks, as far as the plan says; the executor knows the kind of its own node.
+        # Prompt of each subtask, approximated from the plan; `state.work` has the current labels.
         texts = [
             n.description or " ".join([n.tool, *map(str, n.arguments.values())]) for n in nodes
         ]
@@ -62,19 +62,19 @@ class _RunningWorkflow(WorkflowState):
             for node, each in zip(self.order, nodes, strict=True)
         ]
         legal_NW = np.array([[worker.can(*both) for worker in workers] for both in labels])
-        legal_NW[~legal_NW.any(axis=1)] = True  # of a kind that only its own state will name
+        legal_NW[~legal_NW.any(axis=1)] = True  # the node's labels are not known yet
         support = predictor.support(texts, [each.tool for each in nodes])
         tokens_N = np.array([float(prompt_tokens(text)) for text in texts])
         known = QueryForecast.by(predictor, support, tokens_N, workers, legal_NW, state.max_tries)
         parents_NN = np.array(adjacency(plan), dtype=np.bool_)[np.ix_(self.order, self.order)]
         super().__init__(known, WorkflowBatch.whole(known, parents_NN), terms)
         self.reserved: dict[int, float] = {}
-        """Running nodes and the bound of their cost."""
+        """Upper bound of the cost of each running node, in USD."""
         self.lost = False
-        """A node was given up, so the workflow cannot succeed: nothing more is spent on it."""
+        """True if a node was given up: the workflow cannot succeed, so all other nodes stop."""
 
     def decide(self, state: RouteState, node: int) -> DecisionBatch:
-        """Return what is known before a try at a node, with all that ended since the last one."""
+        """Update the run from the state and return the decision at a node as a batch of one."""
         self.reserved.pop(node, None)
         self.status_BN[0, node] = READY
         self.lost = self.lost or not all(state.done.values())
@@ -104,7 +104,7 @@ class _RunningWorkflow(WorkflowState):
         )
 
     def take(self, state: RouteState, node: int, at: DecisionBatch, action: int) -> None:
-        """Note what is about to be done."""
+        """Record the chosen action."""
         if action < len(state.workers):
             row, worker = np.array([0]), np.array([action])
             self.ask(row, np.array([node]), worker, at.chance_DW, at.now_D)
@@ -116,7 +116,7 @@ class _RunningWorkflow(WorkflowState):
 
 
 class LearnedRouter:
-    """A `Router` that a model selector decides for; without one, the one-step lookahead."""
+    """`Router` that uses a model selector, or the one-step lookahead if `model` is None."""
 
     def __init__(
         self,
@@ -126,14 +126,15 @@ class LearnedRouter:
         *,
         sample: bool = False,
     ) -> None:
-        """`sample` draws actions, as in training; otherwise the most probable one is taken."""
+        """Create a router. With `sample`, draw actions as in training; otherwise take the most
+        probable action."""
         self.predictor, self.terms, self.model = predictor, terms, model
         self.name = "lookahead" if model is None else "ppo"
         self._sample = sample
         self._runs: dict[tuple[int, tuple[str | int, ...]], _RunningWorkflow] = {}
 
     def check(self, workers: Sequence[Worker]) -> None:
-        """Raise `ConfigError` for one of `workers` that it was not trained on."""
+        """Raise `ConfigError` if the router was not trained on one of the workers."""
         known = {worker.name for worker in self.predictor.workers}
         strange = [worker.name for worker in workers if worker.name not in known]
         if strange:
@@ -145,9 +146,9 @@ class LearnedRouter:
             )
 
     def choose(self, state: RouteState) -> Choice:
-        """See `Router`. Raises `ConfigError` for workers that it was not trained on."""
+        """See `Router`. Raises `ConfigError` if the router was not trained on a worker."""
         key = (state.work.seeds.seed, state.work.seeds.path[:-2])
-        if key not in self._runs:  # what is not in memory is taken to begin
+        if key not in self._runs:  # a run that is not in memory is treated as new
             self.check(state.workers)
             self._runs[key] = _RunningWorkflow(self.predictor, self.terms, state)
             if len(self._runs) > REMEMBERED:
@@ -174,7 +175,7 @@ class LearnedRouter:
 
 
 def load_router(path: str | Path) -> LearnedRouter:
-    """Return the router of a phase 2 checkpoint. Raises `RunError` when it is none."""
+    """Return the router of a phase 2 checkpoint. Raises `RunError` if it contains no router."""
     state = read_checkpoint(path)
     if "router" not in state:
         raise RunError(

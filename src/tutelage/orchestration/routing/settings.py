@@ -1,11 +1,11 @@
-"""The keys of phase 2, under `training.phase2_rl` of a configuration, and their defaults.
+"""Settings of phase 2, under `training.phase2_rl` of a configuration, and their defaults.
 
-Names and numbers are the document's where there is one. Without weights the reward is `normalized`,
-under `NORMALIZED`. A file that sets one of the document's weights gets them as the document means
-them, for USD and milliseconds (`seed`), unless it says `normalize: true`. Without a key of PPO the
-router is the one-step lookahead, which needs no training beyond its predictor and ties with PPO on
-queries that neither saw (docs/design). `planner/settings.py` reads the keys from a file,
-`phase2.py` uses them.
+Names and defaults follow the specification where it has them. By default, the reward is
+`normalized` with the weights `NORMALIZED`. If a file sets one of the weights, the reward is `seed`,
+with costs in USD and latency in milliseconds as specified, unless the file sets `normalize: true`.
+If no PPO key is set, the router is the one-step lookahead, which needs no training except of its
+predictor and is as good as PPO on held-out queries (docs/design). `planner/settings.py` reads the
+keys from a file, `phase2.py` uses them.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from tutelage.orchestration.evaluation.rewards import Preset, RewardWeights
 Prior = Literal["lookahead", "utility"]
 
 NORMALIZED = RewardWeights(alpha=10.0, beta=5.0, gamma_latency=3.0, shaped_reward=1.0)
-"""Weights where cost and latency are shares of the most expensive and slowest single-worker plan.
+"""Weights for cost and latency relative to the most expensive and slowest single-worker plan.
 
-At the published 0.1 and 0.01 both shares together move the reward by 1 % of success, so every
-router would buy the best worker every time. Here they can take up to 8 of the 10 that success is
-worth: a success always pays, also by the most expensive and slowest plan, and a cheap and quick one
-is worth several times as much."""
+With the published 0.1 and 0.01, cost and latency together change the reward by about 1 % of
+success, so a router would always choose the best worker. Here they reduce the 10 for success by up
+to 8: a success with the most expensive and slowest plan still has a positive reward, and a cheap
+and fast success is worth several times as much."""
 
 
 class PPOSettings(Section):
-    """The keys that only PPO reads: setting one asks for it."""
+    """Settings of PPO. Setting one of them selects PPO as the algorithm."""
 
     num_episodes: Count = 1000
-    """An episode is `workflows_per_episode` workflows, run side by side."""
+    """Number of episodes of `workflows_per_episode` parallel workflows each."""
     learning_rate: Positive = 3e-5
-    """Of Adam, at the start; it falls to zero in a straight line."""
+    """Initial learning rate of Adam, with linear decay to zero."""
     gamma: Share = 0.99
     lambda_gae: Share = 0.95
     epsilon: Share = 0.2
@@ -46,27 +46,27 @@ class PPOSettings(Section):
     minibatch_size: Count = 256
     max_grad_norm: Positive = 0.5
     target_kl: Positive = 0.03
-    """An update ends early when the policy has moved so far, in nats."""
+    """KL divergence in nats after which an update stops early."""
     prior: Prior = "lookahead"
-    """What the policy starts from: the utility one step ahead with the workflow in view, or the
-    plain `utility` of the node alone, which is what greedy routers take."""
+    """Initial policy: `lookahead` is the one-step utility of the whole workflow, `utility` the
+    greedy utility of the current node."""
     workflows_per_episode: Count = 64
     episodes_per_update: Count = 16
     validate_every: Count = 4
-    """Updates between two validations, each of which writes a checkpoint."""
+    """Number of updates between validations; each validation writes a checkpoint."""
 
 
 class Phase2Settings(PPOSettings):
-    """How workers are chosen, and how the model selector is trained."""
+    """Settings of the router and of its training in phase 2."""
 
     algorithm: Literal["lookahead", "PPO"] = "lookahead"
-    """lookahead: the expected utility one step ahead, by what the predictor learned; PPO: a policy
-    that starts there and is trained, which any key of PPO asks for too."""
+    """lookahead: maximize the expected one-step utility under the predictor. PPO: train a policy
+    that starts from the lookahead; setting any PPO key selects PPO."""
     max_steps_per_episode: Count = 50
-    """Maximum number of decisions in one workflow; then it is given up."""
+    """Maximum number of decisions in one workflow, after which it fails."""
     normalize: bool | None = None
-    """true: measure cost and latency as shares of the dearest and slowest plan by one worker;
-    false: in USD and milliseconds. Without it false where a weight is set, else true."""
+    """true: cost and latency relative to the most expensive and slowest single-worker plan; false:
+    USD and milliseconds. Default: false if a weight is set, else true."""
     alpha: NonNegative | None = None
     beta: NonNegative | None = None
     gamma_latency: NonNegative | None = None
@@ -77,7 +77,7 @@ class Phase2Settings(PPOSettings):
     @model_validator(mode="before")
     @classmethod
     def _choose_algorithm(cls, given: Any) -> Any:
-        """Return the keys, with PPO where one of its keys is set."""
+        """Set the algorithm to PPO if a PPO key is set."""
         if not isinstance(given, dict):
             return given
         keys = cast("dict[str, Any]", given)
@@ -91,7 +91,7 @@ class Phase2Settings(PPOSettings):
 
     @property
     def reward(self) -> Preset:
-        """The reward's formula."""
+        """Preset of the reward."""
         weighed = any(getattr(self, each.name) is not None for each in fields(RewardWeights))
         return (
             "seed" if (weighed if self.normalize is None else not self.normalize) else "normalized"
@@ -99,20 +99,19 @@ class Phase2Settings(PPOSettings):
 
     @property
     def weights(self) -> RewardWeights:
-        """The reward's weights, defaults filled in."""
+        """Weights of the reward, with defaults for unset weights."""
         base = NORMALIZED if self.reward == "normalized" else RewardWeights()
         own = {each.name: getattr(self, each.name) for each in fields(RewardWeights)}
         return RewardWeights(**{k: getattr(base, k) if v is None else v for k, v in own.items()})
 
     @property
     def updates(self) -> int:
-        """How many policy updates the episodes make; the last may be of fewer episodes. The
-        lookahead makes none."""
+        """Number of policy updates; the last one may have fewer episodes. 0 for the lookahead."""
         if self.algorithm == "lookahead":
             return 0
         return math.ceil(self.num_episodes / self.episodes_per_update)
 
     def workflows_of(self, update: int) -> int:
-        """Return how many workflows the update learns from."""
+        """Return the number of workflows in the batch of an update."""
         left = self.num_episodes - update * self.episodes_per_update
         return self.workflows_per_episode * min(self.episodes_per_update, left)

@@ -1,30 +1,30 @@
-"""Workflows on recorded outcomes, thousands side by side: what is known, and what an action does.
+"""Vectorized simulator of thousands of workflows in parallel, on recorded outcomes.
 
-A workflow is a DAG whose nodes are rows of a table of outcomes, with its shape (chain, fan-in,
-diamond or independent), and in some runs a budget and a deadline, as multiples of what the median
-worker would cost and take. A `QueryForecast` keeps what is known before a run, a `QueryTable` adds
-the outcomes themselves and what a verifier will say.
+A workflow is a DAG whose nodes are rows of an outcome table. It has a shape (chain, fan-in, diamond
+or independent) and, with some probability, a budget and a deadline, as multiples of the cost and
+time of the median worker. A `QueryForecast` has the predictions before a run; a `QueryTable` adds
+the outcomes and the verdicts of the verifier.
 
-The simulator follows the executor's rules exactly. A node can be decided when its parents have
-ended; a try takes the recorded time and costs the recorded sum; an answer that its verifier passes
-ends the node, one that it rejects comes back for a decision: another worker, accept, or stop, which
-fails the workflow at once. Budgets are enforced, a deadline ends what runs. Decisions are taken in
-the order of time, ties by the node's number. The reward of a decision is the change that it makes
-to the reward of the workflow so far, so the rewards of a workflow add up to `compute_reward` of its
-result; success means that every kept answer is right, whatever the verifier said.
+The simulator follows the rules of the executor exactly. A node is ready when its parents are done.
+A try takes the recorded time and has the recorded cost. An answer that passes its verifier
+completes the node; after a rejected answer, the next decision is another worker, accept, or stop,
+which fails the workflow at once. Budgets are enforced; a workflow that reaches its deadline fails.
+Decisions are ordered by time, then by node number. The reward of a decision is the change in the
+current reward of the workflow, so the rewards of a workflow add up to `compute_reward` of its
+result. Success means that every kept answer is correct, independent of the verdicts.
 
-`WorkflowState` holds what is known of running workflows and `DecisionBatch` what is known before a
-decision; the router at work (`router.py`) fills the same fields, so a policy sees there what it saw
-in training. The utility of an action, in units of the reward: with F the chance that time and
-budget last, o the chance that all other nodes come right, rest the expected cost of the nodes to
-come,
+`WorkflowState` is the state of running workflows, and `DecisionBatch` the observation before a
+decision. The router in the executor (`router.py`) fills the same fields, so a policy has the same
+inputs as in training. The utility of an action is in units of the reward. With F the probability
+that time and budget suffice, o the probability that all other nodes are correct, and rest the
+expected cost of the nodes that have not started:
 
     try j:  P(pass) * max(0, alpha F o P(right | pass) - rest)
             + P(reject) * max(0, alpha F o P(right | reject) - rest) - cost_j - time_j
     accept: alpha F o P(last answer is right) - rest - time
     stop:   0
 
-A test holds the simulator against the executor, action by action. Legend: B workflows, N nodes
+A test compares the simulator with the executor, action by action. Legend: B workflows, N nodes
 (padded with -1), Q queries of the table, W workers, D decisions, A actions (the workers, accept,
 stop).
 """
@@ -60,46 +60,46 @@ Shape = Literal["chain", "fan_in", "diamond", "independent"]
 SHAPES: tuple[Shape, ...] = ("chain", "fan_in", "diamond", "independent")
 WAITING, READY, RUNNING, DONE = 0, 1, 2, 3
 TRUTHS = 12
-"""Numbers that `WorkflowSimulator.truth` says of a decision."""
+"""Number of features that `WorkflowSimulator.truth` returns for a decision."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What kind of workflows there are, and how they are run."""
+    """Distribution of the simulated workflows, and rules of their execution."""
 
     nodes: tuple[int, int] = (1, 5)
-    """Least and most nodes."""
+    """Minimum and maximum number of nodes."""
     max_tries: int = 3
     budgets: float = 0.5
-    """Share of the workflows that have a budget."""
+    """Share of workflows with a budget."""
     budget_range: tuple[float, float] = (0.7, 3.0)
-    """A budget is this multiple of what the worker of median cost would take for all nodes."""
+    """Range of the budget, as a multiple of the cost of all nodes with the median worker."""
     deadlines: float = 0.5
     deadline_range: tuple[float, float] = (1.2, 4.0)
-    """A deadline is this multiple of the critical path of the worker of median speed."""
+    """Range of the deadline, as a multiple of the critical path with the median worker."""
     shapes: tuple[Shape, ...] = SHAPES
 
 
 @dataclass(frozen=True, slots=True)
 class QueryForecast:
-    """What is known of queries before anything is run: rows of a table, or the nodes of a plan."""
+    """Predictions for queries (rows of a table, or nodes of a plan) before any execution."""
 
     predictor: OutcomePredictor
     support: NeighbourWeights
     columns: Ints
-    """The predictor's number of each worker."""
+    """Index of each worker in the predictor."""
     chance_QW: Floats
-    """Chance of a right answer, before any try."""
+    """Probability of a correct answer, before any try."""
     hope_Q: Floats
-    """Chance that one of the best workers, as many as there are tries, is right."""
+    """Probability that at least one of the best `max_tries` workers is correct."""
     cost_QW: Floats
-    """Expected USD."""
+    """Expected cost in USD."""
     seconds_QW: Floats
     legal_QW: Bools
     max_tries: int
 
     def after(self, query_D: Ints, failed_DW: Bools) -> Floats:
-        """Return the chance that each worker is right, [D, W], given which failed at the node."""
+        """Return the probability that each worker is correct, [D, W], given the failed workers."""
         chance_DW = self.chance_QW[query_D]
         again = failed_DW.any(axis=1)
         if again.any():
@@ -119,7 +119,7 @@ class QueryForecast:
         legal_QW: Bools,
         max_tries: int,
     ) -> QueryForecast:
-        """Return what the predictor expects of these workers, all of which it knows."""
+        """Return the forecast of a predictor for these workers, which it must know."""
         names = [worker.name for worker in predictor.workers]
         columns = np.array([names.index(worker.name) for worker in workers])
         expected = (predictor.chances(support), *predictor.expected(support, tokens_in_Q))
@@ -134,14 +134,14 @@ class QueryForecast:
 
 @dataclass(frozen=True, slots=True)
 class QueryTable(QueryForecast):
-    """A table of outcomes, with what is known of its queries."""
+    """Outcome table with the forecast of its queries."""
 
     table: OutcomeTable
     scenario: Scenario
     passes_QW: Bools
-    """What the verifier says of each answer."""
+    """True if the verifier passes the answer."""
     bound_QW: Floats
-    """USD that a try cannot exceed: what a budget reserves."""
+    """Upper bound of the cost of a try in USD, which is reserved in the budget."""
 
     @staticmethod
     def of(
@@ -151,10 +151,10 @@ class QueryTable(QueryForecast):
         support: NeighbourWeights | None = None,
     ) -> QueryTable:
         """Return the table with the forecast of a predictor that knows its workers. `support` is
-        that of the training table itself, where each row leaves itself out.
+        given for the training table, where each row is excluded from its own neighbours.
 
-        The built-in catalog tells what kind of worker a type needs, else the words of its name.
-        Raises `ConfigError` for a query that no worker can do.
+        The capability that a type needs comes from the built-in catalog, or from the type's name.
+        Raises `ConfigError` if no worker can do a query.
         """
         catalog, workers = builtin_graph().catalog, table.workers
         kinds = {kind: tool_kind(kind, "", catalog) for kind in set(table.types)}
@@ -182,29 +182,29 @@ class QueryTable(QueryForecast):
 
 @dataclass(frozen=True, slots=True)
 class WorkflowBatch:
-    """A batch of workflows over one board."""
+    """Batch of workflows whose nodes are queries of one forecast."""
 
     query_BN: Ints
-    """Rows of the table; -1 where there is no node."""
+    """Row of each node in the table; -1 for padding."""
     parents_BNN: Bools
-    """`[b, i, j]`: node j waits for node i. Parents come first: i < j."""
+    """`[b, i, j]` is True if node i is a parent of node j. Parents come first: i < j."""
     budget_B: Floats
-    """USD; infinite without one."""
+    """Budget in USD; infinite if there is none."""
     deadline_B: Floats
-    """Seconds; infinite without one."""
+    """Deadline in seconds; infinite if there is none."""
     cost_ref_B: Floats
-    """Expected USD of the most expensive legal single-worker plan."""
+    """Expected cost in USD of the most expensive legal single-worker plan."""
     latency_ref_B: Floats
     """Expected seconds of the slowest legal single-worker plan."""
     group_B: Ints
-    """The group of queries that the workflow is made of; workflows of two groups share none."""
+    """Group of the workflow's queries; workflows of different groups share no queries."""
 
     def __len__(self) -> int:
         return len(self.query_BN)
 
     @staticmethod
     def whole(known: QueryForecast, parents_NN: Bools) -> WorkflowBatch:
-        """The workflow of all queries of a forecast, without limits."""
+        """Return one workflow of all queries of a forecast, without budget and deadline."""
         query_BN, parents_BNN = np.arange(len(parents_NN))[None], parents_NN[None]
         cost_BW, path_BW = _single_worker(known, query_BN, parents_BNN)
         most = _most(cost_BW), _most(path_BW)
@@ -215,10 +215,11 @@ class WorkflowBatch:
     def draw(
         query_table: QueryTable, count: int, seeds: SeedTree, groups: int = 1
     ) -> WorkflowBatch:
-        """`count` workflows. The same seed and table give the same ones, whatever the predictor.
+        """Draw `count` workflows. Nodes and shapes depend only on the seed and the table; budgets,
+        deadlines and reference values also on the forecast.
 
-        `groups` cuts the queries into as many parts of one size, at most one for each two
-        workflows or `nodes` queries, and each workflow takes its queries from one of them.
+        Queries are split into `groups` parts of equal size, at most one part per two workflows and
+        per `nodes` queries. Each workflow takes its queries from one part.
         """
         rng, scenario = seeds.numpy(), query_table.scenario
         least, nodes = scenario.nodes
@@ -256,7 +257,7 @@ class WorkflowBatch:
 
 
 def _most(known_BW: Floats) -> Floats:
-    """The most of each row; 1 where all are 0, as a free pool still has a reward."""
+    """Return the maximum of each row; 1 if it is 0, so that rewards of free pools are defined."""
     most_B = known_BW.max(axis=1)
     return np.where(most_B > 0, most_B, 1.0)
 
@@ -264,10 +265,10 @@ def _most(known_BW: Floats) -> Floats:
 def _single_worker(
     known: QueryForecast, query_BN: Ints, parents_BNN: Bools
 ) -> tuple[Floats, Floats]:
-    """Expected USD and critical path of each worker alone, [B, W].
+    """Return the expected USD and critical path in seconds of single-worker plans, both [B, W].
 
-    A node that a worker cannot do is done by whichever is most expensive, or slowest, there. Nodes
-    without any legal worker count nothing: they are padding.
+    For a node that a worker cannot do, the most expensive (or slowest) legal worker is used. Nodes
+    without a legal worker are padding and count 0.
     """
     legal_BNW = known.legal_QW[query_BN] & (query_BN >= 0)[:, :, None]
     exists_BN: Bools = np.any(legal_BNW, axis=2)
@@ -285,66 +286,67 @@ def _single_worker(
 
 @dataclass(frozen=True, slots=True)
 class DecisionBatch:
-    """A batch of decisions. Money in USD, times in seconds from the workflow's start."""
+    """Observations of a batch of decisions. Costs in USD, times in seconds from the start of the
+    workflow."""
 
     mask_DA: Bools
     chance_DW: Floats
-    """That a worker's answer is right, given what was tried at this node."""
+    """Probability that a worker's answer is correct, given the failed tries at this node."""
     cost_DW: Floats
     seconds_DW: Floats
     load_DW: Floats
-    """Works that each worker has in hand."""
+    """Number of running subtasks of each worker."""
     last_D: Floats
-    """Chance that the last answer is right; 0 if there is none."""
+    """Probability that the last answer is correct; 0 if there is none."""
     tries_D: Floats
     max_tries: int
     others_D: Floats
-    """Chance that all other nodes come right."""
+    """Probability that all other nodes are correct."""
     rest_cost_D: Floats
-    """Expected cost of the other nodes that did not start."""
+    """Expected cost of the other nodes that have not started."""
     rest_least_D: Floats
-    """What they cost at the least."""
+    """Minimum expected cost of the other nodes that have not started."""
     now_D: Floats
     ends_D: Floats
-    """When the workflow would end if this node took no time."""
+    """Expected end of the workflow if this node took no time."""
     tail_D: Floats
-    """Expected time of the longest chain behind this node."""
+    """Expected time of the longest chain of descendants of this node."""
     spent_D: Floats
-    """What runs is counted at its bound."""
+    """Cost so far; running tries count with their upper bound."""
     budget_D: Floats
-    """Infinite without one."""
+    """Budget; infinite if there is none."""
     deadline_D: Floats
     cost_ref_D: Floats
     latency_ref_D: Floats
     nodes_D: Floats
     open_D: Floats
-    """Nodes that did not end, this one included."""
+    """Number of unfinished nodes, including this one."""
 
     @property
     def end_D(self) -> Floats:
-        """When the workflow may be expected to end if the last answer is accepted."""
+        """Expected end of the workflow if the last answer is accepted."""
         return np.maximum(self.ends_D, self.now_D + self.tail_D)
 
     @property
     def end_DW(self) -> Floats:
-        """When it may be expected to end if a worker is asked."""
+        """Expected end of the workflow if a worker is called."""
         after_DW = (self.now_D + self.tail_D)[:, None] + self.seconds_DW
         return np.maximum(self.ends_D[:, None], after_DW)
 
 
 @dataclass(frozen=True, slots=True)
 class RewardTerms:
-    """What success, a dollar and a second are worth, and the rules that a workflow ends by."""
+    """Reward of workflows, and their maximum number of decisions."""
 
     preset: Preset
     weights: RewardWeights
     prior: Prior = "lookahead"
-    """Which utility the policy starts from and sees."""
+    """Utility that is the initial policy and a feature."""
     max_steps: int = 50
-    """Decisions in one workflow, at most; then it is given up."""
+    """Maximum number of decisions in one workflow, after which it fails."""
 
     def prices(self, cost_ref_D: Floats, latency_ref_D: Floats) -> tuple[Floats, Floats]:
-        """Reward lost by a dollar and by a second."""
+        """Return the reward lost per dollar and per second, both [D]."""
         usd, second = self.weights.beta, self.weights.gamma_latency
         if self.preset == "normalized":
             return usd / cost_ref_D, second / latency_ref_D
@@ -352,23 +354,23 @@ class RewardTerms:
 
 
 def look_ahead(at: DecisionBatch, terms: RewardTerms) -> Floats:
-    """Expected utilities, [D, A]; minus infinity where the mask forbids.
+    """Return the expected one-step utilities, [D, A]; -inf for masked actions.
 
-    The module's docstring has the formula.
+    The docstring of the module has the formula.
     """
     alpha = terms.weights.alpha
     shares = at.nodes_D if terms.preset == "normalized" else np.ones_like(at.nodes_D)
     shaped_D = terms.weights.shaped_reward / shares
     per_usd_D, per_second_D = terms.prices(at.cost_ref_D, at.latency_ref_D)
     pass_DW, right_if_pass_DW, right_if_fail_DW = verdict(at.chance_DW)
-    # Asking each worker, and accepting, which costs nothing, as one more action.
+    # Actions: each worker, then accept, which has no cost.
     none_D1 = np.zeros((len(shaped_D), 1))
     end_DA = np.column_stack([at.end_DW, at.end_D])
     cost_DA = np.column_stack([at.cost_DW, none_D1])
-    # 1 where the least cost of the other nodes still fits after this one.
+    # 1 if the budget covers this action and the minimum cost of the other nodes.
     left_D = at.budget_D - at.spent_D - at.rest_least_D
     affordable_DA = (left_D[:, None] - cost_DA >= -1e-12).astype(np.float64)
-    # About how likely an expected end keeps the deadline: logistic in its relative distance.
+    # Approximate probability of meeting the deadline: logistic in the relative distance to it.
     ahead_DA = np.maximum(end_DA - at.now_D[:, None], 1e-6)
     with np.errstate(invalid="ignore"):
         far_DA = (at.deadline_D[:, None] - end_DA) / (0.15 * ahead_DA)
@@ -390,9 +392,10 @@ def look_ahead(at: DecisionBatch, terms: RewardTerms) -> Floats:
 
 
 def plain_utility(at: DecisionBatch, terms: RewardTerms) -> Floats:
-    """alpha * chance - cost - seconds for each worker, [D, A]; nothing else is in view.
+    """Return the utilities of the current node alone, [D, A]; -inf for masked actions.
 
-    Accepting is worth alpha * P(last answer is right), stopping 0.
+    alpha * chance - cost - time for a worker, alpha * P(last answer is right) for accept, 0 for
+    stop.
     """
     per_usd_D, per_second_D = terms.prices(at.cost_ref_D, at.latency_ref_D)
     try_DW = (
@@ -405,7 +408,7 @@ def plain_utility(at: DecisionBatch, terms: RewardTerms) -> Floats:
 
 
 class WorkflowState:
-    """How far workflows are, and what is expected of their nodes."""
+    """State of workflows, with the expected results of their nodes."""
 
     def __init__(self, known: QueryForecast, flows: WorkflowBatch, terms: RewardTerms) -> None:
         self.known, self.flows, self.terms = known, flows, terms
@@ -415,15 +418,15 @@ class WorkflowState:
         self.size_B = self.exists_BN.sum(axis=1)
         self.status_BN = np.where(self.exists_BN, WAITING, DONE)
         self.finish_BN = np.zeros(shape)
-        """When each node ended, where it did."""
+        """End time of each finished node."""
         self.expected_end_BN = np.zeros(shape)
-        """When it may be expected to end, where it runs."""
+        """Expected end time of each running node."""
         self.chance_BN = np.where(self.exists_BN, known.hope_Q[self.query_BN], 1.0)
-        """That each node comes right."""
+        """Probability that each node is correct."""
         self.if_pass_BN = np.zeros(shape)
-        """That, should the running answer pass."""
-        # USD and seconds of each node by the worker that looks best before anything is tried; a
-        # chance is counted by half, since not all others come right.
+        """Probability that each node is correct if the running answer passes its verifier."""
+        # USD and seconds of each node with the worker of highest utility before any try; chances
+        # are halved, because other nodes may fail.
         cost_BNW, seconds_BNW = known.cost_QW[self.query_BN], known.seconds_QW[self.query_BN]
         legal_BNW = known.legal_QW[self.query_BN]
         per_usd_B, per_second_B = terms.prices(flows.cost_ref_B, flows.latency_ref_B)
@@ -441,9 +444,9 @@ class WorkflowState:
         self._least_BN = np.where(self.exists_BN, least_BN, 0.0)
 
     def ask(self, rows: Ints, node: Ints, worker: Ints, chance_DW: Floats, now_D: Floats) -> None:
-        """Workers are asked. `chance_DW` are the chances that the situation showed.
+        """Update the state for calls of workers; `chance_DW` comes from the `DecisionBatch`.
 
-        Should the answer be rejected, the next best worker is counted at half its chance.
+        If the answer is rejected, the next best worker counts with half of its probability.
         """
         places = np.arange(len(worker))
         passes, if_pass, _ = verdict(chance_DW[places, worker])
@@ -458,9 +461,9 @@ class WorkflowState:
     def situation(
         self, rows: Ints, node: Ints, now_D: Floats, *, failed_DW: Bools, last_D: Ints, **known: Any
     ) -> DecisionBatch:
-        """What is known before these decisions. `failed_DW` are the workers that were rejected at
-        the node, `last_D` that of the last answer, -1 if there is none; `known` are the fields
-        that do not follow from the state.
+        """Return the observation of decisions. `failed_DW` has the workers that were rejected at
+        the node, `last_D` the worker of the last answer (-1 if there is none), and `known` the
+        other fields that the state does not determine.
         """
         places, query = np.arange(len(rows)), self.query_BN[rows, node]
         status_DN = self.status_BN[rows]
@@ -471,8 +474,8 @@ class WorkflowState:
         unstarted_DN[places, node] = False
         lasts_DN = self._plan_seconds_BN[rows]
         lasts_DN[places, node] = 0.0
-        # The end of all, and the longest chain behind each node. When a try that runs will end is
-        # not known yet: only expected durations are used.
+        # Expected end of each node, and longest chain of descendants. Actual ends of running tries
+        # are not known at this time, so only expected durations are used.
         parents_DNN = self.flows.parents_BNN[rows]
         running_end_DN = np.maximum(self.expected_end_BN[rows], now_D[:, None])
         end_DN, tail_DN = np.zeros_like(lasts_DN), np.zeros_like(lasts_DN)
@@ -507,7 +510,7 @@ class WorkflowState:
 
 
 class WorkflowSimulator(WorkflowState):
-    """A running batch. `rows` are the workflows that wait for a decision; `step` takes them."""
+    """Simulation of a batch. `rows` are the workflows that need a decision; `step` executes it."""
 
     def __init__(self, query_table: QueryTable, flows: WorkflowBatch, terms: RewardTerms) -> None:
         super().__init__(query_table, flows, terms)
@@ -518,22 +521,22 @@ class WorkflowSimulator(WorkflowState):
         self._tried_BNW = np.zeros((*shape, self.workers), dtype=np.bool_)
         self._last_BN = np.full(shape, -1)
         self.kept_BN = np.full(shape, -1)
-        """The worker of each kept answer; -1 where there is none."""
+        """Worker of each kept answer; -1 if there is none."""
         self.passed_BN = np.zeros(shape, dtype=np.bool_)
-        """Where a verifier passed an answer."""
+        """True if a verifier passed the answer."""
         self.cost_B = np.zeros(count)
-        """USD, with what runs: its cost is owed from the start."""
+        """Cost in USD, including running tries, whose cost is added at their start."""
         self._unused_BN = np.zeros(shape)
-        """What is reserved for a try beyond its cost, until it ends."""
+        """Reservation of a running try beyond its cost, in USD."""
         self.steps_B = np.zeros(count, dtype=np.int64)
-        """Decisions."""
+        """Number of decisions."""
         self._over_B = np.zeros(count, dtype=np.bool_)
         self.success_B = np.zeros(count, dtype=np.bool_)
-        """Every kept answer is right."""
+        """True if every kept answer is correct."""
         self.now_B = np.zeros(count)
-        """Seconds since the start; of a workflow that is over, its latency."""
+        """Seconds since the start; the latency of a finished workflow."""
         self.node_B = np.zeros(count, dtype=np.int64)
-        """The node that each workflow decides about."""
+        """Node of the current decision of each workflow."""
         roots_BN = self.exists_BN & ~flows.parents_BNN.any(axis=1)
         self.status_BN[roots_BN] = READY
         self._due_BN[roots_BN] = 0.0
@@ -542,25 +545,25 @@ class WorkflowSimulator(WorkflowState):
         self.reward_B = self._so_far_B.copy()
         """Sum of the rewards of all decisions."""
 
-    # Running
+    # Simulation
 
     @property
     def rows(self) -> Ints:
-        """The workflows that wait for a decision, in order."""
+        """Indices of the workflows that need a decision, in order."""
         return np.flatnonzero(~self._over_B)
 
     def queries(self, rows: Ints) -> Ints:
-        """Return the row of the table behind each of these decisions."""
+        """Return the table row of the current node of each workflow."""
         return self.query_BN[rows, self.node_B[rows]]
 
     def last(self, rows: Ints) -> Ints:
-        """Return the worker of the last answer at the node under decision; -1 if there is none."""
+        """Return the worker of the last answer at the current node; -1 if there is none."""
         return self._last_BN[rows, self.node_B[rows]]
 
     def step(self, rows: Ints, actions: Ints, ahead_chance_DW: Floats) -> Floats:
-        """Take one action in each of `rows` (from `rows` of now); returns their rewards.
+        """Execute one action in each workflow of `rows` (some of `self.rows`); return the rewards.
 
-        `ahead_chance_DW` are the chances that the situation showed: what is remembered of a node.
+        `ahead_chance_DW` are the probabilities in the `DecisionBatch`.
         """
         self.steps_B[rows] += 1
         ask, accept, stop = (
@@ -593,7 +596,7 @@ class WorkflowSimulator(WorkflowState):
         return gained
 
     def _finish(self, rows: Ints, node: Ints, kept: Ints, *, passed: bool) -> None:
-        """Nodes end, with an answer kept; their children may be decided."""
+        """Complete nodes with a kept answer, and make their children ready."""
         self.status_BN[rows, node] = DONE
         self.finish_BN[rows, node] = self.now_B[rows]
         self._due_BN[rows, node] = np.inf
@@ -612,13 +615,13 @@ class WorkflowSimulator(WorkflowState):
         self.success_B[complete] = (right_DN | ~self.exists_BN[complete]).all(axis=1)
 
     def _give_up(self, rows: Ints) -> None:
-        """End workflows. What still runs is counted at its bound: it may be billed anyway."""
+        """Fail workflows. Running tries count with their upper bound, since they may be billed."""
         self.cost_B[rows] += self._unused_BN[rows].sum(axis=1)
         self._unused_BN[rows] = 0.0
         self._over_B[rows] = True
 
     def _advance(self, rows: Ints) -> None:
-        """Let time pass until each of these workflows needs a decision or is over."""
+        """Advance time until each of these workflows needs a decision or is over."""
         while len(rows):
             node = self._due_BN[rows].argmin(axis=1)
             due = self._due_BN[rows, node]
@@ -638,8 +641,8 @@ class WorkflowSimulator(WorkflowState):
             self.chance_BN[good, good_at] = self.if_pass_BN[good, good_at]
             self._finish(good, good_at, worker[passed], passed=True)
             self.status_BN[answered[~passed], at[~passed]] = READY
-            # A ready node without an action waits for what others have reserved and do not use, as
-            # in the executor; where nothing runs, it fails the workflow.
+            # A ready node that no worker fits waits until running tries release reserved budget,
+            # as in the executor; if nothing runs and accept is not legal, the workflow fails.
             ready, at = rows[~running], node[~running]
             mask_DA, wanted_DW = self._masks(ready)
             busy_DN = self.status_BN[ready] == RUNNING
@@ -652,8 +655,8 @@ class WorkflowSimulator(WorkflowState):
             rows = np.sort(again[~self._over_B[again]])
 
     def _masks(self, rows: Ints) -> tuple[Bools, Bools]:
-        """Return the legal actions at the decision of each row, [D, A], and the workers that could
-        be asked if money were no matter, [D, W]."""
+        """Return the legal actions at the decision of each row, [D, A], and the workers that are
+        legal without the budget, [D, W]."""
         query_D, tried_DW = self.queries(rows), self._tried_BNW[rows, self.node_B[rows]]
         more_D = tried_DW.sum(axis=1) < self.query_table.max_tries
         wanted_DW = self.query_table.legal_QW[query_D] & ~tried_DW & more_D[:, None]
@@ -662,10 +665,10 @@ class WorkflowSimulator(WorkflowState):
         settle_D2 = np.stack([self.last(rows) >= 0, np.ones(len(rows), np.bool_)], axis=1)
         return np.column_stack([wanted_DW & fits_DW, settle_D2]), wanted_DW
 
-    # What is seen
+    # Observations
 
     def observe(self, rows: Ints) -> DecisionBatch:
-        """Return what is known before the decisions of these rows."""
+        """Return the observations of the decisions of these rows."""
         load_DW = np.zeros((len(rows), self.workers))
         busy_D, busy_N = np.nonzero(self.status_BN[rows] == RUNNING)
         np.add.at(load_DW, (busy_D, self._worker_BN[rows[busy_D], busy_N]), 1)
@@ -683,11 +686,11 @@ class WorkflowSimulator(WorkflowState):
         )
 
     def truth(self, rows: Ints, at: DecisionBatch, leaning_DW: Floats) -> Floats:
-        """Return what only the table knows about the workflows of these rows, [D, TRUTHS].
+        """Return features of the true outcomes of these workflows, [D, TRUTHS].
 
-        For the critic in training: how a workflow must end if some query has no right worker is no
-        merit of an action. `leaning_DW` are probabilities of asking each worker, by which the node
-        under decision is summed up.
+        They are for the critic in training: if no worker answers some query correctly, the failure
+        does not depend on the action. `leaning_DW` has probabilities of choosing each worker, as
+        weights of the outcomes at the current node.
         """
         query_table, places = self.query_table, np.arange(len(rows))
         node, query_DN, status_DN = self.node_B[rows], self.query_BN[rows], self.status_BN[rows]
@@ -701,7 +704,7 @@ class WorkflowSimulator(WorkflowState):
         done_DN = (status_DN == DONE) & self.exists_BN[rows]
 
         def right_of(worker_DN: Ints) -> Bools:
-            """Return whether the answer of each node's worker is right."""
+            """Return True for nodes whose worker answers correctly."""
             found_DN1 = np.take_along_axis(right_DNW, np.maximum(worker_DN, 0)[:, :, None], axis=2)
             return found_DN1[:, :, 0]
 
@@ -730,7 +733,7 @@ class WorkflowSimulator(WorkflowState):
         return np.stack([part.astype(np.float64) for part in parts], axis=1)
 
     def _running_reward(self) -> Floats:
-        """Return the current reward of each workflow: of what is over, the final one."""
+        """Return the current reward of each workflow; the final reward of a finished workflow."""
         flows = self.flows
         ends_BN = np.where(self.status_BN == RUNNING, self._due_BN, self.finish_BN)
         ahead_B = np.minimum(ends_BN.max(axis=1), flows.deadline_B)
@@ -748,13 +751,13 @@ class WorkflowSimulator(WorkflowState):
 
 
 Chooser = Callable[[WorkflowSimulator, Ints, DecisionBatch], Ints]
-"""The action of each waiting row, given what is known before it."""
+"""Function that returns the action of each row, given the simulator, rows and observations."""
 
 
 def run_chooser(
     query_table: QueryTable, flows: WorkflowBatch, terms: RewardTerms, choose: Chooser
 ) -> WorkflowSimulator:
-    """Run a chooser on all workflows, and return them at their end."""
+    """Run a chooser on all workflows until they end, and return the simulator."""
     simulator = WorkflowSimulator(query_table, flows, terms)
     while len(rows := simulator.rows):
         at = simulator.observe(rows)

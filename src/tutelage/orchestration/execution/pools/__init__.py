@@ -1,5 +1,5 @@
-"""Pools: where workers stand. Each module has one kind; `workers.WorkerPool` is their contract.
+"""Worker pools, one kind per module; `workers.WorkerPool` is their interface.
 
-`simulated.py` draws answers from the seed tree, `replay.py` looks them up in a table of recorded
-outcomes, `openai.py` asks real servers over HTTP. The first two say that they are mocks.
+`simulated.py` draws answers from the seed tree and marks them as mocks, `openai.py` calls real
+servers over HTTP, and `tools.py` runs tools next to the models of another pool.
 """

@@ -1,10 +1,11 @@
-"""Real workers: any OpenAI-compatible server, one HTTP request a try.
+"""Real workers on any OpenAI-compatible server, with one HTTP request per try.
 
-Keys come from the environment and go only to the endpoint of the worker that names their variable.
-The cost is that of the server's own usage at the worker's prices; where it reports none, or
-the connection broke after the request was sent, the cost is the bound and says so. Every failure is
-a typed answer: busy servers can be asked again, a truncated or empty answer cannot. Retries are the
-executor's; this pool sends once.
+API keys come from the environment and are sent only to the endpoint of the worker that names their
+variable. The cost is the token usage reported by the server times the worker's prices. If the
+server reports no usage, or the connection fails after the request was sent, the cost is the upper
+bound and is marked as estimated. Failures are returned as typed errors: requests to busy servers
+can be retried, truncated and empty answers cannot. The executor does the retries; this pool sends
+one request.
 """
 
 from __future__ import annotations
@@ -34,14 +35,13 @@ from tutelage.orchestration.execution.workers import (
 from tutelage.types import Message, Sampling, StopReason
 
 EXPECTED_TOKENS = 150.0
-"""Tokens of an answer, for estimates."""
+"""Expected tokens of an answer, for estimates."""
 OVERHEAD = 64
-"""Tokens that a server's chat template may add to the text, at most."""
+"""Maximum number of tokens that a server's chat template adds to the prompt."""
 
 
 class OpenAIPool:
-    """A `WorkerPool` over HTTP. A context of one event loop at a time; `close` frees its
-    connections."""
+    """A `WorkerPool` over HTTP for one event loop at a time. `close` closes its connections."""
 
     name = "openai"
     mock = False
@@ -54,9 +54,9 @@ class OpenAIPool:
         timeout: float = 120.0,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
-        """Raises `ConfigError` for a worker whose server or key is not known.
+        """Raises `ConfigError` if a worker's URL is invalid or its API key is not set.
 
-        A worker without an endpoint stands at `OPENAI_BASE_URL` or OpenAI's own, and needs
+        Workers without an endpoint use `OPENAI_BASE_URL` or the OpenAI API, and need
         `OPENAI_API_KEY`.
         """
         self.workers = check_workers(workers)
@@ -82,9 +82,9 @@ class OpenAIPool:
         return await self.ask(worker, messages, work.max_tokens, bound)
 
     def estimate(self, worker: Worker, work: Subtask) -> WorkerEstimate:
-        """By the worker's prices and latency profile.
+        """Estimate cost and latency from the worker's prices and latency profile.
 
-        The bound counts a token for each byte of the prompt, which no byte-level tokenizer exceeds.
+        The bound counts one token per byte of the prompt, the maximum of any byte-level tokenizer.
         """
         tokens_in = prompt_tokens(SYSTEM + work.prompt) + OVERHEAD
         tokens_out = min(EXPECTED_TOKENS, work.max_tokens)
@@ -96,7 +96,7 @@ class OpenAIPool:
         )
 
     async def close(self) -> None:
-        """Close the connections that were opened in this loop."""
+        """Close the connections of the running event loop."""
         clients, self._clients = self._clients, {}
         if self._loop is asyncio.get_running_loop():
             for client in clients.values():
@@ -106,7 +106,7 @@ class OpenAIPool:
     async def ask(
         self, worker: Worker, messages: Sequence[Message], max_tokens: int, bound: float
     ) -> WorkerAnswer:
-        """The answer to these messages; `bound` is USD that it may come to at most."""
+        """Send messages to a worker and return the answer; `bound` is the maximum cost in USD."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._loop, self._clients = loop, {}
@@ -158,7 +158,7 @@ _BY_STATUS: Mapping[int, ErrorKind] = {
 
 
 def error_kind(error: EngineError) -> tuple[ErrorKind, bool]:
-    """What an error means, and whether the request may be billed anyway."""
+    """Return the kind of an error, and True if the request may be billed nevertheless."""
     if isinstance(error, ContextOverflowError):
         return "refused", False
     if isinstance(error, RemoteError):

@@ -1,10 +1,11 @@
-"""Simulated workers: answers, errors and latencies drawn from the seed tree, and nothing else.
+"""Simulated workers with answers, errors and latencies drawn from the seed tree.
 
-What makes routing a problem is kept. A subtask has a difficulty of its own, drawn once for its
-place in the workflow, so workers fail together where it is hard; each has a skill for each type; a
-wrong input makes a wrong output; latency is lognormal; servers are sometimes busy. The same work
-given to the same worker always gets the same answer. `execute` waits on the running loop, which
-costs no time on a clock that jumps (`virtual_time.py`). Every answer is stamped as a mock.
+The simulation keeps the properties that make routing difficult. Each subtask has its own
+difficulty, drawn once for its place in the workflow, so workers tend to fail on the same subtasks.
+Each worker has a skill per type, wrong inputs cause wrong outputs, latency is lognormal, and
+servers are sometimes busy. The same worker always returns the same answer for the same subtask.
+`execute` sleeps on the running loop, which takes no time on a virtual clock (`virtual_time.py`).
+All answers are marked as mocks.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ _NORMAL = NormalDist()
 _BUSY: tuple[ErrorKind, ...] = ("rate_limited", "unavailable", "network")
 _WRONG = "wrong"
 _SPREAD = 0.4
-"""Standard deviation of the logarithm of an answer's length."""
+"""Standard deviation of the logarithm of the answer length."""
 
 
 class SimulatedPool:
-    """A `WorkerPool` of workers that are only drawn."""
+    """A `WorkerPool` of simulated workers."""
 
     name = "simulated"
     mock = True
@@ -47,21 +48,20 @@ class SimulatedPool:
         errors: float = 0.03,
         tokens: float = 150.0,
     ) -> None:
-        """`correlation` is the share of the variance that all workers have in common at one
-        subtask, `errors` the chance that one request finds a busy or absent server, `tokens` the
-        median length of an answer.
-        """
+        """`correlation` is the share of the variance that all workers have in common on a subtask,
+        `errors` the probability that a request fails because the server is busy or unavailable, and
+        `tokens` the median answer length."""
         self.workers = check_workers(workers)
         self._correlation, self._errors, self._median = correlation, errors, tokens
 
     async def execute(self, worker: Worker, work: Subtask) -> WorkerAnswer:
-        """Draw the answer and take as long as it would."""
+        """Draw the answer and sleep for its latency."""
         answer = self.draw(worker, work)
         await asyncio.sleep(answer.seconds)
         return answer
 
     def draw(self, worker: Worker, work: Subtask) -> WorkerAnswer:
-        """The answer at once, without waiting."""
+        """Return the answer without waiting."""
         once = work.seeds.child("try", worker.name, work.attempt).python()
         busy = once.random() < self._errors
         kind = once.choice(_BUSY)
@@ -90,9 +90,11 @@ class SimulatedPool:
         return answer
 
     def knows(self, worker: Worker, work: Subtask) -> bool:
-        """Whether this worker's answer is right: fixed by the place of the work.
+        """Return True if the worker's answer is right; the result is fixed by the seeds of the
+        subtask.
 
-        A Gaussian copula: P(right) is the worker's skill, and what is hard is hard for all.
+        It uses a Gaussian copula: P(right) is the worker's skill, and the difficulty is shared by
+        all workers.
         """
         if any(text.endswith(f": {_WRONG}]") for text in work.inputs.values()):
             return False
@@ -103,7 +105,7 @@ class SimulatedPool:
         return _NORMAL.cdf(drawn) < worker.skill(*work.labels)
 
     def estimate(self, worker: Worker, work: Subtask) -> WorkerEstimate:
-        """Expected cost and seconds; the bound is the cost of the longest answer allowed."""
+        """Return the expected cost and latency, and as bound the cost of the longest answer."""
         tokens_in = prompt_tokens(work.prompt)
         mean = self._median * math.exp(_SPREAD**2 / 2)
         tokens_out = min(mean, work.max_tokens)
@@ -115,4 +117,4 @@ class SimulatedPool:
         )
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing; there are no connections."""

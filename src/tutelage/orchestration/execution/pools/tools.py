@@ -1,9 +1,9 @@
-"""Tools that run: Python functions and tools of MCP servers as workers, beside models for the rest.
+"""Pool of tools: Python functions and tools of MCP servers, next to models for other subtasks.
 
-A subtask of a tool's name is done by that tool, with the arguments of its node. One that changes
-something is run when the caller permits it, each time with the arguments that it would
-get; what a tool returned has no say in that. `plan/arguments.py` makes the arguments,
-`tools/execute.py` bounds and runs the call.
+A subtask with the name of a tool is done by the tool, with the arguments of its node. Each call of
+a tool with side effects needs the caller's permission for its final arguments; results of tools
+cannot affect it. `plan/arguments.py` resolves the arguments, `tools/execute.py` runs the call with
+its limits.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from tutelage.tools.schema import ArgumentError
 from tutelage.tools.tool import Tool
 
 LATE = "; what it changes may be done anyway"
-"""What is said of a call with side effects that was cut off: its thread or its server may go on."""
+"""Suffix of the error if a call with side effects was cut off: thread or server may continue."""
 
 
 class ToolPool:
-    """Tools by their names, and a pool of models for what is no tool; see `WorkerPool`."""
+    """A `WorkerPool` of tools by name, with a pool of models for all other subtasks."""
 
     name = "tools"
     mock = False
@@ -45,8 +45,8 @@ class ToolPool:
         models: WorkerPool | None = None,
         permit: Permit | None = None,
     ) -> None:
-        """Without `permit` no call with side effects is made. Raises `ConfigError` for what cannot
-        run here, or shares a name."""
+        """Without `permit`, calls with side effects are refused. Raises `ConfigError` if a tool
+        cannot run here, the models are simulated, or a tool and a worker have the same name."""
         for tool in tools.values():
             if tool.environment is not None:
                 raise ConfigError(
@@ -65,18 +65,18 @@ class ToolPool:
         self.workers = (*(Worker(name, (name,), tool=True) for name in tools), *others)
 
     def with_side_effects(self, worker: Worker, work: Subtask) -> str | None:
-        """The arguments of a call that needs permission, as JSON; None for one that needs none."""
+        """Return the arguments as JSON if the call needs permission, else None."""
         tool = self.tools.get(worker.name)
         if tool is None or not tool.destructive:
             return None
         try:
             return self._arguments(tool, work)
         except ArgumentError:
-            return None  # it cannot run, which it says itself
+            return None  # `execute` returns the error
 
     async def permit(self, worker: Worker, arguments: str, doubt: Doubt) -> Said:
-        """Why a call with side effects may not be done, empty where it may. Raises `ConfigError`
-        for an answer that is no text."""
+        """Return the decision about a call with side effects: an empty text permits it. Raises
+        `ConfigError` if `permit` returns a value of the wrong type."""
         permit: Callable[..., Any] = self._permit
         said = await call(permit, self.tools[worker.name], arguments, doubt)
         remedy = (
@@ -87,7 +87,7 @@ class ToolPool:
         return said
 
     async def execute(self, worker: Worker, work: Subtask) -> WorkerAnswer:
-        """Run the tool, or ask the model."""
+        """Run the tool, or send the request to the model."""
         tool = self.tools.get(worker.name)
         if tool is None:
             assert self.models is not None
@@ -100,13 +100,13 @@ class ToolPool:
             return WorkerAnswer(error=error, arguments=json.dumps(work.arguments, default=str))
         text, failure, nothing, plain, late = await run_tool(tool, arguments)
         seconds = time.perf_counter() - begun
-        # Lone surrogates can be neither printed nor sent.
+        # Escape lone surrogates, which cannot be printed or sent.
         text = text.encode("utf-8", "backslashreplace").decode()
         if failure is None:
             return WorkerAnswer(
                 text, seconds=seconds, arguments=arguments, nothing=nothing, plain=plain
             )
-        text = text.removeprefix("Error: ")  # its kind says so
+        text = text.removeprefix("Error: ")  # the error kind already says this
         if failure == "timeout" and seconds >= tool.timeout:
             text += "; --try-timeout, or its own @tool(timeout=...), gives it longer"
         if late and tool.destructive:
@@ -115,13 +115,13 @@ class ToolPool:
         return WorkerAnswer(seconds=seconds, error=error, arguments=arguments, plain=plain)
 
     def estimate(self, worker: Worker, work: Subtask) -> WorkerEstimate:
-        """Tools cost nothing."""
+        """Return an estimate of 0 for tools, else the estimate of the model pool."""
         if worker.tool or self.models is None:
             return WorkerEstimate(0.0, 0.0, 0.0)
         return self.models.estimate(worker, work)
 
     async def close(self) -> None:
-        """Close the connections to models; tools are closed by who opened them."""
+        """Close the connections to models. Tools must be closed by the code that opened them."""
         if self.models is not None:
             await self.models.close()
 
@@ -130,7 +130,7 @@ class ToolPool:
 
 
 def described(tools: Mapping[str, Tool]) -> tuple[CatalogTool, ...]:
-    """The tools as a catalog has them, so that planners can choose among them."""
+    """Return the tools as catalog entries for planners."""
     return tuple(
         CatalogTool(
             name,
