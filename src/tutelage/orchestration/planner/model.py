@@ -250,7 +250,7 @@ def _kept(given_BKX: Tensor, beam_BK: Tensor) -> Tensor:
 
 
 @dataclass
-class _Outputs:
+class _Outputs(Mapping[str, Any]):
     """Outputs of a call: the scores `subtask_embeddings` (B, N, D), `task_types` (B, N, T+1) and
     `model_selections` (B, N, W), and the edge probabilities `workflow_graph` (B, N, N).
 
@@ -267,6 +267,12 @@ class _Outputs:
 
     def __getitem__(self, key: str) -> Any:
         return self._made[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._made)
+
+    def __len__(self) -> int:
+        return len(self._made)
 
 
 class PlannerModel(nn.Module):
