@@ -371,7 +371,7 @@ def test_a_call_that_was_cut_off_is_in_doubt_when_it_is_planned_again() -> None:
 
 
 def test_a_refusal_is_final(tmp_path: Path) -> None:
-    """Nobody is asked twice about the same call, in a process that goes on either."""
+    """Nobody is asked twice about the same call; a process that goes on asks once more."""
     asked: list[str] = []
 
     async def permit(tool: Tool, arguments: str, doubt: Doubt) -> str:
@@ -387,8 +387,9 @@ def test_a_refusal_is_final(tmp_path: Path) -> None:
     assert (done.success, len(client.calls)) == (True, 2)
     cut_after(path, "replan")
     asked.clear()
-    execute(old, old, permit=permit, journal=path)
-    assert not asked
+    done, client = execute(old, old, permit=permit, journal=path)
+    assert len(asked) == 1
+    assert not done.success
 
 
 def test_budgets_and_journals_hold_over_all_plans(tmp_path: Path) -> None:
