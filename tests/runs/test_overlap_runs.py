@@ -15,7 +15,6 @@ from tutelage import RL, Trainer, rollout
 from tutelage.cli import build_app
 from tutelage.errors import ConfigError
 from tutelage.orchestration.data.synthetic import builtin_graph, generate
-from tutelage.orchestration.evaluation.tables import planning_tables
 from tutelage.orchestration.planner.settings import Phase1Settings
 from tutelage.orchestration.setup import PlannerConfig, read_sets
 from tutelage.prompts.config import resolve_prompt
@@ -179,12 +178,3 @@ def test_a_planner_counts_instructions(tmp_path: Path) -> None:
     cut_off = read_sets(PlannerConfig(phase="1", train=train), Phase1Settings())
     asked = {w.instruction for w in (*cut_off.train, *cut_off.held_out)}
     assert not asked & {w.instruction for w in cut_off.test}
-
-
-def test_a_planners_table_says_it() -> None:
-    scores = {"planner": {"validity": 1.0}}
-    test = {"workflows": 30, "scores": scores, "in_training": 10, "gains": {}}
-    assert planning_tables(test)[0].lead.startswith(
-        "30 test workflows, of which 10 are also training workflows."
-    )
-    assert planning_tables({**test, "in_training": 0})[0].lead.startswith("30 held-out workflows.")

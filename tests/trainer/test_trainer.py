@@ -456,7 +456,7 @@ def test_callbacks_see_the_run(tmp_path: Path, one_thread: None) -> None:
 
     trainer(tmp_path, 1, callbacks=[See()]).fit(likes_digits)
     assert seen == [
-        "start rl", "measure before", "rollout", "reinforcement learning", "step 1 True",
+        "start likes_digits", "measure before", "rollout", "reinforcement learning", "step 1 True",
         "measure after", "end finished",
     ]  # fmt: skip
 

@@ -217,7 +217,7 @@ def _run(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Plan an instruction and execute it within a budget, with live progress."""
+    """Plan an instruction and execute it within a budget."""
     if config.output is not None:
         check_vacant(Path(config.output))  # check before planning, which may cost money
     _execute(config, None, otlp, as_json)
@@ -516,7 +516,7 @@ class _CollectConfig(CollectConfig):
 
 
 def _collect(config: _CollectConfig, as_json: AsJson = False) -> None:
-    """Execute many instructions and log them, prepare training data, audit rewards."""
+    """Execute many instructions, log them and prepare training data."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     audit = config.audit or config.preset is not None
