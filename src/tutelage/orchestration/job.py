@@ -149,6 +149,8 @@ class PlannerTraining(RunKind):
                 f"{name} {value:g}" for name, value in asdict(phase2.weights).items()
             )
             facts["reward"] = f"{phase2.reward}: {weights}"
+            if phase2.warning:  # before phase 1 is trained or a worker is paid
+                facts["warning"] = phase2.warning
         run.progress.start("Planner", {**facts, "run": str(run.folder.path)})
 
     def phases(self) -> Sequence[Phase]:

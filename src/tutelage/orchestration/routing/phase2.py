@@ -32,7 +32,6 @@ from tutelage.orchestration.data.outcomes import (
     simulate_outcomes,
     with_skills,
 )
-from tutelage.orchestration.evaluation.rewards import ExecutionResult, compute_reward
 from tutelage.orchestration.execution.worker_files import WORKERS, worker_to
 from tutelage.orchestration.plan.dag import is_valid_dag
 from tutelage.orchestration.planner import saving
@@ -172,14 +171,8 @@ def train_phase2(
             f"{len(leaks)} of {len(world.test)} test queries are learned from as well, word for "
             f"word: {listed(leaks)}. What is reached on them is not held-out"
         )
-    example = ExecutionResult(True, dict.fromkeys("abc", "done"), 0.045, 1200.0)
-    earned = compute_reward(example, weights=settings.weights)
-    if settings.reward == "seed" and earned < 0:
-        warn(
-            f"a success for 0.045 USD in 1.2 s earns {earned:.2f} under these weights, and doing "
-            "nothing 0: set normalize: true, which measures cost and latency as shares, or change "
-            "the weights"
-        )
+    if settings.warning:
+        warn(settings.warning)
     run = _Phase2Training(folder, world, settings, seeds, phase1, log)
     if resume:
         run.restore()

@@ -17,7 +17,12 @@ from typing import Any, Literal, cast
 from pydantic import model_validator
 
 from tutelage.config.fields import Count, NonNegative, Positive, Section, Share
-from tutelage.orchestration.evaluation.rewards import Preset, RewardWeights
+from tutelage.orchestration.evaluation.rewards import (
+    ExecutionResult,
+    Preset,
+    RewardWeights,
+    compute_reward,
+)
 
 Prior = Literal["lookahead", "utility"]
 
@@ -103,6 +108,19 @@ class Phase2Settings(PPOSettings):
         base = NORMALIZED if self.reward == "normalized" else RewardWeights()
         own = {each.name: getattr(self, each.name) for each in fields(RewardWeights)}
         return RewardWeights(**{k: getattr(base, k) if v is None else v for k, v in own.items()})
+
+    @property
+    def warning(self) -> str:
+        """Warning if the published example of a success has a negative reward; else empty."""
+        example = ExecutionResult(True, dict.fromkeys("abc", "done"), 0.045, 1200.0)
+        earned = compute_reward(example, weights=self.weights)
+        if self.reward != "seed" or earned >= 0:
+            return ""
+        return (
+            f"a success for 0.045 USD in 1.2 s earns {earned:.2f} under these weights, and doing "
+            "nothing 0: set normalize: true, which measures cost and latency as shares, or change "
+            "the weights"
+        )
 
     @property
     def updates(self) -> int:
