@@ -22,6 +22,7 @@ from benchmarks.engine.run import make_policy
 from benchmarks.measure import table
 
 from tutelage.engine.backends import make_backend
+from tutelage.policy.model import Policy
 
 CONTEXT, STEPS, ROUNDS = 96, 60, 7
 
@@ -33,7 +34,7 @@ def main() -> None:
     for size in ("xs", "s"):
         policy, _ = make_policy(size)
 
-        def decode(rows: int, policy=policy) -> float:
+        def decode(rows: int, policy: Policy = policy) -> float:
             torch.set_num_threads(1)
             backend = make_backend(policy, rows, 256, torch.float32)
             ids, ones = torch.ones(rows, 1, dtype=torch.long), torch.ones(rows, dtype=torch.long)
