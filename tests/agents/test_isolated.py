@@ -113,6 +113,7 @@ async def test_a_crash_an_error_an_exit_and_a_hang_end_alone(
             pytest.fail(f"process {pid} is still there")
 
 
+@pytest.mark.full
 async def test_a_class_is_sent_with_its_state(apart: Any, gateway: Gateway, tiny: Any) -> None:
     played = await play(
         gateway, tiny("qwen2").codec, apart(Counts(10)), 2, concurrency=1, timeout=120
@@ -145,6 +146,7 @@ def agent(task):
 """
 
 
+@pytest.mark.full
 async def test_an_agent_of_a_file_is_played_apart(
     apart: Any, gateway: Gateway, tiny: Any, tmp_path: Path
 ) -> None:

@@ -323,6 +323,7 @@ def test_a_run_named_twice_is_one(tutelage: Tutelage, three: Path) -> None:
     assert len(found(tutelage, "rl-1", "runs/rl-1")["runs"]) == 1
 
 
+@pytest.mark.full
 def test_it_needs_no_torch(three: Path) -> None:
     import subprocess
     import sys

@@ -197,6 +197,7 @@ def test_standard_output_that_is_full_is_told(runs: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.full
 def test_a_reader_that_goes_away_is_no_error(runs: Path) -> None:
     child = subprocess.Popen(
         [*COMMAND, "export", "sums"],

@@ -341,6 +341,7 @@ def test_a_signal_while_the_store_closes_is_told_in_one_line(here: Path, name: s
     assert done.stderr.splitlines()[-1].startswith("Stopped. ")
 
 
+@pytest.mark.full
 @pytest.mark.system
 def test_an_interrupted_run_says_how_to_go_on_and_does(here: Path) -> None:
     chain = [{"tool": "write_article", "after": [i - 1] if i else []} for i in range(3)]

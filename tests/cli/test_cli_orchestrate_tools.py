@@ -154,7 +154,11 @@ def test_side_effects_need_a_terminal_or_a_word(here: Path) -> None:
 
 @pytest.mark.parametrize(
     ("answer", "left"),
-    [(b"y\n", False), (b"\n", True), pytest.param(b"no\n", True, marks=pytest.mark.full)],
+    [
+        (b"\n", True),
+        pytest.param(b"y\n", False, marks=pytest.mark.full),
+        pytest.param(b"no\n", True, marks=pytest.mark.full),
+    ],
 )
 def test_a_person_at_the_terminal_is_asked(here: Path, answer: bytes, left: bool) -> None:
     ours, theirs = pty.openpty()

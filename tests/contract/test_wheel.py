@@ -66,7 +66,7 @@ def test_the_wheel_has_every_file_of_the_package(wheel: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "codes"),
     [
-        pytest.param(QUICK, (0,), id="train math"),
+        pytest.param(QUICK, (0,), marks=LONG, id="train math"),
         pytest.param(SEARCH, (0, 3, 4), marks=LONG, id="a prompt search"),  # the verdict's
         pytest.param(PLAN, (0,), marks=LONG, id="a plan"),
     ],

@@ -146,6 +146,7 @@ def stand_still_on_the_second(place: Path) -> None:
     group.agree(lambda: group.map(range(2), lambda i: i))
 
 
+@pytest.mark.full
 def test_a_process_that_stands_still_ends_the_run_with_a_sentence(tmp_path: Path) -> None:
     with started(2, tmp_path, stand_still_on_the_second, tmp_path) as ranks:
         ranks.processes[0].join(60.0)

@@ -75,7 +75,11 @@ def test_a_token_that_is_missing_is_told_with_what_to_do(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(
     ("mode", "there", "sent"),
-    [(None, True, "token"), (None, False, None), ("disabled", True, "disabled")],
+    [
+        (None, True, "token"),
+        pytest.param(None, False, None, marks=pytest.mark.full),
+        pytest.param("disabled", True, "disabled", marks=pytest.mark.full),
+    ],
 )
 def test_a_token_is_sent_where_there_is_one(
     mode: str | None, there: bool, sent: str | None, tmp_path: Path

@@ -60,8 +60,7 @@ def talk_request(i: int, said: Sequence[Sampled]) -> Request:
     "kind",
     [
         "qwen2",
-        *(pytest.param(k, marks=pytest.mark.full) for k in ("qwen3", "llama", "gpt2")),
-        "gemma",
+        *(pytest.param(k, marks=pytest.mark.full) for k in ("qwen3", "llama", "gpt2", "gemma")),
     ],
 )
 def test_in_invariant_mode_a_request_is_the_same_bit_for_bit_in_any_company(

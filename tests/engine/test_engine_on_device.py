@@ -103,6 +103,7 @@ def test_it_takes_over_weights(device: PretendedDevice, fresh: Fresh) -> None:
             assert_same(got, wanted[:1])
 
 
+@pytest.mark.full
 @on_device
 def test_a_model_is_asked_and_served_there(device: PretendedDevice, fresh: Fresh) -> None:
     """`ask`, `eval`, `serve` and a planner's model compute where a run would."""

@@ -119,8 +119,13 @@ def test_a_model_on_a_cpu_stops_at_512_tokens_unless_told_otherwise(
     assert "tokens  at most 256 a reply, context 1,024" in built_in.stderr
 
 
-@pytest.mark.parametrize("kept", [(), ("--output", "run")])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("number", "kept"),
+    [
+        (signal.SIGINT, ("--output", "run")),
+        pytest.param(signal.SIGTERM, (), marks=pytest.mark.full),
+    ],
+)
 def test_a_stop_shows_what_was_played(
     place: Path, kept: tuple[str, ...], number: signal.Signals
 ) -> None:

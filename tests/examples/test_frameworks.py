@@ -73,7 +73,7 @@ async def test_every_call_is_recorded_with_its_tokens_and_joined_to_its_rollout(
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=[pytest.mark.full] * (n in ("openai", "agno"))) for n in NAMES],
+    [pytest.param(n, marks=[pytest.mark.full] * (n != "openai-agents")) for n in NAMES],
 )
 def test_it_runs_as_a_program_by_two_environment_variables(name: str, example: Any) -> None:
     framework = example("gather").FRAMEWORKS[name]

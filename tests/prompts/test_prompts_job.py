@@ -292,6 +292,7 @@ def _wait_for_steps(journal: Path, least: int) -> None:
     raise AssertionError("the search did not get going")
 
 
+@pytest.mark.full
 def test_changed_tasks_are_refused_without_the_flag(env: dict[str, str], tmp_path: Path) -> None:
     place = tmp_path / "run"
     keys = {"algorithm": "grips", "rollouts": 60, "iterations": 1}

@@ -340,6 +340,7 @@ def test_lists_are_split_at_their_own_commas() -> None:
     assert split_list("log(8, 2)") is None
 
 
+@pytest.mark.full
 def test_a_helper_that_somebody_else_kills_is_asked_again() -> None:
     """The system may end it for memory that others took; that says nothing of the answer."""
     process = helper()

@@ -123,7 +123,9 @@ def test_a_terminal_that_closes_does_not_fail_what_saves() -> None:
     assert process.wait(120) == 128 + signal.SIGHUP
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.full)]
+)
 def test_a_trainer_saves_before_the_signal_ends_its_program(number: signal.Signals) -> None:
     with program(FITTING) as process:
         process.send_signal(number)

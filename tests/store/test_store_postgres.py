@@ -121,6 +121,7 @@ def test_another_programs_database_is_refused(server: Server, fresh: Fresh) -> N
     engine.dispose()
 
 
+@pytest.mark.full
 def test_processes_open_a_new_database_at_the_same_time(fresh: Fresh) -> None:
     code = "import sys; from tutelage.store import open_store; open_store(sys.argv[1]).runs()"
     command = [sys.executable, "-c", code, fresh()]

@@ -215,6 +215,7 @@ async def test_a_call_out_of_time_is_cancelled_on_the_server(tmp_path: Path) -> 
         assert after.error is None
 
 
+@pytest.mark.full
 async def test_a_call_out_of_time_on_a_shared_server(tmp_path: Path) -> None:
     tools = resolve_tools([f"mcp:{ODD}"])
     mark = tmp_path / "mark"
@@ -396,6 +397,7 @@ def test_a_server_that_never_answers_is_told_in_one_line(
     assert caplog.records == []
 
 
+@pytest.mark.full
 def test_a_run_has_one_server_and_closes_it() -> None:
     tools = resolve_tools(["sum_1_to_n", f"mcp:{ODD}"])
     assert list(tools)[:2] == ["sum_1_to_n", "pid"]

@@ -150,6 +150,7 @@ main()
     return RunFolder(place / "runs" / name).read_result() or {}
 
 
+@pytest.mark.full
 def test_a_killed_run_goes_on_to_the_same_weights(place: Path) -> None:
     command(*TRAIN, "--demonstrations", "teacher", "--output", "runs/whole")
     whole = RunFolder(place / "runs" / "whole")

@@ -281,6 +281,7 @@ def test_only_the_first_of_several_ranks_talks_to_the_servers(source: Path) -> N
     assert servers_of(setting, RunFolder(Path("run")), Notes()) is None
 
 
+@pytest.mark.full
 def test_a_server_of_the_runs_own_is_started_and_ended(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
