@@ -96,6 +96,7 @@ def assert_same(out: Path, usual: Path) -> None:
     assert not {"RANK", "WORLD_SIZE", "MASTER_ADDR"} & set(os.environ)
 
 
+@pytest.mark.full
 def test_two_placed_ranks_have_the_weights_of_torchrun(
     ray: Any, one_thread: None, source: Path, usual: Path, tmp_path: Path
 ) -> None:

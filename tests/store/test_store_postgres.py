@@ -202,7 +202,6 @@ def test_a_killed_writer_loses_nothing_that_was_acknowledged(fresh: Fresh, how: 
 
 
 @pytest.mark.full
-@pytest.mark.full
 @pytest.mark.system
 def test_a_killed_server_loses_nothing_that_was_acknowledged() -> None:
     assert PROGRAMS is not None

@@ -70,6 +70,7 @@ def test_killed_during_sampling(
     reference.check(tutelage, "renamed")
 
 
+@pytest.mark.full
 def test_killed_and_resumed_with_another_number_of_threads(
     references: dict[str, Reference], tutelage: Command
 ) -> None:

@@ -194,6 +194,7 @@ def test_a_constant_reward_ends_with_a_warning(train: Train) -> None:
     assert "finished, with 1 warning" in told.output
 
 
+@pytest.mark.full
 def test_groups_without_contrast_are_told_of(train: Train) -> None:
     told = train("by_task", steps=9)
     check_said(told, "flat_groups", "the last 8 steps", "algorithm.filter_groups.enable=true")
@@ -204,14 +205,14 @@ def test_an_exploding_learning_rate_is_told_of(train: Train) -> None:
     check_said(told, "kl_jump", "kl/update", "a smaller actor.optim.lr, which is 1")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("key", "changed"),
     [
         ("actor.kl_loss_coef", {"actor__use_kl_loss": "true", "actor__kl_loss_coef": 100}),
-        pytest.param(
+        (
             "algorithm.kl_ctrl.kl_coef",
             {"algorithm__use_kl_in_reward": "true", "algorithm__kl_ctrl__kl_coef": 10},
-            marks=pytest.mark.full,
         ),
     ],
 )
