@@ -93,7 +93,7 @@ def test_what_had_come_of_a_reply_without_an_end_is_on_record(tmp_path: Path, le
     assert line["reply"] == said
     assert line["messages"] == ASK["messages"]
     if leaves:
-        assert (line["finish_reason"], line["error"]) == ("cancelled", "the client left")
+        assert (line["finish_reason"], line["error"]) == ("cancelled", "the client disconnected")
     else:
         assert line["finish_reason"] == "error"
         assert "broke off its reply" in line["error"]

@@ -392,7 +392,7 @@ async def test_models_by_name_each_have_their_client(attempt_session: Open) -> N
     for url in ("/models/gpt-5", "/models/policy/x"):
         none = await case.http.get(case.attempt_session.base_url + url)
         assert none.status_code == 404
-        assert "there are: policy, judge" in none.json()["error"]["message"]
+        assert "available models: policy, judge" in none.json()["error"]["message"]
 
 
 async def test_without_names_the_main_client_answers_to_any(attempt_session: Open) -> None:

@@ -73,7 +73,7 @@ def test_too_many_messages_or_parts_are_refused_before_they_are_read(
     dialect: str, body: dict[str, Any], path: str
 ) -> None:
     """What does not fit in the last of them is never seen."""
-    with pytest.raises(ApiError, match="at most 10000 messages and parts") as refused:
+    with pytest.raises(ApiError, match="at most 10000 messages and message parts") as refused:
         BY_NAME[dialect].read({"model": "m", **body}, Sampling(), StoredResponses())
     assert refused.value.param == path
     assert len(refused.value.message) < 250

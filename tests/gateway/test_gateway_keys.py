@@ -132,7 +132,7 @@ def test_an_attempt_has_one_door_and_ids_fit_a_path() -> None:
     with pytest.raises(ConfigError, match="taken"):
         gateway.open("r", "b", client, api_key="k" * 20)
     for bad in ("", "a/b", "../x", "a?b", "a b", "a%2fb", "x" * 300, "a\nb"):
-        with pytest.raises(ConfigError, match="cannot stand in a URL"):
+        with pytest.raises(ConfigError, match="cannot be used in a URL"):
             gateway.open(bad, "a", client)
 
 
@@ -152,7 +152,7 @@ def test_an_address_that_others_reach_needs_a_secret(host: str) -> None:
         Gateway(host=host)
     with pytest.raises(ConfigError, match="16"):
         Gateway(host=host, secret="short")
-    with pytest.raises(ConfigError, match="the secret has 1 character; give it 16"):
+    with pytest.raises(ConfigError, match="the secret has 1 character; it needs at least 16"):
         Gateway(host=host, secret="k")
     assert Gateway(host=host, secret="x" * 16).host == host
 
@@ -232,4 +232,4 @@ async def test_an_agent_without_a_name_is_told_what_a_name_is(attempt_session: O
     assert answer.status_code == 400
     told = answer.json()["error"]["message"]
     assert told.startswith(f"x-tutelage-agent is '{'x' * 46} ... ")
-    assert "give it 1 to 200 printable characters" in told
+    assert "use 1 to 200 printable characters" in told

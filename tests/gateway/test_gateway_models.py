@@ -32,7 +32,7 @@ async def test_of_several_models_none_answers_to_another_name(attempt_session: O
     ):
         refused = await case.post(path, {"model": "gpt-4o", **asked})
         assert refused.status_code == 404, path
-        assert "there are: policy, judge" in refused.json()["error"]["message"]
+        assert "available models: policy, judge" in refused.json()["error"]["message"]
     assert (await case.http.get(f"{case.base}/models/gpt-4o")).status_code == 404
 
 
@@ -90,4 +90,4 @@ def test_a_model_that_is_not_served_is_told_in_the_words_of_the_client(
         others.models.retrieve("claude")
     told = of_anthropic.value.body
     assert (told["type"], told["error"]["type"]) == ("error", "not_found_error")
-    assert "there are: org/own" in told["error"]["message"]
+    assert "available models: org/own" in told["error"]["message"]

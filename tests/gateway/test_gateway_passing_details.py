@@ -123,8 +123,8 @@ async def test_other_tools_are_refused_by_their_type(
     behind = (await respond(Upstream(), tools=[tool])).json()["error"]
     ours = (await attempt_session("x").respond(tools=[tool])).json()["error"]
     assert behind["param"] == ours["param"] == "tools[0].type"
-    assert behind["message"].endswith("it should be 'function' or 'custom'")
-    assert ours["message"].endswith("it should be 'function'")
+    assert behind["message"].endswith(": must be 'function' or 'custom'")
+    assert ours["message"].endswith(": must be 'function'")
 
 
 def test_an_overloaded_server_is_told_as_such() -> None:
@@ -269,4 +269,4 @@ async def test_whose_tokens_are_not_counted_here_is_told_before_what_is_not_read
     asked = [{"role": "user", "content": [image]}]
     answer = await Upstream().ask("/messages/count_tokens", messages=asked)
     assert answer.status_code == 400
-    assert "counted by its own server" in answer.text
+    assert "token counts of remote model" in answer.text

@@ -327,8 +327,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"type": "image", "source": {"type": "file", "file_id": "f"}}]}]}, "source"),
     ("messages", {"messages": [{"role": "user", "content": [
         {"type": "document", "source": {"type": "url", "url": "http://x"}}]}]},
-     "`messages[0].content[0].source.type` = 'url': chat completions, in whose words a request is "
-     "passed on, have none for a document by URL"),
+     "`messages[0].content[0].source.type` = 'url': the upstream chat completions API does not "
+     "support documents by URL"),
     ("messages", {"speed": "fast"}, "speed"),
 ]  # fmt: skip
 

@@ -255,7 +255,7 @@ def test_a_call_that_could_not_be_recorded_is_told_once_and_why(
         recorder.put(listen, span)
     recorder.close()
     (told,) = caplog.records
-    assert told.message == f"a call could not be recorded: {why}; later failures are only counted"
+    assert told.message == f"failed to record a call: {why}; further failures are only counted"
     assert bool(told.exc_info) is traced
     assert recorder.failed == 2
 
@@ -273,7 +273,7 @@ def test_a_full_queue_drops_and_counts(caplog: pytest.LogCaptureFixture) -> None
         recorder.put(listen, span)
     assert recorder.dropped >= 7
     assert [r.message.partition(":")[0] for r in caplog.records] == [
-        "calls come faster than they are recorded"
+        "calls arrive faster than they can be recorded"
     ]
     held.set()
     assert recorder.flush()

@@ -77,7 +77,7 @@ async def test_a_reward_that_is_no_number_is_shown(attempt_session: Open) -> Non
     answer = await attempt_session().post("/rewards", {"reward": "x"})
     told = answer.json()["error"]
     assert (answer.status_code, told["param"]) == (400, "reward")
-    assert told["message"] == "`reward` = 'x': it must be a number, true or false"
+    assert told["message"] == "`reward` = 'x': must be a number, true or false"
 
 
 async def test_names_have_a_bound(attempt_session: Open) -> None:
@@ -129,7 +129,7 @@ async def test_a_late_reward_is_kept_and_does_not_count(attempt_session: Open, p
     for _ in range(2):
         answer = await post(case, body, path)
         assert (answer.status_code, answer.json()["error"]["code"]) == (410, "attempt_closed")
-        assert "is kept with it, and does not count" in answer.json()["error"]["message"]
+        assert "was stored but does not count" in answer.json()["error"]["message"]
         assert answer.headers["x-should-retry"] == "false"
     assert case.attempt_session.posted.named == []
     (only, span), (_, again) = sink.got

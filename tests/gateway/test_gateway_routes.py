@@ -70,17 +70,17 @@ OF_ANTHROPIC = {"anthropic-version": "2023-06-01"}
 @pytest.mark.parametrize(
     ("path", "headers", "hint"),
     [
-        ("/v1/v1/messages", {}, "ANTHROPIC_BASE_URL is without /v1"),
-        ("/v1/v1/messages", OF_ANTHROPIC, "ANTHROPIC_BASE_URL is without /v1"),
-        ("/v1/v1/models", OF_ANTHROPIC, "ANTHROPIC_BASE_URL is without /v1"),
-        ("/v1/v1/chat/completions", {}, "OPENAI_BASE_URL ends in /v1, once"),
-        ("/chat/completions", {}, "OPENAI_BASE_URL ends in /v1."),
-        ("/responses/resp_1", {}, "OPENAI_BASE_URL ends in /v1."),
-        ("/models", {}, "OPENAI_BASE_URL ends in /v1."),
-        ("/messages", {}, "ANTHROPIC_BASE_URL is without /v1, which the path begins with"),
-        ("/v1/responses/", {}, "leave out the slash at its end"),
-        ("/v1/models/", {}, "leave out the slash at its end"),
-        ("/v1/embeddings", {}, "OPENAI_BASE_URL ends in /v1, ANTHROPIC_BASE_URL is without /v1"),
+        ("/v1/v1/messages", {}, "ANTHROPIC_BASE_URL must not end in /v1"),
+        ("/v1/v1/messages", OF_ANTHROPIC, "ANTHROPIC_BASE_URL must not end in /v1"),
+        ("/v1/v1/models", OF_ANTHROPIC, "ANTHROPIC_BASE_URL must not end in /v1"),
+        ("/v1/v1/chat/completions", {}, "OPENAI_BASE_URL must end in /v1 only once"),
+        ("/chat/completions", {}, "OPENAI_BASE_URL must end in /v1."),
+        ("/responses/resp_1", {}, "OPENAI_BASE_URL must end in /v1."),
+        ("/models", {}, "OPENAI_BASE_URL must end in /v1."),
+        ("/messages", {}, "ANTHROPIC_BASE_URL must not end in /v1, but the path must"),
+        ("/v1/responses/", {}, "remove the trailing slash"),
+        ("/v1/models/", {}, "remove the trailing slash"),
+        ("/v1/embeddings", {}, "_BASE_URL must end in /v1, ANTHROPIC_BASE_URL must not end in /v1"),
     ],
 )
 @pytest.mark.parametrize("attempt", [True, False])
@@ -109,11 +109,13 @@ def test_the_clients_show_what_to_change(live: Callable[..., Gateway]) -> None:
     env = live().open("r", "a", ScriptedClient(["x"])).env()
     key, url = env["OPENAI_API_KEY"], env["OPENAI_BASE_URL"]
     asked: dict[str, Any] = {"model": "m", "messages": ASK}
-    with pytest.raises(anthropic.NotFoundError, match="ANTHROPIC_BASE_URL is without /v1") as one:
+    with pytest.raises(
+        anthropic.NotFoundError, match="ANTHROPIC_BASE_URL must not end in /v1"
+    ) as one:
         anthropic.Anthropic(base_url=url, api_key=key).messages.create(max_tokens=9, **asked)
     assert one.value.request_id
     without = openai.OpenAI(base_url=url.removesuffix("/v1"), api_key=key)
-    with pytest.raises(openai.NotFoundError, match="OPENAI_BASE_URL ends in /v1") as other:
+    with pytest.raises(openai.NotFoundError, match="OPENAI_BASE_URL must end in /v1") as other:
         without.chat.completions.create(**asked)
     assert other.value.request_id
 
@@ -136,8 +138,8 @@ async def test_a_method_that_a_path_does_not_have(
     answer = await case.http.request(method, case.base + path, headers=headers)
     assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
     told = answer.json()
-    assert f"there is no {method} " in told["error"]["message"]
-    assert f"/v1{path}' here, but {allowed}" in told["error"]["message"]
+    assert f"method {method} " in told["error"]["message"]
+    assert f"/v1{path}'; use {allowed}" in told["error"]["message"]
     assert (told.get("type") == "error") == by_anthropic
     assert answer.headers["x-request-id"]
 

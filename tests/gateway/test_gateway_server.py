@@ -276,7 +276,7 @@ def test_more_connections_than_files_are_refused_with_one_warning(tmp_path: Path
     said = errors.read_text()
     assert process.returncode == 0
     assert "Traceback" not in said
-    assert said.count("connections are refused") == 1
+    assert said.count("refusing connections") == 1
     assert len(said) < 1000, said[:2000]
 
 

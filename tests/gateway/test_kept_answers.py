@@ -92,7 +92,7 @@ def test_names_that_cannot_work_are_refused() -> None:
     for given in wrong:
         with pytest.raises(ConfigError, match=r"name"):
             gateway.open("r", "a", client, **given)
-    with pytest.raises(ConfigError, match="cannot stand in a URL"):
+    with pytest.raises(ConfigError, match="cannot be used in a URL"):
         gateway.open("r", "..", client)
 
 

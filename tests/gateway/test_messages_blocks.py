@@ -50,8 +50,8 @@ async def test_a_turn_that_has_begun_is_refused_for_a_script(
     assert answer.status_code == 400
     error = answer.json()["error"]
     assert error["type"] == "invalid_request_error"
-    assert error["message"].startswith("`messages[1]` is the assistant's: ")
-    assert "its turns are sampled whole" in error["message"]
+    assert error["message"].startswith("`messages[1]` has the role assistant: ")
+    assert "must end with a user message" in error["message"]
     assert not case.client.calls
 
 

@@ -36,13 +36,13 @@ class GatewayAddress:
             _check_url(url)
             if not port:
                 raise ConfigError(
-                    f"{URL}={url!r} names an address, and the gateway has no port of its own: say "
-                    f"{BIND}=HOST:PORT as well, such as {BIND}=0.0.0.0:8200"
+                    f"{URL}={url!r} needs a fixed port for the gateway: also set "
+                    f"{BIND}=HOST:PORT, such as {BIND}=0.0.0.0:8200"
                 )
         elif _is_any(host):
             raise ConfigError(
-                f"{BIND}={bind!r} listens on every address, and agents have to be given one: say "
-                f"{URL}=http://NAME:{port or 'PORT'} as well, as they reach this machine"
+                f"{BIND}={bind!r} listens on all interfaces, so agents need a URL: also set "
+                f"{URL}=http://NAME:{port or 'PORT'}, the address at which they reach this machine"
             )
         return cls(host, port, url or None)
 
@@ -72,7 +72,7 @@ def _host_and_port(text: str) -> tuple[str, int]:
         host, port = None, 0
     if not host or set(text) & set("/?#@"):
         raise ConfigError(
-            f"{BIND}={text!r} is no address to listen on: use HOST or HOST:PORT, such as "
+            f"{BIND}={text!r} is not a valid listen address: use HOST or HOST:PORT, such as "
             "127.0.0.1, 10.0.0.5:8200 or [::1]:8200"
         )
     return host, port
@@ -87,6 +87,6 @@ def _check_url(url: str) -> None:
         fine = False
     if not fine:
         raise ConfigError(
-            f"{URL}={url!r} is no http address of a machine: use http://HOST:PORT, without a "
+            f"{URL}={url!r} is not a valid HTTP URL: use http://HOST:PORT, without a "
             "query or a password"
         )

@@ -163,7 +163,7 @@ class App:
         if not methods:
             return self._routes.missing(method, path, clients, self._known)
         allowed = ", ".join(methods)
-        words = f"there is no {method} {shown(path)} here, but {allowed}"
+        words = f"method {method} is not allowed for {shown(path)}; use {allowed}"
         return ApiError(405, words, code="method_not_allowed", headers={"allow": allowed})
 
     async def admitted(
@@ -178,12 +178,12 @@ class App:
         )
         if self.in_flight >= self._limits.in_flight:
             raise ApiError(
-                503, "too many requests at once", code="overloaded", headers={"retry-after": "1"}
+                503, "too many concurrent requests", code="overloaded", headers={"retry-after": "1"}
             )
         if attempt_session.in_flight >= self._limits.in_flight_per_attempt:
             raise ApiError(
                 429,
-                f"an attempt may have {self._limits.in_flight_per_attempt} requests at once",
+                f"more than {self._limits.in_flight_per_attempt} concurrent requests",
                 code="too_many_requests",
                 headers={"retry-after": "1"},
             )
@@ -248,7 +248,7 @@ class App:
     ) -> None:
         hook = self.on_traces
         if hook is None:
-            raise ApiError(404, "this gateway takes no traces", headers=NO_RETRY)
+            raise ApiError(404, "this gateway does not accept traces", headers=NO_RETRY)
         body = await http.read_body(scope, receive, self._limits)
         kind = http.request_headers(scope).get(b"content-type", b"").decode("latin-1")
         encoding = http.request_headers(scope).get(b"content-encoding", b"").decode("latin-1")
@@ -257,7 +257,7 @@ class App:
             answer = await asyncio.to_thread(hook, body, kind, encoding, only=only)
         except (TutelageError, ValueError) as error:
             status = int(getattr(error, "status", 400))
-            raise ApiError(status, f"the traces cannot be read: {error}") from error
+            raise ApiError(status, f"cannot parse the traces: {error}") from error
         await http.send_bytes(send, 200, answer, kind or "application/x-protobuf")
 
     # ------------------------------------------------------------ waiting
@@ -272,7 +272,7 @@ class App:
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
         encoding = http.request_headers(scope).get(b"content-encoding")
         if encoding not in (None, b"", b"identity"):
-            raise ApiError(415, "send the body without content-encoding")
+            raise ApiError(415, "content-encoding is not supported; send the body uncompressed")
         return await http.read_body(scope, receive, self._limits)
 
     async def _finished(

@@ -91,7 +91,7 @@ class CallLog:
                 "constraint": asked.constraint,
                 "reply": reply,
                 "finish_reason": "cancelled" if span.left else "error",
-                "error": "the client left" if span.left else span.error,
+                "error": "the client disconnected" if span.left else span.error,
                 **({} if sent is None else {"sent": sent, "answered": None}),
             }
 

@@ -40,7 +40,7 @@ class Clients:
     @property
     def base_url(self) -> str:
         """What their base URL is like."""
-        return f"{self.base_variable} {'is without' if self.adds_v1 else 'ends in'} /v1"
+        return f"{self.base_variable} must {'not ' if self.adds_v1 else ''}end in /v1"
 
 
 OPENAI = Clients("OPENAI_API_KEY", "OPENAI_BASE_URL")

@@ -51,14 +51,14 @@ class _Refusals:
         """Warn, the first time."""
         if not self.told:
             self.told = True
-            log.warning("connections are refused: %s", why)
+            log.warning("refusing connections: %s", why)
 
     def handler(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """The loop's handler of what goes wrong in it: a connection that cannot be accepted for
         lack of files is tried again by the loop, and needs no traceback."""
         error = context.get("exception")
         if isinstance(error, OSError) and error.errno in _NO_ROOM:
-            self.tell(f"{error.strerror}; allow more open files (ulimit -n)")
+            self.tell(f"{error.strerror}; raise the limit on open files (ulimit -n)")
             return
         loop.default_exception_handler(context)
 
@@ -112,7 +112,7 @@ class _Connection(_Base):
         """Start the clock, or refuse."""
         super().connection_made(Joined(transport))
         if len(self.connections) > self._most:
-            self._refusals.tell(f"{self._most} are open; allow more open files (ulimit -n)")
+            self._refusals.tell(f"{self._most} are open; raise the limit on open files (ulimit -n)")
             self.transport.abort()
             return
         # Whatever the system's own buffers do not take is a reply that waits to be read.

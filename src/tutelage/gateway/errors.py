@@ -88,7 +88,7 @@ def invalid(message: str, param: str | None = None, code: str | None = None) -> 
 
 def model_not_found(name: str, models: Sequence[str]) -> ApiError:
     """A 404 that says which models there are."""
-    words = f"the model {name!r} is not served here; there are: {', '.join(models)}"
+    words = f"the model {name!r} does not exist; available models: {', '.join(models)}"
     return ApiError(404, words, param="model", code="model_not_found")
 
 
@@ -123,4 +123,4 @@ def error_response(error: BaseException, prompt_field: str | None = None) -> Api
         return ApiError(400, words, param=prompt_field, headers=NO_RETRY)
     if isinstance(error, TutelageError):
         return ApiError(400, str(error), headers=NO_RETRY)
-    return ApiError(500, "the gateway failed; its log has the details", code="internal_error")
+    return ApiError(500, "internal gateway error; see its log for details", code="internal_error")

@@ -91,7 +91,7 @@ async def read_body(scope: Scope, receive: Receive, limits: GatewayLimits) -> by
         if size > limit:
             raise _too_large(limit) from None
         raise ApiError(
-            408, f"the body did not arrive within {seconds:g} seconds", headers=_CLOSE
+            408, f"the request body was not received within {seconds:g} seconds", headers=_CLOSE
         ) from None
 
 
@@ -123,7 +123,7 @@ def _resumed(work: Coroutine[Any, Any, T], waits: Any) -> Generator[Any, Any, T]
 
 def _too_large(limit: int) -> ApiError:
     return ApiError(
-        413, f"the body is larger than {limit} bytes", code="request_too_large", headers=_CLOSE
+        413, f"the request body exceeds {limit} bytes", code="request_too_large", headers=_CLOSE
     )
 
 

@@ -27,7 +27,7 @@ MAX_ID = 200
 def _agent_name(value: str, param: str) -> str:
     """An agent id from a path or header."""
     if not value or len(value) > MAX_ID or not value.isprintable():
-        words = f"{param} is {shown(value)}, no name of an agent: give it 1 to {MAX_ID} printable"
+        words = f"{param} = {shown(value)} is not a valid agent name: use 1 to {MAX_ID} printable"
         raise ApiError(400, f"{words} characters, or leave it out", param=param)
     return value
 
@@ -70,7 +70,7 @@ class SessionRegistry:
                     "close its session first"
                 )
             if _digest(attempt_session.api_key.encode()) in self._by_key:
-                raise ConfigError("the key is taken by another attempt; give each its own")
+                raise ConfigError("another attempt uses this key; give each attempt its own")
             self._by_attempt[at] = attempt_session
         self._add_key(attempt_session, attempt_session.api_key, attempt_session.agent)
 
@@ -122,7 +122,7 @@ class SessionRegistry:
         410, or 500 while the server stops."""
         data = sent.key
         if not data:
-            words = f"send the key as `{sent.form}`; clients have it from {sent.variable}"
+            words = f"missing API key: send `{sent.form}`; clients read it from {sent.variable}"
             raise ApiError(401, words, code="missing_key")
         digest = _digest(data)
         values = self._by_key.get(digest)
@@ -130,9 +130,7 @@ class SessionRegistry:
             ended = self._closed.get(digest)
             if ended is not None:
                 raise AttemptClosedError(*ended)
-            words = (
-                f"the key in `{sent.form}` is not known here; clients have it from {sent.variable}"
-            )
+            words = f"unknown API key in `{sent.form}`; clients read it from {sent.variable}"
             raise ApiError(401, words, code="invalid_api_key")
         attempt_session, _, agent = values
         if attempt_session.closed:
@@ -144,7 +142,7 @@ class SessionRegistry:
                 attempt_session.attempt_id,
             ):
                 raise ApiError(
-                    403, "the key belongs to another attempt than the path", code="wrong_attempt"
+                    403, "the key and the path belong to different attempts", code="wrong_attempt"
                 )
             if "agent" in path:
                 return attempt_session, _agent_name(path["agent"], "the agent in the path")

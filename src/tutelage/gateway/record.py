@@ -79,8 +79,8 @@ class Recorder:
         self.dropped += 1
         if self.dropped == 1:
             log.warning(
-                "calls come faster than they are recorded: some are left out of the record; later "
-                "ones are only counted"
+                "calls arrive faster than they can be recorded: some are dropped from the record; "
+                "further drops are only counted"
             )
 
     def flush(self, timeout: float = 5.0) -> bool:
@@ -101,7 +101,7 @@ class Recorder:
             if self.failed == 1:
                 full = isinstance(error, OSError)  # a full disk is no bug
                 log.warning(
-                    "a call could not be recorded: %s; later failures are only counted",
+                    "failed to record a call: %s; further failures are only counted",
                     (full and error.strerror) or f"{type(error).__name__}: {error}",
                     exc_info=not full,
                 )

@@ -73,7 +73,7 @@ class RewardHandler:
         sink, name = self.sink(), attempt.attempt_id
         if not posted.rewards:
             return session_closed()
-        log.warning("late rewards of attempt %s do not count: %s", name, dict(posted.rewards))
+        log.warning("ignoring late rewards of attempt %s: %s", name, dict(posted.rewards))
         if sink is None:
             return session_closed()
         body = encode_protobuf([late_span(posted.rewards, attempt)])
@@ -81,6 +81,6 @@ class RewardHandler:
         try:
             await asyncio.to_thread(sink, body, PROTOBUF, "", only=only)
         except TutelageError:
-            log.exception("late rewards of attempt %s could not be kept", name)
+            log.exception("failed to store the late rewards of attempt %s", name)
             return session_closed()
-        return session_closed("; the reward is kept with it, and does not count")
+        return session_closed("; the reward was stored but does not count")

@@ -64,13 +64,13 @@ class PostedRewards:
             if dict(known[0]) != dict(rewards):
                 raise ApiError(
                     409,
-                    f"the idempotency-key {key!r} came with other rewards: {dict(known[0])!r}",
+                    f"the idempotency-key {key!r} was used with other rewards: {dict(known[0])!r}",
                     code="idempotency_key_reused",
                     headers=NO_RETRY,
                 )
             return known[1]
         if len({*self._values, *rewards}) > MOST:
-            raise invalid(f"an attempt has at most {MOST} named rewards", code="invalid_reward")
+            raise invalid(f"more than {MOST} named rewards in one attempt", code="invalid_reward")
         self._values |= rewards
         if key is not None and len(self._answers) < MOST:
             self._answers[key] = (rewards, answer)
@@ -105,7 +105,7 @@ def read_rewards(body: JSON, attempt: OfAttempt) -> Posted:
     """`{"reward": 1.0, "format": 0.5}`: named numbers, as an agent returns them."""
     rewards = _checked(body)
     if not rewards:
-        raise invalid('post named numbers, such as {"reward": 1.0}', code="invalid_reward")
+        raise invalid('no rewards in the body: send e.g. {"reward": 1.0}', code="invalid_reward")
     return Posted(rewards, {"object": "reward", "attempt": attempt.attempt_id, **rewards})
 
 
@@ -116,12 +116,12 @@ def read_event(body: JSON, attempt: OfAttempt) -> Posted:
     """
     kind, data = body.get("event_type"), body.get("data", {})
     if not isinstance(kind, str):
-        raise invalid("an event has an event_type, such as reward", "event_type")
+        raise invalid("missing event_type, such as 'reward'", "event_type")
     if not isinstance(data, dict):
-        raise invalid("the data of an event are a JSON object", "data")
+        raise invalid("the data of an event must be a JSON object", "data")
     fields = cast("JSON", data)
     if kind == "reward" and "value" not in fields:
-        raise invalid("the data of a reward have a value", "data.value", "invalid_reward")
+        raise invalid("reward events must have a data.value", "data.value", "invalid_reward")
     return Posted(
         _checked({"reward": fields["value"]}, "data.value") if kind == "reward" else {},
         {
@@ -138,10 +138,10 @@ def _checked(values: JSON, param: str | None = None) -> Rewards:
     """Finite numbers. Raises `ApiError` 400."""
     long = next((name for name in values if len(name) > LONGEST_NAME), None)
     if long is not None:
-        raise invalid(f"the name {long!r:.80}... is too long", code="invalid_reward")
+        raise invalid(f"the reward name {long!r:.80}... is too long", code="invalid_reward")
     for name, value in values.items():
         if not isinstance(value, int | float):
-            words = f"`{param or name}` = {shown(value)}: it must be a number, true or false"
+            words = f"`{param or name}` = {shown(value)}: must be a number, true or false"
             raise invalid(words, param or name, "invalid_reward")
     try:
         reward = to_reward({"reward": 0.0, **values}, "of the request", "of the attempt")

@@ -66,17 +66,17 @@ class Routes(Generic[T]):
         """A 404 for a path that leads nowhere: what is wrong with it, and which paths there are.
         `clients` says whose asked, `known` which there are."""
         hint = self._hint(path, clients) or ", ".join(each.base_url for each in known)
-        words = f"there is no {method} {shown(path)} here: {hint}"
-        return ApiError(404, f"{words}. There are {', '.join(self._paths)}", code="unknown_url")
+        words = f"no route for {method} {shown(path)}: {hint}"
+        return ApiError(404, f"{words}. Routes: {', '.join(self._paths)}", code="unknown_url")
 
     def _hint(self, path: str, clients: Clients) -> str:
         """What to change so that a path leads somewhere; empty where that is not clear."""
         begin, base = _ANY.match(path), clients.base_url
         attempt, rest = ("", path) if begin is None else (begin[0], path[begin.end() :])
         if rest.startswith("/v1/v1/"):
-            return f"{base}, which its client adds" if clients.adds_v1 else f"{base}, once"
+            return f"{base}, which its client adds" if clients.adds_v1 else f"{base} only once"
         if self.find(f"{attempt}/v1{rest}")[0] is not None:
-            return f"{base}, which the path begins with" if clients.adds_v1 else base
+            return f"{base}, but the path must start with it" if clients.adds_v1 else base
         if rest.endswith("/") and self.find(path.rstrip("/"))[0] is not None:
-            return "leave out the slash at its end"
+            return "remove the trailing slash"
         return ""

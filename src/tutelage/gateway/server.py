@@ -69,11 +69,11 @@ class Gateway:
         """The port is known once started."""
         if secret is not None and len(secret) < MIN_SECRET:
             told = counted(len(secret), "character")
-            raise ConfigError(f"the secret has {told}; give it {MIN_SECRET}")
+            raise ConfigError(f"the secret has {told}; it needs at least {MIN_SECRET}")
         if secret is None and not is_loopback(host):
             raise ConfigError(
                 f"the host {host!r} can be reached from other machines, so the gateway needs a "
-                f"secret of at least {MIN_SECRET} characters: --secret, or TUTELAGE_SECRET"
+                f"secret of at least {MIN_SECRET} characters: pass --secret or set TUTELAGE_SECRET"
             )
         self._registry = SessionRegistry(
             secrets.token_bytes(32) if secret is None else secret.encode()
@@ -334,7 +334,7 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise ConfigError(
             f"cannot listen on {host!r} port {port}: {error.strerror or error}; choose another "
-            "with --port, or 0 for any free one"
+            "port with --port, or 0 for any free one"
         ) from error
     return sock
 
@@ -344,8 +344,8 @@ def _check_id(value: str, what: str) -> str:
     unfit = not value.isprintable() or set(value) & set("/?#%\\ ") or value in (".", "..")
     if not value or len(value) > MAX_ID or unfit:
         raise ConfigError(
-            f"the {what} {value!r} cannot stand in a URL: use letters, digits, - _ . : and at "
-            f"most {MAX_ID} of them"
+            f"the {what} {value!r} cannot be used in a URL: use at most {MAX_ID} characters out of "
+            "letters, digits, - _ . :"
         )
     return value
 
@@ -353,6 +353,6 @@ def _check_id(value: str, what: str) -> str:
 def _check_names(names: Collection[str] | None, clients: Mapping[str, ChatClient]) -> None:
     """Names of the main client beside those of others. Raises `ConfigError`."""
     if isinstance(names, str) or (names is not None and not names):
-        raise ConfigError(f"names={names!r}: give a list of at least one name, or none")
+        raise ConfigError(f"names={names!r}: must be None or a list of at least one name")
     if twice := sorted(set(names or ()) & clients.keys()):
-        raise ConfigError(f"{twice[0]!r} is a name of the main client and of one of `clients`")
+        raise ConfigError(f"{twice[0]!r} names both the main client and one of `clients`")

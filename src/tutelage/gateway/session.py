@@ -198,7 +198,7 @@ class AttemptSession:
     def over(self) -> ApiError:
         """The answer to requests that run when it closes, or come later."""
         if self.stops:
-            return ApiError(500, f"{STOPPED}; ask again once it runs", code="server_stopped")
+            return ApiError(500, f"{STOPPED}; retry after it restarts", code="server_stopped")
         return session_closed()
 
     def _over_words(self) -> str:
@@ -242,7 +242,7 @@ class AttemptSession:
         model = self.model(name) if isinstance(name, str) else self.main
         render = getattr(model.decoder, "render", None)
         if render is None:
-            raise invalid(f"the tokens of {model.name!r} are counted by its own server", "model")
+            raise invalid(f"token counts of remote model {model.name!r} are not available", "model")
         request = read()
         context: int | None = getattr(model.client, "max_length", None)
         bound = () if context is None else (max(context, COUNTED),)
@@ -274,24 +274,24 @@ class AttemptSession:
         model = self.model(request.model)
         unread = model.passes and request.prompts  # of which its client refuses more
         if request.logprobs and model.decoder is None and not unread:
-            raise invalid(f"the model {model.name!r} gives no log-probabilities", "logprobs")
+            raise invalid(f"model {model.name!r} does not support log-probabilities", "logprobs")
         if request.template and request.passed is None and not _in_force(model, request):
             raise invalid(
-                f"`chat_template_kwargs` = {shown(request.template)}: a model has one way to "
-                "render its chat template for all requests, in which its turns are continued and "
-                "trained, and this is another",
+                f"`chat_template_kwargs` = {shown(request.template)}: all requests must render the "
+                "chat template in the same way, since turns are continued and trained with it; "
+                "leave these options out",
                 "chat_template_kwargs",
             )
         least = None if request.constraint is None else request.constraint.min_tokens
         if least and not hasattr(model.decoder, "grammar"):
-            words = f"`min_tokens` = {least}: the model {model.name!r} is not sampled here"
+            words = f"`min_tokens` = {least} is not supported for the remote model {model.name!r}"
             raise invalid(words, "min_tokens")
         if model is self.main:
             left = self.budget_left
             if left == 0:
                 raise ApiError(
                     402,
-                    f"the attempt has used its {self.token_budget} tokens",
+                    f"the attempt has used up its budget of {self.token_budget} tokens",
                     code="token_budget_exhausted",
                     headers=NO_RETRY,
                 )

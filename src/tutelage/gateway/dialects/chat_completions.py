@@ -82,7 +82,7 @@ class _ToolCall(CallObject):
         """The call. Raises `ApiError` where it is none, or of a tool that only others have."""
         if self.type == "custom":
             if not passing:
-                raise invalid(f"`{path}.type` = 'custom': it should be 'function'", f"{path}.type")
+                raise invalid(f"`{path}.type` = 'custom': must be 'function'", f"{path}.type")
             if self.custom is None:
                 raise missing(f"{path}.custom")
             return ToolCall(self.id, self.custom.name, self.custom.input, custom=True)
@@ -189,9 +189,9 @@ class ChatCompletions:
 
     def _read(self, request: _Request, defaults: Sampling, *, passing: bool = False) -> ChatRequest:
         if request.stream_options is not None and not request.stream:
-            raise invalid("`stream_options` needs `stream`: true", "stream_options")
+            raise invalid("`stream_options` requires `stream`: true", "stream_options")
         if request.top_logprobs and not request.logprobs:
-            raise invalid("`top_logprobs` needs `logprobs`: true", "top_logprobs")
+            raise invalid("`top_logprobs` requires `logprobs`: true", "top_logprobs")
         tools = tool_specs([tool.function for tool in request.tools])
         return ChatRequest(
             model=request.model,
@@ -243,8 +243,8 @@ def _message(given: _Message, position: int, *, passing: bool) -> Message:
     text = given.content
     if role not in _ROLES and not (passing and role == "function"):
         at = f"messages[{position}].role"
-        reason = f"it should be one of {', '.join(map(repr, _ROLES))}"
-        reason = "functions are tools here" if role == "function" else reason
+        reason = f"must be one of {', '.join(map(repr, _ROLES))}"
+        reason = "use the role 'tool' for results" if role == "function" else reason
         raise invalid(f"`{at}` = {shown(role)}: {reason}", at, "unsupported_value")
     if text is None and role in ("system", "user") and not passing:
         raise missing(f"messages[{position}].content")

@@ -34,11 +34,11 @@ def _one_prompt(value: Any) -> Any:
     if isinstance(value, str):
         return value
     if not isinstance(value, list) or not value:
-        raise ValueError("it must be a text, or an array of token ids")
+        raise ValueError("must be a string or an array of token ids")
     ids = cast("list[Any]", value)
     wrong = next((at for at, i in enumerate(ids) if type(i) is not int or i < 0), None)
     if wrong is not None:
-        raise PydanticCustomError("token_id", "it must be a token id", {"name": wrong})
+        raise PydanticCustomError("token_id", "must be a token id", {"name": wrong})
     return ids
 
 
@@ -85,14 +85,14 @@ class Completions:
         """The request. Raises `ApiError`."""
         request = read(_Request, body)
         if request.best_of not in (None, request.n):
-            raise invalid("`best_of` has to be `n`: all that is sampled is returned", "best_of")
+            raise invalid("`best_of` must equal `n`: all completions are returned", "best_of")
         if request.n * len(request.prompt) > MAX_CHOICES:
-            raise invalid(f"a request has at most {MAX_CHOICES} choices", "n")
+            raise invalid(f"a request can have at most {MAX_CHOICES} choices", "n")
         if request.stream_options is not None and not request.stream:
-            raise invalid("`stream_options` needs `stream`: true", "stream_options")
+            raise invalid("`stream_options` requires `stream`: true", "stream_options")
         echoed = request.echo and all(isinstance(p, str) for p in request.prompt)
         if request.echo and (request.logprobs is not None or not echoed):
-            words = "`echo` repeats the text of prompts, without log-probabilities"
+            words = "`echo` is supported for text prompts only, without `logprobs`"
             raise invalid(words, "echo")
         return ChatRequest(
             model=request.model,

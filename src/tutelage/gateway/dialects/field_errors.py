@@ -28,7 +28,7 @@ _HINTS = {("top_p", "greater_than"): "; for greedy sampling use `temperature`: 0
 """What helps beside the reason, by path and kind of error."""
 _KINDS = {
     **dict.fromkeys(("image", "image_url", "input_image"), "images"),
-    **dict.fromkeys(("input_audio",), "sound"),
+    **dict.fromkeys(("input_audio",), "audio"),
     **dict.fromkeys(("file", "input_file"), "files"),
 }
 """Parts of a message that other models can read."""
@@ -37,7 +37,7 @@ _KINDS = {
 def unread(kind: str) -> str | None:
     """Why a part of this type is refused; None for what no model reads."""
     known = _KINDS.get(kind)
-    return known and f"this model reads text alone, no {known}"
+    return known and f"this model accepts text only, not {known}"
 
 
 def refusal(error: ErrorDetails, data: Any, path: str) -> ApiError:

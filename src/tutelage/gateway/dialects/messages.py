@@ -152,8 +152,8 @@ class Messages:
         if request.messages[last].role == "assistant":
             at = f"messages[{last}]"
             raise invalid(
-                f"`{at}` is the assistant's: this model does not support assistant message prefill,"
-                " since its turns are sampled whole. The conversation must end with a user message",
+                f"`{at}` has the role assistant: this model does not support assistant message "
+                "prefill. The conversation must end with a user message",
                 at,
             )
         asked = _asked(request, defaults)

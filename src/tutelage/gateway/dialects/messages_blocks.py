@@ -31,12 +31,12 @@ def as_blocks(content: Any) -> Any:
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     if not isinstance(content, list):
-        raise ValueError("it must be a string or an array of blocks")
+        raise ValueError("must be a string or an array of content blocks")
     return cast("list[Any]", content)
 
 
 def _only_text() -> PydanticCustomError:
-    words = "this model reads text alone, no images or files"
+    words = "this model accepts text only, not images or files"
     return PydanticCustomError("unsupported_value", words, {"name": "type"})
 
 
@@ -71,7 +71,7 @@ def _address(source: Any) -> str:
         case {"type": "base64", "media_type": str(kind), "data": str(data)}:
             return f"data:{kind};base64,{data}"
         case _:
-            raise ValueError("it is passed on as `base64` or `url`")
+            raise ValueError("an image source must be of type `base64` or `url`")
 
 
 class _Image(_Shown):
@@ -126,8 +126,8 @@ class _Elsewhere(MessageObject):
         if not passing:
             raise _only_text()
         words = (
-            "chat completions, in whose words a request is passed on, have none for a document "
-            "by URL or by the id of a file; send it as `base64`, `text` or `content`"
+            "the upstream chat completions API does not support documents by URL or file id; "
+            "send the document as `base64`, `text` or `content`"
         )
         raise PydanticCustomError("unsupported_value", words, {"name": "type"})
 
@@ -226,7 +226,7 @@ def read_turns(turns: Iterable[MessageTurn]) -> Iterator[Message]:
             yield _message("system", turn, turn.content, ("text",), at)
         elif not turn.content:
             empty = f"{at}.content"
-            raise invalid(f"`{empty}` is empty: it needs at least one block", empty)
+            raise invalid(f"`{empty}` is empty: at least one block is required", empty)
         else:
             for result, group in groupby(turn.content, lambda block: block.type == "tool_result"):
                 if result:
@@ -263,7 +263,7 @@ def _text(blocks: Iterable[_Block], allowed: Sequence[str], at: str) -> str:
     text, before = "", ""
     for block in blocks:
         if block.type not in allowed:
-            raise invalid(f"`{at}` has a block {block.type!r}, which is not of its role", at)
+            raise invalid(f"`{at}` has a block {block.type!r}, which its role does not allow", at)
         said = block.said() if isinstance(block, _Shown) else ""
         if not said:
             continue

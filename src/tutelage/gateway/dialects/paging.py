@@ -24,7 +24,7 @@ def page(items: Sequence[JSON], limit: int, **cursors: str | None) -> tuple[list
             continue
         at = next((i for i, item in enumerate(found) if item["id"] == cursor), None)
         if at is None:
-            raise invalid(f"`{name}` = {cursor!r} is the id of nothing in this list", name)
+            raise invalid(f"`{name}` = {cursor!r}: no item with this id in the list", name)
         backwards = name.startswith("before")
         found = found[:at] if backwards else found[at + 1 :]
     return (found[-limit:] if backwards else found[:limit]), len(found) > limit

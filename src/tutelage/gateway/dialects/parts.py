@@ -44,7 +44,7 @@ def counted(items: Any) -> Any:
         for i, item in enumerate(cast("list[Any]", items)):
             left -= 1 + _parts_of(item)
             if left < 0:
-                words = "a request has at most {most} messages and parts of them together"
+                words = "a request can have at most {most} messages and message parts in total"
                 raise PydanticCustomError("too_many", words, {"name": i, "most": MAX_PARTS})
     return items
 
@@ -74,7 +74,7 @@ def _joined(value: Any, parts: ValidatorFunctionWrapHandler) -> str:
     if isinstance(value, str):
         return value
     if not isinstance(value, list):
-        raise ValueError("it must be a string or an array of parts")
+        raise ValueError("must be a string or an array of parts")
     listed = [{"text": v} if isinstance(v, str) else v for v in cast("list[Any]", value)]
     return "".join(part.text for part in parts(listed))
 
@@ -89,7 +89,7 @@ def _readable(text: str) -> str:
     except json.JSONDecodeError:
         return text
     except ValueError as error:
-        raise ValueError(f"it cannot be read: {error}") from None
+        raise ValueError(f"cannot be parsed: {error}") from None
     return text
 
 
@@ -141,15 +141,15 @@ def chat_part(part: Any) -> JSON:
             detail = {"detail": rest.pop("detail")} if rest.get("detail") else {}
             return {"type": "image_url", "image_url": {"url": url, **detail}, **rest}
         case {"type": "input_image"}:
-            raise ValueError("an image is passed on as `image_url`, not by the id of a file")
+            raise ValueError("images by file id are not supported; use `image_url`")
         case {"type": "input_file", **rest}:
             if rest.get("file_url"):
-                raise ValueError("a file is passed on as `file_data` or `file_id`, not by its URL")
+                raise ValueError("files by URL are not supported; use `file_data` or `file_id`")
             return {"type": "file", "file": {k: v for k, v in rest.items() if v is not None}}
         case Mapping():
             return dict(cast("JSON", part))
         case _:
-            raise ValueError("it must be an array of parts")
+            raise ValueError("must be an array of parts")
 
 
 class CallObject(BaseModel):

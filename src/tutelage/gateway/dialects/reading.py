@@ -85,7 +85,7 @@ class RequestObject(BaseModel):
             if name not in cls.neutral:
                 if cls.liberal:
                     continue
-                words = "this server does not know it"
+                words = "unknown parameter"
                 raise PydanticCustomError("unknown_parameter", words, {"name": name})
             if values[name] not in cls.neutral[name]:
                 raise unsupported(name)
@@ -107,7 +107,7 @@ class MessageObject(RequestObject):
 
 def unsupported(name: str) -> PydanticCustomError:
     """The refusal of a field of an object."""
-    words = "it cannot be honoured by this server; leave it out"
+    words = "not supported by this server; leave it out"
     return PydanticCustomError("unsupported_parameter", words, {"name": name})
 
 
@@ -137,7 +137,7 @@ def _listed(given: Any) -> Any:
 
 def _printable(name: str) -> str:
     if not name.isprintable():
-        raise ValueError("it must be a printable name")
+        raise ValueError("must contain only printable characters")
     return name
 
 
@@ -159,7 +159,7 @@ def _chosen(value: Any, info: ValidationInfo) -> str:
         case {"type": "allowed_tools" | "custom"} if passed_on(info):
             return "auto"
         case _:
-            raise ValueError("use auto, none, required or name one function")
+            raise ValueError("must be auto, none, required or an object that names a function")
 
 
 Item = TypeVar("Item")
@@ -229,7 +229,7 @@ class SamplingReader(RequestObject):
         """How to sample; `defaults` says what holds where the request is silent."""
         most = limit or defaults.max_tokens
         if self.min_tokens > most:
-            words = f"`min_tokens` = {self.min_tokens}: the reply has at most {most} tokens"
+            words = f"`min_tokens` = {self.min_tokens} exceeds the maximum of {most} reply tokens"
             raise invalid(words, "min_tokens")
         return Sampling(
             temperature=defaults.temperature if self.temperature is None else self.temperature,
@@ -246,7 +246,7 @@ class SamplingReader(RequestObject):
             given = {self.schema_name: own, **given}
         if len(given) > 1:
             names = " and ".join(f"`{name}`" for name in given)
-            raise invalid(f"{names}: a reply has one schema; keep one of them", [*given][1])
+            raise invalid(f"{names} are both set: pass only one schema", [*given][1])
         return next(iter(given.values()), None)
 
     @property
@@ -267,7 +267,7 @@ class SamplingReader(RequestObject):
         if schema is None:
             return Constraint(min_tokens=self.min_tokens) if self.min_tokens else None
         if self.min_tokens:
-            raise invalid("`min_tokens` goes with no schema", "min_tokens")
+            raise invalid("`min_tokens` cannot be combined with a schema", "min_tokens")
         return Constraint(json_schema=schema)
 
 
@@ -293,7 +293,7 @@ class RequestReader(SamplingReader):
             return None
         choice, schema = self.tool_choice, self.schema_of(schema)
         if choice == "required" and not (tools or passing):
-            raise invalid("`tool_choice` asks for a call, which needs `tools`", "tool_choice")
+            raise invalid("`tool_choice`: required needs `tools`", "tool_choice")
         if choice not in ("auto", "none", "required", *(tool.name for tool in tools)):
             words = f"`tool_choice` names {choice!r}, which is not in `tools`"
             raise invalid(words, "tool_choice")
@@ -302,7 +302,7 @@ class RequestReader(SamplingReader):
             least = None if passing else self.min_tokens
             return Constraint(min_tokens=least) if least else None
         if self.min_tokens and not passing:
-            words = "`min_tokens` goes with no schema, and with `tool_choice` auto only"
+            words = "`min_tokens` requires `tool_choice`: auto and no schema"
             raise invalid(words, "min_tokens")
         return Constraint(choice, self.parallel_tool_calls, schema)
 
@@ -328,7 +328,7 @@ def tool_specs(functions: Sequence[NamedTool]) -> tuple[ToolSpec, ...]:
     names = [each.name for each in functions]
     if len(set(names)) != len(names):
         twice = next(n for n in names if names.count(n) > 1)
-        raise invalid(f"`tools` has two tools named {twice!r}", "tools")
+        raise invalid(f"duplicate tool name in `tools`: {twice!r}", "tools")
     return tuple(ToolSpec(each.name, each.description, each.parameters) for each in functions)
 
 

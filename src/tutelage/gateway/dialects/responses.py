@@ -96,7 +96,7 @@ def _of_a_type(tool: Any, info: ValidationInfo) -> Any:
     known = ("function", "custom") if passed_on(info) else ("function",)
     kind = cast("JSON", tool).get("type") if isinstance(tool, dict) else None
     if kind is not None and kind not in known:
-        words = "it should be " + " or ".join(map(repr, known))
+        words = "must be " + " or ".join(map(repr, known))
         raise PydanticCustomError("literal_error", "{words}", {"name": "type", "words": words})
     return tool
 
@@ -177,7 +177,7 @@ class Responses:
         passing: bool = False,
     ) -> ChatRequest:
         if request.top_logprobs and _LOGPROBS not in request.include:
-            raise invalid(f"`top_logprobs` needs `include`: [{_LOGPROBS!r}]", "top_logprobs")
+            raise invalid(f"`top_logprobs` requires `include`: [{_LOGPROBS!r}]", "top_logprobs")
         tools = tool_specs([tool for tool in request.tools if tool.type == "function"])
         wanted = None if request.text is None else request.text.format
         schema = wanted and reply_schema(wanted.type, wanted.wanted, "text.format.schema")

@@ -82,7 +82,7 @@ def read_items(
         if head.type == "item_reference":
             item = stored.item(head.id or "")
             if item is None:
-                words = f"no item {head.id!r} of this attempt is stored"
+                words = f"item {head.id!r} not found in this attempt"
                 raise ApiError(404, words, param=f"{at}.id")
             head = read(_Item, item, at)
         if head.type == "reasoning":
@@ -122,7 +122,7 @@ def _message(kind: str | None, item: Any, at: str, passing: bool) -> Message:
     if kind == "custom_tool_call":
         made = read(_CustomCall, item, at)
         if not passing:
-            raise invalid(f"`{at}` calls a custom tool, which this model has none of", at)
+            raise invalid(f"`{at}` calls a custom tool, which this model does not support", at)
         call = ToolCall(made.call_id, made.name, made.input, custom=True)
         return Message("assistant", None, (call,), extra=_beside(made))
     if kind in ("function_call_output", "custom_tool_call_output"):

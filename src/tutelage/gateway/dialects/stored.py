@@ -27,8 +27,8 @@ _END = b"\n\n"
 def unknown_response(response_id: str) -> str:
     """What a request is told that names a response which is not kept."""
     return (
-        f"no response {response_id!r} of this attempt is stored; it may have been made with "
-        "`store`: false, by another attempt, or long ago, or it is not whole yet"
+        f"response {response_id!r} not found in this attempt; it may have been created with "
+        "`store`: false or by another attempt, have expired, or still be in progress"
     )
 
 
@@ -156,7 +156,7 @@ def stored_paths(
         if asked.stream:
             return _streamed(attempt.reply(kept["id"]), asked.starting_after, writer)
         if asked.starting_after is not None:
-            raise invalid("`starting_after` needs `stream`: true", "starting_after")
+            raise invalid("`starting_after` requires `stream`: true", "starting_after")
         return kept
 
     one = "/v1/responses/{response}"
@@ -172,12 +172,12 @@ def _streamed(
 ) -> bytes:
     """The events of a finished response, those after a number where one is given."""
     if reply is None:
-        words = "the events of this response are no longer kept; it can be had without `stream`"
+        words = "the events of this response have expired; request it without `stream`"
         raise invalid(words, "stream")
     if after is not None and reply.request.stream:
         words = (
-            "the numbers of a stream that was cut off are not kept, since responses do not run in "
-            "the background; without `starting_after` the whole response is streamed"
+            "an interrupted stream cannot be resumed, since background responses are not "
+            "supported; leave out `starting_after` to stream the whole response"
         )
         raise invalid(words, "starting_after")
     stream = ReplyStream(reply.answer, writer(reply))
@@ -194,7 +194,7 @@ def _delete(path: Mapping[str, str], body: JSON, attempt: _KeepsReplies) -> JSON
 
 def _cancel(path: Mapping[str, str], body: JSON, attempt: _KeepsReplies) -> JSON:
     attempt.responses.get(path["response"])
-    raise invalid("only a response with `background`: true can be cancelled; this one has ended")
+    raise invalid("only a response with `background`: true can be cancelled; this one has finished")
 
 
 def _listed_input(path: Mapping[str, str], query: JSON, attempt: _KeepsReplies) -> JSON:
