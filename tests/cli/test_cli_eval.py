@@ -303,7 +303,7 @@ def test_a_key_is_no_target_of_an_evaluation(tutelage: Tutelage) -> None:
         ),
         (
             ("agent.py:two", "--test", "t.jsonl", "--reward", "reward.py:score"),
-            "there is no file 'reward.py'; did you mean 'rewards.py'?",
+            "file not found: 'reward.py'; did you mean 'rewards.py'?",
         ),
         (
             ("agent.py:asks", "--test", "t.jsonl", "--model", "modle"),

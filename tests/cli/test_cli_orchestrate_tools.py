@@ -118,7 +118,7 @@ def test_tools_of_several_files_add_up(here: Path) -> None:
     text = (here / "again.py").read_text().replace("def size", "def count")
     (here / "again.py").write_text(text)
     done = run("--plan", "count.json", "--tools", "again.py", "--output", "2", code=2)
-    assert "two tools are named 'count'" in done.stderr
+    assert "duplicate tool name 'count'" in done.stderr
 
 
 def test_a_tool_that_gives_nothing_and_one_that_fails_are_told_of_once(here: Path) -> None:
@@ -291,7 +291,7 @@ def test_what_rough_tools_do_stays_out_of_the_result(here: Path) -> None:
         (("Count", "--planner", "trained", "--model", "m"), "asks no language model"),
         (("Count", "--catalog", "c.json"), "--catalog describes tools, --tools and --mcp run"),
         (("--plan", "count.json", "--pool", "simulated"), "tools run for real"),
-        (("--plan", "count.json", "--tools", "none.py"), "there is no file"),
+        (("--plan", "count.json", "--tools", "none.py"), "file not found"),
         (("--plan", "wrong.json"), "node 0 (count): missing argument 'items'; it takes items"),
     ],
 )

@@ -268,7 +268,7 @@ def test_an_agent_file_brings_its_prompts(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="several agents"):
         load_agent(str(path))
     assert load_agent(f"{path}:other")[0].name == "other"
-    with pytest.raises(ConfigError, match="defines no 'nothing'"):
+    with pytest.raises(ConfigError, match="does not define 'nothing'"):
         load_agent(f"{path}:nothing")
     with pytest.raises(ConfigError, match="there is no agent file"):
         load_agent(str(tmp_path / "none.py"))

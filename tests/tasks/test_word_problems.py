@@ -250,7 +250,7 @@ async def test_the_price_list_answers_with_the_prices_of_its_task_alone(
 
 async def test_prices_that_are_no_list_are_named() -> None:
     async with rollout_environments(Task("t", {"question": "q", "prices": 5})) as environments:
-        with pytest.raises(DataError, match="field 'prices' is 5; write prices by item"):
+        with pytest.raises(DataError, match="field 'prices' must map items to prices, not 5"):
             await environments.bind(resolve_tools(["price_list"]))
 
 

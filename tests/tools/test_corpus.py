@@ -57,7 +57,7 @@ def test_a_file_that_is_no_index_is_not_replaced(index: Path, tmp_path: Path) ->
     """The output's name in the place of an input's, as one types it in a hurry."""
     notes = tmp_path / "notes.md"
     notes.write_text("what I thought")
-    with pytest.raises(ConfigError, match="no search index, so it is not replaced"):
+    with pytest.raises(ConfigError, match="not a search index, so it is not overwritten"):
         corpus.build([tmp_path / "rows.jsonl"], notes)
     assert notes.read_text() == "what I thought"
     assert corpus.build([notes], index) == 1  # an index is made again
@@ -100,7 +100,7 @@ def test_text_files_are_cut_at_headings_and_paragraphs(tmp_path: Path) -> None:
         ("a.jsonl", '{"title": "x"}\n', "a.jsonl:1: no text"),
         ("a.jsonl", '{"text": 5}\n', "no text"),
         ("a.jsonl", "{\n", "invalid JSON"),
-        ("a.txt", "", "no text in these files"),
+        ("a.txt", "", "these files contain no text"),
         ("a.pdf", "x", "suffix '.pdf'"),
         ("b.json", "[1]", "expected an object"),
     ],

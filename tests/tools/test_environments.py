@@ -180,6 +180,6 @@ def test_a_class_in_a_file_brings_all_its_tools(tmp_path: Path) -> None:
 
 async def test_prices_that_are_no_list_are_the_users_mistake() -> None:
     task = Task("q", {"question": "Ada 12", "prices": 3})
-    with pytest.raises(DataError, match="field 'prices' is 3; write prices by item"):
+    with pytest.raises(DataError, match="field 'prices' must map items to prices, not 3"):
         async with rollout_environments(task) as environments:
             await environments.bind(resolve_tools(["price_list"]))

@@ -176,7 +176,7 @@ def test_a_text_that_is_a_typed_result_is_told_once(
 def test_neither_a_typed_result_nor_another_text_is_lost_silently(
     structured: object, said: str
 ) -> None:
-    with pytest.warns(UserWarning, match="'tool' gave a text beside its typed result"):
+    with pytest.warns(UserWarning, match="'tool' returned text beside its structured result"):
         assert told(structured, "Warm today.") == said
     assert told(structured, "Warm today.", typed=False) == f"Warm today.\n{said}"
 
@@ -355,7 +355,7 @@ for line in sys.stdin:
     [
         (
             [{"name": "add", "inputSchema": {"type": "object"}}] * 2,
-            r"server '.*server.py' has two tools that are both 'add' to a model",
+            r"server '.*server.py' has two tools that the model would see as 'add'",
         ),
         (
             [{"name": "add", "inputSchema": {}}],
@@ -380,8 +380,8 @@ def test_a_line_that_is_no_message_is_told_on_one_line(
     close_tools(resolve_tools([f"mcp:{shlex.join([sys.executable, str(script)])}"]))
     (row,) = caplog.records
     assert row.getMessage() == (
-        "an MCP server printed 'Starting the server', which is no message of the protocol; it is "
-        "ignored, and belongs on standard error"
+        "an MCP server printed 'Starting the server', which is not a valid MCP message; it is "
+        "ignored (logs belong on standard error)"
     )
     assert (row.exc_info, row.levelname) == (None, "WARNING")
 
@@ -391,7 +391,7 @@ def test_a_server_that_never_answers_is_told_in_one_line(
 ) -> None:
     monkeypatch.setattr("tutelage.tools.mcp.START_SECONDS", 0.5)
     silent = shlex.join([sys.executable, "-c", "import time; time.sleep(600)"])
-    with pytest.raises(ConfigError, match=r"it did not answer within 0\.5 seconds"):
+    with pytest.raises(ConfigError, match=r"no answer within 0\.5 seconds"):
         resolve_tools([f"mcp:{silent}"])
     gc.collect()
     assert caplog.records == []
@@ -432,7 +432,7 @@ def test_a_server_object_in_a_file(tmp_path: Path) -> None:
     assert result.text == "42"
     path = tmp_path / "mine.py"
     path.write_text("server = 3\n")
-    with pytest.raises(ConfigError, match="is a int; point at an MCPServer object"):
+    with pytest.raises(ConfigError, match="is a int, not an MCPServer object"):
         resolve_tools([f"mcp:{path}:server"])
 
 
@@ -443,9 +443,9 @@ def test_a_name_without_a_server(name: str) -> None:
 
 
 def test_two_servers_with_one_tool_name() -> None:
-    with pytest.raises(ConfigError, match="two tools are named 'calculator'"):
+    with pytest.raises(ConfigError, match="duplicate tool name 'calculator'"):
         resolve_tools(["calculator", f"mcp:{HERE}"])
-    with pytest.raises(ConfigError, match="a server names its own: leave one of both out"):
+    with pytest.raises(ConfigError, match="names of an MCP server are fixed: leave out one"):
         resolve_tools([f"mcp:{HERE}", f"mcp:{HERE}"])
 
 
@@ -569,10 +569,10 @@ async def test_the_dialect_of_a_schema_decides(
 @pytest.mark.parametrize(
     ("schema", "words"),
     [
-        ({"$ref": "#/$defs/Missing"}, "it has no '/$defs/Missing' to refer to"),
+        ({"$ref": "#/$defs/Missing"}, "unresolved reference '/$defs/Missing'"),
         ({"$ref": "http://127.0.0.1:9/x.json"}, "it has no 'http://127.0.0.1:9/x.json' to"),
-        ({"items": {"anyOf": [{"$ref": "#/$defs/N"}]}}, "it has no '/$defs/N' to refer to"),
-        ({"$dynamicRef": "#none"}, "to refer to"),
+        ({"items": {"anyOf": [{"$ref": "#/$defs/N"}]}}, "unresolved reference '/$defs/N'"),
+        ({"$dynamicRef": "#none"}, "unresolved reference"),
         ({"type": "nothing"}, "'nothing' is not valid under any of the given schemas"),
         ({"required": True}, "True is not of type 'array'"),
         ({"items": [{"type": "string"}]}, "is not of type 'object', 'boolean'"),
@@ -583,5 +583,5 @@ def test_a_schema_that_cannot_be_checked_is_refused_by_the_tools_name(
 ) -> None:
     with pytest.raises(ConfigError) as refused:
         tool_of({"type": "object", "properties": {"a": schema}})
-    assert "the schema of the MCP tool 'odd' of 'server' cannot be used" in str(refused.value)
+    assert "invalid schema of the MCP tool 'odd' of 'server'" in str(refused.value)
     assert words in str(refused.value)

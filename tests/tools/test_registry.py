@@ -22,7 +22,7 @@ def test_built_in_tools_by_name() -> None:
     assert list(resolve_tools(["lookup", "calculator"])) == ["lookup", "calculator"]
     with pytest.raises(ConfigError, match=r"did you mean 'calculator'\?"):
         resolve_tools(["calculater"])
-    with pytest.raises(ConfigError, match="two tools are named"):
+    with pytest.raises(ConfigError, match="duplicate tool name"):
         resolve_tools(["lookup", "lookup"])
 
 
@@ -57,7 +57,7 @@ def test_tools_and_plain_functions_from_a_file(tmp_path: Path) -> None:
         resolve_tools([f"{file}:three"])
     assert list(resolve_tools([file])) == ["other"]
     plain = write(tmp_path, "from math import sqrt\ndef two(n: int) -> int: return n\n", "plain.py")
-    with pytest.raises(ConfigError, match="it defines no @tool; name a function"):
+    with pytest.raises(ConfigError, match="no @tool in this file; to use a function"):
         resolve_tools([plain])
 
 
@@ -77,7 +77,7 @@ def test_a_changed_file_is_read_again(tmp_path: Path, monkeypatch: pytest.Monkey
 )
 def test_a_file_that_fails_is_a_config_error(tmp_path: Path, text: str) -> None:
     file = write(tmp_path, text)
-    with pytest.raises(ConfigError, match="fails when it is loaded"):
+    with pytest.raises(ConfigError, match="failed to load"):
         resolve_tools([f"{file}:f"])
 
 
@@ -90,16 +90,16 @@ def test_a_misspelled_agent_is_told_by_its_name_without_what_all_files_share(
         load_agent("zero.py")
     with pytest.raises(ConfigError, match=r"did you mean 'prompted.py'"):
         load_agent("promted.py")
-    with pytest.raises(ConfigError, match=r"agent 'prompted.py': .* fails when it is loaded"):
+    with pytest.raises(ConfigError, match=r"agent 'prompted.py': failed to load .*prompted.py"):
         load_agent("prompted.py")
 
 
 def test_a_folder_is_no_file_that_could_be_meant(tmp_path: Path) -> None:
     (tmp_path / "tools.py").mkdir()
-    with pytest.raises(ConfigError, match=r"there is no file '.*tools\.py'$"):
+    with pytest.raises(ConfigError, match=r"file not found: '.*tools\.py'$"):
         resolve_tools([f"{tmp_path}/tools.py:add"])
 
 
 def test_a_missing_file_is_a_config_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no file"):
+    with pytest.raises(ConfigError, match="file not found"):
         resolve_tools([f"{tmp_path}/none.py:f"])

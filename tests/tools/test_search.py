@@ -80,7 +80,7 @@ async def test_without_a_key_the_local_corpus_answers(
     assert found.error is None
     assert found.text.startswith("[1] Oslo: The capital of Norway.")
     assert len(found.text) < 800
-    assert ("no key of a search service" in caplog.text) == (name == "google_search")
+    assert ("no API key for web search" in caplog.text) == (name == "google_search")
     nothing = await ask(ToolOptions(environ={"TUTELAGE_SEARCH_INDEX": index}), "xyzzy", name)
     assert nothing.text == "No results. Try other words."
 
@@ -88,7 +88,7 @@ async def test_without_a_key_the_local_corpus_answers(
 @pytest.mark.parametrize("name", ["search", "google_search"])
 def test_without_a_corpus_it_is_refused_before_anything_runs(name: str) -> None:
     with pytest.raises(
-        ConfigError, match=r"tools\.search_index=PATH, or in the variable TUTELAGE_SEARCH_INDEX"
+        ConfigError, match=r"tools\.search_index=PATH or the variable TUTELAGE_SEARCH_INDEX"
     ):
         resolve_tools([name], ToolOptions(environ={}))
     with pytest.raises(ConfigError, match="does not exist"):

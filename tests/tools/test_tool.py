@@ -198,10 +198,10 @@ def opaque(x: Opaque) -> int:
     [
         (untyped, "'x' has no type hint"),
         (unknown_type, "Missing"),
-        (anything, "name each parameter"),
-        (keywords, "name each parameter"),
+        (anything, "declare each parameter by name"),
+        (keywords, "declare each parameter by name"),
         (positional, "positional-only"),
-        (opaque, "no JSON schema"),
+        (opaque, "cannot create a JSON schema"),
         (functools.partial(positional, 1), "no name"),
     ],
 )

@@ -129,7 +129,7 @@ LOSS_FILES = {
     ),
     "misspelt": (
         "import torch\ndef owned(inputs): ...\n",
-        "defines no 'own'; did you mean 'owned'?",
+        "does not define 'own'; did you mean 'owned'?",
     ),
 }
 
@@ -192,8 +192,8 @@ def test_a_run_with_all_three_is_gone_on_with(train: Train, source: Path, tmp_pa
 
 
 WRONG = {
-    "broken": ("\nx = unknown_name\n", "fails when it is loaded, line 2: NameError"),
-    "missing": ("def other(batch): ...\n", "defines no 'own'"),
+    "broken": ("\nx = unknown_name\n", ", line 2: NameError"),
+    "missing": ("def other(batch): ...\n", "does not define 'own'"),
     "no function": ("own = 3\n", "is a int; point at a function"),
     "wrong signature": ("def own(batch, more): ...\n", "missing a required argument: 'more'"),
     "unknown need": (
@@ -263,7 +263,7 @@ def test_what_is_wrong_with_an_agent_type(wrong: str, train: Train, tmp_path: Pa
 def test_a_registered_name_is_taken(key: str, name: str, train: Train, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(f"def {name}(batch): ...\n")
     said = refusal(train(f"{key}={tmp_path / 'mine.py'}:{name}"))
-    assert f"the name {name!r} is taken" in said
+    assert f"the name {name!r} is already registered" in said
 
 
 def test_what_returns_no_estimate_and_no_loss_is_told(train: Train, tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ class _PriceList:
         """Show nothing: the prices are to be looked up."""
         prices = task.fields.get("prices", {})
         if not isinstance(prices, Mapping):
-            raise DataError(f"the task's field 'prices' is {prices!r}; write prices by item in it")
+            raise DataError(f"the task field 'prices' must map items to prices, not {prices!r}")
         listed = cast("Mapping[Any, Any]", prices)
         self._prices = {_name(str(item)): price for item, price in listed.items()}
         return Observation()

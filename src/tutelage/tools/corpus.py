@@ -51,8 +51,8 @@ def build(files: Sequence[str | Path], out: str | Path) -> int:
             check(out)
         except ConfigError as error:
             raise ConfigError(
-                f"{str(out)!r} is there already and is no search index, so it is not replaced; "
-                "give another --out"
+                f"{str(out)!r} already exists and is not a search index, so it is not overwritten; "
+                "choose another --out"
             ) from error
     aside = out.with_name(f".{out.name}.{os.getpid()}")
     try:
@@ -68,10 +68,10 @@ def build(files: Sequence[str | Path], out: str | Path) -> int:
             database.execute("INSERT INTO passages(passages) VALUES ('optimize')")
             database.commit()
         if not count:
-            raise DataError("there is no text in these files; an index needs at least one passage")
+            raise DataError("these files contain no text; an index needs at least one passage")
         aside.replace(out)
     except (sqlite3.Error, OSError) as error:
-        raise DataError(f"the index {str(out)!r} cannot be written: {error}") from error
+        raise DataError(f"cannot write the index {str(out)!r}: {error}") from error
     finally:
         aside.unlink(missing_ok=True)
     return count
@@ -81,14 +81,14 @@ def check(path: str | Path) -> None:
     """Raise `ConfigError` unless `path` is an index."""
     if not Path(path).is_file():
         raise ConfigError(
-            f"the search index {str(path)!r} does not exist; make it with: "
+            f"the search index {str(path)!r} does not exist; create it with: "
             f"tutelage index FILES --out {path}"
         )
     try:
         with closing(_connect(path)) as database:
             (found,) = database.execute("PRAGMA application_id").fetchone()
     except sqlite3.Error as error:
-        raise ConfigError(f"the search index {str(path)!r} cannot be read: {error}") from error
+        raise ConfigError(f"cannot read the search index {str(path)!r}: {error}") from error
     if found != _APPLICATION_ID:
         raise ConfigError(f"{str(path)!r} was not made by `tutelage index`; index your files again")
 
@@ -120,7 +120,7 @@ def _read_passages(file: str | Path) -> Iterator[Passage]:
             yield _row_passage(row.place, row.value)
     else:
         raise DataError(
-            f"cannot index {str(path)!r}: its suffix {suffix!r} is not .jsonl, .json, .csv, "
+            f"cannot index {str(path)!r}: unsupported suffix {suffix!r}; use .jsonl, .json, .csv, "
             ".parquet, .txt or .md"
         )
 
@@ -132,7 +132,7 @@ def _row_passage(place: str, value: object) -> Passage:
     text = next((fields[name] for name in TEXT_FIELDS if name in fields), None)
     if not isinstance(text, str) or not text.strip():
         there = ", ".join(map(repr, fields)) or "nothing"
-        raise DataError(f"{place}: no text; the row has {there}; use one of {TEXT_FIELDS}")
+        raise DataError(f"{place}: no text field; the row has {there}; use one of {TEXT_FIELDS}")
     title = next((fields[name] for name in TITLE_FIELDS if name in fields), "")
     return Passage(str(title if title is not None else ""), text)
 
@@ -141,7 +141,7 @@ def _text_passages(path: Path) -> Iterator[Passage]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"cannot read {str(path)!r}: {error}; give a UTF-8 text file") from error
+        raise DataError(f"cannot read {str(path)!r}: {error}; use a UTF-8 text file") from error
     title = path.stem
     kept: list[str] = []
     for paragraph in re.split(r"\n\s*\n", text):

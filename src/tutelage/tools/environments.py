@@ -114,8 +114,8 @@ def environment_tools(cls: type) -> list[Tool]:
     for method in ("reset", "close") if own else ("__aenter__", "__aexit__"):
         if not hasattr(cls, method):
             raise ToolDefinitionError(
-                f"{cls.__name__!r} is no environment: it has no {method}; give it reset and close, "
-                "make it an async context manager, or point at a function"
+                f"{cls.__name__!r} is not an environment: it has no {method}; define reset and "
+                "close, make it an async context manager, or use a function"
             )
     takes_task = _takes_task(cls)
 
@@ -126,7 +126,7 @@ def environment_tools(cls: type) -> list[Tool]:
     tools = [value for _, value in inspect.getmembers_static(cls) if isinstance(value, Tool)]
     if not tools:
         raise ToolDefinitionError(
-            f"the environment {cls.__name__!r} has no tools; put @tool on its methods"
+            f"the environment {cls.__name__!r} has no tools; decorate its methods with @tool"
         )
     # In the order of their definition, which the class keeps and `getmembers` does not.
     order = {id(value): place for place, value in enumerate(vars(cls).values())}
@@ -143,6 +143,6 @@ def _takes_task(cls: type) -> bool:
     if len(needed) > 1:
         names = ", ".join(p.name for p in needed)
         raise ToolDefinitionError(
-            f"the environment {cls.__name__!r} is made with {names}; it is given the task alone"
+            f"the environment {cls.__name__!r} requires {names}; only the task is passed to it"
         )
     return bool(needed)

@@ -65,7 +65,7 @@ class Algebra(Generic[V]):
     def binary(self, sign: str, left: V, right: V) -> V:
         """`left sign right`."""
         if sign not in self.operators:
-            raise ExpressionError(f"{sign!r} has no meaning in an answer")
+            raise ExpressionError(f"operator {sign!r} is not supported in an answer")
         return self.operators[sign](left, right)
 
 

@@ -64,8 +64,8 @@ class ExtensionRegistry(Mapping[str, Entry], Generic[Entry]):
         _, _, own = name.rpartition(":")
         if own in self._places or own in self.planned:
             raise ConfigError(
-                f"{self.key} {name!r}: the name {own!r} is taken by one that is registered; give "
-                "yours another name"
+                f"{self.key} {name!r}: the name {own!r} is already registered; choose another name "
+                "for yours"
             )
         found = load_attribute(name, self.key)
         try:
@@ -83,7 +83,7 @@ class ExtensionRegistry(Mapping[str, Entry], Generic[Entry]):
         if is_file_reference(name):
             return self.load(name)
         near, listed = hint(name, self, "did you mean {!r}? "), ", ".join(self)
-        raise ConfigError(f"{self.key}={name!r} is unknown; {near}use one of: {listed}")
+        raise ConfigError(f"unknown {self.key}: {name!r}; {near}choose one of: {listed}")
 
     def call(
         self, name: str, function: Callable[..., object], *given: Any, **options: Any
@@ -109,6 +109,6 @@ class ExtensionRegistry(Mapping[str, Entry], Generic[Entry]):
             return None
         listed = ", ".join(self)
         if name in self.planned:
-            return self.planned[name], f"Built: {listed}. Use {self.key}={next(iter(self))}."
+            return self.planned[name], f"Available: {listed}. Use {self.key}={next(iter(self))}."
         near = hint(name, self, "Did you mean {!r}? ")
-        return "no extension has this name", f"{near}Use one of {listed}, or FILE.py:name."
+        return "unknown extension", f"{near}Use one of {listed}, or FILE.py:name."

@@ -77,7 +77,7 @@ def load_attribute(reference: str, what: str) -> object:
     if not hasattr(module, name):
         public = [k for k, v in vars(module).items() if k[0] != "_" and not inspect.ismodule(v)]
         near = hint(name, public)
-        raise ConfigError(f"{what} {reference!r}: {Path(file).name} defines no {name!r}{near}")
+        raise ConfigError(f"{what} {reference!r}: {Path(file).name} does not define {name!r}{near}")
     return getattr(module, name)
 
 
@@ -86,7 +86,7 @@ def load_file(file: str, what: str) -> ModuleType:
     for a missing one."""
     path = Path(file).expanduser()
     if not path.is_file():
-        raise ConfigError(f"{what}: there is no file {str(path)!r}" + near_file(path))
+        raise ConfigError(f"{what}: file not found: {str(path)!r}" + near_file(path))
     return load_module(path.resolve(), what)
 
 
@@ -107,7 +107,7 @@ def load_module(path: Path, what: str) -> ModuleType:
     loader = _CurrentSource(module_name, str(path))
     spec = importlib.util.spec_from_file_location(module_name, path, loader=loader)
     if spec is None or spec.loader is None:
-        raise ConfigError(f"{what}: {str(path)!r} cannot be loaded as a Python file")
+        raise ConfigError(f"{what}: cannot load {str(path)!r} as a Python file")
     module = importlib.util.module_from_spec(spec)
     # Registered while it runs: dataclasses and type hints look their module up by name.
     sys.modules[module_name] = module
@@ -120,9 +120,7 @@ def load_module(path: Path, what: str) -> ModuleType:
         raise
     except (Exception, SystemExit) as error:
         del sys.modules[module_name]
-        raise ConfigError(
-            f"{what}: {path} fails when it is loaded{_raised(error, path)}"
-        ) from error
+        raise ConfigError(f"{what}: failed to load {path}{_raised(error, path)}") from error
     finally:
         if str(path.parent) in sys.path:
             sys.path.remove(str(path.parent))

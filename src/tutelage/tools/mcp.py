@@ -77,20 +77,20 @@ def _read_target(text: str) -> _Target:
     """A URL, `FILE.py:name` of a server object, or a command, from one text."""
     text = text.strip()
     if not text:
-        raise ConfigError("an MCP server needs a command, a URL or FILE.py:name after 'mcp:'")
+        raise ConfigError("missing a command, a URL or FILE.py:name of an MCP server after 'mcp:'")
     if text.startswith(("http://", "https://")):
         return text
     if is_file_reference(text) and " " not in text:
         found = load_attribute(text, "MCP server")
         if not isinstance(found, MCPServer):
             raise ConfigError(
-                f"MCP server {text!r} is a {type(found).__name__}; point at an MCPServer object"
+                f"MCP server {text!r} is a {type(found).__name__}, not an MCPServer object"
             )
         return found
     try:
         return shlex.split(text)
     except ValueError as error:
-        raise ConfigError(f"the command {text!r} cannot be read: {error}") from None
+        raise ConfigError(f"cannot parse the command {text!r}: {error}") from None
 
 
 class _SharedServer:
@@ -183,12 +183,12 @@ class _Connection(Environment):
                     raise
                 reason = _told(error)
                 if isinstance(error, TimeoutError):
-                    reason = f"it did not answer within {START_SECONDS:g} seconds"
+                    reason = f"no answer within {START_SECONDS:g} seconds"
                 words.seek(0)
                 last = words.read()[-_TAIL:].strip()
-                text = f"; it said: {last}" if last else ""
+                text = f"; its output: {last}" if last else ""
                 raise ConfigError(
-                    f"the MCP server {_shown(self._target)!r} cannot be used: {reason}{text}"
+                    f"cannot use the MCP server {_shown(self._target)!r}: {reason}{text}"
                 ) from error
 
     async def _live(self, ready: asyncio.Future[list[McpTool]], words: IO[str]) -> None:
@@ -317,7 +317,7 @@ def _tools(found: Sequence[McpTool], server: str) -> list[Tool]:
         name = _NOT_A_NAME.sub("_", each.name)[:64]
         if name in tools:
             raise ConfigError(
-                f"the MCP server {server!r} has two tools that are both {name!r} to a model"
+                f"the MCP server {server!r} has two tools that the model would see as {name!r}"
             )
         signature = _signature(each.input_schema, f"the MCP tool {each.name!r} of {server!r}")
         about = (each.description or "").strip()

@@ -53,7 +53,7 @@ def result_text(result: CallToolResult, name: str, typed: bool) -> str:
         return SentText(f"{text}\n{written}")
     if unlike:
         warnings.warn(
-            f"the MCP tool {name!r} gave a text beside its typed result; the typed one is kept",
+            f"the MCP tool {name!r} returned text beside its structured result; text ignored",
             stacklevel=2,
         )
     return written if typed and isinstance(value, str) else SentText(written)
@@ -92,8 +92,8 @@ def on_one_line(record: logging.LogRecord) -> bool:
     if isinstance(error, ValidationError):
         said = error.errors(include_url=False)[0]["input"]
         record.msg = (
-            f"an MCP server printed {str(said)[:_SHOWN]!r}, which is no message of the protocol; "
-            "it is ignored, and belongs on standard error"
+            f"an MCP server printed {str(said)[:_SHOWN]!r}, which is not a valid MCP message; "
+            "it is ignored (logs belong on standard error)"
         )
         record.args, record.exc_info, record.exc_text = (), None, None
         record.levelno, record.levelname = logging.WARNING, "WARNING"

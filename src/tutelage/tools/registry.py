@@ -50,10 +50,10 @@ def resolve_tools(names: Sequence[str], options: ToolOptions | None = None) -> d
             if found.name in tools:
                 way = "rename one with @tool('name')"
                 if reference.startswith(MCP_PREFIXES):
-                    way = "a server names its own: leave one of both out, or rename a tool that "
-                    way += "is yours"
+                    way = "the names of an MCP server are fixed: leave out one of the two, or "
+                    way += "rename your own"
                 raise ConfigError(
-                    f"two tools are named {found.name!r}, the second from {reference!r}; {way}"
+                    f"duplicate tool name {found.name!r}, again from {reference!r}; {way}"
                 )
             tools[found.name] = found
     return tools
@@ -73,7 +73,7 @@ def _resolve(reference: str, options: ToolOptions) -> list[Tool]:
             from tutelage.tools.mcp import tools_of
         except ModuleNotFoundError as error:
             raise MissingExtraError(
-                f"{reference!r} needs a package that is missing ({error}): install it with "
+                f"{reference!r} needs a package that is not installed ({error}): install it with "
                 "`pip install 'tutelage[mcp]'`"
             ) from error
         return tools_of(reference)
@@ -88,7 +88,7 @@ def _resolve(reference: str, options: ToolOptions) -> list[Tool]:
         near = hint(reference, known, "did you mean {!r}? ")
         raise ConfigError(
             f"unknown tool {reference!r}; {near}built-in tools are "
-            f"{', '.join(known)}; your own are FILE.py:name, an MCP server's mcp:COMMAND"
+            f"{', '.join(known)}; for your own use FILE.py:name, for an MCP server mcp:COMMAND"
         )
     if reference.endswith(".py"):
         return _all_of(reference)
@@ -99,7 +99,7 @@ def _resolve(reference: str, options: ToolOptions) -> list[Tool]:
         return environment_tools(found)
     if not callable(found) or isinstance(found, type):
         raise ConfigError(
-            f"tool {reference!r} is a {type(found).__name__}; point at a function, a @tool or an "
+            f"tool {reference!r} is a {type(found).__name__}, not a function, a @tool or an "
             "environment class"
         )
     return [tool(found)]
@@ -117,5 +117,5 @@ def _all_of(file: str) -> list[Tool]:
         if (listed is None and v.fn.__module__ == module.__name__) or name in (listed or ())
     ]
     if not own:
-        raise ConfigError(f"tools {file!r}: it defines no @tool; name a function: {file}:NAME")
+        raise ConfigError(f"tools {file!r}: no @tool in this file; to use a function: {file}:NAME")
     return own

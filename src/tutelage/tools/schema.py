@@ -67,8 +67,8 @@ def signature_of(
         hints = typing.get_type_hints(fn, localns=dict(namespace or {}), include_extras=True)
     except (NameError, TypeError, ValueError, AttributeError, SyntaxError) as error:
         raise ToolDefinitionError(
-            f"tool {name!r}: its type hints cannot be read: {error}; "
-            "use types that are importable where the tool is defined"
+            f"tool {name!r}: cannot resolve its type hints: {error}; "
+            "use types that can be imported where the tool is defined"
         ) from error
     if parameters and parameters[0].name in ("self", "cls") and parameters[0].name not in hints:
         parameters = parameters[1:]
@@ -94,7 +94,7 @@ def signature_of(
     except (PydanticUserError, SchemaError, TypeError, NameError) as error:
         reason = str(error).split("\n")[0]
         raise ToolDefinitionError(
-            f"tool {name!r}: no JSON schema can be made from its signature: {reason}"
+            f"tool {name!r}: cannot create a JSON schema from its signature: {reason}"
         ) from error
 
     def check(text: str) -> dict[str, Any]:
@@ -130,10 +130,8 @@ def schema_validator(schema: Mapping[str, Any], owner: str) -> Any:
         root: Any = Resource.from_contents(schema, default_specification=DRAFT202012)
         _check_references(root, registry.resolver_with_root(root))
     except Exception as error:
-        reason = getattr(
-            error, "message", f"it has no {getattr(error, 'ref', error)!r} to refer to"
-        )
-        raise ConfigError(f"the schema of {owner} cannot be used: {reason:.300}") from error
+        reason = getattr(error, "message", f"unresolved reference {getattr(error, 'ref', error)!r}")
+        raise ConfigError(f"invalid schema of {owner}: {reason:.300}") from error
     return dialect(schema, registry=registry)
 
 
@@ -181,24 +179,24 @@ def _parse_docstring(doc: str) -> tuple[str, dict[str, str]]:
 def _hint(tool: str, parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Any:
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
         raise ToolDefinitionError(
-            f"tool {tool!r}: {parameter} takes any arguments, for which there is no schema; "
-            "name each parameter"
+            f"tool {tool!r}: {parameter} cannot be described by a JSON schema; "
+            "declare each parameter by name"
         )
     if parameter.kind is parameter.POSITIONAL_ONLY:
         raise ToolDefinitionError(
-            f"tool {tool!r}: parameter {parameter.name!r} is positional-only; a model gives "
+            f"tool {tool!r}: parameter {parameter.name!r} is positional-only; a model passes "
             "arguments by name, so remove the '/'"
         )
     if parameter.name not in hints:
         raise ToolDefinitionError(
             f"tool {tool!r}: parameter {parameter.name!r} has no type hint; "
-            f"write for example `{parameter.name}: str`"
+            f"add one, for example `{parameter.name}: str`"
         )
     try:
         return _portable(hints[parameter.name])
     except RecursionError as error:
         raise ToolDefinitionError(
-            f"tool {tool!r}: the type of {parameter.name!r} contains itself; use a dataclass"
+            f"tool {tool!r}: the type of {parameter.name!r} is recursive; use a dataclass"
         ) from error
 
 

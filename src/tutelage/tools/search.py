@@ -53,7 +53,7 @@ def google_search_tool(options: ToolOptions) -> Tool:
             "web"
         ) from error
     logger.warning(
-        "google_search: no key of a search service, so it searches %s", options.index_path
+        "google_search: no API key for web search, so it searches %s", options.index_path
     )
     return local
 
@@ -77,8 +77,8 @@ def _local(options: ToolOptions, name: str, about: str) -> Tool:
     path = options.index_path
     if path is None:
         raise ConfigError(
-            f"the tool {name!r} has no corpus: make one with `tutelage index FILES` and name it "
-            "with tools.search_index=PATH, or in the variable TUTELAGE_SEARCH_INDEX"
+            f"the tool {name!r} has no corpus: create one with `tutelage index FILES` and set "
+            "tools.search_index=PATH or the variable TUTELAGE_SEARCH_INDEX"
         )
     corpus.check(path)
 

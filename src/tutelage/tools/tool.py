@@ -165,12 +165,12 @@ def _caller_locals(frame: Any) -> Mapping[str, Any]:
 def _check_options(name: str, timeout: float, max_chars: int) -> None:
     if not _NAME.match(name):
         raise ToolDefinitionError(
-            f"{name!r} is no name for a tool: use 1-64 letters, digits, '_' or '-'; "
-            "give one with @tool('name')"
+            f"invalid tool name {name!r}: use 1-64 letters, digits, '_' or '-'; "
+            "set one with @tool('name')"
         )
     if not (timeout > 0 and math.isfinite(timeout)):
-        raise ToolDefinitionError(f"tool {name!r}: timeout {timeout!r} must be seconds above 0")
+        raise ToolDefinitionError(f"tool {name!r}: timeout must be positive, not {timeout!r}")
     if max_chars < MIN_MAX_CHARS:
         raise ToolDefinitionError(
-            f"tool {name!r}: max_chars {max_chars!r} must be at least {MIN_MAX_CHARS}"
+            f"tool {name!r}: max_chars must be at least {MIN_MAX_CHARS}, not {max_chars!r}"
         )

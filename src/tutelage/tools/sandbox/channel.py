@@ -25,7 +25,7 @@ def packed(message: Mapping[str, Any]) -> bytes:
     """A message as it is sent. Raises `ValueError` when it is too long."""
     body = json.dumps(message).encode()
     if len(body) > LONGEST:
-        raise ValueError(f"a message of {len(body)} bytes is too long for a sandbox")
+        raise ValueError(f"message too long for a sandbox: {len(body)} bytes")
     return HEADER.pack(len(body)) + body
 
 

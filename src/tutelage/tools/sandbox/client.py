@@ -61,13 +61,13 @@ class CodeResult:
     def plain_value(self) -> Any:
         """The value that `Sandbox.evaluate` found. Raises `ValueError` when there is none."""
         if self.value is None:
-            raise ValueError("no plain value")
+            raise ValueError("no result value")
         if self.value == "set()":
             return set()
         try:
             return ast.literal_eval(self.value)
         except (SyntaxError, MemoryError, RecursionError, TypeError) as error:
-            raise ValueError(f"no plain value: {error}") from error
+            raise ValueError(f"the result is not a Python literal: {error}") from error
 
 
 class Sandbox:
@@ -184,7 +184,7 @@ class _Session:
                 if not left:
                     raise
                 await asyncio.sleep(_PAUSE)  # until its end can be seen
-        raise AssertionError("the last try returns or raises")
+        raise AssertionError("unreachable: the last attempt returns or raises")
 
     @classmethod
     async def _open(cls, tier: Tier, limits: SandboxLimits) -> _Session:
@@ -275,13 +275,13 @@ def tier_problems() -> dict[Tier, str | None]:
 
 async def _try(tier: Tier) -> str | None:
     if sys.platform != "linux":
-        return "it needs Linux"
+        return "requires Linux"
     try:
         async with Sandbox(replace(SandboxLimits(), seconds=10.0), tier=tier) as sandbox:
             done = await sandbox.run("6 * 7")
     except (SandboxError, OSError) as error:
         return str(error)
-    return None if done.output == "42\n" else f"a trial gave {done.output!r}"
+    return None if done.output == "42\n" else f"unexpected output of a test run: {done.output!r}"
 
 
 def usable_tier(*, allow_unsandboxed: bool = False) -> Tier:
@@ -297,7 +297,7 @@ def usable_tier(*, allow_unsandboxed: bool = False) -> Tier:
         return "none"
     reasons = "; ".join(f"{tier}: {problems[tier]}" for tier in TIERS[:2])
     raise ConfigError(
-        f"no sandbox works on this machine ({reasons}), so model-written code is not run. Run "
-        "where user namespaces are allowed, or take the risk with tools.allow_unsandboxed=true "
-        "(--allow-unsandboxed)"
+        f"no sandbox works on this machine ({reasons}), so model-written code cannot be run. Use "
+        "a machine that allows user namespaces, or accept the risk with "
+        "tools.allow_unsandboxed=true (--allow-unsandboxed)"
     )

@@ -133,7 +133,7 @@ def restrict(tier: Tier, limits: SandboxLimits, view: FileSystemView, home: str)
     """The last steps, in the process that will run the code: limits, files, system calls."""
     one = limits.processes == 1
     if not one and tier != "namespaces":
-        raise OSError(f"{limits.processes} processes can only be bounded in the tier 'namespaces'")
+        raise OSError(f"a limit of {limits.processes} processes needs the tier 'namespaces'")
     _limit_resources(tier, limits, one)
     if tier == "none":
         return
@@ -257,7 +257,7 @@ def _only_these_files(
     """
     version = int(_libc().syscall(_NR_LANDLOCK_CREATE, None, 0, 1))
     if version <= 0:
-        raise OSError("the kernel has no Landlock")
+        raise OSError("the kernel does not support Landlock")
     rights = _FIRST_RIGHTS
     for bit, since in ((13, 2), (14, 3), (15, 5)):
         rights |= (1 << bit) if version >= since else 0

@@ -96,7 +96,7 @@ def program(own_pid: int, *, one_process: bool, shared_files: bool = False) -> b
     """
     machine = os.uname().machine
     if machine not in _ARCHITECTURES:
-        raise OSError(f"no filter of system calls for the machine {machine!r}")
+        raise OSError(f"no seccomp filter for the architecture {machine!r}")
     at, audit = _ARCHITECTURES[machine]
     refuse = _step(_RETURN, _ERRNO | errno.EPERM)
     code = [_step(_LOAD, _ARCH), _step(_EQUAL, audit, 1, 0), _step(_RETURN, _KILL_PROCESS)]

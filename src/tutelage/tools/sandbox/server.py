@@ -231,7 +231,7 @@ def _leave(line: socket.socket, asked: _Asked) -> None:
     confine.leave_namespaces()
     line.sendall(b"u")
     if not line.recv(1):
-        raise OSError("the users of the namespace could not be mapped")
+        raise OSError("cannot map the users of the namespace")
     line.close()
     first = os.fork()
     if first == 0:
@@ -312,7 +312,7 @@ def _in_folder(home: str) -> int:
     while pending:
         folder, depth = pending.pop()
         if depth > _DEEPEST:
-            raise OSError(f"more than {_DEEPEST} folders within folders")
+            raise OSError(f"folders nested more than {_DEEPEST} levels deep")
         with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
             for entry in entries:
                 total += _BLOCK
