@@ -209,7 +209,7 @@ async def test_a_script_answers_in_order_then_says_that_it_ended(codec: Codec) -
     assert (whole.token_ids, whole.stop_reason) == ((5, end), StopReason.STOP)
     with pytest.raises(ValueError, match="no"):
         await ask(engine, codec)
-    with pytest.raises(EngineError, match="no reply number 5"):
+    with pytest.raises(EngineError, match="asked for number 5"):
         await ask(engine, codec)
     assert len(engine.requests) == 5
 

@@ -176,11 +176,11 @@ async def test_a_server_that_is_away_is_asked_again(no_pause: list[float]) -> No
             ContextOverflowError, 1, "too long",
         ),
         (httpx2.Response(500, headers={"x-should-retry": "false"}), RemoteError, 1, "500"),
-        (httpx2.Response(200, text="<html>"), EngineError, 1, "no JSON"),
+        (httpx2.Response(200, text="<html>"), EngineError, 1, "invalid JSON"),
         (httpx2.Response(200, json=[]), EngineError, 1, "list"),
-        (httpx2.Response(200, json={"choices": []}), EngineError, 1, "no chat completion"),
+        (httpx2.Response(200, json={"choices": []}), EngineError, 1, "invalid chat completion"),
         (httpx2.Response(200, json={"choices": [{"message": {"content": 5}}]}), EngineError, 1,
-         "no chat completion"),
+         "invalid chat completion"),
     ],
 )  # fmt: skip
 async def test_what_cannot_be_had_is_an_engine_error(
@@ -331,8 +331,8 @@ async def test_token_ids_are_asked_for_until_the_server_refuses_them() -> None:
 @pytest.mark.parametrize(
     ("sampling", "more", "words"),
     [
-        (Sampling(), {"prompt": "x"}, "continue no raw prompt;"),
-        (Sampling(max_thinking_tokens=9), {}, "take no limit of thinking tokens;"),
+        (Sampling(), {"prompt": "x"}, "cannot continue raw prompts;"),
+        (Sampling(max_thinking_tokens=9), {}, "cannot limit thinking tokens;"),
     ],
 )
 async def test_what_chat_completions_cannot_say_is_refused_before_it_is_sent(
@@ -348,6 +348,6 @@ async def test_what_chat_completions_cannot_say_is_refused_before_it_is_sent(
 def test_a_server_that_is_slow_to_list_its_models_is_not_said_to_be_gone() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
-        said = rf"^the server at '{url}' took the connection and has not answered within 0\.2 sec"
+        said = rf"^the server at '{url}' accepted the connection but did not answer within 0\.2 sec"
         with pytest.raises(ConfigError, match=said):
             served_models(Endpoint("policy", url, "m"), 0.2)

@@ -96,7 +96,7 @@ def test_what_had_come_of_a_reply_without_an_end_is_on_record(tmp_path: Path, le
         assert (line["finish_reason"], line["error"]) == ("cancelled", "the client disconnected")
     else:
         assert line["finish_reason"] == "error"
-        assert "broke off its reply" in line["error"]
+        assert "aborted its reply" in line["error"]
         assert "Error(" not in line["error"]
     assert "token_ids" not in line
     assert line["sampling"]["top_p"] == 0.5
@@ -130,7 +130,7 @@ def test_a_stream_that_does_not_say_why_it_ends_is_told_as_stop_and_said_so(
 ) -> None:
     (line,) = recorded(tmp_path / "calls.jsonl", [*BEGUN[:3], DONE], ASK | {"stream": True})
     assert (line["finish_reason"], line["answered"]["finish_reason"]) == ("stop", None)
-    assert "gives no reason for the end of its replies" in caplog.text
+    assert "returns no finish reason" in caplog.text
 
 
 def test_a_reply_that_the_gateway_cannot_write_is_an_error_on_record(

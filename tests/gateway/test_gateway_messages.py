@@ -350,7 +350,7 @@ async def test_a_policys_stream_begins_with_the_tokens_of_its_prompt(
 async def test_an_overflow_names_the_field_of_its_dialect(
     attempt_session: Open, path: str, field: str, stream: bool
 ) -> None:
-    full = ContextOverflowError("the prompt has 9 tokens and the context 8")
+    full = ContextOverflowError("the prompt has 9 tokens, which exceeds the context of 8")
 
     class Full:
         async def chat(self, *_: object, **__: object) -> None:

@@ -206,7 +206,7 @@ async def test_and_so_is_an_event_that_is_no_chunk(tmp_path: Path, path: str, be
     case = Case(tmp_path, before + b"data: <html>Try later\n\n" + DONE)
     answer = await case.ask(path, stream=True)
     assert (answer.status_code, case.asked) == (200 if begun else 502, 1)
-    assert "answered 200 with an event that is no chunk" in answer.text
+    assert "answered 200 with an invalid chunk" in answer.text
     assert "'<html>Try later'" in answer.text
 
 
@@ -354,7 +354,7 @@ async def test_other_parts_are_refused_with_words(
     case = Case(tmp_path, streamed if stream else whole(part))
     answer = await case.ask(path, stream=stream)
     assert answer.status_code == (200 if stream and begun else 502)
-    assert "part of content of the type 'image_url'" in answer.text
+    assert "content part of unsupported type 'image_url'" in answer.text
     assert case.asked == 1
 
 
@@ -427,7 +427,7 @@ async def test_an_answer_without_a_reply_has_its_status_and_location_told(
     moved = Case(tmp_path, httpx2.Response(302, headers={"location": "https://there/v1"}))
     answer = await moved.ask(stream=stream)
     assert (answer.status_code, moved.asked) == (502, 1)
-    assert "answered 302 without a reply and the Location 'https://there/v1'" in answer.text
+    assert "answered 302 without a reply but a redirect to 'https://there/v1'" in answer.text
     answer = await Case(tmp_path, httpx2.Response(204)).ask(stream=stream)
     assert answer.status_code == 502
     assert "answered 204 without a reply" in answer.text
@@ -437,8 +437,8 @@ async def test_an_answer_without_a_reply_has_its_status_and_location_told(
     ("error", "words"),
     [
         (httpx2.ConnectError("refused"), "cannot reach the server"),
-        (httpx2.RemoteProtocolError("cut"), "got no whole reply from the server"),
-        (httpx2.ReadError("cut"), "got no whole reply from the server"),
+        (httpx2.RemoteProtocolError("cut"), "incomplete reply from the server"),
+        (httpx2.ReadError("cut"), "incomplete reply from the server"),
     ],
 )
 async def test_a_reply_that_is_cut_is_not_a_server_that_is_away(

@@ -111,5 +111,5 @@ def test_a_port_in_use_is_known_before_it_is_served(live: Callable[..., Gateway]
 
 async def test_what_is_no_url_cannot_be_reached() -> None:
     client: Any = RemoteChatClient("http://127.0.0.1:bad/v1")
-    with pytest.raises(UnreachableError, match="is no URL"):
+    with pytest.raises(UnreachableError, match="invalid server URL"):
         await client.chat([Message("user", "hi")], sampling=Sampling())

@@ -136,5 +136,5 @@ async def test_responses_give_details_out_and_take_them_back(
 async def test_an_event_that_is_no_chunk_names_the_server_once(tmp_path: Path) -> None:
     case = Case(tmp_path, chunk({"content": "a"}) + b'data: {"choices": 1}\n\n')
     answer = await case.ask(stream=True)
-    assert "broke off its reply: answered 200 with an event that is no chunk" in answer.text
+    assert "aborted its reply: answered 200 with an invalid chunk" in answer.text
     assert answer.text.count("http://up/v1") == 1

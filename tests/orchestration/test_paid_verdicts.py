@@ -106,7 +106,10 @@ def test_nothing_to_judge_asks_nobody() -> None:
         ({"model": "m", "base_url": "http://j/v1"}, "price_in"),
         ({"price_in": -1, "price_out": 0, "model": "m", "base_url": "http://j/v1"}, "price_in"),
         ({"price_in": "dear", "price_out": 0, "model": "m", "base_url": "http://j"}, "price_in"),
-        ({"price_in": 1, "price_out": 1, "model": "m", "base_url": "judge"}, "is no base URL"),
+        (
+            {"price_in": 1, "price_out": 1, "model": "m", "base_url": "judge"},
+            "is not a valid base URL",
+        ),
         (
             {"price_in": 1, "price_out": 1, "model": "m", "base_url": "http://j", "key_env": "NO_"},
             "NO_ is not set",

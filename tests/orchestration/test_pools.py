@@ -317,7 +317,7 @@ def test_a_worker_without_its_key_or_with_a_bad_address_is_refused_at_once() -> 
         OpenAIPool([at("http://h/v1", key_env="MY_KEY")], environ={})
     with pytest.raises(ConfigError, match="OPENAI_API_KEY is not set"):
         OpenAIPool([Worker("gpt")], environ={})
-    with pytest.raises(ConfigError, match="'localhost' is no base URL"):
+    with pytest.raises(ConfigError, match="'localhost' is not a valid base URL"):
         OpenAIPool([at("localhost")], environ={})
 
 

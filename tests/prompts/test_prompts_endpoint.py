@@ -207,7 +207,7 @@ def test_a_price_table_that_cannot_be_read_is_refused(text: str, tmp_path: Path)
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"prices\.toml"):
         load_prices(path)
-    with pytest.raises(ConfigError, match="no price table"):
+    with pytest.raises(ConfigError, match="price table not found"):
         load_prices(tmp_path / "none.toml")
 
 

@@ -361,7 +361,7 @@ async def test_conversations_that_keep_every_slot_from_one_another_fail_as_the_e
     failure = played[0].last.failure
     assert failure is not None
     assert failure.cause is CAUSES.ENGINE_ERROR
-    assert "idle conversations keep all 2 slots" in failure.message
+    assert "idle conversations hold all 2 slots" in failure.message
 
 
 async def test_an_agent_that_will_not_go_is_left_behind_and_can_do_no_harm(

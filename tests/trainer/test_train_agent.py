@@ -85,7 +85,7 @@ def test_a_refused_command_leaves_no_folder(place: Path) -> None:
     """What is wrong is found once the agent and its tasks were read."""
     servers = ("rollout.name=vllm", "rollout.servers=[http://127.0.0.1:1]")
     said = command(*TRAIN, "--val", "c.jsonl", *KEYS, *servers, "--output", "runs/a", code=2)
-    assert "rollout.servers: none can be used" in said
+    assert "rollout.servers: no server is usable" in said
     assert not (place / "runs" / "a").exists()
 
 

@@ -110,7 +110,8 @@ class Mute(ScriptedClient):
 
 
 @pytest.mark.parametrize(
-    ("client", "words"), [(Refusing, "gives no log-probabilities"), (Mute, "gave no token ids")]
+    ("client", "words"),
+    [(Refusing, "does not support log-probabilities"), (Mute, "gave no token ids")],
 )
 def test_an_endpoint_that_tells_no_tokens_cannot_be_trained_on(
     gateway: Gateway, tmp_path: Path, client: type[ScriptedClient], words: str

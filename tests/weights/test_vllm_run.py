@@ -159,7 +159,7 @@ def test_a_server_that_is_down_as_the_run_begins_is_recorded(
     servers[1].kill()
     folder, notes = begin(source, tmp_path / "run", servers)
     check_record(folder, 2)
-    assert any("it is left out until it answers again" in note for note in notes.notes)
+    assert any("it is excluded until it responds again" in note for note in notes.notes)
     (lost,) = [e for e in folder.read_events() if e["event"] == "server_lost"]
     assert (lost["server"], lost["version"]) == (servers[1].url, -1)
 
@@ -175,7 +175,7 @@ def lose_the_only_server(source: Path, out: Path, only: list[VLLMServer]) -> Run
 
     only[0].fault = fault
     go_on = f"Continue with: tutelage resume {out}"
-    with pytest.raises(FailureBudgetError, match=f"no vLLM server answered.*{re.escape(go_on)}"):
+    with pytest.raises(FailureBudgetError, match=f"no vLLM server responded.*{re.escape(go_on)}"):
         begin(source, out, only, rollout__server_patience=0.2)
     only[0].fault = None
     folder = RunFolder(out)
@@ -187,7 +187,7 @@ def test_with_no_server_left_the_run_ends_and_is_continued(
     source: Path, tmp_path: Path, servers: list[VLLMServer]
 ) -> None:
     folder = lose_the_only_server(source, tmp_path / "run", servers[:1])
-    told = r"none can be used; no answer from .*\. Start one, and give the command again$"
+    told = r"no server is usable; no answer from .*\. Start one, then run the command again$"
     with pytest.raises(EngineError, match=told):
         jobs.resume(folder, Notes())
     servers[0].restart()
@@ -216,7 +216,7 @@ def test_an_update_that_lies_ends_the_run_before_it_is_sampled_from(
         return None
 
     servers[1].fault = fault
-    with pytest.raises(SyncError, match="other weights than the trainer"):
+    with pytest.raises(SyncError, match="different weights than the trainer"):
         begin(source, tmp_path / "run", servers)
     folder = RunFolder(tmp_path / "run")
     with open_store(folder.store) as store:
@@ -303,7 +303,7 @@ def test_a_server_of_the_runs_own_is_started_and_ended(
     assert (Path(known["PYTHONPATH"]) / "tutelage_vllm.py").is_file()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
-    assert any("vLLM is started" in note for note in notes.notes)
+    assert any("starting vLLM" in note for note in notes.notes)
 
 
 def test_a_server_that_ends_at_once_is_reported_with_its_last_words(
@@ -320,7 +320,7 @@ def test_a_refused_command_leaves_nothing_in_the_way_of_the_mended_one(
     source: Path, tmp_path: Path, servers: list[VLLMServer]
 ) -> None:
     out, other = tmp_path / "run", tiny_policy(corpus=["abc def " * 30, "zebra quagga"])
-    with VLLMServer(other) as wrong, pytest.raises(ConfigError, match="it has another tokenizer"):
+    with VLLMServer(other) as wrong, pytest.raises(ConfigError, match="its tokenizer differs"):
         begin(source, out, [servers[0], wrong])
     assert servers[0].weight_version == "free"
     assert not out.exists()
@@ -364,5 +364,5 @@ def test_a_kill_while_a_server_starts_leaves_nothing_in_the_way(
 
 
 def test_an_interpreter_that_is_not_there_is_refused(source: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no program that can be started"):
+    with pytest.raises(ConfigError, match="not an executable"):
         begin(source, tmp_path / "run", [], rollout__servers="[]", rollout__vllm_python="/no/such")

@@ -91,7 +91,7 @@ class _FusedBackend(_PaddedBackend):
         """Share the policy's tensors, adapters merged, or cast them again."""
         network = source.network
         if not isinstance(network, FusedNetwork):
-            raise TypeError(f"a fused engine has no use for a {type(network).__name__}")
+            raise TypeError(f"a fused engine does not support a {type(network).__name__}")
         network.merge()
         if self._shared:
             self._weights = network.weights
@@ -209,7 +209,7 @@ class _HFBackend(_PaddedBackend):
         """Share the model itself."""
         network = source.network
         if isinstance(network, FusedNetwork):
-            raise TypeError(f"this engine has no use for a {type(network).__name__}")
+            raise TypeError(f"this engine does not support a {type(network).__name__}")
         self._model = network.model
 
 

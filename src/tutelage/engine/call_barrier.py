@@ -184,8 +184,8 @@ class CallBarrier:
         self._timer = None
         self._trusting = False
         logger.warning(
-            "tasks of one rollout wait for each other while others of it wait for the engine; "
-            "the engine no longer waits for them, so what they sample may not repeat bit for bit"
+            "some tasks of a rollout wait for each other while others wait for the engine; the "
+            "engine no longer waits for them, so their samples may not be reproducible bit for bit"
         )
         for participant in list(self._present):
             self.refresh(participant)

@@ -160,7 +160,7 @@ class ChatSession:
         ids = prompt
         most = len(self._codec.tokenizer) - 1
         if not ids or max(ids) > most:
-            raise DataError(f"a prompt has at least one token id, and none above {most}")
+            raise DataError(f"a prompt needs at least one token id, and no id above {most}")
         return ids, self._lane(None)
 
     def close(self) -> None:

@@ -182,6 +182,6 @@ class EngineDriver:
 
 def _no_slot(slots: int) -> str:
     return (
-        f"idle conversations keep all {slots} slots, and all wait for one; give the engine "
-        "more slots"
+        f"deadlock: idle conversations hold all {slots} slots while every request waits for one; "
+        "give the engine more slots"
     )

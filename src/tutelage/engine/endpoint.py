@@ -149,22 +149,22 @@ def served_models(server: Endpoint, seconds: float = 120.0) -> tuple[str, ...]:
         reply, below = found.result()
     except httpx2.ReadTimeout as error:
         raise ConfigError(
-            f"the server at {server.base_url!r} took the connection and has not answered within "
-            f"{seconds:g} seconds; look whether it is busy, or hangs, or is another kind of server"
+            f"the server at {server.base_url!r} accepted the connection but did not answer within "
+            f"{seconds:g} seconds; check whether it is busy, hangs, or is another kind of server"
         ) from error
     except httpx2.HTTPError as error:
         raise ConfigError(
-            f"nothing answers at {server.base_url!r} ({type(error).__name__}: {error}); start the "
-            "server, or give the URL of one that runs, including its /v1"
+            f"cannot connect to {server.base_url!r} ({type(error).__name__}: {error}); start the "
+            "server, or pass the URL of a running one, including /v1"
         ) from error
     if reply.status_code in (401, 403):
         raise ConfigError(
-            f"the server at {server.base_url!r} refuses the key (status {reply.status_code}): "
-            f"{reply.text[:200]}. Set OPENAI_API_KEY to one that it takes"
+            f"the server at {server.base_url!r} rejected the API key (status {reply.status_code}): "
+            f"{reply.text[:200]}. Set OPENAI_API_KEY to a valid key"
         )
     if below:
         raise ConfigError(
-            f"{server.base_url!r} is not the base URL of the API of that server; add its /v1: "
+            f"{server.base_url!r} is not the base URL of the server's API; add /v1: "
             f"{server.base_url}/v1"
         )
     return _model_names(reply) or ()
@@ -191,21 +191,21 @@ def checked_url(url: str) -> str:
         parts, named = urlsplit(""), None
     if parts.scheme not in ("http", "https") or not named or not url.isprintable() or " " in url:
         raise ConfigError(
-            f"{url!r} is no base URL of an OpenAI-compatible server: write it including its "
-            "/v1, as http://localhost:11434/v1"
+            f"{url!r} is not a valid base URL of an OpenAI-compatible server: use a URL that "
+            "includes /v1, such as http://localhost:11434/v1"
         )
     if "@" in parts.netloc or parts.query:
         raise ConfigError(
-            f"the base URL at {parts.hostname!r} holds a secret or a query, which would stand in "
-            "error messages and records; give the key as OPENAI_API_KEY"
+            f"the base URL at {parts.hostname!r} contains a secret or a query, which would leak "
+            "into error messages and records; set the key as OPENAI_API_KEY"
         )
     if "#" in url:
         raise ConfigError(
-            f"the base URL at {parts.hostname!r} has a fragment, which no server gets: leave out "
-            "what is from # on"
+            f"the base URL at {parts.hostname!r} has a fragment ('#...'), which is not sent to "
+            "servers; remove it"
         )
     for path in _PATHS:
         if parts.path.rstrip("/").endswith(path):
             base = url.rstrip("/").removesuffix(path)
-            raise ConfigError(f"{url!r} has a path that is added to a base URL: write {base!r}")
+            raise ConfigError(f"{url!r} ends in an API path, not /v1: use the base URL {base!r}")
     return url.rstrip("/")

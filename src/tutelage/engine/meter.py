@@ -74,7 +74,7 @@ class MeteredClient:
         meter, caps = self.meter, self.meter.caps
         if meter.calls >= caps.calls:
             raise ContextOverflowError(
-                f"this rollout has made {meter.calls} model calls, and max_turns={caps.calls}"
+                f"this rollout has reached max_turns={caps.calls}: {meter.calls} model calls"
             )
         size = _size(messages, options.get("tools", ()))
         if size > caps.prompt_tokens * CHARACTERS_A_TOKEN:

@@ -126,8 +126,8 @@ class NativeEngine:
             needed, free = self._token_bytes * more + masks, free_memory(self._device)
             if needed > free:
                 raise OutOfMemoryError(
-                    f"the prompt has {size} tokens, whose keys, values and workspace take about "
-                    f"{needed / 1e9:.2f} GB beside what runs, and {free / 1e9:.2f} GB are free; "
+                    f"the prompt has {size} tokens and needs about {needed / 1e9:.2f} GB for its "
+                    f"KV cache and workspace, but {free / 1e9:.2f} GB are free; "
                     "shorten the input, free memory, or send fewer long prompts at a time"
                 )
         handle = next(self._handles)

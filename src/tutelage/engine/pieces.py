@@ -26,7 +26,7 @@ def collect(whole: JSON, name: str, text: str) -> None:
     if isinstance(known, Pieces):
         known.append(text)
     elif known and not isinstance(known, str):
-        raise TypeError(f"{name} is a text after {type(known).__name__}")
+        raise TypeError(f"{name} changed from {type(known).__name__} to a string within one reply")
     elif known and text:
         whole[name] = Pieces((known, text))
     else:

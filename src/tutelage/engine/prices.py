@@ -66,7 +66,7 @@ def load_prices(
     own = Path(named) if named else Path(FILE)
     if not own.is_file():
         if named:
-            raise ConfigError(f"there is no price table {str(own)!r}; write one, or leave it out")
+            raise ConfigError(f"price table not found: {str(own)!r}; create it, or leave it out")
         return known
     text = own.read_text(encoding="utf-8")
     return known | _read(text, f"the price table {str(own)!r}")
@@ -76,10 +76,10 @@ def _read(text: str, where: str) -> dict[str, Price]:
     try:
         return _TABLE.validate_python(tomllib.loads(text).get("models", {}))
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{where} is no TOML: {error}") from error
+        raise ConfigError(f"{where} is not valid TOML: {error}") from error
     except ValidationError as error:
         found = error.errors()[0]
         raise ConfigError(
-            f"{where}: {'.'.join(map(str, found['loc']))!r} is {found['input']!r}; write "
-            '"MODEL" = { input = 0.15, output = 0.60 }, in dollars a million tokens'
+            f"{where}: {'.'.join(map(str, found['loc']))!r} is {found['input']!r}; use "
+            '"MODEL" = { input = 0.15, output = 0.60 }, in dollars per million tokens'
         ) from error

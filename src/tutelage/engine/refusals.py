@@ -31,7 +31,7 @@ def judged(response: HTTPResponse, url: str) -> tuple[HTTPResponse, JSON]:
         return response, {}
     if response.status_code >= 300 or response.status_code == 204:
         moved = response.headers.get("location")
-        where = "" if moved is None else f" and the Location {moved!r}, which is not followed"
+        where = "" if moved is None else f" but a redirect to {moved!r}, which is not followed"
         words = f"the server {url!r} answered {response.status_code} without a reply{where}"
         refused = RemoteError(words, 502)
         refused.final = True
@@ -39,7 +39,7 @@ def judged(response: HTTPResponse, url: str) -> tuple[HTTPResponse, JSON]:
     try:
         data = parsed(response.content)
     except ValueError as error:
-        raise malformed(response, url, f"what is no JSON ({error})") from error
+        raise malformed(response, url, f"invalid JSON ({error})") from error
     if not isinstance(data, dict):
         raise malformed(response, url, f"{type(data).__name__} instead of an object")
     failed = failure(cast("JSON", data))

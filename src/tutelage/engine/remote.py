@@ -132,10 +132,10 @@ class RemoteChatClient:
         """
         raw = options.get("prompt") is not None
         if raw or options["sampling"].max_thinking_tokens:
-            cannot = "continue no raw prompt" if raw else "take no limit of thinking tokens"
+            cannot = "continue raw prompts" if raw else "limit thinking tokens"
             raise ConfigError(
-                f"the model behind {self._url!r} is asked by chat completions, which {cannot}; "
-                "ask its server itself"
+                f"the model at {self._url!r} is served by chat completions, which cannot {cannot}; "
+                "send the request to its server directly"
             )
         index, self._started = self._started, self._started + 1
         seeds = self._seeds.child("call", index)
@@ -157,7 +157,7 @@ class RemoteChatClient:
         try:
             reply, sampled, prompt = read_completion(data, seeds, functions="functions" in sent)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-            what = f"what is no chat completion ({error!r})"
+            what = f"an invalid chat completion ({error!r})"
             raise malformed(response, self._url, what) from error
         call = Call(
             id=seeds.id("call"),
@@ -175,9 +175,7 @@ class RemoteChatClient:
         told = answered(data, sent, logprobs=passed is None or bool(passed.get("logprobs")))
         if told.finish_reason is None and not self._endless:
             self._endless = True
-            log.warning(
-                "the server %r gives no reason for the end of its replies; told as stop", self._url
-            )
+            log.warning("the server %r returns no finish reason; recording it as stop", self._url)
         self.calls.append(call)
         self._answered[call.id] = told
         if self._keep is not None:
@@ -245,16 +243,16 @@ class RemoteChatClient:
                     answer = await stream_completion(client, url, body, headers, listener)
                 response, data = judged(answer, url)
             except httpx2.InvalidURL as error:
-                raise UnreachableError(f"the server {url!r} is no URL: {error}") from error
+                raise UnreachableError(f"invalid server URL {url!r}: {error}") from error
             except httpx2.ReadTimeout as error:
                 # It has the request, and had all the time that it may take.
                 raise UnreachableError(
-                    f"the server {self._url!r} has not answered within {self._timeout:g} seconds"
+                    f"the server {self._url!r} did not answer within {self._timeout:g} seconds"
                 ) from error
             except httpx2.HTTPError as error:
                 if last:
                     broken = isinstance(error, _BROKEN)
-                    what = "got no whole reply from" if broken else "cannot reach"
+                    what = "incomplete reply from" if broken else "cannot reach"
                     raise UnreachableError(
                         f"{what} the server {self._url!r}: {type(error).__name__}: {error}"
                     ) from error
@@ -272,7 +270,7 @@ class RemoteChatClient:
                 jitter = 0.5 + seeds.child("retry", attempt).python().random()
                 wait = float(0.5 * 2**attempt * jitter)
             await asyncio.sleep(min(_LONGEST_PAUSE, wait))
-        raise AssertionError("the last attempt returns or raises")
+        raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _client(self) -> httpx2.AsyncClient:
         if self._http is None:

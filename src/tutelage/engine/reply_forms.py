@@ -211,8 +211,8 @@ def _parts(parts: list[Any]) -> Iterator[tuple[str, str]]:
                 yield "thinking", "".join(t for _, t in _parts(cast("list[Any]", thoughts)))
             case _:
                 kind = cast("JSON", part).get("type") if isinstance(part, dict) else part
-                words = f"the server answered with a part of content of the type {kind!r}"
-                refused = RemoteError(f"{words}; text and thinking can be passed on", 502)
+                words = f"the server returned a content part of unsupported type {kind!r}"
+                refused = RemoteError(f"{words}; supported: text, thinking", 502)
                 refused.final = True
                 raise refused
 

@@ -67,7 +67,7 @@ class Script:
         self.replies = tuple(ScriptedReply(r) if isinstance(r, str) else r for r in replies)
         self.source = source
         if not self.replies:
-            raise DataError(f"{source} has no replies; write one JSON object a line")
+            raise DataError(f"{source} has no replies; write one JSON object per line")
 
     @staticmethod
     def load(path: str | Path) -> Script:
@@ -102,7 +102,7 @@ class Script:
                 scripted_reply = take(wanted)
             if scripted_reply is None:
                 raise RemoteError(
-                    f"no line of {self.source} fits the request, which asks for "
+                    f"no reply in {self.source} matches the request, which needs "
                     f"{wanted.described()}; the script has {summary(self.replies)}",
                     404,
                 )
@@ -139,7 +139,7 @@ class _ScriptedCall(_Line):
 
 class _Error(_Line):
     status: Annotated[int, Field(ge=400, le=599)] = 500
-    message: str = "a scripted error"
+    message: str = "scripted error"
 
 
 class _Reply(_Line):

@@ -70,14 +70,14 @@ class Wanted:
         elif choice == "required":
             said.append(f"`tool_choice` = 'required': a call of {_listed(sorted(self._tools))}")
         elif choice != "auto":
-            said.append(f"`tool_choice`: a call of {choice!r} and of nothing else")
+            said.append(f"`tool_choice`: a call of {choice!r} only")
         if not self._constraint.parallel_tool_calls:
             said.append("`parallel_tool_calls` = false: at most one call")
         if self._constraint.json_schema is not None and choice in ("auto", "none"):
             said.append(
-                f"content that fits the schema {_quoted(self._constraint.json_schema, 200)}"
+                f"content that matches the schema {_quoted(self._constraint.json_schema, 200)}"
             )
-        return "; ".join(said) or "a line whose `match` occurs in it"
+        return "; ".join(said) or "a line whose `match` occurs in the request"
 
 
 def summary(replies: Sequence[ScriptedReply]) -> str:
@@ -137,7 +137,7 @@ def _is_object(value: Any) -> bool:
 def _checker(schema: JSON) -> Callable[[Any], bool]:
     size = len(json.dumps(schema))
     if size > MAX_SCHEMA:
-        raise _refused(f"the schema has {size} bytes; a script checks up to {MAX_SCHEMA}")
+        raise _refused(f"the schema has {size} bytes; scripts support up to {MAX_SCHEMA}")
     try:
         validator = schema_validator(schema, "the request")
     except ConfigError as error:
@@ -147,7 +147,7 @@ def _checker(schema: JSON) -> Callable[[Any], bool]:
         try:
             return bool(validator.is_valid(value))
         except RecursionError as error:
-            raise _refused(f"the schema cannot be followed: {error!s:.200}") from error
+            raise _refused(f"the schema is nested too deeply: {error!s:.200}") from error
 
     return is_valid
 

@@ -91,8 +91,8 @@ class ScriptedEngine:
         room = self._max_length - len(request.prompt_ids)
         if room <= 0:
             raise ContextOverflowError(
-                f"the prompt has {len(request.prompt_ids)} tokens and the context "
-                f"{self._max_length}; give ScriptedEngine a larger `max_length`"
+                f"the prompt has {len(request.prompt_ids)} tokens, which exceeds the context of "
+                f"{self._max_length}; pass ScriptedEngine a larger `max_length`"
             )
         self.requests.append(request)
         reply = self._answer(request)
@@ -129,8 +129,8 @@ def _in_order(replies: Iterable[Reply]) -> Callable[[Request], Reply]:
             made += 1
             return reply
         raise EngineError(
-            f"the script has no reply number {made + 1}, for which {request.session!r} asks; "
-            "give ScriptedEngine more replies, or a function"
+            f"the script has no more replies: {request.session!r} asked for number {made + 1}; "
+            "pass ScriptedEngine more replies, or a function"
         )
 
     return answer

@@ -132,12 +132,12 @@ def check_room(request: Request, max_length: int) -> None:
     """Raise `ContextOverflowError` for a prompt after which nothing can be sampled."""
     if len(request.prompt_ids) >= max_length:
         raise ContextOverflowError(
-            f"the prompt has {len(request.prompt_ids)} tokens and the context {max_length}"
+            f"the prompt has {len(request.prompt_ids)} tokens; the context length is {max_length}"
             "; shorten the input or, where the model's own context is longer, raise "
             "`rollout.max_len` (`--max-length` of tutelage serve)"
         )
     if not request.prompt_ids:
-        raise ContextOverflowError("the prompt is empty: there is nothing to continue")
+        raise ContextOverflowError("the prompt is empty: there is no text to continue")
 
 
 def _attempt_of(request: Request) -> str:

@@ -251,7 +251,7 @@ async def stream_completion(
             if isinstance(error, httpx2.ReadTimeout) or not found.told:
                 raise
             words = str(error).removeprefix(f"{_server(url)} ") or type(error).__name__
-            raise UnreachableError(f"{_server(url)} broke off its reply: {words}") from error
+            raise UnreachableError(f"{_server(url)} aborted its reply: {words}") from error
     for delta in (*found.rest(), *(() if failed else found.unsaid())):
         found.told |= listener.delta(delta)
     whole = HTTPResponse(200, answered, json.dumps(found.whole).encode())
@@ -259,7 +259,7 @@ async def stream_completion(
         return whole
     if not found.told:
         return as_status(failed, whole)
-    raise UnreachableError(f"{_server(url)} broke off its reply: {failed['message']}")
+    raise UnreachableError(f"{_server(url)} aborted its reply: {failed['message']}")
 
 
 def _server(url: str) -> str:
@@ -283,7 +283,7 @@ async def _read(response: httpx2.Response, found: Completion, listener: Listener
             return failed
     else:
         if not found.ended:
-            raise httpx2.RemoteProtocolError("the stream ended before its end")
+            raise httpx2.RemoteProtocolError("the stream ended before the reply was complete")
     if not found.begun:
         raise httpx2.RemoteProtocolError("the stream ended without a reply")
     return None
@@ -296,7 +296,7 @@ async def _bounded(response: httpx2.Response) -> AsyncIterator[bytes]:
     async for part in response.aiter_bytes():
         size += len(part)
         if size > LONGEST_REPLY:
-            raise httpx2.DecodingError(f"the reply is larger than {LONGEST_REPLY} bytes")
+            raise httpx2.DecodingError(f"the reply exceeds {LONGEST_REPLY} bytes")
         yield part
 
 
@@ -335,6 +335,6 @@ def _add(
         if kind not in (b"", b"message") and b"choices" not in data:
             return [], [], None  # an event of another kind, which says nothing of the reply
         began = data[:_SHOWN].decode("utf-8", "replace")
-        words = f"answered {response.status_code} with an event that is no chunk ({error!r})"
+        words = f"answered {response.status_code} with an invalid chunk ({error!r})"
         server = _server(str(response.url))
         raise MalformedReplyError(f"{server} {words}: {began!r}") from error

@@ -120,11 +120,11 @@ class VLLMEngine:
             with self._left_out_at_an_error(server):
                 same = claims.get(server.client.label(), server)
                 if same is not server:
-                    raise server.client.refusal(f"{same.client.url!r} is the same server; name one")
+                    raise server.client.refusal(f"{same.client.url!r} is the same server; keep one")
         if not self._alive():
             raise EngineError(
-                f"rollout.servers: none can be used; {self._reasons()}. Start one, and "
-                "give the command again"
+                f"rollout.servers: no server is usable; {self._reasons()}. Start one, then run "
+                "the command again"
             )
 
     def tell_of_servers(self, tell: Callable[[str, str, JSON], None]) -> None:
@@ -180,12 +180,12 @@ class VLLMEngine:
         room = self._length - len(request.prompt_ids)
         if room <= 0 or not request.prompt_ids:
             raise ContextOverflowError(
-                f"the prompt has {len(request.prompt_ids)} tokens and the context {self._length}; "
-                "shorten the input, raise `rollout.max_len`, or start vLLM with --max-model-len"
+                f"the prompt has {len(request.prompt_ids)} tokens, the context length is "
+                f"{self._length}; shorten it, or raise `rollout.max_len` or vLLM's --max-model-len"
             )
         if request.grammar is not None:
             raise EngineError(
-                "a vLLM server cannot constrain a reply to this grammar; use rollout.name=native"
+                "grammars are not supported on vLLM servers here; use rollout.name=native"
             )
         server = await self._server_for(request.session)
         started = self._version
@@ -245,13 +245,13 @@ class VLLMEngine:
             spans = [(str(s["version"]), int(s["end"])) for s in choice["weight_versions"]]
             ended = str(choice["finish_reason"])
         except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise EngineError(f"the vLLM server {url!r} answered no tokens: {error!r}") from error
+            raise EngineError(f"the vLLM server {url!r} returned no tokens: {error!r}") from error
         if ended not in ("stop", "length") or not spans or not ids or len(ids) != len(logprobs):
-            raise EngineError(f"the vLLM server {url!r} gave up a request ({ended})")
+            raise EngineError(f"the vLLM server {url!r} aborted a request ({ended})")
         if any(not math.isfinite(value) or value <= FLOOR for value in logprobs):
             raise EngineError(
-                f"the vLLM server {url!r} reports log-probabilities that are no numbers (NaN); the "
-                "weights or its kernels are broken"
+                f"the vLLM server {url!r} reports non-finite log-probabilities (NaN); its "
+                "weights or kernels are broken"
             )
         versions = [(self._known(server, label, started), end) for label, end in spans]
         top = tuple(
@@ -275,9 +275,9 @@ class VLLMEngine:
         if run == self._run and number.isdecimal() and started <= int(number) <= self._version:
             return int(number)
         error = EngineError(
-            f"the vLLM server {server.client.url!r} sampled from the weights {label!r}, and this "
-            f"run's are {self._run}:{started} to {self._version}: another run updated it, or it "
-            "was started again; the answer is not used"
+            f"the vLLM server {server.client.url!r} sampled from the weights {label!r}, but this "
+            f"run's are {self._run}:{started} to {self._version}: another run updated the server, "
+            "or it was restarted; the reply is discarded"
         )
         self._leave_out(server, error)
         raise error
@@ -304,13 +304,13 @@ class VLLMEngine:
         if self._waiting_since is None:
             self._waiting_since = now
             self._note(
-                f"no vLLM server answers: waiting for one, up to {self._patience:g} seconds "
+                f"no vLLM server responds; waiting for up to {self._patience:g} seconds "
                 f"(rollout.server_patience); {self._reasons()}"
             )
         if now - self._waiting_since > self._patience:
             self._lost = ServersLostError(
-                f"no vLLM server answered for {self._patience:g} seconds "
-                f"(rollout.server_patience); {self._reasons()}. Start one again. {self._go_on()}"
+                f"no vLLM server responded for {self._patience:g} seconds "
+                f"(rollout.server_patience); {self._reasons()}. Restart one. {self._go_on()}"
             )
             raise self._lost
         self._look()
@@ -340,7 +340,7 @@ class VLLMEngine:
             self._tell(text, "server_back", self._facts(server))
 
     def _tell_lost(self, server: _Server) -> None:
-        text = f"{server.reason.rstrip('.')}; it is left out until it answers again"
+        text = f"{server.reason.rstrip('.')}; it is excluded until it responds again"
         self._tell(text, "server_lost", {**self._facts(server), "reason": server.reason})
 
     def _facts(self, server: _Server) -> JSON:

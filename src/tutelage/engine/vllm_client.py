@@ -138,8 +138,8 @@ class VLLMClient:
         numbers = tuple(int(n) for n in re.findall(r"\d+", version)[:2])
         if numbers < OLDEST:
             raise self.refusal(
-                f"it runs vLLM {version or 'of an unknown version'}, and the routes that training "
-                "uses are those of 0.32; install that"
+                f"it runs vLLM {version or 'of an unknown version'}, but training needs the API of "
+                "vLLM 0.32; install that version"
             )
         self._check_routes(set(self.get("/openapi.json").get("paths", {})), adapters=adapters)
         self.check_owner(run)
@@ -153,16 +153,16 @@ class VLLMClient:
 
     def _check_routes(self, paths: set[str], *, adapters: bool) -> None:
         if _GENERATE not in paths:
-            raise self.refusal("it takes no token ids; start it with --enable-scale-out")
+            raise self.refusal("it does not accept token ids; start it with --enable-scale-out")
         if any(route not in paths for route in _UPDATES):
             raise self.refusal(
-                "it takes no weights; start it with VLLM_SERVER_DEV_MODE=1 in its environment, on "
-                "a private network"
+                "it does not accept weights; start it with VLLM_SERVER_DEV_MODE=1 in its "
+                "environment, on a private network"
             )
         if adapters and "/v1/load_lora_adapter" not in paths:
             raise self.refusal(
-                "it takes no adapters; start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in its "
-                "environment and --enable-lora"
+                "it does not accept adapters; start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in "
+                "its environment and --enable-lora"
             )
 
     def _check_tokens(self, codec: Codec, vocabulary: int) -> None:
@@ -172,14 +172,14 @@ class VLLMClient:
             theirs = self.post("/tokenize", asked).get("tokens")
             if theirs != list(codec.encode(text)):
                 raise self.refusal(
-                    f"it has another tokenizer: {text!r} is {theirs} there and "
-                    f"{list(codec.encode(text))} here; serve the model that is trained"
+                    f"its tokenizer differs: {text!r} is {theirs} there but "
+                    f"{list(codec.encode(text))} here; serve the model that is being trained"
                 )
         theirs = self._vocabulary(codec)
         if theirs not in (None, vocabulary):
             raise self.refusal(
-                f"its model has another vocabulary ({theirs} tokens) than the {vocabulary} tokens "
-                "of the one that is trained; serve that one"
+                f"vocabulary mismatch: its model has {theirs} tokens, the model being trained has "
+                f"{vocabulary}; serve the model being trained"
             )
 
     def _vocabulary(self, codec: Codec) -> int | None:
@@ -219,11 +219,11 @@ class VLLMClient:
         owner = label.rpartition(":")[0]
         if label in FREE:
             if self.get("/is_paused").get("is_paused"):
-                raise self.refusal("it is paused: someone else updates it; end that first")
+                raise self.refusal("it is paused: another process is updating it; stop that first")
         elif owner != run:
             raise self.refusal(
-                f"it has the weights {label!r} of another run; give each run servers of its own. "
-                "Where that run was killed, continue it, or free the server: curl -X POST "
+                f"it has the weights {label!r} of another run; use separate servers for each run. "
+                "If that run was killed, resume it, or free the server: curl -X POST "
                 f"{self.url}/update_weight_version -H 'content-type: application/json' "
                 """-d '{"new_version": "free"}'"""
             )

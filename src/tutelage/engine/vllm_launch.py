@@ -97,8 +97,8 @@ class LocalServer:
         """
         if not os.access(python, os.X_OK):
             raise ConfigError(
-                f"rollout.vllm_python={python!r} is no program that can be started; give the "
-                "interpreter of an environment with vLLM, or rollout.servers"
+                f"rollout.vllm_python={python!r} is not an executable; set it to the Python "
+                "interpreter of an environment with vLLM, or set rollout.servers"
             )
         with closing(create_server(("127.0.0.1", 0))) as free:
             port: int = free.getsockname()[1]
@@ -124,7 +124,7 @@ class LocalServer:
 
     def wait(self) -> None:
         """Return when it answers. Raises `EngineError` where it ends or takes too long."""
-        self._note(f"vLLM is started at {self.url}; its log is {self._log}")
+        self._note(f"starting vLLM at {self.url}; its log is {self._log}")
         begun = monotonic()
         while monotonic() - begun < _READY and not self._stopping():
             if self._child.poll() is not None:
@@ -132,14 +132,14 @@ class LocalServer:
                 errors = [line for line in lines if "Error" in line]
                 last = (errors or lines or ["it printed nothing"])[-1][-300:]
                 raise EngineError(
-                    f"vLLM ended with exit code {self._child.returncode}, see {str(self._log)!r}: "
+                    f"vLLM exited with code {self._child.returncode}, see {str(self._log)!r}: "
                     f"{last}"
                 )
             with suppress(httpx2.HTTPError):
                 if httpx2.get(f"{self.url}/health", timeout=5.0, trust_env=False).is_success:
                     return
             sleep(0.5)
-        raise EngineError(f"vLLM has not begun to answer, see {str(self._log)!r}")
+        raise EngineError(f"vLLM did not become ready, see {str(self._log)!r}")
 
     def stop(self) -> None:
         """End it and what it started."""

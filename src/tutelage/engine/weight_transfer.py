@@ -101,7 +101,7 @@ class FileTransfer:
             if "this server's model has" in text:
                 raise client.refusal(f"it serves another model: {text}") from error
             raise client.refusal(
-                f"it does not know the transport {BACKEND!r} ({text}); put {str(PLUGIN)!r} on its "
+                f"unknown weight transfer backend {BACKEND!r} ({text}); put {str(PLUGIN)!r} on its "
                 f"""PYTHONPATH and start it with --weight-transfer-config '{{"backend": """
                 f""""{BACKEND}"}}', or send adapters: rollout.weight_transfer=lora"""
             ) from error
@@ -150,7 +150,7 @@ class LoraTransfer:
         target = _emptied(self._folder, f"version_{version:06d}")
         if not save_adapter(policy, target, base=self._base):
             raise ConfigError(
-                "rollout.weight_transfer=lora sends adapters, and this policy has none: set "
+                "rollout.weight_transfer=lora needs a policy with adapters, this one has none: set "
                 "model.lora.rank, or use rollout.weight_transfer=file"
             )
         self._newest = target
@@ -265,17 +265,17 @@ class WeightProbe:
         worst, mean = _apart(theirs, self.logprobs)
         if min(theirs) <= FLOOR or any(map(math.isnan, theirs)):
             raise SyncError(
-                f"the vLLM server {client.url!r} reports log-probabilities that are no numbers "
-                "(NaN) after an update; the weights or its kernels are broken. Nothing of it was "
-                "trained on. Restart the server, and continue the run"
+                f"the vLLM server {client.url!r} reports non-finite log-probabilities (NaN) "
+                "after an update; its weights or kernels are broken. None of its samples were used "
+                "for training. Restart the server, and resume the run"
             )
         if not (mean <= self.bound and worst <= self.most):  # also where it is no number
             raise SyncError(
-                f"the vLLM server {client.url!r} has other weights than the trainer after an "
+                f"the vLLM server {client.url!r} has different weights than the trainer after an "
                 f"update that it reported as done: the log-probabilities of {_TOKENS} tokens "
-                f"differ by {worst:.3g}, on average by {mean:.3g}, and at most {self.most:g} and "
-                f"{self.bound:g} are rounding. Nothing of it was trained on. It may compute in "
-                "another number format (--dtype), or keep a tensor that the transfer does not reach"
+                f"differ by {worst:.3g} (mean {mean:.3g}); rounding explains at most {self.most:g} "
+                f"(mean {self.bound:g}). None of its samples were used for training. It may use "
+                "another number format (--dtype), or keep a tensor that the transfer does not cover"
             )
         replies.check(client.url, theirs, self, mean)
         drawn = data["choices"][0]["logprobs"]["content"][0]
@@ -337,8 +337,8 @@ class ProbeReplies:
                 OverflowError,
             ) as error:
                 raise ConfigError(
-                    f"{path} cannot be read ({type(error).__name__}: {error}), and without what "
-                    "vLLM servers said before, one that keeps older weights may not be caught: "
+                    f"cannot read {path} ({type(error).__name__}: {error}); without the earlier "
+                    "scores of vLLM servers, a server with stale weights may not be detected: "
                     "restart the servers, remove that file, and resume"
                 ) from error
 
@@ -355,13 +355,13 @@ class ProbeReplies:
             for known in (*equal, own):
                 if known.bound in (None, now.bound) and known.kept_by(theirs, probe):
                     raise SyncError(
-                        f"the vLLM server {url!r} has the weights of a version before, after an "
+                        f"the vLLM server {url!r} has the weights of an earlier version after an "
                         f"update that it reported as done: the log-probabilities of {_TOKENS} "
                         f"tokens differ by {_apart(theirs, known.trainer)[1]:.3g} on average from "
-                        f"those of that version, and by {mean:.3g} from those of now. Nothing is "
-                        "trained on it from this update on; where steps before moved less than it "
-                        "rounds, they may have been sampled from that version as well. Restart "
-                        "the server, and continue the run"
+                        f"that version, and by {mean:.3g} from the current one. Its samples after "
+                        "this update are not used for training; if earlier steps changed less than "
+                        "rounding, they may also have been sampled from that version. Restart "
+                        "the server, and resume the run"
                     )
             followed = own is now or own.followed_by(theirs, probe)
             self._known[url] = equal[0] if equal else now if followed else own
@@ -375,10 +375,10 @@ def _read(said: JSON) -> _Said:
     for who in ("server", "trainer"):
         numbers = [n for n in said[who] if isinstance(n, float | int) and math.isfinite(n)]
         if len(numbers) != _TOKENS or len(said[who]) != _TOKENS:
-            raise ValueError(f"{who} has {len(numbers)} numbers of {_TOKENS}")
+            raise ValueError(f"{who} has {len(numbers)} of {_TOKENS} numbers")
     bound = said.get("bound")
     if bound not in (None, *(mean for mean, _ in _BOUNDS.values())):
-        raise ValueError(f"bound is {bound!r}")
+        raise ValueError(f"invalid bound {bound!r}")
     return _Said(tuple(said["server"]), tuple(said["trainer"]), bound)
 
 
