@@ -307,7 +307,7 @@ def test_a_key_is_no_target_of_an_evaluation(tutelage: Tutelage) -> None:
         ),
         (
             ("agent.py:asks", "--test", "t.jsonl", "--model", "modle"),
-            "there is no folder 'modle'; did you mean 'model'?",
+            "folder not found: 'modle'; did you mean 'model'?",
         ),
     ],
 )

@@ -94,7 +94,7 @@ def test_a_policy_that_gguf_cannot_tell_leaves_no_file(
     tiny_policy("qwen3").save(runs / "sums" / "policy")
     refused = tutelage(*asked)
     assert refused.exit_code == 2
-    assert "for the layout 'llama'" in refused.stderr
+    assert "GGUF export supports 'llama'" in refused.stderr
     assert sorted(p.name for p in tmp_path.iterdir()) == ["runs"]
 
 

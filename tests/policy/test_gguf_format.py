@@ -130,17 +130,20 @@ def test_every_format_is_read_as_transformers_reads_it(kind: str, tmp_path: Path
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"kind": "Q5_0"}, "'token_embd.weight' is Q5_0, and read are F32, F16, Q4_0, Q4_1, Q8_0"),
-        ({"facts": {"architecture": "gemma"}}, "its layout is 'gemma'"),
-        ({"facts": {"llama.expert_count": 8}}, "llama.expert_count=8, which is not read"),
+        (
+            {"kind": "Q5_0"},
+            "'token_embd.weight' is Q5_0; supported types: F32, F16, Q4_0, Q4_1, Q8_0",
+        ),
+        ({"facts": {"architecture": "gemma"}}, "unsupported architecture 'gemma'"),
+        ({"facts": {"llama.expert_count": 8}}, "llama.expert_count=8 is not supported"),
         ({"facts": {"llama.rope.scaling.type": "yarn"}}, "llama.rope.scaling.type='yarn'"),
-        ({"facts": {"llama.rope.dimension_count": 4}}, "only a part of each head"),
-        ({"facts": {"llama.block_count": 1}}, "the tensor 'blk.1."),
-        ({"facts": {"llama.block_count": 3}}, "lacks 9 of the tensors of its 3 layers"),
-        ({"facts": {"llama.embedding_length": None}}, "no metadata 'embedding_length'"),
-        ({"facts": {"tokenizer.ggml.model": "llama"}}, "its tokenizer is 'llama'"),
-        ({"facts": {"tokenizer.ggml.pre": "default"}}, "the splitting rule 'default'"),
-        ({"extra": "rope_freqs.weight"}, "the tensor 'rope_freqs.weight'"),
+        ({"facts": {"llama.rope.dimension_count": 4}}, "partial rotary embeddings"),
+        ({"facts": {"llama.block_count": 1}}, "unexpected tensor 'blk.1."),
+        ({"facts": {"llama.block_count": 3}}, "9 tensors of its 3 layers are missing"),
+        ({"facts": {"llama.embedding_length": None}}, "lacks the metadata 'embedding_length'"),
+        ({"facts": {"tokenizer.ggml.model": "llama"}}, "unsupported tokenizer 'llama'"),
+        ({"facts": {"tokenizer.ggml.pre": "default"}}, "pre-tokenizer 'default'"),
+        ({"extra": "rope_freqs.weight"}, "unexpected tensor 'rope_freqs.weight'"),
     ],
 )
 def test_what_is_not_understood_is_refused_by_name(
@@ -159,7 +162,7 @@ def test_values_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
     matrix = next(t for t in gguf.GGUFReader(str(file)).tensors if t.data.ndim == 2)
     content[matrix.data_offset : matrix.data_offset + 2] = b"\x00\x7c"  # infinite in F16
     file.write_bytes(content)
-    with pytest.raises(ModelError, match=r"m\.gguf' is damaged: its tensor .* no finite numbers"):
+    with pytest.raises(ModelError, match=r"m\.gguf' is corrupt: its tensor .* non-finite values"):
         read_gguf(file, tmp_path / "folder")
     assert not (tmp_path / "folder").exists()
 
@@ -169,16 +172,16 @@ def test_a_file_that_is_none_or_a_part_of_one_is_refused(
 ) -> None:
     whole = exported[1].read_bytes()
     for content, why in (
-        (b"", "it is empty"),
+        (b"", "the file is empty"),
         (b"PK\x03\x04 a wheel", "GGUF magic invalid"),
-        (whole[:200], "it ends before all that it names"),
-        (whole[:199], "it ends before all that it names"),
-        (whole[: len(whole) // 2], "it ends before all that it names"),
+        (whole[:200], "the file is truncated"),
+        (whole[:199], "the file is truncated"),
+        (whole[: len(whole) // 2], "the file is truncated"),
         (whole[:4] + b"\x63" + whole[5:], "version 99"),
-        (whole.replace(b"general.name", b"\xff" * 12), "what it says of itself cannot be read"),
+        (whole.replace(b"general.name", b"\xff" * 12), "its header cannot be read"),
     ):
         (tmp_path / "m.gguf").write_bytes(content)
-        with pytest.raises(ModelError, match=f"no GGUF file, or a damaged one: .*{why}"):
+        with pytest.raises(ModelError, match=f"not a valid GGUF file: .*{why}"):
             read_gguf(tmp_path / "m.gguf", tmp_path / "folder")
     with pytest.raises(ModelError, match="cannot read"):
         read_gguf(tmp_path / "none.gguf", tmp_path / "folder")
@@ -192,7 +195,7 @@ def test_a_tensor_of_a_type_that_nobody_knows_yet_is_named(
     place = tensor.field.offset + sum(int(part.nbytes) for part in tensor.field.parts[:4])
     content[place : place + 4] = (999).to_bytes(4, "little")
     (tmp_path / "m.gguf").write_bytes(content)
-    said = f"cannot be used: its tensor {tensor.name!r} is of the unknown type 999, and read are"
+    said = f"its tensor {tensor.name!r} is of unknown type 999; supported types:"
     with pytest.raises(ModelError, match=re.escape(said)):
         read_gguf(tmp_path / "m.gguf", tmp_path / "folder")
 
@@ -207,12 +210,12 @@ def test_a_disk_without_room_is_said_before_anything_is_written(
 
 
 def test_a_policy_that_the_format_cannot_tell_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"for the layout 'llama' .* and this is 'qwen3'"):
+    with pytest.raises(ModelError, match=r"supports 'llama' .* not 'qwen3'"):
         write_gguf(tiny_policy("qwen3"), tmp_path / "m.gguf", "m")
-    with pytest.raises(ModelError, match="a rule that GGUF has no name for"):
+    with pytest.raises(ModelError, match="GGUF has no name for its pre-tokenizer"):
         write_gguf(tiny_policy("llama"), tmp_path / "m.gguf", "m")
     with pytest.raises(ModelError, match=r"has not: \['model\.layers\.0\.mlp\.down_proj\.bias'"):
         write_gguf(tiny_llama(mlp_bias=True), tmp_path / "m.gguf", "m")
     scaled = {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}
-    with pytest.raises(ModelError, match="rotary positions 'linear'"):
+    with pytest.raises(ModelError, match="rope type 'linear'"):
         write_gguf(tiny_llama(rope_parameters=scaled), tmp_path / "m.gguf", "m")

@@ -80,7 +80,7 @@ def test_a_model_that_does_not_fit_on_a_gpu_is_refused_with_the_way_out(
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 28.00 GiB. GPU 0 has")
 
     monkeypatch.setattr("tutelage.policy.network.FusedNetwork.to", full)
-    with pytest.raises(ModelError, match=r"28.00 GiB.*CUDA_VISIBLE_DEVICES= keeps"):
+    with pytest.raises(ModelError, match=r"28.00 GiB.*set CUDA_VISIBLE_DEVICES= to keep"):
         load_policy(str(tmp_path), device=torch.device("cuda"))
 
 
@@ -324,7 +324,7 @@ def test_each_process_of_a_launcher_has_a_gpu_of_its_own(
         machine.settle(choice, large=False)
         assert two_gpus[-1] == ("device", torch.device("cuda", index))
     monkeypatch.setenv("LOCAL_RANK", "2")
-    with pytest.raises(ConfigError, match=r"LOCAL_RANK=2, and this machine has 2 GPUs.*=2\)"):
+    with pytest.raises(ConfigError, match=r"LOCAL_RANK=2, but this machine has 2 GPUs.*=2\)"):
         machine.choose_compute(config(), SMALL)
     assert machine.choose_compute(config("trainer.device=cpu"), SMALL).device.type == "cpu"
 

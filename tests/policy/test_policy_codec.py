@@ -113,7 +113,7 @@ def test_whether_a_template_shows_tools_is_tried(template: str, known: bool) -> 
     if known:
         assert "calculator" in codec.render_text([ASK], TOOLS)
         return
-    said = r"'model-x' leaves tools out.*'calculator'.*agent\.template=qwen2\.5 or .*=smollm2"
+    said = r"'model-x' ignores tools.*'calculator'.*agent\.template=qwen2\.5 or .*=smollm2"
     with pytest.raises(ModelError, match=said):
         codec.render([ASK], TOOLS)
 

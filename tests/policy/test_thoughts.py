@@ -52,8 +52,8 @@ def codec_of(name: str) -> Codec:
             "drops reasoning (to </think>) from a turn that a user message or a tool result "
             "follows",
         ),
-        ("trims", "trims white space around what the assistant said"),
-        ("llama3.2", "trims white space around what the assistant said"),
+        ("trims", "trims white space around the assistant's text"),
+        ("llama3.2", "trims white space around the assistant's text"),
         ("counts", "turns '2 turns\\n"),
     ],
 )
@@ -100,9 +100,9 @@ def test_a_template_that_may_drop_thoughts_does_when_asked() -> None:
 @pytest.mark.parametrize(
     ("name", "choice", "limit", "reason"),
     [
-        ("qwen2.5", "drop", None, "agent.thinking='drop': the chat template shows earlier turns"),
-        ("retells", "keep", None, "agent.thinking='keep': the chat template shows no end"),
-        ("qwen2.5", None, 8, "agent.max_thinking_tokens=8 closes a thought"),
+        ("qwen2.5", "drop", None, "agent.thinking='drop': the chat template always includes"),
+        ("retells", "keep", None, "agent.thinking='keep': the chat template does not mark the end"),
+        ("qwen2.5", None, 8, "agent.max_thinking_tokens=8 needs a chat template"),
     ],
 )
 def test_what_a_template_cannot_do_is_refused(

@@ -59,7 +59,7 @@ def test_a_broken_line_is_named_by_file_and_number(
     [
         ({"train": "nope.jsonl"}, "dataset 'nope.jsonl' does not exist"),
         ({"train": "folder.jsonl"}, "is a folder, not a file"),
-        ({"model": "no/such/folder"}, "there is no folder 'no/such/folder'"),
+        ({"model": "no/such/folder"}, "folder not found: 'no/such/folder'"),
         ({"model": "nobody/nothing"}, "cannot load 'nobody/nothing'"),
         ({"tools": "calculatr"}, "did you mean 'calculator'?"),
         ({"tools": "nope.py:search"}, "file not found: 'nope.py'"),
@@ -187,9 +187,9 @@ def another_shape(model: Path) -> None:
     ("damage", "told"),
     [
         (no_template, "'model' has no chat template"),
-        (refusing_template, "the chat template refused the messages"),
-        (broken_template, "the chat template refused the messages: TemplateSyntaxError"),
-        (no_config, "'model' is no Hugging Face model folder: it has no config.json"),
+        (refusing_template, "cannot render the chat template"),
+        (broken_template, "cannot render the chat template: TemplateSyntaxError"),
+        (no_config, "'model' is not a Hugging Face model folder: it has no config.json"),
         (broken_config, "cannot load 'model'"),
         (unknown_kind, "frobnicate"),
         (broken_tokenizer, "cannot load 'model'"),
@@ -197,7 +197,7 @@ def another_shape(model: Path) -> None:
         (no_weights, "cannot load the weights of 'model'"),
         (broken_weights, "cannot load the weights of 'model'"),
         (half_the_weights, "cannot load the weights of 'model'"),
-        (one_tensor_less, "lack ['model.layers.1.mlp.up_proj.weight']"),
+        (one_tensor_less, ": ['model.layers.1.mlp.up_proj.weight']; copy the folder"),
         (another_shape, "cannot load the weights of 'model'"),
     ],
 )
@@ -219,7 +219,7 @@ def test_a_model_that_cannot_be_used(
 def test_a_dry_run_refuses_and_writes_nothing_either(
     with_tools: Arguments, tutelage: Command
 ) -> None:
-    refused(tutelage, [*with_tools(model="no/such/folder"), "--dry-run"], "there is no folder")
+    refused(tutelage, [*with_tools(model="no/such/folder"), "--dry-run"], "folder not found:")
     done = tutelage(*with_tools(), "--dry-run").check()
     assert "one task was played and nothing was trained" in done.out
     assert not (tutelage.cwd / "run").exists()

@@ -156,7 +156,7 @@ def test_a_template_that_leaves_out_what_the_recipes_tasks_need_is_refused(
     few = ["data.train_tasks=8", "trainer.val_tasks=2"]
     model = f"model.path={tmp_path}/model"
     for recipe in ("math", "word-problems"):
-        with pytest.raises(ModelError, match="leaves tools out"):
+        with pytest.raises(ModelError, match="ignores tools"):
             prepare_rl(resolve(recipe, [model, *few], machine=LAPTOP).config)
     assert prepare_rl(resolve("math", [model, *few, "tools=[]"], machine=LAPTOP).config).tools == {}
     tasks = write_rows(tmp_path / "tasks.jsonl", rows(0, 4))

@@ -284,7 +284,7 @@ def test_a_template_without_tools_plays_the_test_without_the_default_ones(
     _, result = run(source, "out", **tested)
     assert result["failures"] == {}
     assert result["judged_after_greedy"]["judged"] == 1
-    with pytest.raises(ModelError, match="leaves tools out"):
+    with pytest.raises(ModelError, match="ignores tools"):
         prepare_sft(resolved(source, **tested, tools="calculator").config)
 
 

@@ -66,9 +66,9 @@ class Codec:
         if not template:
             named = " or ".join(f"agent.template={n}" for n in fitting(tokenizer))
             raise ModelError(
-                f"{source} has no chat template, so messages cannot be rendered for it. Use an "
-                "instruction-tuned checkpoint, or put a `chat_template.jinja` that knows tools "
-                f"beside its tokenizer files{named and f', or name one to `train`: {named}'}"
+                f"{source} has no chat template, so messages cannot be rendered. Use an "
+                "instruction-tuned checkpoint, or add a `chat_template.jinja` that supports tools "
+                f"to its tokenizer files{named and f', or pass one to `train`: {named}'}"
             )
         text = str(template)
         if tokenizer.eos_token_id is None:
@@ -140,9 +140,9 @@ class Codec:
         if tools and not self.knows_tools:
             named = " or ".join(f"agent.template={n}" for n in fitting(self.tokenizer))
             raise ModelError(
-                f"the chat template of {self._source} leaves tools out, so the model would never "
-                f"receive {tools[0]['function']['name']!r}: put a `chat_template.jinja` that knows "
-                f"tools beside its tokenizer files{named and f', or name one to `train`: {named}'}"
+                f"the chat template of {self._source} ignores tools, so the model would never "
+                f"see {tools[0]['function']['name']!r}: add a `chat_template.jinja` that supports "
+                f"tools to its tokenizer files{named and f', or pass one to `train`: {named}'}"
             )
         if breaker is not None:
             messages = [self._markers.message(m, breaker) for m in messages]
@@ -162,7 +162,7 @@ class Codec:
             )
         except Exception as error:
             raise ModelError(
-                f"the chat template refused the messages: {type(error).__name__}: {error}"
+                f"cannot render the chat template: {type(error).__name__}: {error}"
             ) from error
         return cast("str", text)
 
@@ -298,8 +298,8 @@ class Codec:
             at = self.thoughts.end_of_turn(after)
             if not before.startswith(known) or not after.startswith(before) or at < len(before):
                 raise ModelError(
-                    "the chat template rewrites earlier turns, so a demonstration of several "
-                    "turns cannot be masked exactly; use one turn a row, or another template"
+                    "the chat template rewrites earlier turns, so a multi-turn demonstration "
+                    "cannot be masked exactly; use one turn per row, or another template"
                 )
             own = int(message.extra.get("weight") != 0)
             for text, trained in ((before[len(known) :], 0), (after[len(before) : at], own)):

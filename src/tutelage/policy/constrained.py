@@ -51,15 +51,15 @@ class AllowedTokens:
             for part in row.narrowed:
                 grammar = codec.grammar(part.tools, part.constraint)
                 if grammar is None:
-                    raise ModelError(f"{part.constraint!r} constrains nothing for this tokenizer")
+                    raise ModelError(f"{part.constraint!r} has no effect with this tokenizer")
                 matcher = grammar.start()
                 for column, count in enumerate(part.allowed, part.start):
                     matcher.fill(words)
                     found = int.from_bytes(words.tobytes(), "little").bit_count()
                     if count > 1 and found != count:
                         raise ModelError(
-                            f"a grammar allows {found} tokens where {count} were recorded: use the "
-                            "tokenizer and the version of llguidance with which the run was sampled"
+                            f"a grammar allows {found} tokens but {count} were recorded: use the "
+                            "tokenizer and llguidance version that the run was sampled with"
                         )
                     if count > 1 and row.mask[column]:
                         of[b, column] = len(sets)

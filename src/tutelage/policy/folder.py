@@ -80,8 +80,8 @@ def check_folder_free(folder: Path) -> None:
     held = files.folder_content(folder)
     if held is not None:
         raise ModelError(
-            f"a policy is not written to {str(folder)!r}: {held}, which would be lost; give a "
-            "folder that is new or empty"
+            f"will not write a policy to {str(folder)!r}: {held}, which would be lost; choose a "
+            "new or empty folder"
         )
 
 

@@ -59,7 +59,7 @@ def _package() -> Any:
         return importlib.import_module("gguf")
     except ImportError as error:
         raise MissingExtraError(
-            "GGUF files are read and written by the package gguf, which is not installed: "
+            "GGUF files need the package gguf, which is not installed: "
             "pip install 'tutelage[train]'"
         ) from error
 
@@ -94,7 +94,7 @@ def _read_tokenizer(facts: Mapping[str, Any], template: str | None) -> PreTraine
     splits = _splits()
     if kind != "gpt2" or rule not in splits:
         raise ModelError(
-            f"its tokenizer is {kind!r} with the splitting rule {rule!r}; read are byte-level ones "
+            f"unsupported tokenizer {kind!r} with pre-tokenizer {rule!r}; supported: byte-level "
             f"('gpt2') with {', '.join(map(repr, splits))}"
         )
     tokens: list[str] = facts["tokenizer.ggml.tokens"]
@@ -127,8 +127,8 @@ def _rule_of(backend: Any) -> str:
         if same and backend["model"]["type"] == "BPE" and backend["normalizer"] is None:
             return name
     raise ModelError(
-        "its tokenizer splits texts by a rule that GGUF has no name for, so another program would "
-        f"read other tokens; written are {', '.join(map(repr, _splits()))}"
+        "GGUF has no name for its pre-tokenizer, so other programs would produce different "
+        f"tokens; supported: {', '.join(map(repr, _splits()))}"
     )
 
 
@@ -187,9 +187,9 @@ def read_gguf(
             if tensor.tensor_type.name not in TYPES:
                 raise _unread(tensor.name, tensor.tensor_type.name)
     except KeyError as error:
-        raise ModelError(f"{str(file)!r} has no metadata {error}: it is no whole model") from error
+        raise ModelError(f"{str(file)!r} lacks the metadata {error}: incomplete model") from error
     except ModelError as error:
-        raise ModelError(f"{str(file)!r} cannot be used: {error}") from error
+        raise ModelError(f"cannot read {str(file)!r}: {error}") from error
     files.check_room(folder.parent, 4 * sum(int(tensor.n_elements) for tensor in tensors))
     watch(0.0)
     state: dict[str, Tensor] = {}
@@ -197,8 +197,8 @@ def read_gguf(
         values = state[names[tensor.name]] = _values(tensor, config)
         if not values.isfinite().all():
             raise ModelError(
-                f"{str(file)!r} is damaged: its tensor {tensor.name!r} has values that are no "
-                "finite numbers; copy or make the file again"
+                f"{str(file)!r} is corrupt: its tensor {tensor.name!r} has non-finite values; "
+                "copy or create the file again"
             )
         watch((done + 1) / len(tensors))
     config.vocab_size = len(state["model.embed_tokens.weight"])
@@ -214,17 +214,17 @@ def _opened(file: Path) -> tuple[dict[str, Any], list[Any]]:
     """The metadata and the tensors of a file, which are read when they are used."""
     try:
         if not file.stat().st_size:
-            raise EOFError("it is empty")
+            raise EOFError("the file is empty")
         reader = _reader()(str(file))
         facts = {name: field.contents() for name, field in reader.fields.items()}
     except ModelError as error:
-        raise ModelError(f"{str(file)!r} cannot be used: {error}") from error
+        raise ModelError(f"cannot read {str(file)!r}: {error}") from error
     except (ValueError, IndexError, KeyError, EOFError) as error:
         # What the package says itself begins with a capital, what numpy and Python say does not.
         said = str(error.args[0]) if error.args else ""
         own = isinstance(error, EOFError) or said[:1].isupper()
-        words = said if own else "what it says of itself cannot be read"
-        raise ModelError(f"{str(file)!r} is no GGUF file, or a damaged one: {words}") from error
+        words = said if own else "its header cannot be read"
+        raise ModelError(f"{str(file)!r} is not a valid GGUF file: {words}") from error
     except OSError as error:
         raise ModelError(f"cannot read {str(file)!r}: {error.strerror or error}") from error
     return facts, list(reader.tensors)
@@ -236,21 +236,21 @@ def _reader() -> Any:
 
     def get(self: Any, offset: int, dtype: Any, count: int = 1, *more: Any, **named: Any) -> Any:
         if offset + np.dtype(dtype).itemsize * int(count) > len(self.data):
-            raise EOFError("it ends before all that it names")
+            raise EOFError("the file is truncated")
         return gguf.GGUFReader._get(self, offset, dtype, count, *more, **named)
 
     def build(self: Any, start: int, fields: list[Any]) -> None:
         known = {int(kind) for kind in gguf.GGMLQuantizationType}
         for field in fields:
             if (kind := int(field.parts[4][0])) not in known:
-                raise _unread(field.name, f"of the unknown type {kind}")
+                raise _unread(field.name, f"of unknown type {kind}")
         gguf.GGUFReader._build_tensors(self, start, fields)
 
     return type("Reader", (gguf.GGUFReader,), {"_get": get, "_build_tensors": build})
 
 
 def _unread(tensor: str, kind: str) -> ModelError:
-    words = f"its tensor {tensor!r} is {kind}, and read are {', '.join(TYPES)}"
+    words = f"its tensor {tensor!r} is {kind}; supported types: {', '.join(TYPES)}"
     return ModelError(f"{words}; convert the file to one of these")
 
 
@@ -260,17 +260,17 @@ def _config(facts: Mapping[str, Any]) -> Any:
 
     found = facts["general.architecture"]
     if found != ARCHITECTURE:
-        raise ModelError(f"its layout is {found!r}, and read is {ARCHITECTURE!r}")
+        raise ModelError(f"unsupported architecture {found!r}; supported: {ARCHITECTURE!r}")
     own = {k.removeprefix(f"{found}."): v for k, v in facts.items() if k.startswith(f"{found}.")}
     for key in ("expert_count", "rope.scaling.type", "attention.sliding_window"):
         if own.get(key) not in (None, 0, "none"):
-            raise ModelError(f"it has {found}.{key}={own[key]!r}, which is not read")
+            raise ModelError(f"{found}.{key}={own[key]!r} is not supported")
     for key in (key for key, value in own.items() if isinstance(value, list)):
-        raise ModelError(f"its {found}.{key} differs by layer, which is not read")
+        raise ModelError(f"{found}.{key} differs between layers, which is not supported")
     heads = own["attention.head_count"]
     head_dim = own.get("attention.key_length", own["embedding_length"] // heads)
     if own.get("rope.dimension_count", head_dim) != head_dim:
-        raise ModelError("its rotary positions turn only a part of each head, which is not read")
+        raise ModelError("partial rotary embeddings are not supported")
     own_ids = {own: facts.get(f"tokenizer.ggml.{name}_token_id") for own, name in _OWN_IDS.items()}
     return LlamaConfig(
         architectures=["LlamaForCausalLM"],
@@ -306,7 +306,7 @@ def _hf_name(name: str, layers: int) -> str:
     block = parts[0] == "blk" and len(parts) == 4 and parts[1].isdecimal()
     if block and int(parts[1]) < layers and parts[2] in _INNER and parts[3] == "weight":
         return f"model.layers.{parts[1]}.{_INNER[parts[2]]}.weight"
-    raise ModelError(f"it has the tensor {name!r}, which a plain Llama model does not have")
+    raise ModelError(f"unexpected tensor {name!r}, which a Llama model does not have")
 
 
 def _check_whole(names: Mapping[str, str], layers: int) -> None:
@@ -314,8 +314,8 @@ def _check_whole(names: Mapping[str, str], layers: int) -> None:
     needed += [f"blk.{i}.{name}.weight" for i in range(layers) for name in _INNER]
     if lacking := [name for name in needed if name not in names]:
         raise ModelError(
-            f"it lacks {len(lacking)} of the tensors of its {layers} layers, such as "
-            f"{lacking[0]!r}: the file is damaged or a part of a model"
+            f"{len(lacking)} tensors of its {layers} layers are missing, such as "
+            f"{lacking[0]!r}: the file is corrupt or holds only a part of a model"
         )
 
 
@@ -354,10 +354,10 @@ def write_gguf(policy: Policy, file: Path, name: str) -> None:
     config: Any = policy.config
     rope = dict(getattr(config, "rope_parameters", None) or {})
     if config.model_type != ARCHITECTURE or rope.get("rope_type", "default") != "default":
-        found = f"{config.model_type!r} with rotary positions {rope.get('rope_type')!r}"
+        found = f"{config.model_type!r} with rope type {rope.get('rope_type')!r}"
         raise ModelError(
-            f"GGUF is written for the layout {ARCHITECTURE!r} with plain rotary positions, and "
-            f"this is {found}; convert the policy's folder with convert_hf_to_gguf.py of llama.cpp"
+            f"GGUF export supports {ARCHITECTURE!r} with default rotary embeddings, not "
+            f"{found}; convert the policy's folder with convert_hf_to_gguf.py of llama.cpp"
         )
     gguf = _package()
     state = policy.network.state()
@@ -369,7 +369,7 @@ def write_gguf(policy: Policy, file: Path, name: str) -> None:
         state.pop("lm_head.weight", None)
     strange = sorted(state.keys() - given.keys())
     if strange:
-        raise ModelError(f"the model has tensors that GGUF's Llama layout has not: {strange[:3]!r}")
+        raise ModelError(f"the model has tensors that GGUF's Llama layout lacks: {strange[:3]!r}")
     writer = gguf.GGUFWriter(str(file), ARCHITECTURE)
     _write_sizes(writer, config, name)
     _write_tokenizer(writer, policy.codec.tokenizer, len(state["model.embed_tokens.weight"]))

@@ -80,15 +80,15 @@ class Matcher:
         words[:] = 0
         words[: len(found)] = found[: len(words)]
         if self._matcher.is_error():
-            raise EngineError(f"the reply's grammar failed: {self._matcher.get_error()}")
+            raise EngineError(f"grammar error: {self._matcher.get_error()}")
         if not words.any():
-            raise EngineError("the reply's grammar allows no further token")
+            raise EngineError("the grammar allows no further token")
 
     def accept(self, token: int) -> None:
         """Go on after `token`. Raises `EngineError` when it was not allowed."""
         if not self._matcher.consume_token(token):
             raise EngineError(
-                f"token {token} is not what the reply's grammar allows: {self._matcher.get_error()}"
+                f"the grammar does not allow token {token}: {self._matcher.get_error()}"
             )
 
 
@@ -103,7 +103,7 @@ class Grammar:
         self._first = LLMatcher(tokenizer, LLMatcher.grammar_from_lark(text), log_level=0)
         reason = self._first.get_error()
         if not reason and not np.frombuffer(self._first.compute_bitmask(), np.uint8).any():
-            reason = "no reply at all fits it"
+            reason = "no reply can match it"
         if reason or self._first.is_error():
             raise ConstraintError(
                 f"`{field}` cannot be enforced: {_short(reason)}; change the schema", field
@@ -163,8 +163,8 @@ class GrammarMaker:
             rules = calls if choice == "auto" else []
             if rules and "<tool_call>" not in self._vocabulary():
                 raise ConstraintError(
-                    "`parallel_tool_calls` false cannot be enforced for this model, whose calls "
-                    "begin with no token of their own; leave it out or set `tool_choice`",
+                    "`parallel_tool_calls`: false cannot be enforced for this model, which has no "
+                    "special token for tool calls; leave it out or set `tool_choice`",
                     "parallel_tool_calls",
                 )
             start = "TEXT? calls?" if rules else "TEXT?"
@@ -265,8 +265,8 @@ class GrammarMaker:
             return from_tokenizer(tokenizer, eos_token=sorted(self._codec.eos_ids))
         except ValueError as error:
             raise ConstraintError(
-                f"replies of this model cannot be constrained: {_short(str(error))}; leave out "
-                "`tool_choice` and `response_format`",
+                f"this model does not support constrained replies: {_short(str(error))}; leave "
+                "out `tool_choice` and `response_format`",
                 "tool_choice",
             ) from error
 
@@ -283,7 +283,7 @@ def _callable(tools: Sequence[ToolSpec], choice: str) -> list[ToolSpec]:
     if not tool_specs:
         names = ", ".join(repr(t.name) for t in tools) or "none"
         raise ConstraintError(
-            f"`tool_choice` names the tool {choice!r}, and the tools are {names}", "tool_choice"
+            f"`tool_choice` names an unknown tool {choice!r}; the tools are {names}", "tool_choice"
         )
     return tool_specs
 

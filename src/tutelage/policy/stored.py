@@ -125,7 +125,7 @@ def _shapes(file: Path) -> dict[str, Sequence[int]]:
     with file.open("rb") as stream:
         size = int.from_bytes(stream.read(8), "little")
         if size > _LONGEST_HEAD:
-            raise ValueError(f"{file} is no safetensors file")
+            raise ValueError(f"not a safetensors file: {file}")
         head: dict[str, Any] = json.loads(stream.read(size))
     return {name: t["shape"] for name, t in head.items() if name != "__metadata__"}
 

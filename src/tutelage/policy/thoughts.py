@@ -72,17 +72,17 @@ class Thoughts:
         self.__dict__.pop("begun", None)
         if max_tokens is not None and not self.known:
             raise ModelError(
-                f"agent.max_thinking_tokens={max_tokens} closes a thought with the chat template's "
-                "own marker, such as '</think>', and this template has none; leave it out, or name "
-                "a template of a reasoning model with agent.template"
+                f"agent.max_thinking_tokens={max_tokens} needs a chat template that marks the end "
+                "of thinking, such as with '</think>'; this one does not; leave it out, or set "
+                "agent.template to that of a reasoning model"
             )
         if history is None or (history == "keep") is (not self._dropped({})):
             return
         self.options = self._switch(keep=history == "keep") or {}
         if history == "drop" and not self.options:
             raise ModelError(
-                "agent.thinking='drop': the chat template shows earlier turns as they were, and "
-                "has no option that leaves thoughts out; use agent.thinking=keep, or name another "
+                "agent.thinking='drop': the chat template always includes the reasoning of "
+                "earlier turns, with no option to drop it; use agent.thinking=keep, or set another "
                 "template with agent.template"
             )
         self.keeps = history == "keep"
@@ -91,9 +91,9 @@ class Thoughts:
             if name in self._dropped({}) and self.follows(turn, [message]) is None:
                 self.keeps = False
                 raise ModelError(
-                    "agent.thinking='keep': the chat template shows no end of an earlier turn when "
-                    f"{name} follows, so its thought cannot be put back; use agent.thinking=drop, "
-                    "or name another template with agent.template"
+                    "agent.thinking='keep': the chat template does not mark the end of a turn when "
+                    f"{name} follows, so its reasoning cannot be restored; use "
+                    "agent.thinking=drop, or set another template with agent.template"
                 )
 
     @property
@@ -147,7 +147,7 @@ class Thoughts:
         try:
             text = self._render([_ASK, padded, message], True, self.options)
             if _SAID in text and padded["content"] not in text:
-                parts.append("trims white space around what the assistant said")
+                parts.append("trims white space around the assistant's text")
             if name not in dropped and self.follows({**turn, "content": ""}, [message]) is None:
                 before = self._render([_ASK, turn], False, self.options)
                 after = self._render([_ASK, turn, message], True, self.options)

@@ -123,7 +123,7 @@ class DecoderWeights:
 
         def need(name: str) -> Tensor:
             if name not in left:
-                raise ModelError(f"the model has no tensor {name!r}: not a Llama or Qwen layout")
+                raise ModelError(f"missing tensor {name!r}: not a Llama or Qwen layout")
             left.remove(name)
             return state[name].detach()
 
@@ -144,7 +144,7 @@ class DecoderWeights:
         left.discard("lm_head.weight")
         if left:
             raise ModelError(
-                f"unknown tensors {sorted(left)[:3]!r}: not a plain Llama or Qwen layout"
+                f"unexpected tensors {sorted(left)[:3]!r}: not a plain Llama or Qwen layout"
             )
         return DecoderWeights(shape, embed, layers, norm, head, inv_freq.float(), rope_scale)
 
