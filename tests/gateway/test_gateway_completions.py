@@ -79,7 +79,7 @@ async def test_token_ids_go_in_and_out_and_make_one_row(attempt_session: Open, t
         ({"prompt": []}, "`prompt`"),
         ({"prompt": [[]]}, "`prompt[0]"),
         ({"prompt": [-1]}, "`prompt[0]"),
-        ({"prompt": [10**9]}, "none above"),
+        ({"prompt": [10**9]}, "no id above"),
         ({"prompt": [True]}, "`prompt[0]"),
         ({"prompt": "x", "suffix": "y"}, "`suffix`"),
         ({"prompt": "x", "best_of": 3}, "`best_of`"),

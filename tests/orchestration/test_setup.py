@@ -37,7 +37,7 @@ def test_test_queries_that_stand_in_the_training_file_are_named(tmp_path: Path) 
     found = sets_of(train=write(tmp_path / "a.json", train), test=write(tmp_path / "b.json", test))
     assert found.leaks == ("seen", "row 2")
     assert found.facts["overlap"].startswith("2 of 3 test tasks are also training tasks")
-    assert found.facts["overlap"].endswith("; test on others with --test FILE")
+    assert found.facts["overlap"].endswith("; pass other test tasks with --test FILE")
 
 
 def test_tools_that_a_catalog_lacks_are_refused(tmp_path: Path) -> None:

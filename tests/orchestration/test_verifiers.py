@@ -69,7 +69,7 @@ def test_a_pattern_that_backtracks_for_hours_is_no_verdict(
     mock: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tutelage.rewards.pattern.SECONDS", 0.05)
-    told = r"the pattern '\^\(a\+\)\+\$' was searched for more than 0.05 s in 55 characters"
+    told = r"the pattern '\^\(a\+\)\+\$' took more than 0.05 s in 55 characters"
     with pytest.raises(RewardError, match=told):
         check(verifier_of("regex", pattern=_ENDLESS), "a" * 54 + "!", mock=mock)
     assert check(verifier_of("regex", pattern=_ENDLESS), "aaa", mock=mock).passed

@@ -284,7 +284,7 @@ def test_tensors_are_loaded_by_name(fresh: Any, tiny: Any) -> None:
 
 
 def test_a_broken_folder_is_refused_with_what_is_wrong(tmp_path: Path, tiny: Any) -> None:
-    with pytest.raises(ModelError, match="no folder"):
+    with pytest.raises(ModelError, match="folder not found"):
         load_policy(str(tmp_path / "nowhere" / "at" / "all"))
     (tmp_path / "empty").mkdir()
     with pytest.raises(ModelError, match=r"config\.json"):

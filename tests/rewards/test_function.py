@@ -292,7 +292,7 @@ async def test_rewards_are_found_by_name_and_in_files(tmp_path: Path) -> None:
     plain = resolve_reward(f"{file}:plain")
     assert await compute_reward(plain, TASK, ATTEMPT) == Reward(1.0)
     assert resolve_reward(f"{file}:decorated").name == f"{file}:decorated"
-    with pytest.raises(RewardError, match="point at a function"):
+    with pytest.raises(RewardError, match="not a function or a @reward"):
         resolve_reward(f"{file}:number")
     with pytest.raises(ConfigError, match="did you mean 'plain'"):
         resolve_reward(f"{file}:plane")

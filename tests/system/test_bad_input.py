@@ -37,11 +37,11 @@ def refused(command: Command, arguments: list[str], *told: str) -> str:
         ([GOOD[0], "[1, 2]"], "tasks.jsonl:2: a row must be an object"),
         ([*GOOD, '{"answer": 1}'], "tasks.jsonl:4: no input field; the row has 'answer'"),
         ([GOOD[0], '{"questoin": "x"}'], "did you mean 'question'?"),
-        ([GOOD[0], '{"question": ""}'], "tasks.jsonl:2: field 'question' is empty"),
+        ([GOOD[0], '{"question": ""}'], "tasks.jsonl:2: field 'question' must not be empty"),
         ([GOOD[0], '{"question": "x", "answer": NaN}'], "tasks.jsonl:2: field 'answer' is nan"),
         (
             [GOOD[0], GOOD[1].replace("q1", "q0")],
-            "tasks.jsonl:2: id 'q0' is already that of tasks.jsonl:1",
+            "tasks.jsonl:2: duplicate id 'q0', already used by a different row, tasks.jsonl:1",
         ),
         ([], "'tasks.jsonl' has no rows"),
     ],

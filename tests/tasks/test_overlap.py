@@ -75,8 +75,8 @@ def test_counts_and_what_is_said() -> None:
     )
     said = found.notes()
     assert said[0].startswith("2 of 4 test tasks are also training tasks")
-    assert said[1].startswith("2 of 6 training tasks repeat another one")
-    assert said[2] == "1 of 4 test tasks repeat another one and count again"
+    assert said[1].startswith("2 of 6 training tasks are duplicates")
+    assert said[2] == "1 of 4 test tasks are duplicates and count each time"
     assert len(said) == 3
     assert Overlap(train=9, val=3, test=3).notes() == []
     assert found.notes(drawn=True) == [said[0], said[2]]

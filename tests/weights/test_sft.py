@@ -252,7 +252,7 @@ def no_model(*_: Any, **__: Any) -> Any:
 @pytest.mark.parametrize(
     ("row", "keys", "told"),
     [
-        ({"messages": [{"role": "user", "content": "x"}]}, (), "no turn of the assistant"),
+        ({"messages": [{"role": "user", "content": "x"}]}, (), "no assistant turn"),
         ({"question": "x", "answer": "1 " * 300}, (), "more than 256"),
         ({"question": "x", "answer": "1 " * 30}, ("data.max_length=20",), "more than 20"),
     ],

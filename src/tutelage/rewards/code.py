@@ -102,7 +102,7 @@ async def _passed(code: str, setup: str, cases: Sequence[Case], tier: Tier) -> i
                 if timeouts >= MAX_TIMEOUTS:
                     break
     except SandboxError as error:
-        raise GraderError(f"no sandbox could be started to run the tests in: {error}") from error
+        raise GraderError(f"cannot start a sandbox to run the tests: {error}") from error
     except ConfigError as error:
         raise GraderError(str(error)) from error
     return passed

@@ -79,9 +79,9 @@ def read_tests(tests: Any, entry_point: str | None = None) -> list[Case]:
         elif isinstance(item, Mapping):
             cases.append(_from_mapping(cast("Mapping[str, Any]", item), entry_point))
         else:
-            raise RewardError(f"a test is {item!r:.80}; {_FORMS}")
+            raise RewardError(f"invalid test {item!r:.80}; {_FORMS}")
     if not cases:
-        raise RewardError(f"there are no tests in {tests!r:.80}; {_FORMS}")
+        raise RewardError(f"no tests in {tests!r:.80}; {_FORMS}")
     return cases
 
 
@@ -106,7 +106,7 @@ def answer_tests(answer: Any) -> Any:
             for item in items
         ]
     if answer is None or isinstance(answer, bool):
-        raise RewardError(f"the answer {answer!r} is no test; {_FORMS}")
+        raise RewardError(f"the answer {answer!r} is not a test; {_FORMS}")
     return [{"output": str(answer)}]
 
 
@@ -130,11 +130,11 @@ def _text_tests(answer: str) -> Any:
 def _lists_of_pairs(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     inputs, outputs = row.get("inputs"), row.get("outputs")
     if not isinstance(inputs, list) or not isinstance(outputs, list):
-        raise RewardError(f"the answer {dict(row)!r:.120} needs lists 'inputs' and 'outputs'")
+        raise RewardError(f"the answer {dict(row)!r:.120} needs the lists 'inputs' and 'outputs'")
     items, wanted = cast("list[Any]", inputs), cast("list[Any]", outputs)
     if len(items) != len(wanted):
         told = f"{counted(len(items), 'input')} and {counted(len(wanted), 'output')}"
-        raise RewardError(f"the answer has {told}; give one each")
+        raise RewardError(f"the answer has {told}; their numbers must be equal")
     name = row.get("fn_name")
     if name is None:
         return [
@@ -161,8 +161,8 @@ def _from_mapping(item: Mapping[str, Any], entry_point: str | None) -> Case:
     if call is None:
         if entry_point is None or "args" not in item:
             raise RewardError(
-                f"the test {dict(item)!r:.120} says not what to call: give 'call', or 'args' and "
-                "the task's 'entry_point'"
+                f"the test {dict(item)!r:.120} does not say what to call: set 'call', or 'args' "
+                "and the task's 'entry_point'"
             )
         names = [repr(a) for a in item["args"]]
         names += [f"{name}={value!r}" for name, value in dict(item.get("kwargs") or {}).items()]
@@ -170,7 +170,7 @@ def _from_mapping(item: Mapping[str, Any], entry_point: str | None) -> Case:
     try:
         ast.parse(str(call), mode="eval")
     except SyntaxError as error:
-        raise RewardError(f"the test's call {call!r} is no Python expression: {error}") from error
+        raise RewardError(f"the call {call!r} is not a Python expression: {error}") from error
     expected = repr(item["expected"])
     test = f"{_PLACE.format(0)} == {expected}"
     return Expression((str(call),), test, expected=expected, from_data=True)
@@ -180,7 +180,7 @@ def _from_source(source: str, entry_point: str | None) -> list[Case]:
     try:
         tree = ast.parse(source)
     except SyntaxError as error:
-        raise RewardError(f"the tests {source!r:.120} are no Python: {error}; {_FORMS}") from error
+        raise RewardError(f"invalid Python in tests {source!r:.120}: {error}; {_FORMS}") from error
     prelude: list[ast.stmt] = []
     asserts: list[ast.expr] = []
     for statement in tree.body:
@@ -275,8 +275,8 @@ def _harmless(value: ast.expr) -> bool:
 
 def _refused(node: ast.AST) -> RewardError:
     return RewardError(
-        f"the test {ast.unparse(node)!r:.160} cannot be taken apart, and beside the code that it "
-        f"tests it could be tricked; write single assertions: {_FORMS}"
+        f"the test {ast.unparse(node)!r:.160} cannot be split into single checks, which the "
+        f"tested code could exploit; write single assertions: {_FORMS}"
     )
 
 
@@ -308,8 +308,8 @@ def _taken_apart(test: ast.expr, prelude: str, known: set[str]) -> Expression:
     changed = Ask().visit(copy.deepcopy(test))
     if not asked:
         raise RewardError(
-            f"the test {ast.unparse(test)!r:.120} does not use the code at all; should its "
-            "function have the name of one of Python's own, name it in the task's 'entry_point'"
+            f"the test {ast.unparse(test)!r:.120} does not use the tested code; if its "
+            "function has the name of a Python builtin, set the task's 'entry_point' to it"
         )
     ast.fix_missing_locations(changed)
     return Expression(

@@ -69,7 +69,7 @@ def _real(compute: Callable[..., Any], name: str = "") -> Callable[..., float]:
         try:
             return compute(*values)
         except (ValueError, ArithmeticError) as error:
-            raise ExpressionError(f"no real value: {error}") from error
+            raise ExpressionError(f"not a real number: {error}") from error
 
     return real
 
@@ -91,7 +91,7 @@ def plain_math(text: str) -> str:
     )
     if _NUMBER_AND_FRACTION.search(text):
         # 2\frac{5}{2} means 4.5 to some and 5 to others.
-        raise ExpressionError("a number before an improper fraction has no certain value")
+        raise ExpressionError("a number before an improper fraction is ambiguous")
     text = _with_words(text.replace("$", "").replace("π", " pi ").strip())
     for pattern, replacement in _LATEX_WORDS:
         text = pattern.sub(replacement, text)

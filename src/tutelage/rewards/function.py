@@ -123,7 +123,7 @@ def reward(
                 takes_any = True
             elif parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
                 raise RewardError(
-                    f"reward {given!r}: {str(parameter)!r} cannot be given by name; "
+                    f"reward {given!r}: {str(parameter)!r} cannot be passed by name; "
                     "use ordinary parameters, named like the task's fields"
                 )
             else:
@@ -149,12 +149,12 @@ def check(function: RewardFunction, dataset: Sequence[Task]) -> None:
         found |= dict.fromkeys(_empty_fields(function, task))
         if found and function.builtin:
             raise RewardError(
-                f"{next(iter(found))}, and the reward {function.name!r} compares with it; give the "
-                "right answer, or leave the row out"
+                f"{next(iter(found))}, but the reward {function.name!r} compares with it; add the "
+                "expected answer, or leave the row out"
             )
     if found:
         logger.warning(
-            "the reward %r may have nothing to compare with: %s", function.name, listed([*found])
+            "the reward %r may lack an expected answer: %s", function.name, listed([*found])
         )
 
 
@@ -181,18 +181,18 @@ def _check_task(function: RewardFunction, task: Task) -> None:
             raise RewardError(
                 f"{where}reward {function.name!r} needs {parameter!r}, which task {task.id!r} does "
                 f"not have ({task.title[:60]!r}); its fields are {fields}, and {', '.join(GIVEN)} "
-                "are always there" + hint(parameter, [*task.fields, *GIVEN])
+                "are always available" + hint(parameter, [*task.fields, *GIVEN])
             )
     if function.one_of and not any(name in task.fields for name in function.one_of):
         raise RewardError(
-            f"{where}reward {function.name!r} needs {' or '.join(map(repr, function.one_of))}, and "
+            f"{where}reward {function.name!r} needs {' or '.join(map(repr, function.one_of))}, but "
             f"task {task.id!r} has neither; its fields are {fields}"
         )
     for parameter in function.required + function.optional:
         if parameter in task.fields and parameter in GIVEN:
             raise RewardError(
                 f"reward {function.name!r}: {parameter!r} is both a field of task {task.id!r} and "
-                f"what every reward is given; rename the field, or take `task` and read "
+                f"an argument of every reward; rename the field, or accept `task` and read "
                 f"`task.fields[{parameter!r}]`"
             )
 
@@ -261,8 +261,8 @@ async def compute_reward(
         except ImportError as error:
             _UNLOADABLE.add(place)
             logger.warning(
-                "the reward %r cannot be loaded in a process of its own (%s), so it runs in a "
-                "thread, which nothing can stop",
+                "the reward %r cannot be loaded in a separate process (%s), so it runs in a "
+                "thread, which cannot be stopped",
                 function.name,
                 error,
             )

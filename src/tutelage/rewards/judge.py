@@ -53,8 +53,8 @@ def llm_judge(options: ToolOptions) -> RewardFunction:
     if not base or not model:
         missing = "judge.base_url" if not base else "judge.model"
         raise ConfigError(
-            f"the reward 'llm_judge' has no judge: set {missing} (judge.base_url=https://.../v1 "
-            "judge.model=NAME); the policy is never its own judge"
+            f"no judge is configured for the reward 'llm_judge': set {missing} "
+            "(judge.base_url=https://.../v1 judge.model=NAME); the policy cannot be its own judge"
         )
     key = api_key_of(options.environ, "TUTELAGE_JUDGE_API_KEY", "OPENAI_API_KEY")
     url = base.rstrip("/") + "/chat/completions"
@@ -103,7 +103,7 @@ async def _verdict(url: str, headers: Mapping[str, str], body: Mapping[str, Any]
                 return verdict
             reason = f"no verdict in {_content(reply)[:200]!r}"
     raise GraderError(
-        f"the judge at {url} gave no verdict: {reason}; check judge.base_url and model"
+        f"no verdict from the judge at {url}: {reason}; check judge.base_url and judge.model"
     )
 
 

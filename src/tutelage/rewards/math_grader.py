@@ -79,7 +79,7 @@ def symbolic_equal(first: str, second: str, seconds: float = QUESTION_SECONDS) -
         return None
     except (ImportError, OSError) as error:
         raise GraderError(
-            f"the helper process for symbolic maths did not start: {error}; run `python -m "
+            f"the helper process for symbolic math did not start: {error}; run `python -m "
             "tutelage.rewards.symbolic` to see why"
         ) from error
     return graded.value == 1.0 if graded.error is None else None

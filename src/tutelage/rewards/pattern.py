@@ -38,11 +38,11 @@ async def found(pattern: str, text: str, *, at_once: bool = False) -> bool:
         graded = POOL.grade(*job)
     except RewardTimeoutError:
         raise GraderError(
-            f"the pattern {pattern!r:.60} was searched for more than {SECONDS:g} s in "
-            f"{len(text):,} characters; a repeat within a repeat, such as (a+)+, takes that long"
+            f"searching for the pattern {pattern!r:.60} took more than {SECONDS:g} s in "
+            f"{len(text):,} characters; avoid nested quantifiers, such as (a+)+"
         ) from None
     except (ImportError, OSError) as error:
-        raise GraderError(f"the process that searches could not be had: {error}") from error
+        raise GraderError(f"cannot start the search process: {error}") from error
     if graded.error is not None:
         raise GraderError(graded.error[1])
     return graded.value == 1.0

@@ -43,11 +43,11 @@ def resolve_reward(name: str, options: ToolOptions | None = None) -> RewardFunct
         near = hint(name, BUILTIN_REWARDS, "did you mean {!r}? ")
         raise RewardError(
             f"unknown reward {name!r}; {near}built-in rewards are "
-            f"{', '.join(BUILTIN_REWARDS)}; your own are FILE.py:name"
+            f"{', '.join(BUILTIN_REWARDS)}; for your own use FILE.py:name"
         )
     found = load_attribute(name, "reward")
     if not callable(found) or isinstance(found, type):
         raise RewardError(
-            f"reward {name!r} is a {type(found).__name__}; point at a function or a @reward"
+            f"reward {name!r} is a {type(found).__name__}, not a function or a @reward"
         )
     return replace(found if isinstance(found, RewardFunction) else reward(found), name=name)

@@ -188,8 +188,8 @@ def _gold_of(task: Task, gold_field: str | None = None) -> str:
             return str(value)
     fields = ", ".join(map(repr, task.fields))
     raise DataError(
-        f"task {task.id!r} has no right answer to try: it has {fields}; name the field that holds "
-        "it with --gold FIELD"
+        f"task {task.id!r} has no reference answer: it has {fields}; pass the name of its field "
+        "with --gold FIELD"
     )
 
 

@@ -24,7 +24,7 @@ def to_reward(value: Any, name: str, task_id: str) -> Reward:
     numbers_by_name: dict[str, float] = {}
     for key, part in cast("Mapping[Any, Any]", value).items():
         if not isinstance(key, str):
-            raise RewardError(f"{where} returned a dict with the key {key!r}; name parts by text")
+            raise RewardError(f"{where} returned a dict with the key {key!r}; keys must be strings")
         numbers_by_name[key] = _finite(part, where, f"returned for {key!r}")
     if "reward" not in numbers_by_name:
         keys = ", ".join(map(repr, numbers_by_name)) or "nothing"

@@ -265,8 +265,8 @@ class RewardProcesses:
                 job.end()
                 self._give(worker, keep)
         raise GraderError(
-            f"reward {job.name!r} on task {job.task_id!r}: its process ended twice, the last time "
-            f"with exit code {code}"
+            f"reward {job.name!r} on task {job.task_id!r}: its process crashed twice, last with "
+            f"exit code {code}"
         )
 
     def _take(self) -> _RewardProcess:
@@ -316,8 +316,8 @@ class RewardProcesses:
 def timeout_message(name: str, task_id: str, timeout: float | None) -> str:
     """What to say of a reward that took too long."""
     return (
-        f"reward {name!r} on task {task_id!r} had not answered after {timeout:g} seconds; give it "
-        "more with agent.reward_timeout"
+        f"reward {name!r} on task {task_id!r} timed out after {timeout:g} seconds; raise "
+        "agent.reward_timeout"
     )
 
 
@@ -360,7 +360,7 @@ def _load(place: RewardLocation) -> Any:
         head, _, rest = place.name.partition(".")
         found = load_attribute(f"{place.file}:{head}", "reward")
         if place.module not in sys.modules:
-            raise RuntimeError(f"{place.file} has changed since the run began")
+            raise RuntimeError(f"{place.file} has changed since the run started")
         found = _attribute(found, rest) if rest else found
     return getattr(found, "fn", found)
 

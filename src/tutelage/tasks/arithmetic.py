@@ -143,11 +143,11 @@ def make_tasks(level: str, split: str, n: int, seed: int) -> list[Task]:
     an id of its own. Raises `ConfigError` for an unknown level or split.
     """
     if level not in get_args(Level):
-        raise ConfigError(f"unknown level {level!r}; use one of {', '.join(get_args(Level))}")
+        raise ConfigError(f"unknown level {level!r}; choose one of {', '.join(get_args(Level))}")
     if split not in get_args(Split):
-        raise ConfigError(f"unknown split {split!r}; use one of {', '.join(get_args(Split))}")
+        raise ConfigError(f"unknown split {split!r}; choose one of {', '.join(get_args(Split))}")
     if n < 1:
-        raise ConfigError(f"cannot draw {n!r} tasks; ask for at least 1")
+        raise ConfigError(f"invalid number of tasks {n!r}: must be at least 1")
     return list(_tasks(level, split, n, seed))
 
 

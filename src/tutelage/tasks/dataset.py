@@ -122,7 +122,7 @@ class Dataset(Sequence[Task], Generic[RowT]):
         rows stay together.
         """
         if not 0.0 < fraction < 1.0:
-            raise DataError(f"split fraction {fraction!r} must lie between 0 and 1, as 0.8 does")
+            raise DataError(f"split fraction must be between 0 and 1, not {fraction!r}")
         groups = distinct(self._tasks, content)
         size = len(groups)
         if size < 2:
@@ -170,8 +170,8 @@ def _unique(placed: Iterable[tuple[str, Task]]) -> tuple[Task, ...]:
         if times[task.id] > 1:
             if dict(known[1].fields) != dict(task.fields):
                 raise DataError(
-                    f"{place}: id {task.id!r} is already that of {known[0]}, and the rows differ; "
-                    "give each row its own"
+                    f"{place}: duplicate id {task.id!r}, already used by a different row, "
+                    f"{known[0]}; use a unique id for each row"
                 )
             task = replace(task, id=_free(task.id, times, taken))
         tasks.append(task)
@@ -204,13 +204,13 @@ def _check_input(place: str, fields: Mapping[str, Any]) -> None:
         near = [near for field in fields for near in _near(field, INPUT_FIELDS)]
         raise DataError(
             f"{place}: no input field; the row has {there}; "
-            f"the input is the first of {', '.join(INPUT_FIELDS)}"
+            f"expected one of {', '.join(INPUT_FIELDS)}"
             + (f"; did you mean {near[0]!r}?" if near else "")
         )
     value = fields[name]
     if isinstance(value, str) and name != "messages":
         if not value.strip():
-            raise DataError(f"{place}: field {name!r} is empty; it is the agent's input")
+            raise DataError(f"{place}: field {name!r} must not be empty: it is the agent's input")
     elif isinstance(value, list) or name == "messages":
         check_order(place, name, read_messages(place, name, value), answered=False)
     else:
@@ -226,7 +226,7 @@ def _plain(place: str, field: str, value: Any) -> Any:
         return value
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise DataError(f"{place}: field {field!r} is {value!r}; only finite numbers are data")
+            raise DataError(f"{place}: field {field!r} is {value!r}; numbers must be finite")
         return value
     if isinstance(value, (list, tuple)):
         items = cast("Sequence[Any]", value)
@@ -235,11 +235,11 @@ def _plain(place: str, field: str, value: Any) -> Any:
         out: dict[str, Any] = {}
         for key, item in cast("Mapping[Any, Any]", value).items():
             if not isinstance(key, str):
-                raise DataError(f"{place}: field {field!r} has the key {key!r}; keys are strings")
+                raise DataError(f"{place}: field {field!r} has the non-string key {key!r}")
             out[key] = _plain(place, f"{field}.{key}", item)
         return out
     raise DataError(
-        f"{place}: field {field!r} is a {type(value).__name__}; "
+        f"{place}: field {field!r} has the unsupported type {type(value).__name__}; "
         "use strings, numbers, booleans, null, lists and objects"
     )
 

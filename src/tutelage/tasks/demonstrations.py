@@ -84,14 +84,14 @@ def _pair(place: str, fields: Mapping[str, Any]) -> list[Message]:
     if isinstance(answer, (int, float)) and not isinstance(answer, bool):
         answer = str(answer)
     if not isinstance(answer, str) or not answer.strip():
-        raise DataError(f"{place}: field {text!r} must be a text, not {short(answer)}")
+        raise DataError(f"{place}: field {text!r} must be a string, not {short(answer)}")
     if isinstance(question, str) and question.strip():
         before = [Message("user", question)]
     elif isinstance(question, list):
         before = read_messages(place, asked, question)
     else:
         raise DataError(
-            f"{place}: field {asked!r} must be a text or a list of messages, not {short(question)}"
+            f"{place}: field {asked!r} must be a string or list of messages, not {short(question)}"
         )
     return [*before, Message("assistant", answer)]
 
@@ -120,18 +120,18 @@ def _check_trainable(place: str, messages: Sequence[Message]) -> None:
     """Refuse a conversation that cannot have happened, or that has nothing to train."""
     if not any(m.role == "assistant" and m.extra.get("weight") != 0 for m in messages):
         raise DataError(
-            f"{place}: field 'messages' has no turn of the assistant, or none with a weight other "
-            "than 0, so nothing can be learned"
+            f"{place}: field 'messages' has no assistant turn with a nonzero weight, so there "
+            "is nothing to train on"
         )
     check_order(place, "messages", messages)
     last = len(messages) - 1
     if messages[-1].role != "assistant":
         raise DataError(
-            f"{place}: field 'messages[{last}]': a demonstration ends with the assistant, not "
-            f"with {messages[-1].role!r}"
+            f"{place}: field 'messages[{last}]': a demonstration must end with an assistant turn, "
+            f"not {messages[-1].role!r}"
         )
     if not messages[-1].content and not messages[-1].tool_calls:
-        raise DataError(f"{place}: field 'messages[{last}].content' is empty; nothing is said")
+        raise DataError(f"{place}: field 'messages[{last}].content' must not be empty")
 
 
 def overlap_of(

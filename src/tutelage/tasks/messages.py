@@ -35,13 +35,13 @@ def _json_object(value: Any) -> Any:
     if isinstance(value, dict):
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     if not isinstance(value, str):
-        raise ValueError("JSON text or an object is needed")
+        raise ValueError("must be an object or a JSON string")
     try:
         read = parse_json(value)
     except ValueError as error:
-        raise ValueError(f"it is no JSON: {error}") from error
+        raise ValueError(f"invalid JSON: {error}") from error
     if not isinstance(read, dict):
-        raise ValueError("it must be a JSON object")
+        raise ValueError("must be a JSON object")
     return value
 
 
@@ -76,9 +76,9 @@ class _ChatMessage(BaseModel):
     def _possible(self) -> Self:
         own = self.tool_calls or self.reasoning_content or self.reasoning or self.weight
         if own and self.role != "assistant":
-            raise ValueError("only the assistant calls tools, has reasoning and has weight 1")
+            raise ValueError("tool_calls, reasoning and weight 1 need the role assistant")
         if self.role in ("system", "developer", "user") and not (self.content or "").strip():
-            raise ValueError(f"content is empty; the {self.role} says nothing")
+            raise ValueError(f"content must not be empty for the role {self.role}")
         return self
 
     def read(self) -> Message:
@@ -106,7 +106,7 @@ def read_field(adapter: TypeAdapter[Read], place: str, field: str, value: Any) -
     except ValidationError as misfit:
         error = misfit.errors()[0]
         steps = [f"[{step}]" if isinstance(step, int) else f".{step}" for step in error["loc"]]
-        message = f"{error['msg'].removeprefix('Value error, ')}; found {short(error['input'])}"
+        message = f"{error['msg'].removeprefix('Value error, ')}; got {short(error['input'])}"
         raise DataError(f"{place}: field {field + ''.join(steps)!r}: {message}") from misfit
 
 
@@ -128,8 +128,8 @@ def check_order(
         wrong = _misplaced(message, before, open_calls)
         if wrong is not None and i == len(messages):
             raise DataError(
-                f"{place}: field {field!r} must end where the agent answers, with the user or the "
-                f"result of a tool; an answer now would mean that {wrong}"
+                f"{place}: field {field!r} must end with a user message or a tool result "
+                f"for the agent to answer; otherwise {wrong}"
             )
         if wrong is not None and (answered or message.role != "assistant"):
             raise DataError(f"{place}: field '{field}[{i}]': {wrong}")
@@ -147,17 +147,17 @@ def _misplaced(message: Message, before: str, open_calls: Sequence[str]) -> str 
         if message.name == UNREADABLE and before:
             return None
         if not open_calls:
-            return "a result of a tool that nobody called"
+            return "there is a tool result without a tool call"
         text = message.tool_call_id
         if text is not None and text not in open_calls:
-            return f"tool_call_id {text!r} is not among the open calls {list(open_calls)!r}"
+            return f"tool_call_id {text!r} matches none of the open tool calls {list(open_calls)!r}"
         return None
     if role == "assistant" and open_calls and before == "tool":
-        return f"the assistant goes on before the call {open_calls[0]!r} has its result"
+        return f"the assistant continues before the result of its call {open_calls[0]!r}"
     if role == "system" and before not in ("", "system"):
-        return f"'system' follows {before!r}; it stands first"
+        return f"'system' follows {before!r}; it must come first"
     if role == "assistant" and before in ("", "system"):
-        return "the assistant speaks before the user"
+        return "an assistant message comes before the first user message"
     if role == "assistant" and before == "assistant":
-        return "the assistant speaks twice in a row"
+        return "two assistant messages follow each other"
     return None

@@ -75,22 +75,22 @@ class Overlap:
         names: list[str] = []
         if self.test_in_train:
             names.append(
-                f"{shared_words(self.test_in_train, self.test)}: success on them is not success on "
-                f"held-out tasks; test on others with {given}"
+                f"{shared_words(self.test_in_train, self.test)}: results on them are not "
+                f"held-out results; pass other test tasks with {given}"
             )
         elif self.val_in_train:
             names.append(f"{shared_words(self.val_in_train, self.val, 'validation')}")
         if self.train_repeated and not drawn:
             names.append(
-                f"{self.train_repeated} of {self.train} training tasks repeat another one and are "
-                "used as often as they occur there"
+                f"{self.train_repeated} of {self.train} training tasks are duplicates and are "
+                "used as often as they occur"
             )
         for name, count, size in (
             ("validation", 0 if self.val_in_train else self.val_repeated, self.val),
             ("test", self.test_repeated, self.test),
         ):
             if count:
-                names.append(f"{count} of {size} {name} tasks repeat another one and count again")
+                names.append(f"{count} of {size} {name} tasks are duplicates and count each time")
         return names
 
 

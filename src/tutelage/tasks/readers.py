@@ -46,7 +46,7 @@ def check_characters(place: str, value: Any, field: str = "") -> None:
     if isinstance(value, str):
         if not value.isascii() and (half := _HALF.search(value)):
             raise DataError(
-                f"{place}: field {field!r} has {half[0]!r}, half of a surrogate pair: remove it"
+                f"{place}: field {field!r} has {half[0]!r}, an unpaired surrogate: remove it"
             )
     elif isinstance(value, Mapping):
         for key, item in cast("Mapping[Any, Any]", value).items():
@@ -69,14 +69,14 @@ def read_rows(path: str | Path) -> list[RawRow]:
     if reader is None:
         known = ", ".join(sorted(READERS))
         raise DataError(
-            f"cannot tell the format of {str(path)!r} from its suffix {path.suffix!r}; "
-            f"name the file with one of {known}"
+            f"unknown format of {str(path)!r}: suffix {path.suffix!r}; "
+            f"rename the file to end in one of {known}"
         )
     if not path.is_file():
         what = "is a folder, not a file" if path.is_dir() else "does not exist"
         files = [str(file) for file in path.parent.glob("*") if file.suffix.lower() in READERS]
         near = get_close_matches(str(path), files, n=1)
-        way = f"did you mean {near[0]!r}?" if near else "give the path of a file"
+        way = f"did you mean {near[0]!r}?" if near else "pass the path of a file"
         raise DataError(f"dataset {str(path)!r} {what}; {way}")
     limit = csv.field_size_limit(_LONGEST_CELL)
     try:
@@ -132,8 +132,8 @@ def _json_object(path: Path, text: str, start: int) -> Iterator[RawRow]:
         return
     if len(keys) > 1:
         raise DataError(
-            f"{place}: there are lists of rows under {', '.join(map(repr, keys))}; write each to "
-            "a file of its own"
+            f"{place}: found lists of rows under {', '.join(map(repr, keys))}; write each to "
+            "its own file"
         )
     for index, row in enumerate(value[keys[0]]):
         yield RawRow(f"{place} (index {index})", row)
@@ -194,7 +194,7 @@ def _decode(
         raise DataError(f"{place}: field {error.key!r} occurs twice in one object") from error
     except (RecursionError, ValueError) as error:
         # Nesting beyond the interpreter's stack, or an integer of thousands of digits.
-        raise DataError(f"{place}: JSON that cannot be read: {error}") from error
+        raise DataError(f"{place}: cannot parse JSON: {error}") from error
 
 
 def _read_csv(path: Path) -> Iterator[RawRow]:

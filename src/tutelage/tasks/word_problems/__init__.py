@@ -136,7 +136,7 @@ def make_word_problems(split: Split, n: int, seed: int, kinds: Sequence[str] = K
     kind needs them. Raises `ConfigError` for fewer than one task.
     """
     if n < 1:
-        raise ConfigError(f"cannot draw {n!r} tasks; ask for at least 1")
+        raise ConfigError(f"invalid number of tasks {n!r}: must be at least 1")
     tree = SeedTree(seed).child("word problems", split, *(() if kinds == KINDS else kinds))
     # The kinds change with every task and the templates with every round of them, so that each
     # kind has its share of unseen templates.
