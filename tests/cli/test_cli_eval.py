@@ -296,7 +296,7 @@ def test_a_key_is_no_target_of_an_evaluation(tutelage: Tutelage) -> None:
 @pytest.mark.parametrize(
     ("words", "near"),
     [
-        (("agnet.py", "--test", "t.jsonl"), "there is no agent file 'agnet.py'; did you mean"),
+        (("agnet.py", "--test", "t.jsonl"), "agent file not found: 'agnet.py'; did you mean"),
         (
             ("agent.py:two", "--test", "tt.jsonl"),
             "'tt.jsonl' does not exist; did you mean 't.jsonl'?",

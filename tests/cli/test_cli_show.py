@@ -217,7 +217,7 @@ def test_earlier_attempts_are_shown_by_how_they_failed(tutelage: Tutelage, runs:
 def test_a_prefix_of_several_rollouts_lists_them(tutelage: Tutelage, runs: Path) -> None:
     result = tutelage("show", "roll_aaaa")
     assert result.exit_code == 2
-    assert "begins several rollouts" in result.stderr
+    assert "matches several rollouts" in result.stderr
     assert "roll_aaaaaabbbbbbbbbbbbbbbbbb" in result.stderr
 
 

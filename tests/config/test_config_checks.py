@@ -226,7 +226,7 @@ def test_the_code_agent_calls_no_tools() -> None:
 def test_gui_is_refused_because_there_is_no_browser() -> None:
     message = refusal("agent.agent_type=gui")
     assert "agent.agent_type='gui'" in message
-    assert "the browser is not built yet" in message
+    assert "it needs a browser, which is not supported yet" in message
 
 
 def test_resume() -> None:

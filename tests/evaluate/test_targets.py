@@ -318,7 +318,7 @@ async def kill_at(number):
         (("nothing", "--test", "t.jsonl"), "a server's URL (http://...), a run, or a model"),
         (("runs/frist", "--test", "t.jsonl"), "there is no run 'runs/frist'"),
         (("plain.py", "--test", "t.jsonl"), "has no agent; decorate one function with @rollout"),
-        (("none.py", "--test", "t.jsonl"), "there is no agent file 'none.py'"),
+        (("none.py", "--test", "t.jsonl"), "agent file not found: 'none.py'"),
         (("agent.py", "--test", "t.jsonl"), "nothing answers the LLM 'main' of the agent 'adder'"),
         (("agent.py", "--test", "empty.jsonl", "--endpoint", "URL"), "empty.jsonl"),
         (("agent.py", "--test", "t.jsonl", "--tools", "calculator"), "--tools has no use for"),

@@ -374,7 +374,7 @@ def test_one_file_has_several_executions_and_one_plan_of_each(tmp_path: Path) ->
     with pytest.raises(RunError, match="has this execution with another plan"):
         simple(seed=0).execute("Do it", plan=plan_of(()), journal=path, name="x")
     (tmp_path / "log.jsonl").write_text('{"event": "plan"}\n')
-    with pytest.raises(StoreError, match="it is no database"):
+    with pytest.raises(StoreError, match="not an SQLite database"):
         simple().execute("Do it", journal=tmp_path / "log.jsonl", name="x")
 
 

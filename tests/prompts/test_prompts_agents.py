@@ -270,7 +270,7 @@ def test_an_agent_file_brings_its_prompts(tmp_path: Path) -> None:
     assert load_agent(f"{path}:other")[0].name == "other"
     with pytest.raises(ConfigError, match="does not define 'nothing'"):
         load_agent(f"{path}:nothing")
-    with pytest.raises(ConfigError, match="there is no agent file"):
+    with pytest.raises(ConfigError, match="agent file not found"):
         load_agent(str(tmp_path / "none.py"))
 
 

@@ -121,7 +121,7 @@ async def test_without_a_gateway_there_is_nothing_to_wait_for() -> None:
     from tutelage.agents.session import RolloutSession
     from tutelage.types import Task
 
-    with pytest.raises(ConfigError, match="a gateway listens where an LLM is among"):
+    with pytest.raises(ConfigError, match="this needs a gateway, that is an LLM among"):
         await RolloutSession(Task("t", {})).posted_reward()
 
 
@@ -143,7 +143,7 @@ async def test_parts_of_the_task_become_variables(gateway: Gateway, codec: Codec
     wrong = ExternalAgent([sys.executable, "-c", code], env_map={"X": "input.steps.0"})
     (played,) = await play(gateway, codec, wrong, 1)
     assert played.last.failure is not None
-    assert "env_map names 'input.steps.0', and the task has: " in played.last.failure.message
+    assert "env_map refers to 'input.steps.0', but the task has: " in played.last.failure.message
 
 
 # ---------------------------------------------------------------- another machine, a whole run

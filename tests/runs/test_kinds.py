@@ -211,14 +211,14 @@ def test_a_store_that_cannot_be_used_is_told_before_anything_is_written(
     with sqlite3.connect(tmp_path / "all.db") as books:
         books.execute("create table books (title)")
     with pytest.raises(
-        StoreError, match=r"something else \(tables \['books'\]\): name another database"
+        StoreError, match=r"another program \(tables \['books'\]\): use another database"
     ):
         lifecycle.start(asked, RunFolder(place), Progress())
     assert not place.exists()
     (tmp_path / "all.db").unlink()
     assert lifecycle.start(asked, RunFolder(place), Progress())["count"] == 3
     other = tmp_path / "elsewhere" / "counted"
-    with pytest.raises(StoreError, match=f"another run of the name 'counted', in '{place}'"):
+    with pytest.raises(StoreError, match=f"another run named 'counted', in '{place}'"):
         lifecycle.start(asked, RunFolder(other), Progress())
     assert not other.exists()
     place.rename(tmp_path / "moved")

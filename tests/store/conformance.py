@@ -334,7 +334,7 @@ class StoreConformance:
         assert store.find_rollout("roll_7").id == "roll_77"
         with pytest.raises(StoreError, match="'roll_5f2a', 'roll_5f2b'"):
             store.find_rollout("roll_5f2")
-        with pytest.raises(StoreError, match=r"nearest are 'roll_5f2a', 'roll_5f2b'$"):
+        with pytest.raises(StoreError, match=r"closest are 'roll_5f2a', 'roll_5f2b'$"):
             store.find_rollout("roll_5f9")
         with pytest.raises(StoreError, match="nearest"):
             store.find_rollout("ROLL_77")
@@ -348,7 +348,7 @@ class StoreConformance:
     def test_wildcards_in_a_prefix_are_letters(self, store: Store) -> None:
         store.put_rollouts([rollout("roll_1")])
         for prefix in ("%", "roll%", "_"):
-            with pytest.raises(StoreError, match="nearest are 'roll_1'"):
+            with pytest.raises(StoreError, match="closest are 'roll_1'"):
                 store.find_rollout(prefix)
 
     def test_two_runs_of_one_seed_share_a_store(self, store: Store) -> None:
@@ -362,7 +362,7 @@ class StoreConformance:
         assert store.rollout("r") == given[0]
 
     def test_an_empty_store_says_so(self, store: Store) -> None:
-        with pytest.raises(StoreError, match="no rollouts at all"):
+        with pytest.raises(StoreError, match="has no rollouts"):
             store.find_rollout("roll")
 
     def test_an_unknown_run_is_an_error_everywhere(self, store: Store) -> None:
@@ -379,7 +379,7 @@ class StoreConformance:
             lambda: store.set_run_status("run_x", "failed"),
         ]
         for question in questions:
-            with pytest.raises(StoreError, match=r"no run 'run_x' .* nearest are 'run_a'"):
+            with pytest.raises(StoreError, match=r"no run 'run_x' .* closest are 'run_a'"):
                 question()
 
     # Runs
@@ -411,8 +411,8 @@ class StoreConformance:
         assert store.run("new").seed == 8
         store.give_up_name("new", {"claimed by": "there"})
         words = (
-            r"another run of the name 'new', in 'runs/sums'",
-            r"a run of the name 'new' that began in this folder, 'runs/sums', before, or on",
+            r"another run named 'new', in 'runs/sums'",
+            r"a run named 'new' that was started in this folder, 'runs/sums', earlier or on",
         )
         for other, said in zip(others, words, strict=True):
             with pytest.raises(StoreError, match=said):
@@ -434,7 +434,7 @@ class StoreConformance:
             store.put_run("run_a", **changed)
 
     def test_run_statuses_are_checked(self, store: Store) -> None:
-        with pytest.raises(StoreError, match="'done' is no run status"):
+        with pytest.raises(StoreError, match="unknown run status 'done'"):
             store.set_run_status("run_a", "done")
         store.set_run_status("run_a", "succeeded")
         with pytest.raises(StoreError, match="cannot become 'failed'"):
@@ -478,7 +478,7 @@ class StoreConformance:
         assert store.spans("run_a", "r0") == [span(0, "r0")]
 
     def test_spans_that_nothing_can_hold(self, store: Store) -> None:
-        with pytest.raises(StoreError, match="belongs to no rollout"):
+        with pytest.raises(StoreError, match="does not belong to a rollout"):
             store.put_rollouts((), {"run_a": [span(0, rollout_id=None)]})  # pyright: ignore
         with pytest.raises(StoreError, match="run 'run_b' is not in the store"):
             store.put_rollouts((), {"run_b": [span(0)]})

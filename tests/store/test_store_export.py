@@ -143,7 +143,7 @@ def test_a_turn_that_a_client_wrote_anew_stays_as_sampled() -> None:
 
 
 def test_unknown_format_and_run(store: Store) -> None:
-    with pytest.raises(StoreError, match="'xml' is no export format: use one of jsonl, sft"):
+    with pytest.raises(StoreError, match="unknown export format 'xml': choose one of jsonl, sft"):
         export_rows(store, "run_a", "xml")
     with pytest.raises(StoreError, match="no run 'run_x'"):
         export_rows(store, "run_x", "jsonl")

@@ -44,15 +44,15 @@ def test_an_older_file_is_refused_as_it_is(present: Path) -> None:
     with pytest.raises(StoreError) as refused:
         open_store(present)
     assert str(refused.value) == (
-        f"{present} has store format 2, and this Tutelage reads format {FORMAT} only: "
-        "read it with the Tutelage that wrote it, or start a new run in another store"
+        f"{present} has store format 2, but this Tutelage reads only format {FORMAT}: "
+        "read it with the Tutelage version that wrote it, or use another store"
     )
     assert present.read_bytes() == before
 
 
 def test_a_newer_file_is_refused(present: Path) -> None:
     stamp(present, FORMAT + 1)
-    with pytest.raises(StoreError, match=r"reads format \d only: install a newer one \(`pip"):
+    with pytest.raises(StoreError, match=r"reads only format \d: install a newer one \(`pip"):
         open_store(present)
 
 

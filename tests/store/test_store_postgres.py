@@ -73,7 +73,7 @@ def test_a_missing_store_is_not_made_by_looking(fresh: Fresh) -> None:
 
 
 def test_a_database_that_is_not_there(server: Server) -> None:
-    with pytest.raises(StoreError, match="no such database: make it with `createdb`"):
+    with pytest.raises(StoreError, match="the database does not exist: create it with `createdb`"):
         open_store(server.url("nothing"))
 
 
@@ -84,12 +84,12 @@ def test_a_database_of_something_else(server: Server) -> None:
     driven = address.replace("postgresql://", "postgresql+psycopg://")
     with create_engine(driven).begin() as conn:
         conn.execute(text("CREATE TABLE books (title text)"))
-    with pytest.raises(StoreError, match=r"\['books'\]\): name another database"):
+    with pytest.raises(StoreError, match=r"\['books'\]\): use another database"):
         open_store(address)
 
 
 def test_a_server_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="the server is not there"):
+    with pytest.raises(StoreError, match="the server is unreachable"):
         open_store(f"postgresql://me:secret@/x?host={tmp_path}")
 
 
@@ -104,7 +104,7 @@ def test_a_password_is_never_shown(tmp_path: Path) -> None:
     with pytest.raises(StoreError) as caught:
         open_store(f"postgresql://me:secret@/x?host={tmp_path}")
     assert "secret" not in str(caught.value)
-    with pytest.raises(StoreError, match="names no database") as caught:
+    with pytest.raises(StoreError, match="has no database name") as caught:
         open_store("postgresql://me:secret@host")
     assert "secret" not in str(caught.value)
 
@@ -116,7 +116,7 @@ def test_another_programs_database_is_refused(server: Server, fresh: Fresh) -> N
     engine = create_engine(address.replace("postgresql:", "postgresql+psycopg:"))
     with engine.begin() as conn:
         conn.exec_driver_sql("create table books (title text)")
-    with pytest.raises(StoreError, match=r"something else \(tables \['books'\]\)"):
+    with pytest.raises(StoreError, match=r"another program \(tables \['books'\]\)"):
         open_store(address)
     engine.dispose()
 
@@ -214,7 +214,7 @@ def test_a_killed_server_loses_nothing_that_was_acknowledged() -> None:
         with open_store(address, create=False) as open_before:
             server.kill()
             said = rest_of(child)
-            with pytest.raises(StoreError, match="all that was acknowledged is kept"):
+            with pytest.raises(StoreError, match="all acknowledged data is kept"):
                 open_before.count("run_a")
             server.start()
             found = {r.id: r for r in open_before.rollouts("run_a")}  # the same Store goes on

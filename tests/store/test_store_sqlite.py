@@ -66,11 +66,11 @@ def test_where_a_store_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("mysql+nodriver://me:secret@host/db", "stores cannot be in: give a path"),
-        ("sqlite://", "names no file"),
-        ("sqlite:///:memory:", "names no file"),
-        ("://", "no database URL"),
-        ("what ever://me:secret@host", "no database URL"),
+        ("mysql+nodriver://me:secret@host/db", "not a supported database: use a path"),
+        ("sqlite://", "has no file name"),
+        ("sqlite:///:memory:", "has no file name"),
+        ("://", "not a valid database URL"),
+        ("what ever://me:secret@host", "not a valid database URL"),
     ],
 )
 def test_other_urls_are_refused(url: str, message: str) -> None:
@@ -96,7 +96,7 @@ def test_another_programs_database_is_refused_untouched(tmp_path: Path) -> None:
         other.execute("create table books (title text)")
     other.close()
     before = path.read_bytes()
-    with pytest.raises(StoreError, match=r"something else \(tables \['books'\]\)"):
+    with pytest.raises(StoreError, match=r"another program \(tables \['books'\]\)"):
         open_store(path)
     assert path.read_bytes() == before
 
@@ -104,7 +104,7 @@ def test_another_programs_database_is_refused_untouched(tmp_path: Path) -> None:
 def test_a_file_that_is_no_database(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     path.write_bytes(b"nothing like a database" * 100)
-    with pytest.raises(StoreError, match=r"x\.db': it is no database, or is damaged"):
+    with pytest.raises(StoreError, match=r"x\.db': not an SQLite database, or corrupt"):
         open_store(path)
 
 
@@ -116,7 +116,7 @@ def test_a_damaged_page(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[4096 * 20 :] = b"\xff" * (len(data) - 4096 * 20)
     path.write_bytes(data)
-    with pytest.raises(StoreError, match=r"x\.db': it is damaged"), open_store(path) as store:
+    with pytest.raises(StoreError, match=r"x\.db': it is corrupt"), open_store(path) as store:
         list(store.rollouts("run_a"))
 
 

@@ -86,7 +86,7 @@ def test_a_misspelled_agent_is_told_by_its_name_without_what_all_files_share(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "prompted.py").write_text("def f(:\n")
-    with pytest.raises(ConfigError, match=r"no agent file 'zero.py'; give the path of one"):
+    with pytest.raises(ConfigError, match=r"agent file not found: 'zero.py'; pass the path of one"):
         load_agent("zero.py")
     with pytest.raises(ConfigError, match=r"did you mean 'prompted.py'"):
         load_agent("promted.py")

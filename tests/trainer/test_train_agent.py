@@ -245,7 +245,7 @@ def test_its_prompt_is_searched_for_by_the_algorithm(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("train", "none.py"), "there is no agent file 'none.py'"),
+        (("train", "none.py"), "agent file not found: 'none.py'"),
         (("train", "plain.py"), "has no agent"),
         ((*TRAIN, "--tools", "calculator"), "has the tools that its file gives it"),
         ((*TRAIN, "lerning_rate=1"), "Did you mean 'learning_rate'?"),

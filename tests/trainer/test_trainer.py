@@ -646,10 +646,10 @@ def test_what_an_agent_needs_must_be_there_before_anything_runs(tmp_path: Path) 
 
     for agent, words in (
         (wants, "needs 'database'"),
-        (Empty(), "nothing to play"),
+        (Empty(), "no method for"),
         (Empty, "is a class"),
-        (7, "is no agent"),
-        (lambda: 1.0, "takes no task"),
+        (7, "is not an agent"),
+        (lambda: 1.0, "no parameter for the task"),
     ):
         with pytest.raises(ConfigError, match=words):
             trainer(tmp_path).fit(agent)

@@ -230,22 +230,22 @@ AGENTS: dict[str, tuple[str, str]] = {
     "half": (
         "from tutelage.agents.loop import LoopAgent\nclass Own(LoopAgent):\n"
         "    def read(self, call): ...\n",
-        "has no observe; write def observe(self, call, turn, results)",
+        "has no observe; expected def observe(self, call, turn, results)",
     ),
     "other signature": (
         "from tutelage.agents.react import ReactAgent\nclass Own(ReactAgent):\n"
         "    def read(self): ...\n",
-        "has another read than the loop calls; write def read(self, call)",
+        "has read with a wrong signature; expected def read(self, call)",
     ),
     "former name": (
         "from tutelage.agents.react import ReactAgent\nclass Own(ReactAgent):\n"
         "    def told(self): ...\n",
-        "has told, which nothing calls; write def tool_specs(self)",
+        "has told, which is never called; expected def tool_specs(self)",
     ),
     "other settings": (
         "from tutelage.agents.react import ReactAgent\nclass Own(ReactAgent):\n"
         "    def __init__(self, tools): ...\n",
-        "cannot be made from the settings of the loop",
+        "cannot be created with the settings of the loop",
     ),
 }
 

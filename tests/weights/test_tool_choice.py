@@ -106,5 +106,5 @@ def test_none_offers_no_tools(source: list[str]) -> None:
 def test_calls_cannot_be_required_where_the_template_has_none(source: list[str], key: str) -> None:
     keys = [k for k in source if not k.startswith(key.partition("=")[0])]
     config = resolve("rl", [*keys, key, "agent.tool_choice=required"], machine=LAPTOP).config
-    with pytest.raises(ConfigError, match="no tools in the chat template"):
+    with pytest.raises(ConfigError, match="passes no tools to the chat"):
         prepare_rl(config)

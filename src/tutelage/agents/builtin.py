@@ -28,9 +28,9 @@ def template_tools(config: RunConfig, tools: Mapping[str, Tool]) -> list[ToolSpe
     told = AGENTS.find(kind)(tools, Sampling()).tool_specs()
     if config.needs_calls and not told:
         raise ConfigError(
-            f"agent.tool_choice='required': the agent {kind!r} has no tools in the chat template, "
-            "to whose calls it could be constrained; use agent.agent_type=hf with tools, or leave "
-            "it out"
+            f"agent.tool_choice='required': the agent {kind!r} passes no tools to the chat "
+            "template, so tool calls cannot be enforced; use agent.agent_type=hf with tools, or "
+            "leave it out"
         )
     return told
 
@@ -40,24 +40,24 @@ def _as_agent(found: object) -> type[LoopAgent]:
     if not isinstance(found, type) or not issubclass(found, LoopAgent):
         what = found.__name__ if isinstance(found, type) else type(found).__name__
         raise ConfigError(
-            f"is a {what}; point at a class that inherits from tutelage.agents.loop.LoopAgent"
+            f"is a {what}; it must be a class that inherits from tutelage.agents.loop.LoopAgent"
         )
     missing = sorted(cast("frozenset[str]", getattr(found, "__abstractmethods__", frozenset())))
     if missing:
-        raise ConfigError(f"has no {' and no '.join(missing)}; write {_wanted(missing[0])}")
+        raise ConfigError(f"has no {' and no '.join(missing)}; expected {_wanted(missing[0])}")
     for name, instead in (("run", "play"), ("told", "tool_specs")):
         if hasattr(found, name):
-            raise ConfigError(f"has {name}, which nothing calls; write {_wanted(instead)}")
+            raise ConfigError(f"has {name}, which is never called; expected {_wanted(instead)}")
     for name in ("play", "tool_specs", "read", "observe", "refusal"):
         if [*inspect.signature(getattr(found, name)).parameters] != _parameters(name):
-            raise ConfigError(f"has another {name} than the loop calls; write {_wanted(name)}")
+            raise ConfigError(f"has {name} with a wrong signature; expected {_wanted(name)}")
     try:
         inspect.signature(found).bind(
             tools={}, sampling=None, max_turns=1, token_budget=1, system_prompt=None
         )
     except TypeError as error:
         raise ConfigError(
-            f"cannot be made from the settings of the loop: {error}; give fields of your own a "
+            f"cannot be created with the settings of the loop: {error}; give your own fields a "
             "default"
         ) from error
     return found
@@ -80,6 +80,6 @@ AGENTS = ExtensionRegistry(
         "code": "tutelage.agents.code:CodeAgent",
     },
     _as_agent,
-    planned={"gui": "it acts on pages of a browser, and the browser is not built yet"},
+    planned={"gui": "it needs a browser, which is not supported yet"},
 )
 """The values of `agent.agent_type`."""

@@ -58,7 +58,7 @@ class CodeAgent(LoopAgent):
         if not others:
             return None
         return (
-            f"the code agent runs Python and calls no tools, so it has no use for "
+            f"the code agent runs Python and does not call tools, so it cannot use "
             f"{', '.join(map(repr, others))}",
             f"Use agent.tools=[{EXECUTOR}], or another agent.agent_type.",
         )

@@ -96,9 +96,9 @@ class ExternalAgent(Agent):
                 with open(path if self.task == "stdin" else os.devnull, "rb") as stdin:
                     out = await self._run(words, self._environment(session, path, given), stdin)
         except (OSError, ValueError) as error:
-            way = "; a variable holds no NUL and at most 128 KiB: read the task, not env_map"
+            way = "; a variable cannot hold NUL or more than 128 KiB: use the task, not env_map"
             way = way if self.env_map else ""
-            raise EngineError(f"{self.name} could not be started: {error}{way}") from error
+            raise EngineError(f"cannot start {self.name}: {error}{way}") from error
         return self._read(out, session)
 
     def _environment(self, session: RolloutSession, path: Path, given: Path) -> dict[str, str]:
@@ -176,7 +176,7 @@ def _part(task: Mapping[str, Any], path: str) -> str:
             value = value[int(step)] if isinstance(value, list) else value[step]
         except (KeyError, IndexError, TypeError, ValueError):
             fields = ", ".join(map(repr, task))
-            raise KeyError(f"env_map names {path!r}, and the task has: {fields}") from None
+            raise KeyError(f"env_map refers to {path!r}, but the task has: {fields}") from None
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
@@ -255,7 +255,7 @@ def _signal_group(pid: int, number: int) -> None:
 
 def _tail(output: bytearray) -> str:
     text = bytes(output[-4 * SHOWN :]).decode("utf-8", "replace").strip()
-    return text[-SHOWN:] or "it wrote nothing"
+    return text[-SHOWN:] or "no output"
 
 
 def _check_command(command: Sequence[str], cwd: Path | None) -> None:
@@ -269,4 +269,4 @@ def _check_command(command: Sequence[str], cwd: Path | None) -> None:
     else:
         known = shutil.which(program) is not None
     if not known:
-        raise ConfigError(f"the agent's program {program!r} cannot be found; give its full path")
+        raise ConfigError(f"the agent's program {program!r} was not found; pass its full path")

@@ -57,13 +57,13 @@ class AgentFunction:
             if parameter.kind is parameter.POSITIONAL_ONLY:
                 raise ConfigError(
                     f"agent {self.name!r}: {parameter.name!r} is positional-only and cannot be "
-                    "filled by name; drop the `/`"
+                    "passed by name; remove the `/`"
                 )
             has_default = parameter.default is not parameter.empty
             (optional if has_default else required).append(parameter.name)
         if not positional:
             raise ConfigError(
-                f"agent {self.name!r} takes no task: its first parameter is the task, as in "
+                f"agent {self.name!r} has no parameter for the task: make it the first one, as in "
                 f"def {self.name}(task, llm)"
             )
         self.required, self.optional = tuple(required), tuple(optional)
@@ -79,8 +79,8 @@ class AgentFunction:
         # By reference, as functions are: the other process imports the decorated name.
         if "<locals>" in self.fn.__qualname__:
             raise ConfigError(
-                f"agent {self.name!r} is defined inside a function, where no other process can "
-                "find it; move it to the top of a module"
+                f"agent {self.name!r} is defined inside a function, where other processes cannot "
+                "import it; move it to the top level of a module"
             )
         return _find, (self.fn.__module__, self.fn.__qualname__)
 
@@ -95,9 +95,9 @@ class AgentFunction:
             if name in words or name == PROMPT:
                 continue
             raise ConfigError(
-                f"agent {self.name!r} needs {name!r}, and there is no resource of that name"
+                f"agent {self.name!r} needs {name!r}, but there is no resource with that name"
                 + (hint(name, words) or ".")
-                + f" Give one: Trainer(resources=NamedResources({{{name!r}: ...}}))"
+                + f" Pass one: Trainer(resources=NamedResources({{{name!r}: ...}}))"
             )
 
     async def play(self, task: Task, session: RolloutSession, resources: NamedResources) -> Any:
@@ -157,7 +157,7 @@ def as_agent(given: Any) -> Agent:
     if callable(given):
         return AgentFunction(given)
     raise ConfigError(
-        f"{given!r} is no agent: use a function with @rollout, a LitAgent, or an ExternalAgent"
+        f"{given!r} is not an agent: use a function with @rollout, a LitAgent, or an ExternalAgent"
     )
 
 
@@ -172,9 +172,9 @@ def wants_model(agent: Agent, resources: Mapping[str, Any]) -> bool:
 
 def _check_roles(name: str, model: LLM | None, tokenizer: LLM | None) -> None:
     if model is not None and model.tokenizer_only:
-        raise ConfigError(f"agent {name!r}: model=LLM(tokenizer_only=True) cannot answer anything")
+        raise ConfigError(f"agent {name!r}: model=LLM(tokenizer_only=True) cannot generate text")
     if tokenizer is not None and not tokenizer.tokenizer_only:
-        raise ConfigError(f"agent {name!r}: give tokenizer=LLM(..., tokenizer_only=True)")
+        raise ConfigError(f"agent {name!r}: use tokenizer=LLM(..., tokenizer_only=True)")
 
 
 def _find(module: str, qualname: str) -> Any:

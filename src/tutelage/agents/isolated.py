@@ -68,8 +68,8 @@ class IsolatedAgent(Agent):
             self._packed = pickle.dumps(agent)
         except (pickle.PicklingError, TypeError, AttributeError) as error:
             raise ConfigError(
-                f"agent {agent.name!r} cannot go to a process of its own: {error}. Define it at "
-                "the top of a module, and keep what cannot be pickled out of its instance"
+                f"cannot run agent {agent.name!r} in a separate process: {error}. Define it at "
+                "the top level of a module, and keep its instance picklable"
             ) from error
         self._files = _files_of(self._packed)
         self._idle: list[_AgentProcess] = []
@@ -131,10 +131,10 @@ class _AgentProcess:
             self.process.join(1.0)
             code = self.process.exitcode
             raise ProgramFailedError(
-                f"the agent's process ended in the middle of the rollout (exit code {code})"
+                f"the agent's process exited during the rollout (exit code {code})"
             ) from error
         if isinstance(answer, Exception):
-            raise EngineError(f"the agent's process could not be started: {answer}") from answer
+            raise EngineError(f"cannot start the agent's process: {answer}") from answer
         return answer
 
     def _exchange(self, facts: Mapping[str, Any]) -> Any:
@@ -175,7 +175,7 @@ def _unpacked(packed: bytes, files: Mapping[str, str]) -> Agent:
     for name, file in files.items():
         if load_module(Path(file), "the agent's file").__name__ != name:
             raise ConfigError(
-                f"{file} has changed since this run read it; restore it, or begin a new run"
+                f"{file} has changed since the run started; restore it, or start a new run"
             )
     return pickle.loads(packed)
 

@@ -70,7 +70,7 @@ class LitAgent(Agent):
         for training, kind in ((True, "training"), (False, "validation")):
             if self._method(training) is None:
                 raise ConfigError(
-                    f"{self.name} has nothing to play in {kind} rollouts: override rollout_async, "
+                    f"{self.name} has no method for {kind} rollouts: override rollout_async, "
                     f"rollout, {kind}_rollout_async or {kind}_rollout"
                 )
 

@@ -46,8 +46,8 @@ def load_agent(
             f"the agent {reference!r} must be a Python file: AGENT.py or AGENT.py:name"
         )
     if not Path(file).is_file():
-        near = near_file(Path(file)) or "; give the path of one"
-        raise ConfigError(f"there is no agent file {file!r}{near}")
+        near = near_file(Path(file)) or "; pass the path of one"
+        raise ConfigError(f"agent file not found: {file!r}{near}")
     names = vars(load_module(Path(file).resolve(), f"agent {file!r}"))
     agent = _named(names, file, name) if name else _only(names, file)
     return agent, NamedResources({**_resources(names, resources), **resources})
@@ -56,7 +56,7 @@ def load_agent(
 def _named(names: Mapping[str, Any], file: str, name: str) -> Agent:
     if name not in names:
         agents = ", ".join(_agents(names)) or "none"
-        raise ConfigError(f"{file} defines no {name!r}; its agents are {agents}")
+        raise ConfigError(f"{file} does not define {name!r}; its agents are {agents}")
     found = names[name]
     return as_agent(found() if isinstance(found, type) else found)
 
@@ -66,7 +66,7 @@ def _only(names: Mapping[str, Any], file: str) -> Agent:
     if len(values) != 1:
         known = f"several agents, {', '.join(values)}" if values else "no agent"
         raise ConfigError(
-            f"{file} has {known}; decorate one function with @rollout, or name one: "
+            f"{file} has {known}; decorate one function with @rollout, or choose one: "
             f"{file}:{next(iter(values), 'name')}"
         )
     return as_agent(next(iter(values.values())))

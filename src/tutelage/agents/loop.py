@@ -100,7 +100,7 @@ class LoopAgent(Agent, ABC):
     async def play(self, task: Task, session: RolloutSession, resources: NamedResources) -> None:
         """Play one task, filling the session as it goes, so that a failure loses nothing."""
         if session.client is None:
-            raise ConfigError("a built-in agent plays in this process only, with a model")
+            raise ConfigError("a built-in agent runs only in this process and needs a model")
         prompt = self.own_prompt() if self.system_prompt is None else self.system_prompt
         system = [Message("system", prompt)] if prompt else []
         stop = tuple(dict.fromkeys((*self.sampling.stop, *self.own_stops)))

@@ -115,7 +115,7 @@ class RolloutSession:
         if not isinstance(found, LLM):
             known = [n for n, v in self.resources.items() if isinstance(v, LLM)]
             raise ConfigError(
-                f"there is no LLM {name!r} in this rollout; there are "
+                f"unknown LLM {name!r} in this rollout; available: "
                 f"{', '.join(map(repr, known)) or 'none'}"
             )
         return as_caller(found)
@@ -128,9 +128,9 @@ class RolloutSession:
         if name is None and len(prompt_templates) == 1:
             return next(iter(prompt_templates.values()))
         if name is None or name not in prompt_templates:
-            which = "only" if name is None else repr(name)
+            which = "unique" if name is None else repr(name)
             raise ConfigError(
-                f"there is no {which} prompt template; there are "
+                f"there is no {which} prompt template; available: "
                 f"{', '.join(map(repr, prompt_templates)) or 'none'}"
             )
         return prompt_templates[name]
@@ -156,7 +156,7 @@ class RolloutSession:
 
     def emit_reward(self, value: Any, name: str = "reward") -> None:
         """Report a reward, or a dict of named ones; the last one of a name counts."""
-        self._check_open(f"the reward {value!r} comes too late")
+        self._check_open(f"the reward {value!r} is too late")
         named: Mapping[Any, Any] = value if isinstance(value, Mapping) else {name: value}
         self.emitted += [(str(key), part) for key, part in named.items()]
 
@@ -170,8 +170,8 @@ class RolloutSession:
         """
         if self.posted is None:
             raise ConfigError(
-                "no reward can be posted here: a gateway listens where an LLM is among the "
-                "resources, and in the process that it runs in (isolation='none')"
+                "rewards cannot be posted here: this needs a gateway, that is an LLM among the "
+                "resources, and isolation='none'"
             )
         return await asyncio.shield(asyncio.wrap_future(self.posted.final))
 
@@ -205,7 +205,7 @@ def emit_reward(value: Any, name: str = "reward") -> None:
     rollout = current_rollout()
     if rollout is None:
         raise ConfigError(
-            "emit_reward was called outside of a rollout: call it in an agent while it plays, or "
+            "emit_reward was called outside of a rollout: call it in an agent during a rollout, or "
             "return the reward"
         )
     rollout.emit_reward(value, name)

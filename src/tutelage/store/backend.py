@@ -48,8 +48,8 @@ def has_tables(conn: Connection, where: str) -> bool:
     if schema_version.name not in tables:
         if tables:
             raise StoreError(
-                f"{where} is a database of something else (tables {sorted(tables)[:5]!r}): "
-                "name another database"
+                f"{where} belongs to another program (tables {sorted(tables)[:5]!r}): "
+                "use another database"
             )
         return False
     version = conn.execute(select(func.max(schema_version.c.version))).scalar()
@@ -59,10 +59,10 @@ def has_tables(conn: Connection, where: str) -> bool:
     mend = (
         "install a newer one (`pip install -U tutelage`)"
         if newer
-        else "read it with the Tutelage that wrote it, or start a new run in another store"
+        else "read it with the Tutelage version that wrote it, or use another store"
     )
     raise StoreError(
-        f"{where} has store format {version!r}, and this Tutelage reads format {FORMAT!r} only: "
+        f"{where} has store format {version!r}, but this Tutelage reads only format {FORMAT!r}: "
         f"{mend}"
     )
 

@@ -140,7 +140,7 @@ def _column(kind: Any) -> tuple[TypeEngine[Any], Encode, Decode]:
     if get_origin(kind) is Literal:
         kind = str
     if kind is bool:
-        raise TypeError("no record has a column of truth values yet: say here how one is written")
+        raise TypeError("bool columns are not supported yet: define here how they are written")
     if kind in _PLAIN:
         return _PLAIN[kind]
     read = TypeAdapter[Any](kind).validate_python
@@ -153,7 +153,7 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
         return hint, False
     kinds = [kind for kind in get_args(hint) if kind is not NoneType]
     if len(kinds) != 1:
-        raise TypeError(f"a column has one type, and {hint} has several")
+        raise TypeError(f"a column must have one type, but {hint} has several")
     return kinds[0], True
 
 

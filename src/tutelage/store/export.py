@@ -51,7 +51,7 @@ def export_rows(
     format or an unknown run. Write a row with `dump_json`, which keeps every number.
     """
     if fmt not in FORMATS:
-        raise StoreError(f"{fmt!r} is no export format: use one of {', '.join(FORMATS)}")
+        raise StoreError(f"unknown export format {fmt!r}: choose one of {', '.join(FORMATS)}")
     if fmt == "sft":
         return sft_rows(store, run_id, mode=mode, tools=tools)
     won: RolloutFilter = (

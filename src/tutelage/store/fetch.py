@@ -105,18 +105,18 @@ def resolve(conn: Connection, prefix: str, run_id: str | None) -> tuple[str, str
     place = "the store" if run_id is None else f"run {run_id!r}"
     if len(exact) > 1:
         names = ", ".join(repr(run) for run, _ in exact)
-        raise StoreError(f"rollout {prefix!r} is in several runs, {names}: name the run too")
+        raise StoreError(f"rollout {prefix!r} is in several runs, {names}: also pass the run")
     if pairs:
         more = ", ..." if len(pairs) > SHOWN else ""
         names = ", ".join(repr(rollout) for _, rollout in pairs[:SHOWN])
         raise StoreError(
-            f"{prefix!r} begins several rollouts of {place}, {names}{more}: give more of the id"
+            f"{prefix!r} matches several rollouts of {place}, {names}{more}: pass more of the id"
         )
     near = _nearest(conn, prefix, run_id)
     if not near:
-        raise StoreError(f"no rollout {prefix!r}: {place} has no rollouts at all")
+        raise StoreError(f"no rollout {prefix!r}: {place} has no rollouts")
     names = ", ".join(repr(rollout) for _, rollout in near)
-    raise StoreError(f"no rollout of {place} begins with {prefix!r}: the nearest are {names}")
+    raise StoreError(f"no rollout of {place} starts with {prefix!r}: the closest are {names}")
 
 
 def _starting(

@@ -122,7 +122,7 @@ def encode(
 
 def _encode_span(run_id: str, span: SpanRecord) -> Row:
     if span.rollout_id is None:
-        raise StoreError(f"span {span.name!r} belongs to no rollout: join it first")
+        raise StoreError(f"span {span.name!r} does not belong to a rollout: join it first")
     where = f"span {span.name!r} of rollout {span.rollout_id!r}"
     return {"run_id": run_id} | schema.SPAN.encode(span, where)
 
@@ -288,8 +288,8 @@ def _place(changes: _Changes, rollout: _RolloutRows, known: _Known | None) -> Co
         if known.head[name] != value:
             raise StoreError(
                 f"rollout {head['id']!r} of run {head['run_id']!r} is in the store with {name} "
-                f"{known.head[name]!r}, and is put again with {value!r}: when steps are done "
-                "again, discard the old ones first (Store.discard_after)"
+                f"{known.head[name]!r} and cannot be replaced with {value!r}: before repeating "
+                "steps, discard the old ones (Store.discard_after)"
             )
     run_id, rollout_id = rollout.key
     where = f"rollout {rollout_id!r}"

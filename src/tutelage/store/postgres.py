@@ -26,19 +26,19 @@ CONNECT_SECONDS = 10
 """How long to wait for a server that does not answer."""
 _SCHEMA_LOCK = "tutelage schema"
 _LOST = (
-    "the server is not there, or the connection to it broke: start it, or correct its address, "
-    "then start again; all that was acknowledged is kept"
+    "the server is unreachable, or the connection was lost: start it, or correct its address, "
+    "then try again; all acknowledged data is kept"
 )
 _MEANINGS: tuple[tuple[str, str], ...] = (
-    ("28", "it refuses this user: check the user name, and PGPASSWORD or ~/.pgpass"),
-    ("3D000", "there is no such database: make it with `createdb`"),
-    ("42501", "this user may not do that there: grant it the right to create and write tables"),
-    ("25006", "it is read-only: name the primary server"),
-    ("53100", "its disk is full: free some space, then start again; what was acknowledged is kept"),
-    ("53300", "it has too many connections: raise max_connections, or run fewer writers"),
-    ("40P01", "two writers waited for each other: start again; what was acknowledged is kept"),
+    ("28", "access denied for this user: check the user name, and PGPASSWORD or ~/.pgpass"),
+    ("3D000", "the database does not exist: create it with `createdb`"),
+    ("42501", "permission denied: grant this user the right to create and write tables"),
+    ("25006", "the server is read-only: use the primary server"),
+    ("53100", "its disk is full: free some space, then try again; acknowledged data is kept"),
+    ("53300", "too many connections: raise max_connections, or run fewer writers"),
+    ("40P01", "deadlock between two writers: try again; acknowledged data is kept"),
     ("22003", "a number needs more than 64 bits"),
-    ("54000", "one value is larger than a database cell can be: store less of it"),
+    ("54000", "one value exceeds the size limit of a database field: store less data"),
     ("57", _LOST),
     ("08", _LOST),
 )
@@ -57,7 +57,7 @@ def open_backend(url: URL, *, create: bool = True) -> Backend:
         )
     url = url.set(drivername="postgresql+psycopg")
     if not url.database:
-        raise StoreError(f"{shown(url)!r} names no database: use postgresql://HOST/DATABASE")
+        raise StoreError(f"{shown(url)!r} has no database name: use postgresql://HOST/DATABASE")
     where = shown(url)
     writer = create_engine(
         url,

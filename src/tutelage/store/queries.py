@@ -308,7 +308,7 @@ class Queries:
                 raise
             except (ValueError, TypeError, LookupError, struct.error) as error:
                 raise StoreError(
-                    f"cannot {doing} {self.where!r}: it is damaged, move it away or restore a "
+                    f"cannot {doing} {self.where!r}: it is corrupt, move it away or restore a "
                     f"copy ({type(error).__name__}: {error})"
                 ) from error
 

@@ -39,7 +39,7 @@ def put_run(conn: Connection, run: RunRow, row: Row) -> None:
     for key in _FIXED:
         if old[key] != row[key]:
             raise StoreError(
-                f"run {run.id!r} has {key} {old[key]!r} and cannot get {row[key]!r}: "
+                f"run {run.id!r} has {key} {old[key]!r}, which cannot be changed to {row[key]!r}: "
                 "start a new run"
             )
     check_run_transition(run.id, RolloutStatus(old["status"]), run.status)
@@ -55,13 +55,13 @@ def claim(conn: Connection, run: RunRow, row: Row, where: str) -> None:
     old = conn.execute(select(c.folder, c.config).where(c.id == run.id)).one_or_none()
     if old is not None and tuple(old) != (row["folder"], row["config"]):
         whose = (
-            f"another run of the name {run.id!r}, in {old.folder!r}"
+            f"another run named {run.id!r}, in {old.folder!r}"
             if old.folder != run.folder
-            else f"a run of the name {run.id!r} that began in this folder, {old.folder!r}, before, "
+            else f"a run named {run.id!r} that was started in this folder, {old.folder!r}, earlier "
             "or on another machine"
         )
         raise StoreError(
-            f"the store {where!r} has {whose}: names in a store are unique; choose another --output"
+            f"the store {where!r} has {whose}: run names must be unique; choose another --output"
         )
     conn.execute(delete(schema.runs).where(c.id == run.id))
     conn.execute(insert(schema.runs).values(row))
@@ -93,7 +93,7 @@ def one_run(conn: Connection, run_id: str) -> RunRow:
         return schema.RUN.decode(row)
     known = list(conn.scalars(select(schema.runs.c.id).order_by(schema.runs.c.created)))
     near = get_close_matches(run_id, known, n=3, cutoff=0.0)
-    hint = f"the nearest are {', '.join(map(repr, near))}" if near else "it has none yet"
+    hint = f"the closest are {', '.join(map(repr, near))}" if near else "it has no runs yet"
     raise StoreError(f"no run {run_id!r} in the store: {hint}")
 
 
@@ -117,8 +117,8 @@ def put_resource(conn: Connection, run_id: str, given: ResourceRow) -> None:
         conn.execute(insert(schema.resources).values(row))
     elif dict(old) != row:
         raise StoreError(
-            f"version {given.version!r} of resource {given.name!r} is in the store with other "
-            "content: give the changed resource the next version"
+            f"version {given.version!r} of resource {given.name!r} is in the store with different "
+            "content: use the next version number for the changed resource"
         )
 
 

@@ -30,31 +30,31 @@ WRITES = "tutelage_writes"
 _MEANINGS: tuple[tuple[str, str], ...] = (
     (
         "SQLITE_FULL",
-        "the disk, or this user's share of it, is full: free some space, then start again; "
-        "all that was acknowledged is kept",
+        "the disk or the quota of this user is full: free some space, then try again; "
+        "all acknowledged data is kept",
     ),
     (
         "SQLITE_IOERR",
-        "the disk refused to read or write (full, over a file-size limit, or failing): free some "
-        "space or move the file, then start again; all that was acknowledged is kept",
+        "disk I/O failed (disk full, file-size limit, or bad disk): free some space or move the "
+        "file, then try again; all acknowledged data is kept",
     ),
-    ("SQLITE_READONLY", "it may not be written: give this user write access to it and its folder"),
-    ("SQLITE_PERM", "it may not be opened: give this user access to it and its folder"),
+    ("SQLITE_READONLY", "permission denied: give this user write access to it and its folder"),
+    ("SQLITE_PERM", "permission denied: give this user access to it and its folder"),
     (
         "SQLITE_CANTOPEN",
-        "it cannot be opened: check that its folder exists and that this user may write there",
+        "it cannot be opened: check that its folder exists and is writable for this user",
     ),
-    ("SQLITE_NOTADB", "it is no database, or is damaged: name another file, or move this one away"),
+    ("SQLITE_NOTADB", "not an SQLite database, or corrupt: use another file, or move it away"),
     (
         "SQLITE_CORRUPT",
-        "it is damaged: move it away, or save what can be read with `sqlite3 FILE .recover`",
+        "it is corrupt: move it away, or recover its data with `sqlite3 FILE .recover`",
     ),
     (
         "SQLITE_BUSY",
         f"another process kept it locked for {BUSY_SECONDS:g} s: stop that process, "
         "or give each run its own store",
     ),
-    ("SQLITE_TOOBIG", "one value is larger than a database cell can be: store less of it"),
+    ("SQLITE_TOOBIG", "one value exceeds the size limit of a database field: store less data"),
 )
 
 
@@ -63,11 +63,11 @@ def database_path(url: URL) -> Path:
     shown = url.render_as_string(hide_password=True)
     if url.get_backend_name() != "sqlite":
         raise StoreError(
-            f"{shown!r} names a database that stores cannot be in: give a path, sqlite:///FILE or "
+            f"{shown!r} is not a supported database: use a path, sqlite:///FILE or "
             "postgresql://HOST/DATABASE"
         )
     if url.database in (None, "", ":memory:"):
-        raise StoreError(f"{shown!r} names no file, and a store is one: use sqlite:///FILE")
+        raise StoreError(f"{shown!r} has no file name: use sqlite:///FILE")
     return Path(url.database).expanduser()
 
 
@@ -104,13 +104,13 @@ def _lock(conn: Connection, run_ids: Sequence[str]) -> None:
 
 def _open_engine(path: Path, create: bool) -> Engine:
     if path.is_dir():
-        raise StoreError(f"{str(path)!r} is a folder: name a file in it, such as store.db")
+        raise StoreError(f"{str(path)!r} is a folder: use a file in it, such as store.db")
     if not create and not path.exists():
         raise StoreError(f"no store at {str(path)!r}: check the path")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StoreError(f"cannot make the folder of {str(path)!r}: {error}") from error
+        raise StoreError(f"cannot create the folder of {str(path)!r}: {error}") from error
     engine = create_engine(
         URL.create("sqlite", database=str(path)),
         connect_args={"isolation_level": None, "timeout": BUSY_SECONDS},
@@ -128,7 +128,7 @@ def _open_engine(path: Path, create: bool) -> Engine:
                 mode = raw.execute("PRAGMA journal_mode=WAL").fetchone()[0]
             if mode != "wal":
                 raise StoreError(
-                    f"SQLite gives journal mode {mode!r} here instead of 'wal', as on network "
+                    f"SQLite uses journal mode {mode!r} here instead of 'wal', as on network "
                     "disks: put the store on a local disk"
                 )
             if not ready:

@@ -37,7 +37,7 @@ def check_run_transition(run_id: str, old: RolloutStatus, new: RolloutStatus) ->
         allowed = ", ".join(sorted(RUN_TRANSITIONS[old]))
         raise StoreError(
             f"run {run_id!r} is {old.value!r} and cannot become {new.value!r}: "
-            f"after it comes {allowed}"
+            f"allowed next: {allowed}"
         )
 
 

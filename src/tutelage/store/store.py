@@ -205,7 +205,7 @@ def _run_status(status: str) -> RolloutStatus:
         return RolloutStatus(status)
     except ValueError:
         known = ", ".join(RolloutStatus)
-        raise StoreError(f"{status!r} is no run status: use one of {known}") from None
+        raise StoreError(f"unknown run status {status!r}: choose one of {known}") from None
 
 
 def _open_backend(where: str | Path, create: bool) -> Backend:
@@ -215,7 +215,7 @@ def _open_backend(where: str | Path, create: bool) -> Backend:
         url = make_url(text) if "://" in text else URL.create("sqlite", database=text)
     except (ArgumentError, ValueError):  # the second for a port that is no number
         raise StoreError(
-            f"{text.partition('://')[0] + '://...'!r} is no database URL: give a path, "
+            f"{text.partition('://')[0] + '://...'!r} is not a valid database URL: use a path, "
             "sqlite:///FILE or postgresql://HOST:PORT/DATABASE"
         ) from None
     if url.get_backend_name() in ("postgresql", "postgres"):

@@ -82,7 +82,7 @@ def dump_json(value: Any, where: str) -> str:
     try:
         return _ENCODER.encode(_plain(value, where))
     except (RecursionError, ValueError) as error:  # too deep, or an integer of thousands of digits
-        raise StoreError(f"{where} cannot be written as JSON ({error}): store less of it") from None
+        raise StoreError(f"cannot write {where} as JSON ({error}): store less data") from None
 
 
 def load_json(text: str) -> Any:
@@ -99,8 +99,8 @@ def _plain(value: Any, path: _Path) -> Any:
         if math.isfinite(value):
             return value
         raise StoreError(
-            f"{_shown(path)} is {value!r}, and JSON holds finite numbers only: leave the key out, "
-            "or fix what computes it"
+            f"{_shown(path)} is {value!r}, but JSON numbers must be finite: leave the key out, "
+            "or fix its computation"
         )
     if isinstance(value, Mapping):
         items = cast("Mapping[Any, Any]", value).items()
@@ -115,8 +115,8 @@ def _plain(value: Any, path: _Path) -> Any:
             if (item := getattr(value, name)) != absent
         }
     raise StoreError(
-        f"{_shown(path)} is {value!r} of type {type(value).__name__}, which JSON cannot hold: "
-        "convert it to text, numbers, lists or dicts first"
+        f"{_shown(path)} is {value!r} of type {type(value).__name__}, which JSON does not support: "
+        "convert it to strings, numbers, lists or dicts first"
     )
 
 
@@ -130,7 +130,7 @@ def _key(key: Any, path: _Path) -> str:
     if isinstance(key, str):
         return key
     raise StoreError(
-        f"{_shown(path)} has the key {key!r}, and JSON keys are text: use {str(key)!r}"
+        f"{_shown(path)} has the key {key!r}, but JSON keys must be strings: use {str(key)!r}"
     )
 
 
@@ -145,7 +145,7 @@ def finite(value: float, where: str) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise StoreError(f"{where} is {value!r}, not a finite number: fix what computes it")
+        raise StoreError(f"{where} is {value!r}, not a finite number: fix its computation")
     return number + 0.0  # SQLite keeps no sign on zero: drop it before records are compared
 
 
@@ -157,7 +157,7 @@ def pack(kind: Literal["i", "d"], values: Sequence[float], where: str) -> bytes:
     try:
         return struct.pack(f"<{len(values)}{kind}", *values)
     except struct.error as error:
-        what = "an id that is no 32-bit integer" if kind == "i" else "a value that is no float"
+        what = "an id beyond 32 bits" if kind == "i" else "a value that is not a float"
         raise StoreError(f"{where} holds {what} ({error})") from None
 
 

@@ -68,7 +68,7 @@ def endpoint(url: str | None = None, env: Mapping[str, str] = os.environ) -> str
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise ConfigError(
-            f"{text!r} is no OTLP/HTTP endpoint: use a URL such as http://localhost:4318"
+            f"{text!r} is not an OTLP/HTTP endpoint: use a URL such as http://localhost:4318"
         )
     return urlunsplit(parts._replace(path=TRACES_PATH)) if parts.path in ("", "/") else text
 
@@ -91,13 +91,11 @@ def checked_headers(given: Mapping[str, str], place: str = "") -> dict[str, str]
     for number, (name, value) in enumerate(given.items(), 1):
         if not _HEADER_NAME.fullmatch(name):  # which may be a key that was written in its place
             raise ConfigError(
-                f"header {number} of {len(given)}{place} has a name that cannot be sent: use "
+                f"header {number} of {len(given)}{place} has an invalid name: use "
                 "letters, digits and -, as in x-team"
             )
         if wrong := unsendable(value):
-            raise ConfigError(
-                f"the header {name!r}{place} cannot be sent: {wrong}; write its value in ASCII"
-            )
+            raise ConfigError(f"invalid header {name!r}{place}: {wrong}; its value must be ASCII")
     return dict(given)
 
 
@@ -221,16 +219,16 @@ class OtlpExporter:
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
             reason = str(error) or type(error).__name__
             self._tell(
-                f"traces are not sent: cannot reach {self.url} ({reason}). The run goes on, and "
-                "its store has them: tutelage export RUN --format otlp"
+                f"cannot send traces: cannot reach {self.url} ({reason}). The run continues; its "
+                "store keeps the traces: tutelage export RUN --format otlp"
             )
             return False
         if 200 <= status < 300:
             self.sent += len(spans)
             return True
         self._tell(
-            f"traces are not sent: {self.url} answers {status}. The run goes on, and its store has "
-            "them: tutelage export RUN --format otlp"
+            f"cannot send traces: {self.url} returned status {status}. The run continues; its "
+            "store keeps the traces: tutelage export RUN --format otlp"
         )
         if status in _AGAIN:
             return False

@@ -71,7 +71,7 @@ def read_counted(
     """`read_otlp`, and how many spans were left out because their identifiers are not valid."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind not in (PROTOBUF, JSON_TYPE):
-        raise OtlpError(f"content type {content_type!r}: send {PROTOBUF} or {JSON_TYPE}", 415)
+        raise OtlpError(f"unsupported type {content_type!r}: send {PROTOBUF} or {JSON_TYPE}", 415)
     plain = _decompress(body, encoding.strip().lower())
     request = _parse_json(plain) if kind == JSON_TYPE else _parse_protobuf(plain)
     return _records(request)
@@ -104,20 +104,20 @@ def encode_json(spans: Iterable[SpanRecord]) -> dict[str, Any]:
 
 def _decompress(body: bytes, encoding: str) -> bytes:
     if len(body) > MAX_BODY:
-        raise OtlpError(f"the body has {len(body)} bytes; at most {MAX_BODY} are read", 413)
+        raise OtlpError(f"the body has {len(body)} bytes; the limit is {MAX_BODY}", 413)
     if encoding in ("", "identity"):
         return body
     if encoding != "gzip":
-        raise OtlpError(f"content encoding {encoding!r}: send gzip or none", 415)
+        raise OtlpError(f"unsupported content encoding {encoding!r}: send gzip or none", 415)
     machine = zlib.decompressobj(wbits=31)
     try:
         plain = machine.decompress(body, MAX_BODY + 1)
     except zlib.error as error:
-        raise OtlpError(f"the body is no gzip: {error}") from None
+        raise OtlpError(f"the body is not valid gzip: {error}") from None
     if len(plain) > MAX_BODY:
-        raise OtlpError(f"the body unpacks to more than {MAX_BODY} bytes", 413)
+        raise OtlpError(f"the body decompresses to more than {MAX_BODY} bytes", 413)
     if not machine.eof:
-        raise OtlpError("the gzip body ends too early")
+        raise OtlpError("the gzip body is truncated")
     return plain
 
 
@@ -127,7 +127,7 @@ def _parse_protobuf(body: bytes) -> ExportTraceServiceRequest:
     try:
         return ExportTraceServiceRequest.FromString(body)
     except DecodeError as error:
-        raise OtlpError(f"the body is no OTLP request: {error}") from None
+        raise OtlpError(f"the body is not an OTLP request: {error}") from None
 
 
 def _parse_json(body: bytes) -> ExportTraceServiceRequest:
@@ -145,7 +145,7 @@ def _parse_json(body: bytes) -> ExportTraceServiceRequest:
     except RecursionError:
         raise OtlpError("the body is nested too deeply") from None
     except (ValueError, TypeError, AttributeError, json_format.ParseError) as error:
-        raise OtlpError(f"the body is no OTLP request: {str(error)[:300]}") from None
+        raise OtlpError(f"the body is not an OTLP request: {str(error)[:300]}") from None
 
 
 def _count(body: bytes, kind: Any, left: int) -> None:
