@@ -254,7 +254,7 @@ async def test_a_reward_that_comes_after_the_end_is_refused(gateway: Gateway, co
     (done,) = await play(gateway, codec, agent, 1)
     with pytest.raises(TutelageError, match="too late"):
         kept[0].emit_reward(1.0)
-    with pytest.raises(TutelageError, match="is over"):
+    with pytest.raises(TutelageError, match="has ended"):
         kept[0].mark_agent_as_trainable("x")
     assert value(done) == 0.5
     with pytest.raises(TutelageError, match="outside of a rollout"):

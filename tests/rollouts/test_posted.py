@@ -121,7 +121,7 @@ async def test_without_a_gateway_there_is_nothing_to_wait_for() -> None:
     from tutelage.agents.session import RolloutSession
     from tutelage.types import Task
 
-    with pytest.raises(ConfigError, match="this needs a gateway, that is an LLM among"):
+    with pytest.raises(ConfigError, match="this needs an LLM among the resources"):
         await RolloutSession(Task("t", {})).posted_reward()
 
 

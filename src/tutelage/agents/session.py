@@ -170,14 +170,14 @@ class RolloutSession:
         """
         if self.posted is None:
             raise ConfigError(
-                "rewards cannot be posted here: this needs a gateway, that is an LLM among the "
-                "resources, and isolation='none'"
+                "rewards cannot be posted here: this needs an LLM among the resources, for the "
+                "gateway, and isolation='none'"
             )
         return await asyncio.shield(asyncio.wrap_future(self.posted.final))
 
     def _check_open(self, what: str) -> None:
         if self.closed:
-            raise TutelageError(f"attempt {self.attempt_id} of {self.rollout_id} is over: {what}")
+            raise TutelageError(f"attempt {self.attempt_id} of {self.rollout_id} has ended: {what}")
 
 
 Rollout = RolloutSession

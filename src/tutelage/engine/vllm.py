@@ -184,9 +184,7 @@ class VLLMEngine:
                 f"{self._length}; shorten it, or raise `rollout.max_len` or vLLM's --max-model-len"
             )
         if request.grammar is not None:
-            raise EngineError(
-                "grammars are not supported on vLLM servers here; use rollout.name=native"
-            )
+            raise EngineError("vLLM servers do not support this grammar; use rollout.name=native")
         server = await self._server_for(request.session)
         started = self._version
         server.running += 1

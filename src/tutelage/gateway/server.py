@@ -344,8 +344,8 @@ def _check_id(value: str, what: str) -> str:
     unfit = not value.isprintable() or set(value) & set("/?#%\\ ") or value in (".", "..")
     if not value or len(value) > MAX_ID or unfit:
         raise ConfigError(
-            f"the {what} {value!r} cannot be used in a URL: use at most {MAX_ID} characters out of "
-            "letters, digits, - _ . :"
+            f"the {what} {value!r} cannot be used in a URL: use only letters, digits, - _ . : "
+            f"and at most {MAX_ID} characters"
         )
     return value
 

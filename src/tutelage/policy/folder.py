@@ -80,7 +80,7 @@ def check_folder_free(folder: Path) -> None:
     held = files.folder_content(folder)
     if held is not None:
         raise ModelError(
-            f"will not write a policy to {str(folder)!r}: {held}, which would be lost; choose a "
+            f"refusing to write a policy to {str(folder)!r}: {held}, which would be lost; choose a "
             "new or empty folder"
         )
 
