@@ -122,7 +122,7 @@ def _find_rollout(
                 try:
                     pairs.append((store.find_rollout(prefix, run_id), folder))
                 except StoreError as error:
-                    if len(folders) == 1 or "begins several" in str(error):
+                    if len(folders) == 1 or "matches several" in str(error):
                         raise
         if pairs:
             return pairs[0][0], [folder for _, folder in pairs]
