@@ -296,7 +296,7 @@ def test_a_policy_is_served(tmp_path: Path, one_thread: None) -> None:
         (("model", "--upstream", "nowhere"), "--upstream: 'nowhere' is not a valid base URL"),
         (("model", "--upstream", "http://127.0.0.1:bad/v1"), "is not a valid base URL"),
         (("model", "--upstream", "http://"), "is not a valid base URL"),
-        (("model", "--upstream", "http://x/v1/chat/completions"), "write 'http://x/v1'"),
+        (("model", "--upstream", "http://x/v1/chat/completions"), "use the base URL 'http://x/v1'"),
         (("", "--upstream", "http://x/v1"), "no name"),
         (("model", "--upstream", "http://x/v1"), "the key in OPENAI_API_KEY cannot be sent"),
         (("no/such/folder",), "neither a run nor a model folder"),

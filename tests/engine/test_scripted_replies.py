@@ -64,7 +64,7 @@ async def test_a_match_looks_at_what_is_new() -> None:
 
 async def test_a_request_that_no_line_fits_is_a_404() -> None:
     client = ScriptedClient([ScriptedReply("a", match="x")])
-    with pytest.raises(RemoteError, match="no line") as caught:
+    with pytest.raises(RemoteError, match="no reply in") as caught:
         await client.chat(user("y"), sampling=SAMPLING)
     assert caught.value.status == 404
 

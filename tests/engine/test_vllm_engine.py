@@ -506,7 +506,7 @@ def test_an_answer_of_other_weights_is_not_used(
     server.weight_version = "other-12345678:4"
     with pytest.raises(EngineError, match="sampled from the weights 'other-12345678:4'"):
         sample(engine)
-    assert any("left out" in note for note in notes)
+    assert any("excluded" in note for note in notes)
 
 
 def test_an_update_that_a_killed_trainer_began_is_ended_first(
@@ -614,7 +614,7 @@ def test_a_connection_that_breaks_is_no_dead_server(
     expected, known = sample(engine), len(server.requests)
     server.fault = lambda _, number: "deaf" if number == known + 1 else None
     assert sample(engine) == expected
-    assert not any("left out" in note for note in notes)
+    assert not any("excluded" in note for note in notes)
 
 
 def test_a_server_that_says_nothing_does_not_hold_up_the_end(

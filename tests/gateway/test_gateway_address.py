@@ -34,7 +34,7 @@ def test_an_address_is_read(
 @pytest.mark.parametrize(
     ("bind", "url", "words"),
     [
-        ("0.0.0.0:8200", None, "say TUTELAGE_GATEWAY_URL=http://NAME:8200 as well"),
+        ("0.0.0.0:8200", None, "set TUTELAGE_GATEWAY_URL=http://NAME:8200"),
         ("[::]", None, "set TUTELAGE_GATEWAY_URL=http://NAME:PORT"),
         (None, "http://node1:8200", "set TUTELAGE_GATEWAY=HOST:PORT"),
         ("0.0.0.0", "http://node1:8200", "needs a fixed port"),
@@ -42,11 +42,11 @@ def test_an_address_is_read(
         ("10.0.0.5:99999", None, "use HOST or HOST:PORT"),
         (":8200", None, "use HOST or HOST:PORT"),
         ("http://10.0.0.5:8200", None, "use HOST or HOST:PORT"),
-        ("127.0.0.1:8200", "node1:8200", "is no http address"),
-        ("127.0.0.1:8200", "ftp://node1", "is no http address"),
+        ("127.0.0.1:8200", "node1:8200", "is not a valid HTTP URL"),
+        ("127.0.0.1:8200", "ftp://node1", "is not a valid HTTP URL"),
         ("127.0.0.1:8200", "http://u:p@node1", "without a query or a password"),
         ("127.0.0.1:8200", "http://node1?a=b", "without a query or a password"),
-        ("127.0.0.1:8200", "http://node1:x", "is no http address"),
+        ("127.0.0.1:8200", "http://node1:x", "is not a valid HTTP URL"),
     ],
 )
 def test_what_agents_could_not_reach_is_refused(

@@ -215,7 +215,7 @@ async def test_arguments_that_cannot_be_rendered_are_a_400_that_names_them(
     assert answer.status_code == 400, answer.text
     error = answer.json()["error"]
     assert error["param"].endswith("arguments")
-    assert "cannot be read: " in error["message"]
+    assert "cannot be parsed: " in error["message"]
 
 
 @pytest.mark.parametrize("depth", [150, 900])

@@ -129,7 +129,7 @@ def test_an_attempt_has_one_door_and_ids_fit_a_path() -> None:
     gateway.open("r", "a", client, api_key="k" * 20)
     with pytest.raises(ConfigError, match="already open"):
         gateway.open("r", "a", client)
-    with pytest.raises(ConfigError, match="taken"):
+    with pytest.raises(ConfigError, match="another attempt uses this key"):
         gateway.open("r", "b", client, api_key="k" * 20)
     for bad in ("", "a/b", "../x", "a?b", "a b", "a%2fb", "x" * 300, "a\nb"):
         with pytest.raises(ConfigError, match="cannot be used in a URL"):

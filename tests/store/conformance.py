@@ -336,7 +336,7 @@ class StoreConformance:
             store.find_rollout("roll_5f2")
         with pytest.raises(StoreError, match=r"closest are 'roll_5f2a', 'roll_5f2b'$"):
             store.find_rollout("roll_5f9")
-        with pytest.raises(StoreError, match="nearest"):
+        with pytest.raises(StoreError, match="closest"):
             store.find_rollout("ROLL_77")
         with pytest.raises(StoreError, match="did you mean 'roll_77'"):
             store.rollout("roll_7")

@@ -78,7 +78,7 @@ def test_a_line_separator_inside_a_string_does_not_end_a_jsonl_row(tmp_path: Pat
         ('{"question": null, "prompt": "p"}\n', ":1:", "'question' must be"),
         ('{"question": "q", "id": 1.5}\n', ":1:", "field 'id'"),
         ('{"question": "q"} {"question": "r"}\n', ":1:", "text after"),
-        ('{"question": ' + "[" * 100_000 + "\n", ":1:", "cannot be read"),
+        ('{"question": ' + "[" * 100_000 + "\n", ":1:", "cannot parse JSON"),
     ],
 )
 def test_bad_jsonl_rows_are_refused_with_their_line(

@@ -120,7 +120,7 @@ def test_what_is_no_index_is_refused(tmp_path: Path, index: Path) -> None:
     with pytest.raises(ConfigError, match="tutelage index FILES"):
         corpus.check(tmp_path / "none.db")
     (tmp_path / "text.db").write_text("not a database, but long enough to look at" * 100)
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="cannot read the search index"):
         corpus.check(tmp_path / "text.db")
     other = sqlite3.connect(tmp_path / "other.db")
     other.execute("CREATE TABLE t (x)")

@@ -202,7 +202,7 @@ def opaque(x: Opaque) -> int:
         (keywords, "declare each parameter by name"),
         (positional, "positional-only"),
         (opaque, "cannot create a JSON schema"),
-        (functools.partial(positional, 1), "no name"),
+        (functools.partial(positional, 1), "invalid tool name"),
     ],
 )
 def test_signatures_without_a_schema_are_refused(fn: Any, says: str) -> None:

@@ -98,7 +98,7 @@ def test_a_collector_that_comes_back_gets_what_waited(collector: Collector) -> N
         time.sleep(0.05)
     out.close()
     assert (len(collector.spans), out.dropped, len(warnings)) == (4, 0, 1)
-    assert "answers 503" in warnings[0]
+    assert "returned status 503" in warnings[0]
 
 
 def test_a_refusal_is_final(collector: Collector) -> None:

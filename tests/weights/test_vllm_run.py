@@ -132,7 +132,7 @@ def test_a_server_that_is_killed_costs_nothing(
     folder, notes = begin(source, tmp_path / "run", servers)
     check_record(folder, 2)
     assert servers[0].dead
-    assert any("left out" in note for note in notes.notes)
+    assert any("excluded" in note for note in notes.notes)
     (lost,) = [e for e in folder.read_events() if e["event"] == "server_lost"]
     assert lost["server"] == servers[0].url
     assert lost["phase"] in ("rl", "after")
@@ -312,7 +312,7 @@ def test_a_server_that_ends_at_once_is_reported_with_its_last_words(
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho 'ImportError: no vllm here'\nexit 3\n")
     python.chmod(0o755)
-    with pytest.raises(EngineError, match=r"exit code 3.*no vllm here"):
+    with pytest.raises(EngineError, match=r"exited with code 3.*no vllm here"):
         begin(source, tmp_path / "run", [], rollout__servers="[]", rollout__vllm_python=python)
 
 
@@ -328,7 +328,7 @@ def test_a_refused_command_leaves_nothing_in_the_way_of_the_mended_one(
     python.write_text("#!/bin/sh\nexit 3\n")
     python.chmod(0o755)
     own = {"rollout__servers": "[]", "rollout__vllm_python": python}
-    with pytest.raises(EngineError, match="exit code 3"):
+    with pytest.raises(EngineError, match="exited with code 3"):
         begin(source, out, [], **own)
     assert [p.name for p in out.iterdir()] == ["vllm.log"], "which the message names"
     folder, _ = begin(source, out, servers)
