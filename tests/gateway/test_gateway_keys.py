@@ -231,5 +231,5 @@ async def test_an_agent_without_a_name_is_told_what_a_name_is(attempt_session: O
     answer = await case.post("/chat/completions", BODY, x_tutelage_agent="x" * 201)
     assert answer.status_code == 400
     told = answer.json()["error"]["message"]
-    assert told.startswith(f"x-tutelage-agent is '{'x' * 46} ... ")
+    assert told.startswith(f"x-tutelage-agent = '{'x' * 46} ... ")
     assert "use 1 to 200 printable characters" in told

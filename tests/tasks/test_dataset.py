@@ -359,7 +359,7 @@ class Row(TypedDict):
 def test_rows_in_memory_are_checked_by_index() -> None:
     rows: list[Row] = [{"question": "a"}, {"question": "b"}]
     assert [t.input for t in Dataset[Row](rows)] == ["a", "b"]
-    with pytest.raises(DataError, match=r"index 1\).*'when' is a object"):
+    with pytest.raises(DataError, match=r"index 1\).*'when' has the unsupported type object"):
         Dataset([GOOD, {"question": "q", "when": object()}])
     with pytest.raises(DataError, match="no input field"):
         Dataset([Task("t", {"answer": 1})])

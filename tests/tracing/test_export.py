@@ -69,7 +69,7 @@ def test_a_collector_that_is_down_is_one_warning_and_holds_up_nothing() -> None:
     out.close()
     assert len(warnings) == 1
     assert "cannot reach http://127.0.0.1" in warnings[0]
-    assert "the run goes on" in warnings[0].lower()
+    assert "the run continues" in warnings[0].lower()
     assert (out.sent, out.dropped) == (0, 400)
 
 
