@@ -48,7 +48,7 @@ def test_the_workers_next_to_a_router_are_those_it_was_trained_on(checkpoint: Pa
 
 
 def test_a_worker_that_a_router_does_not_know_is_refused(checkpoint: Path) -> None:
-    with pytest.raises(ConfigError, match=r"knows nothing of new-30b; give the workers"):
+    with pytest.raises(ConfigError, match=r"not trained on new-30b, only on .*; use those workers"):
         router_of([*table().workers, Worker("new-30b")], router=str(checkpoint))
     load_router(checkpoint).check(table().workers)
 
