@@ -138,7 +138,7 @@ def test_a_header_that_cannot_be_sent_is_named_without_its_value(written: str) -
     name = "OTEL_EXPORTER_OTLP_HEADERS"
     with pytest.raises(ConfigError) as caught:
         headers({name: f"a=b,{written}"})
-    why = "cannot be sent: its character 2 of 6 is U+00FC, and a header carries printable ASCII"
+    why = "cannot be sent: character 2 of 6 is U+00FC, but headers allow only printable ASCII"
     way = "alone; write its value in ASCII"
     assert str(caught.value) == f"the header 'x-team' in {name} {why} {way}"
     with pytest.raises(ConfigError) as caught:
