@@ -139,7 +139,7 @@ async def test_named_resources_are_a_mapping_with_attributes_and_a_life() -> Non
     assert named.get("main") == named["main"] == named.main
     assert named.get("none") is None
     assert list(named) == ["main", "shop"]
-    with pytest.raises(AttributeError, match="there are main, shop"):
+    with pytest.raises(AttributeError, match="available: main, shop"):
         _ = named.none
     with pytest.raises(KeyError, match="no resource 'none'; available: main, shop"):
         _ = named["none"]

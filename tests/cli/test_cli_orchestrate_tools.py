@@ -323,7 +323,7 @@ def test_what_can_be_planned_with_is_listed(here: Path) -> None:
     assert "the trained planner plans over them" in builtin.stderr
     own = CliRunner().invoke(build_app(), [*words, "--tools", "tools.py"])
     assert "list_files" in own.stdout
-    assert "a language model plans" in own.stderr
+    assert "need a language model as planner" in own.stderr
     rows = json.loads(
         CliRunner().invoke(build_app(), [*words, "--tools", "tools.py", "--json"]).stdout
     )

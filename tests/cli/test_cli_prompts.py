@@ -123,7 +123,7 @@ def test_the_verbs_read_a_run(here: Path) -> None:
     exported = sorted(Path("out").glob("*.txt"))[0]
     run("prompts export run --out out")  # the same again is no loss
     exported.write_text("what a person made of it")
-    assert "is there already" in run("prompts export run --out out", 2)
+    assert "already exists" in run("prompts export run --out out", 2)
     assert exported.read_text() == "what a person made of it"
     exported.unlink()
     run("prompts export run --out out")

@@ -35,7 +35,7 @@ def accepted(*overrides: str, **options: Any) -> Resolved:
 def test_what_is_not_built_is_refused(override: str, key: str) -> None:
     message = refusal(override)
     assert key in message
-    assert "not built yet" in message
+    assert "not supported yet" in message
     assert "Use " in message
 
 
@@ -123,7 +123,9 @@ def test_devices_that_are_not_there(override: str) -> None:
 def test_devices_that_are_there_and_not_built() -> None:
     message = refusal("trainer.n_gpus_per_node=4", machine=EIGHT_GPUS)
     assert "torchrun --nproc-per-node=4 -m tutelage" in message
-    assert "not built yet" in refusal("rollout.tensor_model_parallel_size=2", machine=EIGHT_GPUS)
+    assert "not supported yet" in refusal(
+        "rollout.tensor_model_parallel_size=2", machine=EIGHT_GPUS
+    )
     two_nodes = Machine(cuda_devices=8, cores=64, nodes=2, ranks=4)
     assert "torchrun --nnodes=1" in refusal("trainer.nnodes=1", machine=two_nodes)
     assert "torchrun started 4 here" in refusal("trainer.n_gpus_per_node=8", machine=two_nodes)

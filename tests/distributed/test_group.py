@@ -129,7 +129,7 @@ def test_what_ranks_find_comes_back_in_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("work", "told"),
     [
-        (differ, "rank 1 of 2 differs from rank 0 in torch (2.0, and there 2.1)"),
+        (differ, "rank 1 of 2 differs from rank 0 in torch (2.1, not 2.0)"),
         (fail_on_the_second, "rank 1 of 2: no model here"),
         (fail_on_the_first, "the disk is full"),
         (fail_on_the_first_beside_a_sum, "the disk is full"),

@@ -323,7 +323,10 @@ async def kill_at(number):
         (("agent.py", "--test", "empty.jsonl", "--endpoint", "URL"), "empty.jsonl"),
         (("agent.py", "--test", "t.jsonl", "--tools", "calculator"), "--tools cannot be used with"),
         (("agent.py", "--test", "t.jsonl", "--endpoint", "ftp://x"), "no base URL"),
-        (("http://127.0.0.1:9/v1", "--test", "t.jsonl"), "has no reward of its own"),
+        (
+            ("http://127.0.0.1:9/v1", "--test", "t.jsonl"),
+            "so it has no reward; pass one with --reward",
+        ),
         (
             ("http://127.0.0.1:9/v1", "--test", "t.jsonl", "--reward", "math"),
             "nothing answers at 'http://127.0.0.1:9/v1'",

@@ -22,7 +22,7 @@ from tutelage.seeds import SeedTree
 
 @pytest.mark.parametrize("limit", [-0.1, math.nan, math.inf])
 def test_a_limit_is_an_amount(limit: float) -> None:
-    with pytest.raises(ConfigError, match="budget is"):
+    with pytest.raises(ConfigError, match="budget must be"):
         Budget(limit)
 
 

@@ -67,5 +67,5 @@ def test_the_command_refuses_it_too(tmp_path: Path, checkpoint: Path) -> None:
     given = [*common, "--workers", str(workers), "--router", str(checkpoint)]
     done = CliRunner().invoke(build_app(), given)
     assert done.exit_code == 2, done.output
-    assert "knows nothing" in " ".join(done.stderr.split())
+    assert "was not trained on" in " ".join(done.stderr.split())
     assert not (tmp_path / "run").exists()

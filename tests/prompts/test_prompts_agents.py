@@ -471,7 +471,7 @@ def test_at_most_four_and_off_by_default() -> None:
     assert configured().demonstrations == 0
     shots = json.dumps([{"task": str(i), "question": "q", "trace": "t"} for i in range(9)])
     assert len(Demonstrations.read(shots).shots) == 4
-    with pytest.raises(ConfigError, match="no demonstrations"):
+    with pytest.raises(ConfigError, match="invalid demonstrations"):
         Demonstrations.read("{")
 
 

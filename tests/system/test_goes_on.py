@@ -61,7 +61,7 @@ def test_what_asks_for_nothing_more_or_for_something_else_is_refused(
 ) -> None:
     before = outcome(finished)
     told = words(tutelage(*with_tools(steps="4")).check(2).err)
-    assert "differs in trainer.total_training_steps (5, and now 4)" in told
+    assert "differs in trainer.total_training_steps (5, now 4)" in told
     told = words(tutelage(*with_tools(minutes="90")).check(2).err)
     assert "ended at trainer.total_training_steps=5; raise it to train further" in told
     assert outcome(finished) == before

@@ -120,7 +120,7 @@ def check_same(group: ProcessGroup, facts: Mapping[str, str]) -> None:
         if wrong and group.rank:
             raise SystemExit(0)
         if wrong:
-            listed = ", ".join(f"{k} ({first.get(k)}, but {theirs.get(k)})" for k in wrong[:3])
+            listed = ", ".join(f"{k} ({theirs.get(k)}, not {first.get(k)})" for k in wrong[:3])
             raise RunError(
                 f"rank {rank} of {group.size} differs from rank 0 in {listed}; all ranks must run "
                 "the same command with the same code"

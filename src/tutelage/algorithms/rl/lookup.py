@@ -17,4 +17,4 @@ def unknown(name: str, known: Iterable[str], key: str) -> ConfigError:
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    return ConfigError(f"unknown {key}={name!r}; {hint}use one of: {', '.join(names) or 'none'}")
+    return ConfigError(f"{key}={name!r} is unknown; {hint}use one of: {', '.join(names) or 'none'}")
