@@ -20,7 +20,7 @@ from tutelage.platforms import Accelerator, check_platform, platform_support
         ("Linux", "cuda", "cuda", ""),
         ("Linux", "rocm", "cuda", "ROCm, on which Tutelage is not tested"),
         ("Darwin", "none", "cpu", ""),
-        ("Darwin", "mps", "cpu", "Apple's GPU (mps) is not used"),
+        ("Darwin", "mps", "cpu", "Apple's GPU (mps) is not supported"),
         ("Windows", "none", None, "WSL 2"),
         ("Windows", "cuda", None, "WSL 2"),
     ],
@@ -50,7 +50,7 @@ def test_the_command_is_refused_in_words_on_windows(monkeypatch: pytest.MonkeyPa
 def test_mps_is_refused_with_the_device_that_works() -> None:
     done = CliRunner().invoke(build_app(), ["train", "math", "trainer.device=mps", "--dry-run"])
     assert done.exit_code == 2
-    assert "Apple's GPU (mps) is not used" in done.stderr
+    assert "Apple's GPU (mps) is not supported" in done.stderr
     assert "trainer.device=cpu" in done.stderr
 
 
@@ -58,7 +58,7 @@ def test_mps_is_refused_with_the_device_that_works() -> None:
     ("hip", "mps", "told"),
     [
         ("6.2", False, "ROCm, on which Tutelage is not tested"),
-        (None, True, "Apple's GPU (mps) is not used"),
+        (None, True, "Apple's GPU (mps) is not supported"),
     ],
 )
 def test_the_doctor_says_what_becomes_of_other_gpus(

@@ -94,8 +94,8 @@ def test_who_is_what(llms: dict[str, Any], endpoints: dict[str, str], expected: 
     [
         ({"a": LLM(), "b": LLM()}, {}, "Mark the one to train"),
         ({"a": LLM(trainable=True), "b": LLM()}, {}, "frozen=True"),
-        ({"a": LLM()}, {"b": "http://x"}, "endpoints name 'b'"),
-        ({"a": LLM(frozen=True)}, {}, "no policy to take it from"),
+        ({"a": LLM()}, {"b": "http://x"}, "endpoints has the unknown LLM 'b'"),
+        ({"a": LLM(frozen=True)}, {}, "there is no policy"),
     ],
 )
 def test_what_is_not_clear_is_an_error(
@@ -139,9 +139,9 @@ async def test_named_resources_are_a_mapping_with_attributes_and_a_life() -> Non
     assert named.get("main") == named["main"] == named.main
     assert named.get("none") is None
     assert list(named) == ["main", "shop"]
-    with pytest.raises(AttributeError, match="there are main, shop"):
+    with pytest.raises(AttributeError, match="available: main, shop"):
         _ = named.none
-    with pytest.raises(KeyError, match="no resource 'none'; there are main, shop"):
+    with pytest.raises(KeyError, match="no resource 'none'; available: main, shop"):
         _ = named["none"]
     assert "none" not in named
     async with AsyncExitStack() as stack:

@@ -185,7 +185,7 @@ def check_given(
     else:
         fits = isinstance(value, kind)
     if not fits:
-        raise error(f"{name} is {value!r:.80}; give {remedy}")
+        raise error(f"{name} must be {remedy}, got {value!r:.80}")
 
 
 def check_number(
@@ -196,7 +196,7 @@ def check_number(
     number = math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
     if not 0 <= number <= min(most, sys.float_info.max):
         wanted = "of at least 0" if most == math.inf else f"from 0 to {most:g}"
-        raise error(f"{name} is {value!r:.80}; give a finite number {wanted}")
+        raise error(f"{name} must be a finite number {wanted}, got {value!r:.80}")
 
 
 def counted(number: int, noun: str) -> str:

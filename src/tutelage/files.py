@@ -57,8 +57,8 @@ def check_room(folder: Path, size: float) -> None:
     free = shutil.disk_usage(folder).free
     if free < size:
         raise ConfigError(
-            f"the model needs {size / 1e9:.2f} GB in {str(folder)!r}, and {free / 1e9:.2f} GB are "
-            "free; free some space, or set XDG_CACHE_HOME to a folder on another disk"
+            f"the model needs {size / 1e9:.2f} GB in {str(folder)!r}, but only {free / 1e9:.2f} GB "
+            "are free; free some space, or set XDG_CACHE_HOME to a folder on another disk"
         )
 
 
@@ -86,7 +86,7 @@ def locked(path: Path, note: Callable[[str], None], work: str) -> Generator[bool
                 waited = True
                 fcntl.flock(file, fcntl.LOCK_EX)
             except OSError:
-                note(f"{path.parent} cannot be locked; working without a lock")
+                note(f"cannot lock {path.parent}; continuing without a lock")
                 alone = False
             if alone and not _is_at(file, path):
                 continue
@@ -116,7 +116,7 @@ def folder_content(folder: Path, besides: Container[str] = ()) -> str | None:
     if not names:
         return None
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"it holds {', '.join(map(repr, names[:_SHOWN]))}{more}"
+    return f"it contains {', '.join(map(repr, names[:_SHOWN]))}{more}"
 
 
 def check_new(path: Path, content: bytes | Path, other: str) -> None:
@@ -136,8 +136,7 @@ def check_new(path: Path, content: bytes | Path, other: str) -> None:
         raise _refused(path, error) from error
     if not same:
         raise RunError(
-            f"{str(path)!r} is there already, with other content, and is not written over; move "
-            f"it away, or give another {other}"
+            f"{str(path)!r} already exists with other content; move it away, or use another {other}"
         )
 
 

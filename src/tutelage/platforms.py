@@ -26,13 +26,13 @@ def platform_support(system: str, accelerator: Accelerator = "none") -> Support:
     if system == "Windows":
         return Support(
             None,
-            "Tutelage does not run on Windows, which has no fork, process groups and file locks as "
-            "it needs them. Install it in WSL 2 (wsl --install), where it runs as on Linux",
+            "Tutelage does not run on Windows, which lacks fork, process groups and file locks. "
+            "Install it in WSL 2 (wsl --install), where it runs as on Linux",
         )
     if accelerator == "mps":
         return Support(
             "cpu",
-            "Apple's GPU (mps) is not used, as nothing was tested on it; training runs on the CPU",
+            "Apple's GPU (mps) is not supported; training runs on the CPU",
         )
     if accelerator == "rocm":
         return Support("cuda", "an AMD GPU through ROCm, on which Tutelage is not tested")

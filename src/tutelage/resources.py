@@ -66,9 +66,7 @@ class LLM:
         lines = [w for w in ("trainable", "frozen") if getattr(self, w)]
         lines += ["endpoint"] if self.endpoint is not None and self.client is None else []
         if "frozen" in lines and len(lines) > 1:
-            raise ConfigError(
-                f"LLM {self.name!r} is given {' and '.join(lines)}; leave one of them out"
-            )
+            raise ConfigError(f"LLM {self.name!r} has {' and '.join(lines)}; remove one of them")
 
     def sampling(self, default: Sampling) -> Sampling:
         """`default` with what this resource says of its own."""
@@ -96,8 +94,8 @@ class LLM:
         """
         if self.client is None:
             raise ConfigError(
-                f"LLM {self.name!r} answers inside a rollout only, in the same process; use its "
-                "endpoint with any OpenAI client"
+                f"LLM {self.name!r} can only be called inside a rollout, in the same process; use "
+                "its endpoint with any OpenAI client"
             )
         if isinstance(messages, str):
             messages = [Message("user", messages)]
@@ -135,7 +133,7 @@ class PromptTemplate:
         missing = [name for name in self.placeholders if name not in values]
         if missing:
             raise ConfigError(
-                f"the prompt template needs {', '.join(map(repr, missing))}; give "
+                f"the prompt template needs {', '.join(map(repr, missing))}; call "
                 f"format({', '.join(f'{m}=...' for m in missing)})"
             )
 
@@ -180,14 +178,12 @@ class NamedResources(Mapping[str, Any]):
             if not isinstance(cast("Any", name), str) or not name.isidentifier():
                 raise ConfigError(f"resource name {name!r} must be an identifier, such as 'main'")
             if name in RESERVED:
-                raise ConfigError(
-                    f"a resource cannot be named {name!r}: agents get their {name} under that name"
-                )
+                raise ConfigError(f"the resource name {name!r} is reserved for the agent's {name}")
         self._items: dict[str, Any] = values
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._items:
-            raise KeyError(f"no resource {name!r}; there are {', '.join(self) or 'none'}")
+            raise KeyError(f"no resource {name!r}; available: {', '.join(self) or 'none'}")
         return self._items[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -200,7 +196,7 @@ class NamedResources(Mapping[str, Any]):
         items: dict[str, Any] = self.__dict__.get("_items", {})
         if name in items:
             return items[name]
-        raise AttributeError(f"no resource {name!r}; there are {', '.join(items) or 'none'}")
+        raise AttributeError(f"no resource {name!r}; available: {', '.join(items) or 'none'}")
 
     def __repr__(self) -> str:
         return f"NamedResources({self._items!r})"
@@ -261,7 +257,7 @@ class Roles:
         strangers = sorted({*known} - {*llms} - {llm.name for llm in llms.values()})
         if strangers:
             raise ConfigError(
-                f"endpoints name {strangers[0]!r}, which is no LLM of this run; there are "
+                f"endpoints has the unknown LLM {strangers[0]!r}; use one of "
                 f"{', '.join(map(repr, llms)) or 'none'}"
             )
         frozen = tuple(name for name, llm in llms.items() if llm.frozen)
@@ -273,13 +269,11 @@ class Roles:
             names = ", ".join(map(repr, loose))
             which = "" if marked else "Mark the one to train with LLM(trainable=True). "
             raise ConfigError(
-                f"it is not said what serves the LLM {names}. {which}Every other one needs an "
-                f"endpoint (LLM(endpoint=...), or endpoints={{{loose[-1]!r}: 'http://...'}} of the "
-                "Trainer), or frozen=True, which is the policy as it was before training"
+                f"no endpoint or policy is set for the LLM {names}. {which}Every other one needs "
+                f"an endpoint (LLM(endpoint=...), or endpoints={{{loose[-1]!r}: 'http://...'}} of "
+                "the Trainer), or frozen=True, the policy before training"
             )
         policies = {name: llms[name].policy for name in chosen}
         if frozen and not policies:
-            raise ConfigError(
-                f"LLM {frozen[0]!r} is frozen, but there is no policy to take it from"
-            )
+            raise ConfigError(f"LLM {frozen[0]!r} is frozen, but there is no policy")
         return cls(policies, frozen, remote)

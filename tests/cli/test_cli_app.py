@@ -138,8 +138,8 @@ def test_version(tutelage: Tutelage) -> None:
     [
         (("trian",), "Did you mean 'train'?"),
         (("train", "math", "--setps", "3"), "--steps"),
-        (("train", "math", "--lr", "1"), "As a key: lr=VALUE"),
-        (("train", "math", "--lerning-rate", "1"), "As a key: learning_rate=VALUE"),
+        (("train", "math", "--lr", "1"), "Did you mean lr=VALUE"),
+        (("train", "math", "--lerning-rate", "1"), "Did you mean learning_rate=VALUE"),
         (("train",), "Missing argument 'RECIPE'"),
         (("eval", "x"), "Missing option '--test'"),
         (("ask", "x", "y", "--seed", "many"), "--seed='many': expected an integer, at least 0"),

@@ -175,7 +175,7 @@ def test_a_comparison_is_written_over_no_other_file(tutelage: Tutelage, three: P
     mine.write_text("what a person wrote")
     refused = tutelage("compare", "rl-1", "--out", "table.md")
     assert refused.exit_code == 2
-    assert "'table.md' is there already, with other content" in refused.stderr
+    assert "'table.md' already exists with other content" in refused.stderr
     assert mine.read_text() == "what a person wrote"
 
 
@@ -311,7 +311,7 @@ def test_bad_input_is_refused_in_words(tutelage: Tutelage, three: Path) -> None:
     assert ".html" in done.stderr
     done = tutelage("compare", "rl-9")
     assert done.exit_code == 2
-    assert "there is no run" in done.stderr
+    assert "no run" in done.stderr
     assert "rl-1" in done.stderr
     (three.parent / "file").write_text("")
     done = tutelage("compare", "rl-1", "--out", "file/table.md")

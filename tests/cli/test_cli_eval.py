@@ -224,7 +224,7 @@ def test_an_agent_that_returns_nothing_is_not_graded(
     done = tutelage(*words, "--reward", name)
     assert done.exit_code == 1
     assert "agent 'forgets' returned None on task " in done.stderr
-    assert f"so the reward {name!r} has no text to grade: return" in done.stderr
+    assert f"so the reward {name!r} has no text to grade; return" in done.stderr
     assert "success" not in done.stdout
 
 
@@ -244,7 +244,7 @@ def test_an_agent_without_a_reward_is_told_the_option(
     assert done.exit_code == 1
     # The first text that nothing grades is enough.
     assert (len((tmp_path / "played").read_text()) < 9) == (agent is SAYS_TWO)
-    assert "gave no reward on task " in done.stderr
+    assert "returned no reward on task " in done.stderr
     assert "--reward NAME or FILE.py:function" in done.stderr
 
 
@@ -289,7 +289,7 @@ def test_a_misspelled_field_of_a_task_is_told_by_place_and_by_those_there_are(
 def test_a_key_is_no_target_of_an_evaluation(tutelage: Tutelage) -> None:
     done = tutelage("eval", "some-run", "--test", "t.jsonl", "rollout.x=1")
     assert done.exit_code == 2
-    told = "'rollout.x=1' is no target: eval takes no KEY=VALUE, but options such as --max-tokens"
+    told = "'rollout.x=1' is not a target: eval does not accept KEY=VALUE"
     assert told in " ".join(done.stderr.split())
 
 
@@ -329,7 +329,7 @@ def test_a_folder_of_another_evaluation_is_told_by_what_differs(
     other = tutelage(*words, "exact_text", "--samples", "2")
     assert other.exit_code == 2
     told = " ".join(other.stderr.split())
-    changed = "asked for otherwise: samples (1, and now 2), reward ('math', and now 'exact_text');"
+    changed = "started with other settings: samples (1, now 2), reward ('math', now 'exact_text');"
     assert changed in told
 
 
@@ -379,12 +379,12 @@ def test_a_question_brings_the_other_fields_of_its_task(
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (("lamp",), "has no '='. Write KEY=VALUE."),
-        (("question=What?",), "the field 'question' of the task cannot be set so"),
-        (("level=1", "level=2"), "the field 'level' of the task cannot be set so"),
-        (("prices=5", "prices.lamp=23"), "the field 'prices' of the task cannot be set so"),
-        (("prices.lamp=23", "prices=5"), "the field 'prices' of the task cannot be set so"),
-        (("~prices",), "give each field once, as KEY=VALUE, and the question before them"),
+        (("lamp",), "has no '='. Use KEY=VALUE."),
+        (("question=What?",), "invalid task field 'question'"),
+        (("level=1", "level=2"), "invalid task field 'level'"),
+        (("prices=5", "prices.lamp=23"), "invalid task field 'prices'"),
+        (("prices.lamp=23", "prices=5"), "invalid task field 'prices'"),
+        (("~prices",), "set each field once, as KEY=VALUE"),
     ],
 )
 def test_a_field_that_cannot_be_set_is_refused(

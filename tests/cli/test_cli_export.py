@@ -60,7 +60,7 @@ def test_an_export_is_written_over_no_other_file(
     mine.write_text("what a person wrote")
     refused = tutelage("export", "sums", "--out", "rows.jsonl")
     assert refused.exit_code == 2
-    assert "'rows.jsonl' is there already, with other content" in refused.stderr
+    assert "'rows.jsonl' already exists with other content" in refused.stderr
     assert mine.read_text() == "what a person wrote"
     assert [p.name for p in tmp_path.iterdir() if p.is_file()] == ["rows.jsonl"]
     mine.unlink()
@@ -71,14 +71,14 @@ def test_an_export_is_written_over_no_other_file(
 def test_a_policy_as_gguf(tutelage: Tutelage, runs: Path, tmp_path: Path) -> None:
     tiny_llama().save(runs / "sums" / "policy")
     asked = ("export", "sums", "--format", "gguf")
-    assert "--format gguf needs a file: --out sums.gguf" in tutelage(*asked).stderr
+    assert "--format gguf needs an output file: --out sums.gguf" in tutelage(*asked).stderr
     done = tutelage(*asked, "--out", "tiny.gguf")
     assert done.exit_code == 0, done.stderr
     assert "MB in tiny.gguf" in done.stderr
     assert (tmp_path / "tiny.gguf").read_bytes()[:4] == b"GGUF"
     (tmp_path / "mine.gguf").write_text("another model")
     refused = tutelage(*asked, "--out", "mine.gguf")
-    assert "'mine.gguf' is there already, with other content" in refused.stderr
+    assert "'mine.gguf' already exists with other content" in refused.stderr
     assert (tmp_path / "mine.gguf").read_text() == "another model"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mine.gguf", "runs", "tiny.gguf"]
     # It is a model for every command that takes one.
@@ -158,7 +158,7 @@ def test_nothing_to_export_is_an_error_and_makes_no_file(
     ("args", "told"),
     [
         (("sums", "--format", "csv"), "--format='csv': expected 'jsonl' or 'sft' or 'otlp'"),
-        (("other",), "there is no run 'other'"),
+        (("other",), "no run 'other'"),
         (("bare",), "has no store"),
         (("sums", "--out", "nowhere/rows.jsonl"), "cannot write 'nowhere/rows.jsonl'"),
         (("sums", "--out", "runs"), "cannot write 'runs'"),

@@ -29,7 +29,7 @@ def run(error: BaseException) -> int:
     ("error", "code"),
     [
         (ConfigError("seed='x': expected an integer"), 2),
-        (RunError("there is no run 'x'"), 2),
+        (RunError("no run 'x'"), 2),
         (FailureBudgetError("too many rollouts failed"), 1),
     ],
 )
@@ -59,7 +59,7 @@ def test_a_bug_prints_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_missing_extra_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(ModuleNotFoundError("No module named 'torch.nn'", name="torch.nn")) == 69
     told = capsys.readouterr().err
-    assert told.startswith("Error: torch is not installed")
+    assert told.startswith("Error: this command needs torch")
     assert "pip install 'tutelage[train]'" in told
     assert "Traceback" not in told
 
@@ -86,8 +86,8 @@ def test_interruptions(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("rank", "number", "told"),
     [
-        ("0", signal.SIGTERM, "Stopped. Rank 0 of 3 was told to end (SIGTERM), which torchrun"),
-        ("1", signal.SIGTERM, "Stopped. Rank 1 of 3 was told to end (SIGTERM), which torchrun"),
+        ("0", signal.SIGTERM, "Stopped. Rank 0 of 3 received SIGTERM, which torchrun"),
+        ("1", signal.SIGTERM, "Stopped. Rank 1 of 3 received SIGTERM, which torchrun"),
         ("2", signal.SIGTERM, ""),
         ("0", signal.SIGINT, "Stopped. The same command begins again."),
         ("1", signal.SIGINT, ""),

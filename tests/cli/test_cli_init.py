@@ -82,6 +82,6 @@ def test_it_overwrites_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     ]  # fmt: skip
     (tmp_path / "agent.py").write_text("mine")
     (tmp_path / "README.md").write_text("mine")
-    assert "has agent.py, README.md already, and nothing was written" in command("init", codes=(2,))
+    assert "already has agent.py, README.md, so nothing was written" in command("init", codes=(2,))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["README.md", "agent.py", "new"]
     assert (tmp_path / "agent.py").read_text() == "mine"

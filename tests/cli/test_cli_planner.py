@@ -285,8 +285,11 @@ def test_a_router_of_real_servers_is_run_with_them(
         (["--phase", "1", "--epochs", "many"], "num_epochs='many'"),
         (["--phase", "1", "--train", "nowhere.json"], "nowhere.json"),
         (["--phase", "1", "--test", "x.json"], "needs --train"),
-        (["--phase", "2", "--train", "x.json"], "--train 'x.json' has no use with --phase 2"),
-        (["--phase", "1", "--outcomes", "x.json"], "--outcomes 'x.json' has no use with --phase 1"),
+        (["--phase", "2", "--train", "x.json"], "--train 'x.json' cannot be used with --phase 2"),
+        (
+            ["--phase", "1", "--outcomes", "x.json"],
+            "--outcomes 'x.json' cannot be used with --phase 1",
+        ),
     ],
 )
 def test_bad_requests_are_refused_before_a_folder_is_left(
@@ -308,13 +311,13 @@ def test_a_table_that_is_too_small_is_refused_without_a_resume_that_cannot_help(
     Path("models.json").write_text(json.dumps({"a": price, "b": price}))
     named = ("--outcomes", "outcomes.json", "--models", "models.json", "--output", "run")
     told = " ".join(invoke("train", "planner", "--phase", 2, *named, code=2).split())
-    assert told.startswith("Error: the table has too few queries (2)")
+    assert told.startswith("Error: too few queries in the table (2)")
     assert not Path("run").exists()
     listed = [{"name": n, "price_in": 1, "price_out": 2, "latency": 1} for n in ("a", "b")]
     Path("own.json").write_text(json.dumps(listed))
     own = ("--workers", "own.json", "--pool", "simulated", "--num-tasks", 1, "--output", "run")
     told = invoke("train", "planner", "--phase", 2, *own, code=2)
-    assert "(with --workers by --num-tasks), and begin again" in " ".join(told.split())
+    assert "(with --workers, set --num-tasks)" in " ".join(told.split())
     assert "resume" not in told
 
 
@@ -369,7 +372,7 @@ def test_an_older_planner_that_no_longer_loads_is_refused(run: Path, tmp_path: P
     found = torch.load(run / "checkpoints" / "phase1_best.pth", weights_only=True)
     found.update(format=1, arguments=[0.1])
     torch.save(found, tmp_path / "old.pth")
-    with pytest.raises(TutelageError, match=r"(?s)old\.pth.*no planner of format 3"):
+    with pytest.raises(TutelageError, match=r"(?s)old\.pth.*needs format 3"):
         load_planner(tmp_path / "old.pth")
 
 

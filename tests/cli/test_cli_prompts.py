@@ -123,7 +123,7 @@ def test_the_verbs_read_a_run(here: Path) -> None:
     exported = sorted(Path("out").glob("*.txt"))[0]
     run("prompts export run --out out")  # the same again is no loss
     exported.write_text("what a person made of it")
-    assert "is there already" in run("prompts export run --out out", 2)
+    assert "already exists" in run("prompts export run --out out", 2)
     assert exported.read_text() == "what a person made of it"
     exported.unlink()
     run("prompts export run --out out")
@@ -143,7 +143,7 @@ def test_the_verbs_read_a_run(here: Path) -> None:
 def test_confirm_of_own_tasks_needs_fresh_ones(here: Path) -> None:
     line = own(here, '1.0 if "kind" in said else 0.2')
     run(f"train prompt {line} --output run {HINT}")
-    assert "give --test FILE" in run("prompts confirm run", 2)
+    assert "pass --test FILE" in run("prompts confirm run", 2)
     rows = [json.dumps({"id": f"n{i}", "question": f"new {i}"}) for i in range(60)]
     (here / "fresh.jsonl").write_text("\n".join(rows))
     assert "look 2" in run("prompts confirm run --test fresh.jsonl")
@@ -203,7 +203,7 @@ def test_auto_says_why() -> None:
 @pytest.mark.usefixtures("here")
 def test_the_smallest_budget_is_told_where_one_is_too_small() -> None:
     refused = run(f"train math --algorithm screen --rollouts 40 {SMALL}", 2)
-    (least,) = re.findall(r"raise it to (\d+) rollouts", " ".join(refused.split()))
+    (least,) = re.findall(r"raise it to at least (\d+) rollouts", " ".join(refused.split()))
     short = run(f"train math --algorithm screen --rollouts {int(least) - 1} {SMALL}", 2)
     assert f"raise it to {least} rollouts" in " ".join(short.split())
 
@@ -247,7 +247,7 @@ def test_bad_input_is_one_line_and_exit_code_2(line: str, words: str) -> None:
 
 def test_bad_tasks_of_an_own_agent_are_told(here: Path) -> None:
     line = own(here, "1.0", tasks=3)
-    assert "cannot be cut" in run(f"train prompt {line}", 2)
+    assert "cannot be split" in run(f"train prompt {line}", 2)
     (here / "tasks.jsonl").write_text("[1]\n")
     assert "tasks.jsonl" in run(f"train prompt {line}", 2)
 
@@ -274,14 +274,14 @@ def test_a_reward_that_always_raises_stops_the_search_after_its_first_iteration(
     line = own(here, "'no'")
     said = " ".join(run(f"train prompt {line} --reward r.py:grade --output run", 1).split())
     assert re.search(
-        r"no rollout could be graded, and all \d+ failed alike: reward '\S*r\.py:grade", said
+        r"no rollout could be graded, and all \d+ failed the same way: reward '\S*r\.py:grade", said
     )
-    assert "at r.py:2: KeyError: 'solution'; the task has: id, question. Correct the rew" in said
+    assert "at r.py:2: KeyError: 'solution'; the task has: id, question. Fix the rew" in said
     assert "Iteration 1" in said
     assert "Iteration 2" not in said
     assert "Verdict" not in said
     assert "tutelage resume" not in said
-    assert "failed alike" in run("resume run", 1), "the reward is found again"
+    assert "failed the same way" in run("resume run", 1), "the reward is found again"
     assert "at r.py:2: KeyError: 'solution'" in run("show run --failed")
 
 

@@ -245,8 +245,8 @@ def test_a_run_can_be_shown_after_its_folder_was_renamed(tutelage: Tutelage, run
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("nothing", "there is no run 'nothing'"),
-        ("roll_zzz", "no rollout begins with 'roll_zzz'"),
+        ("nothing", "no run 'nothing'"),
+        ("roll_zzz", "no rollout ID starts with 'roll_zzz'"),
     ],
 )
 def test_a_name_that_nothing_has(tutelage: Tutelage, runs: Path, name: str, told: str) -> None:

@@ -75,10 +75,13 @@ def test_flags_files_and_overrides_reach_the_job(
 @pytest.mark.parametrize(
     ("words", "way"),
     [
-        (("train", "lr=2e-4", "math"), "the recipe comes first: tutelage train math lr=2e-4 ..."),
-        (("train", "--seed", "1", "planner"), "comes first: tutelage train planner ..."),
-        (("train", "math", "runs/first/policy"), "given as --model runs/first/policy"),
-        (("train", "math", "runs/first"), "given as --model runs/first/policy"),
+        (
+            ("train", "lr=2e-4", "math"),
+            "the recipe must come first: tutelage train math lr=2e-4 ...",
+        ),
+        (("train", "--seed", "1", "planner"), "come first: tutelage train planner ..."),
+        (("train", "math", "runs/first/policy"), "pass a model with --model runs/first/policy"),
+        (("train", "math", "runs/first"), "pass a model with --model runs/first/policy"),
         (("train", "agent"), "unknown recipe 'agent'; did you mean 'agent.py'?"),
         (
             ("train", "agnet"),
@@ -174,7 +177,7 @@ def test_keys_without_effect_are_named(tutelage: Tutelage, seen: dict[str, Any])
         (("math", "--steps", "many"), "flag --steps"),
         (("math", "--minutes", "nan"), "flag --minutes"),
         (("math", "--output", "file"), "is a file; choose another --output"),
-        (("math", "--output", "full"), "is not empty: it holds 'x'; choose another --output\n"),
+        (("math", "--output", "full"), "is not empty: it contains 'x'; choose another --output\n"),
         (("math", "--config", "nope.json"), "cannot read the configuration file 'nope.json'"),
     ],
 )
@@ -344,7 +347,7 @@ def test_resume_of_nothing_names_the_runs(
     make_run(tmp_path / "runs" / "sums", store=False)
     result = tutelage("resume", "other")
     assert result.exit_code == 2
-    assert "there is no run 'other'" in result.stderr
+    assert "no run 'other'" in result.stderr
     assert "sums" in result.stderr
     assert seen == {}
 

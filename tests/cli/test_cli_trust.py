@@ -114,7 +114,7 @@ def test_what_is_remembered_is_this_configuration_in_this_place(
     (tmp_path / "elsewhere").mkdir()
     with monkeypatch.context() as patch:
         patch.chdir(tmp_path / "elsewhere")
-        with pytest.raises(ConfigError, match="was not begun on this machine"):
+        with pytest.raises(ConfigError, match="was not started on this machine"):
             trust.check_trusted(foreign, code, trust=False)
     trust.check_trusted(foreign, code, trust=False)
     told: JSON = json.loads(foreign.config.read_text())

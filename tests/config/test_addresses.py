@@ -23,13 +23,13 @@ def test_the_flags_are_keys() -> None:
 @in_one_item(
     ("key", "value", "message"),
     [
-        ("store", "postgresql://me:secret@db/x", "holds a password"),
-        ("store", "postgresql://me@db/x?password=secret", "holds a password"),
-        ("store", "postgresql://db", "names no PostgreSQL database"),
-        ("store", "mysql://me:secret@db/x", "names no PostgreSQL database"),
-        ("store", "runs/store.db", "names no PostgreSQL database"),
-        ("otlp", "localhost:4318", "no http address"),
-        ("otlp", "grpc://localhost:4317", "no http address"),
+        ("store", "postgresql://me:secret@db/x", "contains a password"),
+        ("store", "postgresql://me@db/x?password=secret", "contains a password"),
+        ("store", "postgresql://db", "not the URL of a PostgreSQL database"),
+        ("store", "mysql://me:secret@db/x", "not the URL of a PostgreSQL database"),
+        ("store", "runs/store.db", "not the URL of a PostgreSQL database"),
+        ("otlp", "localhost:4318", "not an HTTP URL"),
+        ("otlp", "grpc://localhost:4317", "not an HTTP URL"),
     ],
 )
 def test_what_is_no_address_or_holds_a_secret(key: str, value: str, message: str) -> None:

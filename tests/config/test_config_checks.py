@@ -35,7 +35,7 @@ def accepted(*overrides: str, **options: Any) -> Resolved:
 def test_what_is_not_built_is_refused(override: str, key: str) -> None:
     message = refusal(override)
     assert key in message
-    assert "not built yet" in message
+    assert "not supported yet" in message
     assert "Use " in message
 
 
@@ -49,7 +49,7 @@ def test_what_is_not_built_is_refused(override: str, key: str) -> None:
 )
 def test_gpu_memory_keys(override: str) -> None:
     message = refusal(override, machine=ONE_GPU)
-    assert "only a model that is sharded over several ranks is offloaded" in message
+    assert "only a model sharded over several ranks can be offloaded" in message
     key = override.partition("=")[0]
     assert key in accepted(override).unused
     accepted(override, machine=Machine(cuda_devices=2, cores=8, ranks=2))
@@ -59,11 +59,11 @@ def test_gpu_memory_keys(override: str) -> None:
     ("override", "reason"),
     [
         ("algorithm.adv_estimator=remax", "greedy rollout"),
-        ("algorithm.filter_groups.enable=true", "none to replace"),
-        ("data.sampling=difficulty", "how difficult they are"),
+        ("algorithm.filter_groups.enable=true", "cannot be replaced"),
+        ("data.sampling=difficulty", "before their difficulty is known"),
         ("rollout.schedule=deterministic", "wait for the slowest"),
-        ("rollout.correction=none", "weighted by its difference"),
-        ("agent.placement=ray", "under rollouts that run"),
+        ("rollout.correction=none", "importance weights"),
+        ("agent.placement=ray", "cannot update weights during rollouts"),
     ],
 )
 def test_what_rollouts_ahead_of_their_step_cannot_give(override: str, reason: str) -> None:
@@ -76,24 +76,26 @@ def test_what_rollouts_ahead_of_their_step_cannot_give(override: str, reason: st
 
 def test_an_agent_that_plays_in_another_thread_is_not_played_ahead() -> None:
     message = refusal("async_training.staleness_threshold=2", own_agent=True)
-    assert "half updated" in message
+    assert "partly updated" in message
     accepted("async_training.staleness_threshold=0", own_agent=True)
     ranks = Machine(cuda_devices=0, cores=2, ranks=2)
-    assert "not agreed on" in refusal("async_training.staleness_threshold=2", machine=ranks)
+    assert "training with several ranks is not supported" in refusal(
+        "async_training.staleness_threshold=2", machine=ranks
+    )
 
 
 @in_one_item("override", ["agent.backend=openai", "rollout.name=openai"])
 def test_an_endpoint_is_refused_because_nothing_would_be_trained(override: str) -> None:
     message = refusal(override)
-    assert "the weights behind an endpoint cannot be trained" in message
+    assert "the weights of a model at an endpoint cannot be trained" in message
     assert "tutelage train prompt" in message
 
 
 def test_a_gpu_by_its_number_is_refused_with_the_way_to_take_it() -> None:
     for machine in (LAPTOP, EIGHT_GPUS):
         message = refusal("trainer.device=cuda:1", machine=machine)
-        assert "CUDA_VISIBLE_DEVICES=1 and trainer.device=cuda take that one" in message
-    assert "there is no CUDA device here. Use trainer.device=cpu." in refusal("trainer.device=cuda")
+        assert "Use CUDA_VISIBLE_DEVICES=1 and trainer.device=cuda" in message
+    assert "no CUDA device is available. Use trainer.device=cpu." in refusal("trainer.device=cuda")
     assert "CUDA_VISIBLE" not in refusal("trainer.device=gpu")
 
 
@@ -112,7 +114,7 @@ def test_the_number_of_gpus_is_resolved() -> None:
 )
 def test_devices_that_are_not_there(override: str) -> None:
     message = refusal(override)
-    assert "more than what is there" in message
+    assert "than available" in message
     assert "trainer.device=cpu" in message
     resolved = accepted(override, "trainer.device=cpu")
     assert "CPU" in resolved.unused[override.partition("=")[0]]
@@ -121,7 +123,9 @@ def test_devices_that_are_not_there(override: str) -> None:
 def test_devices_that_are_there_and_not_built() -> None:
     message = refusal("trainer.n_gpus_per_node=4", machine=EIGHT_GPUS)
     assert "torchrun --nproc-per-node=4 -m tutelage" in message
-    assert "not built yet" in refusal("rollout.tensor_model_parallel_size=2", machine=EIGHT_GPUS)
+    assert "not supported yet" in refusal(
+        "rollout.tensor_model_parallel_size=2", machine=EIGHT_GPUS
+    )
     two_nodes = Machine(cuda_devices=8, cores=64, nodes=2, ranks=4)
     assert "torchrun --nnodes=1" in refusal("trainer.nnodes=1", machine=two_nodes)
     assert "torchrun started 4 here" in refusal("trainer.n_gpus_per_node=8", machine=two_nodes)

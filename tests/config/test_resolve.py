@@ -350,7 +350,7 @@ class TestEngine:
         assert resolved.config.rollout.name == "native"
         assert resolved.config.agent.backend == "native"
         assert len(resolved.warnings) == 1
-        assert "vLLM is not used" in resolved.warnings[0]
+        assert "vLLM is not available" in resolved.warnings[0]
         assert "vllm" in resolved.origin["rollout.name"]
 
     def test_an_installed_vllm_is_used(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -374,7 +374,7 @@ class TestEngine:
     def test_keys_of_a_vllm_that_others_started_are_unused(self) -> None:
         keys = ["rollout.servers=[http://10.0.0.5:8000]", "rollout.gpu_memory_utilization=0.9"]
         assert (
-            "others started"
+            "already running"
             in math("rollout.name=vllm", *keys).unused["rollout.gpu_memory_utilization"]
         )
         unused = math(*keys, "rollout.weight_transfer=file").unused
@@ -396,7 +396,7 @@ class TestEngine:
         assert resolved.config.rollout.name == "vllm"
 
     def test_disagreement(self) -> None:
-        with pytest.raises(ConfigError, match="another engine") as caught:
+        with pytest.raises(ConfigError, match="differs from the engine") as caught:
             math("rollout.name=vllm", "agent.backend=native")
         assert "rollout.name='vllm'" in str(caught.value)
         assert "agent.backend='native'" in str(caught.value)

@@ -93,6 +93,6 @@ def test_deadlines_are_for_agents_of_the_users() -> None:
     keys = ("agent.timeout=5", "agent.group_deadline=3")
     unused = resolve("math", keys, machine=Machine(cuda_devices=0, cores=2)).unused
     assert {*unused} == {"agent.timeout", "agent.group_deadline"}
-    assert "bounded by agent.max_turns" in unused["agent.timeout"]
+    assert "limited by agent.max_turns" in unused["agent.timeout"]
     own = resolve("math", keys, machine=Machine(cuda_devices=0, cores=2), own_agent=True)
     assert not {"agent.timeout", "agent.group_deadline"} & {*own.unused}

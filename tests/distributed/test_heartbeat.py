@@ -63,13 +63,13 @@ def test_the_first_that_lives_speaks_of_a_silent_rank_and_all_end() -> None:
     assert told[0] == 1
     assert f"rank 0 of 3, process {os.getpid()} on " in told[1]
     assert told[1].endswith(
-        " has shown no sign of life for 2 seconds; the run ends if it shows none for 4"
+        " has sent no heartbeat for 2 seconds; the run ends after 4 seconds without one"
     )
     assert not ranks.ended
     ranks.look(1, 1, 2)
     assert ranks.ended == [1, 2]
     for _, text in ranks.told[1:]:
-        assert "so the run ends here; `tutelage resume` goes on from its last checkpoint" in text
+        assert "so the run ends; `tutelage resume` continues from its last checkpoint" in text
     assert len(ranks.told) == 3
 
 
@@ -122,7 +122,7 @@ def test_a_connection_that_breaks_is_made_again() -> None:
     beat.store = Broken()
     with beat.waiting():
         beat.look()
-        assert "rank 0 of 2 has shown no sign of life" in told[0]
+        assert "rank 0 of 2 has sent no heartbeat" in told[0]
         beat.beat_once()
         assert beat.store is good
         beat.beat_once()
@@ -154,5 +154,5 @@ def test_a_process_that_stands_still_ends_the_run_with_a_sentence(tmp_path: Path
         ranks.kill(1)
     pid = ranks.processes[1].pid
     assert f"rank 1 of 2, process {pid} on " in ranks.said(0)
-    assert "has shown no sign of life for 0.3 seconds; the run ends if" in ranks.said(0)
-    assert "so the run ends here" in ranks.said(0)
+    assert "has sent no heartbeat for 0.3 seconds; the run ends after" in ranks.said(0)
+    assert "so the run ends" in ranks.said(0)

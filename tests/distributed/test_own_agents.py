@@ -69,7 +69,7 @@ def test_a_rank_is_killed_and_the_same_call_goes_on(
         codes = ranks.end()
     assert codes[killed] == -9
     assert codes[1 - killed] == 1, "the one that is left says why, also the second"
-    assert ("a rank that trains beside this one has ended" in ranks.said(0)) is (killed == 1)
+    assert ("another rank has ended" in ranks.said(0)) is (killed == 1)
     together(resumed, tmp_path / "again", own_agents.train, out, "tree", **env)
     assert_same(out, alone)
 
@@ -137,5 +137,5 @@ def test_a_command_trains_the_agent_of_a_file_and_another_number_goes_on(
 
 
 def test_a_folder_that_is_no_run_is_told_once(tmp_path: Path) -> None:
-    told = "there is no run 'nosuch'; there is none in 'runs' yet"
+    told = "no run 'nosuch'; 'runs' has no runs yet"
     together(2, tmp_path, own_agents.refused, tmp_path, told, "resume", "nosuch")

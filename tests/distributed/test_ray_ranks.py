@@ -194,7 +194,7 @@ def test_a_head_node_that_takes_the_ranks_along_ends_the_run_at_once_and_it_is_r
     told = ended(tmp_path, words, 2, kill, how=(2, "failed"))
     took = time.monotonic() - began[0]
     assert took < 25, told
-    way = r"so the run cannot go on.*tutelage resume run"
+    way = r"so the run cannot continue.*tutelage resume run"
     assert re.search(rf"Ray's head node, \S+, does not answer any more, {way}", told), told
     trained = len(tiny_job.steps(RunFolder(tmp_path / "run")))
     told = ended(tmp_path, ["resume", "run"], trained + 1, lambda pid: os.kill(pid, signal.SIGTERM))
@@ -240,11 +240,9 @@ def test_more_ranks_than_the_cluster_has_room_for_are_refused(
     ray: Any, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tutelage.distributed.ray_ranks._ROOM_SECONDS", 0.5)
-    told = (
-        r"no room for trainer.nnodes=9: each needs 1 CPU, the first .*, which has \d, and .* in all"
-    )
+    told = r"no room for trainer.nnodes=9: each needs 1 CPU, the first .* has \d, and .* in total"
     command = r"`RAY_AUTH_MODE=token ray start --address=\S+ --num-cpus=N`"
-    way = f"lower it, or start a node that has some: {command}"
+    way = f"lower it, or start a node with {command}"
     with pytest.raises(ConfigError, match=f"{told}: {way}"):
         train(source, tmp_path / "run", trainer__nnodes=9)
     assert not (tmp_path / "run" / "config.json").exists()
@@ -258,9 +256,7 @@ def test_an_agent_of_ones_own_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     async def digits(task: Any, llm: LLM) -> float:
         return 0.0
 
-    with pytest.raises(
-        ConfigError, match=r"not by those that Ray places: leave trainer.nnodes out"
-    ):
+    with pytest.raises(ConfigError, match=r"by ranks placed by Ray: remove trainer.nnodes"):
         Trainer(
             algorithm=RL({"trainer.nnodes": 2, "ray_kwargs.ray_init.num_cpus": 2}),
             policy=tiny_policy(max_positions=256),

@@ -52,7 +52,7 @@ def test_an_address_where_nothing_answers(source: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     told = refused(source, f"{ADDRESS}=127.0.0.1:{port}")
-    assert f"no Ray cluster can be used at '127.0.0.1:{port}': Connection refused" in told
+    assert f"cannot use a Ray cluster at '127.0.0.1:{port}': Connection refused" in told
     assert "ray start --head" in told
 
 
@@ -62,7 +62,7 @@ def test_no_cluster_on_this_machine(source: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(import_ray(), "init", init)
     told = refused(source, f"{ADDRESS}=auto")
-    assert "this machine is part of no running Ray cluster (Could not find" in told
+    assert "this machine is not part of a running Ray cluster (Could not find" in told
     assert "ray start --head" in told
 
 
@@ -107,9 +107,7 @@ def test_workers_sample_on_cpus() -> None:
 
 def test_keys_of_ray_are_unused_without_it() -> None:
     resolved = resolve("math", [f"{ADDRESS}=auto"], machine=LAPTOP)
-    assert resolved.unused == {
-        ADDRESS: "agent.placement is local, and no ranks beside this process are asked for"
-    }
+    assert resolved.unused == {ADDRESS: "agent.placement is local, and only one rank is configured"}
 
 
 def test_ranks_are_placed_where_a_ray_is_named_and_several_are_asked_for() -> None:
@@ -141,16 +139,16 @@ def test_placed_ranks_are_refused_beside_what_does_not_go_with_them(
     for words, told in (
         (
             [RAY, auto],
-            r"agent\.placement='ray'.*Ray places ranks here.*start the ranks with torchrun",
+            r"agent\.placement='ray'.*ranks placed by Ray.*start the ranks with torchrun",
         ),
-        (["async_training.staleness_threshold=2", auto], "several ranks train one run"),
+        (["async_training.staleness_threshold=2", auto], "training with several ranks"),
         ([f"{ADDRESS}=head"], "HOST:PORT of a Ray head node"),
     ):
         with pytest.raises(ConfigError, match=told):
             resolve("math", [nodes, "trainer.device=cpu", *words], machine=LAPTOP)
     monkeypatch.setitem(sys.modules, "ray", None)
     told = refused(source, nodes, auto, ray=False)
-    assert told == "trainer.nnodes=2 needs Ray, which is not installed: pip install 'tutelage[ray]'"
+    assert told == "trainer.nnodes=2 needs Ray; install it with: pip install 'tutelage[ray]'"
 
 
 @pytest.mark.full  # seven seconds; tests/contract/test_import.py has what imports load

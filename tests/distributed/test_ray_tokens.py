@@ -61,8 +61,8 @@ def refused(monkeypatch: pytest.MonkeyPatch, wrong: Exception, mode: str | None)
 def test_a_token_that_is_missing_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = ConnectionError("Failed to connect to Ray cluster at head:6379")
     wrong.__cause__ = RuntimeError("AuthenticationError: RPC error: InvalidAuthToken: missing")
-    needed = "~/.ray/auth_token of its head node is needed here, or in RAY_AUTH_TOKEN"
-    asks = "the Ray cluster at 'head:6379' asks for a token, and was sent none or another one"
+    needed = "copy ~/.ray/auth_token of its head node here, or set RAY_AUTH_TOKEN to it"
+    asks = "the Ray cluster at 'head:6379' needs a token, and got none or a wrong one"
     assert refused(monkeypatch, wrong, "token") == f"{asks}: {needed}"
     assert refused(monkeypatch, wrong, None) == f"{asks}: {needed}"
     told = refused(monkeypatch, wrong, "disabled")

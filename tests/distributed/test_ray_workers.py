@@ -121,7 +121,7 @@ def test_a_worker_of_another_version_is_refused_before_the_run(
     source = mortal_material(tmp_path / "source")
     monkeypatch.setattr(ray_workers, "here", lambda: {"python": "3.11.0", "tutelage": "0.0.1"})
     with pytest.raises(
-        ConfigError, match=r"^the Ray worker on .* has python .*, and this run 3.11.0"
+        ConfigError, match=r"^the Ray worker on .* has python .*, but this run has 3.11.0"
     ):
         played(source, tmp_path / "run", **RAY)
     assert not (tmp_path / "run" / "run" / "config.json").exists()
@@ -131,19 +131,17 @@ def test_more_workers_than_the_cluster_has_room_for_are_refused(
     ray: Any, one_thread: None, tmp_path: Path
 ) -> None:
     source = mortal_material(tmp_path / "source")
-    with pytest.raises(
-        ConfigError, match=r"has 2 CPUs, of which \d .* and 9 are asked for: set ray"
-    ):
+    with pytest.raises(ConfigError, match=r"has 2 CPUs, of which \d .* and 9 are needed: set ray"):
         played(source, tmp_path / "run", **{**RAY, "ray_kwargs__ray_init__num_cpus": 9})
 
 
 @pytest.mark.parametrize(
     ("there", "free", "asked", "way"),
     [
-        (0, 0, "null", "at least 1 is asked for: start a node"),
-        (0, 0, "2", "2 are asked for: start a node"),
-        (2, 0, "1", "1 is asked for: wait until some are free, or start a node"),
-        (2, 1, "9", "9 are asked for: set ray_kwargs.ray_init.num_cpus=1, or start a node"),
+        (0, 0, "null", "at least 1 is needed: start a node"),
+        (0, 0, "2", "2 are needed: start a node"),
+        (2, 0, "1", "1 is needed: wait until some are free, or start a node"),
+        (2, 1, "9", "9 are needed: set ray_kwargs.ray_init.num_cpus=1, or start a node"),
     ],
 )
 def test_what_is_advised_for_too_few_cpus_helps(
@@ -157,11 +155,11 @@ def test_what_is_advised_for_too_few_cpus_helps(
     with pytest.raises(ConfigError) as refused:
         ray_cluster.workers_of(resolve("math", keys, machine=LAPTOP).config)
     told = f"ray start --address={address} --num-cpus=N`"
-    assert str(refused.value).endswith(f"{way} that has some: `RAY_AUTH_MODE=token {told}")
+    assert str(refused.value).endswith(f"{way} with `RAY_AUTH_MODE=token {told}")
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     with pytest.raises(ConfigError) as refused:
         ray_cluster.workers_of(resolve("math", keys, machine=LAPTOP).config)
-    assert str(refused.value).endswith(f"{way} that has some: `{told}")
+    assert str(refused.value).endswith(f"{way} with `{told}")
 
 
 @pytest.mark.full

@@ -64,7 +64,7 @@ def test_what_an_agent_holds_that_cannot_be_sent_is_named() -> None:
         with gate:
             return 1.0
 
-    with pytest.raises(ConfigError, match=r"the agent 'solve', in 'gate', cannot be sent.*lock"):
+    with pytest.raises(ConfigError, match=r"cannot send the agent 'solve', in 'gate',.*lock"):
         sent(solve)
 
 
@@ -73,7 +73,7 @@ def test_a_resource_that_cannot_be_sent_is_named() -> None:
     async def solve(task: Any, llm: LLM, client: Any) -> float:
         return 1.0
 
-    with pytest.raises(ConfigError, match=r"the resource 'client' cannot be sent.*placement=local"):
+    with pytest.raises(ConfigError, match=r"cannot send the resource 'client'.*placement=local"):
         sent(solve, resources={"client": threading.Lock()})
 
 
@@ -88,7 +88,7 @@ def test_a_reward_that_cannot_be_sent_is_named() -> None:
         with gate:
             return 1.0
 
-    with pytest.raises(ConfigError, match=r"the reward 'careful', in 'gate', cannot be sent"):
+    with pytest.raises(ConfigError, match=r"cannot send the reward 'careful', in 'gate',"):
         sent(solve, reward=careful)
 
 
@@ -116,5 +116,5 @@ def test_a_module_that_is_not_there_is_said_with_the_host(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("name", ["python", "tutelage"])
 def test_another_python_or_version_is_refused(name: str) -> None:
     check_same(here(), "node7")
-    with pytest.raises(ConfigError, match=f"'node7' has {name} .* and this run 0.1, .*install"):
+    with pytest.raises(ConfigError, match=f"'node7' has {name} .* this run has 0.1, .*install"):
         check_same({**here(), name: "0.1"}, "node7")

@@ -235,7 +235,7 @@ def test_code_of_the_run_that_is_evaluated_is_asked_about(
     write_json(theirs.config, {"kind": "weights", **json.loads(resolved.to_json())})
     tiny_policy(max_positions=256).save(theirs.policy)
     asked = EvaluationConfig(test=("t.jsonl",), samples=2)
-    refused = "it was not begun on this machine"
+    refused = "it was not started on this machine"
     eval_theirs = ("eval", "theirs", "--test", "t.jsonl", "--output", "refused")
     assert refused in " ".join(command(*eval_theirs, code=2).split())
     assert not (place / "refused").exists()

@@ -206,7 +206,7 @@ def test_tasks_that_need_tools_are_said_where_the_target_has_none(place: Path, u
     (place / "c.jsonl").write_text(json.dumps(TASKS[1] | {"calls": calls}))
     words = ["eval", url, "--model", "sure", "--test", "c.jsonl", "--reward", "r.py:exact"]
     done = CliRunner().invoke(build_app(), words)
-    assert "this target has none; give it those that you have with --tools calc" in done.stderr
+    assert "this target has none; pass yours with --tools calc" in done.stderr
     assert "has none" not in CliRunner().invoke(build_app(), [*words, "--tools", "answer"]).stderr
 
 
@@ -316,21 +316,24 @@ async def kill_at(number):
     ("words", "said"),
     [
         (("nothing", "--test", "t.jsonl"), "a server's URL (http://...), a run, or a model"),
-        (("runs/frist", "--test", "t.jsonl"), "there is no run 'runs/frist'"),
+        (("runs/frist", "--test", "t.jsonl"), "no run 'runs/frist'"),
         (("plain.py", "--test", "t.jsonl"), "has no agent; decorate one function with @rollout"),
         (("none.py", "--test", "t.jsonl"), "agent file not found: 'none.py'"),
-        (("agent.py", "--test", "t.jsonl"), "nothing answers the LLM 'main' of the agent 'adder'"),
+        (("agent.py", "--test", "t.jsonl"), "no LLM is configured for 'main' of the agent 'adder'"),
         (("agent.py", "--test", "empty.jsonl", "--endpoint", "URL"), "empty.jsonl"),
-        (("agent.py", "--test", "t.jsonl", "--tools", "calculator"), "--tools has no use for"),
+        (("agent.py", "--test", "t.jsonl", "--tools", "calculator"), "--tools cannot be used with"),
         (("agent.py", "--test", "t.jsonl", "--endpoint", "ftp://x"), "not a valid base URL"),
-        (("http://127.0.0.1:9/v1", "--test", "t.jsonl"), "has no reward of its own"),
+        (
+            ("http://127.0.0.1:9/v1", "--test", "t.jsonl"),
+            "so it has no reward; pass one with --reward",
+        ),
         (
             ("http://127.0.0.1:9/v1", "--test", "t.jsonl", "--reward", "math"),
             "cannot connect to 'http://127.0.0.1:9/v1'",
         ),
-        (("URL", "--endpoint", "URL", "--test", "t.jsonl"), "the target is a server already"),
-        (("a", "b", "c", "--test", "t.jsonl"), "3 targets are given"),
-        (("a", "--model", "b", "--model", "c", "--test", "t.jsonl"), "--model is given 2 times"),
+        (("URL", "--endpoint", "URL", "--test", "t.jsonl"), "the target is already a server"),
+        (("a", "b", "c", "--test", "t.jsonl"), "targets can be compared, got 3"),
+        (("a", "--model", "b", "--model", "c", "--test", "t.jsonl"), "--model is set 2 times"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_loads(
@@ -351,7 +354,7 @@ def test_only_runs_that_leave_a_policy_are_named_where_one_is_wanted(
     for name, text in kinds.items():
         (tmp_path / "runs" / name).mkdir(parents=True)
         (tmp_path / "runs" / name / "config.json").write_text(text)
-    with pytest.raises(RunError, match=r"no run 'x'; none of those here would do\. `"):
+    with pytest.raises(RunError, match=r"no run 'x'; none of the runs here can be used\. `"):
         run_of("x")
     (tmp_path / "runs/trained").mkdir()
     (tmp_path / "runs/trained/config.json").write_text('{"kind": "weights"}')
@@ -380,7 +383,7 @@ def test_an_agents_file_and_a_server_are_asked(place: Path, url: str) -> None:
     assert "turn 1  stop\n  4\n" in shown  # a server told no token ids
     assert "3 + 1" in command("ask", url, "3 + 1", "--model", "sure")
     refused = command("ask", "open.py", "3 + 1", *on, "--tools", "calculator", code=2)
-    assert "--tools has no use for 'open.py'" in refused
+    assert "--tools cannot be used with 'open.py'" in refused
 
 
 def test_no_torch_is_loaded_for_a_server(place: Path, url: str) -> None:
@@ -411,7 +414,7 @@ def test_a_folder_answers_an_agent_of_ones_own(place: Path, one_thread: None) ->
 
 @pytest.mark.parametrize("target", ["smollm2", "http://127.0.0.1:9"])
 def test_a_field_of_a_question_that_nothing_reads_is_refused(target: str) -> None:
-    with pytest.raises(ConfigError, match=r"nothing reads the field 'prices': .* without tools"):
+    with pytest.raises(ConfigError, match=r"the field 'prices' is not used: .* has no tools"):
         ask(target, "What do 12 lamps cost?", AskConfig(), {"prices": {"lamp": 23}})
 
 

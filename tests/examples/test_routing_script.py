@@ -42,4 +42,4 @@ def test_phase_2_as_written_and_carrying_phase_1_along(tmp_path: Path) -> None:
 def test_a_wrong_checkpoint_is_told_without_a_traceback(tmp_path: Path) -> None:
     done = script("--checkpoint", "absent.pth", "--output_dir", str(tmp_path))
     assert done.returncode == 2
-    assert done.stderr.startswith("error: the checkpoint 'absent.pth' cannot be read")
+    assert done.stderr.startswith("error: cannot read the checkpoint 'absent.pth'")

@@ -1,4 +1,4 @@
-"""The audit: under the published weights failing at once earns more than a success."""
+"""The audit: under the published weights failing immediately earns more than a success."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_the_published_example_loses_to_failing_at_once() -> None:
     audit = audit_results([PUBLISHED], "seed")
     assert audit.mean == pytest.approx(-1.7045)
     assert audit.warning is not None
-    assert "failing at once earns more" in audit.warning
+    assert "failing immediately earns more" in audit.warning
     audit = audit_results([PUBLISHED], "normalized")
     assert audit.mean > 0
     assert audit.warning is None

@@ -22,7 +22,7 @@ from tutelage.seeds import SeedTree
 
 @pytest.mark.parametrize("limit", [-0.1, math.nan, math.inf])
 def test_a_limit_is_an_amount(limit: float) -> None:
-    with pytest.raises(ConfigError, match="budget is"):
+    with pytest.raises(ConfigError, match="budget must be"):
         Budget(limit)
 
 
@@ -129,7 +129,7 @@ def test_a_budget_that_buys_no_first_step_is_refused_before_anything_runs(limit:
     pool = ScriptedPool(
         (Worker("a", price_out=0.6, latency=Latency(1.0)),), lambda w, work: WorkerAnswer("x")
     )
-    with pytest.raises(ConfigError, match=r"buys no first step.*0\.600000; raise --budget"):
+    with pytest.raises(ConfigError, match=r"cheapest first step.*0\.600000; raise --budget"):
         run_plan(plan_of((), (0,)), pool, budget=Budget(limit))
     assert pool.asked == []
 

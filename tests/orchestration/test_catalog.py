@@ -40,7 +40,7 @@ def test_both_forms_are_read(tmp_path: Path) -> None:
         ({"nodes": [{"id": 3}]}, "tool 0.*'id'"),
         ({"nodes": ["x"]}, "tool 0"),
         ({"nodes": [{**TYPED, "input-type": "text"}]}, "tool 0.*'input-type'"),
-        ({"nodes": [TYPED, TYPED]}, "two tools named 'Summarise'"),
+        ({"nodes": [TYPED, TYPED]}, "duplicate tool name 'Summarise'"),
     ],
 )
 def test_bad_catalogs_are_refused(tmp_path: Path, data: Any, message: str) -> None:
@@ -51,7 +51,7 @@ def test_bad_catalogs_are_refused(tmp_path: Path, data: Any, message: str) -> No
 def test_a_file_that_is_not_json(tmp_path: Path) -> None:
     path = tmp_path / "tools.json"
     path.write_text("{", encoding="utf-8")
-    with pytest.raises(DataError, match="no readable JSON"):
+    with pytest.raises(DataError, match="invalid JSON"):
         read_catalog(path)
 
 

@@ -76,7 +76,7 @@ def test_tools_of_ones_own_need_a_language_model(planner: Any) -> None:
         """Say it."""
         return text
 
-    with pytest.raises(ConfigError, match=r"need a language model that plans\. Give"):
+    with pytest.raises(ConfigError, match=r"need a language model as planner\. Pass"):
         choose_plan(ExecutionConfig(planner=planner), "Say it", None, {"say": say}, None)
     with pytest.raises(ConfigError, match="--planner llm needs a language model"):
         choose_plan(ExecutionConfig(planner="llm"), "Say it", None, {}, None)

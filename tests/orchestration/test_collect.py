@@ -165,5 +165,5 @@ def test_a_plan_with_wrong_arguments_loses_none_of_the_others(tmp_path: Path) ->
 
 def test_nothing_to_collect_and_bad_counts_are_refused() -> None:
     system = OrchestrationSystem(pool=SimulatedPool(classic()))
-    with pytest.raises(ConfigError, match="nothing to collect"):
+    with pytest.raises(ConfigError, match="no instructions to collect"):
         run_virtual(collect(system, []))

@@ -85,7 +85,7 @@ def test_targets_are_numbers_or_names_of_what_the_planner_knows(planner: Planner
         ({"task_types": [[999], [2]]}, r"'task_types' has 999.*PlannerModel\.of"),
         ({"task_types": [["paint"], [2]]}, "'task_types' has 'paint'"),
         ({"task_types": [[1]]}, "1 plan for 2 instructions"),
-        ({"task_types": [1, 2]}, "give a list a plan"),
+        ({"task_types": [1, 2]}, "must be a list per plan"),
     ):
         with pytest.raises(DataError, match=told):
             loss_of(planner, 0.3, **targets)
@@ -110,7 +110,7 @@ def test_padded_arrays_are_scored_as_the_lists_they_stand_for(planner: PlannerMo
         assert total(tools, workers) == wanted
     full = [[0, 1], [1, 0]]
     assert total(torch.tensor(full), torch.tensor(full)) == total(full, full)
-    with pytest.raises(DataError, match="'task_types' has -1, and the planner was made with"):
+    with pytest.raises(DataError, match="'task_types' has -1, which is not one of"):
         total(torch.tensor([[0, -1, 1], [1, 1, 1]]), padded)
 
 
@@ -141,7 +141,7 @@ def test_the_reward_of_what_was_executed_needs_nothing_else() -> None:
     assert compute_reward(result) == pytest.approx(result.earned("seed").value)
     assert compute_reward(result, "normalized") == pytest.approx(result.earned().value)
     assert compute_reward(RESULT) == pytest.approx(10 - 0.01 - 0.1 + 0.1)
-    with pytest.raises(ConfigError, match="preset='seed', the document's formula"):
+    with pytest.raises(ConfigError, match="preset='seed'"):
         compute_reward(ExecutionResult(True), "normalized")
     for wrong in ({"cost": 1.0}, None, "done", {**RESULT, "total_cost": "much"}):
         with pytest.raises(RewardError, match="execution's result"):
@@ -162,7 +162,7 @@ def test_a_system_without_a_planner_asks_the_shipped_one() -> None:
     done = system.execute("Summarise the article and translate it to French")
     assert [node.tool for node in done.plan.nodes] == ["summarize_text", "translate_text"]
     other = OrchestrationSystem(catalog=Catalog((CatalogTool("summarise"),)))
-    with pytest.raises(NoPlanError, match=r"plans over the built-in tools.*train planner"):
+    with pytest.raises(NoPlanError, match=r"supports only the built-in tools.*train planner"):
         other.execute("Summarise it")
 
 
@@ -176,7 +176,7 @@ def test_a_system_of_tools_needs_a_language_model_or_a_plan() -> None:
     pool = ToolPool({"summarise": summarise})
     for catalog in (None, Catalog((CatalogTool("summarise"),))):
         system = OrchestrationSystem(pool=pool, catalog=catalog)
-        with pytest.raises(ConfigError, match="tools of your own need a language model that plans"):
+        with pytest.raises(ConfigError, match="custom tools need a language model as planner"):
             system.execute("Summarise it")
     plan = Plan("x", (Node("summarise", {"text": "it"}),))
     assert OrchestrationSystem(pool=pool).execute("x", plan=plan).answers == {0: "it"}
@@ -201,13 +201,13 @@ class Unsure:
 
 def test_a_planner_that_is_unsure_declines_as_the_command_does() -> None:
     told = (
-        r"no tool fits: the trained planner is 10 % sure of its best guess \(summarize_text\), and "
-        r"40 % is the least \(--min-confidence; in Python, min_confidence; 0 takes the guess\)"
+        r"no tool fits: the confidence of the best guess \(summarize_text\) is 10 %, below the "
+        r"threshold of 40 %; set --min-confidence \(min_confidence in Python\) to 0"
     )
     with pytest.raises(NoPlanError, match=told) as declined:
         OrchestrationSystem(Unsure()).execute("Buy bread")
     assert declined.value.calls == ()
-    with pytest.raises(NoPlanError, match="50 % is the least"):
+    with pytest.raises(NoPlanError, match="threshold of 50 %"):
         OrchestrationSystem(Unsure(), min_confidence=0.5).execute("Buy bread")
     assert OrchestrationSystem(Unsure(), min_confidence=0).execute("Buy bread").plan.nodes
     plan = PlanPrediction(Plan("x", (Node("a"),)), None, True)
@@ -219,7 +219,7 @@ def test_a_trained_planner_says_how_sure_it_must_be(planner: PlannerModel) -> No
     count = 14
     planner.confidence = Confidence((0.0,) * count, (1.0,) * count, (0.0,) * (count + 1), 0.6)
     try:
-        with pytest.raises(NoPlanError, match=r"50 % sure.*60 % is the least"):
+        with pytest.raises(NoPlanError, match=r"50 %, below the threshold of 60 %"):
             planner.plan("Say it")
         assert planner.plan("Say it", 0.4).nodes
     finally:
@@ -256,14 +256,14 @@ def test_a_log_takes_dicts(tmp_path: Path) -> None:
         ({}, {"success": "no"}, {}, "'success' is 'no'; input should be a valid boolean"),
         ({}, {"outputs": {"0": float("inf")}}, {}, "cannot write the execution"),
         ({"workflow_graph": {"adjacency": [[0, 1], [1, 0]]}}, {}, {}, "without cycles"),
-        ({"workflow_graph": {"adjacency": [[0, 0.5], [0, 0]]}}, {}, {}, "a square of 0 and 1"),
+        ({"workflow_graph": {"adjacency": [[0, 0.5], [0, 0]]}}, {}, {}, "a square 0/1 matrix"),
         (
             {"model_selections": [2]},
             {},
             {},
-            r"model_selections is \[2\]; give a list with an entry for 2 nodes",
+            r"model_selections must be a list of length 2, got \[2\]",
         ),
-        ({"task_types": ["a"]}, {}, {}, r"task_types is \['a'\]; give a list with an entry for 2"),
+        ({"task_types": ["a"]}, {}, {}, r"task_types must be a list of length 2, got \['a'\]"),
     ],
 )
 def test_a_log_that_cannot_be_is_refused(
@@ -299,7 +299,7 @@ def test_advantages_of_lists_are_those_of_tensors() -> None:
         ([0.0, float("nan")], [0.0, 0.0]),
         ([[0.0]], [[float("inf")]]),
     ):  # fmt: skip
-        with pytest.raises(RewardError, match="give finite numbers, both as"):
+        with pytest.raises(RewardError, match="must be finite and have the same shape"):
             compute_gae(rewards=rewards, values=values)
 
 
@@ -312,14 +312,14 @@ def test_the_validity_of_plans_matrices_and_logs() -> None:
     for wrong in ([[0, 1], [1, 0]], [[1]], [[0, 1]], [[0, 2], [0, 0]], [1, 2]):
         assert not is_valid_dag(wrong)
     for nothing in ("plan", 3, None, {"graph": CHAIN}):
-        with pytest.raises(DataError, match="give a Plan or an adjacency matrix"):
+        with pytest.raises(DataError, match="expected a Plan or an adjacency matrix"):
             is_valid_dag(nothing)
 
 
 def test_the_loss_of_the_document_says_which_states_it_takes() -> None:
     rest: Any = {key: [0.0] for key in ("old_log_probs", "advantages", "returns")}
     for states in ([{"state": 1}], None):
-        with pytest.raises(RewardError, match="states are the DecisionFeatures of decisions"):
+        with pytest.raises(RewardError, match="states must be DecisionFeatures of decisions"):
             ModelSelector(0).compute_loss(states=states, actions=[0], **rest)  # pyright: ignore[reportArgumentType]
     features = DecisionFeatures(
         torch.zeros(1, 2, WORKER_FEATURES), torch.zeros(1, CONTEXT_FEATURES), torch.zeros(1, 4),

@@ -101,11 +101,11 @@ def test_what_no_server_answered_is_no_outcome(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"workers": "w.json"}, "asks real servers: give --budget"),
-        ({"workers": "w.json", "budget": 1.0}, "give --budget, .* and --verifiers"),
-        ({"workers": "w.json", "outcomes": "o.json", "models": "m.json"}, "leave out one"),
+        ({"workers": "w.json"}, "queries real servers: pass --budget"),
+        ({"workers": "w.json", "budget": 1.0}, "pass --budget, .* and --verifiers"),
+        ({"workers": "w.json", "outcomes": "o.json", "models": "m.json"}, "remove one"),
         ({"budget": 1.0}, "needs --workers FILE"),
-        ({"phase": "1", "workers": "w.json"}, "--workers .* has no use with --phase 1"),
+        ({"phase": "1", "workers": "w.json"}, "--workers .* cannot be used with --phase 1"),
     ],
 )
 def test_what_cannot_be_collected_is_refused(given: dict[str, Any], told: str) -> None:

@@ -337,7 +337,7 @@ def test_an_action_that_the_mask_forbids_is_refused(action: int | str) -> None:
     pool = ScriptedPool(
         (Worker("no", ("other",)), *workers("a", "b")), lambda w, k: failed("truncated")
     )
-    with pytest.raises(ConfigError, match="the router chose action"):
+    with pytest.raises(ConfigError, match="the router chose the illegal action"):
         run_plan(plan_of(()), pool, Scripted(1, action))
 
 

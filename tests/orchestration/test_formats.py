@@ -84,7 +84,7 @@ ONE = {"task_types": [0], "dependencies": [[]]}
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"a": 1}, "no workflow"),
+        ({"a": 1}, "not a workflow"),
         ({**DOCUMENT, "instruction": "  "}, "'instruction'"),
         ({**DOCUMENT, "targets": {"task_types": [0], "dependencies": [[0]]}}, "cycle"),
         ({**DOCUMENT, "targets": {"task_types": [0], "dependencies": [[4]]}}, "node 4"),

@@ -87,7 +87,7 @@ def test_a_worker_that_was_not_asked_is_unknown_there(tmp_path: Path) -> None:
         ),
         ({"scores": {"small-7b": "yes"}}, r"row 1: scores.small-7b is 'yes'"),
         ({"scores": {}}, r"row 1: 'scores' is \{\}"),
-        ({"scores": {"smal-7b": 1.0}}, r"no price of 'smal-7b'; did you mean 'small-7b'"),
+        ({"scores": {"smal-7b": 1.0}}, r"no price for 'smal-7b'; did you mean 'small-7b'"),
         ({"instruction": ""}, r"row 1: 'instruction' is ''; give a text"),
         ({"latency": [1]}, r"row 1: 'latency' is \[1\]"),
         ({"cost": {"big": -1}}, r"cost\.big is -1; input should be greater than"),
@@ -109,7 +109,7 @@ def test_what_is_no_table_is_refused(tmp_path: Path, table: Any) -> None:
 def test_bad_models_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"models\.json': 'small-7b' has no 'output_price'"):
         read(tmp_path, rows(), {"small-7b": {"input_price": 1}, "big": {}})
-    with pytest.raises(DataError, match=r"absent\.json' cannot be read"):
+    with pytest.raises(DataError, match=r"cannot read .*absent\.json'"):
         read_outcomes(tmp_path / "table.json", tmp_path / "absent.json")
 
 
@@ -124,7 +124,7 @@ def test_splits_share_no_row_and_have_every_type() -> None:
 
 
 def test_a_table_too_small_to_split_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"too few queries \(\d+\) to split"):
+    with pytest.raises(DataError, match=r"too few queries in the table \(\d+\) to split"):
         read(tmp_path, rows()).split(SeedTree(0))
 
 
@@ -134,7 +134,7 @@ def test_a_worker_that_comes_later_changes_nobody_elses_draws(tmp_path: Path) ->
     after = read(tmp_path, more).only(before.names)
     assert np.array_equal(before.draws_QW, after.draws_QW)
     assert np.array_equal(before.seconds_QW, after.seconds_QW)
-    with pytest.raises(DataError, match="no worker 'x'"):
+    with pytest.raises(DataError, match="unknown worker 'x'"):
         after.only(["x"])
 
 

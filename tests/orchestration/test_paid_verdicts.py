@@ -163,7 +163,7 @@ def test_an_enforced_budget_holds_with_verdicts(limit: float) -> None:
 
 
 def test_a_budget_that_cannot_pay_worker_and_judge_is_refused() -> None:
-    with pytest.raises(ConfigError, match="buys no first step"):
+    with pytest.raises(ConfigError, match="cheapest first step"):
         execute(Counted(0.07, 0.07), Budget(0.25))
 
 

@@ -59,11 +59,11 @@ def test_an_argument_and_after_make_one_edge() -> None:
     "value", [Path("a"), date(2026, 1, 2), Decimal(1), b"a", {1}, np.int64(1), object()]
 )
 def test_arguments_that_are_no_json_are_refused_by_name_and_type(value: object) -> None:
-    told = rf"node of 'rd': the arguments .* are no JSON: .*{type(value).__name__}"
+    told = rf"node of 'rd': cannot convert the arguments .* to JSON: .*{type(value).__name__}"
     for argument in (value, [0, {"a": (value,)}]):
         with pytest.raises(DataError, match=told):
             Node("rd", {"path": argument})
-    with pytest.raises(DataError, match=r"are no JSON: keys must be str"):
+    with pytest.raises(DataError, match=r"to JSON: keys must be str"):
         Node("rd", {"path": {(1,): "a"}})
     assert (
         Node("rd", {"path": [None, True, 1.5, ("a", MappingProxyType({"1": "b"}))]}).parents == ()

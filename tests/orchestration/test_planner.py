@@ -311,17 +311,17 @@ def test_a_checkpoint_holds_the_documents_fields_and_plans_alike(
 
 def test_files_that_are_no_checkpoint_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.pth"
-    with pytest.raises(ModelError, match="cannot be read"):
+    with pytest.raises(ModelError, match="cannot read the checkpoint"):
         saving.load_planner(path)
     path.write_bytes(b"nonsense")
-    with pytest.raises(ModelError, match="cannot be read"):
+    with pytest.raises(ModelError, match="cannot read the checkpoint"):
         saving.load_planner(path)
     torch.save({"epoch": 1}, path)
-    with pytest.raises(ModelError, match="no planner"):
+    with pytest.raises(ModelError, match="planner format"):
         saving.load_planner(path)
     whole = dict.fromkeys(("model_state_dict", "vocabulary", "shape", "search"))
     torch.save({**whole, "format": 1, "arguments": [0.1], "origins": {}}, path)
-    with pytest.raises(ModelError, match=r"no planner of format 3.*its format is 1.*train one"):
+    with pytest.raises(ModelError, match=r"has planner format 1.*needs format 3.*train"):
         saving.load_planner(path)
     with pytest.raises(ModelError, match="phase1_best"):
         saving.load_planner(tmp_path)

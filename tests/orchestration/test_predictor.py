@@ -109,7 +109,7 @@ def test_gaps_in_a_table_are_filled_by_the_type() -> None:
     assert ((predictor.right_QW > 0) & (predictor.right_QW < 1)).any()
     assert np.isfinite(predictor.right_QW).all()
     scores[:, 2] = np.nan
-    with pytest.raises(DataError, match="no outcome of worker"):
+    with pytest.raises(DataError, match="no outcomes of worker"):
         OutcomePredictor.fit(replace(whole, scores_QW=scores), SeedTree(0))
 
 

@@ -107,7 +107,7 @@ def test_arguments_that_nobody_could_read_are_not_logged(tmp_path: Path, given: 
 def test_logs_that_teach_nothing_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no execution log"):
         prepare([tmp_path])
-    with pytest.raises(DataError, match="of 1 execution none succeeded"):
+    with pytest.raises(DataError, match="0 of 1 execution succeeded"):
         prepare([write(tmp_path, line("one", 0.1, success=False))])
     bad = line("one", 0.1)
     bad["planner_outputs"]["workflow_graph"]["adjacency"] = [[0, 1], [1, 0]]

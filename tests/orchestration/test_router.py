@@ -175,7 +175,7 @@ def test_tools_need_no_trained_router() -> None:
     here = world(SCENARIOS["free"])
     router = LearnedRouter(here.train.predictor, here.terms, ModelSelector(0))
     plan = Plan("Do it", (Node("shout", {"text": "hey"}),))
-    with pytest.raises(ConfigError, match=r"nothing of shout.*leave it out where tools work"):
+    with pytest.raises(ConfigError, match=r"not trained on shout.*use no router with tools"):
         run_virtual(Executor(ToolPool({"shout": shout}), router).run(plan, seeds=SeedTree(0)))
 
 

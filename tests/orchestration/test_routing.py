@@ -68,7 +68,7 @@ def test_a_choice_keeps_to_the_mask() -> None:
     given = state(0)
     assert given.checked(Choice(1)).mask == given.mask
     for bad in (Choice(0), Choice(5), Choice(-1)):
-        with pytest.raises(ConfigError, match="keeps to the mask"):
+        with pytest.raises(ConfigError, match="the mask allows"):
             given.checked(bad)
 
 

@@ -130,7 +130,7 @@ def test_a_query_that_nobody_can_do_is_refused() -> None:
     here = world()
     table = here.val.table
     able = tuple(replace(worker, capabilities=("code",)) for worker in table.workers)
-    with pytest.raises(ConfigError, match="no worker can do query"):
+    with pytest.raises(ConfigError, match="no worker supports query"):
         QueryTable.of(replace(table, workers=able), here.train.predictor, here.train.scenario)
 
 

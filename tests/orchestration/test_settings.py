@@ -68,7 +68,7 @@ def test_overrides_win_and_may_be_short(tmp_path: Path) -> None:
         ("training: {phase1_supervised: {dag_loss: acyclic}}", "dag_loss='acyclic'"),
         ("training: {phase2_rl: {gamma: lots}}", "gamma"),
         ("a: [", "no YAML"),
-        ("just words", "needs keys"),
+        ("just words", "must contain keys"),
     ],
 )
 def test_bad_files_are_refused_with_key_and_value(tmp_path: Path, text: str, message: str) -> None:

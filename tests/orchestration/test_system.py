@@ -157,7 +157,7 @@ def test_log_execution_takes_what_the_document_gives_it(tmp_path: Path) -> None:
     )
     assert row["planner_outputs"] == given
     assert (row["cost"], row["latency_ms"]) == (0.045, 1200.0)
-    with pytest.raises(DataError, match="no workflow_graph"):
+    with pytest.raises(DataError, match="needs a workflow_graph"):
         logger.log_execution(
             instruction="x", planner_outputs={"model_selections": [1]}, execution_result=result
         )
@@ -200,7 +200,7 @@ def test_a_log_is_a_folder_or_a_file_that_ends_in_jsonl(tmp_path: Path) -> None:
     assert ExecutionLogger(tmp_path / "old.jsonl").path == tmp_path / "old.jsonl/executions.jsonl"
     assert ExecutionLogger(tmp_path / "new/own.jsonl").path == tmp_path / "new/own.jsonl"
     (tmp_path / "data.json").write_text("[]")
-    with pytest.raises(RunError, match=r"data.json': File exists; give a folder"):
+    with pytest.raises(RunError, match=r"data.json': File exists; use a folder"):
         ExecutionLogger(tmp_path / "data.json")
 
 

@@ -55,7 +55,7 @@ def test_cost_is_for_a_million_tokens() -> None:
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"name": ""}, "a name of its own"),
+        ({"name": ""}, "a unique name"),
         ({"name": "a", "capabilities": ()}, r"capabilities \(\)"),
     ],
 )
@@ -185,10 +185,10 @@ def test_no_price_and_no_latency_is_made_up(missing: str) -> None:
 
 def test_a_file_that_is_none_is_told(tmp_path: Path) -> None:
     path = tmp_path / "workers.json"
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(DataError, match="cannot read"):
         read_workers(path)
     path.write_text('{"models": []}')
-    with pytest.raises(DataError, match="needs a list of workers"):
+    with pytest.raises(DataError, match="must be a list of workers"):
         read_workers(path)
     path.write_text("[]")
     with pytest.raises(ConfigError, match="no workers"):

@@ -39,7 +39,7 @@ def execute(**given: Any) -> object:
 
 def test_settings_of_a_wrong_type_are_refused() -> None:
     for call, words in (
-        (lambda: OrchestrationSystem(nothing).execute("x"), r"the plan is None; give a Plan\("),
+        (lambda: OrchestrationSystem(nothing).execute("x"), r"the plan must be a Plan\("),
         (lambda: execute(budget="much"), "budget .*is 'much'; give"),
     ):
         with pytest.raises(ConfigError, match=words):
@@ -49,15 +49,15 @@ def test_settings_of_a_wrong_type_are_refused() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: Node(None), "a node's tool is None; give the name"),  # type: ignore[arg-type]
-        (lambda: Node("a", [1]), "arguments is \\[1\\]; give the arguments by name"),  # type: ignore[arg-type]
-        (lambda: Node("a", {1: 2}), "are no JSON: a key is no text"),  # type: ignore[dict-item]
-        (lambda: Node("a", {"x": [{1: 2}]}), "are no JSON: a key is no text"),
-        (lambda: Node("a", {"x": [nan]}), "no JSON: Out of range float values"),
-        (lambda: Node("a", {"x": {"y": -inf}}), "no JSON: Out of range float values"),
-        (lambda: Node("a", after=0), "after is 0; give a tuple"),  # type: ignore[arg-type]
-        (lambda: Node("a", after=("0",)), "after is '0'; give the numbers"),  # type: ignore[arg-type]
-        (lambda: Plan("x", None), "nodes is None; give a tuple"),  # type: ignore[arg-type]
+        (lambda: Node(None), "a node's tool must be the name"),  # type: ignore[arg-type]
+        (lambda: Node("a", [1]), "arguments must be a mapping, got"),  # type: ignore[arg-type]
+        (lambda: Node("a", {1: 2}), "to JSON: a key is not a string"),  # type: ignore[dict-item]
+        (lambda: Node("a", {"x": [{1: 2}]}), "to JSON: a key is not a string"),
+        (lambda: Node("a", {"x": [nan]}), "to JSON: Out of range float values"),
+        (lambda: Node("a", {"x": {"y": -inf}}), "to JSON: Out of range float values"),
+        (lambda: Node("a", after=0), "after must be a tuple"),  # type: ignore[arg-type]
+        (lambda: Node("a", after=("0",)), "after must be a tuple of ints, got '0'"),  # type: ignore[arg-type]
+        (lambda: Plan("x", None), "nodes must be a tuple"),  # type: ignore[arg-type]
         (lambda: Plan("x", ({"tool": "a"},)), "node is {'tool': 'a'}; give a Node"),  # type: ignore[arg-type]
         (lambda: Plan(None, ()), "instruction is None; give a text"),  # type: ignore[arg-type]
         (lambda: PlannerModel.of([1], Catalog(())), "catalog is empty"),  # type: ignore[list-item]
@@ -78,15 +78,19 @@ def test_values_of_a_wrong_type_are_refused(call: Callable[[], Any], words: str)
 @pytest.mark.parametrize(
     ("outputs", "more", "words"),
     [
-        ({"model_selections": [0]}, {}, "give a list with an entry for 2 nodes"),
-        ({"model_selections": [0, 0.5]}, {}, "model_selections has 0.5; the workers are"),
-        ({"model_selections": [0, None]}, {}, "model_selections has None"),
-        ({"model_selections": ["gpt-4", "nobody"]}, {}, "has 'nobody'; the workers are .*gpt-4"),
-        ({"model_selections": [0, 8]}, {}, "model_selections has 8"),
-        ({"model_selections": "ab"}, {}, "model_selections is 'ab'; give a list"),
-        ({"model_selections": None}, {}, "model_selections is None; give a list"),
-        ({"task_types": 3}, {}, "task_types is 3; give a list"),
-        ({"subtasks": "ab"}, {}, "subtasks is 'ab'; give a list"),
+        ({"model_selections": [0]}, {}, "must be a list of length 2"),
+        ({"model_selections": [0, 0.5]}, {}, "unknown worker 0.5 in model_selections"),
+        ({"model_selections": [0, None]}, {}, "unknown worker None in model_selections"),
+        (
+            {"model_selections": ["gpt-4", "nobody"]},
+            {},
+            "unknown worker 'nobody' in model_selections.*gpt-4",
+        ),
+        ({"model_selections": [0, 8]}, {}, "unknown worker 8 in model_selections"),
+        ({"model_selections": "ab"}, {}, "model_selections must be a list"),
+        ({"model_selections": None}, {}, "model_selections must be a list"),
+        ({"task_types": 3}, {}, "task_types must be a list"),
+        ({"subtasks": "ab"}, {}, "subtasks must be a list"),
     ],
 )
 def test_a_log_refuses_wrong_types(
@@ -110,22 +114,22 @@ def test_a_planner_takes_a_list_of_texts(planner: PlannerModel, given: Any) -> N
     for call in (planner, planner.plan_all):
         with pytest.raises(DataError, match="instruction"):
             call(given)
-    with pytest.raises(DataError, match="instruction 0 is"):
+    with pytest.raises(DataError, match="instruction 0 must be"):
         planner.plan(None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("targets", "weight", "words"),
     [
-        ({}, -1, "lambda_dag is -1; give a finite number of at least 0"),
-        ({}, "x", "lambda_dag is 'x'"),
-        (None, 0.3, "the targets is None; give an object with task_types"),
+        ({}, -1, "lambda_dag must be a finite number of at least 0"),
+        ({}, "x", "lambda_dag must be .* got 'x'"),
+        (None, 0.3, "the targets must be an object with task_types"),
         ({"task_types": [[-5]]}, 0.3, "'task_types' has -5"),
         ({"task_types": [[0.5]]}, 0.3, "'task_types' has 0.5"),
-        ({"model_selections": [[0, 1]]}, 0.3, "subtasks in 'task_types' and .* give one each"),
+        ({"model_selections": [[0, 1]]}, 0.3, "subtasks in 'task_types' .* and 'model_selections'"),
         ({"adjacency": [[[float("nan")]]]}, 0.3, "adjacency row 0 .* entries of 0 or 1"),
         ({"adjacency": [[[5]]]}, 0.3, "adjacency row 0 .* entries of 0 or 1"),
-        ({"adjacency": 3}, 0.3, "'adjacency' is 3; give a square a plan"),
+        ({"adjacency": 3}, 0.3, "'adjacency' must be square matrices, got 3"),
     ],
 )
 def test_a_loss_refuses_wrong_types(
@@ -134,21 +138,21 @@ def test_a_loss_refuses_wrong_types(
     given: Any = targets if targets is None else {"task_types": [[3]], **targets}
     with pytest.raises(TutelageError, match=words):
         planner.compute_supervised_loss(planner(["Say it"]), given, lambda_dag=weight)
-    with pytest.raises(ConfigError, match=r"outputs is \{\}; give what"):
+    with pytest.raises(ConfigError, match=r"outputs must be the output of planner\("):
         planner.compute_supervised_loss({}, {"task_types": [[3]]})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("column", "given", "words"),
     [
-        ("instructions", None, "a column is None; give a list"),
+        ("instructions", None, "a column must be a list"),
         (
             "task_types",
             [None],
             "workflow 0: 'targets' has no 'task_types'|workflow 0: .*task_types",
         ),
         ("model_selections", [3], "workflow 0: targets.model_selections is 3; give a list"),
-        ("catalog", ["a"], "catalog is \\['a'\\]; give a Catalog"),
+        ("catalog", ["a"], "catalog must be a Catalog"),
     ],
 )
 def test_a_dataset_refuses_wrong_types(column: str, given: Any, words: str) -> None:

@@ -396,7 +396,7 @@ def test_the_doctor_has_a_line_for_each_part() -> None:
     [
         (True, None, False, 2, "torch sees a GPU"),
         (True, "6.2", False, 2, "an AMD GPU through ROCm, on which Tutelage is not tested"),
-        (False, None, True, 0, "Apple's GPU (mps) is not used"),
+        (False, None, True, 0, "Apple's GPU (mps) is not supported"),
         (False, None, False, 0, "no GPU"),
     ],
 )

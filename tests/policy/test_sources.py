@@ -341,7 +341,7 @@ def test_a_folder_and_a_run_of_that_name_are_not_guessed_at(place: Path) -> None
     run = place / "runs" / "smollm2"
     run.mkdir(parents=True)
     (run / "config.json").write_text('{"kind": "weights"}')
-    with pytest.raises(ConfigError, match="means a model, and a run: write runs/smollm2"):
+    with pytest.raises(ConfigError, match="is also a model; use runs/smollm2"):
         target_kind("smollm2")
     assert target_kind("runs/smollm2") == "run"
     shutil.rmtree(run)

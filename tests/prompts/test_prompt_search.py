@@ -129,7 +129,7 @@ def test_a_damaged_answer_is_dropped_and_said(tmp_path: Path) -> None:
     second = SearchJournal(tmp_path / "journal.db", warn=said.append)
     assert second.get("play/1") is None
     assert "the answer 'play/1'" in said[0]
-    assert "is damaged, and is asked for again" in said[0]
+    assert "is damaged and is requested again" in said[0]
     second.put("play/1", {"reward": 0.25})
     assert second.get("play/1") == {"reward": 0.25}
     second.close()

@@ -123,7 +123,7 @@ async def test_where_every_trial_is_lost_the_search_stops_with_the_words_of_the_
             raise EngineError("the endpoint is away")
         return Episode(0.5)
 
-    with pytest.raises(EngineError, match=r"the endpoint is away.*fix that, then resume"):
+    with pytest.raises(EngineError, match=r"the endpoint is away.*fix it, then resume"):
         await searched(lost)
 
 

@@ -33,7 +33,7 @@ def test_a_new_folder_must_be_free(tmp_path: Path) -> None:
     assert made.name == "run"
     assert create(made.path).path == made.path, "one that was killed at once left nothing"
     (made.checkpoints / "step_000001").mkdir()
-    with pytest.raises(RunError, match=r"not empty: it holds 'checkpoints'; .* --output$"):
+    with pytest.raises(RunError, match=r"not empty: it contains 'checkpoints'; .* --output$"):
         create(made.path)
     made.config.touch()
     with pytest.raises(RunError, match=r"not empty; choose .*tutelage resume"):
@@ -57,7 +57,7 @@ def test_a_run_does_not_lie_in_what_ray_removes(
     place = tmp_path / "working_dir_files" / "_ray_pkg_0123456789abcdef"
     place.mkdir(parents=True)
     monkeypatch.chdir(place)
-    with pytest.raises(RunError, match="a folder that stays, as --output /shared/NAME"):
+    with pytest.raises(RunError, match="a permanent folder, such as --output /shared/NAME"):
         create(Path("runs") / "math")
     create(tmp_path / "elsewhere")
 
@@ -66,7 +66,7 @@ def test_what_a_run_left_that_was_killed_before_it_began_is_in_no_ones_way(tmp_p
     run = create(tmp_path / "run")
     (run.path / "vllm.log").write_text("loading")
     (run.path / ".vllm_model.7.0.tmp").mkdir()
-    with pytest.raises(RunError, match=r"not empty: it holds '.vllm_model.7.0.tmp';"):
+    with pytest.raises(RunError, match=r"not empty: it contains '.vllm_model.7.0.tmp';"):
         create(run.path)
     (run.path / ".lock").touch()
     assert create(run.path).path == run.path
@@ -81,12 +81,12 @@ def test_what_a_run_left_that_was_killed_before_it_began_is_in_no_ones_way(tmp_p
         with pytest.raises(RunError, match="not empty"):
             create(run.path)
         mine.unlink()
-    with pytest.raises(RunError, match="ended before it began: give the same command again"):
+    with pytest.raises(RunError, match="stopped before it started: run the same command again"):
         find(str(run.path))
     with locked(run):
-        with pytest.raises(RunError, match="has not begun yet; wait for it"):
+        with pytest.raises(RunError, match="has not started yet; wait for it"):
             find(str(run.path))
-        with pytest.raises(RunBusyError, match="another process is beginning a run"):
+        with pytest.raises(RunBusyError, match="another process is starting a run"):
             create(run.path)
 
 
@@ -246,7 +246,7 @@ def test_a_file_that_cannot_be_replaced_stays_as_it_was(
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(RunError) as caught:
         folders.write_text(run.result, "new")
-    assert "No space left on device. What was acknowledged is safe." in str(caught.value)
+    assert "No space left on device. Data saved so far is safe." in str(caught.value)
     assert str(caught.value).endswith(f"continue with: tutelage resume {run.path}")
     assert run.result.read_text() == "old"
     assert sorted(p.name for p in run.path.iterdir()) == [
@@ -262,7 +262,9 @@ def test_without_a_configuration_there_is_nothing_to_resume(tmp_path: Path) -> N
 
 
 def test_a_folder_that_was_removed_is_said_to_be_gone(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"the folder '.*/gone' is gone, so 'metrics.jsonl' cannot"):
+    with pytest.raises(
+        RunError, match=r"cannot write 'metrics.jsonl': the folder '.*/gone' does not"
+    ):
         append_json(tmp_path / "gone" / "metrics.jsonl", {"step": 1})
 
 
@@ -287,11 +289,11 @@ def test_runs_are_found_by_path_and_by_the_beginning_of_their_name(tmp_path: Pat
     assert find("oth", tmp_path).path == tmp_path / "other"
     assert find("math-1", tmp_path).name == "math-1", "an exact name wins"
     assert find(str(tmp_path / "math-12"), tmp_path / "nowhere").name == "math-12"
-    with pytest.raises(RunError, match="several runs begin with 'mat'"):
+    with pytest.raises(RunError, match="several runs start with 'mat'"):
         find("mat", tmp_path)
-    with pytest.raises(RunError, match=r"there is no run 'x'; there is none in .* yet"):
+    with pytest.raises(RunError, match=r"no run 'x'; '.*' has no runs yet"):
         find("x", tmp_path / "nowhere")
-    with pytest.raises(RunError, match=r"no run '.*/empty', only a folder of that name; there is"):
+    with pytest.raises(RunError, match=r"no run '.*/empty': the folder of that name is not a run;"):
         find(str(tmp_path / "empty"), tmp_path / "nowhere")
     with pytest.raises(RunError, match="no run ''; there is none"):
         find("", tmp_path / "nowhere")

@@ -175,7 +175,7 @@ def test_the_verbs_know_it_without_a_line_of_their_own(
 def test_a_folder_of_another_run_is_refused(counting: ModuleType, tmp_path: Path) -> None:
     folder = create(tmp_path / "one")
     run(counting, folder)
-    with pytest.raises(RunError, match=r"asked for otherwise.*tutelage show"):
+    with pytest.raises(RunError, match=r"started with other settings.*tutelage show"):
         run(counting, folder, steps=5)
     folder.config.write_text('{"kind": "other", "config": {"steps": 4}}')
     with pytest.raises(RunError, match="is of the kind 'other'"):
@@ -198,7 +198,7 @@ def test_ranks_of_torchrun_are_refused_once(
     monkeypatch.setenv("RANK", str(rank))
     with pytest.raises((ConfigError, SystemExit)) as ended:
         run(counting, RunFolder(tmp_path / "one"))
-    said = "torchrun has started 2 processes, and a run of the kind 'counting'"
+    said = "torchrun started 2 processes, but a run of the kind 'counting'"
     assert str(ended.value).startswith(said) if rank == 0 else ended.value.code == 0
     assert not list(tmp_path.iterdir())
 
@@ -225,15 +225,15 @@ def test_a_store_that_cannot_be_used_is_told_before_anything_is_written(
     other.parent.mkdir(exist_ok=True)
     moved = RunFolder((tmp_path / "moved").rename(other))
     moved.result.unlink()
-    with pytest.raises(RunError, match=f"as that of the folder '{place}', and this is '{other}'"):
+    with pytest.raises(RunError, match=f"belongs to the folder '{place}', and this is '{other}'"):
         lifecycle.resume(counting.Counting, moved, Progress())
     assert lifecycle.resume(counting.Counting, moved, Progress(), allow_changes=True)["count"] == 3
     (tmp_path / "link").symlink_to(other)
     moved.result.unlink()
-    with pytest.raises(RunError, match=r"no run 'link'.* or named by a link"):
+    with pytest.raises(RunError, match=r"no run 'link'.* or is a link"):
         lifecycle.resume(counting.Counting, RunFolder(tmp_path / "link"), Progress())
     renamed = RunFolder(other.rename(other.with_name("renamed")))
-    with pytest.raises(RunError, match=r"the store has no run 'renamed'.*use the name that it had"):
+    with pytest.raises(RunError, match=r"the store has no run 'renamed'.*use its original name"):
         lifecycle.resume(counting.Counting, renamed, Progress())
 
 
@@ -254,22 +254,22 @@ def test_an_unknown_kind_and_an_earlier_format_say_so(tmp_path: Path) -> None:
     assert "import the module" in command("resume", folder.path, code=2)
     folder.config.write_text('{"config": {"recipe": "math"}}')
     told = " ".join(command("show", folder.path, code=2).split())
-    assert "is of an earlier format" in told
+    assert "has an old format" in told
 
 
 def test_a_taken_name_is_refused(counting: ModuleType) -> None:
     class Mine(RunKind):
         name: ClassVar[str] = "counting"
 
-    with pytest.raises(RunError, match="there is a kind of run of the name 'counting' already"):
+    with pytest.raises(RunError, match="the kind of run 'counting' is already registered"):
         register(Mine)
 
 
 def test_a_name_of_the_products_own_is_refused_whether_or_not_it_is_loaded() -> None:
     for own in BUILT_IN:
-        with pytest.raises(RunError, match=f"{own!r} is a kind of run of Tutelage's own"):
+        with pytest.raises(RunError, match=f"{own!r} is reserved for a built-in kind"):
             register(type("Mine", (RunKind,), {"name": own}))
-    with pytest.raises(RunError, match="needs a name"):
+    with pytest.raises(RunError, match="has no name"):
         register(type("Mine", (RunKind,), {}))
 
 
@@ -322,12 +322,12 @@ def test_what_is_wrong_with_a_kind_is_said(counting: ModuleType, tmp_path: Path)
         settings = counting.CountingSettings(steps=1)
         lifecycle.start(kind(settings), RunFolder(tmp_path / kind.name), Progress())
 
-    with pytest.raises(RunError, match="write @register above the class"):
+    with pytest.raises(RunError, match="add @register to the class"):
         start(Unregistered)
     for kind, words in (
         (Awaiting, "awaits = True"),
-        (Odd, "cannot be JSON"),
-        (Plain, "a line of metrics has 'phase' and 'step'"),
+        (Odd, "invalid result"),
+        (Plain, "metrics must have 'phase' and 'step'"),
     ):
         with pytest.raises(RunError, match=words):
             start(register(kind))

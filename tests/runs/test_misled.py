@@ -117,5 +117,5 @@ def test_prompts_without_room_are_counted_and_the_key_is_named_where_it_helps() 
     assert "longer than the context of 240 tokens" in told
     assert "2 of 3 rollouts" in told
     assert told.endswith("shorten it, or raise `rollout.max_len`")
-    assert (untried_warning(rollouts, 240, 240) or "").endswith("the model has no more")
+    assert (untried_warning(rollouts, 240, 240) or "").endswith("the maximum of the model")
     assert untried_warning(rollouts[2:], 240, 512) is None

@@ -131,7 +131,9 @@ def test_what_failed_is_no_success_whatever_it_earned() -> None:
 
 
 def test_a_part_that_no_reward_has_is_refused() -> None:
-    with pytest.raises(RewardError, match=r"part 'right', which the reward of task 't0'.*none"):
+    with pytest.raises(
+        RewardError, match=r"reward.success='right' is not a part of the reward of task 't0'.*none"
+    ):
         summarise(rollouts([1.0]), Success.of("right"))
 
 

@@ -75,7 +75,7 @@ def test_a_broken_line_is_named_by_file_and_number(
         ({"output": "code.py"}, "the output path 'code.py' is a file; choose another --output"),
         ({"output": "code.py/run"}, "cannot write to 'code.py/run'"),
         ({"output": "/proc/tutelage"}, "cannot write to '/proc/tutelage'"),
-        ({"output": "full"}, "is not empty: it holds 'mine.txt'; choose another --output"),
+        ({"output": "full"}, "is not empty: it contains 'mine.txt'; choose another --output"),
     ],
 )
 def test_what_a_flag_names_must_be_there(
@@ -230,7 +230,7 @@ def test_eval_names_what_is_missing(material: Path, tutelage: Command) -> None:
     told = tutelage("eval", model, "--test", tasks).check(2).err
     assert "--reward" in told
     told = tutelage("eval", "nobody", "--test", tasks).check(2).err
-    assert "there is no run 'nobody'" in told
+    assert "no run 'nobody'" in told
     told = tutelage("eval", model, "--test", "nope.jsonl", "--reward", "math").check(2).err
     assert "'nope.jsonl' does not exist" in told
 

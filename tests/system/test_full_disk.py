@@ -104,7 +104,7 @@ def test_output_streams_without_room(references: dict[str, Reference], tutelage:
         assert "No space left on device" in job.err
     told = tutelage("export", "run", "--out", "/dev/full").check(2)
     assert "cannot write '/dev/full': No space left on device" in told.err
-    assert "Name another --out" in told.err
+    assert "Choose another --out" in told.err
 
 
 def test_an_export_that_does_not_fit_leaves_the_old_file(

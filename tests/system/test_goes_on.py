@@ -61,9 +61,9 @@ def test_what_asks_for_nothing_more_or_for_something_else_is_refused(
 ) -> None:
     before = outcome(finished)
     told = words(tutelage(*with_tools(steps="4")).check(2).err)
-    assert "differs in trainer.total_training_steps (5, and now 4)" in told
+    assert "differs in trainer.total_training_steps (5, now 4)" in told
     told = words(tutelage(*with_tools(minutes="90")).check(2).err)
-    assert "ended at trainer.total_training_steps=5; to train it further, raise that" in told
+    assert "ended at trainer.total_training_steps=5; raise it to train further" in told
     assert outcome(finished) == before
 
 
@@ -73,7 +73,7 @@ def test_a_rate_that_fell_towards_the_first_end_is_said(
     keys = {"actor.optim.lr_scheduler_type": "linear", "trainer.max_actor_ckpt_to_keep": 1}
     tutelage(*with_tools(keys, steps="1")).check()
     told = words(tutelage(*with_tools(keys, steps="2")).check().err)
-    assert "not bit for bit what a longer run would be: the learning rate of the first 1" in told
+    assert "not bit-identical to a longer run: the learning rate of the first 1" in told
     result = RunFolder(tutelage.cwd / "run").read_result()
     assert result is not None
     assert (result["rl_steps"], result["status"]) == (2, "finished")
@@ -168,11 +168,11 @@ def test_what_a_run_was_begun_with_has_to_be_the_same(
         backup = shutil.copytree(own, tutelage.cwd / "backup")
         edit(own)
         err = words(tutelage(*args).check(2).err)
-        assert f"has finished, and its result is of other sources: {told}; choose another" in err
+        assert f"has finished with different sources: {told}; choose another" in err
         result.unlink()
         for again in (args, ["resume", "run"]):
             err = words(tutelage(*again).check(2).err)
-            assert f"was begun with other sources: {told}; put that back" in err
+            assert f"was started with different sources: {told}; restore them" in err
             assert "continue with the change: tutelage resume run --allow-changes" in err
         result.write_bytes(kept)
         shutil.rmtree(own)
@@ -190,11 +190,11 @@ def test_a_change_may_be_allowed(own: Path, with_tools: Arguments, tutelage: Com
     append(own / "train.jsonl", "{broken\n")
     tutelage("resume", "run", "--allow-changes").check(2)
     refused = words(tutelage("resume", "run").check(2).err)
-    assert "was begun with other sources: own/train.jsonl" in refused, "nothing has gone on"
+    assert "was started with different sources: own/train.jsonl" in refused, "nothing has gone on"
     (own / "train.jsonl").write_text(kept)
     EDITS["reward"][1](own)
     told = words(tutelage("resume", "run", "--allow-changes").check().err)
-    assert "Warning: the run goes on although own/rewards.py:vary (agent.reward_name)" in told
+    assert "Warning: continuing the run although own/rewards.py:vary (agent.reward_name)" in told
     assert "the run is finished" in words(tutelage(*args).check().err)
 
 
@@ -204,10 +204,10 @@ def test_an_edited_configuration_is_refused(finished: Path, tutelage: Command) -
     kept = config.read_text()
     config.write_text(kept.replace('"seed": 3', '"seed": 4'))
     told = words(tutelage("resume", "run", "--trust").check(2).err)
-    assert "config.json was edited: seed was 3 and is 4; put that back" in told
+    assert "config.json was edited: seed was 3 and is 4; restore them" in told
     config.write_text(kept.replace('"use_kl_loss": false', '"use_kl_loss": true'))
     told = words(tutelage("resume", "run", "--trust").check(2).err)
     assert "config.json was edited: actor.use_kl_loss was False and is True; put that" in told
     (finished / "fingerprint.json").unlink()
     told = words(tutelage("resume", "run", "--trust").check(2).err)
-    assert "Runs of earlier versions are begun again: choose another --output" in told
+    assert "Runs of earlier versions must be started again with another --output" in told

@@ -80,7 +80,7 @@ def test_killed_and_resumed_with_another_number_of_threads(
     job = script.start(*reference.arguments, KILL_AT=half, OMP_NUM_THREADS="2").end()
     assert job.code == -9
     done = script("resume", "run", OMP_NUM_THREADS="1").check()
-    assert "not bit for bit" not in done.err
+    assert "not bit-identical" not in done.err
     assert_equal(outcome(tutelage.cwd / "run"), reference.outcome)
 
 
@@ -177,8 +177,8 @@ def test_a_checkpoint_with_a_flipped_bit_is_said_and_the_one_before_is_used(
         content = content[:middle] + bytes([content[middle] ^ 4]) + content[middle + 1 :]
     (last / name).write_bytes(content)
     told = tutelage("resume", "run").check().err
-    assert f"{last.name}' cannot be read: {name} is damaged" in " ".join(told.split())
-    assert f"going on from the checkpoint before, {before.name}" in " ".join(told.split())
+    assert f"{last.name}': {name} is damaged" in " ".join(told.split())
+    assert f"continuing from the previous checkpoint, {before.name}" in " ".join(told.split())
     assert_equal(outcome(run), reference.outcome)
 
 
@@ -211,7 +211,7 @@ def test_a_damaged_line_is_named_with_the_way_out(
         (run / name).write_bytes(b"{'no\n" + kept)
         told = tutelage("resume", "run").check(2).err
         assert f"'run/{name}' is damaged" in told
-        assert "put a copy back, or remove line 1" in told
+        assert "restore a copy, or remove line 1" in told
         (run / name).write_bytes(kept)
     reference.check(tutelage)
 
@@ -226,7 +226,7 @@ def test_changed_conditions_are_a_warning(
     conditions = json.loads((run / "conditions.json").read_text())
     (run / "conditions.json").write_text(json.dumps({**conditions, "torch": "1.0"}))
     told = tutelage("resume", "run").check()
-    assert "not bit for bit from here: torch was '1.0'" in told.err
+    assert "not bit-identical from here: torch was '1.0'" in told.err
 
 
 @pytest.mark.full

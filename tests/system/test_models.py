@@ -160,7 +160,7 @@ def test_the_guides_command(one_thread: None, tutelage: Command) -> None:
         "trainer.device=cpu",
     ]
     job = tutelage("train", "rl", *keys).check()
-    assert "the native engine samples" in job.err
+    assert "the native engine is used" in job.err
     for unused in ("trainer.n_gpus_per_node", "critic.model.path", "kl_loss_type"):
         assert unused in job.err, job.err
     (folder,) = (tutelage.cwd / "runs").iterdir()

@@ -194,14 +194,14 @@ def test_bad_demonstrations_are_refused_before_a_model_loads(place: Path) -> Non
     for given, words in (
         ("bad.jsonl", "bad.jsonl:2: field 'messages[0].content'"),
         ("none.jsonl", "dataset 'none.jsonl' does not exist"),
-        ("nobody", "there is no run 'nobody'"),
+        ("nobody", "no run 'nobody'"),
     ):
         said = command(*TRAIN, "--demonstrations", given, "--output", "runs/a", code=2)
         assert words in said
         assert not (place / "runs" / "a").exists()
     rule = ("--success", ">=2")
     said = command(*TRAIN, "--demonstrations", "teacher", *rule, "--output", "runs/a", code=2)
-    assert "'runs/teacher' has nothing to learn from: 0 of its 4 rollouts succeeded" in said
+    assert "'runs/teacher' has no demonstrations: 0 of its 4 rollouts succeeded" in said
 
 
 def test_a_run_that_is_no_evaluation_is_refused(place: Path) -> None:

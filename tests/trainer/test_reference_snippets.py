@@ -377,7 +377,10 @@ resources = NamedResources({
         "resources": names["resources"],
         "output_dir": "./outputs/two",
     }
-    with pytest.raises(tutelage.TutelageError, match="what serves the LLM 'main_llm', 'eval_llm'"):
+    with pytest.raises(
+        tutelage.TutelageError,
+        match="no endpoint or policy is set for the LLM 'main_llm', 'eval_llm'",
+    ):
         await tutelage.Trainer(**options).train(names["MyMultiAgent"]())
     made = tutelage.Trainer(**options, endpoints={"openai/gpt-4o": "http://127.0.0.1:9/v1"})
     result = await made.train(names["MyMultiAgent"]())

@@ -97,10 +97,12 @@ def test_a_reward_that_never_grades_stops_the_training_at_its_first_step(place: 
     (place / "r.py").write_text("def score(prediction, task):\n    return task.fields['x']\n")
     words = (*TRAIN, *KEYS, "--reward", "r.py:score", "--steps", "2", "--output", "runs/a")
     said = command(*words, "trainer.val_before_train=false", code=1)
-    assert "no rollout could be graded, and all 16 failed alike: reward 'r.py:score'" in said
-    assert "at r.py:2: KeyError: 'x'. Correct the reward, and begin again" in said
+    assert "no rollout could be graded, and all 16 failed the same way: reward 'r.py:score'" in said
+    assert "at r.py:2: KeyError: 'x'. Fix the reward, and start again" in said
     assert "tutelage resume" not in said
-    assert "all 16 failed alike" in command("resume", "a", code=1), "the reward is found again"
+    assert "all 16 failed the same way" in command("resume", "a", code=1), (
+        "the reward is found again"
+    )
 
 
 def test_an_agent_that_returned_nothing_is_measured_again_once_it_is_corrected(
@@ -129,8 +131,8 @@ def test_an_agent_that_returned_nothing_is_measured_again_once_it_is_corrected(
 def test_a_text_that_nothing_grades_stops_a_training_at_once(place: Path) -> None:
     (place / "agent.py").write_text(AGENT.replace("sum(", "str(").replace(" / 4", ""))
     said = command(*TRAIN, *KEYS, "--val", "c.jsonl", "--output", "runs/a", code=1)
-    assert "agent 'digits' gave no reward on task " in said
-    assert "(in Python Trainer(reward=...)); then begin again (in another --output)" in said
+    assert "agent 'digits' returned no reward on task " in said
+    assert "(in Python Trainer(reward=...)); then start again (with another --output)" in said
     assert "tutelage resume" not in said
 
 
@@ -247,7 +249,7 @@ def test_its_prompt_is_searched_for_by_the_algorithm(
     [
         (("train", "none.py"), "agent file not found: 'none.py'"),
         (("train", "plain.py"), "has no agent"),
-        ((*TRAIN, "--tools", "calculator"), "has the tools that its file gives it"),
+        ((*TRAIN, "--tools", "calculator"), "uses the tools of its file"),
         ((*TRAIN, "lerning_rate=1"), "Did you mean 'learning_rate'?"),
         ((*TRAIN[:4], "--val", "c.jsonl"), "need a train_dataset"),
         ((*TRAIN, "--runners", "many"), "--runners='many'"),

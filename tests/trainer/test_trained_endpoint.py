@@ -111,7 +111,7 @@ class Mute(ScriptedClient):
 
 @pytest.mark.parametrize(
     ("client", "words"),
-    [(Refusing, "does not support log-probabilities"), (Mute, "gave no token ids")],
+    [(Refusing, "does not support log-probabilities"), (Mute, "returned no token IDs")],
 )
 def test_an_endpoint_that_tells_no_tokens_cannot_be_trained_on(
     gateway: Gateway, tmp_path: Path, client: type[ScriptedClient], words: str
@@ -133,5 +133,5 @@ def test_a_history_that_the_endpoint_renders_is_not_chosen(
     gateway: Gateway, tmp_path: Path
 ) -> None:
     attempt_session = gateway.open("served", "main", ScriptedClient(["It is 2."]))
-    with pytest.raises(ConfigError, match=r"leave out agent\.thinking"):
+    with pytest.raises(ConfigError, match=r"remove agent\.thinking"):
         trainer(tmp_path, tiny_policy(), attempt_session, **{"agent.thinking": "keep"}).fit(counts)

@@ -76,7 +76,7 @@ def test_an_agent_is_evaluated_compared_and_kept(tmp_path: Path, one_thread: Non
     assert RunFolder(place).read_result()
     again = trainer().evaluate(digits, samples=2, output_dir=place)
     assert again.mean_reward == one.mean_reward
-    with pytest.raises(RunError, match="asked for otherwise"):
+    with pytest.raises(RunError, match="started with other settings"):
         trainer().evaluate(long, samples=2, output_dir=place)
 
 
@@ -136,19 +136,19 @@ def test_progress_is_shown_unless_it_is_turned_off(
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"lr": 1e-4}, r"lr is a key of training: algorithm=RL\(lr=0.0001\)"),
+        ({"lr": 1e-4}, r"lr is a training key: algorithm=RL\(lr=0.0001\)"),
         ({"train_datasets": TASKS}, "did you mean 'train_dataset'"),
-        ({"train_dataset": None}, "train_dataset=None holds no tasks"),
+        ({"train_dataset": None}, "train_dataset=None is not supported"),
         ({"train_dataset": 5}, "train_dataset=5 must be rows"),
-        ({"train_dataset": [5]}, "train_dataset holds 5"),
+        ({"train_dataset": [5]}, "train_dataset must have rows"),
         ({"resources": 5}, "resources=5 must be resources by name"),
         ({"n_runners": "8"}, "n_runners='8' must be a number"),
         ({"n_runners": True}, "n_runners=True must be a number"),
-        ({"reward": 5}, "reward=5 is no reward"),
+        ({"reward": 5}, "reward=5 must be a function"),
         ({"policy": 5}, "policy=5 must be a Policy"),
-        ({"policy": {"main": 5}}, "holds 5, which is no Policy"),
+        ({"policy": {"main": 5}}, "must be a Policy, got 5"),
         ({"endpoints": "http://x"}, "endpoints='http://x' must be"),
-        ({"callbacks": [5]}, "callbacks hold 5"),
+        ({"callbacks": [5]}, "callbacks must be Callback objects, got 5"),
         ({"progress": 5}, "progress=5 must be a Progress"),
         ({"output_dir": 5}, "output_dir=5 must be a path"),
         ({"timeout": "5"}, "timeout='5' must be seconds"),
@@ -172,9 +172,9 @@ def test_tasks_that_are_none_are_refused_where_they_are_given() -> None:
         lambda: trainer().fit(digits, None),  # type: ignore[arg-type]
         lambda: trainer().evaluate(digits, None),  # type: ignore[arg-type]
     ):
-        with pytest.raises(ConfigError, match="=None holds no tasks"):
+        with pytest.raises(ConfigError, match="=None is not supported"):
             call()
-    with pytest.raises(ConfigError, match="nothing answers the LLM 'main'"):
+    with pytest.raises(ConfigError, match="no LLM is configured for 'main'"):
         Trainer(test_dataset=TASKS).evaluate(digits)
     with pytest.raises(ConfigError, match="no tasks to evaluate on"):
         Trainer(policy=tiny_policy()).evaluate(digits)
@@ -220,6 +220,6 @@ def test_another_agent_in_the_folder_of_a_run_is_refused(tmp_path: Path, one_thr
 
     assert fit(digits) == fit(digits)
     with pytest.raises(
-        RunError, match=r"of other sources: the agent digits went away, the agent long"
+        RunError, match=r"with different sources: the agent digits is missing, the agent long"
     ):
         fit(long)

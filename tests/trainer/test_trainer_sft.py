@@ -166,7 +166,7 @@ def test_without_tests_it_only_learns(
 def test_tasks_to_learn_from_are_refused(demonstrations: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="learns from its demonstrations"):
         supervised(demonstrations, tmp_path, train_dataset=TESTS).fit(says)
-    with pytest.raises(ConfigError, match="plays no training tasks"):
+    with pytest.raises(ConfigError, match="does not play training tasks"):
         supervised(demonstrations, tmp_path).dev(says)
 
 

@@ -309,9 +309,12 @@ def test_nothing_sampled_at_all_stops_the_run() -> None:
     [
         (
             False,
-            "all 4 model calls, of the agents 'main', were answered by models of other servers",
+            "all 4 model calls, of the agents 'main', went to models on other servers",
         ),
-        (True, "the agents seen are 'main': mark_agent_as_trainable takes one"),
+        (
+            True,
+            "pass one of the agents 'main'",
+        ),
     ],
 )
 def test_calls_that_others_made_are_told_from_no_calls(sampled: bool, said: str) -> None:

@@ -100,7 +100,7 @@ def test_failures_of_every_phase_are_counted_by_cause_and_a_warning_is_kept(
     first = min(r.step for r in played if r.mode is Mode.TRAIN)
     began = [r for r in played if r.mode is Mode.TRAIN and r.step == first]
     warning, short = result["warnings"]
-    assert "which is less than the 0 of one that fails (agent.failure_reward)" in warning
+    assert "less than the 0 of a failed one (agent.failure_reward)" in warning
     assert [n for n in notes if "agent.failure_reward" in n] == [f"Warning: {warning}"]
     cut = [r for r in began if r.last.stop in ("token_budget", "context")]
     told = f"Warning: {len(cut)} of {len(began)} rollouts were cut off before they had ended"

@@ -94,7 +94,7 @@ def train(name: str, model: Path, folder: Path, *more: str) -> list[Call]:
     assert len(lines) == 2
     assert all({"loss/policy", "loss/kl", "loss/entropy", "kl/ref"} <= set(x) for x in lines)
     assert all("val/reward/mean" in x for x in lines), "trainer.test_freq"
-    assert sum("vLLM is not used" in note for note in notes.notes) == 1
+    assert sum("vLLM is not available" in note for note in notes.notes) == 1
     assert sum(note.startswith("wandb: no login") for note in notes.notes) == 1
     assert list(made.path.glob("wandb/offline-run-*"))
     assert (made.policy / "model.safetensors").is_file()

@@ -260,7 +260,7 @@ def test_a_reward_that_pays_for_failures_and_a_tool_that_says_nothing_are_told_o
     )
     entry = check_said(told, "reward_against_success", "correlation -1.00", "the sign")
     assert entry["step"] == 1
-    check_said(told, "empty_tool", "calls of the tool 'calculator' were answered by nothing")
+    check_said(told, "empty_tool", "calls of the tool 'calculator' returned nothing")
 
 
 @pytest.mark.full  # three seconds of training

@@ -167,7 +167,9 @@ def test_a_stored_model_that_cannot_fit_is_refused_before_it_is_loaded(
     tasks.write_text('{"question": "1 + 1?", "answer": "2"}\n' * 8)
     flags = {"model": str(tmp_path / "small"), "train": str(tasks)}
     asked = resolve("rl", ["agent.reward_name=math"], machine=LAPTOP, flags=flags)
-    with pytest.raises(RunError, match=r"a model of 7\.00 billion parameters cannot be trained so"):
+    with pytest.raises(
+        RunError, match=r"a model of 7\.00 billion parameters does not fit in memory"
+    ):
         jobs.train(asked, create(tmp_path / "run"), Progress())
     file.write_bytes(file.read_bytes()[:20])
     assert stored_count(tmp_path / "small") is None
@@ -231,7 +233,7 @@ def test_a_model_in_another_format_is_refused_by_its_config(
     monkeypatch.setattr(memory, "machine_facts", lambda: Machine(0, 2, memory=small.count()))
     flags = {"model": str(tmp_path / "small"), "train": "tasks.jsonl"}
     asked = resolve("rl", ["agent.reward_name=math"], machine=LAPTOP, flags=flags)
-    with pytest.raises(RunError, match=r"cannot be trained so: this process holds"):
+    with pytest.raises(RunError, match=r"does not fit in memory: this process holds"):
         memory.check_stored(asked.config)
     (tmp_path / "small" / "config.json").write_text("{")
     assert described_count(tmp_path / "small") is None
@@ -271,7 +273,7 @@ def said_by(words: list[str], code: int, monkeypatch: pytest.MonkeyPatch) -> str
         (
             Machine(0, 64, 2, 140 * GB, ranks=4),
             2,
-            "cannot be trained so: the first rank holds 46 GB beside activations and libraries "
+            "does not fit in memory: the first rank holds 46 GB beside activations and libraries "
             "(weights, gradients and optimizer 15 GB, weights to sample from 30 GB); there are 140 "
             "GB, for 4 ranks. The smallest setting that fits: one process",
         ),
@@ -317,7 +319,7 @@ def test_a_dry_run_on_gpus_is_refused_before_the_model_is_loaded(
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("tutelage.weights.inputs.load_policy", pytest.fail)
     said = said_by(words, 2, monkeypatch)
-    assert "a model of 7.60 billion parameters cannot be trained so" in said
+    assert "a model of 7.60 billion parameters does not fit in memory" in said
     assert "the engine's copy 15 GB" in said
     assert "a GPU has 80 GB" in said
     assert "that fits: torchrun --nnodes=2 --nproc-per-node=8 -m tutelage ..." in said

@@ -118,10 +118,10 @@ def test_a_loss_of_a_file_reads_the_clip_range(train: Train, tmp_path: Path) -> 
 
 
 LOSS_FILES = {
-    "float": ("@loss(clip=0.2)\ndef own(inputs): ...\n", "give (low, high), such as (0.2, 0.2)"),
+    "float": ("@loss(clip=0.2)\ndef own(inputs): ...\n", "must be (low, high), such as (0.2, 0.2)"),
     "option": (
         "def own(inputs, *, my_eps=0.3): ...\n",
-        "has the option 'my_eps', which is no key of actor.policy_loss: loss_mode,",
+        "has the option 'my_eps', which is not a key of actor.policy_loss: loss_mode,",
     ),
     "scalar": (
         "def own(inputs):\n    return TokenLoss(inputs.logp_BT.sum(), inputs.logp_BT > 0)\n",
@@ -194,15 +194,15 @@ def test_a_run_with_all_three_is_gone_on_with(train: Train, source: Path, tmp_pa
 WRONG = {
     "broken": ("\nx = unknown_name\n", ", line 2: NameError"),
     "missing": ("def other(batch): ...\n", "does not define 'own'"),
-    "no function": ("own = 3\n", "is a int; point at a function"),
+    "no function": ("own = 3\n", "is a int; pass a function"),
     "wrong signature": ("def own(batch, more): ...\n", "missing a required argument: 'more'"),
     "unknown need": (
         "from tutelage.algorithms.rl import estimator\n@estimator(group=True)\ndef own(b): ...\n",
-        "@estimator has no 'group'; did you mean 'groups'?",
+        "@estimator has no option 'group'; did you mean 'groups'?",
     ),
     "no parentheses": (
         "from tutelage.algorithms.rl import loss\n@loss\ndef own(b): ...\n",
-        "write @loss(), with parentheses",
+        "use @loss() with parentheses",
     ),
     "raises": ("def own(batch):\n    return 1 / 0\n", "line 2: ZeroDivisionError"),
 }

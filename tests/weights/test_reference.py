@@ -253,7 +253,7 @@ def test_a_second_model_with_other_tokens_is_refused_before_anything_is_written(
     changed = {k: tmp_path / "other" if v == "OTHER" else v for k, v in keys.items()}
     resolved = resolve("math", overrides(source, **changed), machine=LAPTOP)
     folder = create(tmp_path / "run")
-    with pytest.raises(ConfigError, match="another vocabulary"):
+    with pytest.raises(ConfigError, match="the vocabulary of"):
         jobs.train(resolved, folder, Notes())
     assert not folder.config.exists()
 

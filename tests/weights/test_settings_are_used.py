@@ -81,8 +81,12 @@ def test_a_validation_file_is_played_whole_unless_a_number_is_set(
 @pytest.mark.parametrize(
     ("keys", "code", "told"),
     [
-        ({"agent__backend": "openai"}, 2, "the weights behind an endpoint cannot be trained"),
-        ({"rollout__name": "vllm"}, 0, "vLLM is not used, the native engine samples"),
+        (
+            {"agent__backend": "openai"},
+            2,
+            "the weights of a model at an endpoint cannot be trained",
+        ),
+        ({"rollout__name": "vllm"}, 0, "vLLM is not available, so the native engine is used"),
         ({"trainer__device": "cpu"}, 0, "n_gpus_per_node=null # no GPU: the run is on the CPU"),
     ],
 )
@@ -116,7 +120,7 @@ def test_no_tools_means_none(train: Callable[..., Any], asked: str, told: str) -
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"output": "full"}, "is not empty: it holds 'x'"),
+        ({"output": "full"}, "is not empty: it contains 'x'"),
         ({"output": "file"}, "is a file; choose another --output"),
         ({"output": "run"}, "differs in seed"),
     ],
@@ -165,7 +169,7 @@ def test_ask_is_suggested_with_a_question_of_the_run(train: Callable[..., Any]) 
     assert re.search(r'ask run "\d: what is 6 [*] 7[?]"$', suggested), suggested
     asked = CliRunner().invoke(build_app(), ["ask", "run", "what " * 400])
     assert asked.exit_code == 2, asked.output
-    assert "does not fit the context of 'run'" in asked.stderr
+    assert "does not fit into the context of 'run'" in asked.stderr
 
 
 def test_val_batch_size_bounds_what_is_played_at_once(

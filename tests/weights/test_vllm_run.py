@@ -238,16 +238,16 @@ def test_adapters_are_trained_at_servers(
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [
-        ({"rollout__servers": "[localhost:8000]"}, "no http address"),
+        ({"rollout__servers": "[localhost:8000]"}, "not an HTTP URL"),
         (
             {"rollout__servers": "[http://a:1/v1]"},
             r"'http://a:1/v1' has a path.*Use http://a:1, without /v1",
         ),
-        ({"rollout__servers": "[http://a:1,http://a:1/]"}, "names a server twice"),
-        ({"rollout__weight_transfer": "nccl"}, "has to be seen on GPUs first"),
+        ({"rollout__servers": "[http://a:1,http://a:1/]"}, "duplicate server"),
+        ({"rollout__weight_transfer": "nccl"}, "not tested on GPUs"),
         ({"rollout__weight_transfer": "lora"}, "model.lora.rank is 0"),
         ({"agent__tool_choice": "required"}, "grammar of a tool call"),
-        ({"agent__placement": "ray"}, "workers that sample at vLLM servers"),
+        ({"agent__placement": "ray"}, "workers that sample from vLLM servers"),
     ],
 )
 def test_what_vllm_cannot_do_is_refused_before_anything_is_loaded(

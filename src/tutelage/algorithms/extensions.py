@@ -112,7 +112,7 @@ class Loss:
     def __post_init__(self) -> None:
         clip: Any = self.clip  # a user's file is not typed
         if clip is not None and not (isinstance(clip, tuple) and len(clip) == 2):
-            raise TypeError(f"@loss(clip={clip!r}): give (low, high), such as {OWN_CLIP}")
+            raise TypeError(f"@loss(clip={clip!r}) must be (low, high), such as {OWN_CLIP}")
 
     def __call__(self, inputs: Any, **options: Any) -> Any:
         """The loss of each token."""
@@ -192,12 +192,12 @@ def loss(*misplaced: object, **needs: Any) -> Callable[[Callable[..., TokenLoss]
 
 def _check_needs(name: str, made: type, misplaced: Iterable[object], needs: Iterable[str]) -> None:
     if any(True for _ in misplaced):
-        raise TypeError(f"write @{name}(), with parentheses, above the function")
+        raise TypeError(f"use @{name}() with parentheses")
     known = [field.name for field in fields(made) if field.name != "function"]
     for need in needs:
         if need not in known:
             raise TypeError(
-                f"@{name} has no {need!r}{hint(need, known)}; it takes {', '.join(known)}"
+                f"@{name} has no option {need!r}{hint(need, known)}; use {', '.join(known)}"
             )
 
 
@@ -217,7 +217,7 @@ def _as_loss(found: object) -> Loss:
 
 def _function(found: object) -> Callable[..., Any]:
     if not inspect.isfunction(found):
-        raise ConfigError(f"is a {type(found).__name__}; point at a function")
+        raise ConfigError(f"is a {type(found).__name__}; pass a function")
     return found
 
 
@@ -232,7 +232,7 @@ def _check_call(function: Callable[..., object], call: str, wanted: str) -> None
             f"{function.__name__}({wanted})"
         ) from error
     if inspect.iscoroutinefunction(function):
-        raise ConfigError(f"is async, and is called without an event loop; write def {wanted}")
+        raise ConfigError(f"is async, which is not supported; use def {wanted}")
 
 
 _RL = "tutelage.algorithms.rl"

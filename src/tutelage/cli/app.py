@@ -98,7 +98,7 @@ class _KeyedCommand(TyperCommand):
                     key = None if getattr(error, "possibilities", ()) else nearest(key)
                 if key is not None:
                     vars(error)["possibilities"] = None
-                    vars(error)["message"] = f"{vars(error)['message']}. As a key: {key}=VALUE"
+                    vars(error)["message"] = f"{vars(error)['message']}. Did you mean {key}=VALUE?"
             raise
 
 

@@ -47,10 +47,10 @@ def ask(
     from tutelage.tools.loading import is_file_reference
 
     if not question.strip():
-        raise DataError(f"the question is empty: {question!r}. Write it in quotes after the run.")
+        raise DataError(f"the question is empty: {question!r}. Pass it in quotes after the run.")
     if " " in target and not Path(target).exists():
         words = shlex.join(["ask", question, target])
-        raise ConfigError(f"the run comes first, then the question: {command_name()} {words}")
+        raise ConfigError(f"the run must come before the question: {command_name()} {words}")
     further = _task_fields(fields or ())
     fetch(target)
     display = LiveDisplay().open()
@@ -90,7 +90,7 @@ def _task_fields(given: Sequence[str]) -> dict[str, Any]:
         inside = any(other.startswith(f"{key}.") for other in keys)
         if one.delete or inside or keys.count(key) > 1 or key.startswith("question."):
             raise ConfigError(
-                f"the field {key!r} of the task cannot be set so: give each field once, as "
-                "KEY=VALUE, and the question before them"
+                f"invalid task field {key!r}: set each field once, as KEY=VALUE, and pass the "
+                "question first"
             )
     return nest({one.spelling: one.value for one in read})

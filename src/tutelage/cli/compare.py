@@ -57,10 +57,10 @@ def compare(
 
     known: dict[str, Measure] = {name: name for name in MEASURES}
     if measure not in ("auto", *known):
-        raise ConfigError(f"--measure {measure!r} is not one of auto, {', '.join(MEASURES)}")
+        raise ConfigError(f"invalid --measure {measure!r}; use auto, {', '.join(MEASURES)}")
     if out is not None and out.suffix not in _KINDS:
         kinds = f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]}"
-        raise ConfigError(f"--out {str(out)!r} must end in {kinds}, which says what is written")
+        raise ConfigError(f"--out {str(out)!r} must end in {kinds}")
     with waiting("reading runs ..."):
         from tutelage.evaluate.compare import compare as compare_runs
         from tutelage.evaluate.compared import read_facts

@@ -120,19 +120,19 @@ def _check_pair(targets: Sequence[str], options: EvaluationConfig) -> None:
         key = target.partition("=")[0]
         if key != target and "/" not in key and not Path(target).exists():
             raise ConfigError(
-                f"{target!r} is no target: eval takes no KEY=VALUE, but options such as "
-                "--max-tokens, --samples and --temperature: tutelage eval --help lists them"
+                f"{target!r} is not a target: eval does not accept KEY=VALUE, only options such as "
+                "--max-tokens, --samples and --temperature; see tutelage eval --help"
             )
     if len(targets) > 2:
         raise ConfigError(
-            f"{len(targets)} targets are given, and two can be compared; evaluate each with "
-            "--output, then compare the runs: tutelage compare RUN RUN RUN"
+            f"at most two targets can be compared, got {len(targets)}; evaluate each with "
+            "--output, then run: tutelage compare RUN RUN RUN"
         )
     for name, given in (("endpoint", options.endpoint), ("model", options.model)):
         if len(given) > len(targets):
             raise ConfigError(
-                f"--{name} is given {len(given)} times for {len(targets)} target"
-                f"{'s' * (len(targets) > 1)}; give it once, or once for each target"
+                f"--{name} is set {len(given)} times for {len(targets)} "
+                f"target{'s' * (len(targets) > 1)}; pass it once, or once per target"
             )
 
 

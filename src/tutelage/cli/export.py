@@ -54,7 +54,7 @@ def export(
     folder, fmt, out = find(run), options.format, options.out
     if fmt == "gguf":
         if out is None:
-            raise ConfigError(f"--format gguf needs a file: --out {folder.name}.gguf")
+            raise ConfigError(f"--format gguf needs an output file: --out {folder.name}.gguf")
         from tutelage.policy.gguf_format import write_gguf
         from tutelage.policy.model import load_policy
 
@@ -86,8 +86,8 @@ def export(
             "that succeeded with full reward" if options.successful or fmt == "sft" else "at all"
         )
         raise RunError(
-            f"nothing to export: the run {folder.name!r} has no rollout {which}. "
-            f"See what it has with: tutelage show {folder.name}"
+            f"nothing to export: the run {folder.name!r} has no rollout {which}. List its rollouts "
+            f"with: tutelage show {folder.name}"
         )
     if out is not None:
         typer.echo(f"{counted(count, 'row')} in {out}", err=True)
@@ -141,7 +141,7 @@ def _placed(out: Path) -> Generator[Path]:
         # A store that cannot be read is an OSError too, and says itself what is wrong.
         if isinstance(error, OSError) and not isinstance(error, (TutelageError, BrokenPipeError)):
             raise RunError(
-                f"cannot write {str(out)!r}: {error.strerror or error}. Name another --out, or "
+                f"cannot write {str(out)!r}: {error.strerror or error}. Choose another --out, or "
                 "free some space."
             ) from error
         raise

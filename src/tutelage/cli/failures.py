@@ -97,8 +97,8 @@ def why_stopped(stopped: KeyboardInterrupt) -> str:
     if launched_ranks() == "1" or asked != signal.SIGTERM or rank not in ("0", "1"):
         return ""
     return (
-        f"Rank {rank} of {launched_ranks()} was told to end (SIGTERM), which torchrun does where "
-        "another rank has ended. "
+        f"Rank {rank} of {launched_ranks()} received SIGTERM, which torchrun sends when another "
+        "rank has ended. "
     )
 
 
@@ -110,13 +110,13 @@ def explain(error: Exception) -> str | None:
         package = (error.name or "").partition(".")[0]
         if package in _EXTRA_TRAIN:
             return (
-                f"Error: {package} is not installed, and this verb needs it. "
-                "Install it with: pip install 'tutelage[train]'"
+                f"Error: this command needs {package}, which is not installed. Install it with: "
+                "pip install 'tutelage[train]'"
             )
     if isinstance(error, OSError) and error.errno in _BARRED and error.filename is not None:
         return _with_notes(
-            f"Error: cannot open {error.filename!r}: {error.strerror}. Make it accessible, or name "
-            "another place.",
+            f"Error: cannot open {error.filename!r}: {error.strerror}. Make it accessible, or "
+            "choose another path.",
             error,
         )
     if isinstance(error, OSError) and error.errno in _NO_ROOM:

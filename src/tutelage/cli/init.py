@@ -31,7 +31,7 @@ def init(
     names = _FILES | ({".env": "env"} if endpoint else {})
     if there := [name for name in names if (directory / name).exists()]:
         raise ConfigError(
-            f"{str(directory)!r} has {', '.join(there)} already, and nothing was written; name "
+            f"{str(directory)!r} already has {', '.join(there)}, so nothing was written; choose "
             "another folder: tutelage init DIR"
         )
     try:
@@ -40,7 +40,7 @@ def init(
             shutil.copyfile(_STARTER / source, directory / name)
     except OSError as error:
         raise ConfigError(
-            f"cannot write to {str(directory)!r}: {error.strerror or error}; name another folder"
+            f"cannot write to {str(directory)!r}: {error.strerror or error}; choose another folder"
         ) from error
     console = output()
     say(console, f"{', '.join(names)} are in {directory}\n")

@@ -136,9 +136,9 @@ def _plan(config: _PlanConfig) -> None:
     """Print the plan of an instruction without executing it."""
     out = config.out
     if not config.instruction.strip():
-        raise ConfigError(f"the instruction is {config.instruction!r}; say what is to be done")
+        raise ConfigError(f"the instruction is empty: {config.instruction!r}; describe the task")
     if out is not None and out.suffix not in _WRITERS:
-        raise ConfigError(f"--out {str(out)!r}: the ending must be one of {[*_WRITERS]}")
+        raise ConfigError(f"--out {str(out)!r} must end in one of {[*_WRITERS]}")
     catalog, pool = config.read_catalog(), config.make_pool()
     model, source = trained_planner(config.checkpoint, catalog)
     plan = model.plan(config.instruction, config.min_confidence)
@@ -191,7 +191,7 @@ def _tools(config: ToolsConfig, as_json: AsJson = False) -> None:
     output().print(table)
     words = "Workers do these, and the trained planner plans over them: orchestrate plan."
     if loaded:
-        words = "These tools run, so a language model plans: --endpoint URL --model NAME, or "
+        words = "Tools need a language model as planner: --endpoint URL --model NAME, or "
         words += "--model RUN."
     prose(messages(), words, "dim")
 
@@ -228,12 +228,12 @@ def resume(folder: RunFolder, allow_changes: bool) -> None:
     has many plans."""
     if folder.read_result() is not None:
         raise RunError(
-            f"{folder.name!r} has ended; look at it: tutelage show {shown_path(folder.path)}"
+            f"{folder.name!r} has finished; see it with: tutelage show {shown_path(folder.path)}"
         )
     if not (folder.path / PLAN).is_file():
         raise RunError(
-            f"{folder.name!r} executed many plans, which no resume continues; begin again with "
-            "another --output: tutelage orchestrate collect"
+            f"{folder.name!r} executed many plans and cannot be resumed; start again with another "
+            "--output: tutelage orchestrate collect"
         )
     own = {"plan": folder.path / PLAN, "checkpoint": None, "allow_changes": allow_changes}
     config = stored_settings(folder, ExecutionConfig).model_copy(update=own)
@@ -319,7 +319,7 @@ def _read_plan(config: ExecutionConfig, path: Path) -> Plan:
     """Return the plan of a file; an instruction on the command line replaces the one in the file.
     Raises `DataError` with the file name if the plan is invalid."""
     if config.checkpoint is not None:
-        raise ConfigError("--plan and --checkpoint both give the plan; leave one out")
+        raise ConfigError("--plan and --checkpoint cannot be combined; remove one")
     row: Any = read_json(path)
     if isinstance(row, dict) and config.instruction is not None:
         row = cast("JSON", row) | {"instruction": config.instruction}
@@ -328,7 +328,7 @@ def _read_plan(config: ExecutionConfig, path: Path) -> Plan:
     except DataError as error:
         raise DataError(f"{str(path)!r}: {error}") from error
     if not plan.nodes:
-        raise DataError(f"{str(path)!r}: the plan has no nodes; give it at least one")
+        raise DataError(f"{str(path)!r}: the plan has no nodes; add at least one")
     return plan
 
 
@@ -521,7 +521,7 @@ def _collect(config: _CollectConfig, as_json: AsJson = False) -> None:
 
     audit = config.audit or config.preset is not None
     if config.logs and config.prepare is None and not audit:
-        raise ConfigError("--logs reads logs that are there: add --prepare FILE, or --audit")
+        raise ConfigError("--logs needs --prepare FILE or --audit")
     found: JSON = {}
     logs: Sequence[str | Path] = config.logs
     if not logs:

@@ -88,7 +88,7 @@ def train_planner(
     request = asked.model_copy(update={"keys": keys})
     request.checked()
     if flags.all and not flags.dry_run:
-        raise ConfigError("--all shows all settings in a --dry-run: give both, or leave it out")
+        raise ConfigError("--all needs --dry-run; pass both, or remove --all")
     if flags.dry_run:
         _show_dry_run(request, origins, flags.all)
         return

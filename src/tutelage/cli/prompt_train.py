@@ -73,14 +73,14 @@ def searches(recipe: str, algorithm: str | None) -> bool:
         near = difflib.get_close_matches(algorithm, known, n=1, cutoff=0.5)
         hint = f"Did you mean {near[0]!r}? " if near else ""
         raise ConfigError(
-            f"--algorithm={algorithm!r} is unknown. {hint}{', '.join(of_weights)} train weights, "
-            f"{', '.join(PROMPT_ALGORITHMS)} search for prompts. A custom function is the key "
+            f"unknown algorithm {algorithm!r}. {hint}{', '.join(of_weights)} train weights, "
+            f"{', '.join(PROMPT_ALGORITHMS)} search for prompts. Set a custom function with "
             "algorithm.adv_estimator=FILE.py:name or actor.policy_loss.loss_mode=FILE.py:name."
         )
     if recipe == PROMPT_RECIPE and algorithm in of_weights:
         raise ConfigError(
-            f"--algorithm {algorithm} trains weights, and `train prompt` searches for prompts: "
-            f"leave it out, or write: tutelage train AGENT.py --algorithm {algorithm}"
+            f"--algorithm {algorithm} trains weights, but `train prompt` searches for prompts: "
+            f"remove it, or run: tutelage train AGENT.py --algorithm {algorithm}"
         )
     return recipe == PROMPT_RECIPE or algorithm in PROMPT_ALGORITHMS
 
@@ -96,11 +96,11 @@ def weights_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
         if name not in OF_WEIGHTS:
             option = f"--{name.replace('_', '-')}"
             raise ConfigError(
-                f"{option}={flags[name]!r} is an option of prompt searches; leave it out, or "
-                f"choose one with --algorithm {'|'.join(PROMPT_ALGORITHMS)}"
+                f"{option}={flags[name]!r} is an option of prompt searches; remove it, or choose a "
+                f"search with --algorithm {'|'.join(PROMPT_ALGORITHMS)}"
             )
         if OF_WEIGHTS[name] in merged:
-            raise ConfigError(f"--{name} and --{OF_WEIGHTS[name]} say the same; give one of them")
+            raise ConfigError(f"--{name} and --{OF_WEIGHTS[name]} are the same; pass only one")
         merged[OF_WEIGHTS[name]] = flags[name]
     return merged
 

@@ -157,7 +157,7 @@ def _folder(run: str) -> RunFolder:
     folder = find(run)
     if name_of(folder) != KIND:
         raise RunError(
-            f"{folder.name!r} trained weights and has no prompts; start a search with: "
+            f"the run {folder.name!r} trained weights and has no prompts; start a search with: "
             "tutelage train math --algorithm screen"
         )
     return folder

@@ -24,8 +24,8 @@ def rm(
     folder = find(run)
     if Path.cwd().is_relative_to(folder.path.resolve()) or folder.path.is_symlink():
         raise RunError(
-            f"{str(folder.path)!r} is the working directory, or a link; give the folder itself, "
-            "from outside of it"
+            f"cannot delete {str(folder.path)!r}: it is the working directory or a link; pass the "
+            "folder itself, from outside of it"
         )
     with locked(folder):
         size, names = disk_use(folder.path), sorted(os.listdir(folder.path))

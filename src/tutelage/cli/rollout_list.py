@@ -128,8 +128,8 @@ def _find_rollout(
             return pairs[0][0], [folder for _, folder in pairs]
     looked = ", ".join(folder.name for folder in places[-1][:5]) or "no runs"
     raise RunError(
-        f"no rollout begins with {prefix!r} in the runs that are known here ({looked}); name its "
-        "run: --run FOLDER"
+        f"no rollout ID starts with {prefix!r} in the runs found here ({looked}); pass its run "
+        "with --run FOLDER"
     )
 
 

@@ -127,20 +127,20 @@ def _client(target: str | None, options: _ServeOptions, gateway: Gateway) -> Cha
 
     upstream, scripted = options.upstream, options.scripted
     if target is not None and not target.strip():
-        raise ConfigError(f"{target!r} is no name of a run or model")
+        raise ConfigError(f"invalid name of a run or model: {target!r}")
     if upstream is not None and target is None:
-        raise ConfigError(f"--upstream {upstream!r} needs the name of a model there")
+        raise ConfigError(f"--upstream {upstream!r} needs the name of a model on that server")
     if (target is None) == (scripted is None):
-        raise ConfigError("name what to serve: a run or model, or --scripted FILE, not both")
+        raise ConfigError("pass either a run or model to serve, or --scripted FILE")
     names = ("slots", "max_length", "max_tokens", "seed")
     own = {f"--{name.replace('_', '-')}": getattr(options, name) for name in names}
     if scripted is not None:
         from tutelage.gateway import Script, ScriptedClient
 
-        _refuse(own | {"--temperature": options.temperature}, "--scripted samples nothing")
+        _refuse(own | {"--temperature": options.temperature}, "--scripted does not sample")
         return ScriptedClient(Script.load(scripted), seeds=_drawn(), keep=_CALLS_KEPT)
     if upstream is not None:
-        _refuse(own, "with --upstream another server samples")
+        _refuse(own, "--upstream samples on another server")
         return _remote(upstream, str(target), _defaults(options))
     gateway.check_address()
     fetch(target)
@@ -164,8 +164,8 @@ def _secret(options: _ServeOptions) -> str | None:
     secret = options.secret or os.environ.get(where) or None
     if secret is not None and checked_api_key(secret, where) != secret:
         raise ConfigError(
-            f"the key in {where} begins or ends with white space, which no client sends; set it "
-            "without"
+            f"the key in {where} starts or ends with whitespace, which clients do not send; remove "
+            "it"
         )
     return secret
 
@@ -176,7 +176,7 @@ def _refuse(options: Mapping[str, float | None], why: str) -> None:
 
     names = [name for name, value in options.items() if value is not None]
     if names:
-        raise ConfigError(f"{why}, so {' and '.join(names)} would have no effect; leave it out")
+        raise ConfigError(f"{why}, so {' and '.join(names)} would have no effect; remove it")
 
 
 def _defaults(options: _ServeOptions) -> Mapping[str, float]:

@@ -176,9 +176,9 @@ def train(
     overrides = [*(overrides or ()), *["model.path=null"] * from_scratch]
     search = searches(recipe, values.get("algorithm"))
     if all_keys and (search or not dry_run):
-        raise ConfigError("--all is for --dry-run in a training of weights; leave it out")
+        raise ConfigError("--all needs --dry-run and training of weights; remove it")
     if from_scratch and search:
-        raise ConfigError("--from-scratch is for weights; a search trains none: leave it out")
+        raise ConfigError("--from-scratch cannot be used in a prompt search; remove it")
     if search:
         agent = [recipe] if own else []
         name = PROMPT_RECIPE if own else recipe
@@ -217,17 +217,17 @@ def _check_words(recipe: str, further: Sequence[str]) -> None:
     if "=" in recipe or recipe == "planner":
         words = [word for word in further if "=" not in word] or ["RECIPE"]
         right = "planner" if recipe == "planner" else f"{words[0]} {recipe}"
-        raise ConfigError(f"the recipe comes first: {command_name()} train {right} ...")
+        raise ConfigError(f"the recipe must come first: {command_name()} train {right} ...")
     for word in (word for word in further if "=" not in word and Path(word).is_dir()):
         place = Path(word, "policy") if is_run(Path(word)) else Path(word)
-        raise ConfigError(f"{word!r} has no place here; a model is given as --model {place}")
+        raise ConfigError(f"unexpected argument {word!r}; pass a model with --model {place}")
     if recipe not in (*RECIPES, PROMPT_RECIPE):
         known = (*RECIPES, PROMPT_RECIPE, "planner")
         names = [f"{recipe}.py"] if Path(f"{recipe}.py").is_file() else [*known]
         near = hint(recipe, [*names, *map(str, Path().glob("*.py"))]) or "."
         raise ConfigError(
-            f"unknown recipe {recipe!r}{near} Recipes: {', '.join(known)}, or AGENT.py, the file "
-            "of an agent."
+            f"unknown recipe {recipe!r}{near} Choose one of {', '.join(known)}, or AGENT.py, the "
+            "file of an agent."
         )
 
 

@@ -87,7 +87,7 @@ def canonical(spelling: str, value: Any) -> str:
     if section is not None:
         first = next(key for key in leaf_fields() if key.startswith(f"{section}."))
         raise ConfigIssue(
-            spelling, value, "this is a section of keys, not a key", f"Set a key of it: {first}=..."
+            spelling, value, "this is a section, not a key", f"Set one of its keys: {first}=..."
         )
     near = nearest(spelling)
     fix = f"Did you mean {near!r}?" if near else "`tutelage config` lists every key."

@@ -29,8 +29,7 @@ def checked_api_key(key: str | None, name: str) -> str | None:
     key = (key or "").strip()
     if wrong := unsendable(key):
         raise ConfigError(
-            f"the key in {name} cannot be sent: {wrong}; set {name} to the key as its server gave "
-            "it"
+            f"invalid API key in {name}: {wrong}; set {name} to the key issued by the server"
         )
     return key or None
 
@@ -40,7 +39,7 @@ def unsendable(value: str) -> str:
     for at, character in enumerate(value, 1):
         if not (character.isascii() and character.isprintable()):
             return (
-                f"its character {at} of {len(value)} is U+{ord(character):04X}, and a header "
-                "carries printable ASCII alone"
+                f"character {at} of {len(value)} is U+{ord(character):04X}, but headers allow only "
+                "printable ASCII"
             )
     return ""

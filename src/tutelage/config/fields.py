@@ -32,7 +32,7 @@ class Section(BaseModel):
 def _refuse_bool(value: Any) -> Any:
     # Python counts true as 1, so `--steps true` would train one step.
     if isinstance(value, bool):
-        raise ValueError("a number is needed, not true or false")
+        raise ValueError("expected a number, not true or false")
     return value
 
 
@@ -64,11 +64,11 @@ def read_success(text: str) -> tuple[str | None, float | None]:
     name, bounded, bound = (piece.strip() for piece in text.partition(">="))
     least = _number(bound) if bounded else None
     if bounded and (least is None or not math.isfinite(least)):
-        raise ValueError(f"{bound!r} after >= is no number")
+        raise ValueError(f"{bound!r} after >= is not a number")
     if not bounded and _number(name) is not None:
-        raise ValueError(f"a bound is written with >=, as in >={name}")
+        raise ValueError(f"write a bound with >=, such as >={name}")
     if not name and not bounded:
-        raise ValueError("it names no part of the reward and no bound, such as right or >=0.5")
+        raise ValueError("expected a part of the reward or a bound, such as right or >=0.5")
     return name or None, least
 
 
@@ -83,7 +83,7 @@ def _success(value: Any) -> Any:
     if isinstance(value, str):
         read_success(value)
     elif value is not None:
-        raise ValueError("a part of the reward or a bound is needed, such as right or >=0.5")
+        raise ValueError("expected a part of the reward or a bound, such as right or >=0.5")
     return value
 
 

@@ -52,10 +52,10 @@ def read_keys(path: Path) -> dict[str, Any]:
         tree = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"cannot read the configuration file {str(path)!r}: {error}. Give JSON or TOML."
+            f"cannot read the configuration file {str(path)!r}: {error}. Use JSON or TOML."
         ) from error
     if not isinstance(tree, dict):
-        raise ConfigError(f"the configuration file {str(path)!r} must hold an object of keys.")
+        raise ConfigError(f"the configuration file {str(path)!r} must contain an object of keys.")
     return cast("dict[str, Any]", tree)
 
 
@@ -72,30 +72,30 @@ def _parse(text: str) -> tuple[Override, ...]:
     key = str(parsed.key_or_group)
     delete = bool(parsed.is_delete())
     if not key:
-        raise ConfigError(f"the override {text!r} has no key. Write KEY=VALUE.")
+        raise ConfigError(f"the override {text!r} has no key. Use KEY=VALUE.")
     if parsed.package is not None or "/" in key:
         raise ConfigError(
-            f"the override {text!r} selects a config group, and there are none here. "
-            "Write the key with dots: section.key=value."
+            f"the override {text!r} selects a config group, which is not supported. Use dots in "
+            "the key: section.key=value."
         )
     if parsed.is_sweep_override():
-        meant = f"For a list write {key}=[{text.partition('=')[2]}]; for a sweep"
+        meant = f"For a list use {key}=[{text.partition('=')[2]}]; for a sweep"
         if not getattr(parsed.value(), "simple_form", False):
             meant = "For a sweep"
         raise ConfigError(
-            f"the override {text!r} is a sweep over several values, and a run has one. "
-            f"{meant} start one run for each value."
+            f"the override {text!r} is a sweep, which is not supported. {meant} start one run for "
+            "each value."
         )
     value = parsed.value()
     leaves = list(_leaves(value))
     if not all(isinstance(leaf, _PLAIN) for leaf in leaves):
         raise ConfigError(
-            f"the override {text!r} gives no plain value. Write a number, text, list or dict."
+            f"cannot parse the override {text!r}. Use a number, string, list or dict."
         )
     if any(isinstance(leaf, str) and "${" in leaf for leaf in leaves):
         raise ConfigError(
-            f"the override {text!r} holds an interpolation, and values are taken as they are. "
-            "Write the value itself."
+            f"the override {text!r} has an interpolation, which is not supported. Use the value "
+            "itself."
         )
     if isinstance(value, Mapping) and value and not delete:
         tree = cast("Mapping[str, Any]", value)
@@ -106,7 +106,7 @@ def _parse(text: str) -> tuple[Override, ...]:
 def _unreadable(text: str, error: Exception) -> ConfigError:
     reason = str(error).strip().split("\n")[0].partition(" expecting ")[0]
     if "=" not in text and not text.startswith("~"):
-        return ConfigError(f"the override {text!r} has no '='. Write KEY=VALUE.")
+        return ConfigError(f"the override {text!r} has no '='. Use KEY=VALUE.")
     column = _column(error)
     pointer = "" if column is None else f"\n  {text}\n  {' ' * min(column, len(text))}^"
     return ConfigError(

@@ -73,13 +73,13 @@ class Resolved(Section):
         kind = parts.pop("kind", None) if isinstance(parts, dict) else None
         if kind not in (None, SUPERVISED, WEIGHTS):
             raise ConfigError(
-                f"this run is of the kind {kind!r} and trained no policy; see what it has with: "
-                "tutelage show RUN"
+                f"this run is of the kind {kind!r} and has no trained policy; see its results "
+                "with: tutelage show RUN"
             )
         if kind is None or set(parts) != set(cls.model_fields):
             raise ConfigError(
-                f"the configuration file must hold exactly kind, {', '.join(cls.model_fields)}. "
-                "Use the config.json that a run wrote."
+                "the configuration file must have exactly the fields kind, "
+                f"{', '.join(cls.model_fields)}. Use the config.json of a run."
             )
         try:
             found = cls.model_validate_json(json.dumps(parts), strict=True)
@@ -90,9 +90,9 @@ class Resolved(Section):
             odd = {key for key, _ in flatten(parts[part])} ^ {*leaf_fields()}
             if odd:
                 raise ConfigError(
-                    f"the configuration file lacks {min(odd)!r} in {part!r}, or should not have "
-                    f"it ({len(odd)} keys in all). It was cut or written by another version; "
-                    "start a new run."
+                    f"missing or unexpected key {min(odd)!r} in {part!r} of the configuration file "
+                    f"({len(odd)} such keys). It is truncated, or from another version; start a "
+                    "new run."
                 )
         if found.origin["agent.tools"] == "default":  # written as [] before [] was no tools
             agent = found.config.agent.model_copy(update={"tools": None})

@@ -72,7 +72,7 @@ NODES_ON_THIS_CPU: UnusedRule = UnusedRule(
     lambda run: run.trainer.nnodes == 1 or not run.ray_kwargs.ray_init.is_named,
     on_cpu=True,
 )
-_NO_RAY = "agent.placement is local, and no ranks beside this process are asked for"
+_NO_RAY = "agent.placement is local, and only one rank is configured"
 NO_RAY: UnusedRule = UnusedRule(
     _NO_RAY,
     lambda run: (
@@ -87,23 +87,23 @@ NO_RANKS_ON_CPU: UnusedRule = UnusedRule(
     on_cpu=True,
 )
 OTHERS_CPUS: UnusedRule = UnusedRule(
-    "the Ray at ray_kwargs.ray_init.address has the CPUs that it has",
+    "the CPUs of the cluster at ray_kwargs.ray_init.address are fixed",
     lambda run: run.agent.placement == "local" and run.ray_kwargs.ray_init.address is not None,
 )
 NO_GPU_MEMORY = UnusedRule("the run is on a CPU, so there is no GPU memory to free", on_cpu=True)
 
-_NO_STEP = "algorithm.name is sft, which makes no reinforcement-learning step"
+_NO_STEP = "algorithm.name is sft, which has no reinforcement-learning steps"
 BY_REWARDS = _without_steps(_NO_STEP)
 IN_COLD_START = UnusedRule(
     _NO_STEP, lambda run: run.algorithm.name == "sft" and run.recipe != "sft"
 )
 OWN_DEMONSTRATIONS = _for_sft(
-    "it steers the cold start of `train math`; `train sft` has lr, batch_size and steps"
+    "it is for the cold start of `train math`; `train sft` uses lr, batch_size and steps"
 )
 ENDS_BY_STEPS = _for_sft("`train sft` ends after its steps or epochs")
-NO_CONTROL = _without_steps("algorithm.name is sft, and a control is for reinforcement learning")
+NO_CONTROL = _without_steps("algorithm.name is sft, and the control needs reinforcement learning")
 NOT_PLAYED: UnusedRule = UnusedRule(
-    "no task is played, because data.test_files names none",
+    "no task is played because data.test_files is empty",
     lambda run: run.recipe == "sft" and not run.data.test_files,
 )
 ALL_ARE_SHOWN = _for_sft("`train sft` learns from all its demonstrations")
@@ -130,7 +130,7 @@ ROWS_ARE_COUNTED: UnusedRule = UnusedRule(
     lambda run: run.actor.ppo_micro_batch_size_per_gpu is not None,
 )
 THOUGHT_IS_SHORTER: UnusedRule = UnusedRule(
-    "a turn ends before (agent.max_tokens_per_turn, rollout.response_length)",
+    "turns are shorter (agent.max_tokens_per_turn, rollout.response_length)",
     lambda run: (run.agent.max_thinking_tokens or 0) >= run.turn_tokens,
     built_in=True,
 )
@@ -138,21 +138,19 @@ NO_KL_IN_REWARD = off("algorithm.use_kl_in_reward")
 FIXED_KL = off("algorithm.kl_ctrl.type", "fixed")
 NO_KL_LOSS = off("actor.use_kl_loss")
 NO_REFERENCE: UnusedRule = UnusedRule(
-    "no KL is on, so no reference model is loaded", lambda run: not run.needs_reference
+    "no KL is enabled, so no reference model is loaded", lambda run: not run.needs_reference
 )
 
-NO_VLLM: UnusedRule = UnusedRule(
-    "it tunes vLLM, and the engine is another", lambda run: run.agent.backend != "vllm"
-)
+NO_VLLM: UnusedRule = UnusedRule("the engine is not vLLM", lambda run: run.agent.backend != "vllm")
 SERVERS_ARE_GIVEN: UnusedRule = UnusedRule(
-    "rollout.servers names servers that others started", lambda run: bool(run.rollout.servers)
+    "the servers in rollout.servers are already running", lambda run: bool(run.rollout.servers)
 )
 NOT_NATIVE: UnusedRule = UnusedRule(
-    "it tunes the native engine, and the engine is another",
+    "the engine is not native",
     lambda run: run.agent.backend != "native",
 )
 NOTHING_IS_SCORED: UnusedRule = UnusedRule(
-    "the log-probabilities that were sampled are exact, and no reference scores them",
+    "sampled log-probabilities are exact, and there is no reference",
     lambda run: (
         not run.needs_reference
         and run.rollout.correction == "none"
@@ -174,10 +172,10 @@ NO_ADAPTERS: UnusedRule = UnusedRule(
     "model.lora.rank is 0, so there are no adapters", lambda run: run.model.lora.rank == 0
 )
 OWN_SHAPE: UnusedRule = UnusedRule(
-    "model.path names a model that has its own", lambda run: run.model.path is not None
+    "the model in model.path has its own", lambda run: run.model.path is not None
 )
 OWN_TEMPLATE: UnusedRule = UnusedRule(
-    "the embedded policy has a template of its own",
+    "the embedded policy has its own template",
     lambda run: run.model.path in (None, SHIPPED),
 )
 OWN_TASKS: UnusedRule = UnusedRule(
@@ -185,7 +183,7 @@ OWN_TASKS: UnusedRule = UnusedRule(
     lambda run: run.recipe != "math" or bool(run.data.train_files),
 )
 TAUGHT_ALREADY: UnusedRule = UnusedRule(
-    "the cold start is for the embedded policy, and model.path names another",
+    "the cold start is for the embedded policy, but model.path is another model",
     lambda run: (
         run.model.path is not None
         and run.algorithm.name == "rl"
@@ -198,17 +196,17 @@ STEPS_WIN: UnusedRule = UnusedRule(
     lambda run: run.trainer.total_training_steps is not None,
 )
 NO_TRACKER: UnusedRule = UnusedRule(
-    "only wandb and mlflow file runs under a project",
+    "only wandb and mlflow use projects",
     lambda run: not {"wandb", "mlflow"} & set(run.trainer.logger),
 )
 BUILT_IN_AGENT: UnusedRule = UnusedRule(
-    "the built-in agents are bounded by agent.max_turns and by tokens, and each tool by its own "
-    "timeout, so that no clock decides a result",
+    "built-in agents are limited by agent.max_turns and tokens, and each tool by its own timeout, "
+    "so results do not depend on time",
     built_in=True,
 )
 ALWAYS_CALLS = UnusedRule("a built-in agent calls the model in every rollout", built_in=True)
 BUILT_IN_REWARD: UnusedRule = UnusedRule(
-    "the built-in rewards bound their own time",
+    "built-in rewards have their own time limits",
     lambda run: ".py" not in (run.agent.reward_name or ""),
     built_in=True,
 )

@@ -142,15 +142,15 @@ class Heartbeat:
             elif first and other in quiet:
                 self._spoken.add(other)
                 self._tell(
-                    f"{self._name(other)} has shown no sign of life for {self._quiet:g} seconds; "
-                    f"the run ends if it shows none for {self._lost:g}"
+                    f"{self._name(other)} has sent no heartbeat for {self._quiet:g} seconds; the "
+                    f"run ends after {self._lost:g} seconds without one"
                 )
         for other in quiet:
             if self._silent[other] > self._lost:
                 self._tell(
-                    f"{self._name(other)} has shown no sign of life for {self._lost:g} seconds, so "
-                    "the run ends here; `tutelage resume` goes on from its last checkpoint, on any "
-                    "number of ranks"
+                    f"{self._name(other)} has sent no heartbeat for {self._lost:g} seconds, so the "
+                    "run ends; `tutelage resume` continues from its last checkpoint, on any number "
+                    "of ranks"
                 )
                 self._end()
                 return

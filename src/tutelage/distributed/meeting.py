@@ -102,7 +102,7 @@ def _answer(store: Any, rank: int, size: int, word: str, watch: _Watch, until: f
             return word
         watch.check(words)
         if time.monotonic() > until:
-            raise RuntimeError(f"rank {left[0]} has not come")
+            raise RuntimeError(f"rank {left[0]} did not connect")
         time.sleep(0.01)
 
 
@@ -111,14 +111,14 @@ def _ask(store: Any, rank: int, size: int, word: str, watch: _Watch, until: floa
     store.set(f"asks/{rank}", word)
     while not store.check([f"answer/{word}"]):
         if time.monotonic() > until:
-            raise RuntimeError("rank 0 has not come")
+            raise RuntimeError("rank 0 did not connect")
         time.sleep(0.01)
     name: str = store.get(f"answer/{word}").decode()
     store.set(f"known/{name}/{rank}", "")
     while not store.check([f"all/{name}"]):
         watch.check({0: name})
         if time.monotonic() > until:
-            raise RuntimeError("another rank has not come")
+            raise RuntimeError("another rank did not connect")
         time.sleep(0.01)
     words: dict[str, str] = json.loads(store.get(f"all/{name}"))
     others = {int(other): theirs for other, theirs in words.items() if int(other) != rank}
@@ -217,7 +217,7 @@ class _Watch:
         self._seen[word] = beat, since, moved
         if (moved or self._all) and now - since > QUIET:
             where = beat.partition(" ")[2]
-            raise RankEndedError(f"{name}, {where}: no sign of life for {QUIET:g} seconds")
+            raise RankEndedError(f"{name}, {where}: no heartbeat for {QUIET:g} seconds")
 
 
 def _here() -> str:

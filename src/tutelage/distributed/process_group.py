@@ -47,7 +47,7 @@ MEETING = datetime.timedelta(minutes=5)
 WORKING = datetime.timedelta(days=7)
 """How long one waits for the others later: rollouts take what they take, one that has ended is
 noticed at once, and one that stands still by its missing signs of life (`heartbeat.py`)."""
-LOST = "a rank that trains beside this one has ended, so the run cannot go on"
+LOST = "another rank has ended, so the run cannot continue"
 """How rank 0's message begins where another rank has ended."""
 HEARD = 5.0
 """Seconds that rank 0, when it has failed, waits until the others are told."""
@@ -72,7 +72,7 @@ class TorchProcessGroup:
         number of ranks that no binary tree has."""
         if tree and size & (size - 1):
             raise ConfigError(
-                f"gradients are added in tree order by 1, 2, 4, 8 ... ranks, and there are {size}"
+                f"the number of ranks must be a power of two (1, 2, 4, 8 ...), got {size}"
             )
         self.rank, self.size, self._tree = rank, size, tree
         self._over, self._shard_from, self.first = False, shard_from, first
@@ -277,7 +277,7 @@ class TorchProcessGroup:
             self.leave()
             if self.rank == 1 and self.first is not None and self.first.was_killed():
                 raise FirstRankLostError(
-                    f"rank 0 of {self.size}, {self.first}, was killed, so the run cannot go on"
+                    f"rank 0 of {self.size}, {self.first}, was killed, so the run cannot continue"
                 ) from error
             if self.rank:
                 raise SystemExit(0) from error
@@ -292,9 +292,9 @@ def joined() -> TorchProcessGroup:
     size, rank = _number("WORLD_SIZE"), _number("RANK")
     _variable("MASTER_ADDR")
     if not 0 <= rank < size:
-        raise ConfigError(f"RANK={rank} is no rank of WORLD_SIZE={size}")
+        raise ConfigError(f"RANK={rank} is not in WORLD_SIZE={size}")
     if not 0 <= (port := _number("MASTER_PORT")) < 1 << 16:
-        raise ConfigError(f"MASTER_PORT={port} is no port: one has a number below 65536")
+        raise ConfigError(f"MASTER_PORT={port} is not a port number below 65536")
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     try:
         store, _, _ = next(rendezvous("env://", rank, size, timeout=MEETING))
@@ -316,7 +316,7 @@ def joined() -> TorchProcessGroup:
     except (RuntimeError, ValueError) as error:
         where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         reason = str(error).partition("\n")[0]
-        what = "cannot listen" if "failed to listen" in reason else "found no others"
+        what = "cannot listen" if "failed to listen" in reason else "found no other ranks"
         raise RunError(f"rank {rank} of {size} {what} at {where}: {reason}") from error
     if rank and threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, *ENDING):  # rank 0 hears them, and ends all
@@ -329,7 +329,7 @@ def _variable(name: str) -> str:
     if not value:
         size = os.environ["WORLD_SIZE"]
         raise ConfigError(
-            f"WORLD_SIZE={size} asks for several ranks, and {name} is not set: start them with "
+            f"WORLD_SIZE={size} needs several ranks, but {name} is not set; start them with "
             f"torchrun --nproc-per-node={size} -m tutelage ..., or unset WORLD_SIZE"
         )
     return value
@@ -340,7 +340,7 @@ def _number(name: str) -> int:
     try:
         return int(value)
     except ValueError:
-        raise ConfigError(f"{name}={value!r} is no number: start the ranks with torchrun") from None
+        raise ConfigError(f"{name}={value!r} is not a number; start ranks with torchrun") from None
 
 
 def _packed(value: object) -> bytes:

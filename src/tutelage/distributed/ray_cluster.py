@@ -29,7 +29,7 @@ _FREE_SECONDS = 10.0
 _AUTH_MODE = "RAY_AUTH_MODE"
 _TOKEN_FILE = "~/.ray/auth_token"
 _TOKEN_SETUP = "ray._private.authentication.authentication_token_setup"
-_NO_TOKEN = "asks for a token, and was sent none or another one"
+_NO_TOKEN = "needs a token, and got none or a wrong one"
 _LEAST_STORE = 100 * 2**20
 """Bytes of the store in which weights lie between training and workers."""
 
@@ -43,7 +43,7 @@ def import_ray(asked: str = "agent.placement='ray'") -> Any:
         import ray
     except ImportError as error:
         raise MissingExtraError(
-            f"{asked} needs Ray, which is not installed: pip install 'tutelage[ray]'"
+            f"{asked} needs Ray; install it with: pip install 'tutelage[ray]'"
         ) from error
     return ray
 
@@ -110,8 +110,8 @@ def workers_of(config: RunConfig) -> int:
         fewer = f"set ray_kwargs.ray_init.num_cpus={free}, or " if free else ""
         wait = "wait until some are free, or " if there and not free else ""
         raise ConfigError(
-            f"the Ray cluster has {there} CPUs, of which {free} are free, and "
-            f"{asked or 'at least 1'} {'are' if asked and asked > 1 else 'is'} asked for: "
+            f"the Ray cluster has {there} CPUs, of which {free} are free, but "
+            f"{asked or 'at least 1'} {'are' if asked and asked > 1 else 'is'} needed: "
             f"{fewer}{wait}{add_node()}"
         )
     return min(asked or free, config.data.train_batch_size)
@@ -122,7 +122,7 @@ def add_node(what: str = "CPU") -> str:
     address = import_ray().get_runtime_context().gcs_address
     option = {"CPU": "--num-cpus", "GPU": "--num-gpus"}[what]
     mode = "RAY_AUTH_MODE=token " if _mode() == "token" else ""
-    return f"start a node that has some: `{mode}ray start --address={address} {option}=N`"
+    return f"start a node with `{mode}ray start --address={address} {option}=N`"
 
 
 def _mode() -> str | None:
@@ -156,22 +156,22 @@ def own_words(error: BaseException) -> str:
 
 def _unreachable(address: str, reason: object) -> ConfigError:
     if reason is _NO_TOKEN:
-        mend = f"{_TOKEN_FILE} of its head node is needed here, or in RAY_AUTH_TOKEN"
+        mend = f"copy {_TOKEN_FILE} of its head node here, or set RAY_AUTH_TOKEN to it"
         if _mode() not in (None, "token"):
-            mend = f"set {_AUTH_MODE}=token, it is {_mode()!r}; {mend}"
+            mend = f"set {_AUTH_MODE}=token (it is {_mode()!r}); {mend}"
         return ConfigError(f"the Ray cluster at {address!r} {_NO_TOKEN}: {mend}")
     port = address.rpartition(":")[2]
     start = f"ray start --head --port={port}" if port.isdecimal() else "ray start --head"
     way = (
-        f"start one with `{start}`, or, for workers on this machine alone, leave "
-        "ray_kwargs.ray_init.address out. A run that goes on has the address in its config.json; "
-        "`tutelage resume RUN --allow-changes` takes another one from there"
+        f"start one with `{start}`, or remove ray_kwargs.ray_init.address to use workers on this "
+        "machine only. To resume a run with another address, edit it in config.json and use "
+        "`tutelage resume RUN --allow-changes`"
     )
     if address == "local":
-        return ConfigError(f"Ray cannot be started on this machine: {reason}")
+        return ConfigError(f"cannot start Ray on this machine: {reason}")
     if address == "auto":
-        return ConfigError(f"this machine is part of no running Ray cluster ({reason}): {way}")
-    return ConfigError(f"no Ray cluster can be used at {address!r}: {reason}; {way}")
+        return ConfigError(f"this machine is not part of a running Ray cluster ({reason}); {way}")
+    return ConfigError(f"cannot use a Ray cluster at {address!r}: {reason}; {way}")
 
 
 def _reason(error: Exception) -> str:

@@ -31,7 +31,7 @@ class HeadWatch:
     def __init__(self, address: str, *, scale: float = 1.0) -> None:
         """`scale` makes all times shorter or longer, for tests."""
         self.address, self.gone = address, False
-        self.reason = f"Ray's head node, {address}, does not answer any more"
+        self.reason = f"Ray's head node, {address}, no longer answers"
         self._scale = scale
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)

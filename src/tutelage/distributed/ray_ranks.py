@@ -124,7 +124,7 @@ class _RayRanks:
         except self._ray.exceptions.RayActorError as error:
             said = " ".join(str(error).split())[-600:]
             raise ConfigError(
-                f"a rank could not start: {said}. Install this version of tutelage on every node"
+                f"cannot start a rank: {said}. Install this version of tutelage on every node"
             ) from error
 
     def _room(self, nodes: int, each: int, *, gpu: bool) -> Any:
@@ -138,10 +138,10 @@ class _RayRanks:
         free, what = self._ray.available_resources(), "GPU" if gpu else "CPU"
         util.remove_placement_group(group)
         raise ConfigError(
-            f"the Ray cluster has no room for trainer.nnodes={nodes}: each needs {each} {what}"
-            f"{'s' if each > 1 else ''}{' on a node of its own' if gpu else ''}, the first on the "
-            f"node of this command, which has {self._here().get(what, 0):.0f}, and "
-            f"{free.get(what, 0):.0f} are free in all: lower it, or {ray_cluster.add_node(what)}"
+            f"the Ray cluster has no room for trainer.nnodes={nodes}: each needs {each} "
+            f"{what}{'s' if each > 1 else ''}{' on a separate node' if gpu else ''}, the first "
+            f"on this node, which has {self._here().get(what, 0):.0f}, and {free.get(what, 0):.0f} "
+            f"are free in total; lower it, or {ray_cluster.add_node(what)}"
         )
 
     def _here(self) -> dict[str, float]:
@@ -224,13 +224,13 @@ class _RayRanks:
             time.sleep(_LOOK_SECONDS / 10)
             reachable = self._head.reachable()
         if not reachable:
-            raise RunError(f"{self._head.reason}, so the run cannot go on") from lost
+            raise RunError(f"{self._head.reason}, so the run cannot continue") from lost
         for number, error in sorted(self._errors.items()):
             if isinstance(error, TutelageError):
                 raise RunError(own_words(error)) from lost
             name = self._name(number)
             if isinstance(error, self._ray.exceptions.RayActorError):
-                raise RunError(f"{name}, has ended, so the run cannot go on") from lost
+                raise RunError(f"{name}, has ended, so the run cannot continue") from lost
             told = RunError(f"{name}: {own_words(error)}")
             told.add_note(str(error))
             raise told from lost

@@ -90,8 +90,8 @@ class RayPool:
         """What rollouts may depend on and is not the same on every worker."""
         mine = machine.conditions(self.setting.choice)
         return [
-            f"rollouts of the Ray worker {worker.name} are not bit for bit those of this machine: "
-            f"here {change.replace(' and is ', ', there ')}"
+            f"rollouts of the Ray worker {worker.name} are not bit-identical to those of this "
+            f"machine: here {change.replace(' and is ', ', there ')}"
             for worker in self.workers
             for change in machine.differences(_bits(mine), _bits(worker.facts["conditions"]))
         ]
@@ -126,8 +126,8 @@ class RayPool:
             raise ConfigError(own_words(error)) from error
         except errors.RayActorError as error:
             raise ConfigError(
-                f"a Ray worker could not start: {' '.join(str(error).split())[-600:]}. Install "
-                "this version of tutelage, and what its agent needs, on every node"
+                f"cannot start a Ray worker: {' '.join(str(error).split())[-600:]}. Install this "
+                "version of tutelage, and the packages of the agent, on every node"
             ) from error
 
     def dismiss(self, worker: _RayActor) -> None:
@@ -271,7 +271,7 @@ class RayWorkers:
         raise RunError(
             f"{_LOSSES} Ray workers were lost while they played only the group {specs[0].group!r} "
             f"(task {specs[0].task.id!r}): a tool or an environment of it may end its process, or "
-            f"the memory is too small. The last: {' '.join(str(reason).split())[:300]}"
+            f"there is too little memory. Last error: {' '.join(str(reason).split())[:300]}"
         )
 
     async def _worker(
@@ -322,8 +322,8 @@ class RayWorkers:
         if self._pool.replace(worker):
             plural = "group is" if len(groups) == 1 else "groups are"
             self._tell(
-                f"the Ray worker {worker.name} was lost: {len(groups)} {plural} played again, with "
-                "the same seeds",
+                f"lost the Ray worker {worker.name}: {len(groups)} {plural} played again, with the "
+                "same seeds",
                 "worker_lost",
                 {"tick": step, "worker": worker.name, "groups": groups},
             )

@@ -165,9 +165,9 @@ def dumped(what: str, value: object) -> bytes:
         holder = _unsendable(value, 3)
         where = f"{what}, in {holder}," if holder else what
         raise ConfigError(
-            f"{where} cannot be sent to a Ray worker: {error}. Make it inside the rollout, or in a "
-            "resource that is an async context manager, which each worker enters for itself; "
-            "agent.placement=local sends nothing"
+            f"cannot send {where} to a Ray worker: {error}. Create it inside the rollout, or in a "
+            "resource that is an async context manager, which each worker enters itself; or use "
+            "agent.placement=local"
         ) from error
 
 
@@ -205,7 +205,7 @@ def loaded(what: str, data: bytes, host: str) -> Any:
     except Exception as error:
         raise ConfigError(
             f"a Ray worker on {host!r} cannot load {what}: {type(error).__name__}: {error}. "
-            "Install there what it imports, or use `ray job submit --working-dir .`"
+            "Install its imports there, or use `ray job submit --working-dir .`"
         ) from error
 
 
@@ -231,6 +231,6 @@ def check_same(there: JSON, host: str) -> None:
     odd = [(name, was, now) for name, was in there.items() if (now := here()[name]) != was]
     for name, was, now in odd:
         raise ConfigError(
-            f"the Ray worker on {host!r} has {name} {now}, and this run {was}, so what "
-            "it computes would be another: install the same there, and start its node again"
+            f"the Ray worker on {host!r} has {name} {now}, but this run has {was}, so results "
+            "would differ; install the same version there, and restart its node"
         )

@@ -86,8 +86,8 @@ class PolicyEvaluation(RunKind):
         if fields["python"]:
             raise RunError(
                 f"the run in {str(folder.path)!r} evaluates the Python agent {fields['target']!r}, "
-                "which only its program has: continue it from there, Trainer(...).evaluate(agent,"
-                f" output_dir={str(folder.path)!r})"
+                "which only its program has; resume it there with Trainer(...).evaluate(agent, "
+                f"output_dir={str(folder.path)!r})"
             )
         return cls(str(fields["target"]), asked)
 
@@ -134,7 +134,7 @@ class PolicyEvaluation(RunKind):
         """How the run in a folder differs from this one; None where they are the same."""
         was = read_object(folder.config)["target"]
         if was != self.target:
-            return f"was asked for otherwise: target ({was!r}, and now {self.target!r})"
+            return f"was started with another target ({was!r}, now {self.target!r})"
         return super().difference(folder)
 
     def sources(self, folder: RunFolder) -> dict[str, str]:
@@ -195,7 +195,7 @@ class PolicyEvaluation(RunKind):
         evaluation = self.ready.add_up(played, run.progress)
         if evaluation.ungraded:
             raise FailureBudgetError(
-                f"no rollout could be graded: {evaluation.ungraded}. Go on once that is fixed: "
+                f"no rollout could be graded: {evaluation.ungraded}. Fix it, then continue with: "
                 f"{resume_command(run.folder.path)} --allow-changes"
             )
         run.log({"phase": LABEL, "step": 0, **rollout_metrics(played)})

@@ -98,8 +98,8 @@ class PreparedEvaluation:
         named = _named_tools(self.tasks) if self.run is None else []
         if named and self.agent == Figures.BUILT_IN and not self.evaluated_agent.tools:
             progress.note(
-                f"the tasks are for an agent with tools ({', '.join(named)}), and this target has "
-                f"none; give it those that you have with --tools {','.join(named)}"
+                f"the tasks are for an agent with tools ({', '.join(named)}), but this target has "
+                f"none; pass yours with --tools {','.join(named)}"
             )
         seeds = SeedTree(self.asked.seed).child("eval")
         specs = [
@@ -133,7 +133,7 @@ class PreparedEvaluation:
             seen = _trained_on(*self.run, self.tasks, self.grader)
             if seen is None:
                 progress.note(
-                    "whether it was trained on these tasks is not known: its files are gone"
+                    "it is unknown whether it was trained on these tasks: its files are missing"
                 )
         repeated = len(self.tasks) - len(distinct(self.tasks, content))
         spent = (
@@ -171,8 +171,8 @@ def prepare_evaluation(
     elif not name:
         what = "a server" if kind == "server" else "a model"
         raise ConfigError(
-            f"{target!r} is {what}, not a run, so it has no reward of its own: name one with "
-            "--reward NAME or --reward FILE.py:function"
+            f"{target!r} is {what}, not a run, so it has no reward; pass one with --reward NAME or "
+            "--reward FILE.py:function"
         )
     if run is not None and asked.reward is None:
         check_trusted(run[0], [name], trust=trust)
@@ -181,8 +181,8 @@ def prepare_evaluation(
         Success.of(success)
     except ValueError as error:
         raise ConfigError(
-            f"--success {success!r} says no success: {error}; write a part of the reward (right), "
-            "a bound ('>=0.5') or both ('right>=0.5')"
+            f"invalid --success {success!r}: {error}; use a part of the reward (right), a bound "
+            "('>=0.5') or both ('right>=0.5')"
         ) from error
     if success is None and run is not None and asked.reward in (None, run[1].agent.reward_name):
         success = run[1].reward.success
@@ -213,15 +213,15 @@ def _check_options(kind: TargetKind, target: str, asked: EvaluationConfig) -> No
     """Raise `ConfigError` for options that a target has no use for."""
     wrong: list[tuple[str, str]] = []
     if kind == "agent" and asked.tools is not None:
-        wrong.append(("--tools", "an agent of your own has the tools that its file gives it"))
+        wrong.append(("--tools", "a custom agent uses the tools of its file"))
     if kind == "server" and asked.endpoint:
-        wrong.append(("--endpoint", "the target is a server already"))
+        wrong.append(("--endpoint", "the target is already a server"))
     if kind == "model" and (asked.endpoint or asked.model):
         wrong.append(("--endpoint" if asked.endpoint else "--model", "the target is the model"))
     if kind == "run" and asked.model and not asked.endpoint:
-        wrong.append(("--model", "a run has its own policy; --endpoint URL asks another model"))
+        wrong.append(("--model", "a run has its own policy; use --endpoint URL for another model"))
     for option, reason in wrong:
-        raise ConfigError(f"{option} has no use for {target!r}: {reason}; leave it out")
+        raise ConfigError(f"{option} cannot be used with {target!r}: {reason}; remove it")
 
 
 def _trained_on(
@@ -259,6 +259,6 @@ def _own_agent_of(run: FoundRun | None) -> str | None:
         return str(told["file"])
     raise ConfigError(
         f"the run in {str(run[0].path)!r} trained the Python agent {told.get('agent')!r}, which "
-        "only its program has: call Trainer(...).evaluate(agent) there, or evaluate its policy "
+        "only its program has; call Trainer(...).evaluate(agent) there, or evaluate its policy "
         f"with the built-in agent: tutelage eval {run[0].policy} --test FILE --reward NAME"
     )

@@ -70,7 +70,7 @@ def target_kind(target: str) -> TargetKind:
     path = Path(target)
     if target in (SHIPPED, SMOLLM2) or is_gguf(target):
         if is_run(RUNS / target):
-            raise ConfigError(f"{target!r} means a model, and a run: write {RUNS / target} for it")
+            raise ConfigError(f"{target!r} is also a model; use {RUNS / target} for the run")
         return "model"
     # A misspelled run below a folder that is here is no hub name.
     here = path.exists() or path.parent.exists() or path.parent == RUNS
@@ -111,8 +111,8 @@ def run_of(target: str, *, others: bool = False) -> FoundRun | None:
     if name not in _POLICIES:
         hint = f": tutelage prompts confirm {folder.path}" if name == "prompt" else ""
         raise ConfigError(
-            f"the run in {str(folder.path)!r} is of the kind {name!r}, which leaves no policy; "
-            f"give a training of weights, or the agent's file{hint}"
+            f"the run in {str(folder.path)!r} is of the kind {name!r}, which has no policy; pass a "
+            f"run that trained weights, or the agent's file{hint}"
         )
     return folder, Resolved.from_json(folder.config.read_text()).config
 
@@ -131,8 +131,8 @@ def server_of(url: str | None, asked: EvaluationConfig) -> Endpoint | None:
     if server.model:
         return server
     if len(listed) != 1:
-        known = ", ".join(listed[:10]) or "none that it lists"
-        raise ConfigError(f"name the model of {url!r} with --model NAME; it has {known}")
+        known = ", ".join(listed[:10]) or "no listed models"
+        raise ConfigError(f"pass the model of {url!r} with --model NAME; it has {known}")
     return replace(server, model=listed[0])
 
 
@@ -227,8 +227,8 @@ def own_agent(file: str, run: FoundRun | None, asked: EvaluationConfig) -> Evalu
     servers, here = answered(resources, {}, server, model if server else None)
     if local is None and here:
         raise ConfigError(
-            f"nothing answers the LLM {here[0]!r} of the agent {agent.name!r}: give --endpoint URL "
-            "with --model NAME for a server, or --model FOLDER for a model of this machine"
+            f"no LLM is configured for {here[0]!r} of the agent {agent.name!r}; pass --endpoint "
+            "URL with --model NAME for a server, or --model FOLDER for a local model"
         )
     for place in {s.base_url: s for s in servers.values()}.values():
         if place.base_url != (named.base_url if named else None):
@@ -288,15 +288,15 @@ def ask(
     named = asked.endpoint or asked.model
     if kind in ("run", "model") and named:
         raise ConfigError(
-            f"--endpoint and --model have no use for {target!r}, which answers itself"
+            f"--endpoint and --model cannot be used with {target!r}, which is a model"
         )
     if kind in ("model", "server") and fields and not asked.tools:
         raise ConfigError(
-            f"nothing reads the field {next(iter(fields))!r}: {target!r} is asked without tools; "
-            "name some that do, as --tools calculator,price_list"
+            f"the field {next(iter(fields))!r} is not used: {target!r} has no tools; pass tools "
+            "that read it, such as --tools calculator,price_list"
         )
     if kind == "agent" and asked.tools is not None:
-        raise ConfigError(f"--tools has no use for {target!r}, which has the tools of its file")
+        raise ConfigError(f"--tools cannot be used with {target!r}, which has its own tools")
     if run is not None:
         check_trusted(run[0], [run[1].agent.agent_type], trust=trust)
     settings = EvaluationConfig(
@@ -318,8 +318,8 @@ def ask(
     rollout = asyncio.run(played)[0]
     if rollout.last.stop == "context" and not any(c.sampled.token_ids for c in rollout.last.calls):
         raise DataError(
-            f"the question of {len(question)} characters does not fit the context of {target!r} "
-            "with the system prompt and the tools, so nothing was answered; ask a shorter one"
+            f"the question of {len(question)} characters does not fit into the context of "
+            f"{target!r} with the system prompt and the tools; ask a shorter one"
         )
     return rollout
 
@@ -339,12 +339,12 @@ def served(target: str, *, slots: int, max_length: int | None, seed: int) -> Ser
     kind = target_kind(target)
     if kind == "agent":
         raise ConfigError(
-            f"{target!r} is an agent, and what is served is a model: serve its run or its model, "
-            f"then play the agent: tutelage eval {target} --endpoint URL --test FILE"
+            f"{target!r} is an agent, but only models can be served; serve its run or its model, "
+            f"then evaluate the agent: tutelage eval {target} --endpoint URL --test FILE"
         )
     if kind == "server":
         raise ConfigError(
-            f"{target!r} is a server already; to pass requests on to it, name its model: tutelage "
+            f"{target!r} is already a server; to forward requests to it, pass its model: tutelage "
             f"serve MODEL --upstream {target}"
         )
     try:
@@ -355,15 +355,15 @@ def served(target: str, *, slots: int, max_length: int | None, seed: int) -> Ser
             raise
         file = "a file, and " if path.is_file() else ""
         raise ConfigError(
-            f"{target!r} is {file}neither a run nor a model folder, which has a "
-            f"tokenizer_config.json: {error}"
+            f"{target!r} is {file}neither a run nor a model folder (with a tokenizer_config.json): "
+            f"{error}"
         ) from error
     evaluated_agent = builtin_agent(target, run, (), AskConfig())
     policy = evaluated_agent.policy
     if max_length is not None and max_length > policy.max_positions:
         raise ConfigError(
             f"--max-length {max_length} is more than the {policy.max_positions} positions of "
-            f"{target!r}; give it at most those"
+            f"{target!r}; lower it"
         )
     wanted = max_length or evaluated_agent.max_length
     engine = make_engine(policy, slots=slots, max_length=wanted, schedule="free")

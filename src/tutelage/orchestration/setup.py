@@ -80,7 +80,7 @@ def read_sets(request: PlannerConfig, settings: Phase1Settings) -> PlannerDatase
             fields["synthetic"] = f"{len(augmented)} workflows added to the training set"
     if len(workflows) < 2:
         left = counted(len(workflows), "workflow")
-        raise DataError(f"only {left} to learn from; give at least 2")
+        raise DataError(f"only {left} to train on; at least 2 are needed")
     train, held_out = split(workflows, settings.validation_share, seeds.child("validation"))
     overlap = count_overlap([*workflows, *augmented], (), test, key=instruction_mark)
     if notes := overlap.notes(drawn=request.train is None, given="--test FILE"):
@@ -111,9 +111,8 @@ def _files(
     if uses:
         names = ", ".join(f"{name} ({count})" for name, count in uses.most_common())
         raise DataError(
-            f"the catalog {named or request.train!r} describes not all tools that the plans use. "
-            f"Missing are {len(uses)} tools in {uses.total()} subtasks: {names}. Describe them in "
-            "the catalog, --catalog FILE"
+            f"the catalog {named or request.train!r} lacks {len(uses)} tools of {uses.total()} "
+            f"subtasks: {names}; add them to the catalog, --catalog FILE"
         )
     if request.test is None and len(workflows) >= FEWEST_TO_SPLIT:
         workflows, test = split(workflows, TEST_SHARE, seeds.child("test"))

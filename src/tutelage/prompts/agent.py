@@ -44,7 +44,7 @@ class ToolAgent(Agent):
     def check(self, names: Collection[str]) -> None:
         """It needs its prompt."""
         if PROMPT not in names:
-            raise ConfigError(f"the built-in agent needs the resource {PROMPT!r}")
+            raise ConfigError(f"the built-in agent needs a resource named {PROMPT!r}")
 
     async def play(self, task: Task, session: RolloutSession, resources: NamedResources) -> None:
         """Play the task; the grader of the run grades the answer."""
@@ -79,11 +79,11 @@ def components_of(resources: NamedResources, named: Sequence[str], tools: bool) 
         if name not in resources:
             near = hint(name, resources) or "."
             known = ", ".join(map(repr, resources)) or "none"
-            raise ConfigError(f"there is no resource {name!r}{near} There are {known}")
+            raise ConfigError(f"unknown resource {name!r}{near} Available: {known}")
     if not values:
         raise ConfigError(
-            "this agent has no text to search over: give it a resource such as "
-            "prompt_template=PromptTemplate('...'), or name one with components="
+            "the agent has no text to optimize; add a resource such as "
+            "prompt_template=PromptTemplate('...'), or pass one with components="
         )
     return values
 
@@ -98,8 +98,8 @@ def _text(name: str, value: object) -> str:
     if text is not None:
         return text
     raise ConfigError(
-        f"the resource {name!r} is {type(value).__name__}, which has no text to search over; name "
-        "a PromptTemplate, a text or a Tool"
+        f"the resource {name!r} is a {type(value).__name__}, which has no text to optimize; pass a "
+        "PromptTemplate, a string or a Tool"
     )
 
 

@@ -45,8 +45,8 @@ def resources_of(
     values = _with_demonstrations(agent, values, config)
     if config.tune_tools and not any(isinstance(v, Tool) for v in values.values()):
         raise ConfigError(
-            f"tune_tools=true, and the agent {agent.name!r} has no tools among its resources; "
-            "give it some, as resources={'weigh': weigh}"
+            f"tune_tools=true needs tools, but the agent {agent.name!r} has none among its "
+            "resources; add some, such as resources={'weigh': weigh}"
         )
     if not any(isinstance(v, LLM) for v in values.values()) and wants_model(agent, values):
         named = POLICY if task is None or _brings_model(agent_spec, config) else task.model
@@ -122,8 +122,8 @@ def _with_demonstrations(
         takes = DEMONSTRATIONS in (*agent.required, *agent.optional)
     if config.demonstrations and not takes:
         raise ConfigError(
-            f"demonstrations={config.demonstrations!r}, and the agent {agent.name!r} takes none: "
-            f"give it a parameter {DEMONSTRATIONS!r}, whose str() it puts into its prompt"
+            f"demonstrations={config.demonstrations!r} is not supported by the agent "
+            f"{agent.name!r}; add a parameter {DEMONSTRATIONS!r} and put its str() into the prompt"
         )
     return {**resources, DEMONSTRATIONS: Demonstrations()} if takes else dict(resources)
 

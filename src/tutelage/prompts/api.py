@@ -177,12 +177,12 @@ def _splits(
     """The caller's tasks; one dataset alone is cut 40/20/40; None takes generated ones."""
     if train is None:
         if val is not None or test is not None:
-            raise ConfigError("val_dataset and test_dataset need a train_dataset as well")
+            raise ConfigError("val_dataset and test_dataset also need a train_dataset")
         return None
     if (val is None) != (test is None):
         missing = "val_dataset" if val is None else "test_dataset"
         raise ConfigError(
-            f"a prompt search needs {missing} too; or give train_dataset alone, which is then cut "
-            "40/20/40"
+            f"a prompt search also needs {missing}; or pass only train_dataset, which is then "
+            "split 40/20/40"
         )
     return given_splits(train, val, test, config)

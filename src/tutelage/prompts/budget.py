@@ -30,8 +30,8 @@ class BudgetExceeded(TutelageError):
 
     def __str__(self) -> str:
         if self.what == IDLE:
-            return "nothing new was left to play: the rounds had become idle rounds"
-        return f"the budget of {self.what} is spent; raise it to search on"
+            return "there was nothing new to play in the last rounds"
+        return f"the budget of {self.what} is spent; raise it to continue the search"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +96,8 @@ class SearchBudget:
         for name in ("task_calls", "tokens", "dollars"):
             if getattr(limits, name) is not None and not known:
                 raise ConfigError(
-                    f"a budget of {name} is a hard ceiling only when the worst case of a rollout "
-                    "is known; give Worst(rollout=Usage(...)), or limit rollouts"
+                    f"the budget for {name} can only be enforced if the worst case of a rollout is "
+                    "known; pass WorstCase(rollout=Usage(...)), or limit rollouts"
                 )
 
     @staticmethod

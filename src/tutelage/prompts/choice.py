@@ -31,7 +31,7 @@ def choose(
         return APO(), f"the budget allows more than {SMALL} rollouts"
     if name not in _BY_NAME:
         raise ConfigError(
-            f"there is no prompt algorithm {name!r}; take auto or {', '.join(_BY_NAME)}"
+            f"unknown prompt algorithm {name!r}; choose one of auto, {', '.join(_BY_NAME)}"
         )
     algorithm = _BY_NAME[name]()
     if algorithm.needs_optimiser and not has_optimiser:
@@ -45,7 +45,7 @@ def no_endpoint(algorithm: str, without: str) -> ConfigError:
     torch = importlib.util.find_spec("torch") is not None
     needs = "" if torch else ", on this machine after pip install 'tutelage[train]'"
     return ConfigError(
-        f"{algorithm} asks an optimiser LLM, and no endpoint is set. Two ways out: set "
-        "OPENAI_BASE_URL or OPENAI_API_KEY in .env or the environment (any OpenAI-compatible "
-        f"server: OpenAI, vLLM, Ollama), or search without an LLM: {without}{needs}"
+        f"{algorithm} needs an optimiser LLM, but no endpoint is set. Either set OPENAI_BASE_URL "
+        "or OPENAI_API_KEY in .env or the environment (any OpenAI-compatible server: OpenAI, vLLM, "
+        f"Ollama), or search without an LLM: {without}{needs}"
     )

@@ -148,9 +148,9 @@ class PromptConfig(RunSettings):
 
 
 _OF_WEIGHTS: Mapping[str, str] = {
-    "steps": "Give --iterations N instead, or choose --algorithm rl or sft.",
-    "level": "Leave --level out: the embedded task of a search has one difficulty.",
-    "allow_unsandboxed": "Leave it out: a search runs such code in a sandbox.",
+    "steps": "Use --iterations N instead, or choose --algorithm rl or sft.",
+    "level": "Remove --level: the embedded task of a search has one difficulty.",
+    "allow_unsandboxed": "Remove it: a search runs such code in a sandbox.",
 }
 """Options of `tutelage train` that no search has, and what to do about each."""
 _APO_ONLY = ("beam", "branches", "selection", "paraphrases")
@@ -178,7 +178,7 @@ def resolve_prompt(
     values |= {key: value for key, value in flags.items() if value is not None}
     for override in parse_overrides(names):
         if override.delete:
-            raise ConfigError(f"~{override.spelling} deletes nothing here; leave the key out")
+            raise ConfigError(f"~{override.spelling} is not supported here; omit the key")
         values[override.spelling.replace("-", "_")] = override.value
     for key in ("agent", "reward", "prices"):
         if isinstance(values.get(key), str):
@@ -220,11 +220,11 @@ def _problem(error: ErrorDetails) -> ConfigIssue:
     if error["type"] != "extra_forbidden":
         return misfit_of(PromptConfig, error)
     if key in _OF_WEIGHTS:
-        reason = "this is for the training of weights, and a prompt is searched for"
+        reason = "this is for training weights, not for a prompt search"
         return ConfigIssue(key, error["input"], reason, _OF_WEIGHTS[key])
     near = difflib.get_close_matches(key, PromptConfig.model_fields, n=1, cutoff=0.6)
     fix = f"Did you mean {near[0]}?" if near else "`tutelage config --prompts` lists the keys."
-    return ConfigIssue(key, error["input"], "a prompt search has no such key", fix)
+    return ConfigIssue(key, error["input"], "unknown key of a prompt search", fix)
 
 
 def _contradictions(config: PromptConfig) -> list[ConfigIssue]:
@@ -234,17 +234,17 @@ def _contradictions(config: PromptConfig) -> list[ConfigIssue]:
         config_issues.append(ConfigIssue(key, getattr(config, key), reason, fix))
 
     if config.recipe == PROMPT_RECIPE and config.agent is None:
-        refuse("agent", "there is no agent to search for", "Write: tutelage train prompt AGENT.py")
+        refuse("agent", "no agent is set", "Use: tutelage train prompt AGENT.py")
     if config.recipe == PROMPT_RECIPE and not config.train:
-        refuse("train", "an agent of your own needs tasks", "Give --train FILE.")
+        refuse("train", "a custom agent needs tasks", "Pass --train FILE.")
     if (config.val or config.test) and not config.train:
-        refuse("val", "--val and --test need --train", "Give the training tasks as well.")
+        refuse("val", "--val and --test need --train", "Pass training tasks as well.")
     if config.train and bool(config.val) != bool(config.test):
         missing = "test" if config.val else "val"
         refuse(
             missing,
-            "--val and --test come together",
-            "Give both, or neither: then the training tasks are split 40/20/40.",
+            "--val and --test must be used together",
+            "Pass both, or neither to split the training tasks 40/20/40.",
         )
     return [*config_issues, *_unused(config)]
 
@@ -254,10 +254,10 @@ def _unused(config: PromptConfig) -> Iterator[ConfigIssue]:
     own = config.recipe == PROMPT_RECIPE
     for key in _MATH_ONLY if own else _AGENT_ONLY:
         if key in config.model_fields_set and getattr(config, key):
-            where = "of the embedded task" if own else "for own agents"
+            where = "of the embedded task" if own else "for custom agents"
             yield ConfigIssue(key, getattr(config, key), f"this is a key {where}", "Leave it out.")
     users = {
-        **dict.fromkeys(_APO_ONLY, (("apo", "auto"), "Leave it out, or use apo.")),
+        **dict.fromkeys(_APO_ONLY, (("apo", "auto"), "Remove it, or use apo.")),
         **dict.fromkeys(("minibatch", "trials"), (("apo", "gepa", "auto"), "Leave it out.")),
     }
     for key, (algorithms, fix) in users.items():

@@ -83,7 +83,7 @@ class Splits:
     def __post_init__(self) -> None:
         for name in ("train", "val", "test"):
             if not getattr(self, name):
-                raise ConfigError(f"the {name} split is empty; give it at least one task")
+                raise ConfigError(f"the {name} split is empty; add at least one task")
         self.check_held_out(None)
 
     def check_held_out(self, fields: Collection[str] | None) -> None:
@@ -93,9 +93,9 @@ class Splits:
         shared = sum(content(task, fields) in known for task in self.test)
         if shared:
             raise ConfigError(
-                f"{shared} of {len(self.test)} test tasks are also in train or val, so a "
-                "held-out test on them is invalid; give --test FILE (test_dataset=) with others, "
-                "or one file alone, which is cut in three"
+                f"{shared} of {len(self.test)} test tasks are also in train or val, so a held-out "
+                "test on them is invalid; pass --test FILE (test_dataset=) with other tasks, or "
+                "only one file, which is split in three"
             )
 
 

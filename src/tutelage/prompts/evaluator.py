@@ -268,8 +268,8 @@ class Evaluator:
         if len(self._lost) >= LOST_IN_A_ROW:
             self.journal.forget(self._lost)
             raise EngineError(
-                f"the last {len(self._lost)} rollouts were all lost to infrastructure, the latest "
-                f"with {episode.feedback!r}; fix that, then resume"
+                f"the last {len(self._lost)} rollouts all failed because of infrastructure, the "
+                f"latest with {episode.feedback!r}; fix it, then resume"
             )
 
     async def _episode(self, job: EvaluationJob, item: EvaluationItem) -> Episode:

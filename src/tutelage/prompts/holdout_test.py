@@ -81,8 +81,8 @@ async def run_holdout_test(
                 evaluator.forget_infrastructure(EvaluationJob(who, components, items))
             raise EngineError(
                 f"{len(score.judged)} of {len(items)} test rollouts of the {name} prompt were "
-                "judged, which is too few for a verdict: the others were lost to infrastructure, "
-                f"the first with {score.first_loss!r}; fix that, then resume"
+                "judged, too few for a verdict; the others failed because of infrastructure, the "
+                f"first with {score.first_loss!r}; fix it, then resume"
             )
     return judge(before, after, samples, seeds, _look(evaluator.journal, before, after))
 

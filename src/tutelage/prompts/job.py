@@ -130,8 +130,8 @@ class PromptSearch(RunKind):
         journal = folder.path / JOURNAL
         if folder.config.is_file() and folder.metrics.is_file() and not journal.is_file():
             raise RunError(
-                f"{str(journal)!r} is missing, which has all answers of the search; put it back, "
-                "or start again in another --output"
+                f"the journal {str(journal)!r} of the search is missing; restore it, or start "
+                "again with another --output"
             )
 
     @property
@@ -197,7 +197,7 @@ def read_setup(folder: RunFolder, progress: Progress, allow_changes: bool = Fals
     if fields.get("python"):
         raise RunError(
             f"the run in {str(folder.path)!r} searches for the Python agent {fields['python']!r}, "
-            "which only its program has: continue it from there, "
+            "which only its program has; resume it there with "
             f"Trainer(output_dir={str(folder.path)!r}, ...)"
         )
     config = stored_settings(folder, PromptConfig)

@@ -54,8 +54,8 @@ class SearchJournal:
             self._db.executescript(_OPENING)
         except sqlite3.Error as error:
             raise StoreError(
-                f"the journal {str(where)!r} cannot be opened ({error}): give a folder where this "
-                "user may write, or move the file away"
+                f"cannot open the journal {str(where)!r} ({error}); use a writable folder, or move "
+                "the file away"
             ) from error
 
     def open(self, header: Mapping[str, str], *, accept_changes: bool = False) -> None:
@@ -67,9 +67,9 @@ class SearchJournal:
         changed = sorted(n for n in {*known, *header} if known.get(n) != header.get(n))
         if known and changed and not accept_changes:
             raise RunError(
-                f"the journal {str(self.where)!r} was kept for another {', '.join(changed)}: "
-                "start a new run, or accept the change (tutelage resume RUN --allow-changes; in "
-                "Python accept_changes=True)"
+                f"the journal {str(self.where)!r} is from another {', '.join(changed)}; start a "
+                "new run, or accept the change (tutelage resume RUN --allow-changes; in Python "
+                "accept_changes=True)"
             )
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
@@ -87,14 +87,14 @@ class SearchJournal:
             ).fetchone()
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise StoreError(
-                f"the journal {str(self.where)!r} cannot be read ({error}): put a copy back, or "
-                "start the search again in another --output"
+                f"cannot read the journal {str(self.where)!r} ({error}); restore a copy, or start "
+                "the search again with another --output"
             ) from error
         if row is None:
             return None
         if row[1] != _checksum(key, row[0]):
             self._warn(
-                f"Warning: the answer {key!r} in {str(self.where)!r} is damaged, and is asked for "
+                f"Warning: the answer {key!r} in {str(self.where)!r} is damaged and is requested "
                 "again"
             )
             self.forget([key])
@@ -114,8 +114,8 @@ class SearchJournal:
             self._db.execute("INSERT INTO step VALUES (?, ?, ?, ?)", row)
         except sqlite3.Error as error:
             raise StoreError(
-                f"the journal {str(self.where)!r} cannot be written ({error}): free some space, "
-                "then resume; what was acknowledged is kept"
+                f"cannot write the journal {str(self.where)!r} ({error}); free some space, then "
+                "resume; data saved so far is kept"
             ) from error
 
     def forget(self, keys: Iterable[str]) -> None:

@@ -114,8 +114,8 @@ class Optimiser:
             self._journal.forget(self._mute)
             role = requests[0].role
             raise EngineError(
-                f"the optimiser LLM ({role}) answers nothing, and without it there are no new "
-                f"prompts: {replies[0].problem}; fix that, then resume"
+                f"the optimiser LLM ({role}) does not answer: {replies[0].problem}; fix it, then "
+                "resume"
             )
 
     async def _ask_all(self, requests: Sequence[OptimiserRequest]) -> list[_Outcome]:
@@ -146,8 +146,8 @@ class Optimiser:
         if known is not None:
             if known["request"] != mark:
                 raise RunError(
-                    f"the journal holds another request under {request.step_key!r}: it was kept by "
-                    "another version of the search; start a new run"
+                    f"the journal has a different request for {request.step_key!r}, from another "
+                    "version of the search; start a new run"
                 )
             return _recorded(known)
         async with self._gate:

@@ -99,9 +99,9 @@ def candidate_of(entries: Sequence[JSON], prefix: str) -> JSON:
     records = [e for e in entries if str(e["id"]).removeprefix("cand_").startswith(bare)]
     if len(records) == 1 and bare:
         return records[0]
-    what = "several candidates begin with" if records else "there is no candidate"
+    what = "several candidates start with" if records else "no candidate starts with"
     known = ", ".join(str(e["id"])[:13] for e in (records or entries)[:5])
-    raise RunError(f"{what} {prefix!r}; there are seed, best, {known}")
+    raise RunError(f"{what} {prefix!r}; choose one of seed, best, {known}")
 
 
 def write_outcome(

@@ -123,7 +123,7 @@ def plan(algorithm: Algorithm, splits: Splits, settings: Settings) -> tuple[Limi
         if rest[name] < 0:
             raise ConfigError(
                 f"the held-out test alone may cost {getattr(test, name):g} {name}, more than the "
-                f"budget of {limit:g}; raise it, take fewer test tasks, or lower the worst case of "
+                f"budget of {limit:g}; raise it, use fewer test tasks, or lower the worst case of "
                 "a rollout (max_turns, max_prompt_tokens, max_tokens)"
             )
     searching = replace(limits, **rest)
@@ -135,9 +135,9 @@ def plan(algorithm: Algorithm, splits: Splits, settings: Settings) -> tuple[Limi
     least = bisect_left(range(MOST_ROLLOUTS), LEAST_PROPOSALS, key=fit)
     if rollouts is not None and rollouts < least:
         raise ConfigError(
-            f"the budget allows {rollouts} rollouts, in which {fit(rollouts)} proposals of "
-            f"{algorithm.name} fit, fewer than {LEAST_PROPOSALS}; raise it to {least} rollouts at "
-            f"least, or take fewer than {len(splits.val)} validation tasks"
+            f"the budget of {rollouts} rollouts is enough for {fit(rollouts)} proposals of "
+            f"{algorithm.name}, fewer than {LEAST_PROPOSALS}; raise it to at least {least} "
+            f"rollouts, or use fewer than {len(splits.val)} validation tasks"
         )
     return searching, test, least
 
@@ -155,8 +155,8 @@ async def _search(algorithm: Algorithm, shop: SearchState) -> str:
             whole = shop.regions.join(shop.seed.components)
             shop.evaluator.forget_infrastructure(EvaluationJob(shop.seed.id, whole, items))
             raise EngineError(
-                "the seed prompt cannot be scored, too many of its rollouts were lost to "
-                f"infrastructure, the first with {score.first_loss!r}; fix that, then resume"
+                "cannot score the seed prompt: too many of its rollouts failed because of "
+                f"infrastructure, the first with {score.first_loss!r}; fix it, then resume"
             )
         shop.seed.decide("accepted", "the seed")
         await search(algorithm, shop)

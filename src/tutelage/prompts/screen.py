@@ -75,10 +75,10 @@ class Screen:
         Raises `ConfigError` without a phrase or a component to screen.
         """
         if not self.bank:
-            raise ConfigError("screen needs phrases to try; give bank=('...', ...)")
+            raise ConfigError("screen needs phrases to try; pass bank=('...', ...)")
         phrases = _Phrases(self, shop, self.component or shop.names[0])
         if phrases.component not in shop.seed.components:
-            raise ConfigError(f"there is no component {phrases.component!r} to screen")
+            raise ConfigError(f"unknown component {phrases.component!r}")
         room = shop.budget.limits.rollouts
         trials = ROLLOUTS_A_PHRASE * len(self.bank)
         if room is not None and not self.affords_experiment(room):

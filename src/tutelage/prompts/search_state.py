@@ -94,8 +94,8 @@ class SearchState:
         """The optimiser LLM. Raises `ConfigError` where the search has none."""
         if self.optimiser is None:
             raise ConfigError(
-                "this algorithm asks an optimiser LLM and there is none: name an endpoint, or use "
-                "'screen' or 'grips', which need no LLM"
+                "this algorithm needs an optimiser LLM; set an endpoint, or use 'screen' or "
+                "'grips', which need no LLM"
             )
         return self.optimiser
 

@@ -165,8 +165,8 @@ def _warn_of_timeout(agent_spec: AgentSpec, config: PromptConfig, progress: Prog
     # A run folder has every key, so the default in it was not set by anybody.
     if isinstance(agent_spec.agent, ToolAgent) and config.timeout != usual:
         progress.note(
-            "Warning: timeout has no effect: the embedded agent is bounded by its turns and "
-            "tokens, and each tool by its own timeout"
+            "Warning: timeout has no effect: the embedded agent is limited by turns and tokens, "
+            "and each tool by its own timeout"
         )
 
 
@@ -223,8 +223,8 @@ def _agent_spec(config: PromptConfig) -> AgentSpec:
     prompt = PromptTemplate(config.prompt or embedded().prompt)
     if prompt.placeholders:
         raise ConfigError(
-            f"the embedded agent fills no placeholders, and the prompt has {prompt.placeholders!r};"
-            " write {{name}} for {name} as text"
+            "the embedded agent does not fill placeholders, but the prompt has "
+            f"{prompt.placeholders!r}; write {{{{name}}}} for a literal {{name}}"
         )
     values: dict[str, Any] = {PROMPT: prompt}
     values |= tool_resources(tools)
@@ -309,11 +309,11 @@ def _unknown_prices(
     names = ", ".join(sorted(map(repr, unknown)))
     if config.budget_usd is not None:
         raise ConfigError(
-            f"the price of {names} is not known, so --budget-usd cannot hold; add it to "
-            f'prices.toml ([models] "NAME" = {{ input = 0.15, output = 0.60 }}, dollars a '
-            "million tokens), or limit --rollouts"
+            f"--budget-usd needs the price of {names}, which is unknown; add it to prices.toml "
+            '([models] "NAME" = { input = 0.15, output = 0.60 }, USD per million tokens), or limit '
+            "--rollouts"
         )
-    return [f"the price of {names} is not known: tokens are counted, dollars are not"]
+    return [f"the price of {names} is unknown: tokens are counted, dollars are not"]
 
 
 def _facts(

@@ -63,5 +63,5 @@ class Demonstrations:
             rows = cast("list[dict[str, Any]]", parse_json(text))
             made = [Shot(str(r["task"]), str(r["question"]), str(r["trace"])) for r in rows]
         except (ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"these are no demonstrations: {error}") from error
+            raise ConfigError(f"invalid demonstrations: {error}") from error
         return Demonstrations(tuple(made[:MOST]))

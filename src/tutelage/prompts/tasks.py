@@ -65,8 +65,8 @@ def cut(tasks: Sequence[Task], seed: int) -> Splits:
     order = distinct(tasks, content)  # equal tasks stay together
     if len(order) < LEAST:
         raise ConfigError(
-            f"{counted(len(order), 'different task')} cannot be cut into train, val and test; give "
-            f"at least {LEAST}, or the three by themselves"
+            f"{counted(len(order), 'different task')} cannot be split into train, val and test; "
+            f"pass at least {LEAST}, or the three splits separately"
         )
     SeedTree(seed).child("prompt", "split").python().shuffle(order)
     first = max(1, round(len(order) * SHARES[0]))
@@ -82,13 +82,13 @@ def fresh(config: PromptConfig, looked: int, files: Sequence[str] = ()) -> list[
         return list(_files(files, config.agent is not None))
     if config.train or config.recipe != "math":
         raise ConfigError(
-            "this run's tasks came from you, so fresh ones must too: give --test FILE with tasks "
-            "that no look has opened yet"
+            "this run used your own tasks, so fresh test tasks must be passed too: --test FILE "
+            "with tasks that were not tested yet"
         )
     count, most = config.test_size or TEST, embedded().most_tasks
     if looked + count > most:
         raise ConfigError(
-            f"{looked} of {most} test tasks are used up; give --test FILE, or start a new run"
+            f"{looked} of {most} test tasks are used up; pass --test FILE, or start a new run"
         )
     return list(embedded().tasks("test", looked + count, config.seed)[looked:])
 

@@ -69,9 +69,9 @@ def prompted_tasks(split: str, n: int, seed: int) -> list[Task]:
     unknown split or too many tasks.
     """
     if split not in get_args(Split):
-        raise ConfigError(f"unknown split {split!r}; use one of {', '.join(get_args(Split))}")
+        raise ConfigError(f"unknown split {split!r}; choose one of {', '.join(get_args(Split))}")
     if not 1 <= n <= MOST_TASKS:
-        raise ConfigError(f"cannot draw {n!r} tasks; ask for 1 to {MOST_TASKS}")
+        raise ConfigError(f"cannot draw {n!r} tasks; use 1 to {MOST_TASKS}")
     tree = SeedTree(seed).child("prompted", split)
     made: dict[str, Task] = {}
     draws = (tree.child(i).python() for i in itertools.count())

@@ -74,8 +74,8 @@ class Grader:
             if _returned_nothing(attempt, session, self.reward):
                 raise RewardError(
                     f"agent {agent!r} returned None on task {task.id!r}, so the reward "
-                    f"{self.reward.name!r} has no text to grade: return the reply's content, '' "
-                    "where there is no answer, or a number"
+                    f"{self.reward.name!r} has no text to grade; return the reply's content, '' if "
+                    "there is no answer, or a number"
                 )
             # What was emitted without a final reward is checked first.
             values = to_reward({**named, "reward": 0.0}, agent, task.id).parts if named else {}
@@ -89,8 +89,8 @@ class Grader:
             value = named
         elif value is None:
             raise RewardError(
-                f"agent {agent!r} gave no reward on task {task.id!r}: return a number, call "
-                "emit_reward(...), or name what grades the text that it returns: --reward NAME or "
+                f"agent {agent!r} returned no reward on task {task.id!r}; return a number, call "
+                "emit_reward(...), or pass a reward for the returned text: --reward NAME or "
                 "FILE.py:function (in Python Trainer(reward=...))"
             )
         return replace(attempt, reward=to_reward(value, agent, task.id))
@@ -111,7 +111,7 @@ def stop_if_text(rollout: Rollout, reward: RewardFunction | None) -> None:
     if reward is not None or failure is None or rollout.last.answer is None:
         return
     if failure.cause is FailureCause.REWARD_ERROR:
-        raise FailureBudgetError(f"{failure.message}; then begin again (in another --output)")
+        raise FailureBudgetError(f"{failure.message}; then start again (with another --output)")
 
 
 def _returned_nothing(attempt: Attempt, session: RolloutSession, reward: RewardFunction) -> bool:

@@ -282,7 +282,7 @@ class _AttemptClient:
         attempt, task = self._attempt, asyncio.current_task()
         if self.ended:
             work.close()
-            raise EngineError("this attempt has ended; its models answer no more")
+            raise EngineError("this attempt has ended; its models are closed")
         ticket = next(attempt.tickets)
         if task is not None:
             self._running.add(task)
@@ -333,14 +333,13 @@ class _RemoteClient(_AttemptClient):
     async def _sampled(self, messages: Sequence[Message], options: ChatOptions) -> Call:
         if options.get("constraint") is not None:
             raise EngineError(
-                "a reply of a policy that is sampled at an endpoint cannot be constrained: nobody "
-                "would know what it was drawn from"
+                "constraints are not supported for a trained policy that is sampled at an endpoint"
             )
         call = await self._client.chat(messages, **options)
         if not call.sampled.token_ids:
             raise EngineError(
-                "the endpoint of a policy that is trained gave no token ids with log-probabilities "
-                "(`return_token_ids`, as vLLM and `tutelage serve` know it)"
+                "the endpoint of a trained policy returned no token IDs with log-probabilities "
+                "(`return_token_ids`, as in vLLM and `tutelage serve`)"
             )
         return call
 

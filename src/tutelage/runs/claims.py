@@ -61,16 +61,15 @@ def check_owner(head: RunHeader, folder: RunFolder, *, allow_changes: bool) -> N
         place = next((run.folder for run in store.runs() if run.id == folder.name), None)
     if place is None:
         raise RunError(
-            f"the store has no run {folder.name!r}, and this folder's has begun: if the folder was "
-            "renamed, or named by a link, use the name that it had then, since the record is found "
-            "by it; to begin a new record, resume with --allow-changes (in Python: the key "
-            "allow_changes)"
+            f"the store has no run {folder.name!r}, although this run has started; if the folder "
+            "was renamed, or is a link, use its original name, by which the record is found; to "
+            "start a new record, resume with --allow-changes (in Python: the key allow_changes)"
         )
     if not Path(place).is_absolute():  # a row of before
         return
     if Path(place).resolve() != folder.path.resolve():
         raise RunError(
-            f"the store has the run {folder.name!r} as that of the folder {place!r}, and this is "
-            f"{str(folder.path.absolute())!r}. If it was moved, continue with --allow-changes (in "
-            "Python: the key allow_changes); a copy would mix its record with the other one's"
+            f"the run {folder.name!r} in the store belongs to the folder {place!r}, not to "
+            f"{str(folder.path.absolute())!r}. If the folder was moved, continue with "
+            "--allow-changes (in Python: the key allow_changes); a copy would mix both records"
         )

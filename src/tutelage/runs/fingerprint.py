@@ -66,7 +66,7 @@ def changes(folder: RunFolder, sources: Mapping[str, str]) -> list[str]:
     before: dict[str, str] = _kept(folder)["sources"]
     here = f", seen from {str(Path.cwd())!r}"
     far = {name for name in before if "/" in name and name[0] not in "/~"}
-    gone = [f"{n} went away{here * (n in far)}" for n in before if n not in sources]
+    gone = [f"{n} is missing{here * (n in far)}" for n in before if n not in sources]
     new = [f"{name} is new" for name in sources if name not in before]
     changed = [n for n in sources if n in before and sources[n] != before[n]]
     return [*(f"{name} changed" for name in changed), *gone, *new]
@@ -141,12 +141,10 @@ def _kept(folder: RunFolder) -> JSON:
     values = read_object(fingerprint_file(folder), remarks)
     if {"config", "before", "sources"} <= set(values):
         return values
-    message = (
-        remarks[0] if remarks else "it has no fingerprint.json, which says what it was begun with"
-    )
+    message = remarks[0] if remarks else "it has no fingerprint.json"
     raise RunError(
-        f"the run in {str(folder.path)!r} cannot be continued: {message}. Runs of earlier versions "
-        "are begun again: choose another --output"
+        f"the run in {str(folder.path)!r} cannot be resumed: {message}. Runs of earlier versions "
+        "must be started again with another --output"
     )
 
 

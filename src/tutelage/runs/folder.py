@@ -151,8 +151,8 @@ def check_vacant(path: Path) -> None:
     with a Ray job."""
     if any(part.startswith(_RAY_PACKAGE) for part in path.absolute().parts):
         raise RunError(
-            "the working directory of a Ray job is a copy that goes with the cluster, and a run in "
-            "it would too: name a folder that stays, as --output /shared/NAME"
+            "the working directory of a Ray job is a copy that is deleted with the cluster; choose "
+            "a permanent folder, such as --output /shared/NAME"
         )
     try:
         if path.exists() and not path.is_dir():
@@ -160,7 +160,7 @@ def check_vacant(path: Path) -> None:
         if held := unbegun.content(path):
             if unbegun.is_locked(path) and not (path / "config.json").is_file():
                 raise RunBusyError(
-                    f"another process is beginning a run in {str(path)!r}; choose another --output"
+                    f"another process is starting a run in {str(path)!r}; choose another --output"
                 )
             there = (path / "config.json").is_file()
             way = f", or {offered_command(path)}" if there else ""
@@ -191,8 +191,8 @@ def find(
     if is_run(direct):
         return RunFolder(direct)
     if (direct / unbegun.LOCK).is_file() and not (direct / "config.json").exists():
-        ended = "ended before it began: give the same command again"
-        state = "has not begun yet; wait for it" if is_held(RunFolder(direct)) else ended
+        ended = "stopped before it started: run the same command again"
+        state = "has not started yet; wait for it" if is_held(RunFolder(direct)) else ended
         raise RunError(f"the run in {name!r} {state}")
     known = every(runs)
     run_folders = [f for f in known if f.name.startswith(name)]
@@ -201,16 +201,16 @@ def find(
         return (exact or run_folders)[0]
     if run_folders:
         listed = ", ".join(f.name for f in run_folders[:5])
-        raise RunError(f"several runs begin with {name!r}: {listed}")
+        raise RunError(f"several runs start with {name!r}: {listed}")
     beside = every(direct.parent) if direct.parent != Path() else []
-    lacking, near = f"there is no run {name!r}, only a folder of that name", ""
+    lacking, near = f"no run {name!r}: the folder of that name is not a run", ""
     if not name or not direct.is_dir():
-        lacking = f"there is no run {name!r}"
+        lacking = f"no run {name!r}"
         near = hint(name, [*(f.name for f in known), *(str(f.path) for f in beside)])
     if not known:
-        raise RunError(f"{lacking}{near or f'; there is none in {str(runs)!r} yet'}")
+        raise RunError(f"{lacking}{near or f'; {str(runs)!r} has no runs yet'}")
     listed = ", ".join(f.name for f in islice(filter(wanted, known), 5))
-    newest = f"; the newest are {listed}." if listed else "; none of those here would do."
+    newest = f"; the newest are {listed}." if listed else "; none of the runs here can be used."
     listed = f"`{command_name()} runs` lists all {len(known)}"
     raise RunError(f"{lacking}{near or newest} {listed}")
 
@@ -258,7 +258,7 @@ def fresh_name(
         except OSError:
             pass  # creating the run there raises the reason
         return path
-    raise RunError(f"there is no free name for a run in {str(runs)!r}; give one: --output")
+    raise RunError(f"no free run name in {str(runs)!r}; choose one with --output")
 
 
 def place_of(output: str | None, recipe: str, name: str | None = None) -> Path:
@@ -310,13 +310,13 @@ def keep_lines(path: Path, count: int) -> None:
 def disk_error(path: Path, error: OSError) -> RunError:
     """What to say when a file of a run cannot be written."""
     if error.errno == errno.ENOENT and not path.parent.is_dir():
-        gone = f"the folder {str(path.parent)!r} is gone, so {path.name!r} cannot be written"
-        return RunError(f"{gone}: it was removed or renamed while it was used; start again")
+        gone = f"cannot write {path.name!r}: the folder {str(path.parent)!r} does not exist"
+        return RunError(f"{gone}, it was removed or renamed during the run; start again")
     run = next((p for p in path.parents if (p / "config.json").is_file()), None)
-    kept = "" if run is None else "What was acknowledged is safe. "
+    kept = "" if run is None else "Data saved so far is safe. "
     way = "start again" if run is None else f"continue with: {resume_command(run)}"
     barred = error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EROFS)
-    mend = "Fix that" if barred else "Free some space"
+    mend = "Fix this" if barred else "Free some space"
     return RunError(
         f"cannot write {str(path)!r}: {error.strerror or error}. {kept}{mend} and {way}"
     )
@@ -376,7 +376,7 @@ def _lock_file(folder: RunFolder) -> TextIO:
     except OSError as error:
         raise RunError(
             f"cannot write to the run folder {str(folder.path)!r}: {error.strerror or error}; make "
-            "it writable, or copy it to where you may write"
+            "it writable, or copy it to a writable folder"
         ) from error
 
 
@@ -390,7 +390,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
         return
     whole = path.read_bytes().rpartition(b"\n")[0]  # a line without its end was cut off by a kill
     for number, line in json_lines(whole):
-        yield _object(path, line, f"put a copy back, or remove line {number}")
+        yield _object(path, line, f"restore a copy, or remove line {number}")
 
 
 def _object(path: Path, text: bytes, way: str) -> dict[str, Any]:
@@ -400,5 +400,5 @@ def _object(path: Path, text: bytes, way: str) -> dict[str, Any]:
     except ValueError as error:
         raise RunError(f"{str(path)!r} is damaged: {error}; {way}") from error
     if not isinstance(found, dict):
-        raise RunError(f"{str(path)!r} is damaged: {found!r} is no JSON object; {way}")
+        raise RunError(f"{str(path)!r} is damaged: {found!r} is not a JSON object; {way}")
     return cast("dict[str, Any]", found)

@@ -294,7 +294,7 @@ def _truncated(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
     cut, total = values
     text = (
         f"{cut} of {total} rollouts were cut off before they had ended, so their rewards say "
-        "little of what the model can do"
+        "little about what the model can do"
     )
     before = steps[0].get("rollout/truncated", 0.0)
     if before < HALF / 2:

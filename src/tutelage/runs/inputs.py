@@ -107,9 +107,9 @@ def _successes(
     path, fields, result = str(folder.path), read_object(folder.config), folder.read_result()
     if fields.get("kind") != "evaluation":
         raise RunError(
-            f"data.demonstrations={path!r} is no run of `tutelage eval`, whose successful rollouts "
-            "can be learned; give one, or a file of rows, which a training gives too: tutelage "
-            f"export {path} --format sft --out FILE.jsonl"
+            f"data.demonstrations={path!r} is not a run of `tutelage eval`; use one, or a file of "
+            f"rows, which a training run can also export: tutelage export {path} --format sft "
+            "--out FILE.jsonl"
         )
     if result is None:
         raise RunError(
@@ -127,12 +127,12 @@ def _successes(
                 rows.append(read_demonstration(RawRow(f"{path} {rollout.id}", row), path))
             except DataError as error:
                 refused.append(str(error))
-    left_out = f"; {len(refused)} conversations are left out: {refused[0]}" if refused else ""
+    left_out = f"; {len(refused)} conversations were skipped: {refused[0]}" if refused else ""
     if not rows:
         raise RunError(
-            f"data.demonstrations={path!r} has nothing to learn from: {len(won)} of its "
+            f"data.demonstrations={path!r} has no demonstrations: {len(won)} of its "
             f"{counted(result['rollouts'], 'rollout')} succeeded{left_out}. Evaluate a stronger "
-            "model, or say what counts as success: --success '>=0.5'"
+            "model, or change what counts as success: --success '>=0.5'"
         )
     calls = sum(len(rollout.last.calls) for rollout in won)
     origin = (
@@ -180,7 +180,7 @@ def load_tasks(config: RunConfig) -> Tasks:
     data, limit, tested = config.data, drawn_val_tasks(config), most_test_tasks(config)
     if not data.train_files:
         if data.val_files or data.test_files:
-            raise ConfigError("--val and --test need --train: give the training tasks as well")
+            raise ConfigError("--val and --test need --train; pass training tasks as well")
         if config.recipe == "word-problems":
             return _word_problems(config, limit, tested)
         level = data.level
@@ -220,8 +220,8 @@ def held_out(
     """(kept, held out): a tenth, at most `limit`. Raises `ConfigError` where nothing is kept."""
     kept, held = hold_out(tasks, min(limit, max(1, len(tasks) // 10)))
     if not kept:
-        what = "one training task" if len(tasks) == 1 else f"{len(tasks)} equal training tasks"
-        raise ConfigError(f"{what} cannot be split; add tasks or give {other}")
+        what = "one training task" if len(tasks) == 1 else f"{len(tasks)} identical training tasks"
+        raise ConfigError(f"cannot split {what}; add tasks or pass {other}")
     return kept, held
 
 

@@ -98,8 +98,8 @@ def write_tasks(path: Path, tasks: Sequence[Task]) -> None:
         write_text(path, text)
     elif path.read_text(encoding="utf-8") != text:
         raise RunError(
-            f"the run was begun with other tasks than it is given now ({str(path)!r}); give the "
-            "same ones, or another output_dir"
+            f"the tasks differ from those that the run started with ({str(path)!r}); pass the same "
+            "tasks, or another output_dir"
         )
 
 
@@ -110,7 +110,7 @@ def check_python(folder: RunFolder) -> None:
         name = json.loads(path.read_text()).get("agent")
         raise RunError(
             f"the run in {str(folder.path)!r} trains the Python agent {name!r}, which only its "
-            f"program has: continue it from there, Trainer(output_dir={str(folder.path)!r}, ...)"
+            f"program has; resume it there with Trainer(output_dir={str(folder.path)!r}, ...)"
         )
 
 

@@ -120,8 +120,8 @@ class RunKind(Protocol):
         """How the run in a folder differs from this one; None where they are the same."""
         was, now = (_told(s) for s in (stored_settings(folder, self.model), self.head.settings))
         changed = [key for key in now if key not in self.free and was[key] != now[key]]
-        keys = [f"{key} ({was[key]!r}, and now {now[key]!r})" for key in changed[:5]]
-        return f"was asked for otherwise: {', '.join(keys)}" if keys else None
+        keys = [f"{key} ({was[key]!r}, now {now[key]!r})" for key in changed[:5]]
+        return f"was started with other settings: {', '.join(keys)}" if keys else None
 
     def sources(self, folder: RunFolder) -> dict[str, str]:
         """Marks of what the run works with beside its keys: files that they name, code, tasks. Its
@@ -199,7 +199,7 @@ def stored_settings(folder: RunFolder, model: type[S]) -> S:
         return model.model_validate(named)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
-            f"{str(folder.config)!r} is no configuration of such a run: {error}"
+            f"{str(folder.config)!r} is not a valid configuration of such a run: {error}"
         ) from error
 
 
@@ -221,18 +221,18 @@ def register(kind: type[K]) -> type[K]:
     and for one that another class has."""
     if not isinstance(getattr(kind, "name", None), str):
         raise RunError(
-            f"the kind of run {kind.__qualname__} needs a name: name: ClassVar[str] = ..."
+            f"the kind of run {kind.__qualname__} has no name; set name: ClassVar[str] = ..."
         )
     if kind.name in BUILT_IN and not kind.__module__.startswith("tutelage."):
         raise RunError(
-            f"{kind.name!r} is a kind of run of Tutelage's own; give {kind.__qualname__} another "
-            "name"
+            f"the name {kind.name!r} is reserved for a built-in kind of run; rename "
+            f"{kind.__qualname__}"
         )
     known = _KINDS.setdefault(kind.name, kind)
     if known.__qualname__ != kind.__qualname__:
         raise RunError(
-            f"there is a kind of run of the name {kind.name!r} already, {known.__qualname__}; give "
-            f"{kind.__qualname__} another name"
+            f"the kind of run {kind.name!r} is already registered by {known.__qualname__}; use "
+            f"another name for {kind.__qualname__}"
         )
     return kind
 
@@ -242,8 +242,8 @@ def check_registered(kind: type[RunKind]) -> None:
     known = _KINDS.get(kind.name)
     if known is None or known.__qualname__ != kind.__qualname__:
         raise RunError(
-            f"the kind of run {kind.__qualname__} is not registered, so nothing could continue or "
-            "show its run; write @register above the class"
+            f"the kind of run {kind.__qualname__} is not registered, so its runs could not be "
+            "resumed or shown; add @register to the class"
         )
 
 
@@ -256,8 +256,8 @@ def check_ranks(kind: type[RunKind]) -> None:
     if follows():
         raise SystemExit(0)
     raise ConfigError(
-        f"torchrun has started {size} processes, and a run of the kind {kind.name!r} is the work "
-        "of one: start it without torchrun (without one, unset WORLD_SIZE)"
+        f"torchrun started {size} processes, but a run of the kind {kind.name!r} uses one; start "
+        "it without torchrun (or unset WORLD_SIZE)"
     )
 
 
@@ -267,8 +267,8 @@ def registered(folder: RunFolder) -> type[RunKind]:
     if name not in _KINDS:
         known = ", ".join(sorted({*BUILT_IN, *_KINDS}))
         raise RunError(
-            f"the run in {str(folder.path)!r} is of the kind {name!r}, which is not known here "
-            f"(known: {known}); import the module that registers it first"
+            f"the run in {str(folder.path)!r} has the unknown kind {name!r} (known: {known}); "
+            "import the module that registers it first"
         )
     return _KINDS[name]
 
@@ -278,7 +278,7 @@ def name_of(folder: RunFolder) -> str:
     try:
         found: object = json.loads(folder.config.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        message = f"{str(folder.path)!r} is no run folder: it has no config.json"
+        message = f"{str(folder.path)!r} is not a run folder: it has no config.json"
         raise RunError(message) from None
     except (OSError, ValueError) as error:
         text = "is not JSON" if isinstance(error, ValueError) else "cannot be read"
@@ -286,7 +286,7 @@ def name_of(folder: RunFolder) -> str:
     name = cast("JSON", found).get("kind") if isinstance(found, dict) else None
     if not isinstance(name, str):
         raise RunError(
-            f"the run in {str(folder.path)!r} is of an earlier format, which names no kind of run "
-            "in config.json and is not read any more; begin it again"
+            f"the run in {str(folder.path)!r} has an old format without a kind in config.json, "
+            "which is no longer supported; start the run again"
         )
     return name

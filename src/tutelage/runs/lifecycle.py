@@ -77,7 +77,7 @@ class Run:
         """One line of metrics, in the file, in the store and at the loggers. It has `phase`,
         `step`, and `tick` where phases count on."""
         if not {"phase", "step"} <= line.keys():
-            raise RunError(f"a line of metrics has 'phase' and 'step'; this one has {sorted(line)}")
+            raise RunError(f"metrics must have 'phase' and 'step', got {sorted(line)}")
         append_json(self.folder.metrics, line)
         tick = int(line.get("tick", line["step"]))
         with deferred_signals():
@@ -182,8 +182,8 @@ def check_kind(kind: type[RunKind], folder: RunFolder) -> None:
 
 def _taken(folder: RunFolder, difference: str) -> RunError:
     return RunError(
-        f"the run in {str(folder.path)!r} {difference}; choose another --output, or stay with "
-        f"that run. {resume_hint(folder.path)}"
+        f"the run in {str(folder.path)!r} {difference}; choose another --output, or continue that "
+        f"run. {resume_hint(folder.path)}"
     )
 
 
@@ -191,7 +191,7 @@ def _to_its_end(kind: type[RunKind], work: Coroutine[Any, Any, JSON]) -> JSON:
     """The result of the work, in a loop of its own where its phases await something."""
     if kind.awaits:
         return asyncio.run(work)
-    awaits = f"a phase of the kind {kind.name!r} awaits, so its class has to say awaits = True"
+    awaits = f"a phase of the kind {kind.name!r} uses await; set awaits = True in its class"
     try:
         work.send(None)
     except StopIteration as ended:
@@ -216,7 +216,7 @@ async def _go_on(
     """Continue a run. With `same_result` one that has finished has to be of the same sources."""
     check_ranks(kind)
     if not folder.config.is_file():
-        raise RunError(f"{str(folder.path)!r} is no run folder: it has no config.json")
+        raise RunError(f"{str(folder.path)!r} is not a run folder: it has no config.json")
     with locked(folder):
         finished = folder.read_result()
         more = asked is not None and asked.extends(folder)
@@ -239,8 +239,8 @@ async def _go_on(
         begun = any(p.is_dir() for p in steps) or folder.metrics.is_file()
         if begun and left.head.store is None and not folder.store.is_file():
             progress.note(
-                f"Warning: {folder.store.name} is missing; what the run has recorded until now is "
-                "lost, and a new one is begun"
+                f"Warning: {folder.store.name} is missing; earlier records of the run are lost, "
+                "and a new store is created"
             )
         return await _work(left, folder, progress)
 
@@ -262,16 +262,16 @@ def _check_sources(
     message, place = ", ".join(names[:5]), str(folder.path)
     if finished:
         raise RunError(
-            f"the run in {place!r} has finished, and its result is of other sources: {message}; "
-            "choose another --output"
+            f"the run in {place!r} has finished with different sources: {message}; choose another "
+            "--output"
         )
     if not allow_changes:
         raise RunError(
-            f"the run in {place!r} was begun with other sources: {message}; put that back, choose "
-            f"another --output, or continue with the change: {resume_command(folder.path)} "
+            f"the run in {place!r} was started with different sources: {message}; restore them, "
+            f"choose another --output, or continue with the change: {resume_command(folder.path)} "
             "--allow-changes (in Python: the key allow_changes)"
         )
-    progress.note(f"Warning: the run goes on although {message}")
+    progress.note(f"Warning: continuing the run although {message}")
     return sources
 
 
@@ -374,6 +374,6 @@ def _end(run: Run, status: RolloutStatus, result: JSON | None) -> None:
             if result is not None:
                 write_json(run.folder.result, result)
         except (TypeError, ValueError) as error:
-            raise RunError(f"the result of {run.folder.name!r} cannot be JSON: {error}") from error
+            raise RunError(f"invalid result of {run.folder.name!r}: {error}") from error
         run.store.set_run_status(run.id, status, result)
     run.result = result or {}

@@ -60,7 +60,7 @@ def check_loggers(names: Sequence[str]) -> None:
         if package is not None and importlib.util.find_spec(package) is None:
             raise MissingExtraError(
                 f"trainer.logger={name!r} needs the package {package!r}, which is not installed; "
-                f"install it with: pip install 'tutelage[{name}]', or leave {name!r} out"
+                f"install it with: pip install 'tutelage[{name}]', or remove {name!r}"
             )
 
 
@@ -179,8 +179,8 @@ def _wandb(head: RunHeader, folder: RunFolder, progress: Progress) -> Logger:
     else:
         reason = "no login"
     progress.note(
-        f"wandb: {reason}, so it logs offline; send it later with: "
-        f"wandb sync {folder.path}/wandb/offline-run-*"
+        f"wandb: {reason}, so it logs offline; upload it later with: wandb sync "
+        f"{folder.path}/wandb/offline-run-*"
     )
     return _WandbLogger(head, folder, identifier, offline=True)
 
@@ -194,7 +194,7 @@ def _check_wandb_answers() -> None:
     try:
         socket.create_connection((host, port), timeout=10).close()
     except OSError as error:
-        raise OSError(f"no connection to {host}:{port} ({error})") from error
+        raise OSError(f"cannot connect to {host}:{port} ({error})") from error
 
 
 def _has_wandb_login() -> bool:
@@ -223,8 +223,8 @@ class _MLflowLogger:
             seen = self._client.get_metric_history(self._run, "tick")
         except (MlflowException, ImportError) as error:
             raise RunError(
-                f"MLflow at {uri!r} cannot be used: {error}; fix MLFLOW_TRACKING_URI, or leave "
-                "'mlflow' out of trainer.logger"
+                f"cannot use MLflow at {uri!r}: {error}; fix MLFLOW_TRACKING_URI, or remove "
+                "'mlflow' from trainer.logger"
             ) from error
         self._next = 1 + max((int(m.step) for m in seen), default=-1)
         for line in folder.read_metrics():

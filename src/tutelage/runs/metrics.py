@@ -156,8 +156,8 @@ def stop_if_alike(rollouts: Sequence[Rollout], count: int) -> None:
     told = {text.replace(repr(name), "").partition("; the task has: ")[0] for name, text in named}
     if len(named) == len(rollouts) and len(told) == 1:
         raise FailureBudgetError(
-            f"no rollout could be graded, and all {count} failed alike: {named[0][1]}. Correct the "
-            "reward, and begin again in another --output"
+            f"no rollout could be graded, and all {count} failed the same way: {named[0][1]}. Fix "
+            "the reward, and start again with another --output"
         )
 
 
@@ -181,11 +181,11 @@ def untried_warning(rollouts: Sequence[Rollout], context: int, most: int) -> str
     untried = [r for r in rollouts if r.last.stop == "context" and not r.last.calls]
     if not untried:
         return None
-    longer = ", or raise `rollout.max_len`" if context < most else ", the model has no more"
+    longer = ", or raise `rollout.max_len`" if context < most else ", the maximum of the model"
     return (
         f"the prompt of task {untried[0].task.id!r} is longer than the context of {context} "
-        "tokens, so it is not tried and earns what no answer earns "
-        f"({len(untried)} of {len(rollouts)} rollouts here): shorten it{longer}"
+        f"tokens, so it is not played and gets the reward of an empty answer ({len(untried)} of "
+        f"{len(rollouts)} rollouts here); shorten it{longer}"
     )
 
 
@@ -223,7 +223,7 @@ def unused_template_warnings(
         if not found and max(map(str.strip, pieces), key=len) not in read:
             warnings.append(
                 f"the prompt template {name!r} is in no model call of the first {len(rollouts)} "
-                "rollouts, so the agent does not use it; format it in the agent, or leave it out"
+                "rollouts; format it in the agent, or remove it"
             )
     return warnings
 
@@ -236,7 +236,7 @@ def _words(text: str) -> list[str]:
 def low_reward_text(key: str, failure_reward: float, lowest: float) -> str:
     """Says that failing earns more than some attempts did; `key` is the one to set."""
     return (
-        f"a rollout earned {lowest:g}, which is less than the {failure_reward:g} of one that fails "
-        f"({key}), so crashing is better than trying; set {key} to the lowest reward that there "
-        f"is, {lowest:g} or less"
+        f"a rollout earned {lowest:g}, less than the {failure_reward:g} of a failed one ({key}), "
+        f"so failing earns more than trying; set {key} to the lowest possible reward, {lowest:g} "
+        "or less"
     )

@@ -78,7 +78,7 @@ def _lost(steps: Sequence[Metrics]) -> Finding | None:
     total, judged = (sum(s[f"rollout/{of}"] for s in tail) for of in ("number", "judged"))
     if len(tail) < FEW_STEPS or total < MANY_ROLLOUTS or total - judged < LOST * total:
         return None
-    text = f"{total - judged:.0f} of the last {total:.0f} rollouts have no reward and teach nothing"
+    text = f"{total - judged:.0f} of the last {total:.0f} rollouts have no reward and train nothing"
     remedy = "look at one (tutelage show RUN --failed); the judge, grader or server that it names"
     return Finding("lost", text, remedy)
 
@@ -107,7 +107,7 @@ def _empty_tool(steps: Sequence[Metrics]) -> Finding | None:
         calls = sum(counts)
         empty = sum(n * share for n, share in zip(counts, shares, strict=True))
         if calls >= MANY_ROLLOUTS and empty >= EMPTY * calls:
-            text = f"{empty:.0f} of {calls:.0f} calls of the tool {name!r} were answered by nothing"
+            text = f"{empty:.0f} of {calls:.0f} calls of the tool {name!r} returned nothing"
             remedy = "run the tool by itself; return what it found, or say that there is nothing"
             return Finding("empty_tool", text, remedy)
     return None

@@ -54,7 +54,7 @@ def open_run(folder: RunFolder) -> Generator[tuple[Store, str]]:
     address = folder.store_address()
     if address is None:
         raise RunError(
-            f"the run {folder.name!r} has no store, so it ended before its first rollout. "
+            f"the run {folder.name!r} has no store: it ended before its first rollout. "
             f"{resume_hint(folder.path)}"
         )
     with open_store(address, create=False) as store:

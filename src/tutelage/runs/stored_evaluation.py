@@ -36,7 +36,7 @@ _COUNTS = ("rollouts", "judged", "lost", "failed", "reason", "no_calls")
 
 def _in_order(ends: Interval) -> Interval:
     if ends[0] > ends[1]:
-        raise ValueError("the lower end is above the upper one")
+        raise ValueError("the lower bound is above the upper bound")
     return ends
 
 

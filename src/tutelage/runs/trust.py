@@ -56,10 +56,9 @@ def check_trusted(folder: RunFolder, code: Sequence[str], *, trust: bool) -> Non
     if trust or not named or _mark(folder).is_file():
         return
     raise ConfigError(
-        f"the run in {str(folder.path)!r} names code that would be run, "
-        f"{', '.join(map(repr, named))}, and it was not begun on this machine by this user, or not "
-        "from this directory, to which relative names belong, or its config.json was changed "
-        "since; look at that code, and give --trust if it may run"
+        f"the run in {str(folder.path)!r} would run the code {', '.join(map(repr, named))}, but it "
+        "was not started on this machine by this user from this directory, or its config.json has "
+        "changed since; review the code, and pass --trust to run it"
     )
 
 

@@ -135,7 +135,7 @@ def paired_bootstrap(
 ) -> Difference:
     """Resample tasks with replacement; `a[i]` and `b[i]` belong to the same task."""
     if len(a) != len(b) or not a:
-        raise ValueError(f"need two equally long, non-empty lists, not {len(a)} and {len(b)}")
+        raise ValueError(f"expected two non-empty lists of equal length, got {len(a)} and {len(b)}")
     gaps = np.asarray(b, dtype=np.float64) - np.asarray(a, dtype=np.float64)
     picks = rng.integers(0, len(gaps), size=(draws, len(gaps)))
     low, high = np.quantile(gaps[picks].mean(axis=1), [0.025, 0.975])

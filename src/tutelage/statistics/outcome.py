@@ -68,8 +68,8 @@ class Success:
         if self.part not in reward.parts:
             known = ", ".join(map(repr, reward.parts)) or "none"
             raise RewardError(
-                f"reward.success names the part {self.part!r}, which the reward of {where} does "
-                f"not have; its parts are: {known}. Return it beside 'reward', or name another one"
+                f"reward.success={self.part!r} is not a part of the reward of {where}; its parts "
+                f"are: {known}. Return it beside 'reward', or use another part"
             )
         return reward.parts[self.part] >= self.least
 
@@ -175,7 +175,7 @@ class Evaluation(OutcomeSums):
         first, second = _by_task(self.played), _by_task(other.played)
         shared = [task for task in first if task in second]
         if not shared:
-            raise DataError("the two evaluations have no judged task in common")
+            raise DataError("the two evaluations have no common judged task")
         rng = SeedTree(seed).child("compare", "pair", "reward").numpy()
         return paired_bootstrap([first[t] for t in shared], [second[t] for t in shared], rng)
 

@@ -78,8 +78,8 @@ def trainer_of(
     """The trainer that a command asks for. Raises `ConfigError`."""
     if flags.get("tools"):
         raise ConfigError(
-            f"--tools={flags['tools']!r} has no use here: an agent of your own has the "
-            "tools that its file gives it; leave it out"
+            f"--tools={flags['tools']!r} cannot be used here: a custom agent uses the tools of its "
+            "file; remove it"
         )
     given: dict[str, Any] = {f"{split}_dataset": flags.get(split) for split in ("val", "test")}
     if flags.get("train"):
@@ -129,7 +129,7 @@ def resume_agent(folder: RunFolder, progress: Progress, *, allow_changes: bool =
     given: dict[str, Any] = {}
     for split, files in told["tasks"].items():
         if not files and folder.tasks(split).is_file() and split == "train":
-            raise RunError(f"the run in {str(folder.path)!r} does not say where its tasks lie")
+            raise RunError(f"the run in {str(folder.path)!r} has no path of its tasks")
         if files:
             given[f"{split}_dataset"] = files
     named = config.agent.reward_name
@@ -152,4 +152,4 @@ def _count(text: Any) -> int:
     try:
         return int(text)
     except ValueError:
-        raise ConfigError(f"--runners={text!r} is no number of rollouts, such as 8") from None
+        raise ConfigError(f"--runners={text!r} must be a number of rollouts, such as 8") from None

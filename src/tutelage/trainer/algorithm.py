@@ -37,8 +37,8 @@ def packages_of_training() -> Generator[None]:
         yield
     except ModuleNotFoundError as error:
         raise MissingExtraError(
-            f"training weights needs the package {error.name!r}, which is not installed; "
-            "install it with: pip install 'tutelage[train]'"
+            f"training weights needs the package {error.name!r}; install it with: pip install "
+            "'tutelage[train]'"
         ) from error
 
 
@@ -51,7 +51,7 @@ class RL:
     def __init__(self, config: Mapping[str, Any] | None = None, /, **keys: Any) -> None:
         if config is not None and not isinstance(cast("object", config), Mapping):
             raise ConfigError(
-                f"{type(self).__name__}({config!r}): give keys by name, as lr=1e-6, or in a dict"
+                f"{type(self).__name__}({config!r}): pass keys by name, as lr=1e-6, or in a dict"
             )
         values = {**dict(flatten(config or {})), **dict(flatten(keys))}
         self.keys: dict[str, Any] = {key: v for key, v in values.items() if v != {}}
@@ -128,7 +128,7 @@ class SFT(RL):
         super().__init__(config, **keys)
         one = isinstance(demonstrations, str | Path)
         if not one and not isinstance(cast("object", demonstrations), Sequence):
-            raise ConfigError(f"SFT({demonstrations!r}): give the files of the demonstrations")
+            raise ConfigError(f"SFT({demonstrations!r}): pass the files of the demonstrations")
         self.demonstrations = [str(path) for path in ([demonstrations] if one else demonstrations)]
 
     def resolve(self, recipe: str = "sft", *, own_agent: bool = False, **flags: Any) -> Resolved:

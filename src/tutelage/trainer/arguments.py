@@ -57,8 +57,8 @@ _WANTED: Mapping[str, tuple[tuple[type, ...], str]] = {
     "model": (_PATH, "a folder or the hub name of a model"),
     "endpoints": (_MAPPING, "base URLs by resource or model, as {'judge': 'http://...'}"),
     "callbacks": ((Sequence,), "a list of Callback objects"),
-    "progress": ((Progress,), "a Progress; Progress() shows nothing"),
-    "optimiser": ((LLM,), "an LLM, as LLM('gpt-4o', endpoint='https://...')"),
+    "progress": ((Progress,), "a Progress, such as Progress() to show nothing"),
+    "optimiser": ((LLM,), "an LLM, such as LLM('gpt-4o', endpoint='https://...')"),
     "search": (_MAPPING, "keys of a prompt search, as {'rollouts': 300}"),
     "timeout": ((int, float), "seconds, such as 60"),
     "seed": ((int,), "a whole number"),
@@ -72,7 +72,7 @@ def check_arguments(given: Mapping[str, object], unknown: Mapping[str, object]) 
     type than they have to be, all at once."""
     for name, value in unknown.items():
         key = name in all_spellings()
-        way = f"; {name} is a key of training: algorithm=RL({name}={value!r})" if key else ""
+        way = f"; {name} is a training key: algorithm=RL({name}={value!r})" if key else ""
         raise ConfigError(f"Trainer has no argument {name!r}{way or hint(name, given)}")
     wrong: list[str] = []
     for name, (kinds, wanted) in _WANTED.items():
@@ -85,7 +85,7 @@ def check_arguments(given: Mapping[str, object], unknown: Mapping[str, object]) 
             wrong.append(f"{name}={value!r} must be {wanted}")
     for callback in cast("Sequence[object]", given.get("callbacks") or ()) if not wrong else ():
         if not isinstance(callback, Callback):
-            wrong.append(f"callbacks hold {callback!r}, which is no Callback object")
+            wrong.append(f"callbacks must be Callback objects, got {callback!r}")
     if wrong:
         raise ConfigError("; ".join(wrong))
 
@@ -111,11 +111,11 @@ def policies_of(policy: Policy | Mapping[str, Policy] | None) -> dict[str, Polic
     from tutelage.policy.model import Policy
 
     if not isinstance(cast("object", policy), (Policy, Mapping)):
-        raise ConfigError(f"policy={policy!r} must be a Policy, or policies by name")
+        raise ConfigError(f"policy={policy!r} must be a Policy, or a dict of policies")
     found = {POLICY: policy} if isinstance(policy, Policy) else dict(policy)
     for name, value in found.items():
         if not isinstance(cast("object", value), Policy):
-            raise ConfigError(f"policy={name!r} holds {value!r}, which is no Policy")
+            raise ConfigError(f"policy={name!r} must be a Policy, got {value!r}")
     return found
 
 
@@ -127,8 +127,8 @@ def reward_of(given: RewardFunction | Callable[..., Any] | str | None) -> Reward
         return resolve_reward(given)
     if not callable(given):
         raise ConfigError(
-            f"reward={given!r} is no reward: give a function, a name as 'math', or 'FILE.py:name'; "
-            "an agent that returns its reward needs none"
+            f"reward={given!r} must be a function, a name such as 'math', or 'FILE.py:name'; omit "
+            "it if the agent returns its reward"
         )
     return reward_function(given)
 
@@ -156,7 +156,7 @@ def tasks_of(given: Tasks | None, name: str) -> Sequence[Task] | None:
             found.append(row)
         else:
             raise ConfigError(
-                f"{name}_dataset holds {row!r}, which is no row: write [{{'question': ...}}, ...]"
+                f"{name}_dataset must have rows such as {{'question': ...}}, got {row!r}"
             )
     return Dataset(found, name=f"{name}_dataset", input_required=False)
 
@@ -169,8 +169,8 @@ def roles_of(
     roles = Roles.of(resources, endpoints)
     if roles.main is None:
         raise ConfigError(
-            "every LLM of this run has an endpoint or is frozen, so there is nothing to train; "
-            "mark one as LLM(trainable=True)"
+            "every LLM of this run has an endpoint or is frozen, so there is nothing to train; set "
+            "LLM(trainable=True) for one"
         )
     main = roles.policies[roles.main]
     if main != POLICY:
@@ -178,8 +178,8 @@ def roles_of(
     unknown = sorted({*policies} - {*roles.policies.values()})
     if unknown:
         raise ConfigError(
-            f"policy={unknown[0]!r} is trained by no LLM of this run; give one "
-            f"LLM(trainable=True, policy={unknown[0]!r})"
+            f"policy={unknown[0]!r} is not trained by any LLM of this run; set LLM(trainable=True, "
+            f"policy={unknown[0]!r})"
         )
     return roles
 
@@ -239,13 +239,13 @@ def remotes_of(resources: NamedResources, roles: Roles, config: RunConfig) -> Re
         trained = name in roles.policies
         if trained and warm != 1.0:
             raise ConfigError(
-                f"LLM {name!r} is trained on what {url!r} samples, and servers tell "
-                f"log-probabilities at temperature 1: set rollout.temperature=1, not {warm:g}"
+                f"LLM {name!r} is trained on samples from {url!r}, and servers return "
+                f"log-probabilities at temperature 1; set rollout.temperature=1, not {warm:g}"
             )
         if trained and (agent.thinking or agent.max_thinking_tokens):
             raise ConfigError(
-                f"LLM {name!r} is trained on what {url!r} samples, and that server renders the "
-                "history: leave out agent.thinking and agent.max_thinking_tokens"
+                f"LLM {name!r} is trained on samples from {url!r}, and that server renders the "
+                "history; remove agent.thinking and agent.max_thinking_tokens"
             )
         servers[name] = Endpoint(name, url, llm.model or llm.name or name, llm.api_key, trained)
     return RemoteServers(servers)

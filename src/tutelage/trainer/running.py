@@ -118,7 +118,7 @@ def stop_told(place: str | Path, progress: Progress, *, own: bool = True) -> Gen
         yield
     except (KeyboardInterrupt, asyncio.CancelledError):
         saved = folder_at(Path(place)).config.is_file()
-        again = f"what was done is saved: the same call with output_dir={str(place)!r} resumes it"
+        again = f"progress is saved: the same call with output_dir={str(place)!r} resumes it"
         if own:
             nothing = "stopped before there was anything to save"
             progress.note(f"stopped; {again}" if saved else nothing)
@@ -197,7 +197,7 @@ def evaluation_of(
     an evaluation. Raises `ConfigError` where nothing answers an LLM."""
     tasks = tasks_of(given, "test")
     if tasks is None:
-        raise ConfigError("there are no tasks to evaluate on: give test_dataset")
+        raise ConfigError("no tasks to evaluate on; pass test_dataset")
     asked = EvaluationConfig(test=tuple(files_of(given)) or ("test_dataset",), **keys)
     player, own, file = agent_of(agent, resources)
     resolved = equipped(player, NamedResources(own), asked.sampled_at, None)
@@ -208,7 +208,7 @@ def evaluation_of(
     unanswered = [name for name in here if not policies and not named[name]]
     if unanswered:
         raise ConfigError(
-            f"nothing answers the LLM {unanswered[0]!r} of the agent {player.name!r}: give "
+            f"no LLM is configured for {unanswered[0]!r} of the agent {player.name!r}; pass "
             f"policy=, model=, or endpoints={{{unanswered[0]!r}: 'http://...'}}"
         )
     dataset = Dataset(tasks, name="test_dataset", input_required=False)

@@ -114,17 +114,17 @@ class Trainer:
         known = (RL, *PROMPT_ALGORITHMS)
         if algorithm is not None and not isinstance(cast("object", algorithm), known):
             raise ConfigError(
-                f"algorithm={algorithm!r} is not one that Trainer runs; use RL(...) or SFT(...) "
-                "for weights, APO(...), GEPA(...), Screen(...) or GRIPS(...) for prompts"
+                f"algorithm={algorithm!r} is not supported by Trainer; use RL(...) or SFT(...) for "
+                "weights, APO(...), GEPA(...), Screen(...) or GRIPS(...) for prompts"
             )
         prompts = isinstance(algorithm, PROMPT_ALGORITHMS)
         if not prompts and (optimiser is not None or search is not None):
             raise ConfigError(
-                "optimiser= and search= are for prompt searches; leave them out, or give "
+                "optimiser= and search= are for prompt searches; remove them, or use "
                 "algorithm=APO(...), GEPA(...), Screen(...) or GRIPS(...)"
             )
         if prompts and num_epochs is not None:
-            raise ConfigError("num_epochs is for weights; bound a search by APO(rounds=...)")
+            raise ConfigError("num_epochs is for weights; limit a search with APO(rounds=...)")
         if n_runners is not None and n_runners < 1:
             raise ConfigError(f"n_runners={n_runners!r} must be at least 1")
         self.algorithm: RL | Algorithm = algorithm or RL()
@@ -142,7 +142,7 @@ class Trainer:
         self._policies = policies_of(policy)
         self._reward = reward_of(reward)
         if model is not None and self._policies:
-            raise ConfigError("give either model= or policy=, not both")
+            raise ConfigError("pass either model= or policy=, not both")
 
     # ------------------------------------------------------------ the three ways in
 
@@ -248,7 +248,7 @@ class Trainer:
             setup = self._search(self.algorithm, agent, None, None, progress)
             return DevReport(tuple(await preflight(setup, n)))
         if isinstance(self.algorithm, SFT):
-            raise ConfigError("SFT plays no training tasks; give dev to a Trainer of RL")
+            raise ConfigError("SFT does not play training tasks; use dev with a Trainer for RL")
         from tutelage.weights.inputs import prepare_rl
 
         place = self.output_dir or fresh_name("agent")
@@ -275,7 +275,7 @@ class Trainer:
         progress: Progress,
     ) -> SearchSetup:
         if len(self._policies) > 1:
-            raise ConfigError("a prompt search plays with one policy; give policy=Policy")
+            raise ConfigError("a prompt search supports only one policy; pass policy=Policy")
         player, resources, _ = agent_of(agent, self.resources)
         return search_setup(
             algorithm,
@@ -319,11 +319,11 @@ class Trainer:
         if isinstance(algorithm, SFT):
             if train is not None or val is not None:
                 raise ConfigError(
-                    "SFT learns from its demonstrations: leave train_dataset and val_dataset out; "
-                    "test_dataset is what the agent plays before and after"
+                    "SFT learns from its demonstrations; remove train_dataset and val_dataset "
+                    "(test_dataset is played before and after)"
                 )
         elif train is None and (val is not None or test is not None):
-            raise ConfigError("val_dataset and test_dataset need a train_dataset as well")
+            raise ConfigError("val_dataset and test_dataset also need a train_dataset")
         main = cast("str", roles.main)
         resolved = self._resolve(algorithm, train, test, place, model_folder(resources[main]))
         if not self._policies and resolved.config.model.path in (None, SHIPPED):
@@ -384,6 +384,6 @@ def _refuse_none(name: str, value: object) -> None:
     """Raise `ConfigError` for tasks that are None: whatever was to give them gave nothing."""
     if value is None:
         raise ConfigError(
-            f"{name}=None holds no tasks: give rows, a Dataset or a file, or leave it out for "
-            "those that are there without it"
+            f"{name}=None is not supported; pass rows, a Dataset or a file, or omit it for the "
+            "default"
         )

@@ -239,7 +239,7 @@ class GroupQueue:
             groups = "1 group of rollouts is" if count == 1 else f"{count} groups of rollouts are"
             self._ctx.run.progress.note(
                 f"{groups} more than {self._staleness} versions behind "
-                "(async_training.staleness_threshold), so not trained; the store has them, and "
+                "(async_training.staleness_threshold) and not trained; the store keeps them, and "
                 "staleness/dropped counts them in each step"
             )
 

@@ -183,7 +183,7 @@ def make_rows(
         first = failures[0].message if failures else "unknown"
         raise FailureBudgetError(
             f"{len(failures)} of {len(rollouts)} rollouts of a step failed ({_ends(rollouts)}), so "
-            f"there is nothing to learn from. The first: {first}"
+            f"there is nothing to learn from. First error: {first}"
         )
     rows: list[Row] = []
     owners: list[int] = []
@@ -198,7 +198,7 @@ def make_rows(
     if not rows:
         raise FailureBudgetError(
             f"none of {len(rollouts)} rollouts of a step sampled a token ({_ends(rollouts)}), so "
-            f"there is nothing to learn from; {_unmarked(judged)}look at one with: tutelage show "
+            f"there is nothing to learn from; {_unmarked(judged)}inspect one with: tutelage show "
             "ROLLOUT"
         )
     width = max(len(r.ids) for r in rows)
@@ -339,12 +339,12 @@ def _unmarked(rollouts: Sequence[Rollout]) -> str:
     seen = ", ".join(map(repr, sorted({call.agent for call in sampled or calls})))
     if not sampled:
         return (
-            f"all {len(calls)} model calls, of the agents {seen}, were answered by models of other "
-            "servers, which are not trained: call the LLM that has no endpoint of its own; "
+            f"all {len(calls)} model calls, of the agents {seen}, went to models on other servers, "
+            "which are not trained: call the LLM without an endpoint; "
         )
     return (
-        f"no call trains the policy, the agents seen are {seen}: mark_agent_as_trainable takes one "
-        "of these, or a name given by rollout.agent(NAME), and a frozen LLM is never trained; "
+        f"no call trains the policy: pass one of the agents {seen}, or a name set by "
+        "rollout.agent(NAME), to mark_agent_as_trainable; a frozen LLM is never trained; "
     )
 
 

@@ -162,7 +162,7 @@ def check_seal(folder: Path) -> None:
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise RunError(str(error).partition("\n")[0]) from error
     if wrong:
-        raise RunError(f"{wrong[0]} is damaged: it has not the checksum that it was written with")
+        raise RunError(f"{wrong[0]} is damaged: its checksum does not match")
 
 
 def _sum(path: Path) -> str:
@@ -186,7 +186,7 @@ def load(path: Path) -> tuple[TrainingState, dict[str, Any]]:
         # What torch says of a damaged pickle is about trust in its author, which helps nobody here.
         damaged = isinstance(error, UnpicklingError)
         reason = "tensors.pt is damaged" if damaged else str(error).partition("\n")[0]
-        raise RunError(f"the checkpoint {str(path)!r} cannot be read: {reason}") from error
+        raise RunError(f"cannot read the checkpoint {str(path)!r}: {reason}") from error
     return state, tensors
 
 
@@ -209,15 +209,15 @@ def load_newest(
             aside = bad.with_name(bad.name + _DAMAGED)
             shutil.rmtree(aside, ignore_errors=True)
             os.replace(bad, aside)
-            note(f"Warning: {error}; it is set aside as {aside.name}")
+            note(f"Warning: {error}; it was renamed to {aside.name}")
         if damaged:
-            note(f"Warning: going on from the checkpoint before, {path.name}")
+            note(f"Warning: continuing from the previous checkpoint, {path.name}")
         return values
     if damaged:
         (path, error), *others = damaged.items()
-        whole = "" if not others else f", nor can the {len(others)} before it"
+        whole = "" if not others else f"; the {len(others)} before it cannot be read either"
         raise RunError(
-            f"{error}{whole}; put a copy of {str(path)!r} back, or start with another --output"
+            f"{error}{whole}; restore a copy of {str(path)!r}, or start with another --output"
         )
     return None
 

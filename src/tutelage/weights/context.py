@@ -315,7 +315,7 @@ class TrainingContext:
         raise FailureBudgetError(
             f"all {len(rollouts)} rollouts of a {'measurement' if measured else 'step'} failed "
             f"({ends}), so there is nothing to {'measure' if measured else 'learn from'}. The "
-            f"first: {failures[0].message}. Look at it with: tutelage show {rollouts[0].id} "
+            f"first error: {failures[0].message}. Inspect it with: tutelage show {rollouts[0].id} "
             f"--run {shlex.quote(str(self.run.folder.path))}"
         )
 
@@ -355,9 +355,9 @@ class TrainingContext:
             return
         self.run.writer.flush()
         raise RewardError(
-            f"{broken[0].last.failure.message}. So it was for {len(broken)} of {len(rollouts)} "
-            f"rollouts, the first of them {broken[0].id}, and all are kept. Fix that, and "
-            f"continue with: {resume_command(self.run.folder.path)} --allow-changes"
+            f"{broken[0].last.failure.message}. This happened in {len(broken)} of {len(rollouts)} "
+            f"rollouts, first in {broken[0].id}; all are kept. Fix it, and continue with: "
+            f"{resume_command(self.run.folder.path)} --allow-changes"
         )
 
     async def _unless_stuck(

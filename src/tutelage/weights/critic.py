@@ -143,8 +143,8 @@ class Critic:
         shapes = {n: t.shape for n, t in self.model.named()}
         if {n: t.shape for n, t in state_dict["weights"].items()} != shapes:
             raise RunError(
-                "the critic of the checkpoint is another model than this configuration's; give the "
-                "same critic.model.path, or start a new run"
+                "the critic in the checkpoint differs from the configured one; set the same "
+                "critic.model.path, or start a new run"
             )
         self._group.load(self.model.named(), state_dict["weights"])
         self._optimizer.load_state_dict(state_dict["optimizer"])

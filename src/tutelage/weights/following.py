@@ -48,9 +48,8 @@ if TYPE_CHECKING:
 MARK = ".ranks"
 """A file that rank 0 makes in the run folder for the others to look for."""
 NOT_BY_RAY = (
-    "an agent of your own is trained by ranks that torchrun has started, and not by those that Ray "
-    "places: leave trainer.nnodes out, and start it with torchrun --nproc-per-node=2 SCRIPT.py (or "
-    "-m tutelage train AGENT.py)"
+    "custom agents cannot be trained by ranks placed by Ray: remove trainer.nnodes, and start with "
+    "torchrun --nproc-per-node=2 SCRIPT.py (or -m tutelage train AGENT.py)"
 )
 """What is said where Ray would place the ranks that train one."""
 PATIENCE = 20.0
@@ -121,12 +120,10 @@ def check_same(group: ProcessGroup, facts: Mapping[str, str]) -> None:
         if wrong and group.rank:
             raise SystemExit(0)
         if wrong:
-            listed = ", ".join(
-                f"{k} ({first.get(k)}, and there {theirs.get(k)})" for k in wrong[:3]
-            )
+            listed = ", ".join(f"{k} ({theirs.get(k)}, not {first.get(k)})" for k in wrong[:3])
             raise RunError(
-                f"rank {rank} of {group.size} differs from rank 0 in {listed}: all ranks have to "
-                "run the same command with the same code"
+                f"rank {rank} of {group.size} differs from rank 0 in {listed}; all ranks must run "
+                "the same command with the same code"
             )
 
 
@@ -136,8 +133,8 @@ def check_store(config: RunConfig) -> None:
     nodes = int(os.environ.get("GROUP_WORLD_SIZE", "1"))
     if nodes > 1 and config.trainer.store_url is None:
         raise ConfigError(
-            f"{nodes} nodes cannot share the SQLite file of a run folder; give "
-            "--store postgresql://HOST/DATABASE"
+            f"{nodes} nodes cannot share the SQLite file of a run folder; pass --store "
+            "postgresql://HOST/DATABASE"
         )
 
 
@@ -155,8 +152,8 @@ def check_shared(group: ProcessGroup, folder: RunFolder) -> None:
     def look() -> None:
         if not mark.is_file() or mark.read_text(encoding="utf-8") != text:
             raise RunError(
-                f"{platform.node()} has no run folder {str(path)!r}; give an --output on a disk "
-                "that all nodes share"
+                f"{platform.node()} cannot see the run folder {str(path)!r}; choose an --output on "
+                "a disk shared by all nodes"
             )
 
     try:

@@ -125,7 +125,7 @@ class _Turns:
         with self._changed:
             self._changed.wait_for(lambda: self._turns[at] >= self._mine.number or self._failed)
             if self._turns[at] < self._mine.number:
-                raise RuntimeError("the gradient of a micro-batch before this one failed")
+                raise RuntimeError("the gradient of an earlier micro-batch failed")
 
     def _pass_on(self, at: int, _: Tensor | None = None) -> None:
         with self._changed:

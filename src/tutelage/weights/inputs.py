@@ -208,8 +208,8 @@ def prepare_rl(
     tool_specs = template_tools(config, tools) if asked else []
     if given is not None and given.policies and config.model.lora.rank:
         raise ConfigError(
-            "model.lora makes adapters for a model that the run loads, and this one was passed "
-            "as an object; name its folder instead, or give an object made by with_lora"
+            "model.lora cannot be used with a model that is passed as an object; pass its folder "
+            "instead, or an object created by with_lora"
         )
     policy, path = _handed(given, policy_folder), config.model.path
     if policy is None and policy_folder is not None:
@@ -244,8 +244,8 @@ def prepare_rl(
     )
     if (config.rollout.response_length or 0) >= setting.context:
         raise ConfigError(
-            f"rollout.response_length={config.rollout.response_length}: the context of the model "
-            f"is {setting.context} tokens, and the prompt must fit too; give it less"
+            f"rollout.response_length={config.rollout.response_length} is too large: the prompt "
+            f"must also fit into the model's context of {setting.context} tokens; lower it"
         )
     return setting
 

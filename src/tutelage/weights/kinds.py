@@ -136,7 +136,7 @@ class WeightTraining(RunKind):
 
         changed = changed_keys(self.resolved, folder)
         if not asks_for_more(changed):
-            keys = [f"{key} ({was!r}, and now {now!r})" for key, (was, now) in changed.items()]
+            keys = [f"{key} ({was!r}, now {now!r})" for key, (was, now) in changed.items()]
             return f"differs in {', '.join(keys[:5])}"
         auto = self.resolved.config.trainer.resume_mode == "auto"
         return None if auto else "exists already"

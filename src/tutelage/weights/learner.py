@@ -138,8 +138,8 @@ class Learner:
                 continue
             if name not in state_dict:
                 raise RunError(
-                    f"the checkpoint has no {name}, which this configuration trains with; continue "
-                    "with the configuration that wrote it, or start a new run"
+                    f"the checkpoint has no {name}, which this configuration needs; continue with "
+                    "the configuration that saved it, or start a new run"
                 )
             part.load_state_dict(state_dict[name])
 
@@ -242,8 +242,8 @@ def _starting(
         return policy.copy(None if fresh else start)
     if config.model.path is None:
         raise ConfigError(
-            "a KL from the starting policy is on, but this checkpoint kept no starting policy; "
-            "name a reference with ref.path"
+            "KL to the initial policy is enabled, but this checkpoint has no initial policy; set a "
+            "reference with ref.path"
         )
     if any(name.endswith(".lora_B") for name, _ in policy.named()):
         # Without what adapters add it is the model, of which the frozen tensors are shared.

@@ -103,7 +103,7 @@ def measure_before_or_after(ctx: TrainingContext, name: str) -> None:
             found["by_family"] = {n: some.record() for n, some in evaluation.by_family.items()}
         right = found["success"]
         if name == "demonstrations" and right is not None:
-            advice = "; show them longer (sft.max_steps=...), or give more, before rewards can help"
+            advice = "; train longer on them (sft.max_steps=...), or add more, before using rewards"
             ctx.run.progress.note(f"{label}: {right:.1%} succeed{advice * (right < 0.05)}")
         ctx.save()
         ctx.check_stop()

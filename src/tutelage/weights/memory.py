@@ -152,7 +152,7 @@ def check(models: Models, machine: Machine, *, gpu: bool) -> None:
     if _fits(models, machine, gpu):
         return
     raise RunError(
-        f"a model of {models.policy / 1e9:.2f} billion parameters cannot be trained so: "
+        f"a model of {models.policy / 1e9:.2f} billion parameters does not fit in memory: "
         f"{words(models, machine, gpu=gpu)}. The smallest setting that fits: "
         f"{smallest_setting(models, machine, gpu=gpu)}"
     )

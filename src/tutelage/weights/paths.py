@@ -39,7 +39,7 @@ def check_models_exist(config: RunConfig) -> None:
         place = Path(path).expanduser()
         if (place / "policy" / "config.json").is_file():
             raise ConfigError(
-                f"{key}={path!r} is the folder of a run; its policy is {key}={place / 'policy'}"
+                f"{key}={path!r} is a run folder; use its policy, {key}={place / 'policy'}"
             )
         if message := missing_folder(path):
             raise ConfigError(f"{key}: {message}")
@@ -60,9 +60,9 @@ def find_checkpoint(path: Path) -> Path:
     there = [
         p for place in (path, *path.parents[:2]) for p in checkpoint.complete(RunFolder(place))
     ]
-    listed = f"; there is {', '.join(map(str, there))}" if there else ""
+    listed = f"; found: {', '.join(map(str, there))}" if there else ""
     raise RunError(
-        f"trainer.resume_from_path={str(path)!r} is no checkpoint, which is a folder such as "
+        f"trainer.resume_from_path={str(path)!r} is not a checkpoint folder, such as "
         f"runs/RUN/checkpoints/step_000040{listed}"
     )
 

@@ -146,9 +146,9 @@ def _check_vocabulary(policy: Policy, path: str, key: str) -> None:
         else:
             other = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
     except Exception as error:  # a broken file comes out of transformers as almost anything
-        raise ModelError(f"{key}={path!r}: its tokenizer cannot be read: {error}") from error
+        raise ModelError(f"cannot read the tokenizer of {key}={path!r}: {error}") from error
     if other.get_vocab() != policy.codec.tokenizer.get_vocab():
         raise ConfigError(
-            f"{key}={path!r} has another vocabulary than the policy, so its numbers would be about "
-            f"other tokens. Give a model of the same family, or leave {key} out."
+            f"the vocabulary of {key}={path!r} differs from the policy's. Use a model of the same "
+            f"family, or remove {key}."
         )

@@ -207,8 +207,8 @@ def _validate(ctx: TrainingContext, phase: str, values: dict[str, float]) -> Non
     elif not evaluation.kind.has_success and "told" not in state.phase_data:
         state.phase_data["told"] = True
         ctx.run.progress.note(
-            "trainer.stop_at_success waits for a success, and the reward is graded: say what "
-            "succeeds with reward.success=PART or reward.success='\">=0.5\"'"
+            "trainer.stop_at_success needs a success rule for a graded reward; set "
+            "reward.success=PART or reward.success='\">=0.5\"'"
         )
 
 

@@ -110,12 +110,12 @@ def _check_something_is_left(path: str, setting: TrainingInputs, state: Training
     if {RL, SFT} & set(state.results.get("done", ())):
         raise RunError(
             f"trainer.resume_from_path={path!r} was saved after training, so nothing would be "
-            "trained; give one that was saved in training, such as checkpoints/step_000040"
+            "trained; use one saved during training, such as checkpoints/step_000040"
         )
     if trained and limit is not None and state.phase_step >= limit:
         raise RunError(
             f"trainer.resume_from_path={path!r} was saved after {state.phase_step} steps, and "
-            f"{limit} are asked for, so nothing would be trained; raise "
+            f"{limit} are requested, so nothing would be trained; raise "
             "trainer.total_training_steps (--steps)"
         )
 
@@ -128,13 +128,13 @@ def _go_on(asked: WeightTraining, folder: RunFolder, progress: Progress) -> None
             checkpoint.check_seal(first)
         except RunError as error:
             raise RunError(
-                f"the policy in {str(first)!r}, with which the run began, cannot be read: {error}; "
-                "put a copy back, or start with another --output"
+                f"cannot read the initial policy {str(first)!r} of the run: {error}; restore a "
+                "copy, or start with another --output"
             ) from error
     elif kept and asked.resolved.config.model.path in (None, SHIPPED):
         raise RunError(
-            f"{str(first)!r} is missing, which has the policy that the run began with; put it "
-            "back, or start with another --output"
+            f"the initial policy {str(first)!r} of the run is missing; restore it, or start with "
+            "another --output"
         )
     asked.setting = setting = asked.make_setting(first if first.is_dir() else None)
     if asked.given is not None:
@@ -150,8 +150,8 @@ def _go_on(asked: WeightTraining, folder: RunFolder, progress: Progress) -> None
     known = {"", COLD, SFT, BEFORE, SHOWN, RL, AFTER, CONTROL, AFTER_CONTROL}
     if unknown := {asked.state.phase, *asked.state.results.get("done", ())} - known:
         raise RunError(
-            f"the checkpoint is of the phase {min(unknown)!r}, which this version does not know "
-            f"(known: {', '.join(sorted(known - {''}))}); begin again with another --output"
+            f"the checkpoint has the unknown phase {min(unknown)!r} (known: "
+            f"{', '.join(sorted(known - {''}))}); start again with another --output"
         )
     if kept or folder.conditions.is_file():
         _compare_conditions(folder, machine.conditions(setting.choice), progress)
@@ -172,8 +172,8 @@ def _rewind(asked: WeightTraining, folder: RunFolder, progress: Progress) -> Non
     finished = folder.read_result() is not None
     if not trained and finished:
         raise RunError(
-            f"the run in {str(folder.path)!r} has no checkpoint that was saved in training, so it "
-            f"cannot be trained further; give its policy as the model: model.path={folder.policy}"
+            f"the run in {str(folder.path)!r} has no checkpoint saved during training, so it "
+            f"cannot be trained further; use its policy as the model: model.path={folder.policy}"
         )
     if trained:
         state, _ = checkpoint.load(trained[-1])
@@ -181,7 +181,7 @@ def _rewind(asked: WeightTraining, folder: RunFolder, progress: Progress) -> Non
         if finished and over is not None:
             raise RunError(
                 f"the run in {str(folder.path)!r} was trained for {state.phase_step} steps and "
-                f"ended at {over}; to train it further, raise that"
+                f"ended at {over}; raise it to train further"
             )
         _say_schedule(setting, state, progress)
     folder.result.unlink(missing_ok=True)
@@ -203,8 +203,8 @@ def _say_schedule(setting: TrainingInputs, state: TrainingState, progress: Progr
     ]
     if falling and state.phase_step:
         progress.note(
-            f"not bit for bit what a longer run would be: the learning rate of the first "
-            f"{state.phase_step} steps was for their number ({', '.join(falling)})"
+            f"not bit-identical to a longer run: the learning rate of the first {state.phase_step} "
+            f"steps was scheduled for their number ({', '.join(falling)})"
         )
 
 
@@ -214,9 +214,9 @@ def _compare_conditions(folder: RunFolder, now: JSON, progress: Progress) -> Non
     before = read_object(folder.conditions, remarks)
     if not before:
         message = remarks[0] if remarks else f"{folder.conditions.name} is missing"
-        progress.note(f"Warning: {message}, so a change of the machine since is not known")
+        progress.note(f"Warning: {message}, so changes of the machine cannot be detected")
     for change in machine.differences(before, now) if before else ():
-        progress.note(f"not bit for bit from here: {change}")
+        progress.note(f"not bit-identical from here: {change}")
     write_json(folder.conditions, now)
 
 

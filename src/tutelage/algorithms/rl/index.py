@@ -74,7 +74,7 @@ def number_ids(ids: Ids | None, rows: int, name: str, device: torch.device) -> t
     keys: list[Hashable] = ids.tolist() if isinstance(ids, Tensor) else list(ids)
     if len(keys) != rows:
         raise ValueError(
-            f"{name} has the length {len(keys)!r} for {counted(rows, 'row')}; give one id per row"
+            f"{name} has length {len(keys)!r} for {counted(rows, 'row')}; pass one id per row"
         )
     numbers: dict[Hashable, int] = {}
     # A 0-dim tensor hashes by identity: without .item() equal ids would count as different.

@@ -139,7 +139,7 @@ class AdaptiveKL:
     def update(self, kl: float, n: int) -> float:
         """Take the mean KL of a batch of `n` rollouts; returns the new coefficient."""
         if not math.isfinite(kl):
-            raise ValueError(f"the measured KL is {kl!r}; a finite number is needed to steer by")
+            raise ValueError(f"the measured KL must be finite, got {kl!r}")
         error = min(max(kl / self.target - 1.0, -0.2), 0.2)
         self.coef *= 1.0 + error * n / self.horizon
         return self.coef

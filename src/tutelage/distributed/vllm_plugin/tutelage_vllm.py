@@ -44,7 +44,7 @@ class FileEngine(WeightTransferEngine[Init, Update]):
         for key, value in init_info.model.items():
             mine = getattr(config, key, None)
             if mine != value:
-                raise ValueError(f"this server's model has {key}={mine!r}, the trainer's {value!r}")
+                raise ValueError(f"server model has {key}={mine!r}, the trainer's {value!r}")
 
     def start_weight_update(self):
         """Nothing yet: a folder that cannot be read must leave the model as it is."""
@@ -63,7 +63,7 @@ class FileEngine(WeightTransferEngine[Init, Update]):
 
         files = sorted(Path(update_info.path).glob("*.safetensors"))
         if not files:
-            raise FileNotFoundError(f"{update_info.path!r} has no *.safetensors on this machine")
+            raise FileNotFoundError(f"no *.safetensors in {update_info.path!r} on this machine")
         if not self.began:
             initialize_layerwise_reload(self.model)
             self.began = True

@@ -112,9 +112,8 @@ async def collect(
         errors = [_unserved(each) for each in executions if each.reason == UNSERVED]
         if errors and errors[0] is not None and len(errors) == len(executions):
             raise EngineError(
-                f"of {counted(len(errors), 'execution')} none had an answer of a worker's server, "
-                f"the first: {errors[0].message}. Fix that; executions without a worker are not "
-                "logged"
+                f"no worker server answered in {counted(len(errors), 'execution')}; first error: "
+                f"{errors[0].message}. Executions without an answer are not logged"
             )
         gathered += done
         for each in done:
@@ -127,7 +126,7 @@ async def collect(
             if on_done is not None:
                 on_done(each)
     if not gathered:
-        raise ConfigError("there is nothing to collect; give at least one instruction")
+        raise ConfigError("no instructions to collect; pass at least one")
     executions = [each for each in gathered if isinstance(each, Execution)]
     if not executions and isinstance(gathered[0], TutelageError):
         raise gathered[0]

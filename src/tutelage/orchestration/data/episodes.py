@@ -127,7 +127,7 @@ def collect_episodes(
             }
         )
     if not rows:
-        raise ConfigError("no episode has a verified outcome; raise --budget, or give --verifiers")
+        raise ConfigError("no episode has a verified outcome; raise --budget, or pass --verifiers")
     prices = {
         worker.name: {
             "input_price": worker.price_in,

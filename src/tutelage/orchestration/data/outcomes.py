@@ -121,7 +121,7 @@ class OutcomeTable:
     def only(self, names: Sequence[str]) -> OutcomeTable:
         """Return the table with these workers only. Raises `DataError` for an unknown name."""
         if lost := [name for name in names if name not in self.names]:
-            raise DataError(f"the table has no worker {lost[0]!r}; it has {list(self.names)!r}")
+            raise DataError(f"unknown worker {lost[0]!r}; the table has {list(self.names)!r}")
         columns = [self.names.index(name) for name in names]
         numbers = {k: getattr(self, k)[:, columns] for k in _OUTCOMES}
         return replace(self, workers=tuple(self.workers[j] for j in columns), **numbers)
@@ -144,9 +144,9 @@ class OutcomeTable:
                 part += cut.tolist()
         if not all(parts if held_out else parts[:2]):
             raise DataError(
-                f"the table has too few queries ({len(self)}) to split into train, validation and "
-                "test; give at least 20 queries of each type (with --workers by --num-tasks), and "
-                "begin again"
+                f"too few queries in the table ({len(self)}) to split into train, validation and "
+                "test; use at least 20 of each type (with --workers, set --num-tasks) and start "
+                "again"
             )
         train, val, test = (self.take(sorted(part)) for part in parts)
         return train, val, test
@@ -205,7 +205,7 @@ def read_outcomes(
     names = list(dict.fromkeys(name for row in rows for name in row.scores))
     prices = read_as(_PRICES, read_json(models), repr(str(models)))
     if lost := [name for name in names if name not in prices]:
-        raise DataError(f"{str(models)!r} has no price of {lost[0]!r}; {nearest(lost[0], prices)}")
+        raise DataError(f"{str(models)!r} has no price for {lost[0]!r}; {nearest(lost[0], prices)}")
     workers = check_workers([prices[name].worker(name) for name in names])
     tokens_in_Q = np.array([float(prompt_tokens(row.instruction)) for row in rows])
     scores_QW, cost_QW, latency_QW = (

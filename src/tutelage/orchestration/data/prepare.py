@@ -43,8 +43,8 @@ def log_files(paths: Sequence[str | Path]) -> list[Path]:
     items = [sorted(p.rglob("*.jsonl")) if p.is_dir() else [p] for p in map(Path, paths)]
     if [] in items:
         raise DataError(
-            f"{str(paths[items.index([])])!r} has no execution log (*.jsonl); write one with: "
-            f"tutelage orchestrate collect"
+            f"no execution log (*.jsonl) in {str(paths[items.index([])])!r}; create one with: "
+            "tutelage orchestrate collect"
         )
     return [file for inside in items for file in inside]
 
@@ -76,8 +76,8 @@ def prepare(paths: Sequence[str | Path], catalog: Catalog | None = None) -> Prep
                 best[workflow.instruction] = (price, workflow)
     if not best:
         raise DataError(
-            f"of {counted(made.executions, 'execution')} none succeeded, so there is nothing to "
-            "learn from; collect more, or with better workers"
+            f"0 of {counted(made.executions, 'execution')} succeeded, so there is nothing to train "
+            "on; collect more executions or use better workers"
         )
     made.workflows = [workflow for _, workflow in best.values()]
     return made

@@ -39,9 +39,9 @@ def read_json(path: str | Path, error: type[TutelageError] = DataError) -> Any:
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as misfit:
-        raise error(f"{str(path)!r} cannot be read: {misfit}") from misfit
+        raise error(f"cannot read {str(path)!r}: {misfit}") from misfit
     if not text.strip():
-        raise error(f"{str(path)!r} is no readable JSON: it is empty")
+        raise error(f"invalid JSON in {str(path)!r}: the file is empty")
     items: list[Any] = []
     if Path(path).suffix in (".yaml", ".yml"):
         import yaml
@@ -49,7 +49,9 @@ def read_json(path: str | Path, error: type[TutelageError] = DataError) -> Any:
         try:  # convert dates and keys to strings, as in JSON
             value = json.loads(json.dumps(yaml.safe_load(text), default=str))
         except (yaml.YAMLError, ValueError, TypeError, RecursionError) as misfit:
-            raise error(f"{str(path)!r} is no YAML: {' '.join(str(misfit).split())}") from misfit
+            raise error(
+                f"invalid YAML in {str(path)!r}: {' '.join(str(misfit).split())}"
+            ) from misfit
     else:
         try:
             value = loads(text)
@@ -59,7 +61,7 @@ def read_json(path: str | Path, error: type[TutelageError] = DataError) -> Any:
                     items.append(loads(line))
                 except (ValueError, RecursionError) as misfit:
                     place, reason = ("", whole) if not items else (f", line {number}", misfit)
-                    message = f"{str(path)!r}{place} is no readable JSON: {reason}"
+                    message = f"invalid JSON in {str(path)!r}{place}: {reason}"
                     raise error(message) from reason
             value = items
     check_characters(repr(str(path)), value)
@@ -71,7 +73,7 @@ def read_rows(path: str | Path) -> list[Mapping[str, Any]]:
     data = read_json(path)
     rows = objects([data] if isinstance(data, Mapping) else data)
     if not rows or (isinstance(data, list) and len(rows) < len(cast("list[Any]", data))):
-        raise DataError(f"{str(path)!r} holds no rows; it needs a list of objects, or one a line")
+        raise DataError(f"{str(path)!r} has no rows; expected a list of objects, or one per line")
     return rows
 
 
@@ -178,4 +180,4 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """Return a hint for an unknown name: the closest known name, or all of them."""
     names = list(known)
     near = difflib.get_close_matches(word, names, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
+    return f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(names)}"

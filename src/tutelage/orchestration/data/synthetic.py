@@ -113,8 +113,8 @@ def generate(
     made = distinct(graph, count, seeds, max_nodes, SHARES)
     if len(made) < count:
         raise ConfigError(
-            f"the tool graph gives only {len(made)} different instructions and {count} are "
-            f"asked for; lower synthetic_augmentations or add tools"
+            f"the tool graph yields only {len(made)} distinct instructions, fewer than the "
+            f"requested {count}; lower synthetic_augmentations or add tools"
         )
     return made
 

@@ -158,7 +158,9 @@ class _PlanRecord(FileRecord):
         for name, listed in listings.items():
             if listed is not None and len(listed) != count:
                 subtasks = counted(count, "subtask")
-                raise ValueError(f"{name!r} has the length {len(listed)} for {subtasks}; give each")
+                raise ValueError(
+                    f"{name!r} has length {len(listed)} for {subtasks}; they must match"
+                )
         return self
 
 
@@ -192,8 +194,8 @@ class _Log(FileRecord):
         types = [node.get("type") for node in objects(row.get("nodes"))]
         if not types or None in types:
             raise ValueError(
-                "'planner_outputs' has no 'task_types', nor 'nodes' a 'type': log the Plan itself, "
-                "log_execution(planner_outputs=plan), or add task_types, the tools by name"
+                "'planner_outputs' has no 'task_types' and 'nodes' have no 'type'; log the Plan "
+                "itself, log_execution(planner_outputs=plan), or add task_types, the tool names"
             )
         return {**row, "planner_outputs": {**outputs, "task_types": types}}
 
@@ -240,14 +242,14 @@ def workflow_of(
             try:
                 workers = [w if isinstance(w, str) else names[w] for w in workers]
             except IndexError as error:
-                raise DataError(f"'model_selections' are {workers}, 'workers' {names}") from error
+                raise DataError(f"'model_selections' {workers}, 'workers' {names}") from error
     else:
         raise DataError(
-            f"it is no workflow: it has {sorted(row)}; needed is 'targets' (a training set) or "
-            "'planner_outputs' (an execution log)"
+            "not a workflow: expected the field 'targets' (a training set) or 'planner_outputs' "
+            f"(an execution log), got {sorted(row)}"
         )
     if not plan.task_types:
-        raise DataError("the workflow has no subtask; an example needs at least one")
+        raise DataError("the workflow has no subtasks; it needs at least one")
     tools: list[str] = []
     for index, named in enumerate(plan.task_types):
         tool = str(named) if isinstance(named, str) else f"type {named}"

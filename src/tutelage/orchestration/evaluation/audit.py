@@ -42,8 +42,8 @@ class RewardAudit:
         if self.mean >= 0:
             return None
         return (
-            f"the reward {self.preset!r} rewards the wrong thing: failing at once earns more than "
-            "doing the work. Train under 'normalized', or change the weights"
+            f"the reward {self.preset!r} rewards the wrong thing: failing immediately earns more "
+            "than doing the work. Train with 'normalized', or change the weights"
         )
 
 
@@ -51,7 +51,7 @@ def audit_results(results: Sequence[ExecutionResult], preset: Preset) -> RewardA
     """Return the audit of executions under a preset. References are the highest cost and the
     longest latency of all executions, or 1 if all are 0. Raises `DataError` without executions."""
     if not results:
-        raise DataError("there are no executions to audit; collect some first")
+        raise DataError("no executions to audit; collect some first")
     cost = max(result.total_cost for result in results)
     latency = max(result.total_latency_ms for result in results) / 1000.0
     references = References(cost or 1.0, latency or 1.0)
@@ -69,8 +69,8 @@ def audit_logs(
     kept = [row for row in rows if row.get("reason") != UNSERVED]
     if rows and too_many_lost(len(kept), len(rows)):
         raise DataError(
-            f"only {len(kept)} of {len(rows)} executions were judged: the workers' servers did not "
-            "answer the others. What is left may be a biased part; collect them again"
+            f"only {len(kept)} of {len(rows)} executions were judged because workers' servers did "
+            "not answer the others; the rest may be biased, so collect them again"
         )
     results = [ExecutionResult.read(row) for row in kept]
     return [audit_results(results, preset) for preset in presets], len(rows)

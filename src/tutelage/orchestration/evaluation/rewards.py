@@ -139,9 +139,9 @@ def reward_parts(
     result = ExecutionResult.read(result)
     if preset == "normalized" and references is None and not hasattr(result, "references"):
         raise ConfigError(
-            "preset 'normalized' measures cost and latency against references, and this result has "
-            "none: give references=References(cost, latency), a result of execute(), or "
-            "preset='seed', the document's formula"
+            "preset 'normalized' needs reference cost and latency, which this result does not "
+            "have; pass references=References(cost, latency), a result of execute(), or "
+            "preset='seed'"
         )
     against: References = references or getattr(result, "references", None) or References(1.0, 1.0)
     terms = reward_terms(

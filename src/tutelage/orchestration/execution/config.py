@@ -115,7 +115,7 @@ class ToolsConfig(PlanningConfig):
         if not tools:
             return self.read_catalog()
         if self.catalog is not None:
-            raise ConfigError("--catalog describes tools, --tools and --mcp run; keep one of them")
+            raise ConfigError("--catalog cannot be used with --tools or --mcp; remove one")
         return Catalog(described(tools))
 
     def make_pool_with(self, tools: Mapping[str, Tool], permit: Permit | None = None) -> WorkerPool:
@@ -157,8 +157,8 @@ class WorkConfig(PlanningConfig):
             known = known.union(*((w.name, *w.capabilities, *w.skills) for w in pool.workers))
             if lost := [name for name in verifiers.by_type if name not in known]:
                 raise ConfigError(
-                    f"{str(self.verifiers)!r}: no tool and no type of subtask is named "
-                    f"{lost[0]!r}{hint(lost[0], known)}; name a tool, a type or a kind"
+                    f"{str(self.verifiers)!r}: {lost[0]!r} is not a tool, a subtask type or a "
+                    f"kind{hint(lost[0], known)}"
                 )
         name = self.router
         if name in _ROUTERS:
@@ -167,7 +167,7 @@ class WorkConfig(PlanningConfig):
             order = [part.strip() for part in name.removeprefix("cascade:").split(",")]
             workers = [worker.name for worker in pool.workers]
             if lost := [worker for worker in order if worker not in workers]:
-                raise ConfigError(f"--router names {lost[0]!r}; the workers are {workers!r}")
+                raise ConfigError(f"unknown worker {lost[0]!r} in --router; use {workers!r}")
             router = routing.cascade(order)
         elif Path(name).is_file():
             from tutelage.orchestration.routing.router import load_router
@@ -175,7 +175,7 @@ class WorkConfig(PlanningConfig):
             router = load_router(name)
             router.check(pool.workers)
         else:
-            choice = ", ".join([*_ROUTERS, "cascade:NAME,NAME,...", "the checkpoint of phase 2"])
+            choice = ", ".join([*_ROUTERS, "cascade:NAME,NAME,...", "a phase 2 checkpoint"])
             raise ConfigError(f"unknown router {name!r}; choose from {choice}")
         return OrchestrationSystem(
             pool=pool,
@@ -194,10 +194,10 @@ class WorkConfig(PlanningConfig):
             return None
         data: Any = read_json(path)
         if not isinstance(data, dict) or not all(isinstance(v, dict) for v in data.values()):
-            raise DataError(f"{str(path)!r} needs an object: a verifier by type, and 'default'")
+            raise DataError(f"{str(path)!r} must map types, and 'default', to verifiers")
         rows = cast("dict[str, JSON]", data)
         if not pool.mock and any(row.get("kind") == "known" for row in rows.values()):
-            raise ConfigError(f"{str(path)!r}: only simulated workers can be judged by 'known'")
+            raise ConfigError(f"{str(path)!r}: 'known' needs simulated workers (--pool)")
         made = {kind: make_verifier(row, f"{path}: {kind!r}") for kind, row in rows.items()}
         default = made.pop("default", Verifiers.of_pool(mock=pool.mock).default)
         return Verifiers(default, made)

@@ -55,9 +55,9 @@ class Permission:
         words, ask = _DOUBTS[doubt], self._ask
         if ask is None and doubt == "again":
             raise RunError(
-                f"{tool.name}: such a call may have been done already, by a run that was killed, "
-                "and there is no terminal to ask at; look whether it was, then resume at one, and "
-                "answer `done` where it was"
+                f"{tool.name}: a killed run may have made this call already, and there is no "
+                "terminal to ask at; check whether it was made, then resume at a terminal and "
+                "answer `done` if it was"
             )
         if ask is None:
             remedy = (

@@ -49,7 +49,7 @@ class ExecutionRun(RunKind):
     @classmethod
     def read(cls, folder: RunFolder, progress: Progress) -> Self:
         """Raise `RunError`: an execution is resumed by its command, which builds the system."""
-        raise RunError(f"an execution is continued by its command: {resume_command(folder.path)}")
+        raise RunError(f"resume an execution with its command: {resume_command(folder.path)}")
 
     def sources(self, folder: RunFolder) -> dict[str, str]:
         """Return fingerprints of the workers and tools. The plan is stored in the folder."""

@@ -30,7 +30,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tutelage.errors import DataError, RunError, counted
+from tutelage.errors import DataError, RunError
 from tutelage.orchestration.evaluation.rewards import (
     DEADLINE,
     UNSERVED,
@@ -357,7 +357,7 @@ class ExecutionLogger:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunError(
-                f"cannot write to {str(folder)!r}: {error.strerror}; give a folder, or a file that "
+                f"cannot write to {str(folder)!r}: {error.strerror}; use a folder, or a file that "
                 "ends in .jsonl"
             ) from error
 
@@ -451,19 +451,18 @@ def _planner_outputs(
     matrix = outputs.get("workflow_graph", {}).get("adjacency")
     if matrix is None or not is_valid_dag(matrix):
         raise DataError(
-            f"planner_outputs has no workflow_graph with an adjacency that is a square of 0 and 1 "
-            f"without cycles, but {matrix!r:.80}; give it, or a Plan"
+            "planner_outputs needs a workflow_graph whose adjacency is a square 0/1 matrix without "
+            f"cycles, got {matrix!r:.80}; pass one, or a Plan"
         )
     for name in ("task_types", "subtasks", "arguments", "model_selections"):
         entries = outputs.get(name, matrix)
         if not isinstance(entries, list) or len(entries) != len(matrix):
-            nodes = counted(len(matrix), "node")
-            raise DataError(f"{name} is {entries!r:.80}; give a list with an entry for {nodes}")
+            raise DataError(f"{name} must be a list of length {len(matrix)}, got {entries!r:.80}")
     known = {*workers, *range(len(workers))}
     chosen = outputs.get("model_selections", ())
     if lost := [worker for worker in chosen if workers and worker not in known]:
         raise DataError(
-            f"model_selections has {lost[0]!r:.80}; the workers are {list(workers)!r}, to be given "
-            "by name or number"
+            f"unknown worker {lost[0]!r:.80} in model_selections; use names or numbers of the "
+            f"workers {list(workers)!r}"
         )
     return outputs

@@ -77,7 +77,7 @@ async def planned_within(deadline: float | None, made: Awaitable[Plan]) -> Plan:
         async with asyncio.timeout(deadline):
             return await made
     except TimeoutError as error:
-        message = f"the deadline of {deadline or 0:g} s passed while the plan was made"
+        message = f"the deadline of {deadline or 0:g} s passed during planning"
         raise LatePlanError(message) from error
 
 
@@ -206,11 +206,11 @@ class OrchestrationSystem:
         """Return the plan of the planner, or of the built-in one if there is no planner. Raises
         `NoPlanError` if the planner declines."""
         if not instruction.strip():
-            raise ConfigError("the instruction is empty; say what is to be done")
+            raise ConfigError("the instruction is empty; describe the task")
         if self.planner is None:
             if isinstance(self.pool, ToolPool):
                 raise ConfigError(
-                    "tools of your own need a language model that plans: give "
+                    "custom tools need a language model as planner: pass "
                     "OrchestrationSystem(LLMPlanner(...), pool), or execute(..., plan=...)"
                 )
             from tutelage.orchestration.planner import check_torch

@@ -88,8 +88,8 @@ class _Known(_Options):
         """Return the verdict. Raises `ConfigError` if the pool does not know the ground truth."""
         if answer.correct is None:
             raise ConfigError(
-                f"the verifier 'known' has no truth for node {work.node} ({work.type!r}): only "
-                "simulated pools know it; choose exact, regex, schema or judge"
+                f"the verifier 'known' has no ground truth for node {work.node} ({work.type!r}): "
+                "only simulated pools have it; use exact, regex, schema or judge"
             )
         return Verification(answer.correct, "right" if answer.correct else "wrong")
 
@@ -128,7 +128,7 @@ class _Regex(_Options):
         try:
             re.compile(self.pattern, re.DOTALL)
         except re.error as error:
-            message = f"the verifier's pattern {self.pattern!r} is no regular expression: {error}"
+            message = f"invalid regular expression {self.pattern!r} of a verifier: {error}"
             raise ConfigError(message) from error
 
     async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
@@ -259,7 +259,7 @@ def make_verifier(row: Mapping[str, Any], where: str = "a verifier") -> _Verifie
     """
     kind = str(row.get("kind"))
     if kind not in _KINDS:
-        raise ConfigError(f"{where}: kind {kind!r} does not exist; there are {', '.join(_KINDS)}")
+        raise ConfigError(f"{where}: unknown kind {kind!r}; choose one of {', '.join(_KINDS)}")
     made: Any = _KINDS[kind]
     options = {name: value for name, value in row.items() if name != "kind"}
     return read_as(TypeAdapter(made), options, f"{where} ({kind!r})", error=ConfigError)

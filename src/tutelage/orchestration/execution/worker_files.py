@@ -72,7 +72,7 @@ def read_workers(path: str | Path) -> tuple[Worker, ...]:
     data: Any = read_json(path)
     rows: Any = data.get("workers") if isinstance(data, dict) else data
     if not isinstance(rows, list):
-        raise DataError(f"{str(path)!r} needs a list of workers, or an object with one: 'workers'")
+        raise DataError(f"{str(path)!r} must be a list of workers, or have a list 'workers'")
     named = enumerate(cast("list[Any]", rows))
     return check_workers([worker_from(row, f"{str(path)!r}, worker {i}") for i, row in named])
 
@@ -85,7 +85,7 @@ def worker_from(row: object, where: str = "a worker") -> Worker:
     for key in ("name", "price_in", "price_out", "latency"):  # required: prices have no defaults
         if isinstance(row, dict) and key not in row:
             raise ConfigError(
-                f"{where} has no {key!r}; give its name, price_in and price_out (USD for a million "
+                f"{where} has no {key!r}; set name, price_in and price_out (USD per million "
                 "tokens) and latency (median seconds)"
             )
     return read_as(_WORKER, row, where, error=ConfigError)

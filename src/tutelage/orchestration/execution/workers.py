@@ -104,8 +104,8 @@ class Worker:
     def __post_init__(self) -> None:
         if not self.name or not self.capabilities or isinstance(self.capabilities, str):
             raise ConfigError(
-                f"worker {self.name!r} has the capabilities {self.capabilities!r}; give each "
-                f"worker a name of its own and a tuple of types, or ({ANY!r},) for all"
+                f"worker {self.name!r} has capabilities {self.capabilities!r}; each worker needs a "
+                f"unique name and a tuple of types, or ({ANY!r},) for all"
             )
 
     def can(self, *labels: str) -> bool:
@@ -261,7 +261,7 @@ class WorkerPool(Protocol):
 def check_workers(workers: Sequence[Worker]) -> tuple[Worker, ...]:
     """Return the workers as a tuple. Raises `ConfigError` if it is empty or names repeat."""
     if not workers:
-        raise ConfigError("there are no workers; give at least one, such as --workers FILE")
+        raise ConfigError("no workers; pass at least one, for example with --workers FILE")
     (name, count), *_ = Counter(worker.name for worker in workers).most_common(1)
     if count > 1:
         raise ConfigError(f"two workers are named {name!r}; rename one")
@@ -277,9 +277,9 @@ def capable_workers(workers: Sequence[Worker], work: Subtask) -> tuple[bool, ...
     if not any(numbers):
         known = sorted({label for worker in workers for label in worker.capabilities})
         raise ConfigError(
-            f"node {work.node} needs a worker for {work.type!r} (kind {work.kind!r}), and of "
-            f"{counted(len(workers), 'worker')} none can: what is known is {known!r}; add a worker "
-            f"with that capability, or with {ANY!r}"
+            f"node {work.node} needs a worker for {work.type!r} (kind {work.kind!r}), but none of "
+            f"{counted(len(workers), 'worker')} has it among its capabilities {known!r}; add a "
+            f"worker with that capability, or with {ANY!r}"
         )
     return numbers
 

@@ -28,7 +28,7 @@ def _types(found: Any) -> tuple[str, ...]:
         fields = cast("Mapping[str, Any]", found)
         found = list(cast("Mapping[str, Any]", fields.get("properties", fields)).values())
     if not isinstance(found, (list, tuple)):
-        raise ValueError("give a list of types")
+        raise ValueError("pass a list of types")
     entries = [
         cast("Mapping[str, Any]", entry).get("type", "any") if isinstance(entry, Mapping) else entry
         for entry in cast("Sequence[Any]", found)
@@ -70,11 +70,11 @@ class Catalog:
 
     def __post_init__(self) -> None:
         if not self.tools:
-            raise DataError("the catalog is empty; a plan needs at least one tool")
+            raise DataError("the catalog is empty; add at least one tool")
         index: dict[str, int] = {}
         for place, tool in enumerate(self.tools):
             if index.setdefault(tool.name, place) != place:
-                raise DataError(f"the catalog has two tools named {tool.name!r}; rename one")
+                raise DataError(f"duplicate tool name {tool.name!r} in the catalog; rename one")
         object.__setattr__(self, "_index", index)
 
     def __contains__(self, name: object) -> bool:
@@ -96,7 +96,7 @@ class Catalog:
         """Return the index of the tool with that name. Raises `DataError` if there is none."""
         if name not in self._index:
             has = counted(len(self.tools), "tool")
-            raise DataError(f"the catalog of {has} has no tool {name!r}{hint(name, self._index)}")
+            raise DataError(f"unknown tool {name!r} in a catalog of {has}{hint(name, self._index)}")
         return self._index[name]
 
 
@@ -117,8 +117,8 @@ def read_catalog(path: str | Path) -> Catalog:
         rows = document.get("nodes", document.get("tools"))
     if not isinstance(rows, list):
         raise DataError(
-            f"{str(path)!r} is no catalog; it needs a list of tools, or an object with a list "
-            f"under 'nodes' or 'tools'"
+            f"{str(path)!r} is not a catalog: expected a list of tools, or an object with a list "
+            "'nodes' or 'tools'"
         )
     try:
         return Catalog(tools_of(cast("list[Any]", rows)))

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from tutelage.errors import DataError, check_given, counted
 
-PLANS = "the model that plans"
+PLANS = "the planning model"
 """Name of the planner model in messages."""
 REFERENCE = re.compile(r"<node-(\d+)>")
 
@@ -59,22 +59,20 @@ class Node:
     def __post_init__(self) -> None:
         check_given("a node's tool", self.tool, str, "the name of a tool", DataError)
         where = f"a node of {self.tool!r:.40}"
-        check_given(
-            f"{where}: arguments", self.arguments, Mapping, "the arguments by name", DataError
-        )
-        check_given(f"{where}: after", self.after, (tuple, list), "a tuple of numbers", DataError)
+        check_given(f"{where}: arguments", self.arguments, Mapping, "a mapping", DataError)
+        check_given(f"{where}: after", self.after, (tuple, list), "a tuple of ints", DataError)
         for number in self.after:
-            check_given(f"{where}: after", number, int, "the numbers of nodes", DataError)
+            check_given(f"{where}: after", number, int, "a tuple of ints", DataError)
         plain = with_texts(self.arguments, str)
         try:
             same = not plain or json.loads(json.dumps(plain, allow_nan=False)) == plain
-            reason = "a key is no text"
+            reason = "a key is not a string"
         except (TypeError, ValueError) as error:
             same, reason = False, str(error)
         if not same:
             raise DataError(
-                f"{where}: the arguments {self.arguments!r:.200} are no JSON: {reason}; give "
-                "texts, finite numbers, lists, and dicts with texts as keys, such as str(...) of it"
+                f"{where}: cannot convert the arguments {self.arguments!r:.200} to JSON: {reason}; "
+                "use strings, finite numbers, lists, and dicts with strings as keys"
             )
 
     @property
@@ -184,7 +182,7 @@ def dependencies_of(matrix: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], .
     size = len(matrix)
     for i, row in enumerate(matrix):
         if len(row) != size or any(entry not in (0, 1) for entry in row):
-            raise DataError(f"adjacency row {i} is {row!r:.80}; give {size} entries of 0 or 1")
+            raise DataError(f"adjacency row {i} needs {size} entries of 0 or 1, got {row!r:.80}")
     return tuple(tuple(i for i in range(size) if matrix[i][j]) for j in range(size))
 
 
@@ -202,7 +200,7 @@ def is_valid_dag(workflow: object) -> bool:
         matrix = matrix.get(key, matrix) if isinstance(matrix, dict) else matrix
     matrix = getattr(matrix, "tolist", lambda: matrix)()
     if not isinstance(matrix, (list, tuple)):
-        raise DataError(f"{workflow!r:.80} is no workflow; give a Plan or an adjacency matrix")
+        raise DataError(f"expected a Plan or an adjacency matrix, got {workflow!r:.80}")
     try:
         check_dag(dependencies_of(cast("Sequence[Any]", matrix)))
     except (DataError, TypeError):

@@ -11,6 +11,6 @@ def check_torch() -> None:
     """Raise `MissingExtraError` if torch, which the trained planner needs, is not installed."""
     if importlib.util.find_spec("torch") is None:
         raise MissingExtraError(
-            "the trained planner needs the package 'torch', which is not installed; install it "
-            "with: pip install 'tutelage[train]'"
+            "the trained planner needs the package 'torch'; install it with: pip install "
+            "'tutelage[train]'"
         )

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from tutelage.orchestration.planner.model import PlannerModel
 
 _WAYS = (
-    "Give a language model that plans (--endpoint URL --model NAME, or --model RUN), or a plan of "
-    "your own (--plan FILE)"
+    "Pass a planning model (--endpoint URL --model NAME, or --model RUN), or your own plan (--plan "
+    "FILE)"
 )
 
 
@@ -71,7 +71,7 @@ def choose_plan(
     if config.planner == "llm" and llm is None:
         raise ConfigError(f"--planner llm needs a language model. {_WAYS}")
     if tools and (llm is None or config.planner == "trained"):
-        raise ConfigError(f"tools of your own need a language model that plans. {_WAYS}")
+        raise ConfigError(f"custom tools need a language model as planner. {_WAYS}")
     if not tools and config.planner != "llm":
         try:
             model, source = trained_planner(config.checkpoint, catalog)
@@ -134,7 +134,7 @@ def llm_planner(
     if config.endpoint is None and config.model is None:
         return None
     if config.planner == "trained":
-        raise ConfigError("--planner trained asks no language model; leave out --endpoint, --model")
+        raise ConfigError("--planner trained cannot be used with --endpoint or --model")
     tools = tools or catalog_tools(catalog or builtin_graph().catalog)
     if config.endpoint is None:
         from tutelage.evaluate.targets import served
@@ -153,8 +153,8 @@ def llm_planner(
     price = price_of(load_prices(), server.model, local=server.on_loopback)
     if price is None and config.budget is not None:
         raise ConfigError(
-            f"--budget counts what planning costs, and the price of {server.model!r} is not known; "
-            "write it into prices.toml, or leave out --budget"
+            f"--budget includes the cost of planning, but the price of {server.model!r} is "
+            "unknown; add it to prices.toml, or remove --budget"
         )
     llm = LLMPlanner(
         lambda: RemoteChatClient(server.base_url, server.api_key, server.model, name="planner"),
@@ -172,7 +172,7 @@ def catalog_tools(catalog: Catalog) -> dict[str, Tool]:
     plain: dict[str, Any] = {"type": "object", "properties": {"input": {"type": "string"}}}
 
     def unavailable(**arguments: object) -> object:
-        raise ConfigError("this tool is only described; a worker does it")
+        raise ConfigError("this tool has no function to call; a worker executes it")
 
     return {
         tool.name: Tool(

@@ -132,9 +132,9 @@ class PlanPrediction:
             return self.plan
         tools = ", ".join(dict.fromkeys(node.tool for node in self.plan.nodes))
         raise NoPlanError(
-            f"no tool fits: the trained planner is {100 * self.confidence:.0f} % sure of its best "
-            f"guess ({tools}), and {100 * least:.0f} % is the least (--min-confidence; in Python, "
-            "min_confidence; 0 takes the guess)"
+            f"no tool fits: the confidence of the best guess ({tools}) is "
+            f"{100 * self.confidence:.0f} %, below the threshold of {100 * least:.0f} %; set "
+            "--min-confidence (min_confidence in Python) to 0 to accept it"
         )
 
 
@@ -311,7 +311,7 @@ class PlannerModel(nn.Module):
         """Return an untrained planner for a training set. The IDF is computed from its instructions
         and the tools' texts. Raises `DataError` if the set is empty."""
         if not workflows:
-            raise DataError("there are no workflows to learn from; give at least one")
+            raise DataError("no workflows to train on; pass at least one")
         vocabulary = Vocabulary.of(workflows, catalog)
         texts = [features(w.instruction) for w in workflows]
         active = torch.zeros(BUCKETS, dtype=torch.bool)
@@ -352,13 +352,13 @@ class PlannerModel(nn.Module):
         Raises `DataError` if the batch or an instruction is empty.
         """
         # A single string would be read as one instruction per character.
-        listed = "a list of texts, ['Say it']"
+        listed = "a list of strings, such as ['Say it']"
         check_given("instructions", instructions, (list, tuple), listed, DataError)
         for index, text in enumerate(cast("Sequence[object]", instructions)):
             if not isinstance(text, str) or not text.strip():
-                raise DataError(f"instruction {index} is {text!r:.80}; say what is to be done")
+                raise DataError(f"instruction {index} must be a non-empty string, got {text!r:.80}")
         if not instructions:
-            raise DataError("there are no instructions; give at least one")
+            raise DataError("no instructions; pass at least one")
         items = [features(text) for text in instructions]
         return EncodedInstructions(instructions, items, self._words.products(items, self.idf))
 
@@ -382,7 +382,7 @@ class PlannerModel(nn.Module):
         """
         end = len(self.catalog)
         check_number("lambda_dag", lambda_dag)
-        check_given("outputs", outputs, _Outputs, "what planner(instructions) returned")
+        check_given("outputs", outputs, _Outputs, "the output of planner(instructions)")
         plan_targets = PlanTargets.read(targets, self.vocabulary, len(outputs.text.hidden_BD))
         types = plan_targets.types_BN
         count = types.shape[1]

@@ -80,8 +80,8 @@ def read(path: str | Path, refused: type[TutelageError] = ModelError) -> dict[st
         return dict(torch.load(path, weights_only=True, map_location="cpu"))
     except Exception as error:  # torch raises various types for invalid files
         raise refused(
-            f"the checkpoint {str(path)!r} cannot be read: {str(error).partition(chr(10))[0]}; "
-            "give one of tutelage train planner"
+            f"cannot read the checkpoint {str(path)!r}: {str(error).partition(chr(10))[0]}; use "
+            "one of tutelage train planner"
         ) from error
 
 
@@ -97,8 +97,8 @@ def load_planner(path: str | Path) -> PlannerModel:
     values = read(place)
     if values.get("format") != FORMAT:
         raise ModelError(
-            f"{str(place)!r} is no planner of format {FORMAT}, which this version reads (its "
-            f"format is {values.get('format')!r}); train one with: tutelage train planner"
+            f"{str(place)!r} has planner format {values.get('format')!r}, but this version needs "
+            f"format {FORMAT}; train a new planner with: tutelage train planner"
         )
     return _planner_of(values)
 
@@ -108,9 +108,9 @@ def shipped_planner(catalog: Catalog | None = None) -> PlannerModel:
     one."""
     if catalog is not None and catalog != builtin_graph().catalog:
         raise NoPlanError(
-            "the planner of the package plans over the built-in tools, and this catalog has "
-            f"others, such as {catalog.names[0]!r}; train one over them with: tutelage train "
-            "planner --phase 1 --catalog FILE, and give it as --checkpoint"
+            "the built-in planner supports only the built-in tools, and this catalog has others, "
+            f"such as {catalog.names[0]!r}; train a planner with: tutelage train planner --phase 1 "
+            "--catalog FILE, and pass it with --checkpoint"
         )
     return load_shipped(artefact("planner") / SHIPPED)
 

@@ -134,17 +134,17 @@ class PlannerConfig(RunSettings):
         for name, value in given.items():
             option = f"--{name.replace('_', '-')} {value!r}"
             if name in _MISPLACED[self.phase]:
-                use = f"has no use with --phase {self.phase}"
-                raise ConfigError(f"{option} {use}; leave it out, or choose another --phase")
+                use = f"cannot be used with --phase {self.phase}"
+                raise ConfigError(f"{option} {use}; remove it, or choose another --phase")
             if name in _NEEDS and _NEEDS[name] not in given:
                 raise ConfigError(f"{option} needs --{_NEEDS[name]} FILE")
         if self.workers is not None and self.outcomes is not None:
-            raise ConfigError("--workers makes the table that --outcomes has; leave out one")
+            raise ConfigError("--workers and --outcomes cannot be combined; remove one")
         real = self.workers is not None and self.pool == "openai"
         if real and not {"budget", "verifiers"} <= given.keys():
             raise ConfigError(
-                "--workers asks real servers: give --budget, the most that all episodes may cost "
-                "in US dollars, and --verifiers, which say what answers are right"
+                "--workers queries real servers: pass --budget, the maximum cost of all episodes "
+                "in USD, and --verifiers, which judge the answers"
             )
         return self.settings()
 
@@ -201,7 +201,7 @@ def keys_of(path: str | Path) -> dict[str, Any]:
     Unknown keys are not checked here but in `read_settings`."""
     data = read_json(path, ConfigError)
     if not isinstance(data, dict):
-        raise ConfigError(f"{str(path)!r} holds {data!r:.60}; it needs keys, such as 'training:'")
+        raise ConfigError(f"{str(path)!r} must contain keys, such as 'training:', got {data!r:.60}")
     # A section without keys sets nothing.
     pairs = flatten(cast("dict[str, Any]", data))
     return {key: value for key, value in pairs if value or key != "training"}

@@ -53,14 +53,14 @@ class Vocabulary:
         workflows. Worker number k is called `worker k`. Raises `DataError` if some workers have
         names and others numbers."""
         for each in workflows:
-            check_given("a workflow", each, Workflow, "dataset.workflows", DataError)
+            check_given("each workflow", each, Workflow, "a Workflow", DataError)
         seen = {worker for w in workflows for worker in (w.workers or ())}
         names = sorted(worker for worker in seen if isinstance(worker, str))
         numbers = [worker for worker in seen if isinstance(worker, int)]
         if names and numbers:
             raise DataError(
-                f"'model_selections' holds both names ({names[0]!r}) and numbers ({numbers[0]!r}); "
-                f"write all of them in one way"
+                f"'model_selections' mixes names ({names[0]!r}) and numbers ({numbers[0]!r}); use "
+                "only one of them"
             )
         numbered = [f"worker {k}" for k in range(1 + max(numbers, default=-1))]
         return cls(catalog or catalog_of(workflows), tuple(names or numbered))
@@ -119,12 +119,12 @@ class PlanTargets(NamedTuple):
         remedy = "an object with task_types, model_selections, adjacency"
         check_given("the targets", targets, Mapping, remedy, DataError)
         if targets.get("task_types") is None:
-            raise DataError("the targets have no 'task_types': the tool of each subtask")
+            raise DataError("the targets have no 'task_types', the tools of the subtasks")
         names, end = vocabulary.catalog.names, len(vocabulary.catalog)
         tools = [_places("task_types", row, names, end) for row in targets["task_types"]]
         if len(tools) != plans:
             given = f"{counted(len(tools), 'plan')} for {counted(plans, 'instruction')}"
-            raise DataError(f"the targets are of {given}")
+            raise DataError(f"wrong number of targets: {given}")
         workers: list[list[int]] = [[]] * plans
         if (chosen := targets.get("model_selections")) is not None:
             workers = [_places("model_selections", row, vocabulary.workers) for row in chosen]
@@ -133,16 +133,16 @@ class PlanTargets(NamedTuple):
         # In a batch from a dataset with other tools, the end index may be read as a tool.
         if found != lengths:
             raise DataError(
-                f"the plans have {lengths} subtasks in 'task_types' and {found} in "
-                "'model_selections'; give one each; where the batch is of a WorkflowDataset with "
-                f"other tools, make the planner of it: {_MADE}"
+                f"different numbers of subtasks in 'task_types' ({lengths}) and 'model_selections' "
+                f"({found}); if the batch is from a WorkflowDataset with other tools, create the "
+                f"planner from it: {_MADE}"
             )
         made = cls._without_edges(tools, workers, end)
         if targets.get("adjacency") is None:
             return made._replace(adjacency_BNN=torch.full_like(made.adjacency_BNN, IGNORED))
         given: Any = targets["adjacency"]
         given = given.tolist() if hasattr(given, "tolist") else given
-        check_given("'adjacency'", given, (list, tuple), "a square a plan", DataError)
+        check_given("'adjacency'", given, (list, tuple), "square matrices", DataError)
         for row, (length, matrix) in enumerate(zip(lengths, given, strict=False)):
             inside = [line[:length] for line in matrix[:length]]
             for child, parents in enumerate(dependencies_of(inside)):
@@ -165,7 +165,7 @@ def _places(key: str, row: Any, names: Sequence[str], end: int | None = None) ->
     """Return a list of names or numbers, or a padded array, as indices without padding and end.
     Raises `DataError` if a value is not among the names."""
     values: list[Any] = row.tolist() if hasattr(row, "tolist") else row
-    check_given(repr(key), values, (list, tuple), "a list a plan", DataError)
+    check_given(repr(key), values, (list, tuple), "a list per plan", DataError)
     values = [value.item() if hasattr(value, "item") else value for value in values]
     if hasattr(row, "tolist"):
         while values and (values[-1] == end or (isinstance(values[-1], int) and values[-1] < 0)):
@@ -178,8 +178,8 @@ def _places(key: str, row: Any, names: Sequence[str], end: int | None = None) ->
             places.append(int(value))
         else:
             raise DataError(
-                f"{key!r} has {value!r}, and the planner was made with {len(names)}, by name or "
-                f"numbered from 0; make it of the data: {_MADE}"
+                f"{key!r} has {value!r}, which is not one of the planner's {len(names)} names or "
+                f"their indices; create the planner from the data: {_MADE}"
             )
     return places
 
@@ -208,10 +208,10 @@ class WorkflowDataset(Dataset[dict[str, Any]]):
         known = (Catalog, NoneType)
         check_given("catalog", catalog, known, "a Catalog(tools); see read_catalog(FILE)")
         for column in columns:
-            check_given("a column", column, (list, tuple), "a list, one each workflow", DataError)
+            check_given("a column", column, (list, tuple), "a list, one per workflow", DataError)
         if len({len(column) for column in columns}) != 1 or not instructions:
             sizes = [len(column) for column in columns]
-            raise DataError(f"the five lists have lengths {sizes}; give each workflow one of each")
+            raise DataError(f"the five lists must have equal, nonzero lengths, got {sizes}")
         self.workflows: list[Workflow] = []
         names = ("subtasks", "task_types", "dependencies", "model_selections")
         for k, (instruction, *lists) in enumerate(zip(*columns, strict=True)):

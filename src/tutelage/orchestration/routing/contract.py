@@ -68,8 +68,8 @@ class RouteState:
         legal = [i for i, may in enumerate(self.mask) if may]
         if choice.action not in legal:
             raise ConfigError(
-                f"the router chose action {choice.action!r} at node {self.work.node}, and legal "
-                f"are {legal!r} of {len(self.mask)}; a router keeps to the mask"
+                f"the router chose the illegal action {choice.action!r} at node {self.work.node}; "
+                f"the mask allows {legal!r} of {len(self.mask)}"
             )
         return replace(choice, mask=self.mask)
 

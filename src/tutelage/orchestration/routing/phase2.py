@@ -168,8 +168,8 @@ def train_phase2(
     world = Phase2Data.of(table, scenario, settings, seeds, test_outcomes)
     if leaks := world.leaks:
         warn(
-            f"{len(leaks)} of {len(world.test)} test queries are learned from as well, word for "
-            f"word: {listed(leaks)}. What is reached on them is not held-out"
+            f"{len(leaks)} of {len(world.test)} test queries are also in the training data, word "
+            f"for word: {listed(leaks)}. Results on them are not held-out"
         )
     if settings.warning:
         warn(settings.warning)
@@ -315,7 +315,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     needed = ("epoch", "model_state_dict", "optimizer_state_dict", "val_loss")
     if missing := [name for name in needed if name not in state]:
         raise RunError(
-            f"the checkpoint {str(path)!r} has no {missing[0]!r}; give one of phase 1 or phase 2"
+            f"{str(path)!r} has no {missing[0]!r}; use a checkpoint of phase 1 or phase 2"
         )
     return state
 

@@ -91,8 +91,8 @@ class DecisionFeatures:
             return DecisionFeatures(*(torch.cat([getattr(p, n) for p in parts]) for n in names))
         except (AttributeError, TypeError, RuntimeError) as error:
             raise RewardError(
-                "states are the DecisionFeatures of decisions over one pool: the choice.features "
-                f"of an execution's steps, where a router trained by PPO chose ({error})"
+                "states must be DecisionFeatures of decisions over the same pool, as in "
+                f"choice.features of an execution's steps with a router trained by PPO ({error})"
             ) from error
 
     @staticmethod
@@ -276,8 +276,8 @@ def compute_gae(
     fit = rewards.shape == values.shape and rewards.dim() in (1, 2)
     if not fit or not bool((rewards + values).isfinite().all()):
         raise RewardError(
-            f"rewards {rewards.tolist()!r:.200} and values {values.tolist()!r:.200}: give finite "
-            "numbers, both as [T] or as [B, T]; the value after the last step is taken for 0"
+            "rewards and values must be finite and have the same shape, [T] or [B, T], got "
+            f"{rewards.tolist()!r:.200} and {values.tolist()!r:.200}"
         )
     rows_BT, values_BT = torch.atleast_2d(rewards), torch.atleast_2d(values)
     mask_BT = torch.ones_like(rows_BT)

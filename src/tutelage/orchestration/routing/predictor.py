@@ -103,7 +103,7 @@ class OutcomePredictor:
         for j, worker in enumerate(table.workers):
             # Fill missing outcomes with the accuracy on the type, shrunk toward the worker's mean.
             if not known_QW[:, j].any():
-                raise DataError(f"the table has no outcome of worker {worker.name!r}; leave it out")
+                raise DataError(f"the table has no outcomes of worker {worker.name!r}; remove it")
             mean = right_QW[known_QW[:, j], j].mean()
             for kind in set(table.types):
                 rows = kinds == kind

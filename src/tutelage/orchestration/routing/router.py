@@ -139,10 +139,10 @@ class LearnedRouter:
         strange = [worker.name for worker in workers if worker.name not in known]
         if strange:
             raise ConfigError(
-                f"the router was trained on {listed(sorted(known))}, and knows nothing of "
-                f"{listed(strange)}; give the workers that it was trained on (the {WORKERS} beside "
-                "its checkpoint), train one on these (tutelage train planner --phase 2), or leave "
-                "it out where tools work: each has a worker of its own"
+                f"the router was not trained on {listed(strange)}, only on "
+                f"{listed(sorted(known))}; use those workers (the {WORKERS} next to its "
+                "checkpoint), train a router on these (tutelage train planner --phase 2), or use "
+                "no router with tools: each tool has its own worker"
             )
 
     def choose(self, state: RouteState) -> Choice:
@@ -179,7 +179,7 @@ def load_router(path: str | Path) -> LearnedRouter:
     state = read_checkpoint(path)
     if "router" not in state:
         raise RunError(
-            f"{str(path)!r} holds no router: it is not the best checkpoint of phase 2; train one "
+            f"{str(path)!r} has no router: it is not the best checkpoint of phase 2; train one "
             "with: tutelage train planner --phase 2"
         )
     router, model = state["router"], None

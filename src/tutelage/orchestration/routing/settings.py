@@ -89,8 +89,8 @@ class Phase2Settings(PPOSettings):
         trained = sorted(keys.keys() & PPOSettings.model_fields)
         if trained and keys.get("algorithm") == "lookahead":
             raise ValueError(
-                f"{trained[0]} is a key of PPO, and algorithm is lookahead, which is not trained; "
-                "leave one of them out"
+                f"{trained[0]} is a PPO key and cannot be used with algorithm lookahead, which is "
+                "not trained; remove one of them"
             )
         return {"algorithm": "PPO", **keys} if trained else keys
 
@@ -117,9 +117,9 @@ class Phase2Settings(PPOSettings):
         if self.reward != "seed" or earned >= 0:
             return ""
         return (
-            f"a success for 0.045 USD in 1.2 s earns {earned:.2f} under these weights, and doing "
-            "nothing 0: set normalize: true, which measures cost and latency as shares, or change "
-            "the weights"
+            f"with these weights a success at 0.045 USD and 1.2 s earns {earned:.2f}, no more than "
+            "doing nothing (0); set normalize: true, which measures cost and latency as shares, or "
+            "change the weights"
         )
 
     @property

@@ -163,8 +163,8 @@ class QueryTable(QueryForecast):
         if len(lost := np.flatnonzero(~legal_QW.any(axis=1))):
             row = int(lost[0])
             raise ConfigError(
-                f"no worker can do query {table.ids[row]!r} of type {table.types[row]!r}; give one "
-                "that type among its capabilities, or leave the query out"
+                f"no worker supports query {table.ids[row]!r} of type {table.types[row]!r}; add "
+                "that type to the capabilities of a worker, or remove the query"
             )
         support = support or predictor.support(table.instructions, table.types)
         known = QueryForecast.by(

@@ -19,31 +19,31 @@ _REFUSED = (
     (
         "algorithm.filter_groups.enable",
         True,
-        "a step takes groups that were played before, so it has none to replace",
+        "groups are played before the step, so they cannot be replaced",
         "Use algorithm.filter_groups.enable=false",
     ),
     (
         "data.sampling",
         "difficulty",
-        "tasks are drawn before the steps that would say how difficult they are",
+        "tasks are drawn before their difficulty is known",
         "Use data.sampling=epochs",
     ),
     (
         "rollout.schedule",
         "deterministic",
-        "it has every rollout wait for the slowest one",
+        "every rollout would wait for the slowest one",
         "Use rollout.schedule=free",
     ),
     (
         "rollout.correction",
         "none",
-        "what older versions sampled has to be weighted by its difference to the policy",
+        "samples of older policy versions need importance weights",
         "Use rollout.correction=token_tis",
     ),
     (
         "agent.placement",
         "ray",
-        "workers elsewhere do not take new weights under rollouts that run; that is not built yet",
+        "remote workers cannot update weights during rollouts; this is not supported yet",
         "Use agent.placement=local",
     ),
 )
@@ -59,21 +59,21 @@ def played_ahead(
     if own_agent:
         yield (
             THRESHOLD,
-            "an agent of your own plays in another thread, whose engine would sample from weights "
-            "that are half updated; that is not built yet",
-            f"Give a class as agent.agent_type=FILE.py:Class, or {_OFF}",
+            "a custom agent runs in another thread and could sample from partly updated weights; "
+            "this is not supported yet",
+            f"Use a class, agent.agent_type=FILE.py:Class, or {_OFF}",
         )
     if machine.nodes * machine.ranks > 1 or machine.placed_ranks(config) > 1:
         yield (
             THRESHOLD,
-            "several ranks train one run, and which rollouts meet is not agreed on among them yet",
+            "training with several ranks is not supported here yet",
             f"Start one process, or {_OFF}",
         )
     rule = ESTIMATORS.known(config.algorithm.adv_estimator)
     if rule is not None and rule.baselines:
         yield (
             ESTIMATOR,
-            "it needs a greedy rollout by the policy of the step, and rollouts are played before",
+            "it needs a greedy rollout by the policy of the step, but rollouts are played earlier",
             f"Use another estimator, or {_OFF}",
         )
     for key, value, reason, fix in _REFUSED:

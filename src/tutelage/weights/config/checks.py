@@ -36,7 +36,7 @@ Finding = tuple[str, str, str]
 CPU_FIX = "trainer.device=cpu trains on the CPU and lists this key as unused."
 
 NODES = "trainer.nnodes"
-MORE_NODES = f"ray_kwargs.ray_init.address=auto has Ray place a rank on each; {CPU_FIX}"
+MORE_NODES = f"With ray_kwargs.ray_init.address=auto, Ray places a rank on each; {CPU_FIX}"
 
 
 def find_problems(
@@ -110,7 +110,7 @@ def _unread(
             readers.setdefault(read, []).append(name)
     for read, names in readers.items():
         if rule is not None and read not in rule.reads:
-            yield read, f"only {key}={' or '.join(names)} reads it"
+            yield read, f"only {key}={' or '.join(names)} uses it"
 
 
 def _addresses(config: RunConfig) -> Iterator[Finding]:
@@ -125,20 +125,20 @@ def _addresses(config: RunConfig) -> Iterator[Finding]:
         if not database or not address.path.strip("/"):
             yield (
                 "trainer.store_url",
-                "it names no PostgreSQL database",
-                "Use postgresql://HOST/DATABASE, or leave it out for a file in the run folder.",
+                "not the URL of a PostgreSQL database",
+                "Use postgresql://HOST/DATABASE, or remove it to use a file in the run folder.",
             )
         if address.password or "password=" in address.query:
             yield (
                 "trainer.store_url",
-                "it holds a password, and the configuration is written to disk",
-                "Put the password into PGPASSWORD or ~/.pgpass and leave it out here.",
+                "it contains a password, which would be written to disk",
+                "Put the password into PGPASSWORD or ~/.pgpass instead.",
             )
     otlp = urlsplit(config.trainer.otlp_endpoint or "http://none")
     if otlp.scheme not in ("http", "https") or not otlp.netloc:
         yield (
             "trainer.otlp_endpoint",
-            "it is no http address",
+            "not an HTTP URL",
             "Use the address of a collector, such as http://localhost:4318.",
         )
 
@@ -148,7 +148,7 @@ def _device(config: RunConfig, machine: Machine) -> Iterator[Finding]:
     if device == "mps":
         yield "trainer.device", platform_support("Darwin", "mps").remark, "Use trainer.device=cpu."
     if device == "cuda" and not there:
-        yield "trainer.device", "there is no CUDA device here", "Use trainer.device=cpu."
+        yield "trainer.device", "no CUDA device is available", "Use trainer.device=cpu."
         return
     if device in ("cpu", "mps"):
         return
@@ -157,9 +157,9 @@ def _device(config: RunConfig, machine: Machine) -> Iterator[Finding]:
     if config.rollout.servers:
         return  # they are on GPUs of their own
     if several > max(1, there):
-        yield key, f"more than what is there: {there}", CPU_FIX
+        yield key, f"more GPUs than available ({there})", CPU_FIX
     elif several > 1:
-        yield key, "GPUs for one model above 1 are not built yet", f"Use {key}=1."
+        yield key, "more than 1 GPU per model is not supported yet", f"Use {key}=1."
 
 
 def _ranks(config: RunConfig, machine: Machine) -> Iterator[Finding]:
@@ -174,11 +174,11 @@ def _ranks(config: RunConfig, machine: Machine) -> Iterator[Finding]:
         if by_ray and (key == NODES or value <= here):
             continue
         if value > max(free, here):
-            yield key, f"more than what is there: {here}", MORE_NODES if key == NODES else CPU_FIX
+            yield key, f"more than available ({here})", MORE_NODES if key == NODES else CPU_FIX
         elif value > 0 and value != started and gpu:
             yield (
                 key,
-                f"each GPU is trained by a rank of its own, and torchrun started {started} here",
+                f"each GPU needs its own rank, but torchrun started {started} here",
                 f"Use {key}={started}, or start them: torchrun {option}={value} -m tutelage ...",
             )
     if not gpu or by_ray or machine.nodes * ranks > 1:
@@ -191,7 +191,7 @@ def _ranks(config: RunConfig, machine: Machine) -> Iterator[Finding]:
         if get(config, key):
             yield (
                 key,
-                "only a model that is sharded over several ranks is offloaded",
+                "only a model sharded over several ranks can be offloaded",
                 f"Use {key}=false, or start ranks: torchrun --nproc-per-node=2 -m tutelage ...",
             )
 
@@ -199,13 +199,13 @@ def _ranks(config: RunConfig, machine: Machine) -> Iterator[Finding]:
 def _engine(config: RunConfig) -> Iterator[Finding]:
     if config.actor.ulysses_sequence_parallel_size > 1:
         key = "actor.ulysses_sequence_parallel_size"
-        yield key, "sequences shared out over ranks are not built yet", f"Use {key}=1."
+        yield key, "sequence parallelism is not supported yet", f"Use {key}=1."
     if config.agent.backend == "openai":
         yield (
             "agent.backend",
-            "the weights behind an endpoint cannot be trained, so nothing would be",
-            "Use agent.backend=native. A prompt is searched at an endpoint with: "
-            "tutelage train prompt AGENT.py --endpoint URL --model NAME.",
+            "the weights of a model at an endpoint cannot be trained",
+            "Use agent.backend=native. To search for a prompt with an endpoint: tutelage train "
+            "prompt AGENT.py --endpoint URL --model NAME.",
         )
     agent = AGENTS.known(config.agent.agent_type)
     refused = agent.refusal(config.agent.tools or ()) if agent and config.agent.use_agent else None
@@ -221,7 +221,7 @@ def _engine(config: RunConfig) -> Iterator[Finding]:
 
 
 def _run(config: RunConfig) -> Iterator[Finding]:
-    trainer, recipe, none = config.trainer, config.recipe, "Give a file."
+    trainer, recipe, none = config.trainer, config.recipe, "Pass a file."
     ends = (trainer.total_training_steps, trainer.total_epochs, trainer.minutes)
     endless = all(end is None for end in ends)
     if config.algorithm.name == "rl" and endless:
@@ -229,8 +229,8 @@ def _run(config: RunConfig) -> Iterator[Finding]:
     if config.model.lora.rank and config.model.path is None:
         yield (
             "model.lora.rank",
-            "the embedded policy begins with random weights, which adapters cannot train",
-            "Give a model with model.path, or use model.lora.rank=0.",
+            "the embedded policy starts with random weights, which adapters cannot train",
+            "Set model.path, or use model.lora.rank=0.",
         )
     if recipe == "sft" and endless:
         yield "trainer.total_epochs", "the run would never end", "Use epochs=1."
@@ -239,19 +239,19 @@ def _run(config: RunConfig) -> Iterator[Finding]:
     if recipe == "sft" and config.data.test_files and config.agent.reward_name is None:
         yield (
             "agent.reward_name",
-            "success on the test tasks is measured by a reward",
-            "Name one, for example agent.reward_name=math, or leave data.test_files out.",
+            "success on the test tasks needs a reward",
+            "Set one, for example agent.reward_name=math, or remove data.test_files.",
         )
     for key in ("sft.max_steps", "sft.cooldown_steps"):
         if get(config, key) < 0 and not config.data.demonstrations:
-            yield key, "there are no data.demonstrations to pass over", "Use a number of steps."
+            yield key, "a number of passes needs data.demonstrations", "Use a number of steps."
     if recipe == "rl" and not config.data.train_files:
         yield "data.train_files", "the recipe 'rl' has no tasks of its own", none
     if recipe == "rl" and config.agent.reward_name is None:
         yield (
             "agent.reward_name",
             "the recipe 'rl' has no reward of its own",
-            "Name one, for example agent.reward_name=math_reward_string_equal.",
+            "Set one, for example agent.reward_name=math_reward_string_equal.",
         )
     by_path = trainer.resume_mode == "resume_path"
     if by_path and trainer.resume_from_path is None:
@@ -312,14 +312,14 @@ def _truncated(config: RunConfig) -> Iterator[Finding]:
     if buffer.enable and not 0 < buffer.len <= room:
         yield (
             "reward_model.overlong_buffer.len",
-            f"it is no number of tokens from 1 to the response length, {room}",
+            f"expected a number of tokens from 1 to the response length, {room}",
             f"Use reward_model.overlong_buffer.len={max(1, room // 5)}, or another "
             "rollout.response_length.",
         )
     if config.algorithm.mask_truncated and config.algorithm.bootstrap_truncated:
         yield (
             "algorithm.bootstrap_truncated",
-            "algorithm.mask_truncated=true leaves out the rollouts that it is for",
+            "algorithm.mask_truncated=true excludes the rollouts that it applies to",
             "Keep one of them.",
         )
 
@@ -347,12 +347,12 @@ def _control(config: RunConfig) -> Iterator[Finding]:
     if rule.critic or rule.baselines:
         yield (
             CONTROL,
-            "it needs a critic or a greedy rollout of each task, so it would not be the same run "
-            "with another estimator",
+            "it needs a critic or a greedy rollout of each task, so the runs would differ in more "
+            "than the estimator",
             "Use trainer.control=auto.",
         )
     elif control == config.algorithm.adv_estimator:
-        yield CONTROL, "it is the estimator that trains the policy already", "Name another one."
+        yield CONTROL, "the policy is already trained with this estimator", "Choose another one."
     elif rule.groups and config.agent.num_chains == 1:
         yield (
             CONTROL,
@@ -372,8 +372,8 @@ def _sampling(config: RunConfig) -> Iterator[Finding]:
         if get(config, key) != off:
             yield (
                 key,
-                "training scores tokens over the full vocabulary, and replaying the narrowed one "
-                "is not built yet",
+                "training scores tokens over the full vocabulary; restricting it is not supported "
+                "yet",
                 f"Use {key}={off}.",
             )
 

@@ -53,9 +53,9 @@ def load_extensions(config: RunConfig) -> None:
     for option in (*loss.options, *loss.selecting):
         if option not in known:
             raise ConfigError(
-                f"{LOSS}={section.loss_mode!r} has the option {option!r}, which is no key of "
-                f"actor.policy_loss: {', '.join(known[:-2])}; write the number into the function, "
-                "or use one of these keys"
+                f"{LOSS}={section.loss_mode!r} has the option {option!r}, which is not a key of "
+                f"actor.policy_loss: {', '.join(known[:-2])}; set the value in the function, or "
+                "use one of these keys"
             )
 
 

@@ -17,14 +17,13 @@ def placement_findings(config: RunConfig, machine: Machine) -> Iterator[tuple[st
     if ranks and workers:
         yield (
             "agent.placement",
-            "Ray places ranks here (trainer.nnodes), and workers that play beside them are not "
-            "built yet",
+            "Ray workers are not supported yet together with ranks placed by Ray (trainer.nnodes)",
             "Use agent.placement=local, or trainer.nnodes=1, or start the ranks with torchrun.",
         )
     if workers and machine.device_of(config) == "cuda":
         yield (
             "agent.placement",
-            "its workers sample on CPUs, and this run is on a GPU",
+            "Ray workers sample on CPUs, but this run uses a GPU",
             "Use agent.placement=local, or trainer.device=cpu.",
         )
     address = config.ray_kwargs.ray_init.address
@@ -33,9 +32,9 @@ def placement_findings(config: RunConfig, machine: Machine) -> Iterator[tuple[st
     if (ranks or workers) and not valid:
         yield (
             "ray_kwargs.ray_init.address",
-            "it is not HOST:PORT of a Ray head node",
-            "Use auto on a machine of the cluster, or an address such as 10.0.0.5:6379. What runs "
-            "elsewhere is submitted with `ray job submit`.",
+            "not HOST:PORT of a Ray head node",
+            "Use auto on a machine of the cluster, or an address such as 10.0.0.5:6379. To run it "
+            "elsewhere, use `ray job submit`.",
         )
 
 

@@ -230,7 +230,7 @@ def recipe_preset(
             "algorithm.name",
             algorithm,
             f"the recipe {recipe!r} learns from {what} only",
-            f"Leave it out, or use the recipe {algorithm!r}.",
+            f"Remove it, or use the recipe {algorithm!r}.",
         )
     if recipe == "rl":
         return recipe, MappingProxyType(RL | OWN_MODEL if own_model else RL)

@@ -259,7 +259,7 @@ def _check_deletes(deleted: Mapping[str, Override], below: Layer, command: Layer
                 problems.append(problem.located(origin))
                 continue
             if not same:
-                reason = f"to be deleted with this value, but it is {plain(now)!r}"
+                reason = f"cannot delete it with this value: it is {plain(now)!r}"
                 way = f"Write ~{override.spelling}."
                 problems.append(ConfigIssue(key, override.value, reason, way, origin))
     raise_issues(problems)
@@ -275,7 +275,7 @@ def _settle_engine(command: Layer, users: Layer, derived: Layer, machine: Machin
         return []
     if len({setting.value for setting in asked}) > 1:
         rollout, backend = asked
-        reason = f"names another engine than {backend.spelling}={backend.value!r}"
+        reason = f"differs from the engine {backend.spelling}={backend.value!r}"
         raise_issues(
             [ConfigIssue("rollout.name", rollout.value, reason, "Keep one.", rollout.origin)]
         )
@@ -288,8 +288,8 @@ def _settle_engine(command: Layer, users: Layer, derived: Layer, machine: Machin
         engine, origin = "native", f"{wanted.origin} ({wanted.key}=vllm)"
         named = " and ".join(f"{setting.spelling}=vllm" for setting in asked)
         warnings.append(
-            f"{named}: vLLM is not used, the native engine samples; name rollout.servers, or "
-            "rollout.vllm_python, the interpreter of an environment that has it"
+            f"{named}: vLLM is not available, so the native engine is used; set rollout.servers, "
+            "or rollout.vllm_python, the Python interpreter of an environment with vLLM"
         )
     for key in keys:
         if key not in users or users[key].value != engine:
@@ -392,8 +392,8 @@ def _typed(key: str, value: Any, names: Names = NO_NAMES) -> Any:
     except ValidationError as error:
         device, _, number = str(value).partition(":")
         if key == "trainer.device" and device == "cuda" and number.isdecimal():
-            way = f"CUDA_VISIBLE_DEVICES={number} and trainer.device=cuda take that one."
-            raise ConfigIssue(key, value, "GPUs are numbered outside of a run", way) from error
+            way = f"Use CUDA_VISIBLE_DEVICES={number} and trainer.device=cuda."
+            raise ConfigIssue(key, value, "a GPU number is not supported", way) from error
         raise misfit(key, value, names) from error
     return get(config, key)
 
@@ -408,11 +408,11 @@ def _find_warnings(config: RunConfig) -> Iterator[str]:
         high = actor.clip_ratio if actor.clip_ratio_high is None else actor.clip_ratio_high
         for key, value, default in own.contradictions(actor.loss_agg_mode, low, high):
             yield (
-                f"actor.{key}={value!r} is not what {mode} is defined with: its own is "
-                f"{default!r}, as {own.source}; leave actor.{key} out to take that"
+                f"actor.{key}={value!r} is not the default of {mode}, {default!r} ({own.source}); "
+                f"remove actor.{key} to use the default"
             )
     if actor.use_kl_loss and actor.kl_loss_type in ("kl", "k1"):
         yield (
-            f"actor.kl_loss_type={actor.kl_loss_type!r} has an expected gradient of zero as "
-            "a loss, so it does not hold the policy near the reference; low_var_kl or kl+ does"
+            f"actor.kl_loss_type={actor.kl_loss_type!r} has an expected gradient of zero as a "
+            "loss, so it does not keep the policy near the reference; use low_var_kl or kl+"
         )

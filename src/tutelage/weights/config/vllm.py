@@ -23,22 +23,23 @@ def vllm_findings(config: RunConfig, machine: Machine) -> Iterator[Finding]:
     for url in urls:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
-            yield "rollout.servers", f"{url!r} is no http address", "Use http://HOST:PORT."
+            yield "rollout.servers", f"{url!r} is not an HTTP URL", "Use http://HOST:PORT."
         elif parts.path:
             way = f"Use {parts.scheme}://{parts.netloc}, without {parts.path}."
-            yield "rollout.servers", f"{url!r} has a path, and paths are added here", way
+            yield "rollout.servers", f"{url!r} must not have a path", way
     if len(set(urls)) < len(urls):
-        yield "rollout.servers", "it names a server twice", "Name each one once."
+        yield "rollout.servers", "duplicate server", "List each server once."
     if not urls and machine.device_of(config) == "cuda":
         yield (
             "rollout.name",
-            "a server of the run's own would share the GPU with the training, which was not tried",
-            "Use rollout.name=native, or start vLLM on other GPUs and name rollout.servers.",
+            "a vLLM server started by the run would share the GPU with training, which is not "
+            "supported",
+            "Use rollout.name=native, or start vLLM on other GPUs and set rollout.servers.",
         )
     if config.agent.placement != "local":
         yield (
             "agent.placement",
-            "workers that sample at vLLM servers are not built yet",
+            "workers that sample from vLLM servers are not supported yet",
             "Use agent.placement=local, or rollout.name=native.",
         )
     yield from _transports(config)
@@ -50,18 +51,18 @@ def _transports(config: RunConfig) -> Iterator[Finding]:
     if rollout.weight_transfer == "nccl":
         yield (
             "rollout.weight_transfer",
-            "not built yet: it has to be seen on GPUs first",
+            "not supported yet: it is not tested on GPUs",
             "Use rollout.weight_transfer=file.",
         )
     if rollout.weight_transfer == "lora" and not config.model.lora.rank:
         yield (
             "rollout.weight_transfer",
-            "it sends adapters, and model.lora.rank is 0",
+            "it sends adapters, but model.lora.rank is 0",
             "Use rollout.weight_transfer=file, or model.lora.rank=16.",
         )
     if config.needs_calls:
         yield (
             "agent.tool_choice",
-            "vLLM cannot be held to the grammar of a tool call",
+            "vLLM cannot be constrained to the grammar of a tool call",
             "Use agent.tool_choice=auto, or rollout.name=native.",
         )

@@ -113,13 +113,13 @@ class TokenSlots:
         index = self.index
         if x_B.shape != index.rollout_B.shape:
             raise ValueError(
-                f"{name} has shape {tuple(x_B.shape)!r}; give one number for each of the "
+                f"{name} has shape {tuple(x_B.shape)!r}; pass one number for each of the "
                 f"{index.rollout_B.shape[0]!r} rows"
             )
         x_N = x_B.new_zeros(index.rollouts)
         x_N[index.rollout_B] = x_B
         if not torch.equal(x_N[index.rollout_B], x_B):
-            raise ValueError(f"{name} differs between rows of one rollout; give them the same")
+            raise ValueError(f"{name} differs between rows of one rollout; it must be the same")
         return x_N
 
     def groups(self, groups_B: Ids) -> tuple[Tensor, int]:

@@ -116,13 +116,13 @@ def _checked(mode: str, token: object, inputs: LossInputs) -> TokenLoss:
     if isinstance(token, TokenLoss) and shapes == [shape, shape]:
         if inputs.logp_BT.requires_grad and not token.loss_BT.requires_grad:
             raise ConfigError(
-                f"actor.policy_loss.loss_mode={mode!r} returned a loss without a gradient: make it "
-                "of inputs.logp_BT, inputs.ratio_BT or inputs.log_ratio_BT, not detached"
+                f"actor.policy_loss.loss_mode={mode!r} returned a loss without a gradient; compute "
+                "it from inputs.logp_BT, inputs.ratio_BT or inputs.log_ratio_BT without detaching"
             )
         if is_file_reference(mode) and not bool(token.loss_BT.isfinite().all()):
             raise ConfigError(
                 f"actor.policy_loss.loss_mode={mode!r} returned a loss that is not finite for some "
-                "tokens; look for divisions by zero, logarithms and exponentials in it"
+                "tokens; check it for divisions by zero, logarithms and exponentials"
             )
         return token
     told = [x if x is None else tuple(x) for x in shapes]
@@ -137,7 +137,7 @@ def merge_metrics(parts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """The metrics of `policy_loss` over several micro-batches: those of the rows together."""
     known = list(parts)
     if not known:
-        raise ValueError("no metrics to merge; give those of at least one micro-batch")
+        raise ValueError("no metrics to merge; pass those of at least one micro-batch")
     tokens = torch.stack([part["tokens"] for part in known])
     merged = {"tokens": tokens.sum()}
     merged["ratio_max"] = torch.stack([part["ratio_max"] for part in known]).max()

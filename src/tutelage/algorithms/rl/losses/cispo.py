@@ -19,7 +19,7 @@ from tutelage.algorithms.rl.losses.common import LossInputs, TokenLoss
 
 
 @loss(
-    source="arXiv 2506.13585 (no lower bound) and verl's example have it",
+    source="arXiv 2506.13585 (no lower bound), verl's example",
     clip=(1.0, 0.2),
     fitting_low=(1.0, math.inf),
 )

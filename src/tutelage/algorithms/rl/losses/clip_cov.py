@@ -58,11 +58,11 @@ def _empty_range(
 ) -> Iterator[tuple[str, str, str]]:
     if clip_cov_lb >= clip_cov_ub:
         reason = f"not below clip_cov_ub={clip_cov_ub!r}, so no token could be selected"
-        yield "clip_cov_lb", reason, "Use a lower one."
+        yield "clip_cov_lb", reason, "Lower it."
 
 
 @loss(
-    source="the script of arXiv 2505.22617 has it",
+    source="the script of arXiv 2505.22617",
     clip=(1.0, 1.0),
     select=select_clip_cov,
     wrong=_empty_range,

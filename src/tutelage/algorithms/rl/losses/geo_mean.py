@@ -22,7 +22,7 @@ from tutelage.algorithms.rl.losses.common import LossInputs, TokenLoss
 
 
 @loss(
-    source="arXiv 2507.20673 has it",
+    source="arXiv 2507.20673",
     aggregation="seq-mean-token-mean",
     clip=(0.4, 0.4),
     sequence_level=True,

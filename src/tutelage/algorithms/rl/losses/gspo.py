@@ -26,7 +26,7 @@ MAX_LOG_SEQUENCE_RATIO = 10.0
 
 
 @loss(
-    source="arXiv 2507.18071 has it",
+    source="arXiv 2507.18071",
     aggregation="seq-mean-token-mean",
     clip=(3e-4, 4e-4),
     sequence_level=True,

@@ -67,9 +67,8 @@ class OpenAIPool:
             key = api_key_of(environ, name) if name else None
             if name and not key:
                 raise ConfigError(
-                    f"worker {worker.name!r} needs a key, and {name} is not set; set it, give the "
-                    "worker an endpoint that needs none, or use the simulated workers: "
-                    "--pool simulated"
+                    f"no API key for worker {worker.name!r}: {name} is not set; set it, use an "
+                    "endpoint that needs no key, or use simulated workers: --pool simulated"
                 )
             own = environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1"
             self._servers[worker.name] = (checked_url(worker.endpoint or own), key)

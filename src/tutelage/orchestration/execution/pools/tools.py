@@ -50,13 +50,13 @@ class ToolPool:
         for tool in tools.values():
             if tool.environment is not None:
                 raise ConfigError(
-                    f"the tool {tool.name!r} belongs to a class that is made for a rollout; a plan "
-                    "takes functions (FILE.py, FILE.py:name) and servers (mcp:COMMAND)"
+                    f"the tool {tool.name!r} belongs to a class created per rollout; a plan needs "
+                    "functions (FILE.py, FILE.py:name) or servers (mcp:COMMAND)"
                 )
         if models is not None and models.mock:
             raise ConfigError(
-                "tools run for real, and these workers are simulated; give real ones (--pool "
-                "openai --workers FILE), or none"
+                "tools cannot be combined with simulated workers; use real workers (--pool openai "
+                "--workers FILE), or none"
             )
         others = () if models is None else models.workers
         if taken := [worker.name for worker in others if worker.name in tools]:
@@ -80,10 +80,10 @@ class ToolPool:
         permit: Callable[..., Any] = self._permit
         said = await call(permit, self.tools[worker.name], arguments, doubt)
         remedy = (
-            "an empty text to permit a call, a text with the reason for refusing it, or the "
-            "WorkerAnswer of a call that was done already"
+            "an empty string to permit the call, a string with the reason to refuse it, or the "
+            "WorkerAnswer of a call that was already made"
         )
-        check_given(f"what `permit` said of {worker.name!r}", said, (str, WorkerAnswer), remedy)
+        check_given(f"`permit` for {worker.name!r}", said, (str, WorkerAnswer), remedy)
         return said
 
     async def execute(self, worker: Worker, work: Subtask) -> WorkerAnswer:
