@@ -6,9 +6,9 @@
 Without files the outcomes are simulated. First each tenth of the table is held out in turn
 (`held_out.py`): what is shipped, before and after it is fitted on all other rows, and PPO less the
 lookahead on queries that neither saw. For each seed (which cuts the table, draws the workflows
-and starts the policy): phase 2 as it is by default, evaluated once on test workflows; phase 2 that
-starts from the plain utility, which shows what PPO adds to a greedy router; and single nodes with
-one try, where no choice depends on another. Differences pool the paired rewards of all seeds.
+and starts the policy): phase 2 as it is by default, evaluated once on test workflows; and single
+nodes with one try, where no choice depends on another. Differences pool the paired rewards of all
+seeds.
 """
 
 from __future__ import annotations
@@ -159,10 +159,6 @@ def one_seed(
     start = time.process_time()
     main = train_phase2(folder / f"main{seed}", table=table, seed=seed, settings=settings)
     seconds = time.process_time() - start
-    plain_settings = settings.model_copy(update={"prior": "utility"})
-    plain = train_phase2(
-        folder / f"plain{seed}", table=table, seed=seed, settings=plain_settings, evaluate=False
-    )
     apart_settings = settings.model_copy(update={"num_episodes": max(16, episodes // 3)})
     apart = train_phase2(
         folder / f"apart{seed}", table=table, seed=seed, settings=apart_settings,
@@ -178,7 +174,6 @@ def one_seed(
         "evaluation": {"rows": rows, "presets": presets},
         "rewards": {k: [float(r) for r in v.reward_B] for k, v in outcomes.items()}
         | {GROUP: [float(g) for g in outcomes[POLICY].flows.group_B]},
-        "plain": rewards_of(plain, plain_settings, seed),
         "apart": rewards_of(apart, apart_settings, seed),
     }
 
@@ -310,7 +305,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         "best_updates": [part["best_update"] for part in parts],
         "rows": mean_rows(parts),
         "differences": pooled([part["rewards"] for part in parts]),
-        "from_plain_utility": pooled([part["plain"] for part in parts]),
         "separable": pooled([part["apart"] for part in parts]),
         "presets": [part["evaluation"]["presets"] for part in parts],
     }
@@ -352,7 +346,6 @@ def page(found: Mapping[str, Any]) -> str:
     ]
     for key, title in (
         ("differences", "PPO less the others, paired over the workflows of all seeds"),
-        ("from_plain_utility", "PPO that starts as the greedy router (`prior: utility`)"),
         ("separable", "Single nodes with one try: no choice depends on another"),
     ):
         lines = [

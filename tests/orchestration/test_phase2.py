@@ -20,6 +20,7 @@ from tutelage.orchestration.evaluation.rewards import RewardWeights
 from tutelage.orchestration.evaluation.tables import NO_INTERVAL, routing_tables
 from tutelage.orchestration.pages import write_report
 from tutelage.orchestration.planner.settings import read_settings
+from tutelage.orchestration.routing import policy
 from tutelage.orchestration.routing.phase2 import (
     BEST,
     LAST,
@@ -43,6 +44,7 @@ from tutelage.orchestration.routing.simulator import (
     QueryTable,
     Scenario,
     WorkflowBatch,
+    plain_utility,
     run_chooser,
 )
 from tutelage.runs.folder import RunFolder
@@ -266,13 +268,16 @@ def test_the_checkpoint_of_phase_1_travels_in_that_of_phase_2(tmp_path: Path) ->
 
 
 @pytest.mark.full
-def test_ppo_learns_what_a_greedy_router_lacks(tmp_path: Path) -> None:
+def test_ppo_learns_what_a_greedy_router_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """From the plain utility of single nodes, which is what greedy routers go by."""
+    monkeypatch.setattr(policy, "look_ahead", plain_utility)
     made = topical_outcomes(960, SeedTree(0).child("phase2"))
     scenario = Scenario(nodes=(4, 6), deadlines=0.0)
     settings = Phase2Settings(
         num_episodes=96, workflows_per_episode=64, episodes_per_update=8, learning_rate=1e-4,
-        validate_every=4, val_workflows=600, prior="utility",
+        validate_every=4, val_workflows=600,
     )  # fmt: skip
     result = train_phase2(
         tmp_path, table=made, settings=settings, scenario=scenario, evaluate=False
@@ -324,7 +329,6 @@ def test_settings_take_numbers_written_as_text_and_refuse_the_rest() -> None:
         ({"algorithm": "A2C"}, "algorithm='A2C'.*choose from 'lookahead' or 'PPO'"),
         ({"epsilon": 2}, "epsilon=2.*equal to 1"),
         ({"epsilon": -1}, "epsilon=-1.*equal to 0"),
-        ({"prior": "none"}, "prior='none'.*choose from"),
         ({"gamma": True}, "gamma=True.*not true or false"),
     ):
         with pytest.raises(ConfigError, match=told):

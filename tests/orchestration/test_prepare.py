@@ -12,11 +12,7 @@ from tutelage.errors import DataError
 from tutelage.orchestration.data.prepare import prepare
 from tutelage.orchestration.data.workflows import workflow_of
 from tutelage.orchestration.evaluation.rewards import ExecutionResult
-from tutelage.orchestration.execution.pools.tools import described
 from tutelage.orchestration.execution.stored import ExecutionLogger
-from tutelage.orchestration.plan.catalog import Catalog
-from tutelage.orchestration.plan.dag import Node, Plan
-from tutelage.tools.tool import tool
 
 
 def line(instruction: str, cost: float, *, success: bool = True, **more: Any) -> dict[str, Any]:
@@ -56,28 +52,6 @@ def test_failures_are_left_out_and_the_cheapest_success_is_kept(tmp_path: Path) 
     assert [w.instruction for w in made.workflows] == ["one"]
     assert made.workflows[0].rewards["cost"] == -0.1
     assert (made.executions, made.failed, made.repeated) == (4, 2, 1)
-
-
-def test_what_tools_say_of_themselves_is_kept(tmp_path: Path) -> None:
-    """As `orchestrate run --logs` writes them."""
-
-    def area(width: float, height: float) -> float:
-        """The area of a wall."""
-        return width * height
-
-    tools = Catalog(described({"area": tool(area)}))
-    nodes = (
-        Node("area", {"width": 4, "height": 3}),
-        Node("area", {"width": 1, "height": "<node-0>"}),
-    )
-    logger = ExecutionLogger(tmp_path, catalog=tools)
-    result = ExecutionResult(success=True, total_cost=0.0, total_latency_ms=1.0, outputs={})
-    plan = Plan("how large?", nodes)
-    logger.log_execution(instruction="how large?", planner_outputs=plan, execution_result=result)
-    made = prepare([tmp_path])
-    assert made.workflows[0].plan.dependencies == plan.dependencies
-    assert tuple(made.tools.values()) == tools.tools
-    assert workflow_of(made.workflows[0].to_row(tools), tools) == made.workflows[0]
 
 
 def test_what_succeeded_by_a_further_plan_is_left_out_and_counted(tmp_path: Path) -> None:

@@ -152,7 +152,6 @@ def test_a_loss_refuses_wrong_types(
             "workflow 0: 'targets' has no 'task_types'|workflow 0: .*task_types",
         ),
         ("model_selections", [3], "workflow 0: targets.model_selections is 3; give a list"),
-        ("catalog", ["a"], "catalog must be a Catalog"),
     ],
 )
 def test_a_dataset_refuses_wrong_types(column: str, given: Any, words: str) -> None:

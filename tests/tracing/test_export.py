@@ -138,7 +138,7 @@ def test_a_header_that_cannot_be_sent_is_named_without_its_value(written: str) -
     name = "OTEL_EXPORTER_OTLP_HEADERS"
     with pytest.raises(ConfigError) as caught:
         headers({name: f"a=b,{written}"})
-    why = "character 2 of 6 is U+00FC, but headers allow only printable ASCII; its value must be ASCII"
+    why = "character 2 of 6 is U+00FC, but headers allow only printable ASCII; its value must be ASCII"  # noqa: E501
     assert str(caught.value) == f"invalid header 'x-team' in {name}: {why}"
     with pytest.raises(ConfigError) as caught:
         OtlpExporter(dead(), warn=pytest.fail, extra_headers={"x-team": "Zürich"})

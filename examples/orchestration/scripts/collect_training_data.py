@@ -43,7 +43,7 @@ def main() -> int:
         print("\n".join(stopped.__notes__), file=sys.stderr)
         return exit_code(stopped)
     found = made.collection
-    print(f"{found.succeeded} of {found.instructions} succeeded, {found.cost:.6f} USD: {made.log}")
+    print(f"{found.succeeded} of {found.rollouts} succeeded, {found.cost:.6f} USD: {made.log}")
     return 0
 
 

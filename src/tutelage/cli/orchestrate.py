@@ -5,9 +5,8 @@ workers. `run` plans and executes. Its run folder holds the plan, the result and
 kill, `tutelage resume` continues from the events in the store, and `tutelage show` prints the
 trace. Progress goes to stderr, and the user at the terminal is asked before a tool with side
 effects runs. Exit codes: 0 on success, 1 if the execution failed. `collect` executes many
-instructions and logs them, and can make a training set from logs or compare rewards on them.
-`tools` lists the tools available for planning. The handlers of `resume` and `show` for these runs
-are also in this module.
+instructions and logs them, and can make a training set from logs. `tools` lists the tools available
+for planning. The handlers of `resume` and `show` for these runs are also in this module.
 """
 
 from __future__ import annotations
@@ -48,8 +47,7 @@ from tutelage.orchestration.data.collect import CollectConfig, CollectionRun, ru
 from tutelage.orchestration.data.prepare import write_training_set
 from tutelage.orchestration.data.rows import read_json
 from tutelage.orchestration.data.synthetic import builtin_graph
-from tutelage.orchestration.evaluation.audit import PRESETS, RewardAudit, audit_logs
-from tutelage.orchestration.evaluation.rewards import DEADLINE, Preset
+from tutelage.orchestration.evaluation.rewards import DEADLINE
 from tutelage.orchestration.execution.config import ExecutionConfig, PlanningConfig, ToolsConfig
 from tutelage.orchestration.execution.executor import Executor
 from tutelage.orchestration.execution.permission import Permission
@@ -128,6 +126,8 @@ class _PlanConfig(PlanningConfig):
     """Show the workers, and the expected cost and latency of each subtask."""
     out: Path | None = None
     """Write the plan as .txt, or as .json for run --plan."""
+    checkpoint: Path | None = None
+    """Trained planner: a run of train planner, or its checkpoint file."""
     min_confidence: Share | None = None
     """Minimum confidence of the planner; default: its own minimum."""
 
@@ -505,23 +505,18 @@ class _CollectConfig(CollectConfig):
     """Options of `orchestrate collect`."""
 
     logs: Paths = ()
-    """Read these logs, or folders of logs, for --prepare and --audit without executing anything;
-    may be repeated."""
+    """Read these logs, or folders of logs, for --prepare without executing anything; may be
+    repeated."""
     prepare: Path | None = None
     """Write a training set of the successful executions in the logs to this file."""
-    audit: bool = False
-    """Compare the rewards on the executions in the logs."""
-    preset: Preset | None = None
-    """Audit only this reward, and exit with 1 if it rewards the wrong behaviour."""
 
 
 def _collect(config: _CollectConfig, as_json: AsJson = False) -> None:
     """Execute many instructions, log them and prepare training data."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    audit = config.audit or config.preset is not None
-    if config.logs and config.prepare is None and not audit:
-        raise ConfigError("--logs needs --prepare FILE or --audit")
+    if config.logs and config.prepare is None:
+        raise ConfigError("--logs needs --prepare FILE")
     found: JSON = {}
     logs: Sequence[str | Path] = config.logs
     if not logs:
@@ -537,13 +532,6 @@ def _collect(config: _CollectConfig, as_json: AsJson = False) -> None:
         found |= asdict(made.collection) | {"log": str(made.log), "run": str(made.folder)}
         if not as_json:
             _show_collection(made)
-    audits: list[RewardAudit] = []
-    if audit:
-        chosen = PRESETS if config.preset is None else (config.preset,)
-        audits, logged = audit_logs(logs, chosen)
-        found["audit"] = [asdict(each) | {"warning": each.warning} for each in audits]
-        if not as_json:
-            _show_audit(audits, logged)
     if config.prepare is not None:
         training, tools = write_training_set(logs, config.prepare, config.catalog)
         counts = {k: v for k, v in asdict(training).items() if isinstance(v, int)}
@@ -554,44 +542,27 @@ def _collect(config: _CollectConfig, as_json: AsJson = False) -> None:
             facts(output(), [*rows, ("written", shown_path(config.prepare)), ("next", again)])
     if as_json:
         typer.echo(json.dumps(found, indent=2))
-    if config.preset is not None and audits[0].warning is not None:
-        raise typer.Exit(1)
 
 
 def _show_collection(made: CollectionRun) -> None:
-    from tutelage.runs.stored_evaluation import SUCCESS, evaluation_of_record, judged_text
+    from tutelage.runs.stored_evaluation import REWARD, SUCCESS, evaluation_of_record, judged_text
 
     found = made.collection
-    record = asdict(found) | {"success": found.success_rate, "rollouts": found.instructions}
-    evaluation = evaluation_of_record(record)
+    evaluation = evaluation_of_record(found.record())
     done = f"{number(found.succeeded)} of {number(found.judged)}"
     if not evaluation.withheld:
         done += f": {SUCCESS.cell(evaluation, percent, ends=True)}"
     pairs = [
         ("succeeded", done),
         *([("judged", judged_text(evaluation))] if evaluation.eventful else []),
+        ("reward", f"{REWARD.cell(evaluation, number, ends=True)} (normalized)"),
         ("executions", number(found.executions)),
         ("cost", f"{found.cost:.6f} USD"),
         ("latency", f"{found.mean_latency:.2f} s on average"),
     ]
-    if found.refused:
+    if refused := found.failed.get("refused"):
         reason = "a plan that nobody can do, with wrong arguments, or that the budget cannot begin"
-        pairs.append(("refused", f"{counted(found.refused, 'instruction')} with {reason}"))
+        pairs.append(("refused", f"{counted(refused, 'instruction')} with {reason}"))
     facts(output(), [*pairs, ("log", shown_path(made.log)), ("run", shown_path(made.folder))])
     again = f"tutelage orchestrate collect --logs {shown_path(made.log.parent)}"
     say(output(), ("\nNext:", "bold"), f" {again} --prepare training_data.json")
-
-
-def _show_audit(audits: Sequence[RewardAudit], logged: int) -> None:
-    lost = logged - audits[0].executions
-    more = f"; {lost} more were lost to their workers' servers" if lost else ""
-    table = plain_table("preset", "mean", right=("mean",))
-    for each in audits:
-        table.add_row(each.preset, f"{each.mean:.4f}")
-    output().print(table)
-    executions = counted(audits[0].executions, "judged execution")
-    words = f"mean of the {executions} of the log{more}"
-    say(output(), (words, "dim"))
-    for each in audits:
-        if each.warning is not None:
-            say(output(), ("Warning: ", "yellow"), each.warning)

@@ -160,14 +160,8 @@ def preview(
         facts["outcomes"] = "simulated"
         if request.outcomes is not None and request.models is not None:
             seeds = SeedTree(request.seed).child("phase2")
-            table, held = read_tables(
-                request.outcomes, request.models, request.test_outcomes, seeds
-            )
-            train, val, own = table.split(seeds, held_out=held is None)
-            facts["outcomes"] = (
-                f"{len(table)} queries, {len(table.workers)} workers: {len(train)} train, "
-                f"{len(val)} validation, {len(own if held is None else held)} test"
-            )
+            table, _ = read_tables(request.outcomes, request.models, request.test_outcomes, seeds)
+            facts["outcomes"] = f"{len(table)} queries, {len(table.workers)} workers"
     if request.phase == "2":
         return keys, facts, None
     sets = read_sets(request, settings.phase1_supervised)

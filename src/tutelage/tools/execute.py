@@ -41,8 +41,6 @@ class ToolOutcome(NamedTuple):
     text: str
     """Its whole result, or the error."""
     failure: ToolFailure | None = None
-    nothing: bool = False
-    """Whether it returned None, which the text writes as `null`."""
     plain: bool = False
     """Whether it returned text, which is no JSON whatever it looks like."""
     late: bool = False
@@ -96,7 +94,7 @@ async def run_tool(tool: Tool, text: str) -> ToolOutcome:
             return ToolOutcome(f"Error: {_reason(failure)}", kind, late=late)
         try:
             plain = type(value) is str  # servers send all of their results as text
-            return ToolOutcome(_text_of(value, tool.fn), nothing=value is None, plain=plain)
+            return ToolOutcome(_text_of(value, tool.fn), plain=plain)
         except (TypeError, ValueError, RecursionError) as error:
             told = f"Error: {tool.name} returned no usable result: {error}"
             return ToolOutcome(told, "bad_result")

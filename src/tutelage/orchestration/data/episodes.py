@@ -24,7 +24,7 @@ from tutelage.orchestration.execution.record import Execution, NodeStep
 from tutelage.orchestration.execution.system import OrchestrationSystem
 from tutelage.orchestration.execution.verifiers import Verifiers
 from tutelage.orchestration.execution.virtual_time import run_virtual
-from tutelage.orchestration.execution.workers import WorkerPool
+from tutelage.orchestration.execution.workers import UNSERVED, WorkerPool
 from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.routing.contract import cascade
 from tutelage.runs.folder import write_text
@@ -33,8 +33,6 @@ from tutelage.store import open_store
 OUTCOMES, MODELS, EVENTS = "outcomes.json", "models.json", "episodes.db"
 AT_ONCE = 8
 """Maximum number of concurrent episodes."""
-_UNKNOWN = ("network", "unauthorized", "unavailable", "rate_limited", "timeout", "cancelled")
-"""Errors that hide whether the worker would have answered correctly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +107,7 @@ def collect_episodes(
                 continue
             judged = step.verdict is not None and step.verdict.checked
             if answer.error is not None:
-                judged = answer.error.kind not in _UNKNOWN
+                judged = answer.error.kind not in (*UNSERVED, "timeout", "cancelled")
             if judged:
                 tries.setdefault((k, step.node), {}).setdefault(step.worker, []).append(step)
     rows: list[dict[str, Any]] = []

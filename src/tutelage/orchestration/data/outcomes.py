@@ -26,7 +26,6 @@ from tutelage.errors import DataError
 from tutelage.orchestration.data.rows import (
     AsText,
     FileRecord,
-    nearest,
     read_as,
     read_json,
     read_rows,
@@ -42,6 +41,7 @@ from tutelage.orchestration.execution.workers import (
     prompt_tokens,
 )
 from tutelage.seeds import SeedTree
+from tutelage.tools.loading import hint
 
 Floats = NDArray[np.float64]
 
@@ -205,7 +205,7 @@ def read_outcomes(
     names = list(dict.fromkeys(name for row in rows for name in row.scores))
     prices = read_as(_PRICES, read_json(models), repr(str(models)))
     if lost := [name for name in names if name not in prices]:
-        raise DataError(f"{str(models)!r} has no price for {lost[0]!r}; {nearest(lost[0], prices)}")
+        raise DataError(f"{str(models)!r} has no price for {lost[0]!r}{hint(lost[0], prices)}")
     workers = check_workers([prices[name].worker(name) for name in names])
     tokens_in_Q = np.array([float(prompt_tokens(row.instruction)) for row in rows])
     scores_QW, cost_QW, latency_QW = (

@@ -18,7 +18,7 @@ from tutelage.files import write_new
 from tutelage.orchestration.data.rows import objects, read_rows
 from tutelage.orchestration.data.synthetic import builtin_graph
 from tutelage.orchestration.data.workflows import Workflow, catalog_of, workflow_of
-from tutelage.orchestration.plan.catalog import Catalog, CatalogTool, read_catalog, tools_of
+from tutelage.orchestration.plan.catalog import Catalog, read_catalog
 
 _LOST = ("failed", "skipped", "cancelled")
 
@@ -33,8 +33,6 @@ class PreparedLogs:
     """Number of executions that failed or succeeded only after replanning."""
     repeated: int = 0
     """Number of further executions of an instruction; only the cheapest is kept."""
-    tools: dict[str, CatalogTool] = field(default_factory=dict[str, CatalogTool])
-    """Tools with a description in the logs, by name; the last description is used."""
 
 
 def log_files(paths: Sequence[str | Path]) -> list[Path]:
@@ -65,10 +63,8 @@ def prepare(paths: Sequence[str | Path], catalog: Catalog | None = None) -> Prep
                 continue
             try:
                 workflow = workflow_of(row, catalog)
-                described = tools_of(each for each in objects(row.get("tools")) if "schema" in each)
             except DataError as error:
                 raise DataError(f"{str(path)!r}, row {index}: {error}") from error
-            made.tools |= {tool.name: tool for tool in described}
             price = (-workflow.rewards.get("cost", 0.0), -workflow.rewards.get("latency", 0.0))
             known = best.get(workflow.instruction)
             made.repeated += known is not None
@@ -95,7 +91,7 @@ def write_training_set(
     made = prepare(logs, known)
     if known is None:
         own, used = builtin_graph().catalog, {tool for w in made.workflows for tool in w.tools}
-        known = own if used <= set(own.names) else catalog_of(made.workflows, made.tools)
+        known = own if used <= set(own.names) else catalog_of(made.workflows)
     tools = output.with_name(f"{output.stem}.catalog.json")
     examples = [workflow.to_row(known) for workflow in made.workflows]
     rows = {output: examples, tools: [tool.to_row() for tool in known.tools]}

@@ -8,7 +8,6 @@ workflows.
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -174,10 +173,3 @@ def _place(place: Iterable[str | int]) -> str:
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
     inner = text.removeprefix(".")
     return repr(inner) if inner and not {".", "["} & {*inner} else inner
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Return a hint for an unknown name: the closest known name, or all of them."""
-    names = list(known)
-    near = difflib.get_close_matches(word, names, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(names)}"

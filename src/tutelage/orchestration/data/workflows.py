@@ -99,21 +99,16 @@ def sorted_workflow(
     return Workflow(Plan(instruction, nodes), chosen, dict(rewards or {}), name)
 
 
-def catalog_of(
-    workflows: Iterable[Workflow], described: Mapping[str, CatalogTool] | None = None
-) -> Catalog:
-    """Return a sorted catalog of the tools in the workflows and in `described`. A tool that is not
-    in `described` gets the descriptions of the first subtasks that use it."""
-    known = described or {}
+def catalog_of(workflows: Iterable[Workflow]) -> Catalog:
+    """Return a sorted catalog of the tools in the workflows. Each tool has the descriptions of the
+    first subtasks that use it."""
     texts: dict[str, list[str]] = {}
     for workflow in workflows:
         for node in workflow.plan.nodes:
             seen = texts.setdefault(node.tool, [])
             if node.description and len(seen) < _TEXTS:
                 seen.append(node.description)
-    names = sorted({*texts, *known})
-    made = (known.get(name) or CatalogTool(name, " ".join(texts.get(name, ()))) for name in names)
-    return Catalog(tuple(made))
+    return Catalog(tuple(CatalogTool(name, " ".join(texts[name])) for name in sorted(texts)))
 
 
 # ------------------------------------------------------------------ files

@@ -105,18 +105,16 @@ def evaluate(
     planned = model.plan_all([w.instruction for w in test])
     plans = [p.plan for p in planned]
     scores = {"planner": PlanScores.of(plans, test, [p.raw_valid for p in planned])}
+    gains: dict[str, Any] = {}
     if train:
         known = SparseRows.of([features(w.instruction) for w in train], model.idf)
         similar = known.products([features(w.instruction) for w in test], model.idf)
         nearest = similar.topk(1, dim=1).indices[:, 0].tolist()
         scores["nearest"] = PlanScores.of(copied_plans(train, test, nearest), test)
-    gains = {
-        name: scores["planner"].gain(others, seeds.child(name)).items()
-        for name, others in scores.items()
-        if name != "planner"
-    }
+        gained = scores["planner"].gain(scores["nearest"], seeds.child("nearest"))
+        gains["nearest"] = {name: asdict(gap) for name, gap in gained.items()}
     return {
         "workflows": len(test),
         "scores": {name: each.summary() for name, each in scores.items()},
-        "gains": {name: {m: asdict(gap) for m, gap in gaps} for name, gaps in gains.items()},
+        "gains": gains,
     }, plans

@@ -25,10 +25,6 @@ Preset = Literal["seed", "normalized"]
 
 DEADLINE = "deadline"
 """Reason of a failed execution: its deadline passed."""
-UNSERVED = "unserved"
-"""Reason of an execution without a valid result: no worker's server answered at some subtask."""
-WRONG_PLAN = "wrong_plan"
-"""Reason of a failed execution whose nodes all succeeded: its plan differs from the gold plan."""
 
 
 @dataclass(frozen=True, slots=True)

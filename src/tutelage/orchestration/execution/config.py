@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import AfterValidator
 
 from tutelage.config.fields import (
-    Count,
     CountOrZero,
     Names,
     Paths,
@@ -28,7 +27,7 @@ from tutelage.errors import ConfigError, DataError
 from tutelage.orchestration.data.rows import read_json
 from tutelage.orchestration.data.synthetic import builtin_graph
 from tutelage.orchestration.evaluation.rewards import Preset
-from tutelage.orchestration.execution.executor import ExecutorSettings, OnFailure
+from tutelage.orchestration.execution.executor import ExecutionLimits, ExecutorSettings
 from tutelage.orchestration.execution.permission import Permit
 from tutelage.orchestration.execution.pools.tools import ToolPool, described
 from tutelage.orchestration.execution.stored import ExecutionLogger
@@ -52,10 +51,6 @@ _ROUTERS: dict[str, Callable[[], Router]] = {
 """Routers without parameters, by name."""
 
 
-_LIMITS = {*ExecutorSettings.model_fields} - {"retries", "backoff", "concurrency"}
-"""Options of an execution that are executor settings."""
-
-
 _WholePath = Annotated[Path, AfterValidator(Path.absolute)]
 """Absolute path, so that a resume can use any working directory."""
 
@@ -70,8 +65,6 @@ class PlanningConfig(Section):
     """Workers as JSON or YAML; default: the eight workers of the preset classic."""
     seed: CountOrZero = 0
     """Random seed."""
-    checkpoint: _WholePath | None = None
-    """Planner: a run of train planner, or its checkpoint file."""
     catalog: _WholePath | None = None
     """Catalog of the tools that plans may use; default: built-in."""
 
@@ -98,6 +91,8 @@ class ToolsConfig(PlanningConfig):
     planner: Literal["auto", "trained", "llm"] = "auto"
     """Planner: trained, llm (a language model), or auto: trained if it is confident enough, else
     the given language model."""
+    checkpoint: _WholePath | None = None
+    """Trained planner: a run of train planner, or its checkpoint file."""
     min_confidence: Share | None = None
     """Minimum confidence of the trained planner; default: the value in its checkpoint."""
     endpoint: str | None = None
@@ -203,32 +198,20 @@ class WorkConfig(PlanningConfig):
         return Verifiers(default, made)
 
 
-class ExecutionConfig(ToolsConfig, WorkConfig, RunSettings):
+class ExecutionConfig(ExecutionLimits, ToolsConfig, WorkConfig, RunSettings):
     """Options of the execution of one plan."""
 
     instruction: str | None = None
     """Instruction to plan and execute."""
     plan: _WholePath | None = None
     """Plan as JSON or YAML, used instead of a planner."""
-    deadline: Positive | None = None
-    """Maximum seconds of the whole execution."""
-    node_timeout: Positive | None = None
-    """Maximum seconds of one subtask, including all of its tries."""
     try_timeout: Positive | None = None
     """Maximum seconds of one request to a worker (default: 60), or of one call of a tool without
     its own timeout (default: 10)."""
-    on_failure: OnFailure = "skip_dependents"
-    """Handling of the other subtasks after a subtask failed."""
-    max_tries: Count = 3
-    """Maximum number of workers tried for one subtask."""
-    max_tokens: Count = 512
-    """Maximum tokens of one answer."""
     reward: Preset = "normalized"
     """Reward of an execution."""
     logs: _WholePath | None = None
     """Append the execution to this log too: a folder, or a file that ends in .jsonl."""
-    max_replans: CountOrZero = 2
-    """Maximum number of further plans after failed subtasks, if a language model plans."""
     yes: bool = False
     """Run the tools with side effects in the initial plan without asking."""
 
@@ -247,13 +230,14 @@ class ExecutionConfig(ToolsConfig, WorkConfig, RunSettings):
     ) -> OrchestrationSystem:
         """Return the system that executes the plans, with the limits and the log of this config."""
         if self.logs is not None:
-            logger = ExecutionLogger(self.logs, workers=pool.workers, catalog=catalog)
-            more["execution_logger"] = logger
+            more["execution_logger"] = ExecutionLogger(self.logs, workers=pool.workers)
         return super().make_system(
             pool,
             catalog,
             plans,
-            settings=ExecutorSettings(**self.model_dump(include=_LIMITS, exclude_none=True)),
+            settings=ExecutorSettings(
+                **self.model_dump(include={*ExecutionLimits.model_fields}, exclude_none=True)
+            ),
             realtime=True,
             **more,
         )

@@ -65,35 +65,40 @@ from tutelage.seeds import SeedTree
 Rest = Callable[[Execution, Budget], Awaitable[Plan]]
 """Replanner: receives an execution with failed nodes and returns its plan with further nodes. No
 further nodes means that the planner cannot continue."""
-OnFailure = Literal["fail_fast", "continue", "skip_dependents"]
 BACKOFF_MAX = 8.0
 """Maximum pause in seconds before a request is repeated."""
 
 
-class ExecutorSettings(Section):
-    """Settings of the executor; times in seconds."""
+class ExecutionLimits(Section):
+    """Limits of one execution; times in seconds."""
+
+    deadline: Positive | None = None
+    """Maximum seconds of the whole execution."""
+    node_timeout: Positive | None = None
+    """Maximum seconds of one subtask, including all tries, queues and permission requests."""
+    try_timeout: Positive | None = 60.0
+    """Maximum seconds of one request."""
+    on_failure: Literal["fail_fast", "continue", "skip_dependents"] = "skip_dependents"
+    """Handling of the other subtasks after a subtask failed."""
+    max_tries: Count = 3
+    """Maximum number of workers tried for one subtask."""
+    max_tokens: Count = 512
+    """Maximum tokens of one answer."""
+    max_replans: CountOrZero = 2
+    """Maximum number of further plans after failed subtasks, if a language model plans."""
+
+
+class ExecutorSettings(ExecutionLimits):
+    """Settings of the executor: the limits of each execution, retries and concurrency."""
 
     model_config = ConfigDict(strict=True)
 
-    max_tries: Count = 3
-    """Maximum number of workers tried per node."""
     retries: CountOrZero = 2
     """Number of retries of the same worker after a transient error."""
     backoff: NonNegative = 0.5
     """Pause before the first retry; doubled for each further retry, with jitter, up to 8 s."""
-    try_timeout: Positive | None = 60.0
-    """Timeout of one request."""
-    node_timeout: Positive | None = None
-    """Timeout of one node, including all tries, queues and permission requests."""
-    deadline: Positive | None = None
-    """Timeout of the whole plan."""
-    on_failure: OnFailure = "skip_dependents"
     concurrency: Count = 64
     """Maximum number of concurrent requests of an executor, over all of its plans."""
-    max_tokens: Count = 512
-    """Maximum tokens of one answer."""
-    max_replans: CountOrZero = 2
-    """Maximum number of further plans after failures, if the planner supports them."""
 
 
 class _Slots:
@@ -150,7 +155,6 @@ class Executor:
             type=planned.tool,
             kind=tool_kind(planned.tool, planned.description, self.catalog),
             instruction=plan.instruction,
-            description=planned.description,
             prompt=node_prompt(plan, node, outputs),
             arguments=planned.arguments,
             inputs={k: outputs[k] for k in planned.parents if k in outputs},

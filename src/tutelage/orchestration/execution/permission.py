@@ -72,5 +72,5 @@ class Permission:
         word, _, result = line.strip().partition(" ")
         word = word.lower().rstrip(".!:")
         if word == "done" and known:
-            return WorkerAnswer(result or "null", nothing=not result)
+            return WorkerAnswer(result or "null")
         return "" if word in ("y", "yes") else "you said no"

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -28,7 +28,12 @@ from tutelage.orchestration.evaluation.rewards import (
     References,
     reward_parts,
 )
-from tutelage.orchestration.execution.workers import Verification, WorkerAnswer, WorkerError
+from tutelage.orchestration.execution.workers import (
+    UNSERVED,
+    Verification,
+    WorkerAnswer,
+    WorkerError,
+)
 from tutelage.orchestration.plan.dag import Node, Plan, PlannerCall, critical_path
 from tutelage.orchestration.routing.contract import Choice
 from tutelage.seeds import SeedTree
@@ -181,6 +186,19 @@ class Execution(ExecutionResult):
         return Reward(sum(parts.values()), parts)
 
     @property
+    def unserved(self) -> WorkerError | None:
+        """Error of the first node that failed because no worker's server answered; None if there is
+        no such node, or if the execution succeeded."""
+        for node in () if self.success else self.nodes:
+            if node.status == "failed" and node.reason != "budget":
+                answers = [step.answer for step in self.steps if step.node == node.node]
+                errors = [answer.error for answer in answers if answer is not None]
+                lost = [error for error in errors if error is not None and error.kind in UNSERVED]
+                if lost and len(lost) == len(errors):
+                    return lost[-1]
+        return None
+
+    @property
     def rollout(self) -> str:
         """Identifier of the stored rollout."""
         return self.seeds.id("roll")
@@ -315,18 +333,8 @@ class ExecutionState:
         )
 
 
-_SAME = (
-    "plan",
-    "seeds",
-    "pool",
-    "workers",
-    "router",
-    "mock",
-    "references",
-    "resumed",
-    "reason",
-    "unplanned",
-)
+_SAME = {each.name for each in fields(ExecutionState)} & {each.name for each in fields(Execution)}
+_SAME -= {"steps", "nodes", "abandoned"}
 """Fields copied from the state to the execution."""
 
 

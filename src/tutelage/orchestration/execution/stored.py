@@ -30,18 +30,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tutelage.errors import DataError, RunError
-from tutelage.orchestration.evaluation.rewards import (
-    DEADLINE,
-    UNSERVED,
-    WRONG_PLAN,
-    ExecutionResult,
-    Preset,
-)
+from tutelage.errors import DataError, RunError, counted
+from tutelage.orchestration.evaluation.rewards import DEADLINE, ExecutionResult, Preset
 from tutelage.orchestration.execution.prompts import node_prompt, worker_messages
 from tutelage.orchestration.execution.record import Execution, NodeStep, steps_by_node
 from tutelage.orchestration.execution.workers import Worker
-from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.plan.dag import Plan, adjacency, is_valid_dag
 from tutelage.runs.signals import deferred_signals
 from tutelage.seeds import SeedTree
@@ -134,10 +127,10 @@ class ExecutionRecorder:
         if not execution.success:
             lost = [node for node in execution.nodes if not node.kept]
             message = "; ".join(f"node {node.node}: {node.reason or node.status}" for node in lost)
-            if execution.reason == WRONG_PLAN:
-                message = message or "the plan is not what the instruction asks for"
-            causes = {DEADLINE: FailureCause.TIMEOUT, UNSERVED: FailureCause.ENGINE_ERROR}
-            cause = causes.get(execution.reason, FailureCause.AGENT_ERROR)
+            late = execution.reason == DEADLINE
+            cause = FailureCause.TIMEOUT if late else FailureCause.AGENT_ERROR
+            if execution.unserved is not None:
+                cause = FailureCause.ENGINE_ERROR
             failure = Failure(cause, message or "an answer was kept that no verifier passed")
         judged = failure is None or not failure.cause.infrastructure
         rollout = stored_rollout(
@@ -342,16 +335,14 @@ class ExecutionLogger:
         *,
         run_id: str = "",
         workers: Sequence[Worker] = (),
-        catalog: Catalog | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`workers` gives the numbers of the model selections; default: the workers of each
-        execution. The plan's tools are described from `catalog`. Raises `RunError` if the folder is
-        a file or cannot be created."""
+        execution. Raises `RunError` if the folder is a file or cannot be created."""
         self.path = Path(folder)
         if self.path.suffix != ".jsonl" or self.path.is_dir():
             self.path /= FILE
-        self.run_id, self._clock, self._catalog = run_id, clock, catalog
+        self.run_id, self._clock = run_id, clock
         self._workers = tuple(worker.name for worker in workers)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -406,10 +397,6 @@ class ExecutionLogger:
                     for n in own.nodes
                 ],
             }
-        types = outputs.get("task_types") or ()
-        known = () if self._catalog is None else self._catalog.tools
-        if tools := [tool.to_row() for tool in known if tool.schema and tool.name in types]:
-            row["tools"] = tools
         try:
             line = json.dumps(row, ensure_ascii=False, allow_nan=False, default=str) + "\n"
             with self.path.open("a", encoding="utf-8", errors="backslashreplace") as file:

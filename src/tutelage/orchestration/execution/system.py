@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Protocol, TypedDict, Unpack, cast
+from typing import Any, Protocol, cast
 
 from tutelage.errors import ConfigError, check_given
 from tutelage.orchestration.execution.budget import Budget
@@ -49,16 +49,6 @@ class _Planner(Protocol):
 
 
 PlannerLike = _Planner | Callable[[str], Plan]
-
-
-class _Options(TypedDict, total=False):
-    """Options of an execution; see `OrchestrationSystem.aexecute`."""
-
-    plan: Plan | None
-    budget: float | Budget | None
-    name: str | int | None
-    observers: Sequence[Observer]
-    journal: str | Path | Store | None
 
 
 Recorder = Callable[[Execution, Sampling, float, float], None]
@@ -120,7 +110,7 @@ class OrchestrationSystem:
         self._realtime, self._seed, self._min_confidence = realtime, seed, min_confidence
         self._count = 0
 
-    def execute(self, instruction: str, **options: Unpack[_Options]) -> Execution:
+    def execute(self, instruction: str, **options: Any) -> Execution:
         """Plan and execute an instruction; see `aexecute` for the options and errors."""
         with suppress(RuntimeError):  # no running loop
             asyncio.get_running_loop()
@@ -145,15 +135,13 @@ class OrchestrationSystem:
         name: str | int | None = None,
         observers: Sequence[Observer] = (),
         journal: str | Path | Store | None = None,
-        judge: Callable[[Execution], Execution] | None = None,
     ) -> Execution:
         """Plan and execute an instruction.
 
         `plan` replaces the planner. `budget` is in USD, or a `Budget` that several executions
         share. `name` selects the random seeds (default: a counter). `journal` is the store of a
         run, or a file; its events survive a kill, and a second call with the same arguments does
-        not repeat finished work. `judge` may replace the result before it is recorded, for callers
-        that know more than the verifiers. Raises the errors of `Executor.run` and of the planner:
+        not repeat finished work. Raises the errors of `Executor.run` and of the planner:
         `NoPlanError` if it declines, `LatePlanError` if the deadline passes during planning.
         """
         number, self._count = self._count, self._count + 1
@@ -170,8 +158,6 @@ class OrchestrationSystem:
             result = await self.executor.run(
                 planned, seeds=seeds, budget=money, observers=observers, journal=log
             )
-        if judge is not None:
-            result = judge(result)
         if self.execution_logger is not None:
             self.execution_logger.log_execution(
                 instruction=instruction, planner_outputs=result.plan, execution_result=result

@@ -47,6 +47,8 @@ ErrorKind = Literal[
 """Reason why a worker returned no usable answer; see `TRANSIENT`."""
 TRANSIENT: frozenset[ErrorKind] = frozenset({"rate_limited", "unavailable", "network"})
 """Errors after which the same worker can be retried; other errors need another worker."""
+UNSERVED: frozenset[ErrorKind] = TRANSIENT | {"unauthorized"}
+"""Errors of a server that did not serve the request, so the worker's skill stays unknown."""
 
 
 Amount = Annotated[Number, Field(ge=0)]
@@ -136,8 +138,6 @@ class Subtask:
     """Required kind of worker: `text`, `code`, `vision`, `audio`, `document` or `data`."""
     instruction: str = ""
     """Instruction of the whole workflow."""
-    description: str = ""
-    """Description of this subtask."""
     prompt: str = ""
     """Prompt for the worker: instruction, description, and arguments with the inputs filled in."""
     arguments: Mapping[str, object] = field(default_factory=dict[str, object])
@@ -193,8 +193,6 @@ class WorkerAnswer:
     """True if `cost` is an upper bound because the actual usage is unknown."""
     arguments: str | None = None
     """Arguments of a tool call as JSON; None if a model answered."""
-    nothing: bool = False
-    """True if a tool returned None; the output is then `null`."""
     plain: bool = False
     """True if a tool returned the output as text rather than as a JSON value."""
 

@@ -27,6 +27,7 @@ from torch import Tensor
 from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.plan.dag import Plan
+from tutelage.orchestration.planner.text import words_of
 from tutelage.seeds import SeedTree
 
 if TYPE_CHECKING:
@@ -48,8 +49,6 @@ _PENALTY = 5.0
 """Strength of the regularization. It is large because small sets have few correct plans."""
 _BOUND = 4.0
 """Bound of a standardized signal, in standard deviations."""
-_WORD = re.compile(r"[^\W\d_]+")
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +180,7 @@ def other_requests(catalog: Catalog, count: int, seeds: SeedTree) -> list[str]:
     description mentions."""
     known: set[str] = set()
     for tool in catalog.tools:
-        spaced = _CAMEL.sub(" ", f"{tool.name} {tool.description}").replace("_", " ")
-        known |= {word.lower() for word in _WORD.findall(spaced)}
+        known.update(words_of(f"{tool.name} {tool.description}"))
     place = files("tutelage.orchestration.data") / "other_requests.json"
     data: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
     open_ = [row for row in data["topics"] if not known.intersection(row["words"])]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 
 from tutelage import files
@@ -116,9 +116,13 @@ def shipped_planner(catalog: Catalog | None = None) -> PlannerModel:
 
 
 def load_shipped(path: Path) -> PlannerModel:
-    """Load a planner from a compact file: weights in bfloat16, the memory without its values."""
-    with safe_open(path, "pt") as file:
-        found = json.loads(file.metadata()["record"])
+    """Load a planner from a compact file: weights in bfloat16, the memory without its values.
+    Raises `ModelError` if the file is damaged."""
+    try:
+        with safe_open(path, "pt") as file:
+            found = json.loads(file.metadata()["record"])
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"{str(path)!r} is damaged: {error}; reinstall tutelage") from error
     wide = {torch.bfloat16: torch.float32, torch.bool: torch.bool, torch.float32: torch.float32}
     tensors = {name: t.to(wide.get(t.dtype, torch.int64)) for name, t in load_file(path).items()}
     starts, ids, plans = (tensors.pop(f"memory.{name}") for name in ("starts", "ids", "plans"))

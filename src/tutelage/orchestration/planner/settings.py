@@ -32,8 +32,9 @@ from tutelage.config.fields import (
 from tutelage.config.issues import ConfigIssue, raise_issues
 from tutelage.config.keys import flatten, nest
 from tutelage.errors import ConfigError
-from tutelage.orchestration.data.rows import nearest, read_json, remedy_of
+from tutelage.orchestration.data.rows import read_json, remedy_of
 from tutelage.orchestration.routing.settings import Phase2Settings
+from tutelage.tools.loading import hint
 
 RECIPE = "planner"
 PROJECT = "orchestai"
@@ -182,8 +183,9 @@ def read_settings(
     issues: list[ConfigIssue] = []
     for key, value in values.items():
         if key not in known:
-            hint = nearest(key, known if "." in key else words)
-            issues.append(ConfigIssue(key, value, "unknown key", hint[0].upper() + hint[1:]))
+            near = hint(key, known if "." in key else words, "Did you mean {!r}?")
+            fix = near or "train planner --dry-run --all shows all keys."
+            issues.append(ConfigIssue(key, value, "unknown key", fix))
     raise_issues(issues, origins)
     try:
         return PlannerTrainingSettings.model_validate(nest(values).get("training", {}))

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import NoneType
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -201,12 +200,8 @@ class WorkflowDataset(Dataset[dict[str, Any]]):
         task_types: Sequence[Sequence[int | str]],
         dependencies: Sequence[Sequence[Sequence[int]]],
         model_selections: Sequence[Sequence[int | str]],
-        *,
-        catalog: Catalog | None = None,
     ) -> None:
         columns = (instructions, subtask_sequences, task_types, dependencies, model_selections)
-        known = (Catalog, NoneType)
-        check_given("catalog", catalog, known, "a Catalog(tools); see read_catalog(FILE)")
         for column in columns:
             check_given("a column", column, (list, tuple), "a list, one per workflow", DataError)
         if len({len(column) for column in columns}) != 1 or not instructions:
@@ -217,10 +212,10 @@ class WorkflowDataset(Dataset[dict[str, Any]]):
         for k, (instruction, *lists) in enumerate(zip(*columns, strict=True)):
             row = {"instruction": instruction, "targets": dict(zip(names, lists, strict=True))}
             try:
-                self.workflows.append(workflow_of(row, catalog))
+                self.workflows.append(workflow_of(row))
             except DataError as error:
                 raise DataError(f"workflow {k}: {error}") from error
-        self.vocabulary = Vocabulary.of(self.workflows, catalog)
+        self.vocabulary = Vocabulary.of(self.workflows)
         self._targets = PlanTargets.of(self.workflows, self.vocabulary)
 
     def __len__(self) -> int:

@@ -61,11 +61,15 @@ def _of_word(word: str) -> tuple[int, ...]:
     return tuple(numbers)
 
 
+def words_of(text: str) -> list[str]:
+    """Return the lower-case words and single digits; snake_case and camelCase are split."""
+    spaced = _CAMEL.sub(" ", text).replace("_", " ")
+    return [word.lower() for word in _WORD.findall(spaced)]
+
+
 def features(text: str) -> Features:
     """Return the features of a text. A text without words has one feature, of the empty word."""
-    # Lower-case words and single digits; snake_case and camelCase are split.
-    spaced = _CAMEL.sub(" ", text).replace("_", " ")
-    words = [word.lower() for word in _WORD.findall(spaced)] or [""]
+    words = words_of(text) or [""]
     ids: list[int] = []
     starts: list[int] = []
     for index, word in enumerate(words):

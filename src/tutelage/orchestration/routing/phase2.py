@@ -102,12 +102,7 @@ class Phase2Data:
             QueryTable.of(train, predictor, scenario, support),
             QueryTable.of(val, predictor, scenario),
             own if test is None else test,
-            RewardTerms(
-                settings.reward,
-                settings.weights,
-                settings.prior,
-                settings.max_steps_per_episode,
-            ),
+            RewardTerms(settings.reward, settings.weights, settings.max_steps_per_episode),
             table,
             test is not None,
         )
@@ -268,10 +263,8 @@ class _Phase2Training:
                 "predictor": predictor.state_dict(),
                 "reward": terms.preset,
                 "weights": asdict(terms.weights),
-                "prior": terms.prior,
                 "algorithm": self.settings.algorithm,
             },
-            "task_types": list(dict.fromkeys(self.world.known.types)),
             "phase1": self.phase1,
         }
 

@@ -97,10 +97,9 @@ class DecisionFeatures:
 
     @staticmethod
     def of(at: DecisionBatch, terms: RewardTerms) -> DecisionFeatures:
-        """Compute the features of decisions, with the utility that `terms.prior` selects."""
+        """Compute the features of decisions."""
         alpha, workers = max(abs(terms.weights.alpha), 1e-9), at.chance_DW.shape[1]
-        utility = plain_utility if terms.prior == "utility" else look_ahead
-        utility_DA = np.where(at.mask_DA, utility(at, terms), np.nan)
+        utility_DA = np.where(at.mask_DA, look_ahead(at, terms), np.nan)
         best_D1 = np.nanmax(utility_DA, axis=1, keepdims=True)
         mine_DW = np.nan_to_num(utility_DA[:, :workers], nan=-alpha)
         able_DW = at.mask_DA[:, :workers]

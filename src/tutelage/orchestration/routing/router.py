@@ -186,5 +186,5 @@ def load_router(path: str | Path) -> LearnedRouter:
     if router["algorithm"] == "PPO":
         model = ModelSelector()
         model.load_state_dict(state["model_state_dict"])
-    terms = RewardTerms(router["reward"], RewardWeights(**router["weights"]), router["prior"])
+    terms = RewardTerms(router["reward"], RewardWeights(**router["weights"]))
     return LearnedRouter(OutcomePredictor.from_state(router["predictor"]), terms, model)

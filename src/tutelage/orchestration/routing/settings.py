@@ -24,8 +24,6 @@ from tutelage.orchestration.evaluation.rewards import (
     compute_reward,
 )
 
-Prior = Literal["lookahead", "utility"]
-
 NORMALIZED = RewardWeights(alpha=10.0, beta=5.0, gamma_latency=3.0, shaped_reward=1.0)
 """Weights for cost and latency relative to the most expensive and slowest single-worker plan.
 
@@ -52,9 +50,6 @@ class PPOSettings(Section):
     max_grad_norm: Positive = 0.5
     target_kl: Positive = 0.03
     """KL divergence in nats after which an update stops early."""
-    prior: Prior = "lookahead"
-    """Initial policy: `lookahead` is the one-step utility of the whole workflow, `utility` the
-    greedy utility of the current node."""
     workflows_per_episode: Count = 64
     episodes_per_update: Count = 16
     validate_every: Count = 4

@@ -51,7 +51,6 @@ from tutelage.orchestration.routing.predictor import (
     OutcomePredictor,
     verdict,
 )
-from tutelage.orchestration.routing.settings import Prior
 from tutelage.seeds import SeedTree
 
 Ints = NDArray[np.int64]
@@ -340,8 +339,6 @@ class RewardTerms:
 
     preset: Preset
     weights: RewardWeights
-    prior: Prior = "lookahead"
-    """Utility that is the initial policy and a feature."""
     max_steps: int = 50
     """Maximum number of decisions in one workflow, after which it fails."""
 

@@ -98,14 +98,12 @@ class ToolPool:
         except ArgumentError as misfit:
             error = WorkerError("invalid_arguments", str(misfit))
             return WorkerAnswer(error=error, arguments=json.dumps(work.arguments, default=str))
-        text, failure, nothing, plain, late = await run_tool(tool, arguments)
+        text, failure, plain, late = await run_tool(tool, arguments)
         seconds = time.perf_counter() - begun
         # Escape lone surrogates, which cannot be printed or sent.
         text = text.encode("utf-8", "backslashreplace").decode()
         if failure is None:
-            return WorkerAnswer(
-                text, seconds=seconds, arguments=arguments, nothing=nothing, plain=plain
-            )
+            return WorkerAnswer(text, seconds=seconds, arguments=arguments, plain=plain)
         text = text.removeprefix("Error: ")  # the error kind already says this
         if failure == "timeout" and seconds >= tool.timeout:
             text += "; --try-timeout, or its own @tool(timeout=...), gives it longer"
