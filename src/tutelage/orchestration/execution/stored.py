@@ -30,7 +30,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tutelage.errors import DataError, RunError, counted
+from tutelage.errors import DataError, RunError
 from tutelage.orchestration.evaluation.rewards import DEADLINE, ExecutionResult, Preset
 from tutelage.orchestration.execution.prompts import node_prompt, worker_messages
 from tutelage.orchestration.execution.record import Execution, NodeStep, steps_by_node
