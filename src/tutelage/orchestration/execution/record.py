@@ -333,8 +333,9 @@ class ExecutionState:
         )
 
 
-_SAME = {each.name for each in fields(ExecutionState)} & {each.name for each in fields(Execution)}
-_SAME -= {"steps", "nodes", "abandoned"}
+_SAME = (
+    {each.name for each in fields(ExecutionState)} & {each.name for each in fields(Execution)}
+) - {"steps", "nodes", "abandoned"}
 """Fields copied from the state to the execution."""
 
 

@@ -47,7 +47,7 @@ ErrorKind = Literal[
 """Reason why a worker returned no usable answer; see `TRANSIENT`."""
 TRANSIENT: frozenset[ErrorKind] = frozenset({"rate_limited", "unavailable", "network"})
 """Errors after which the same worker can be retried; other errors need another worker."""
-UNSERVED: frozenset[ErrorKind] = TRANSIENT | {"unauthorized"}
+UNSERVED: frozenset[ErrorKind] = frozenset({*TRANSIENT, "unauthorized"})
 """Errors of a server that did not serve the request, so the worker's skill stays unknown."""
 
 
