@@ -143,7 +143,7 @@ def test_a_failed_execution_exits_with_1(here: Path) -> None:
     ("args", "told"),
     [
         (["--budget", "0"], "cheapest first step"),
-        (["--budget", "-1"], "the budget is -1.0"),
+        (["--budget", "-1"], "the budget must be a finite number"),
         (["--budget", "nan"], "--budget='nan': expected a number"),
         (["--deadline", "soon"], "--deadline='soon': expected"),
         (["--pool", "cloud"], "--pool='cloud': expected 'simulated' or"),

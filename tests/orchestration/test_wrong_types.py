@@ -40,7 +40,7 @@ def execute(**given: Any) -> object:
 def test_settings_of_a_wrong_type_are_refused() -> None:
     for call, words in (
         (lambda: OrchestrationSystem(nothing).execute("x"), r"the plan must be a Plan\("),
-        (lambda: execute(budget="much"), "budget .*is 'much'; give"),
+        (lambda: execute(budget="much"), "budget must be .* got 'much'"),
     ):
         with pytest.raises(ConfigError, match=words):
             call()
@@ -58,10 +58,10 @@ def test_settings_of_a_wrong_type_are_refused() -> None:
         (lambda: Node("a", after=0), "after must be a tuple"),  # type: ignore[arg-type]
         (lambda: Node("a", after=("0",)), "after must be a tuple of ints, got '0'"),  # type: ignore[arg-type]
         (lambda: Plan("x", None), "nodes must be a tuple"),  # type: ignore[arg-type]
-        (lambda: Plan("x", ({"tool": "a"},)), "node is {'tool': 'a'}; give a Node"),  # type: ignore[arg-type]
-        (lambda: Plan(None, ()), "instruction is None; give a text"),  # type: ignore[arg-type]
+        (lambda: Plan("x", ({"tool": "a"},)), "node must be a Node"),  # type: ignore[arg-type]
+        (lambda: Plan(None, ()), "instruction must be a string"),  # type: ignore[arg-type]
         (lambda: PlannerModel.of([1], Catalog(())), "catalog is empty"),  # type: ignore[list-item]
-        (lambda: PlannerModel.of([1], None), "a workflow is 1; give dataset.workflows"),  # type: ignore[list-item,arg-type]
+        (lambda: PlannerModel.of([1], None), "each workflow must be a Workflow"),  # type: ignore[list-item,arg-type]
         (lambda: compute_reward(ExecutionResult("yes"), "seed"), "'success' is 'yes'"),  # type: ignore[arg-type]
         (lambda: compute_reward(ExecutionResult(True, ["a"]), "seed"), "'outputs' is \\['a'\\]"),  # type: ignore[arg-type]
         (lambda: compute_reward(ExecutionResult(True, {}, None), "seed"), "'total_cost' is None"),  # type: ignore[arg-type]

@@ -153,7 +153,7 @@ def test_tasks_that_are_linked_to_stay(tmp_path: Path) -> None:
     (own / "train.jsonl").write_text("mine")
     (run.path / ".lock").touch()
     (run.path / "tasks").symlink_to(own)
-    with pytest.raises(RunError, match="holds 'tasks'"):
+    with pytest.raises(RunError, match="contains 'tasks'"):
         create(run.path)
     drop_if_empty(run)
     assert (own / "train.jsonl").read_text() == "mine"
@@ -295,7 +295,7 @@ def test_runs_are_found_by_path_and_by_the_beginning_of_their_name(tmp_path: Pat
         find("x", tmp_path / "nowhere")
     with pytest.raises(RunError, match=r"no run '.*/empty': the folder of that name is not a run;"):
         find(str(tmp_path / "empty"), tmp_path / "nowhere")
-    with pytest.raises(RunError, match="no run ''; there is none"):
+    with pytest.raises(RunError, match="no run ''; '.*' has no runs yet"):
         find("", tmp_path / "nowhere")
     with pytest.raises(
         RunError, match=r"no run 'ohter'; did you mean 'other'\? `.*runs` lists all 3"

@@ -124,7 +124,7 @@ class Plan:
     """Requests to the planner model; empty for other planners."""
 
     def __post_init__(self) -> None:
-        check_given("a plan's instruction", self.instruction, str, "a text", DataError)
+        check_given("a plan's instruction", self.instruction, str, "a string", DataError)
         check_given("a plan's nodes", self.nodes, (tuple, list), "a tuple of Node(...)", DataError)
         for node in self.nodes:
             check_given("a plan's node", node, Node, "a Node(tool, arguments)", DataError)
