@@ -131,7 +131,7 @@ def test_a_long_value_shows_both_ends() -> None:
     ask = {"messages": [{"role": "user", "content": "x"}], "tool_choice": choice}
     message = refusal("chat.completions", ask).message
     assert "{'type': 'function', 'function': {" in message
-    assert "'name': 3}}: use auto" in message
+    assert "'name': 3}}: must be auto" in message
     assert len(message) < 160
 
 

@@ -159,7 +159,7 @@ def _chosen(value: Any, info: ValidationInfo) -> str:
         case {"type": "allowed_tools" | "custom"} if passed_on(info):
             return "auto"
         case _:
-            raise ValueError("must be auto, none, required or an object that names a function")
+            raise ValueError("must be auto, none, required or name one function")
 
 
 Item = TypeVar("Item")
@@ -293,7 +293,7 @@ class RequestReader(SamplingReader):
             return None
         choice, schema = self.tool_choice, self.schema_of(schema)
         if choice == "required" and not (tools or passing):
-            raise invalid("`tool_choice`: required needs `tools`", "tool_choice")
+            raise invalid("`tool_choice` 'required' needs `tools`", "tool_choice")
         if choice not in ("auto", "none", "required", *(tool.name for tool in tools)):
             words = f"`tool_choice` names {choice!r}, which is not in `tools`"
             raise invalid(words, "tool_choice")
