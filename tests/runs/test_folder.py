@@ -295,7 +295,7 @@ def test_runs_are_found_by_path_and_by_the_beginning_of_their_name(tmp_path: Pat
         find("x", tmp_path / "nowhere")
     with pytest.raises(RunError, match=r"no run '.*/empty': the folder of that name is not a run;"):
         find(str(tmp_path / "empty"), tmp_path / "nowhere")
-    with pytest.raises(RunError, match="no run ''; '.*' has no runs yet"):
+    with pytest.raises(RunError, match=r"no run ''; '.*' has no runs yet"):
         find("", tmp_path / "nowhere")
     with pytest.raises(
         RunError, match=r"no run 'ohter'; did you mean 'other'\? `.*runs` lists all 3"

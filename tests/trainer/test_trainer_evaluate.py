@@ -76,7 +76,7 @@ def test_an_agent_is_evaluated_compared_and_kept(tmp_path: Path, one_thread: Non
     assert RunFolder(place).read_result()
     again = trainer().evaluate(digits, samples=2, output_dir=place)
     assert again.mean_reward == one.mean_reward
-    with pytest.raises(RunError, match="started with other settings"):
+    with pytest.raises(RunError, match="started with another target"):
         trainer().evaluate(long, samples=2, output_dir=place)
 
 
