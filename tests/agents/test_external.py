@@ -142,7 +142,7 @@ async def test_a_program_that_cannot_be_started_is_not_to_blame(field: str, tmp_
     program = agent(tmp_path, "print(42)", env_map={"QUESTION": "input.question"})
     session = context()
     session.task_record = Task("t1", {"question": field})
-    with pytest.raises(EngineError, match=r"agent\.py could not be started: .*env_map"):
+    with pytest.raises(EngineError, match=r"cannot start agent\.py: .*env_map"):
         await played(program, session)
 
 

@@ -410,7 +410,7 @@ def test_metrics():
 
 def test_refuses_what_it_cannot_mean():
     x = rows([0.0, 0.0])
-    with pytest.raises(ConfigError, match="'gsp0' is unknown; did you mean 'gspo'"):
+    with pytest.raises(ConfigError, match="'gsp0'; did you mean 'gspo'"):
         policy_loss("gsp0", x, x, x, x)
     with pytest.raises(ConfigError, match=r"'tau_poz' is unknown; did you mean 'tau_pos'"):
         policy_loss("sapo", x, x, x, x, tau_poz=1.0)

@@ -280,7 +280,7 @@ def test_a_policy_is_served(tmp_path: Path, one_thread: None) -> None:
     ("args", "told"),
     [
         ((), "pass either a run or model to serve"),
-        (("x", "--scripted", "s.jsonl"), "not both"),
+        (("x", "--scripted", "s.jsonl"), "--scripted FILE"),
         (("--scripted", "none.jsonl"), "cannot read"),
         (("--scripted", "bad.jsonl"), "bad.jsonl:1"),
         (("--scripted", "good.jsonl", "--host", "0.0.0.0"), "secret"),
@@ -300,7 +300,7 @@ def test_a_policy_is_served(tmp_path: Path, one_thread: None) -> None:
         (("model", "--upstream", "http://127.0.0.1:bad/v1"), "is not a valid base URL"),
         (("model", "--upstream", "http://"), "is not a valid base URL"),
         (("model", "--upstream", "http://x/v1/chat/completions"), "use the base URL 'http://x/v1'"),
-        (("", "--upstream", "http://x/v1"), "no name"),
+        (("", "--upstream", "http://x/v1"), "invalid name"),
         (("model", "--upstream", "http://x/v1"), "invalid API key in OPENAI_API_KEY"),
         (("no/such/folder",), "neither a run nor a model folder"),
         (("bad.jsonl",), "is a file, and neither a run nor a model"),

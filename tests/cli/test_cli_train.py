@@ -85,7 +85,7 @@ def test_flags_files_and_overrides_reach_the_job(
         (("train", "agent"), "unknown recipe 'agent'; did you mean 'agent.py'?"),
         (
             ("train", "agnet"),
-            "did you mean 'agent.py'? Recipes: math, word-problems, rl, sft, prom",
+            "did you mean 'agent.py'? Choose one of math, word-problems, rl, sft, prom",
         ),
         (("train", "mth"), "did you mean 'math'?"),
         (("ask", "What is 3 + 4?", "runs/first"), "ask runs/first 'What is 3 + 4?'"),

@@ -41,7 +41,7 @@ def test_a_lost_head_ends_the_run_with_a_sentence(asked: list[StopRequested]) ->
     watch.close()
     assert watch.gone
     for stopped in asked:
-        told = f"Ray's head node, {watch.address}, does not answer any more. "
+        told = f"Ray's head node, {watch.address}, no longer answers. "
         assert why_stopped(stopped) == told
         assert str(stopped) == f"stopped by SIGTERM: {told.strip()}"
     assert not why_stopped(StopRequested(signal.SIGTERM)), "told of another signal, too"

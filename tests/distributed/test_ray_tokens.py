@@ -66,7 +66,7 @@ def test_a_token_that_is_missing_is_told_with_what_to_do(monkeypatch: pytest.Mon
     assert refused(monkeypatch, wrong, "token") == f"{asks}: {needed}"
     assert refused(monkeypatch, wrong, None) == f"{asks}: {needed}"
     told = refused(monkeypatch, wrong, "disabled")
-    assert told == f"{asks}: set RAY_AUTH_MODE=token, it is 'disabled'; {needed}"
+    assert told == f"{asks}: set RAY_AUTH_MODE=token (it is 'disabled'); {needed}"
     none = import_ray().exceptions.AuthenticationError("no authentication token was found")
     assert refused(monkeypatch, none, "token") == f"{asks}: {needed}"
     told = refused(monkeypatch, ConnectionError("Failed to connect"), None)

@@ -262,5 +262,5 @@ def test_a_relative_source_that_is_gone_is_named_with_the_directory(tmp_path: Pa
     folder = create(tmp_path / "run")
     write_json(folder.config, {"kind": "weights"})
     keep_fingerprint(folder, {}, {"runs/base (model.path)": "1", "/a/b": "2", "the agent x": "3"})
-    gone = f"runs/base (model.path) went away, seen from {str(Path.cwd())!r}"
-    assert changes(folder, {}) == [gone, "/a/b went away", "the agent x went away"]
+    gone = f"runs/base (model.path) is missing, seen from {str(Path.cwd())!r}"
+    assert changes(folder, {}) == [gone, "/a/b is missing", "the agent x is missing"]

@@ -123,7 +123,7 @@ def test_a_batch_of_other_tools_is_refused_with_the_way_out(planner: PlannerMode
     assert float(loss_of(own, 0.3, **batch)["edge_loss"]) > 0
     two = {key: batch[key] for key in ("task_types", "model_selections")}
     for targets in (batch, two):
-        with pytest.raises(DataError, match=r"\[3, 2\] subtasks.*planner = PlannerModel\.of\(d"):
+        with pytest.raises(DataError, match=r"\[3, 2\].*planner = PlannerModel\.of\(d"):
             loss_of(planner, 0.3, **targets)
 
 

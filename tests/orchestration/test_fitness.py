@@ -34,7 +34,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_router_of_other_models_is_refused(checkpoint: Path) -> None:
-    with pytest.raises(ConfigError, match=r"trained on sim-120b.*gpt-4.*workers\.json"):
+    with pytest.raises(ConfigError, match=r"not trained on gpt-4.*only on sim-120b.*workers\.json"):
         router_of(classic(), router=str(checkpoint))
 
 

@@ -124,12 +124,11 @@ def test_files_without_rows_are_refused(tmp_path: Path, text: str) -> None:
         read_workflows(path)
 
 
-def test_a_catalog_is_made_of_what_rows_use_and_describe() -> None:
-    described = {"read": CatalogTool("read", "Reads")}
+def test_a_catalog_is_made_of_what_rows_use() -> None:
     targets = {**LOG["planner_outputs"], "subtasks": ["read it", "sum it up"]}
-    catalog = catalog_of([workflow_of({**LOG, "planner_outputs": targets})], described)
+    catalog = catalog_of([workflow_of({**LOG, "planner_outputs": targets})])
     assert catalog.names == ("read", "sum")
-    assert catalog["read"].description == "Reads"
+    assert catalog["read"].description == "read it"
     assert catalog["sum"].description == "sum it up"
 
 

@@ -214,7 +214,7 @@ def test_a_policy_that_the_format_cannot_tell_is_refused(tmp_path: Path) -> None
         write_gguf(tiny_policy("qwen3"), tmp_path / "m.gguf", "m")
     with pytest.raises(ModelError, match="GGUF has no name for its pre-tokenizer"):
         write_gguf(tiny_policy("llama"), tmp_path / "m.gguf", "m")
-    with pytest.raises(ModelError, match=r"has not: \['model\.layers\.0\.mlp\.down_proj\.bias'"):
+    with pytest.raises(ModelError, match=r"lacks: \['model\.layers\.0\.mlp\.down_proj\.bias'"):
         write_gguf(tiny_llama(mlp_bias=True), tmp_path / "m.gguf", "m")
     scaled = {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}
     with pytest.raises(ModelError, match="rope type 'linear'"):

@@ -225,7 +225,7 @@ def test_a_store_that_cannot_be_used_is_told_before_anything_is_written(
     other.parent.mkdir(exist_ok=True)
     moved = RunFolder((tmp_path / "moved").rename(other))
     moved.result.unlink()
-    with pytest.raises(RunError, match=f"belongs to the folder '{place}', and this is '{other}'"):
+    with pytest.raises(RunError, match=f"belongs to the folder '{place}', not to '{other}'"):
         lifecycle.resume(counting.Counting, moved, Progress())
     assert lifecycle.resume(counting.Counting, moved, Progress(), allow_changes=True)["count"] == 3
     (tmp_path / "link").symlink_to(other)

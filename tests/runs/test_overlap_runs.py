@@ -56,7 +56,7 @@ def test_the_console_the_result_and_the_report_say_it(place: Path) -> None:
     assert "held-out success," not in said
     assert "9 of 9 test tasks are also training tasks" in said
     assert "1 of 9 training tasks are duplicates" in said
-    assert "1 of 9 test tasks repeat another one" in said
+    assert "1 of 9 test tasks are duplicates" in said
     assert "success, 9 tasks" in said
     result = json.loads((place / "run" / "result.json").read_text())
     assert result["overlap"] == {

@@ -438,7 +438,7 @@ def test_a_server_object_in_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["mcp:", "mcp/rollout: ", "mcp:'half"])
 def test_a_name_without_a_server(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"needs a command|cannot be read"):
+    with pytest.raises(ConfigError, match=r"missing a command|cannot parse"):
         resolve_tools([name])
 
 

@@ -76,7 +76,7 @@ def watched(
     except RunBusyError:
         raise
     except Exception as error:
-        told = any(word in str(error) for word in (f"{command_name()} resume", "begin again"))
+        told = any(word in str(error) for word in (f"{command_name()} resume", "start again"))
         refused = isinstance(error, RunError) or not isinstance(error, OSError)
         begun = display.worked or not refused
         if begun and not told and folder.config.is_file():
