@@ -67,7 +67,7 @@ def test_overrides_win_and_may_be_short(tmp_path: Path) -> None:
         ("training: {phase1_supervised: {num_epochs: 0}}", "num_epochs=0"),
         ("training: {phase1_supervised: {dag_loss: acyclic}}", "dag_loss='acyclic'"),
         ("training: {phase2_rl: {gamma: lots}}", "gamma"),
-        ("a: [", "no YAML"),
+        ("a: [", "invalid YAML"),
         ("just words", "must contain keys"),
     ],
 )
