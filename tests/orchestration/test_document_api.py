@@ -201,8 +201,8 @@ class Unsure:
 
 def test_a_planner_that_is_unsure_declines_as_the_command_does() -> None:
     told = (
-        r"no tool fits: the confidence of the best guess \(summarize_text\) is 10 %, below the "
-        r"threshold of 40 %; set --min-confidence \(min_confidence in Python\) to 0"
+        r"not sure enough to plan: the confidence of the best guess \(summarize_text\) is 10 %, "
+        r"below the threshold of 40 %; set --min-confidence \(min_confidence in Python\) to 0"
     )
     with pytest.raises(NoPlanError, match=told) as declined:
         OrchestrationSystem(Unsure()).execute("Buy bread")

@@ -207,7 +207,7 @@ def test_an_edited_configuration_is_refused(finished: Path, tutelage: Command) -
     assert "config.json was edited: seed was 3 and is 4; restore them" in told
     config.write_text(kept.replace('"use_kl_loss": false', '"use_kl_loss": true'))
     told = words(tutelage("resume", "run", "--trust").check(2).err)
-    assert "config.json was edited: actor.use_kl_loss was False and is True; put that" in told
+    assert "config.json was edited: actor.use_kl_loss was False and is True; restore" in told
     (finished / "fingerprint.json").unlink()
     told = words(tutelage("resume", "run", "--trust").check(2).err)
     assert "Runs of earlier versions must be started again with another --output" in told

@@ -293,7 +293,7 @@ def test_the_failure_budget(lost: int, stops: bool) -> None:
     assert told.startswith(f"{lost} of 8 rollouts of a step failed (")
     assert "x engine error" in told
     assert "x no reward" in told
-    assert told.endswith("The first: engine_error of 0")
+    assert told.endswith("First error: engine_error of 0")
     assert caught.value.exit_code == 1
 
 

@@ -95,7 +95,7 @@ def test_several_files_are_one_set(tmp_path: Path) -> None:
 
 def test_one_task_cannot_be_split(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "t.jsonl", rows(0, 1))
-    with pytest.raises(ConfigError, match="give --val"):
+    with pytest.raises(ConfigError, match="pass --val"):
         load_tasks(config(f"data.train_files={path}"))
 
 

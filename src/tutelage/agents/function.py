@@ -97,7 +97,8 @@ class AgentFunction:
             raise ConfigError(
                 f"agent {self.name!r} needs {name!r}, but there is no resource with that name"
                 + (hint(name, words) or ".")
-                + f" Pass one: Trainer(resources=NamedResources({{{name!r}: ...}}))"
+                + f" Define it in the agent's file, as {name} = PromptTemplate(...), or pass one: "
+                f"Trainer(resources=NamedResources({{{name!r}: ...}}))"
             )
 
     async def play(self, task: Task, session: RolloutSession, resources: NamedResources) -> Any:

@@ -132,7 +132,7 @@ class PlanPrediction:
             return self.plan
         tools = ", ".join(dict.fromkeys(node.tool for node in self.plan.nodes))
         raise NoPlanError(
-            f"no tool fits: the confidence of the best guess ({tools}) is "
+            f"not sure enough to plan: the confidence of the best guess ({tools}) is "
             f"{100 * self.confidence:.0f} %, below the threshold of {100 * least:.0f} %; set "
             "--min-confidence (min_confidence in Python) to 0 to accept it"
         )
