@@ -94,7 +94,7 @@ def test_a_ceiling_on_tokens_needs_the_worst_case_and_then_holds() -> None:
 def test_idle_rounds_end_a_search_that_spends_nothing() -> None:
     budget = SearchBudget(Limits(idle_rounds=2))
     budget.end_round()
-    with pytest.raises(BudgetExceeded, match="idle"):
+    with pytest.raises(BudgetExceeded, match="nothing new to play"):
         budget.end_round()
 
 

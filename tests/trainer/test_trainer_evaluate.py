@@ -163,7 +163,7 @@ def test_arguments_of_another_type_are_refused_in_words(given: Any, said: str) -
 
 @pytest.mark.parametrize("make", [lambda: RL(5), lambda: RL("grpo"), lambda: SFT(5)])  # type: ignore[arg-type]
 def test_an_algorithm_of_another_type_is_refused_in_words(make: Any) -> None:
-    with pytest.raises(TutelageError, match="give"):
+    with pytest.raises(TutelageError, match="pass"):
         make()
 
 

@@ -241,7 +241,7 @@ def test_adapters_are_trained_at_servers(
         ({"rollout__servers": "[localhost:8000]"}, "not an HTTP URL"),
         (
             {"rollout__servers": "[http://a:1/v1]"},
-            r"'http://a:1/v1' has a path.*Use http://a:1, without /v1",
+            r"'http://a:1/v1' must not have a path.*Use http://a:1, without /v1",
         ),
         ({"rollout__servers": "[http://a:1,http://a:1/]"}, "duplicate server"),
         ({"rollout__weight_transfer": "nccl"}, "not tested on GPUs"),
