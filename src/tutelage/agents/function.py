@@ -97,8 +97,7 @@ class AgentFunction:
             raise ConfigError(
                 f"agent {self.name!r} needs {name!r}, but there is no resource with that name"
                 + (hint(name, words) or ".")
-                + f" Define it in the agent's file, as {name} = PromptTemplate(...), or pass one: "
-                f"Trainer(resources=NamedResources({{{name!r}: ...}}))"
+                + f" Define {name} = PromptTemplate(...) in its file, or pass Trainer(resources=...)"
             )
 
     async def play(self, task: Task, session: RolloutSession, resources: NamedResources) -> Any:
