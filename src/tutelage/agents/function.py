@@ -97,7 +97,7 @@ class AgentFunction:
             raise ConfigError(
                 f"agent {self.name!r} needs {name!r}, but there is no resource with that name"
                 + (hint(name, words) or ".")
-                + f" Define {name} = PromptTemplate(...) in its file, or pass Trainer(resources=...)"
+                + f" Define {name} = PromptTemplate(...) in its file or pass Trainer(resources=...)"
             )
 
     async def play(self, task: Task, session: RolloutSession, resources: NamedResources) -> Any:
