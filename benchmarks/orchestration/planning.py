@@ -202,7 +202,7 @@ def indirect() -> None:
         found = json.loads((folder / "run" / "result.json").read_text())["phase1"]
     print(
         f"## Indirect requests\n\nThe whole command: {clock:.0f} s by the clock, {cpu:.0f} CPU s; "
-        f"best after {found['epochs']} epochs, search {found['search']}.\n"
+        f"best after {found['epochs']} epochs.\n"
     )
     print("| | node F1 | edge F1 | exact tools | exact plan |\n|---|---|---|---|---|")
     for name, scores in found["test"]["scores"].items():

@@ -81,6 +81,7 @@ def test_every_number_is_in_the_json(tutelage: Tutelage, three: Path) -> None:
     assert told["same_tasks"] is True
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("width", ["60", "80", "100"])
 def test_it_fits_the_terminal(
     tutelage: Tutelage, three: Path, width: str, monkeypatch: pytest.MonkeyPatch

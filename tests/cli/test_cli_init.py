@@ -36,6 +36,7 @@ def command(*words: object, codes: tuple[int, ...] = (0,)) -> str:
     return " ".join(done.output.split())
 
 
+@pytest.mark.full
 def test_every_command_of_its_readme_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_thread: None
 ) -> None:

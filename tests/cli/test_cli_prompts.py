@@ -74,6 +74,7 @@ def own(here: Path, worth: str, tasks: int = 150) -> str:
     return "agent.py --train tasks.jsonl --algorithm grips --iterations 2"
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("dotenv")
 def test_the_documents_flow_from_env_file_to_verdict(here: Path) -> None:
     said = run(f"train math --algorithm apo --iterations 3 {SMALL} --output run")

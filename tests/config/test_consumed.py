@@ -206,5 +206,6 @@ def test_source_outside_config_is_searched(tmp_path: Path) -> None:
     assert source_text(tmp_path) == "config.output"
 
 
+@pytest.mark.full
 def test_every_key_has_a_reader() -> None:
     assert unread_keys(source_text(SOURCE)) == []

@@ -122,6 +122,7 @@ def share() -> None:
     assert group.agree(lambda: {"from": group.rank}) == {"from": 0}
 
 
+@pytest.mark.full
 def test_what_ranks_find_comes_back_in_order(tmp_path: Path) -> None:
     together(3, tmp_path, share)
 

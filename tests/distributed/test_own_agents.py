@@ -37,6 +37,7 @@ def assert_same(out: Path, reference: Path) -> None:
     assert jobs.digest(out) == jobs.digest(reference)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("order", ["tree", pytest.param("tree shards", marks=pytest.mark.full)])
 def test_two_ranks_have_the_weights_of_one_process_and_the_first_one_plays(
     alone: Path, tmp_path: Path, env: dict[str, str], order: str
@@ -55,6 +56,7 @@ def test_two_ranks_repeat(tmp_path: Path, env: dict[str, str]) -> None:
     assert_same(tmp_path / "a", tmp_path / "b")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("killed", "resumed"),
     [(1, 2), *(pytest.param(*pair, marks=pytest.mark.full) for pair in ((0, 1), (1, 4)))],

@@ -134,6 +134,7 @@ def chunks(out: Path, name: str) -> int:
     return len(found.chunks)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.full)])
 def test_a_critic_is_sharded_as_the_policy_is(
     source: Path, alone_with_critic: Path, tmp_path: Path, size: int
@@ -243,6 +244,7 @@ def test_a_stop_is_asked_of_the_first_rank_and_ends_all(
     assert_same(out, alone)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("killed", "resumed"),
     [(0, 1), *(pytest.param(*pair, marks=pytest.mark.full) for pair in ((1, 4), (0, 2)))],

@@ -236,6 +236,7 @@ def test_what_one_rank_alone_meets_is_told(
     assert launched().size == 1
 
 
+@pytest.mark.full
 def test_more_ranks_than_the_cluster_has_room_for_are_refused(
     ray: Any, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,6 +95,7 @@ def check_nothing_lost(
     assert all(event["worker"] for event in events)
 
 
+@pytest.mark.full
 def test_workers_play_the_rollouts_of_one_process_also_when_they_are_killed(
     ray: Any, one_thread: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

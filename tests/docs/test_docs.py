@@ -53,7 +53,12 @@ def every(*languages: str) -> list[Block]:
 
 
 def named(paths: list[Path]) -> list[Any]:
-    return [pytest.param(path, id=str(path.relative_to(ROOT))) for path in paths]
+    """Pages as parameters; the one with whole trainings is a long test."""
+    long = {ROOT / "docs" / "agents.md": pytest.mark.full}
+    return [
+        pytest.param(path, id=str(path.relative_to(ROOT)), marks=long.get(path, ()))
+        for path in paths
+    ]
 
 
 # ------------------------------------------------------------ blocks

@@ -7,6 +7,7 @@ import importlib
 import re
 from functools import cache
 
+import pytest
 from pages import ROOT
 from tests.in_one_item import in_one_item
 from typer.main import get_command
@@ -57,6 +58,7 @@ def test_it_has_the_terms_of_all_four() -> None:
     assert len({(theirs, ours) for theirs, ours in terms()}) == len(terms()) >= LEAST
 
 
+@pytest.mark.full
 @in_one_item(("theirs", "ours"), terms())
 def test_each_term_leads_to_something_that_exists(theirs: str, ours: str) -> None:
     assert exists(ours), f"{theirs}: there is no {ours}"

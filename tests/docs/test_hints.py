@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pages import ROOT, inline_code, pages
 from tests.in_one_item import in_one_item
 from typer.main import get_command
@@ -102,6 +103,7 @@ SCRIPTS = {
 """Options of examples and benchmarks, which documents name too."""
 
 
+@pytest.mark.full
 def test_every_command_that_is_named_exists() -> None:
     wrong: list[str] = []
     for place, text in every_text():

@@ -34,6 +34,7 @@ def quick(words: list[str]) -> list[str]:
     return [*words[1:], *more.get(words[1], ())]
 
 
+@pytest.mark.full
 def test_each_command_of_the_way_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_thread: None
 ) -> None:

@@ -51,6 +51,7 @@ def assert_same(found: list[Sampled], wanted: list[Sampled]) -> None:
         assert mine.logprobs == pytest.approx(theirs.logprobs, abs=1e-4)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("kind", "way"), [("gpt2", "plain"), ("gemma", "greedy"), *(("qwen3", way) for way in WAYS)]
 )

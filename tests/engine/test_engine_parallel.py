@@ -90,6 +90,7 @@ async def play(policy: Any, seed: int, **engine: Any) -> tuple[list[list[Any]], 
     return [s.calls for s in sessions], log
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("engine", [{"slots": 3}, {"slots": 16}, {"slots": 16, "invariant": True}])
 async def test_agents_that_ask_twice_at_the_same_time_repeat_bit_for_bit(
     engine: dict[str, Any], tiny: Any

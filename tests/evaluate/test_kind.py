@@ -94,6 +94,7 @@ class Interrupt(Progress):
             os.kill(os.getpid(), signal.SIGINT)
 
 
+@pytest.mark.full
 def test_a_run_has_the_numbers_and_what_is_not_kept_leaves_nothing(place: Path) -> None:
     before = sorted(place.iterdir())
     unkept, shown = command(*ASKED, "--json"), command(*ASKED)

@@ -119,6 +119,7 @@ def test_a_model_on_a_cpu_stops_at_512_tokens_unless_told_otherwise(
     assert "tokens  at most 256 a reply, context 1,024" in built_in.stderr
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("number", "kept"),
     [

@@ -432,6 +432,7 @@ async def adder(task, llm):
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("isolation", ["none", pytest.param("process", marks=pytest.mark.full)])
 def test_a_proxy_is_used_for_other_machines_alone(place: Path, url: str, isolation: str) -> None:
     """The agent's client reaches the gateway, and ours the server; a host that is not this machine

@@ -70,6 +70,7 @@ def test_the_commands_of_the_readme_work_one_after_another(name: str, tmp_path: 
     assert (place / "rl" / "policy" / "model.safetensors").is_file()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", REWARDS)
 def test_the_data_that_the_readme_makes_is_sound(name: str, tmp_path: Path) -> None:
     for words in commands(name):

@@ -71,6 +71,7 @@ async def test_every_call_is_recorded_with_its_tokens_and_joined_to_its_rollout(
     assert [len(build_rows(r.last.calls)) for r in rollouts] == [rows] * 3
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "name",
     [pytest.param(n, marks=[pytest.mark.full] * (n != "openai-agents")) for n in NAMES],

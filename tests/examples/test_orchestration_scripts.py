@@ -57,6 +57,7 @@ def test_collecting_as_written(folder: Path) -> None:
     assert len(logs) == 20
 
 
+@pytest.mark.full
 def test_a_single_task_as_written(folder: Path) -> None:
     done = python(folder, "test_real_api.py", "--seed", "0")
     assert done.returncode == 0, done.stderr

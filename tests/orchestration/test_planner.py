@@ -21,6 +21,7 @@ from tutelage.orchestration.planner.model import PlannerModel
 from tutelage.orchestration.planner.settings import Phase1Settings
 from tutelage.orchestration.planner.targets import PlanTargets, WorkflowDataset
 from tutelage.orchestration.planner.text import features
+from tutelage.policy.sources import artefact
 from tutelage.seeds import SeedTree
 
 SEEDS = SeedTree(1)
@@ -325,3 +326,7 @@ def test_files_that_are_no_checkpoint_are_refused(tmp_path: Path) -> None:
         saving.load_planner(path)
     with pytest.raises(ModelError, match="phase1_best"):
         saving.load_planner(tmp_path)
+    shipped = artefact("planner") / saving.SHIPPED
+    path.write_bytes(shipped.read_bytes()[:10_000])
+    with pytest.raises(ModelError, match=r"is damaged.*reinstall tutelage"):
+        saving.load_shipped(path)

@@ -401,6 +401,7 @@ def test_keys_of_a_plan_that_nobody_knows_are_refused(
         read_plan({"instruction": "x", "nodes": [{"tool": "a", **node}], **more})
 
 
+@pytest.mark.full
 def test_killed_at_20_random_moments_nothing_is_done_twice_and_doubts_are_asked_about(
     tmp_path: Path,
 ) -> None:

@@ -302,6 +302,7 @@ def test_templates_texts_and_tools_are_components_by_name() -> None:
     assert made["other"] is resources["other"]
 
 
+@pytest.mark.full
 def test_tool_descriptions_are_searched_and_stand_in_the_request(
     env: dict[str, str], tmp_path: Path
 ) -> None:
@@ -379,6 +380,7 @@ def _setup_of(agent: Any, resources: dict[str, Any], env: dict[str, str]) -> Any
 # ------------------------------------------------------------ demonstrations
 
 
+@pytest.mark.full
 def test_demonstrations_come_from_exact_training_rollouts_and_never_show_the_task(
     env: dict[str, str], tmp_path: Path
 ) -> None:

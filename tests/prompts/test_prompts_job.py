@@ -134,6 +134,7 @@ def test_the_report_says_what_a_verdict_rests_on(finished: Path, tmp_path: Path)
     assert "No better prompt was found" in same
 
 
+@pytest.mark.full
 def test_one_runner_and_eight_give_the_same_lineage(
     env: dict[str, str], finished: Path, tmp_path: Path
 ) -> None:
@@ -142,6 +143,7 @@ def test_one_runner_and_eight_give_the_same_lineage(
     assert one == (finished / "lineage.jsonl").read_bytes()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "algorithm", ["gepa", *(pytest.param(n, marks=pytest.mark.full) for n in ("screen", "grips"))]
 )
@@ -171,6 +173,7 @@ def test_rounds_tell_the_prompt_its_rewards_and_each_candidate(
     assert "test" in watched.stages
 
 
+@pytest.mark.full
 def test_a_budget_in_dollars_holds_and_the_best_is_kept(
     env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,6 +63,7 @@ def no_helper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graders, "symbolic_equal", undecided)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", INLINE)
 async def test_nasty_answers_earn_a_finite_number(name: str) -> None:
     function = resolve_reward(name, ToolOptions())

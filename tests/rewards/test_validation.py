@@ -112,6 +112,7 @@ def makes_nan(prediction: str, answer: str) -> float:
     return float("nan") if prediction == "nan" else float(prediction == answer)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("function", "holes"),
     [

@@ -121,6 +121,7 @@ def test_a_killed_run_has_neither_gaps_nor_doubles(source: Path, tmp_path: Path,
             assert found[metric] == values, metric
 
 
+@pytest.mark.full
 def test_a_resumed_mlflow_run_is_one_run(source: Path, tmp_path: Path) -> None:
     from mlflow.tracking import MlflowClient
 
@@ -140,6 +141,7 @@ def test_a_resumed_mlflow_run_is_one_run(source: Path, tmp_path: Path) -> None:
     assert json.loads(made.data.params["actor"])["optim"]["lr"] == 1e-2
 
 
+@pytest.mark.full
 def test_wandb_without_a_login_says_so_and_logs_offline(source: Path, tmp_path: Path) -> None:
     keys = overrides(source, trainer__logger="[console,wandb]", trainer__total_training_steps=1)
     notes, folder = Notes(), create(tmp_path / "run")
@@ -149,6 +151,7 @@ def test_wandb_without_a_login_says_so_and_logs_offline(source: Path, tmp_path: 
     assert "wandb sync" in told
 
 
+@pytest.mark.full
 def test_wandb_without_a_network_goes_on_offline(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

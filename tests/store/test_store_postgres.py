@@ -183,6 +183,7 @@ def rest_of(child: subprocess.Popen[str]) -> list[str]:
     return [w for w in whole.split() if w.startswith("roll_")]
 
 
+@pytest.mark.full
 @pytest.mark.system
 @pytest.mark.parametrize("how", [pytest.param("put", marks=pytest.mark.full), "writer"])
 def test_a_killed_writer_loses_nothing_that_was_acknowledged(fresh: Fresh, how: str) -> None:
@@ -201,6 +202,7 @@ def test_a_killed_writer_loses_nothing_that_was_acknowledged(fresh: Fresh, how: 
     assert len(acknowledged) >= 90
 
 
+@pytest.mark.full
 @pytest.mark.full
 @pytest.mark.system
 def test_a_killed_server_loses_nothing_that_was_acknowledged() -> None:

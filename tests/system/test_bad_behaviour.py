@@ -25,6 +25,7 @@ BROKEN_REWARDS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["none", pytest.param("text", marks=pytest.mark.full)])
 def test_a_broken_reward_stops_the_run_and_a_mended_one_finishes_it(
     references: dict[str, Reference], with_tools: Arguments, tutelage: Command, kind: str
@@ -65,6 +66,7 @@ def raising(prediction, task):
 """
 
 
+@pytest.mark.full
 def test_a_reward_that_raises_on_an_answer_counts_it_wrong_and_the_run_goes_on(
     with_tools: Arguments, tutelage: Command
 ) -> None:

@@ -235,6 +235,7 @@ def test_eval_names_what_is_missing(material: Path, tutelage: Command) -> None:
     assert "'nope.jsonl' does not exist" in told
 
 
+@pytest.mark.full
 def test_a_second_process_is_turned_away(
     with_tools: Arguments, references: Any, tutelage: Command
 ) -> None:
@@ -249,6 +250,7 @@ def test_a_second_process_is_turned_away(
     references["with_tools"].check(tutelage)
 
 
+@pytest.mark.full
 def test_the_same_command_again_goes_on_and_another_is_refused(
     with_tools: Arguments, references: Any, tutelage: Command
 ) -> None:
@@ -263,6 +265,7 @@ def test_the_same_command_again_goes_on_and_another_is_refused(
     reference.check(tutelage)
 
 
+@pytest.mark.full
 def test_a_named_run_that_was_cut_off_goes_on_where_no_folder_is_given(
     with_tools: Arguments, tutelage: Command
 ) -> None:

@@ -70,6 +70,7 @@ def test_without_room_for_the_configuration_nothing_is_left(
     tutelage(*args).check()
 
 
+@pytest.mark.full
 @pytest.mark.skipif(NO_DEVICE, reason="this system has no /dev/full")
 def test_a_line_of_metrics_that_cannot_be_written(
     references: dict[str, Reference], tutelage: Command
@@ -91,6 +92,7 @@ def test_a_line_of_metrics_that_cannot_be_written(
     references["with_tools"].check(tutelage)
 
 
+@pytest.mark.full
 @pytest.mark.skipif(NO_DEVICE, reason="this system has no /dev/full")
 def test_output_streams_without_room(references: dict[str, Reference], tutelage: Command) -> None:
     """What cannot be shown is said on the other stream; the run itself is not lost by it."""

@@ -28,6 +28,7 @@ def killed_when(job: Running, ready: Callable[[], bool]) -> bool:
     return caught
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.full)])
 @pytest.mark.parametrize("kind", [LONGEST, "with_tools"])
 def test_killed_again_and_again_at_random_moments(
@@ -161,6 +162,7 @@ def test_a_torn_line_and_a_torn_checkpoint_are_left_out(
     reference.check(tutelage)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["tensors.pt", "state.json"])
 def test_a_checkpoint_with_a_flipped_bit_is_said_and_the_one_before_is_used(
     references: dict[str, Reference], name: str, tutelage: Command
@@ -200,6 +202,7 @@ def test_records_that_are_missing_are_said(
     assert outcome(run)["policy"] == reference.outcome["policy"]
 
 
+@pytest.mark.full
 def test_a_damaged_line_is_named_with_the_way_out(
     references: dict[str, Reference], tutelage: Command
 ) -> None:

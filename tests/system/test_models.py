@@ -192,6 +192,7 @@ def test_supervised_training_of_the_embedded_job(tutelage: Command) -> None:
     tutelage("ask", "out", "What is 17 * 23 + 5?").check()
 
 
+@pytest.mark.full
 def test_a_checkpoint_of_another_run_is_a_start(
     one_thread: None, with_tools: Any, references: Any, tutelage: Command
 ) -> None:

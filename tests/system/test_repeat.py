@@ -27,6 +27,7 @@ def first(embedded: Arguments, tmp_path_factory: pytest.TempPathFactory) -> dict
     return played(tmp_path_factory.mktemp("first") / "a", embedded({"trainer.threads": 1}))
 
 
+@pytest.mark.full
 def test_the_run_moves_the_weights_and_measures_all(first: dict[str, Any]) -> None:
     """Else the comparisons below would compare nothing."""
     measured = {"before", "after", "after_control"}
@@ -50,6 +51,7 @@ def test_the_run_moves_the_weights_and_measures_all(first: dict[str, Any]) -> No
     )
 
 
+@pytest.mark.full
 def test_two_runs_are_equal_whatever_the_threads(
     first: dict[str, Any], embedded: Arguments, tmp_path: Path
 ) -> None:

@@ -97,6 +97,7 @@ def drawn() -> Mapping[str, Sequence[Task]]:
     return {split: make_word_problems(split, n, seed) for split, (n, seed) in numbers.items()}
 
 
+@pytest.mark.full
 def test_each_template_asks_for_its_answer_with_numbers_of_two_and_three_digits(
     drawn: Mapping[str, Sequence[Task]],
 ) -> None:

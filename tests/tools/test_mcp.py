@@ -315,6 +315,7 @@ async def both(tools: dict[str, Tool]) -> tuple[ToolResult, ToolResult]:
     return pid, died
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("command", "message"),
     [
@@ -408,6 +409,7 @@ def test_a_run_has_one_server_and_closes_it() -> None:
     assert after.text == "Error: the MCP server of this tool is closed"
 
 
+@pytest.mark.full
 async def test_a_rollout_has_its_own_server_and_closes_it() -> None:
     tools = resolve_tools([f"mcp/rollout:{ODD}"])
 

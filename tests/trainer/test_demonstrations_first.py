@@ -165,6 +165,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(place: Path) -> None:
             assert result[key] == known[key], (phase, key)
 
 
+@pytest.mark.full
 def test_a_file_is_learned_in_passes_and_from_python(place: Path) -> None:
     rows = [
         {"messages": [{"role": "user", "content": n}, {"role": "assistant", "content": age}]}
@@ -204,6 +205,7 @@ def test_bad_demonstrations_are_refused_before_a_model_loads(place: Path) -> Non
     assert "'runs/teacher' has no demonstrations: 0 of its 4 rollouts succeeded" in said
 
 
+@pytest.mark.full
 def test_a_run_that_is_no_evaluation_is_refused(place: Path) -> None:
     command(*TRAIN, "--demonstrations", "teacher", "--output", "runs/trained")
     said = command(*TRAIN, "--demonstrations", "trained", "--output", "runs/a", code=2)

@@ -306,6 +306,7 @@ def test_clients_that_an_agent_leaves_open_are_not_told_of() -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.full
 def test_rollouts_without_a_model_call_fail_in_training_unless_they_are_allowed(
     place: Path,
 ) -> None:

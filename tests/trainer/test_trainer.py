@@ -189,6 +189,7 @@ async def test_a_name_that_is_no_model_here_is_not_the_small_policy(
     assert not Path("runs").exists() or not [*Path("runs").iterdir()]
 
 
+@pytest.mark.full
 async def test_epochs_are_whole_passes_over_the_tasks(tmp_path: Path) -> None:
     """Of fewer tasks than a batch has, and of a number that it does not divide."""
     for count, batch, steps in ((5, 16, 3), (9, 4, 7)):
@@ -209,6 +210,7 @@ async def test_epochs_are_whole_passes_over_the_tasks(tmp_path: Path) -> None:
         assert played == {f"t{i}": 3 * 8 for i in range(count)}
 
 
+@pytest.mark.full
 def test_training_replayed_from_the_record_gives_the_same_weights(
     tmp_path: Path, one_thread: None
 ) -> None:
@@ -306,6 +308,7 @@ def test_a_lost_rollout_leaves_the_gradient_of_the_others_alone(
 # ---------------------------------------------------------------- several models
 
 
+@pytest.mark.full
 def test_only_the_marked_agent_learns_and_a_frozen_one_stays_as_it_was(
     tmp_path: Path, one_thread: None
 ) -> None:
@@ -513,6 +516,7 @@ def test_a_step_in_which_everything_failed_stops_the_run_with_the_first_reason(
     assert "oops" in str(caught.value)
 
 
+@pytest.mark.full
 def test_one_rollouts_failures_do_not_stop_the_run(tmp_path: Path, one_thread: None) -> None:
     @rollout
     async def odd(task: Any, llm: LLM) -> Any:

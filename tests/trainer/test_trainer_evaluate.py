@@ -112,6 +112,7 @@ def test_clients_that_agents_leave_open_close_in_their_own_loop(notebook: bool) 
     assert closed == [True]
 
 
+@pytest.mark.full
 def test_progress_is_shown_unless_it_is_turned_off(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], one_thread: None
 ) -> None:

@@ -102,6 +102,7 @@ def test_it_is_measured_and_named(graded: RunFolder) -> None:
     assert "success_control_greedy" in found
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("control", "reward", "chains", "trained"),
     [

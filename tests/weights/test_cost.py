@@ -26,6 +26,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return material(tmp_path_factory.mktemp("source"))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("before", ["true", "false"])
 def test_rollouts_and_tokens_are_told_before_a_training(
     source: Path, tmp_path: Path, before: str

@@ -193,6 +193,7 @@ def source(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return material(tmp_path_factory.mktemp("source"))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("warmup", [0, 1, 3])
 def test_exactly_so_many_steps_train_the_critic_alone(
     source: Path, tmp_path: Path, warmup: int

@@ -241,6 +241,7 @@ def test_rollouts_that_are_all_cut_off_are_told_of(train: Train) -> None:
     check_said(told, "truncated", "16 of 16 rollouts were cut off", "rollout.response_length=1,")
 
 
+@pytest.mark.full
 def test_a_tool_that_always_fails_is_told_of(train: Train) -> None:
     told = train(steps=5, agent__tools=f"[{train.__dict__['parts']}:calculator]")
     check_said(told, "broken_tool", "calls of the tool 'calculator' failed")

@@ -26,6 +26,7 @@ def question(task: Task) -> str:
     return "".join(str(task.input).split())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("level", ["default", "hard"])
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in (1, 7))]

@@ -188,6 +188,7 @@ def test_the_baseline_is_what_is_subtracted(one_thread: None) -> None:
         assert (found - (reward.value - base[made[number].group])).abs().max() < 1e-6
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_epochs_play_each_task_as_often_also_ahead_of_the_steps(
     source: Path, tmp_path: Path, ahead: int

@@ -64,6 +64,7 @@ def train(
     return run
 
 
+@pytest.mark.full
 def test_a_validation_file_is_played_whole_unless_a_number_is_set(
     train: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -108,6 +109,7 @@ def test_what_is_measured_before_training_is_a_metric(train: Callable[..., Any])
     assert last["phase"] == "after"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("asked", "told"), [("[]", "none"), ("null", "calculator, sum_1_to_n")])
 def test_no_tools_means_none(train: Callable[..., Any], asked: str, told: str) -> None:
     embedded = {"model__path": None, "data__train_files": None, "data__val_files": None}
@@ -233,6 +235,7 @@ def test_gradient_checkpointing_keeps_the_gradient_and_less_memory(layout: str) 
     assert least < most / 2
 
 
+@pytest.mark.full
 def test_a_run_with_gradient_checkpointing_has_the_same_weights(
     train: Callable[..., Any],
 ) -> None:

@@ -274,6 +274,7 @@ PLAIN = (
 )
 
 
+@pytest.mark.full
 def test_a_template_without_tools_plays_the_test_without_the_default_ones(
     one_thread: None, source: Path
 ) -> None:

@@ -122,6 +122,7 @@ def advantages(batch: Batch) -> dict[int, float]:
     return {number: values.pop() for number, values in found.items()}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("mode", MODES)
 def test_a_rollout_counts_once_in_one_row_and_in_several(
     fresh: Callable[..., Any], mode: str
@@ -187,6 +188,7 @@ async def test_a_client_that_sends_its_messages_back_as_they_were_has_its_though
     assert len(build_rows(chat.calls)) == rows
 
 
+@pytest.mark.full
 def test_a_run_says_which_part_of_the_template_splits_rollouts(tmp_path: Path) -> None:
     source = material(tmp_path)
     policy = tiny_policy("qwen2", 3)

@@ -77,6 +77,7 @@ def assert_same(found: dict[str, float], wanted: dict[str, float]) -> None:
     assert found == pytest.approx(wanted, rel=1e-3, abs=1e-4)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "run", [pytest.param(run, marks=pytest.mark.full) if run in ALIKE else run for run in RUNS]
 )

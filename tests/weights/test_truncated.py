@@ -161,6 +161,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return material(tmp_path_factory.mktemp("source"))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "keys",
     [

@@ -116,6 +116,7 @@ MOMENTS = random.Random(17).sample(range(14, 42), 8)
 KILLS = [pytest.param(m, i % 2, marks=[pytest.mark.full] * (i > 1)) for i, m in enumerate(MOMENTS)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("number", "how"), KILLS)
 def test_a_server_that_is_killed_costs_nothing(
     source: Path, tmp_path: Path, servers: list[VLLMServer], number: int, how: int
@@ -316,6 +317,7 @@ def test_a_server_that_ends_at_once_is_reported_with_its_last_words(
         begin(source, tmp_path / "run", [], rollout__servers="[]", rollout__vllm_python=python)
 
 
+@pytest.mark.full
 def test_a_refused_command_leaves_nothing_in_the_way_of_the_mended_one(
     source: Path, tmp_path: Path, servers: list[VLLMServer]
 ) -> None:
