@@ -7,6 +7,7 @@ trainer scores a token among those that it was drawn from (`constrained.py`).
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from copy import copy
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,9 +32,8 @@ class AtLeast(Grammar):
 
     def after(self, ids: Sequence[int]) -> AtLeast:
         """What is left of it after the first tokens of a reply."""
-        rest = object.__new__(AtLeast)
-        rest.text, rest._tokens = self.text, max(0, self._tokens - len(ids))
-        rest._all, rest._ends = self._all, self._ends
+        rest = copy(self)
+        rest._tokens = max(0, self._tokens - len(ids))
         return rest
 
     def start(self) -> Matcher:
