@@ -170,7 +170,7 @@ def test_fusing_and_cutting_the_tensors_gives_them_back_bit_for_bit(name: str) -
     state = model.state_dict()
     rotary = model.model.rotary_emb
     weights = DecoderWeights.from_hf(
-        state, DecoderShape.of(model.config), rotary.inv_freq, rotary.attention_scaling
+        dict(state), DecoderShape.of(model.config), rotary.inv_freq, rotary.attention_scaling
     )
     back = weights.to_hf()
     tied = {"lm_head.weight"} if model.config.tie_word_embeddings else set()

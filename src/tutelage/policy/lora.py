@@ -60,19 +60,11 @@ def with_lora(policy: Policy, lora: LoraConfig, *, seed: int) -> Policy:
 # ---------------------------------------------------------------- on the fused decoder
 
 
-class _Adapter(nn.Module):
-    """A and B of one linear layer."""
-
-    def __init__(self, a: Tensor, b: Tensor) -> None:
-        super().__init__()
-        self.lora_A, self.lora_B = nn.Parameter(a), nn.Parameter(b)
-
-
 class _LoraBlock(Block):
     """A frozen block, and adapters under the names of its linear layers."""
 
     def __init__(
-        self, layer: Layer, adapters: Mapping[str, _Adapter], scale: float, s: DecoderShape
+        self, layer: Layer, adapters: Mapping[str, nn.ParameterDict], scale: float, s: DecoderShape
     ):
         super().__init__(layer)
         self._scale, self._shape = scale, s
@@ -95,7 +87,7 @@ class _LoraBlock(Block):
         for module, part in zip(modules, whole.split(self._shape.parts(field)), strict=True):
             adapter = self._adapters.get(module)
             if adapter is not None:
-                part = torch.addmm(part, adapter.lora_B, adapter.lora_A, alpha=self._scale)
+                part = torch.addmm(part, adapter["lora_B"], adapter["lora_A"], alpha=self._scale)
             parts.append(part)
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
@@ -107,20 +99,19 @@ class _LoraNetwork(FusedNetwork):
         self, base: DecoderWeights, adapters: Mapping[str, Tensor], lora: LoraConfig
     ) -> None:
         """`base` is shared and never changed; `adapters` are named `layers.0.q_proj.lora_A`."""
-        nn.Module.__init__(self)
-        self.lora = lora
         numbers = iter(range(base.shape.layers))
 
         def block(layer: Layer) -> Block:
             at = f"layers.{next(numbers)}"
             found = {
-                m: _Adapter(adapters[f"{at}.{m}.lora_A"], adapters[f"{at}.{m}.lora_B"])
+                m: nn.ParameterDict({k: adapters[f"{at}.{m}.{k}"] for k in ("lora_A", "lora_B")})
                 for m in MODULES
                 if f"{at}.{m}.lora_A" in adapters
             }
             return _LoraBlock(layer, found, lora.alpha / lora.rank, base.shape)
 
-        self._take(base, block)
+        super().__init__(base, block)
+        self.lora = lora
         with torch.no_grad():
             self._merged = self.current()
 

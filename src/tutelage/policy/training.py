@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tutelage.policy.decoder import rope, rotate
+from tutelage.policy.decoder import rotate
 from tutelage.policy.kernels import outer, product
 from tutelage.policy.packing import AttentionSegment, MicroBatch
 from tutelage.policy.weights import DecoderShape, Layer
@@ -87,15 +87,10 @@ class IndexTables:
 
     @staticmethod
     def of(
-        s: DecoderShape,
-        inv_freq: Tensor,
-        rope_scale: float,
-        batch: MicroBatch,
-        dtype: torch.dtype,
-        *,
-        lean: bool,
+        s: DecoderShape, tables: tuple[Tensor, Tensor], batch: MicroBatch, *, lean: bool
     ) -> IndexTables:
-        """The tables for one micro-batch; activations will be of `dtype`."""
+        """The tables for one micro-batch; `tables` are the rotary ones of its positions, in the
+        type of its activations."""
         total = len(batch.ids_N)
         parts: list[_Part] = []
         queries, keys = 0, 0
@@ -103,7 +98,7 @@ class IndexTables:
             (rows, t), length = segment.queries_RT.shape, segment.keys_RL.shape[1]
             q, k = rows * s.heads * t, rows * s.kv_heads * length
             where = slice(queries, queries + q), slice(keys, keys + k)
-            parts.append(_Part(rows, t, length, *where, _mask(segment, dtype)))
+            parts.append(_Part(rows, t, length, *where, _mask(segment, tables[0].dtype)))
             queries, keys = queries + q, keys + k
         every = s.heads + 2 * s.kv_heads
         heads = torch.arange(every, device=batch.ids_N.device)
@@ -114,10 +109,9 @@ class IndexTables:
         gather = [_by_head(g.queries_RT * every, q_of) for g in batch.segments]
         for of in (k_of, v_of):
             gather += [_by_head(g.keys_RL * every, of) for g in batch.segments]
-        cos, sin = rope(inv_freq, rope_scale, batch.positions_N, dtype)
         uses, first = _uses(batch.segments, total, s.kv_heads)
         return IndexTables(
-            s, cos, sin, tuple(parts), torch.cat(gather), gather_Q, place_NH, uses, first, lean
+            s, *tables, tuple(parts), torch.cat(gather), gather_Q, place_NH, uses, first, lean
         )
 
 
