@@ -62,18 +62,6 @@ class ComputeSettings:
     shards: int = 1
     """In how many parts the engine computes a batch."""
 
-    def told(self, origin: str) -> str:
-        """The reason, with who chose a format that stands in the configuration; `origin` says where
-        that one comes from."""
-        key = f"model.dtype={str(self.numerics.dtype).removeprefix('torch.')}"
-        if origin.startswith("derived"):
-            why = "this processor multiplies no bfloat16; model.dtype=bfloat16 overrules"
-        elif origin.startswith("preset"):
-            why = f"the default of {origin.removeprefix('preset ')}"
-        else:
-            why = key
-        return self.reason.replace(key, why, 1)
-
 
 def machine_facts() -> Machine:
     """Return what configuration is checked against."""
@@ -207,11 +195,11 @@ def choose_compute(config: RunConfig, parameters: int, sharded: bool = True) -> 
         threads, shards, source = threads_of(key, large=True)
         if source == _BY_SIZE:
             shards = shards if sharded else 1
-            said = f"{_PARTS} threads" if cores > 1 else "1 thread"
-            if cores > 1 and not sharded:
-                said = f"1 thread to sample and {said} to train"
-            more = f"; trainer.threads={cores} or {OMP}={cores} samples faster on a quiet machine"
-            said += f" (equal bits on any number of cores{more if cores > 1 else ''})"
+            said, equal = "1 thread", "equal bits on any number of cores"
+            if cores > 1:
+                said = f"{shards} thread{'s' if sharded else ''} to sample and {_PARTS} to train"
+                equal += f"; trainer.threads={cores} or {OMP}={cores} samples faster when idle"
+            said += f" ({equal})"
     text = "torch sees a GPU" if cuda else "no GPU" if wanted == "auto" else "as configured"
     words = [
         f"{device if device.index else device.type} ({this_platform().remark or text})",
@@ -220,16 +208,11 @@ def choose_compute(config: RunConfig, parameters: int, sharded: bool = True) -> 
     ]
     if not cuda:
         words.append(f"{matmul_kernel()} kernels")
-    for_gradients = gradient_threads(config, parameters, gpu=cuda)
-    return ComputeSettings(
-        device=device,
-        numerics=Numerics(dtype, for_gradients),
-        cold_start=Numerics(fast, for_gradients),
-        reason=", ".join(words),
-        operation_threads=threads,
-        threads_from=source,
-        shards=shards,
+    numerics, cold_start = (
+        Numerics(each, gradient_threads(config, parameters, gpu=cuda)) for each in (dtype, fast)
     )
+    reason = ", ".join(words)
+    return ComputeSettings(device, numerics, cold_start, reason, threads, source, shards)
 
 
 def settle(choice: ComputeSettings, *, large: bool) -> None:
