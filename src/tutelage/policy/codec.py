@@ -140,9 +140,8 @@ class Codec:
                 f"the chat template of {self._source} ignores tools, so the model would never "
                 f"see {tools[0]['function']['name']!r}: {template_advice(self.tokenizer)}"
             )
-        if breaker is not None:
-            messages = [self._markers.message(m, breaker) for m in messages]
-            tools = self._markers.broken(tools, breaker)
+        messages = [self._markers.message(m, breaker) for m in messages]
+        tools = tools if breaker is None else self._markers.broken(tools, breaker)
         return self._templated(messages, tools, open_turn)
 
     def _templated(
@@ -220,9 +219,7 @@ class Codec:
         if frame is None:
             text = self._delta(reply, results, breaker)
         else:
-            forms = template_forms(results)[0]
-            if breaker is not None:
-                forms = [self._markers.message(form, breaker) for form in forms]
+            forms = [self._markers.message(f, breaker) for f in template_forms(results)[0]]
             text = _fill(frame, [form["content"] for form in forms])
         return None if text is None else tuple(self._encode_broken(text, breaker, most))
 
@@ -247,9 +244,8 @@ class Codec:
 
     def _delta(self, reply: Message, results: Sequence[Message], breaker: str | None) -> str | None:
         """What the template adds after the end-of-turn token of an assistant turn."""
-        turn, *more = template_forms([reply, *results])[0]
-        if breaker is not None:
-            turn, *more = (self._markers.message(form, breaker) for form in (turn, *more))
+        forms = template_forms([reply, *results])[0]
+        turn, *more = (self._markers.message(form, breaker) for form in forms)
         return self.thoughts.follows(turn, more)
 
     def choose_thinking(

@@ -323,12 +323,21 @@ def _network(model: Any) -> Network:
     """Return the fused decoder where it computes what the model computes, else the model's own
     forward. The fused tensors take the place of the model's, so that there is one copy of them."""
     cpu = torch.device("cpu")
-    if not _plain(model.config):
+    # What a short text cannot show: attention windows, and positions that change with the length.
+    config: Any = model.config
+    rope = getattr(config, "rope_parameters", None) or {}
+    plain = (
+        config.model_type in LAYOUTS
+        and config.hidden_act == "silu"
+        and set(getattr(config, "layer_types", None) or ()) <= {"full_attention"}
+        and rope.get("rope_type", "default") in ("default", "linear", "llama3", "yarn")
+    )
+    if not plain:
         return HFNetwork(model, cpu)
     state, rotary = model.eval().state_dict(), model.model.rotary_emb
     for parameter in model.parameters():
         parameter.data = parameter.data.new_empty(()).expand(parameter.shape)
-    shape, scale = DecoderShape.of(model.config), float(rotary.attention_scaling)
+    shape, scale = DecoderShape.of(config), float(rotary.attention_scaling)
     try:
         weights = DecoderWeights.from_hf(state, shape, rotary.inv_freq, scale)
         fused = FusedNetwork(weights)
@@ -338,18 +347,6 @@ def _network(model: Any) -> Network:
     model.load_state_dict(state, strict=False, assign=True)
     model.tie_weights()
     return HFNetwork(model, cpu) if fused is None or not _agree(model, fused) else fused
-
-
-def _plain(config: Any) -> bool:
-    """Whether the config asks for nothing beyond the fused decoder that a short text cannot show:
-    attention windows, and rotary positions that change with the length."""
-    rope = getattr(config, "rope_parameters", None) or {}
-    return (
-        config.model_type in LAYOUTS
-        and config.hidden_act == "silu"
-        and set(getattr(config, "layer_types", None) or ()) <= {"full_attention"}
-        and rope.get("rope_type", "default") in ("default", "linear", "llama3", "yarn")
-    )
 
 
 @torch.no_grad()

@@ -91,8 +91,9 @@ class Block(nn.Module):
         return Layer(**{name: getattr(self, name) for name in Layer.__slots__})
 
     def forward(self, x: Tensor, plan: training.IndexTables, kept: Tensor | None) -> Tensor:
-        """See `training.block`."""
-        return training.block(x, plan, kept, self.tensors())
+        """See `training.BlockFunction`."""
+        out: Any = training.BlockFunction.apply(x, plan, kept, *self.tensors().items())
+        return out
 
 
 class FusedNetwork(nn.Module):
@@ -136,14 +137,9 @@ class FusedNetwork(nn.Module):
 
     def current(self) -> DecoderWeights:
         """The weights that a training forward computes with, with gradients."""
+        layers = [block.tensors() for block in self._blocks()]
         return DecoderWeights(
-            shape=self.shape,
-            embed=self.embed,
-            layers=[block.tensors() for block in self._blocks()],
-            norm=self.norm,
-            head=self._output,
-            inv_freq=self.inv_freq,
-            rope_scale=self.rope_scale,
+            self.shape, self.embed, layers, self.norm, self._output, self.inv_freq, self.rope_scale
         )
 
     def forward(self, batch: MicroBatch, dtype: torch.dtype, *, scored: bool = False) -> Tensor:
@@ -162,7 +158,8 @@ class FusedNetwork(nn.Module):
                 x = checkpoint(block, x, plan, kept, use_reentrant=False)
             else:
                 x = block(x, plan, kept)
-        return training.norm(x, self.norm, self.shape.eps)
+        out: Any = training.NormFunction.apply(x, self.norm, self.shape.eps)
+        return out
 
     def named(self) -> Iterable[tuple[str, Tensor]]:
         """Trainable tensors, in a fixed order."""
@@ -202,8 +199,8 @@ class FusedNetwork(nn.Module):
 
     def state(self) -> dict[str, Tensor]:
         """The weights under their Hugging Face names, as copies in main memory."""
-        self.merge()
-        return self.weights.to_hf()
+        named = self.hf_tensors()
+        return {name: t.to("cpu", torch.float32).clone().contiguous() for name, t in named}
 
     def _blocks(self) -> list[Block]:
         return cast("list[Block]", list(self.layers))

