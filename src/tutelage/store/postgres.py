@@ -87,9 +87,7 @@ def open_backend(url: URL, *, create: bool = True) -> Backend:
 def shown(url: URL) -> str:
     """The address without its password."""
     bare = url.set(drivername="postgresql").difference_update_query(["password"])
-    return URL.create(
-        bare.drivername, bare.username, None, bare.host, bare.port, bare.database, bare.query
-    ).render_as_string()
+    return bare._replace(password=None).render_as_string()
 
 
 def _lock(conn: Connection, run_ids: Sequence[str]) -> None:
