@@ -297,13 +297,7 @@ class Codec:
 
         Raises `ConstraintError` when the constraint cannot be enforced.
         """
-        if constraint is None:
-            return None
-        if constraint.min_tokens:
-            from tutelage.policy.at_least import AtLeast
-
-            return AtLeast(self, constraint.min_tokens)
-        return self._grammars.make(tools, constraint)
+        return None if constraint is None else self._grammars.make(tools, constraint)
 
     @cached_property
     def _grammars(self) -> GrammarMaker:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
     from tutelage.policy.codec import Codec
+
+Words = NDArray[np.int32]
+"""A set of tokens, one bit each, least significant first."""
 
 _STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """JSON as `json.dumps` writes it: blanks that a grammar leaves free are blanks to get lost in."""
@@ -72,7 +75,7 @@ class Matcher:
     def __init__(self, matcher: LLMatcher) -> None:
         self._matcher = matcher
 
-    def fill(self, words: NDArray[np.int32]) -> None:
+    def fill(self, words: Words) -> None:
         """Write the set of tokens that may come next, one bit each, least significant first.
 
         Raises `EngineError` when nothing may, or the grammar grew beyond the library's limits.
@@ -121,6 +124,51 @@ class Grammar:
         return Matcher(self._first.deep_copy())
 
 
+class AtLeast(Grammar):
+    """Any reply of at least `tokens` tokens, the end of the turn not counted: until then nothing
+    may be drawn that ends a turn."""
+
+    def __init__(self, codec: Codec, tokens: int) -> None:
+        self.text, self._tokens = f"at least {tokens} tokens", tokens
+        vocabulary = len(codec.tokenizer)
+        self._all = _bits(range(vocabulary), vocabulary)
+        self._ends = _bits(codec.eos_ids, vocabulary)
+
+    def after(self, ids: Sequence[int]) -> AtLeast:
+        """What is left of it after the first tokens of a reply."""
+        rest = copy(self)
+        rest._tokens = max(0, self._tokens - len(ids))
+        return rest
+
+    def start(self) -> Matcher:
+        """A matcher at the beginning of a reply."""
+        return _Counter(self._all & ~self._ends, self._all, self._tokens)
+
+
+class _Counter(Matcher):
+    """Counts the tokens of one reply."""
+
+    def __init__(self, before: Words, afterwards: Words, left: int) -> None:
+        self._before, self._afterwards, self._left = before, afterwards, left
+
+    def fill(self, words: Words) -> None:
+        """Write the set of tokens that may come next; see `Matcher`."""
+        found = self._before if self._left > 0 else self._afterwards
+        words[:] = 0
+        words[: len(found)] = found[: len(words)]
+
+    def accept(self, token: int) -> None:
+        """Go on after a token."""
+        self._left -= 1
+
+
+def _bits(ids: Collection[int], vocabulary: int) -> Words:
+    """A set of tokens, one bit each, least significant first."""
+    flags = np.zeros(-(-vocabulary // 32) * 32, np.uint8)
+    flags[list(ids)] = 1
+    return np.packbits(flags, bitorder="little").view(np.int32)
+
+
 class GrammarMaker:
     """Makes grammars for one codec, and keeps them."""
 
@@ -134,6 +182,8 @@ class GrammarMaker:
         Raises `ConstraintError` for a tool that does not exist, a call that is required where there
         are no tools, and schemas that cannot be satisfied or are not supported.
         """
+        if constraint.min_tokens:
+            return AtLeast(self._codec, constraint.min_tokens)
         choice, schema = constraint.tool_choice, constraint.json_schema
         if constraint == Constraint() or (not tools and choice == "none" and schema is None):
             return None  # there is no call to forbid

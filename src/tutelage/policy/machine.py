@@ -208,11 +208,16 @@ def choose_compute(config: RunConfig, parameters: int, sharded: bool = True) -> 
     ]
     if not cuda:
         words.append(f"{matmul_kernel()} kernels")
-    numerics, cold_start = (
-        Numerics(each, gradient_threads(config, parameters, gpu=cuda)) for each in (dtype, fast)
+    for_gradients = gradient_threads(config, parameters, gpu=cuda)
+    return ComputeSettings(
+        device=device,
+        numerics=Numerics(dtype, for_gradients),
+        cold_start=Numerics(fast, for_gradients),
+        reason=", ".join(words),
+        operation_threads=threads,
+        threads_from=source,
+        shards=shards,
     )
-    reason = ", ".join(words)
-    return ComputeSettings(device, numerics, cold_start, reason, threads, source, shards)
 
 
 def settle(choice: ComputeSettings, *, large: bool) -> None:
