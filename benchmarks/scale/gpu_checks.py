@@ -162,7 +162,7 @@ def random_policy(size: str, device: torch.device) -> Policy:
         shape, empty(vocab, hidden), [Layer(**fields) for _ in range(layers)], empty(hidden),
         empty(vocab, hidden), empty(shape.head_dim // 2), 1.0,
     )  # fmt: skip
-    network = FusedNetwork(weights, nowhere).to_empty(device=device)
+    network = FusedNetwork(weights.to(nowhere, torch.float32)).to_empty(device=device)
     with torch.no_grad():
         steps = torch.arange(0, shape.head_dim, 2, device=device) / shape.head_dim
         network.inv_freq.copy_(1e6**-steps)

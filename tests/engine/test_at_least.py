@@ -10,8 +10,8 @@ import torch
 
 from tutelage.engine.chat import ChatSession
 from tutelage.engine.driver import EngineDriver
-from tutelage.policy.at_least import AtLeast
 from tutelage.policy.constrained import AllowedTokens, unpack
+from tutelage.policy.grammar import AtLeast
 from tutelage.policy.row import Row
 from tutelage.rollouts.rows import build_rows
 from tutelage.seeds import SeedTree

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -171,23 +170,26 @@ def test_a_file_that_is_none_or_a_part_of_one_is_refused(
     exported: tuple[Policy, Path], tmp_path: Path
 ) -> None:
     whole = exported[1].read_bytes()
+    said = "it is truncated, corrupt or newer than the package gguf here"
     for content, why in (
-        (b"", "the file is empty"),
+        (b"", "empty file"),
         (b"PK\x03\x04 a wheel", "GGUF magic invalid"),
-        (whole[:200], "the file is truncated"),
-        (whole[:199], "the file is truncated"),
-        (whole[: len(whole) // 2], "the file is truncated"),
+        (whole[:200], ""),
+        (whole[:199], ""),
+        (whole[: len(whole) // 2], ""),
         (whole[:4] + b"\x63" + whole[5:], "version 99"),
-        (whole.replace(b"general.name", b"\xff" * 12), "its header cannot be read"),
+        (whole.replace(b"general.name", b"\xff" * 12), "'utf-8' codec"),
     ):
         (tmp_path / "m.gguf").write_bytes(content)
-        with pytest.raises(ModelError, match=f"not a valid GGUF file: .*{why}"):
+        with pytest.raises(
+            ModelError, match=rf"not a valid GGUF file: {said} \(.*{why}.*; copy or"
+        ):
             read_gguf(tmp_path / "m.gguf", tmp_path / "folder")
     with pytest.raises(ModelError, match="cannot read"):
         read_gguf(tmp_path / "none.gguf", tmp_path / "folder")
 
 
-def test_a_tensor_of_a_type_that_nobody_knows_yet_is_named(
+def test_a_tensor_of_a_type_that_nobody_knows_yet_is_refused(
     exported: tuple[Policy, Path], tmp_path: Path
 ) -> None:
     content = bytearray(exported[1].read_bytes())
@@ -195,8 +197,7 @@ def test_a_tensor_of_a_type_that_nobody_knows_yet_is_named(
     place = tensor.field.offset + sum(int(part.nbytes) for part in tensor.field.parts[:4])
     content[place : place + 4] = (999).to_bytes(4, "little")
     (tmp_path / "m.gguf").write_bytes(content)
-    said = f"its tensor {tensor.name!r} is of unknown type 999; supported types:"
-    with pytest.raises(ModelError, match=re.escape(said)):
+    with pytest.raises(ModelError, match=r"gguf here .*\b999\b.* is not a valid"):
         read_gguf(tmp_path / "m.gguf", tmp_path / "folder")
 
 

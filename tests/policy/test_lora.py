@@ -75,14 +75,15 @@ def test_checkpointed_blocks_keep_no_matrix_with_adapters(
     if checkpoints:
         network.recompute()
     made: list[weakref.ref[torch.Tensor]] = []
-    merge = lora._LoraBlock._effective  # pyright: ignore[reportPrivateUsage]
+    merge = lora._LoraBlock.tensors  # pyright: ignore[reportPrivateUsage]
+    fields = lora._FUSED  # pyright: ignore[reportPrivateUsage]
 
-    def noted(block: Any, field: str, matrix: torch.Tensor) -> torch.Tensor:
-        out = merge(block, field, matrix)
-        made.append(weakref.ref(out))
-        return out
+    def noted(block: Any) -> Any:
+        layer = merge(block)
+        made.extend(weakref.ref(getattr(layer, field)) for field in fields)
+        return layer
 
-    monkeypatch.setattr(lora._LoraBlock, "_effective", noted)
+    monkeypatch.setattr(lora._LoraBlock, "tensors", noted)
     scored = policy.score(ROWS).logp_K.sum()
     assert len(made) == 4 * len(network.layers)
     if checkpoints:

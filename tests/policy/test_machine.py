@@ -13,14 +13,12 @@ import pytest
 import torch
 from tests.weights.samples import config
 
-from tutelage.config import Machine
 from tutelage.engine.factory import make_engine
 from tutelage.errors import ConfigError, ModelError
 from tutelage.policy import machine
 from tutelage.policy.model import load_policy
 from tutelage.testing import tiny_policy
 from tutelage.weights import gradients
-from tutelage.weights.config import resolve
 
 SMALL, LARGE = 600_000, 500_000_000
 
@@ -50,12 +48,12 @@ def test_cores_alone_change_no_bit_of_a_large_model(monkeypatch: pytest.MonkeyPa
         choice = machine.choose_compute(settings, LARGE)
         assert (choice.operation_threads, choice.shards) == (1, 2)
         assert machine.conditions(choice)["shards"] == 2
-        said = "2 threads" if count > 1 else "1 thread"
+        said = "2 threads to sample and 2 to train" if count > 1 else "1 thread"
         assert choice.numerics.threads == min(2, count)
         assert f", {said} (equal bits" in choice.reason
         alone = machine.choose_compute(settings, LARGE, sharded=False)
         assert (alone.operation_threads, alone.shards) == (1, 1)
-        said = "1 thread to sample and 2 threads to train" if count > 1 else "1 thread"
+        said = "1 thread to sample and 2 to train" if count > 1 else "1 thread"
         assert f", {said} (equal bits" in alone.reason
         more = f"trainer.threads={count} or OMP_NUM_THREADS={count} samples faster"
         assert (more in choice.reason) is (count > 1)
@@ -165,25 +163,6 @@ def test_a_given_format_is_used_everywhere() -> None:
     assert choice.numerics.dtype == choice.cold_start.dtype == torch.bfloat16
     assert not choice.numerics.exact
     assert "model.dtype=bfloat16" in choice.reason
-
-
-@pytest.mark.parametrize(
-    ("native", "overrides", "said"),
-    [
-        (True, (), "bfloat16 (the default of word-problems; sampler"),
-        (False, (), "float32 (this processor multiplies no bfloat16; model.dtype=bfloat16 over"),
-        (False, ("model.dtype=float32",), "float32 (model.dtype=float32)"),
-        (True, ("--algorithm=sft",), "bfloat16 (the default of word-problems/sft)"),
-        (True, ("model.dtype=auto",), "float32 (float32 on a CPU"),
-    ],
-)
-def test_a_format_is_said_to_be_a_keys_where_a_user_set_it(
-    native: bool, overrides: tuple[str, ...], said: str
-) -> None:
-    keys = ("trainer.device=cpu", *(o.replace("--algorithm", "algorithm.name") for o in overrides))
-    resolved = resolve("word-problems", keys, machine=Machine(0, 2, bfloat16=native))
-    choice = machine.choose_compute(resolved.config, LARGE)
-    assert f", {said}" in choice.told(resolved.origin["model.dtype"])
 
 
 GPU_RUNS = [

@@ -20,7 +20,7 @@ from tutelage.engine.protocol import Request
 from tutelage.policy.gguf_format import write_gguf
 from tutelage.policy.machine import bfloat16_pays
 from tutelage.policy.model import Policy, load_policy
-from tutelage.policy.network import FusedNetwork
+from tutelage.policy.network import FusedNetwork, Scoring
 from tutelage.policy.row import Row
 from tutelage.tools.builtin import calculator
 from tutelage.types import Message, Sampled, Sampling, ToolCall
@@ -83,7 +83,7 @@ def test_the_fused_decoder_computes_what_transformers_computes(
     with torch.no_grad():
         logp = model(torch.tensor([ids])).logits[0].log_softmax(-1)
     row = Row(ids, (0, *[1] * (len(ids) - 1)))
-    ours = policy.network.score([row], 1.0, torch.float32, False).logp_K.detach()
+    ours = policy.network.score([row], Scoring()).logp_K.detach()
     theirs = logp[:-1].gather(1, torch.tensor(ids[1:])[:, None]).squeeze(1)
     assert float((ours - theirs).abs().max()) < 1e-4
 
@@ -135,7 +135,7 @@ def test_sampler_and_trainer_agree_in_float32_and_differ_in_bfloat16(policy: Pol
                     rows.append(Row((*ids, *said.token_ids), mask))
                     sampled += said.logprobs
                     prompts[asked[handle]] = (*rows[-1].ids, *policy.codec.encode(" Why?"))
-        found = policy.network.score(rows, 1.0, dtype, False)
+        found = policy.network.score(rows, Scoring(dtype=dtype))
         order = (found.rows_K * 1000 + found.columns_K).argsort()
         gaps[dtype] = float((found.logp_K.detach()[order] - torch.tensor(sampled)).abs().max())
     assert 0 < gaps[torch.float32] < 1e-4

@@ -1,4 +1,4 @@
-"""A model's weights straight from its files: the same bits, one copy, and what goes another way."""
+"""A model's weights from its files: the bits that transformers loads, in one copy."""
 
 from __future__ import annotations
 
@@ -13,8 +13,14 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from tutelage.errors import ModelError
-from tutelage.policy.model import Policy, load_policy
-from tutelage.policy.stored import stored_network, stored_tensors
+from tutelage.policy.hf_model import HFNetwork
+from tutelage.policy.model import (
+    Policy,
+    _network,  # pyright: ignore[reportPrivateUsage]
+    load_policy,
+)
+from tutelage.policy.network import FusedNetwork
+from tutelage.policy.weights import DecoderShape, DecoderWeights
 
 Fresh = Callable[..., Policy]
 
@@ -29,34 +35,50 @@ def saved(policy: Policy, folder: Path, dtype: torch.dtype = torch.float32) -> P
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", ["qwen2", "qwen3", "llama"])
-def test_no_model_of_transformers_is_loaded(
-    fresh: Fresh, kind: str, dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_bits_are_those_that_transformers_loads(
+    fresh: Fresh, kind: str, dtype: torch.dtype, tmp_path: Path
 ) -> None:
-    """And the bits are those that transformers loads."""
     folder = saved(fresh(kind), tmp_path / "model", dtype)
-    with monkeypatch.context() as patch:
-        patch.setattr("tutelage.policy.model.stored_network", lambda *_: None)
-        wanted = load_policy(str(folder))
-    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", None)
+    model: Any = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    rotary = model.model.rotary_emb
+    wanted = DecoderWeights.from_hf(
+        model.state_dict(), DecoderShape.of(model.config), rotary.inv_freq, rotary.attention_scaling
+    )
     found = load_policy(str(folder))
     for (name, mine), (known, theirs) in zip(found.named(), wanted.named(), strict=True):
         assert name == known
         assert torch.equal(mine, theirs)
         assert mine.is_leaf
         assert mine.requires_grad
-    mine, theirs = (p.network.weights for p in (found, wanted))  # type: ignore[union-attr]
-    assert torch.equal(mine.inv_freq, theirs.inv_freq)
-    assert mine.rope_scale == theirs.rope_scale
+    mine = found.network.weights  # type: ignore[union-attr]
+    assert torch.equal(mine.inv_freq, wanted.inv_freq)
+    assert mine.rope_scale == wanted.rope_scale
 
 
-def test_the_model_that_is_compared_is_no_second_copy(fresh: Fresh, tmp_path: Path) -> None:
-    folder = saved(fresh("qwen2"), tmp_path / "model")
-    config = transformers.AutoConfig.from_pretrained(folder)
-    made = stored_network(folder, config)
-    assert made is not None
-    network, model = made
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3", "llama"])
+def test_the_model_that_is_compared_is_no_second_copy(
+    fresh: Fresh, kind: str, tmp_path: Path
+) -> None:
+    folder = saved(fresh(kind), tmp_path / "model")
+    model: Any = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    network: Any = _network(model)
+    assert isinstance(network, FusedNetwork)
     ours = {t.untyped_storage().data_ptr() for t in network.parameters()}
     assert {t.untyped_storage().data_ptr() for t in model.parameters()} <= ours
+
+
+def test_a_layout_that_is_not_fused_keeps_its_tensors(fresh: Fresh, tmp_path: Path) -> None:
+    folder = saved(fresh("llama"), tmp_path / "model")
+    config = transformers.AutoConfig.from_pretrained(folder)
+    config.mlp_bias = True
+    torch.manual_seed(0)
+    model: Any = transformers.AutoModelForCausalLM.from_config(config)
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    network: Any = _network(model)
+    assert isinstance(network, HFNetwork)
+    kept = network.model.state_dict()
+    assert kept.keys() == state.keys()
+    assert all(torch.equal(kept[name], state[name]) for name in state)
 
 
 def test_files_in_parts_are_read_by_their_index(fresh: Fresh, tmp_path: Path) -> None:
@@ -71,33 +93,23 @@ def test_files_in_parts_are_read_by_their_index(fresh: Fresh, tmp_path: Path) ->
         places |= dict.fromkeys(names[part::2], file)
     index = {"metadata": {}, "weight_map": places}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    found = stored_tensors(folder)
-    assert found is not None
-    assert sorted(found) == names
-    assert len(found) == len(names)
     loaded = load_policy(str(folder))
     assert all(
         torch.equal(a, b) for a, b in zip(loaded.parameters(), policy.parameters(), strict=True)
     )
 
 
-@pytest.mark.parametrize("fault", ["lacks", "unknown", "shape", "cut"])
-def test_what_does_not_fit_goes_the_way_that_says_so(
-    fresh: Fresh, fault: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("fault", ["lacks", "shape", "cut"])
+def test_damaged_weights_are_refused(fresh: Fresh, fault: str, tmp_path: Path) -> None:
     folder = saved(fresh("llama"), tmp_path / "model")
-    file, config = folder / "model.safetensors", transformers.AutoConfig.from_pretrained(folder)
+    file = folder / "model.safetensors"
     tensors: dict[str, Any] = load_file(file)
     if fault == "lacks":
         del tensors["model.layers.1.mlp.up_proj.weight"]
-    elif fault == "unknown":
-        tensors["model.layers.0.self_attn.q_proj.bias"] = torch.zeros(32)
     elif fault == "shape":
         tensors["model.norm.weight"] = torch.ones(16)
     save_file(tensors, file, {"format": "pt"})
     if fault == "cut":
         file.write_bytes(file.read_bytes()[:-100])
-    assert stored_network(folder, config) is None
-    if fault != "unknown":
-        with pytest.raises(ModelError):
-            load_policy(str(folder))
+    with pytest.raises(ModelError):
+        load_policy(str(folder))

@@ -626,43 +626,39 @@ class StoreConformance:
             rollout("d", attempt(0, PENDING, calls=0, reward=None), step=2),
         ]
         store.put_rollouts(given)
-        found = store.summaries("run_a")
-        assert [(row.id, row.summary) for row in found] == [
-            (r.id, RolloutSummary.of(r)) for r in store.rollouts("run_a")
+        counts = [
+            store.count("run_a", min_reward=0.25),
+            store.count("run_a", min_reward=0.5),
+            store.count("run_a", status=PENDING),
+            store.count("run_a", cause=FailureCause.TIMEOUT),
         ]
+        assert counts == [2, 1, 1, 1]
         assert [RolloutSummary.of(r) for r in given] == [
             RolloutSummary(SUCCEEDED, 0.5, 1, 8, None, 0),
             RolloutSummary(SUCCEEDED, 0.25, 3, 12, None, 1),
             RolloutSummary(FAILED, None, 0, 0, FailureCause.TIMEOUT, None),
             RolloutSummary(PENDING, None, 0, 0, None, None),
         ]
-        last = found[2]
-        assert (last.task, last.mode, last.step, last.label) == ("t0", Mode.TEST, 0, "after")
-        assert (last.group, last.index) == ("g0", 0)
 
-    def test_summaries_are_sorted_and_filtered(self, store: Store) -> None:
+    def test_a_summary_follows_the_rollout(self, store: Store) -> None:
+        for status, reward in ((RUNNING, None), (SUCCEEDED, 0.75)):
+            store.put_rollouts([rollout("r", attempt(0, status, reward=reward))])
+            assert store.count("run_a", status=status) == 1
+        store.put_rollouts([rollout("r", answer="late", reward=0.0)])
+        assert store.count("run_a", min_reward=0.75) == 1
+
+    def test_rollouts_are_filtered_by_their_summary(self, store: Store) -> None:
         rewards = {"a": 0.5, "b": None, "c": 1.0, "d": 0.0}
         store.put_rollouts(
             [rollout(name, reward=value, step=i) for i, (name, value) in enumerate(rewards.items())]
         )
 
         def ids(**chosen: object) -> str:
-            return "".join(r.id for r in store.summaries("run_a", **chosen))  # pyright: ignore
+            return "".join(r.id for r in store.rollouts("run_a", **chosen))  # pyright: ignore
 
-        assert ids(order="reward") == "dacb"
-        assert ids(order="reward", descending=True) == "cadb"
-        assert ids(order="turns") == "abcd"
-        assert ids(order="reward", descending=True, limit=1) == "c"
         assert ids(min_reward=0.5) == "ac"
         assert ids(after=1) == "cd"
         assert ids(cause=FailureCause.TIMEOUT) == ""
-
-    def test_a_summary_follows_the_rollout(self, store: Store) -> None:
-        for status, reward in ((RUNNING, None), (SUCCEEDED, 0.75)):
-            store.put_rollouts([rollout("r", attempt(0, status, reward=reward))])
-            assert store.summaries("run_a")[0].summary == RolloutSummary.of(store.rollout("r"))
-        store.put_rollouts([rollout("r", answer="late", reward=0.0)])
-        assert store.summaries("run_a")[0].summary.reward == 0.75
 
     def test_failures_are_counted_by_cause(self, store: Store) -> None:
         def failed(cause: FailureCause, said: str) -> Attempt:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tutelage.errors import StoreError
-from tutelage.store import Store, dump_json, export_rows, open_store, sft_rows
+from tutelage.store import Store, dump_json, export_rows, open_store
 from tutelage.store.export import conversations
 from tutelage.types import Call, Message, Mode, RolloutStatus, ToolCall, ToolSpec
 
@@ -91,12 +91,12 @@ def test_sft_rows_come_from_successful_training_rollouts(store: Store) -> None:
         ]
     )
 
-    def ids(**chosen: object) -> list[str]:
-        return [row["rollout_id"] for row in sft_rows(store, "run_a", **chosen)]  # pyright: ignore
+    def ids(mode: Mode | None = Mode.TRAIN) -> list[str]:
+        return [row["rollout_id"] for row in export_rows(store, "run_a", "sft", mode=mode)]
 
-    assert [r["rollout_id"] for r in export_rows(store, "run_a", "sft")] == ["good", "retried"]
-    assert ids(min_reward=0.5) == ["good", "poor", "retried"]
-    assert ids(mode=Mode.TEST) == ["test"]
+    assert ids() == ["good", "retried"]
+    assert ids(Mode.TEST) == ["test"]
+    assert ids(None) == ["good", "retried", "test"]
 
 
 def test_a_rewritten_context_starts_a_new_conversation() -> None:

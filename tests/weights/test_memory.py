@@ -18,7 +18,7 @@ from tutelage.config.schema import LoraConfig
 from tutelage.errors import RunError
 from tutelage.policy.lora import with_lora
 from tutelage.policy.machine import gradient_threads
-from tutelage.policy.stored import adapter_counts, described_count, stored_count
+from tutelage.policy.stored import DescribedModel
 from tutelage.runs.folder import create
 from tutelage.runs.progress import Progress
 from tutelage.testing import tiny_policy
@@ -153,14 +153,15 @@ def test_other_ways(models: Models, machine: Machine, gpu: bool, way: str) -> No
 def test_a_stored_model_that_cannot_fit_is_refused_before_it_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the head of its file, which is all that there is of it."""
-    small = tiny_policy()
-    small.save(tmp_path / "small")
-    assert stored_count(tmp_path / "small") == small.count()
-    file = tmp_path / "small" / "model.safetensors"
-    head = json.dumps({"w": {"dtype": "F32", "shape": [70_000, 100_000], "data_offsets": [0, 0]}})
-    file.write_bytes(len(head).to_bytes(8, "little") + head.encode())
-    assert stored_count(tmp_path / "small") == 7_000_000_000
+    """By its config, which is all that there is of it."""
+    tiny_policy().save(tmp_path / "small")
+    (tmp_path / "small" / "model.safetensors").unlink()
+    config = tmp_path / "small" / "config.json"
+    large = {"vocab_size": 70_000, "hidden_size": 100_000, "num_hidden_layers": 0}
+    config.write_text(json.dumps({**json.loads(config.read_text()), **large, "layer_types": []}))
+    described = DescribedModel.of(tmp_path / "small")
+    assert described is not None
+    assert described.count() == 7_000_100_000
     monkeypatch.setattr(memory, "machine_facts", lambda: Machine(0, 2, memory=64 * GB))
     monkeypatch.setattr("tutelage.weights.inputs.load_policy", pytest.fail)
     tasks = tmp_path / "tasks.jsonl"
@@ -171,8 +172,6 @@ def test_a_stored_model_that_cannot_fit_is_refused_before_it_is_loaded(
         RunError, match=r"a model of 7\.00 billion parameters does not fit in memory"
     ):
         jobs.train(asked, create(tmp_path / "run"), Progress())
-    file.write_bytes(file.read_bytes()[:20])
-    assert stored_count(tmp_path / "small") is None
 
 
 @pytest.mark.parametrize("modules", [(), ("q_proj", "down_proj")])
@@ -194,14 +193,15 @@ def test_adapters_are_counted_by_their_rank_before_a_model_is_loaded(
         and tensor.dim() == 2
         and (not modules or name.split(".")[-2] in modules)
     )
-    assert adapter_counts(folder, 3, modules) == (adapters, matrices)
+    described = DescribedModel.of(folder)
+    assert described is not None
+    assert described.adapter_counts(3, modules) == (adapters, matrices)
     keys = ["agent.reward_name=math", "model.lora.rank=512"]
     flags = {"model": str(folder), "train": "tasks.jsonl"}
     asked = resolve("rl", keys, machine=LAPTOP, flags=flags)
     found = memory._stored(asked.config)  # pyright: ignore[reportPrivateUsage]
     assert found is not None
-    told = adapter_counts(folder, 512)
-    assert told is not None
+    told = described.adapter_counts(512)
     assert (found[0].trained, found[0].merged, found[0].linear) == (told[0], told[1], told[1])
     threads = gradient_threads(asked.config, found[0].policy, gpu=False)
     assert found[0].copies == 1 + threads, "one to sample from, and one of each thread"
@@ -215,9 +215,12 @@ def test_adapters_are_counted_by_their_rank_before_a_model_is_loaded(
         config = folder / "config.json"
         config.write_text(json.dumps({**json.loads(config.read_text()), "model_type": "gpt_neox"}))
         found = memory._stored(asked.config)  # pyright: ignore[reportPrivateUsage]
+        described = DescribedModel.of(folder)
         assert found is not None
-        assert (found[0].trained, found[0].copies) == (told[0], 0)
-    assert adapter_counts(tmp_path, 3) is None
+        assert described is not None
+        trained = described.adapter_counts(512)[0]
+        assert (found[0].trained, found[0].copies) == (trained, 0)
+    assert DescribedModel.of(tmp_path) is None
 
 
 def test_a_model_in_another_format_is_refused_by_its_config(
@@ -226,7 +229,9 @@ def test_a_model_in_another_format_is_refused_by_its_config(
     """Before anything else of the folder is read, as where its weights are still to come."""
     small = tiny_policy()
     small.save(tmp_path / "small")
-    assert described_count(tmp_path / "small") == small.count()
+    described = DescribedModel.of(tmp_path / "small")
+    assert described is not None
+    assert described.count() == small.count()
     for file in (tmp_path / "small").iterdir():
         if file.name != "config.json":
             file.unlink()
@@ -236,7 +241,7 @@ def test_a_model_in_another_format_is_refused_by_its_config(
     with pytest.raises(RunError, match=r"does not fit in memory: this process holds"):
         memory.check_stored(asked.config)
     (tmp_path / "small" / "config.json").write_text("{")
-    assert described_count(tmp_path / "small") is None
+    assert DescribedModel.of(tmp_path / "small") is None
 
 
 def command_of_eight_ranks(place: Path) -> list[str]:
@@ -315,7 +320,7 @@ def test_a_dry_run_on_gpus_is_refused_before_the_model_is_loaded(
     for place in ("tutelage.policy.machine", "tutelage.weights.memory"):
         monkeypatch.setattr(f"{place}.machine_facts", lambda: gpus(8, 1))
     monkeypatch.setattr(memory, "here", lambda *, gpu: gpus(8, 1))
-    monkeypatch.setattr(memory, "stored_count", lambda _: SEVEN.policy)
+    monkeypatch.setattr(DescribedModel, "count", lambda _: SEVEN.policy)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("tutelage.weights.inputs.load_policy", pytest.fail)
     said = said_by(words, 2, monkeypatch)

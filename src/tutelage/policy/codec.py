@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from tutelage.bounded import parse_json
 from tutelage.errors import ModelError
 from tutelage.policy.markers import SpecialTokens
-from tutelage.policy.named_templates import fitting
+from tutelage.policy.named_templates import template_advice
 from tutelage.policy.prompt_length import check_length
 from tutelage.policy.template_forms import template_forms
 from tutelage.policy.thoughts import Thoughts
@@ -64,11 +64,9 @@ class Codec:
         self.tokenizer, self._source = tokenizer, source
         template = getattr(tokenizer, "chat_template", None)
         if not template:
-            named = " or ".join(f"agent.template={n}" for n in fitting(tokenizer))
             raise ModelError(
                 f"{source} has no chat template, so messages cannot be rendered. Use an "
-                "instruction-tuned checkpoint, or add a `chat_template.jinja` that supports tools "
-                f"to its tokenizer files{named and f', or pass one to `train`: {named}'}"
+                f"instruction-tuned checkpoint, or {template_advice(tokenizer)}"
             )
         text = str(template)
         if tokenizer.eos_token_id is None:
@@ -138,15 +136,12 @@ class Codec:
         Raises `ModelError` for tools that the template would leave out.
         """
         if tools and not self.knows_tools:
-            named = " or ".join(f"agent.template={n}" for n in fitting(self.tokenizer))
             raise ModelError(
                 f"the chat template of {self._source} ignores tools, so the model would never "
-                f"see {tools[0]['function']['name']!r}: add a `chat_template.jinja` that supports "
-                f"tools to its tokenizer files{named and f', or pass one to `train`: {named}'}"
+                f"see {tools[0]['function']['name']!r}: {template_advice(self.tokenizer)}"
             )
-        if breaker is not None:
-            messages = [self._markers.message(m, breaker) for m in messages]
-            tools = self._markers.broken(tools, breaker)
+        messages = [self._markers.message(m, breaker) for m in messages]
+        tools = tools if breaker is None else self._markers.broken(tools, breaker)
         return self._templated(messages, tools, open_turn)
 
     def _templated(
@@ -217,54 +212,40 @@ class Codec:
         append (it rewrites earlier turns): then the conversation must be rendered afresh. `most` is
         that of `render`.
         """
-        breaker = self._markers.breaker(template_forms([*results, reply])[0])
+        breaker, frame = self._markers.breaker(template_forms([*results, reply])[0]), None
         plain = all(self._markers.plain(t) for r in results for t in (r.name, r.tool_call_id))
-        if any(r.tool_calls for r in results) or not all(r.content for r in results) or not plain:
+        if plain and all(r.content and not r.tool_calls for r in results):
+            frame = self._frame(reply, results)
+        if frame is None:
             text = self._delta(reply, results, breaker)
         else:
-            frame = self._cached_frame(reply, results)
-            text = (
-                self._delta(reply, results, breaker)
-                if frame is None
-                else _fill(frame, self._contents(results, breaker))
-            )
+            forms = [self._markers.message(f, breaker) for f in template_forms(results)[0]]
+            text = _fill(frame, [form["content"] for form in forms])
         return None if text is None else tuple(self._encode_broken(text, breaker, most))
 
-    def _contents(self, results: Sequence[Message], breaker: str | None) -> list[str]:
-        """The contents of results, with special tokens broken."""
-        forms = template_forms(results)[0]
-        if breaker is not None:
-            forms = [self._markers.message(form, breaker) for form in forms]
-        return [form["content"] for form in forms]
-
-    def _cached_frame(self, reply: Message, results: Sequence[Message]) -> tuple[str, ...] | None:
+    def _frame(self, reply: Message, results: Sequence[Message]) -> tuple[str, ...] | None:
+        """The texts around the contents of results, kept for others like them; None when the
+        template changes contents."""
         thinks = self.thoughts.closing in (reply.content or "")
         key = (len(reply.tool_calls), thinks, tuple((r.role, r.name) for r in results))
         if self._ids_in_template:
             ids = (*(c.id for c in reply.tool_calls), *(r.tool_call_id for r in results))
             key = (key, ids)
         if key not in self._frames:
-            self._frames[key] = self._frame(reply, results)
+            marks = [replace(r, content=f"{_MARK}{i}{_MARK}") for i, r in enumerate(results)]
+            text = self._delta(reply, marks, None)
+            parts = () if text is None else tuple(re.split(f"{_MARK}\\d+{_MARK}", text))
+            # What templates are known to do to contents: trim, quote as JSON, escape as HTML.
+            probe = [replace(r, content=f"\n \"\\<&{_MARK}'{i} \n") for i, r in enumerate(results)]
+            probed, kept = [r.content or "" for r in probe], len(parts) == len(results) + 1
+            kept = kept and _fill(parts, probed) == self._delta(reply, probe, None)
+            self._frames[key] = parts if kept else None
         return self._frames[key]
-
-    def _frame(self, reply: Message, results: Sequence[Message]) -> tuple[str, ...] | None:
-        """The texts around the contents of results; None when the template changes contents."""
-        marks = [replace(r, content=f"{_MARK}{i}{_MARK}") for i, r in enumerate(results)]
-        text = self._delta(reply, marks, None)
-        parts = [] if text is None else re.split(f"{_MARK}\\d+{_MARK}", text)
-        frame = tuple(parts) if len(parts) == len(results) + 1 else None
-        # What templates are known to do to contents: trim, quote as JSON, escape as HTML.
-        probe = [replace(r, content=f"\n \"\\<&{_MARK}'{i} \n") for i, r in enumerate(results)]
-        probed = [r.content or "" for r in probe]
-        if frame is None or _fill(frame, probed) != self._delta(reply, probe, None):
-            return None
-        return frame
 
     def _delta(self, reply: Message, results: Sequence[Message], breaker: str | None) -> str | None:
         """What the template adds after the end-of-turn token of an assistant turn."""
-        turn, *more = template_forms([reply, *results])[0]
-        if breaker is not None:
-            turn, *more = (self._markers.message(form, breaker) for form in (turn, *more))
+        forms = template_forms([reply, *results])[0]
+        turn, *more = (self._markers.message(form, breaker) for form in forms)
         return self.thoughts.follows(turn, more)
 
     def choose_thinking(
@@ -316,10 +297,6 @@ class Codec:
 
         Raises `ConstraintError` when the constraint cannot be enforced.
         """
-        if constraint is not None and constraint.min_tokens:
-            from tutelage.policy.at_least import AtLeast
-
-            return AtLeast(self, constraint.min_tokens)
         return None if constraint is None else self._grammars.make(tools, constraint)
 
     @cached_property

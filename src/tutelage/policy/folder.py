@@ -41,7 +41,10 @@ def put_folder(folder: Path, write: Callable[[Path], None], *, replace: bool) ->
             os.replace(folder, old)
         os.replace(aside, folder)
         if old is not None:
-            _keep_others(old, folder)
+            for entry in [*old.iterdir()]:  # what the new folder does not have
+                if not os.path.lexists(folder / entry.name):
+                    os.replace(entry, folder / entry.name)
+            shutil.rmtree(old)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(aside, ignore_errors=True)
         if old is not None and not folder.exists():
@@ -83,11 +86,3 @@ def check_folder_free(folder: Path) -> None:
             f"refusing to write a policy to {str(folder)!r}: {held}, which would be lost; choose a "
             "new or empty folder"
         )
-
-
-def _keep_others(old: Path, folder: Path) -> None:
-    """Move what the new folder does not have out of the old one, and remove that."""
-    for entry in [*old.iterdir()]:
-        if not os.path.lexists(folder / entry.name):
-            os.replace(entry, folder / entry.name)
-    shutil.rmtree(old)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,22 +33,6 @@ ARCHITECTURE = "llama"
 TYPES = ("F32", "F16", "Q4_0", "Q4_1", "Q8_0")
 """Formats of tensors that are read."""
 
-_OUTER = {
-    "token_embd": "model.embed_tokens",
-    "output_norm": "model.norm",
-    "output": "lm_head",
-}
-_INNER = {
-    "attn_norm": "input_layernorm",
-    "ffn_norm": "post_attention_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
 _OWN_IDS = {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}
 """Tokens with a role, and what GGUF calls them."""
 _NORMAL, _CONTROL, _USER_DEFINED, _UNUSED = 1, 3, 4, 5
@@ -121,22 +106,19 @@ def _read_tokenizer(facts: Mapping[str, Any], template: str | None) -> PreTraine
 
 
 def _rule_of(backend: Any) -> str:
-    """The name of a tokenizer's splitting rule. Raises `ModelError` where GGUF has none."""
+    """Return the name of a tokenizer's splitting rule. Raises `ModelError` where GGUF has none."""
+
+    def settings(rule: Any) -> str:  # without what changes no token
+        return re.sub(r'"trim_offsets": \w+(, )?', "", json.dumps(rule))
+
     for name, rule in _splits().items():
-        same = _settings(backend["pre_tokenizer"]) == _settings(json.loads(rule.__getstate__()))
+        same = settings(backend["pre_tokenizer"]) == settings(json.loads(rule.__getstate__()))
         if same and backend["model"]["type"] == "BPE" and backend["normalizer"] is None:
             return name
     raise ModelError(
         "GGUF has no name for its pre-tokenizer, so other programs would produce different "
         f"tokens; supported: {', '.join(map(repr, _splits()))}"
     )
-
-
-def _settings(rule: Any) -> Any:
-    """A splitting rule without what changes no token."""
-    if isinstance(rule, dict):
-        return {k: _settings(v) for k, v in rule.items() if k != "trim_offsets"}
-    return [_settings(part) for part in rule] if isinstance(rule, list) else rule
 
 
 def _write_tokenizer(writer: Any, tokenizer: PreTrainedTokenizerBase, size: int) -> None:
@@ -177,30 +159,56 @@ def read_gguf(
     `template` takes the place of its chat template; `watch` is told which part is done, 0 once the
     file is understood. Raises `ModelError` for what is not, before anything is written.
     """
-    facts, tensors = _opened(file)
+    import torch
+
+    gguf = _package()
+    try:
+        reader = gguf.GGUFReader(str(file))
+        facts = {name: field.contents() for name, field in reader.fields.items()}
+    except OSError as error:
+        raise ModelError(f"cannot read {str(file)!r}: {error.strerror or error}") from error
+    except (ValueError, IndexError, KeyError) as error:
+        raise ModelError(
+            f"{str(file)!r} is not a valid GGUF file: it is truncated, corrupt or newer than the "
+            f"package gguf here ({error}); copy or create the file again"
+        ) from error
     try:
         config = _config(facts)
         tokenizer = _read_tokenizer(facts, template)
-        names = {tensor.name: _hf_name(tensor.name, config.num_hidden_layers) for tensor in tensors}
-        _check_whole(names, config.num_hidden_layers)
-        for tensor in tensors:
+        names = {own: name for name, own in _names(config.num_hidden_layers).items()}
+        for tensor in reader.tensors:
+            if tensor.name not in names:
+                raise ModelError(f"unexpected tensor {tensor.name!r}: not in a Llama model")
             if tensor.tensor_type.name not in TYPES:
-                raise _unread(tensor.name, tensor.tensor_type.name)
+                raise ModelError(
+                    f"its tensor {tensor.name!r} is {tensor.tensor_type.name}; supported types: "
+                    f"{', '.join(TYPES)}; convert the file to one of these"
+                )
+        found = {"output.weight", *(tensor.name for tensor in reader.tensors)}
+        if lacking := [name for name in names if name not in found]:
+            raise ModelError(
+                f"{len(lacking)} tensors of its {config.num_hidden_layers} layers are missing, "
+                f"such as {lacking[0]!r}: the file is corrupt or holds only a part of a model"
+            )
     except KeyError as error:
         raise ModelError(f"{str(file)!r} lacks the metadata {error}: incomplete model") from error
     except ModelError as error:
         raise ModelError(f"cannot read {str(file)!r}: {error}") from error
-    files.check_room(folder.parent, 4 * sum(int(tensor.n_elements) for tensor in tensors))
+    files.check_room(folder.parent, 4 * sum(int(tensor.n_elements) for tensor in reader.tensors))
     watch(0.0)
     state: dict[str, Tensor] = {}
-    for done, tensor in enumerate(tensors):
-        values = state[names[tensor.name]] = _values(tensor, config)
-        if not values.isfinite().all():
+    for done, tensor in enumerate(reader.tensors):
+        with np.errstate(all="ignore"):  # what is not finite is refused
+            values = np.array(gguf.dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
+        if not np.isfinite(values).all():
             raise ModelError(
                 f"{str(file)!r} is corrupt: its tensor {tensor.name!r} has non-finite values; "
                 "copy or create the file again"
             )
-        watch((done + 1) / len(tensors))
+        values = values.reshape(tuple(int(n) for n in reversed(tensor.shape)))
+        values = _turned(tensor.name, values, config, from_gguf=True)
+        state[names[tensor.name]] = torch.from_numpy(values)
+        watch((done + 1) / len(reader.tensors))
     config.vocab_size = len(state["model.embed_tokens.weight"])
     config.tie_word_embeddings = "lm_head.weight" not in state
     tokenizer.model_max_length = config.max_position_embeddings
@@ -208,50 +216,6 @@ def read_gguf(
     save_tensors(state, folder / "model.safetensors")
     config.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-
-
-def _opened(file: Path) -> tuple[dict[str, Any], list[Any]]:
-    """The metadata and the tensors of a file, which are read when they are used."""
-    try:
-        if not file.stat().st_size:
-            raise EOFError("the file is empty")
-        reader = _reader()(str(file))
-        facts = {name: field.contents() for name, field in reader.fields.items()}
-    except ModelError as error:
-        raise ModelError(f"cannot read {str(file)!r}: {error}") from error
-    except (ValueError, IndexError, KeyError, EOFError) as error:
-        # What the package says itself begins with a capital, what numpy and Python say does not.
-        said = str(error.args[0]) if error.args else ""
-        own = isinstance(error, EOFError) or said[:1].isupper()
-        words = said if own else "its header cannot be read"
-        raise ModelError(f"{str(file)!r} is not a valid GGUF file: {words}") from error
-    except OSError as error:
-        raise ModelError(f"cannot read {str(file)!r}: {error.strerror or error}") from error
-    return facts, list(reader.tensors)
-
-
-def _reader() -> Any:
-    """The package's reader, which tells what ends too early and which tensor is of a new type."""
-    gguf = _package()
-
-    def get(self: Any, offset: int, dtype: Any, count: int = 1, *more: Any, **named: Any) -> Any:
-        if offset + np.dtype(dtype).itemsize * int(count) > len(self.data):
-            raise EOFError("the file is truncated")
-        return gguf.GGUFReader._get(self, offset, dtype, count, *more, **named)
-
-    def build(self: Any, start: int, fields: list[Any]) -> None:
-        known = {int(kind) for kind in gguf.GGMLQuantizationType}
-        for field in fields:
-            if (kind := int(field.parts[4][0])) not in known:
-                raise _unread(field.name, f"of unknown type {kind}")
-        gguf.GGUFReader._build_tensors(self, start, fields)
-
-    return type("Reader", (gguf.GGUFReader,), {"_get": get, "_build_tensors": build})
-
-
-def _unread(tensor: str, kind: str) -> ModelError:
-    words = f"its tensor {tensor!r} is {kind}; supported types: {', '.join(TYPES)}"
-    return ModelError(f"{words}; convert the file to one of these")
 
 
 def _config(facts: Mapping[str, Any]) -> Any:
@@ -271,7 +235,6 @@ def _config(facts: Mapping[str, Any]) -> Any:
     head_dim = own.get("attention.key_length", own["embedding_length"] // heads)
     if own.get("rope.dimension_count", head_dim) != head_dim:
         raise ModelError("partial rotary embeddings are not supported")
-    own_ids = {own: facts.get(f"tokenizer.ggml.{name}_token_id") for own, name in _OWN_IDS.items()}
     return LlamaConfig(
         architectures=["LlamaForCausalLM"],
         hidden_size=own["embedding_length"],
@@ -286,10 +249,12 @@ def _config(facts: Mapping[str, Any]) -> Any:
             "rope_type": "default",
             "rope_theta": _decimal(own.get("rope.freq_base", 10000.0)),
         },
-        bos_token_id=own_ids["bos"],
-        eos_token_id=own_ids["eos"],
-        pad_token_id=own_ids["pad"],
         dtype="float32",
+        **{
+            f"{own}_token_id": facts.get(f"tokenizer.ggml.{name}_token_id")
+            for own, name in _OWN_IDS.items()
+            if own != "unk"
+        },
     )
 
 
@@ -298,35 +263,16 @@ def _decimal(value: float) -> float:
     return float(str(np.float32(value)))
 
 
-def _hf_name(name: str, layers: int) -> str:
-    """A tensor's Hugging Face name. Raises `ModelError` for one that no Llama model has."""
-    parts = name.split(".")
-    if len(parts) == 2 and parts[1] == "weight" and parts[0] in _OUTER:
-        return f"{_OUTER[parts[0]]}.weight"
-    block = parts[0] == "blk" and len(parts) == 4 and parts[1].isdecimal()
-    if block and int(parts[1]) < layers and parts[2] in _INNER and parts[3] == "weight":
-        return f"model.layers.{parts[1]}.{_INNER[parts[2]]}.weight"
-    raise ModelError(f"unexpected tensor {name!r}, which a Llama model does not have")
+def _names(layers: int) -> dict[str, str]:
+    """Return what GGUF calls the tensors of a Llama model, by their Hugging Face names."""
+    from tutelage.policy.weights import OPTIONAL, PARTS
 
-
-def _check_whole(names: Mapping[str, str], layers: int) -> None:
-    needed = ["token_embd.weight", "output_norm.weight"]
-    needed += [f"blk.{i}.{name}.weight" for i in range(layers) for name in _INNER]
-    if lacking := [name for name in needed if name not in names]:
-        raise ModelError(
-            f"{len(lacking)} tensors of its {layers} layers are missing, such as "
-            f"{lacking[0]!r}: the file is corrupt or holds only a part of a model"
-        )
-
-
-def _values(tensor: Any, config: Any) -> Tensor:
-    """A tensor in float32, with rows in Hugging Face's order."""
-    import torch
-
-    with np.errstate(all="ignore"):  # what is not finite is told
-        values = np.array(_package().dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
-    values = values.reshape(tuple(int(n) for n in reversed(tensor.shape)))
-    return torch.from_numpy(_turned(tensor.name, values, config, from_gguf=True))
+    gguf = _package()
+    known = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, layers)
+    inner = [name for field, parts in PARTS.items() if field not in OPTIONAL for name in parts]
+    names = ["model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"]
+    names += [f"model.layers.{i}.{name}" for i in range(layers) for name in inner]
+    return {name: known.get_name(name, (".weight",)) for name in names}
 
 
 def _turned(name: str, values: np.ndarray, config: Any, *, from_gguf: bool) -> np.ndarray:
@@ -359,33 +305,16 @@ def write_gguf(policy: Policy, file: Path, name: str) -> None:
             f"GGUF export supports {ARCHITECTURE!r} with default rotary embeddings, not "
             f"{found}; convert the policy's folder with convert_hf_to_gguf.py of llama.cpp"
         )
-    gguf = _package()
-    state = policy.network.state()
-    given = {f"{v}.weight": f"{k}.weight" for k, v in _OUTER.items()}
-    for i in range(config.num_hidden_layers):
-        inner = {f"model.layers.{i}.{v}.weight": f"blk.{i}.{k}.weight" for k, v in _INNER.items()}
-        given |= inner
+    gguf, state = _package(), policy.network.state()
+    names = _names(config.num_hidden_layers)
     if config.tie_word_embeddings:
         state.pop("lm_head.weight", None)
-    strange = sorted(state.keys() - given.keys())
-    if strange:
+    if strange := sorted(state.keys() - names.keys()):
         raise ModelError(f"the model has tensors that GGUF's Llama layout lacks: {strange[:3]!r}")
     writer = gguf.GGUFWriter(str(file), ARCHITECTURE)
-    _write_sizes(writer, config, name)
-    _write_tokenizer(writer, policy.codec.tokenizer, len(state["model.embed_tokens.weight"]))
-    for hf_name, tensor in state.items():
-        values = _turned(given[hf_name], tensor.float().numpy(), config, from_gguf=False)
-        writer.add_tensor(given[hf_name], values.astype(np.float16 if values.ndim > 1 else "f4"))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-def _write_sizes(writer: Any, config: Any, name: str) -> None:
     writer.add_type("model")
     writer.add_name(name)
-    writer.add_file_type(_package().LlamaFileType.MOSTLY_F16)
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
     writer.add_vocab_size(config.vocab_size)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
@@ -398,3 +327,11 @@ def _write_sizes(writer: Any, config: Any, name: str) -> None:
     writer.add_rope_dimension_count(config.head_dim)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_rope_freq_base(float(config.rope_parameters["rope_theta"]))
+    _write_tokenizer(writer, policy.codec.tokenizer, len(state["model.embed_tokens.weight"]))
+    for hf_name, tensor in state.items():
+        values = _turned(names[hf_name], tensor.float().numpy(), config, from_gguf=False)
+        writer.add_tensor(names[hf_name], values.astype(np.float16 if values.ndim > 1 else "f4"))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,11 +28,15 @@ if TYPE_CHECKING:
 
     from tutelage.policy.codec import Codec
 
+Words = NDArray[np.int32]
+"""A set of tokens, one bit each, least significant first."""
+
 _STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """JSON as `json.dumps` writes it: blanks that a grammar leaves free are blanks to get lost in."""
 
 _CACHE_LIMIT = 500
 
+_NAMES, _ARGUMENTS = ("zqa", "zqb"), r'\{\s*"zqc"\s*:\s*1\s*\}'
 _TAGS = ("<tool_call>", "</tool_call>", "<think>", "</think>", "<|python_tag|>")
 
 
@@ -71,7 +75,7 @@ class Matcher:
     def __init__(self, matcher: LLMatcher) -> None:
         self._matcher = matcher
 
-    def fill(self, words: NDArray[np.int32]) -> None:
+    def fill(self, words: Words) -> None:
         """Write the set of tokens that may come next, one bit each, least significant first.
 
         Raises `EngineError` when nothing may, or the grammar grew beyond the library's limits.
@@ -120,6 +124,51 @@ class Grammar:
         return Matcher(self._first.deep_copy())
 
 
+class AtLeast(Grammar):
+    """Any reply of at least `tokens` tokens, the end of the turn not counted: until then nothing
+    may be drawn that ends a turn."""
+
+    def __init__(self, codec: Codec, tokens: int) -> None:
+        self.text, self._tokens = f"at least {tokens} tokens", tokens
+        vocabulary = len(codec.tokenizer)
+        self._all = _bits(range(vocabulary), vocabulary)
+        self._ends = _bits(codec.eos_ids, vocabulary)
+
+    def after(self, ids: Sequence[int]) -> AtLeast:
+        """What is left of it after the first tokens of a reply."""
+        rest = copy(self)
+        rest._tokens = max(0, self._tokens - len(ids))
+        return rest
+
+    def start(self) -> Matcher:
+        """A matcher at the beginning of a reply."""
+        return _Counter(self._all & ~self._ends, self._all, self._tokens)
+
+
+class _Counter(Matcher):
+    """Counts the tokens of one reply."""
+
+    def __init__(self, before: Words, afterwards: Words, left: int) -> None:
+        self._before, self._afterwards, self._left = before, afterwards, left
+
+    def fill(self, words: Words) -> None:
+        """Write the set of tokens that may come next; see `Matcher`."""
+        found = self._before if self._left > 0 else self._afterwards
+        words[:] = 0
+        words[: len(found)] = found[: len(words)]
+
+    def accept(self, token: int) -> None:
+        """Go on after a token."""
+        self._left -= 1
+
+
+def _bits(ids: Collection[int], vocabulary: int) -> Words:
+    """A set of tokens, one bit each, least significant first."""
+    flags = np.zeros(-(-vocabulary // 32) * 32, np.uint8)
+    flags[list(ids)] = 1
+    return np.packbits(flags, bitorder="little").view(np.int32)
+
+
 class GrammarMaker:
     """Makes grammars for one codec, and keeps them."""
 
@@ -127,17 +176,17 @@ class GrammarMaker:
         self._codec = codec
         self._made: dict[str, Grammar | None] = {}
 
-    def make(self, tools: Sequence[ToolSpec], constraint: Constraint | None) -> Grammar | None:
+    def make(self, tools: Sequence[ToolSpec], constraint: Constraint) -> Grammar | None:
         """The grammar of a reply; None when nothing is constrained.
 
         Raises `ConstraintError` for a tool that does not exist, a call that is required where there
         are no tools, and schemas that cannot be satisfied or are not supported.
         """
-        if constraint is None or constraint == Constraint():
-            return None
-        if not tools and constraint.tool_choice == "none" and constraint.json_schema is None:
-            return None  # there is no call to forbid
+        if constraint.min_tokens:
+            return AtLeast(self._codec, constraint.min_tokens)
         choice, schema = constraint.tool_choice, constraint.json_schema
+        if constraint == Constraint() or (not tools and choice == "none" and schema is None):
+            return None  # there is no call to forbid
         records = [t.to_dict() for t in tools]
         key = json.dumps([records, choice, constraint.parallel_tool_calls, schema])
         if key not in self._made:
@@ -147,13 +196,11 @@ class GrammarMaker:
         return self._made[key]
 
     def _make(self, tools: Sequence[ToolSpec], constraint: Constraint) -> Grammar | None:
-        choice = constraint.tool_choice
+        choice, schema = constraint.tool_choice, constraint.json_schema
         callable_ = _callable(tools, choice)
         calls = self._calls(callable_, constraint)
-        rules: list[str] = []
-        if constraint.json_schema is not None and choice in ("auto", "none"):
-            rules = [f"document: {_json(constraint.json_schema)}"]
-            start = "document"
+        if schema is not None and choice in ("auto", "none"):
+            rules, start = [f"document: {_json(schema)}"], "document"
             if calls and choice == "auto":
                 rules += calls
                 start = "document | thought calls"
@@ -172,18 +219,12 @@ class GrammarMaker:
             rules, start = calls, "thought calls"
         else:
             return None
+        # Each schema by itself first, so that the error names the one that is at fault.
+        schemas = [(f"tools.{t.name}.parameters", _arguments(t)) for t in callable_]
+        for field, one in [*schemas, *([] if schema is None else [(SCHEMA_FIELD, schema)])]:
+            Grammar(f"%llguidance {{}}\nstart: {_json(one)}\n", self._library, field)
         text = "\n".join(["%llguidance {}", f"start: {start}", *rules, *self._texts(), ""])
-        self._check(constraint, callable_)
-        return Grammar(text, self._library, _field(constraint))
-
-    def _check(self, constraint: Constraint, tools: Sequence[ToolSpec]) -> None:
-        """Look at each schema by itself, so that the error names the one that is at fault."""
-        schemas = [("tools." + t.name + ".parameters", _arguments(t)) for t in tools]
-        if constraint.json_schema is not None:
-            schemas.append((SCHEMA_FIELD, constraint.json_schema))
-        for field, schema in schemas:
-            text = f"%llguidance {{}}\nstart: {_json(schema)}\n"
-            Grammar(text, self._library, field)
+        return Grammar(text, self._library, "tool_choice" if schema is None else SCHEMA_FIELD)
 
     def _calls(self, tools: Sequence[ToolSpec], constraint: Constraint) -> list[str]:
         """Rules for the calls that a reply may make; none without tools."""
@@ -193,10 +234,8 @@ class GrammarMaker:
         named = constraint.tool_choice not in ("auto", "required", "none")
         several = form.several and constraint.parallel_tool_calls and not named
         more = f"({self._literal(form.between)} call)*" if several else ""
-        rules = [
-            f"calls: call {more}",
-            "call: " + " | ".join(f"call_{i}" for i in range(len(tools))),
-        ]
+        names = " | ".join(f"call_{i}" for i in range(len(tools)))
+        rules = [f"calls: call {more}", f"call: {names}"]
         for i, tool in enumerate(tools):
             name = json.dumps(tool.name, ensure_ascii=False)[1:-1]
             before = self._literal(form.before + name + form.middle)
@@ -236,7 +275,29 @@ class GrammarMaker:
 
     @cached_property
     def _form(self) -> _CallForm:
-        return _form_of(self._codec)
+        """How the codec's template writes calls; the common form of its kind when that cannot be
+        told."""
+        usual = _FORMS[self._codec.call_format]
+        count = 2 if usual.several else 1
+        calls = tuple(ToolCall(f"zq{i}", _NAMES[i], '{"zqc": 1}') for i in range(count))
+        turns = [Message("user", "x"), Message("assistant", None, calls)]
+        text = self._codec.render_text(turns, open_turn=False)
+        tag = usual.before.split('{"name"')[0]
+        parts = re.split(f"{_NAMES[0]}|{_NAMES[1]}|{_ARGUMENTS}", text)
+        if len(parts) != 2 * count + 1:
+            return usual
+        begin = parts[0].rfind(tag or "{")
+        before, middle, after = parts[0][begin:], parts[1], parts[2]
+        if begin < 0 or '"name"' not in before:
+            return usual
+        if not usual.several:
+            end = after.find("}") + 1
+            return _CallForm(before, middle, after[:end], "", False) if end else usual
+        end = after.find("</tool_call>") + len("</tool_call>")
+        between = after[end:].removesuffix(before)
+        if "</tool_call>" not in after or not after.endswith(before) or between.strip():
+            return usual
+        return _CallForm(before, middle, after[:end], between, True)
 
     @cached_property
     def _library(self) -> LLTokenizer:
@@ -303,41 +364,8 @@ def _anything_but(name: str, text: str) -> str:
     return f"{name}: /(.|\\n)*/ & ~/(.|\\n)*{escaped}(.|\\n)*/"
 
 
-def _field(constraint: Constraint) -> str:
-    return "tool_choice" if constraint.json_schema is None else SCHEMA_FIELD
-
-
 def _short(reason: str) -> str:
     """The library's reason without the excerpt of the grammar that it quotes."""
     text = " ".join(line.strip() for line in reason.split("\n   1 |")[0].splitlines())
     text = re.sub(r"^at \d+\(\d+\): |failed to compile JSON schema: ", "", text).strip()
     return text or "it is not supported"
-
-
-_NAMES, _ARGUMENTS = ("zqa", "zqb"), re.compile(r'\{\s*"zqc"\s*:\s*1\s*\}')
-
-
-def _form_of(codec: Codec) -> _CallForm:
-    """How a codec's template writes calls; the common form of its kind when that cannot be told."""
-    usual = _FORMS[codec.call_format]
-    count = 2 if usual.several else 1
-    calls = tuple(ToolCall(f"zq{i}", _NAMES[i], '{"zqc": 1}') for i in range(count))
-    text = codec.render_text(
-        [Message("user", "x"), Message("assistant", None, calls)], open_turn=False
-    )
-    tag = usual.before.split('{"name"')[0]
-    parts = re.split(_NAMES[0] + "|" + _NAMES[1] + "|" + _ARGUMENTS.pattern, text)
-    if len(parts) != 2 * count + 1:
-        return usual
-    begin = parts[0].rfind(tag) if tag else parts[0].rfind("{")
-    before, middle, after = parts[0][begin:], parts[1], parts[2]
-    if begin < 0 or '"name"' not in before:
-        return usual
-    if not usual.several:
-        end = after.find("}") + 1
-        return _CallForm(before, middle, after[:end], "", False) if end else usual
-    end = after.find("</tool_call>") + len("</tool_call>")
-    between = after[end:].removesuffix(before)
-    if "</tool_call>" not in after or not after.endswith(before) or between.strip():
-        return usual
-    return _CallForm(before, middle, after[:end], between, True)

@@ -13,10 +13,10 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from tutelage.errors import ModelError
-from tutelage.policy.constrained import AllowedTokens
-from tutelage.policy.network import FusedNetwork, TokenScores, TokenTensors, exact_kl, pick
+from tutelage.policy.network import FusedNetwork, Scoring, TokenScores, TokenTensors, exact_kl, pick
 from tutelage.policy.row import Row
 
 _ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}
@@ -120,20 +120,12 @@ class HFNetwork:
         """The weights under their Hugging Face names, as copies in main memory."""
         return {name: t.to("cpu").clone().contiguous() for name, t in self.hf_tensors()}
 
-    def score(
-        self,
-        rows: Sequence[Row],
-        temperature: float,
-        dtype: torch.dtype,
-        entropy_gradient: bool,
-        reference_KV: Tensor | None = None,
-        allowed: AllowedTokens | None = None,
-    ) -> TokenScores:
+    def score(self, rows: Sequence[Row], how: Scoring) -> TokenScores:
         """Log-probabilities of the trained tokens, right-padded, logits only where trained."""
-        z, targets_K, rows_K, columns_K = self._logits(rows, temperature, dtype)
+        z, targets_K, rows_K, columns_K = self._logits(rows, how.temperature, how.dtype)
         lines_K = torch.arange(len(z), device=self.device)
-        logp, entropy = pick(z, lines_K, targets_K, entropy_gradient, allowed)
-        kl = None if reference_KV is None else exact_kl(z, reference_KV)
+        logp, entropy = pick(z, lines_K, targets_K, how.entropy_gradient, how.allowed)
+        kl = None if how.reference_KV is None else exact_kl(z, how.reference_KV)
         return TokenScores(logp, entropy, rows_K, columns_K, kl)
 
     def states(self, rows: Sequence[Row], dtype: torch.dtype) -> TokenTensors:
@@ -152,16 +144,14 @@ class HFNetwork:
 
     def _lay_out(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Padded ids and attention mask, and the place of each trained token."""
-        width = max(len(r.ids) for r in rows)
-        ids_BT = torch.zeros(len(rows), width, dtype=torch.long)
-        seen_BT = torch.zeros(len(rows), width, dtype=torch.long)
-        where = [(b, c) for b, r in enumerate(rows) for c in range(1, len(r.ids)) if r.mask[c]]
-        for b, row in enumerate(rows):
-            ids_BT[b, : len(row.ids)] = torch.tensor(row.ids)
-            seen_BT[b, : len(row.ids)] = 1
-        rows_K = torch.tensor([b for b, _ in where], dtype=torch.long, device=self.device)
-        columns_K = torch.tensor([c for _, c in where], dtype=torch.long, device=self.device)
-        return ids_BT.to(self.device), seen_BT.to(self.device), rows_K, columns_K
+
+        def padded(numbers: list[Sequence[int]]) -> Tensor:
+            parts = [torch.tensor(some) for some in numbers]
+            return pad_sequence(parts, batch_first=True).to(self.device)
+
+        ids_BT, seen_BT = padded([r.ids for r in rows]), padded([[1] * len(r.ids) for r in rows])
+        rows_K, columns_K = padded([(0, *r.mask[1:]) for r in rows]).nonzero(as_tuple=True)
+        return ids_BT, seen_BT, rows_K, columns_K
 
     def _logits(
         self, rows: Sequence[Row], temperature: float, dtype: torch.dtype

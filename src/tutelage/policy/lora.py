@@ -60,19 +60,11 @@ def with_lora(policy: Policy, lora: LoraConfig, *, seed: int) -> Policy:
 # ---------------------------------------------------------------- on the fused decoder
 
 
-class _Adapter(nn.Module):
-    """A and B of one linear layer."""
-
-    def __init__(self, a: Tensor, b: Tensor) -> None:
-        super().__init__()
-        self.lora_A, self.lora_B = nn.Parameter(a), nn.Parameter(b)
-
-
 class _LoraBlock(Block):
     """A frozen block, and adapters under the names of its linear layers."""
 
     def __init__(
-        self, layer: Layer, adapters: Mapping[str, _Adapter], scale: float, s: DecoderShape
+        self, layer: Layer, adapters: Mapping[str, nn.ParameterDict], scale: float, s: DecoderShape
     ):
         super().__init__(layer)
         self._scale, self._shape = scale, s
@@ -82,22 +74,18 @@ class _LoraBlock(Block):
 
     def tensors(self) -> Layer:
         """The effective ones, with gradients to the adapters."""
-        layer = super().tensors()
-        changed = {field: self._effective(field, getattr(layer, field)) for field in _FUSED}
+        layer, changed = super().tensors(), dict[str, Tensor]()
+        for field, modules in _FUSED.items():
+            if not any(module in self._adapters for module in modules):
+                continue
+            whole: Tensor = getattr(layer, field)
+            parts: list[Tensor] = []
+            for module, part in zip(modules, whole.split(self._shape.parts(field)), strict=True):
+                if (ab := self._adapters.get(module)) is not None:
+                    part = torch.addmm(part, ab["lora_B"], ab["lora_A"], alpha=self._scale)
+                parts.append(part)
+            changed[field] = parts[0] if len(parts) == 1 else torch.cat(parts)
         return replace(layer, **changed)
-
-    def _effective(self, field: str, whole: Tensor) -> Tensor:
-        """One fused matrix with its adapters added."""
-        modules = _FUSED[field]
-        if not any(module in self._adapters for module in modules):
-            return whole
-        parts: list[Tensor] = []
-        for module, part in zip(modules, whole.split(self._shape.parts(field)), strict=True):
-            adapter = self._adapters.get(module)
-            if adapter is not None:
-                part = torch.addmm(part, adapter.lora_B, adapter.lora_A, alpha=self._scale)
-            parts.append(part)
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 class _LoraNetwork(FusedNetwork):
@@ -107,20 +95,19 @@ class _LoraNetwork(FusedNetwork):
         self, base: DecoderWeights, adapters: Mapping[str, Tensor], lora: LoraConfig
     ) -> None:
         """`base` is shared and never changed; `adapters` are named `layers.0.q_proj.lora_A`."""
-        nn.Module.__init__(self)
-        self.lora = lora
         numbers = iter(range(base.shape.layers))
 
         def block(layer: Layer) -> Block:
             at = f"layers.{next(numbers)}"
             found = {
-                m: _Adapter(adapters[f"{at}.{m}.lora_A"], adapters[f"{at}.{m}.lora_B"])
+                m: nn.ParameterDict({k: adapters[f"{at}.{m}.{k}"] for k in ("lora_A", "lora_B")})
                 for m in MODULES
                 if f"{at}.{m}.lora_A" in adapters
             }
             return _LoraBlock(layer, found, lora.alpha / lora.rank, base.shape)
 
-        self._take(base, block)
+        super().__init__(base, block)
+        self.lora = lora
         with torch.no_grad():
             self._merged = self.current()
 
@@ -243,7 +230,15 @@ def save_adapter(policy: Policy, folder: Path, *, base: str) -> bool:
         config.base_model_name_or_path = base
     config.inference_mode = True
     config.save_pretrained(str(folder))
-    tensors = {_peft_name(n): t.detach().cpu().contiguous().clone() for n, t in network.named()}
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in network.named():
+        if ".default." in name:  # of an adapter that peft made
+            name = name.replace(".default.", ".")
+        else:
+            _, layer, module, kind = name.split(".")
+            block = "mlp" if module in MODULES[4:] else "self_attn"
+            name = f"base_model.model.model.layers.{layer}.{block}.{module}.{kind}.weight"
+        tensors[name] = tensor.detach().cpu().contiguous().clone()
     save_tensors(tensors, folder / "adapter_model.safetensors")
     return True
 
@@ -261,12 +256,3 @@ def _peft_config(lora: LoraConfig, base: str | None) -> Any:
         task_type="CAUSAL_LM",
         base_model_name_or_path=base,
     )
-
-
-def _peft_name(name: str) -> str:
-    """peft's name of an adapter: of the fused decoder's, or of one that peft made."""
-    if ".default." in name:
-        return name.replace(".default.", ".")
-    _, layer, module, kind = name.split(".")
-    block = "mlp" if module in MODULES[4:] else "self_attn"
-    return f"base_model.model.model.layers.{layer}.{block}.{module}.{kind}.weight"

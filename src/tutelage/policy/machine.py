@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from tutelage import __version__
 from tutelage.config import Machine, RunConfig
 from tutelage.errors import ConfigError
 from tutelage.platforms import Accelerator, Support, platform_support
@@ -61,27 +62,14 @@ class ComputeSettings:
     shards: int = 1
     """In how many parts the engine computes a batch."""
 
-    def told(self, origin: str) -> str:
-        """The reason, with who chose a format that stands in the configuration; `origin` says where
-        that one comes from."""
-        key = f"model.dtype={str(self.numerics.dtype).removeprefix('torch.')}"
-        if origin.startswith("derived"):
-            why = "this processor multiplies no bfloat16; model.dtype=bfloat16 overrules"
-        elif origin.startswith("preset"):
-            why = f"the default of {origin.removeprefix('preset ')}"
-        else:
-            why = key
-        return self.reason.replace(key, why, 1)
-
 
 def machine_facts() -> Machine:
-    """What configuration is checked against."""
-    there = this_platform().device == "cuda"
+    """Return what configuration is checked against."""
     memory = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     limit = Path("/sys/fs/cgroup/memory.max")
     if limit.is_file() and (text := limit.read_text().strip()).isdecimal():
         memory.append(int(text))
-    gpus = torch.cuda.device_count() if there else 0
+    gpus = torch.cuda.device_count() if this_platform().device == "cuda" else 0
     nodes, ranks = (
         int(os.environ.get(name) or 1) for name in ("GROUP_WORLD_SIZE", "LOCAL_WORLD_SIZE")
     )
@@ -125,16 +113,16 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def threads_of(asked: int | None = None, *, large: bool = False) -> tuple[int, int, str]:
-    """How many threads a run gets, in how many shards its engine computes a batch, and which source
-    decides: `trainer.threads`, if that is `asked`, the environment, or the machine.
+def threads_of(key: int | None = None, *, large: bool = False) -> tuple[int, int, str]:
+    """Return how many threads a run gets, in how many shards its engine computes a batch, and which
+    source decides: `trainer.threads`, if that is `key`, the environment, or the machine.
 
     Those of a `large` model compute one operation. The order of a sum, and so its bits, depends on
-    their number and on what is computed with it: more than one have to be asked for, and the cores
-    decide nothing; shards, each on a thread of its own, make use of two.
+    their number and on what is computed with it: more than one come from a setting alone, and the
+    cores decide nothing; shards, each on a thread of its own, make use of two.
     """
-    if asked:
-        return asked, 1, "trainer.threads"
+    if key:
+        return key, 1, "trainer.threads"
     # OpenMP takes a list for nested regions, of which the first is the outermost.
     text = os.environ.get(OMP, "").partition(",")[0].strip()
     if text.isdecimal() and int(text) > 0:
@@ -142,9 +130,22 @@ def threads_of(asked: int | None = None, *, large: bool = False) -> tuple[int, i
     return (1, _PARTS, _BY_SIZE) if large else (_cores(), 1, "the cores here")
 
 
-def gpu_of_process() -> torch.device:
-    """The GPU that this process computes on: the one of its number among the processes that a
-    launcher started here, else the first. Raises `ConfigError` where there are fewer GPUs."""
+def gradient_threads(config: RunConfig, parameters: int, *, gpu: bool) -> int:
+    """Return how many threads compute the gradients of a policy of this number of parameters, each
+    of a micro-batch that is in memory meanwhile; they use one core each and change no result."""
+    if gpu:
+        return 1
+    if parameters < SMALL_MODEL:
+        return threads_of(config.trainer.threads)[0]
+    return min(threads_of(config.trainer.threads, large=True)[1], _cores())
+
+
+def sampling_device(wanted: str = "auto") -> torch.device:
+    """Return where a policy is sampled: on the GPU of this process where torch sees one, unless a
+    run's `trainer.device` says cpu. It has the number of the process among those that a launcher
+    started here, else it is the first. Raises `ConfigError` where there are fewer GPUs."""
+    if wanted == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
     number, there = os.environ.get(RANK_HERE, ""), torch.cuda.device_count()
     index = int(number) if number.isdecimal() else 0
     if index and index >= there:
@@ -154,13 +155,6 @@ def gpu_of_process() -> torch.device:
             "(outside a run: CUDA_VISIBLE_DEVICES=)"
         )
     return torch.device("cuda", index)
-
-
-def sampling_device(wanted: str = "auto") -> torch.device:
-    """Where a policy that is only sampled from is: on a GPU where torch sees one, unless a run's
-    `trainer.device` says cpu. Raises `ConfigError` as `gpu_of_process`."""
-    cuda = torch.cuda.is_available() and wanted != "cpu"
-    return gpu_of_process() if cuda else torch.device("cpu")
 
 
 def bfloat16_pays() -> bool:
@@ -173,28 +167,42 @@ def bfloat16_pays() -> bool:
 
 
 def choose_compute(config: RunConfig, parameters: int, sharded: bool = True) -> ComputeSettings:
-    """Device, formats and threads for a policy of this number of parameters. `sharded` says whether
-    the engine can compute a batch in parts."""
-    wanted = config.trainer.device
+    """Choose device, formats and threads for a policy of this number of parameters. `sharded` says
+    whether the engine can compute a batch in parts."""
+    wanted, key = config.trainer.device, config.trainer.threads
     device = sampling_device(wanted)
     cuda = device.type == "cuda"
-    small = parameters < SMALL_MODEL
-    (operation_threads, shards, source), said = _operation_threads(config, small, cuda, sharded)
-    if config.model.dtype != "auto":
-        dtype = getattr(torch, config.model.dtype)
-        why = f"model.dtype={config.model.dtype}{_mismatch(config, dtype)}"
-    elif cuda:
-        dtype = torch.bfloat16
-        why = f"the default on a GPU{_mismatch(config, dtype)}"
-    else:
-        dtype, why = torch.float32, "float32 on a CPU: sampler and trainer agree to rounding"
+    dtype = torch.bfloat16 if cuda else torch.float32
     fast = torch.bfloat16 if cuda or bfloat16_pays() else torch.float32
+    why = (
+        "the default on a GPU"
+        if cuda
+        else "float32 on a CPU: sampler and trainer agree to rounding"
+    )
     if config.model.dtype != "auto":
-        fast = dtype
+        dtype = fast = getattr(torch, config.model.dtype)
+        why = f"model.dtype={config.model.dtype}"
+    if dtype != torch.float32 and config.algorithm.name == "rl":
+        level = config.rollout.correction
+        does = "which corrects nothing" if level == "none" else "which corrects it"
+        why += f"; sampler and trainer differ by rounding: rollout.correction={level}, {does}"
+    threads, shards, source = threads_of(key)
+    said = f"{threads} thread{'s' if threads > 1 else ''} ({source})"
+    if parameters < SMALL_MODEL:
+        threads, source = 1, _BY_SIZE
+    elif not cuda:
+        cores = threads
+        threads, shards, source = threads_of(key, large=True)
+        if source == _BY_SIZE:
+            shards = shards if sharded else 1
+            said, equal = "1 thread", "equal bits on any number of cores"
+            if cores > 1:
+                said = f"{shards} thread{'s' if sharded else ''} to sample and {_PARTS} to train"
+                equal += f"; trainer.threads={cores} or {OMP}={cores} samples faster when idle"
+            said += f" ({equal})"
     text = "torch sees a GPU" if cuda else "no GPU" if wanted == "auto" else "as configured"
-    text = this_platform().remark or text
     words = [
-        f"{device if device.index else device.type} ({text})",
+        f"{device if device.index else device.type} ({this_platform().remark or text})",
         f"{str(dtype).removeprefix('torch.')} ({why})",
         said,
     ]
@@ -206,50 +214,10 @@ def choose_compute(config: RunConfig, parameters: int, sharded: bool = True) -> 
         numerics=Numerics(dtype, for_gradients),
         cold_start=Numerics(fast, for_gradients),
         reason=", ".join(words),
-        operation_threads=operation_threads,
+        operation_threads=threads,
         threads_from=source,
         shards=shards,
     )
-
-
-def gradient_threads(config: RunConfig, parameters: int, *, gpu: bool) -> int:
-    """Threads that compute the gradients of a policy of this number of parameters, each of a
-    micro-batch that is in memory meanwhile; they use one core each and change no result."""
-    threads, _, source = threads_of(config.trainer.threads, large=not gpu)
-    if gpu or source != _BY_SIZE:
-        return 1 if gpu or parameters >= SMALL_MODEL else threads
-    cores = threads_of()[0]
-    return cores if parameters < SMALL_MODEL else min(_PARTS, cores)
-
-
-def _operation_threads(
-    config: RunConfig, small: bool, cuda: bool, sharded: bool
-) -> tuple[tuple[int, int, str], str]:
-    """What `threads_of` gives for the operations of a model, and the run's threads in words."""
-    threads, _, source = threads_of(config.trainer.threads)
-    said = f"{threads} thread{'s' if threads > 1 else ''} ({source})"
-    if small:
-        return (1, 1, _BY_SIZE), said
-    if cuda:
-        return (threads, 1, source), said
-    one, shards, decided = threads_of(config.trainer.threads, large=True)
-    shards = shards if sharded else 1
-    if decided == _BY_SIZE:
-        said = f"{_PARTS} threads" if threads > 1 else "1 thread"
-        if threads > 1 and shards == 1:
-            said = f"1 thread to sample and {said} to train"
-        more = f"; trainer.threads={threads} or {OMP}={threads} samples faster on a quiet machine"
-        said += f" (equal bits on any number of cores{more if threads > 1 else ''})"
-    return (one, shards, decided), said
-
-
-def _mismatch(config: RunConfig, dtype: torch.dtype) -> str:
-    """What is done about sampler and trainer that compute different log-probabilities."""
-    if dtype == torch.float32 or config.algorithm.name != "rl":
-        return ""
-    level = config.rollout.correction
-    does = "which corrects nothing" if level == "none" else "which corrects it"
-    return f"; sampler and trainer differ by rounding: rollout.correction={level}, {does}"
 
 
 def settle(choice: ComputeSettings, *, large: bool) -> None:
@@ -322,11 +290,11 @@ def _of_glibc(name: str, *numbers: int) -> None:
 
 
 def conditions(choice: ComputeSettings) -> dict[str, Any]:
-    """What bit-for-bit repetition depends on."""
+    """Return what bit-for-bit repetition depends on."""
     import transformers
 
-    return {
-        "tutelage": _version("tutelage"),
+    found = {
+        "tutelage": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
@@ -339,22 +307,19 @@ def conditions(choice: ComputeSettings) -> dict[str, Any]:
         "cold_start_dtype": str(choice.cold_start.dtype),
         "operation_threads": torch.get_num_threads(),
         _THREADS_FROM: choice.threads_from,
-        **({"shards": choice.shards} if choice.shards > 1 else {}),
-        **(_gpu_conditions(choice.device) if choice.device.type == "cuda" else {}),
     }
-
-
-def _gpu_conditions(device: torch.device) -> dict[str, Any]:
-    """The same of a GPU."""
-    driver = _DRIVER.read_text() if _DRIVER.is_file() else ""
-    number = re.search(r"\d+\.\d+(\.\d+)?", driver)
-    return {
-        "gpu": torch.cuda.get_device_name(device),
-        "cuda": torch.version.cuda or torch.version.hip,
-        "driver": number[0] if number else "unknown",
-        _CUBLAS: os.environ.get(_CUBLAS),
-        "tf32": torch.backends.cuda.matmul.allow_tf32,
-    }
+    if choice.shards > 1:
+        found["shards"] = choice.shards
+    if choice.device.type == "cuda":
+        number = re.search(r"\d+\.\d+(\.\d+)?", _DRIVER.read_text() if _DRIVER.is_file() else "")
+        found |= {
+            "gpu": torch.cuda.get_device_name(choice.device),
+            "cuda": torch.version.cuda or torch.version.hip,
+            "driver": number[0] if number else "unknown",
+            _CUBLAS: os.environ.get(_CUBLAS),
+            "tf32": torch.backends.cuda.matmul.allow_tf32,
+        }
+    return found
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -378,13 +343,3 @@ def describe() -> list[tuple[str, str, str | None]]:
         ("matrix kernels", matmul_kernel(), None),
         ("bfloat16", "native" if bfloat16_pays() or cuda else "not native: float32 is used", None),
     ]
-
-
-def _version(package: str) -> str:
-    from importlib import metadata
-
-    names = {"hydra": "hydra-core"}
-    try:
-        return metadata.version(names.get(package, package))
-    except metadata.PackageNotFoundError:
-        return "unknown"

@@ -41,7 +41,10 @@ class SpecialTokens:
         names = {
             str(token)
             for token in added
-            if len(str(token)) > 1 and (token.special or _looks_special(str(token)))
+            # One that is not declared special may be one by its looks. Others are runs of blanks
+            # or words, which texts have in them all the time.
+            if len(str(token)) > 1
+            and (token.special or re.fullmatch(r"<\S+>|\[\S+\]", str(token)) is not None)
         }
         self._any, self._others = _starts(names), _starts(names - _OWN)
 
@@ -54,9 +57,9 @@ class SpecialTokens:
         used = set("".join(text for form in records for text in _texts(form)))
         return next((c for c in _BREAKS if c not in used), _BREAKS[0])
 
-    def message(self, form: JSON, breaker: str) -> JSON:
-        """A message whose texts spell no special token."""
-        if form["role"] in _TRUSTED:
+    def message(self, form: JSON, breaker: str | None) -> JSON:
+        """A message whose texts spell no special token; the same one without a `breaker`."""
+        if breaker is None or form["role"] in _TRUSTED:
             return form
         out = cast("JSON", self.broken(form, breaker))
         if form["role"] == "assistant" and self._others is not None:
@@ -77,12 +80,6 @@ class SpecialTokens:
     def plain(self, text: str | None) -> bool:
         """Whether a text spells no special token."""
         return not text or self._any is None or self._any.search(text) is None
-
-
-def _looks_special(token: str) -> bool:
-    """Whether an added token that is not declared special is one by its looks. Others are runs of
-    blanks or words, which texts have in them all the time."""
-    return re.fullmatch(r"<\S+>|\[\S+\]", token) is not None
 
 
 def _starts(tokens: Iterable[str]) -> re.Pattern[str] | None:

@@ -10,8 +10,7 @@ policy from scratch; `load_policy` takes a folder, a hub name, or a name that `s
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,11 +25,10 @@ from tutelage.policy.hf_model import HFNetwork, Network
 from tutelage.policy.kernels import rounded
 from tutelage.policy.machine import machine_facts
 from tutelage.policy.named_templates import put_template
-from tutelage.policy.network import FusedNetwork, TokenScores
+from tutelage.policy.network import FusedNetwork, Scoring, TokenScores
 from tutelage.policy.packing import plan_for_two, plan_micro_batches
 from tutelage.policy.row import Row
 from tutelage.policy.sources import local_folder, missing_folder
-from tutelage.policy.stored import stored_network
 from tutelage.policy.weights import DecoderShape, DecoderWeights
 from tutelage.types import Message, ToolSpec
 
@@ -130,7 +128,8 @@ class Policy:
         """
         narrowed = any(r.narrowed for r in rows)
         allowed = AllowedTokens.replay(self.codec, rows, self.device) if narrowed else None
-        return self.network.score(rows, temperature, dtype, entropy_gradient, reference_KV, allowed)
+        how = Scoring(temperature, dtype, entropy_gradient, reference_KV, allowed)
+        return self.network.score(rows, how)
 
     def micro_batches(self, rows: Sequence[Row], max_tokens: int) -> list[list[int]]:
         """What is computed at once: see `plan_micro_batches`, and `plan_for_two` of a large one."""
@@ -211,7 +210,7 @@ def build_policy(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model: Any = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    return Policy(_network(model, device or torch.device("cpu")), config, codec)
+    return Policy(_network(model).to(device or torch.device("cpu")), config, codec)
 
 
 def load_codec(
@@ -268,35 +267,33 @@ def load_policy(
     leaves out `tools`; the template is checked before any weight is read.
     """
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
 
     path = local_folder(path)
     config, codec = load_codec(path, template=template, tools=tools)
-    found = stored_network(Path(path), config) if _plain(config) else None
-    if found is not None and _agree(found[1], found[0]):
-        with _fitting(path, device):
-            return Policy(found[0].to(device or torch.device("cpu")), config, codec)
-    del found
+    shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()  # the job has its own display, and errors are raised
+    logging.set_verbosity_error()
     try:
-        with _quiet_transformers():
-            loaded: Any = AutoModelForCausalLM.from_pretrained(
-                path, dtype=torch.float32, output_loading_info=True, trust_remote_code=False
-            )
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            path, dtype=torch.float32, output_loading_info=True, trust_remote_code=False
+        )
     except Exception as error:  # whatever a reader makes of a damaged file, such as a pickle
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise ModelError(f"cannot load the weights of {path!r}: {reason}") from error
+    finally:
+        logging.set_verbosity(level)
+        if shown:
+            logging.enable_progress_bar()
     model, found = loaded
+    del loaded
     if found["missing_keys"]:
         missing = sorted(found["missing_keys"])[:3]
         raise ModelError(f"missing weights in {path!r}: {missing!r}; copy the folder again")
-    with _fitting(path, device):
-        return Policy(_network(model, device or torch.device("cpu")), config, codec)
-
-
-@contextmanager
-def _fitting(path: str, device: torch.device | None) -> Generator[None]:
-    """Around what puts weights on a device. Raises `ModelError` where they do not fit there."""
+    network = _network(model)
+    del model
     try:
-        yield
+        return Policy(network.to(device or torch.device("cpu")), config, codec)
     except torch.OutOfMemoryError as error:
         reason = str(error).partition(". GPU")[0]
         raise ModelError(
@@ -322,52 +319,34 @@ def _tokenizer(path: str) -> Any:
     return tokenizer
 
 
-@contextmanager
-def _quiet_transformers() -> Generator[None]:
-    """Keep transformers from writing into the job's own display; its errors are raised."""
-    from transformers.utils import logging
-
-    shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if shown:
-            logging.enable_progress_bar()
-
-
-def _network(model: Any, device: torch.device) -> Network:
-    """The fused decoder when it computes what the model computes, else the model's own forward."""
-    model.eval()
-    if _plain(model.config):
-        rotary = model.model.rotary_emb
-        try:
-            weights = DecoderWeights.from_hf(
-                model.state_dict(),
-                DecoderShape.of(model.config),
-                rotary.inv_freq,
-                float(rotary.attention_scaling),
-            )
-        except ModelError:
-            return HFNetwork(model, device)
-        fused = FusedNetwork.of(weights)
-        if _agree(model, fused):
-            return fused.to(device)
-    return HFNetwork(model, device)
-
-
-def _plain(config: Any) -> bool:
-    """Whether the config asks for nothing beyond the fused decoder that a short text cannot show:
-    attention windows, and rotary positions that change with the length."""
+def _network(model: Any) -> Network:
+    """Return the fused decoder where it computes what the model computes, else the model's own
+    forward. The fused tensors take the place of the model's, so that there is one copy of them."""
+    cpu = torch.device("cpu")
+    # What a short text cannot show: attention windows, and positions that change with the length.
+    config: Any = model.config
     rope = getattr(config, "rope_parameters", None) or {}
-    return (
+    plain = (
         config.model_type in LAYOUTS
         and config.hidden_act == "silu"
         and set(getattr(config, "layer_types", None) or ()) <= {"full_attention"}
         and rope.get("rope_type", "default") in ("default", "linear", "llama3", "yarn")
     )
+    if not plain:
+        return HFNetwork(model, cpu)
+    state, rotary = model.eval().state_dict(), model.model.rotary_emb
+    for parameter in model.parameters():
+        parameter.data = parameter.data.new_empty(()).expand(parameter.shape)
+    shape, scale = DecoderShape.of(config), float(rotary.attention_scaling)
+    try:
+        weights = DecoderWeights.from_hf(state, shape, rotary.inv_freq, scale)
+        fused = FusedNetwork(weights)
+        state = dict(weights.hf_tensors())
+    except ModelError:
+        fused = None
+    model.load_state_dict(state, strict=False, assign=True)
+    model.tie_weights()
+    return HFNetwork(model, cpu) if fused is None or not _agree(model, fused) else fused
 
 
 @torch.no_grad()
@@ -376,7 +355,7 @@ def _agree(model: Any, fused: FusedNetwork, tolerance: float = 1e-3) -> bool:
     vocab = fused.weights.shape.vocab
     ids = tuple((7 * i + 3) % vocab for i in range(12))
     row = Row(ids, (0, *([1] * (len(ids) - 1))))
-    ours = fused.score([row], 1.0, torch.float32, False).logp_K.cpu()
+    ours = fused.score([row], Scoring()).logp_K.cpu()
     theirs = model(torch.tensor([ids])).logits[0].float().log_softmax(-1)
     theirs = theirs[:-1].gather(1, torch.tensor(ids[1:])[:, None]).squeeze(1)
     return bool((ours - theirs).abs().max() < tolerance)

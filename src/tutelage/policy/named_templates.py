@@ -12,6 +12,7 @@ Formats: the model cards of Qwen2.5, Qwen2.5-VL and Qwen3 (Qwen team) and of Lla
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from tutelage.errors import ModelError
@@ -41,17 +42,25 @@ _CALLS = """\
 {%- endmacro -%}
 """
 
+_TURNS = """\
+{%- for m in messages -%}
+{%- if loop.first and m.role == 'system' -%}
+{%- elif m.role == 'assistant' -%}
+"""
+
 _RESULT = """\
 {%- elif m.role == 'tool' -%}
 {{- '' if loop.previtem is defined and loop.previtem.role == 'tool' else '<|im_start|>user' -}}
 {{- '\\n<tool_response>\\n' + (m.content or '') + '\\n</tool_response>' -}}
 {{- '' if loop.nextitem is defined and loop.nextitem.role == 'tool' else '<|im_end|>\\n' -}}
+{%- else -%}
+{{- '<|im_start|>' + m.role + '\\n' + (m.content or '') + '<|im_end|>\\n' -}}
+{%- endif -%}
+{%- endfor -%}
 """
 
-QWEN25 = (
-    _CALLS
-    + """\
-{%- set first = messages[0] -%}
+QWEN25 = """\
+CALLS{%- set first = messages[0] -%}
 {%- set given = first.content if first.role == 'system' else
     'You are Qwen, created by Alibaba Cloud. You are a helpful assistant.' -%}
 {{- '<|im_start|>system\\n' + given -}}
@@ -61,24 +70,14 @@ QWEN25 = (
 {{- "FORM" -}}
 {%- endif -%}
 {{- '<|im_end|>\\n' -}}
-{%- for m in messages -%}
-{%- if loop.first and m.role == 'system' -%}
-{%- elif m.role == 'assistant' -%}
-{{- '<|im_start|>assistant' -}}
+TURNS{{- '<|im_start|>assistant' -}}
 {{- '\\n' + m.content if m.content else ('' if m.tool_calls else '\\n') -}}
 {{- calls(m, true) + '<|im_end|>\\n' -}}
-RESULT{%- else -%}
-{{- '<|im_start|>' + m.role + '\\n' + (m.content or '') + '<|im_end|>\\n' -}}
-{%- endif -%}
-{%- endfor -%}
-{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}
+RESULT{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}
 """
-)
 
-QWEN3 = (
-    _CALLS
-    + """\
-{%- set first = messages[0] -%}
+QWEN3 = """\
+CALLS{%- set first = messages[0] -%}
 {%- if tools -%}
 {{- '<|im_start|>system\\n' + (first.content + '\\n\\n' if first.role == 'system' else '') -}}
 {{- "TOOLS" -}}
@@ -91,26 +90,18 @@ QWEN3 = (
 {%- for m in messages -%}
 {%- if m.role == 'user' -%}{%- set at.question = loop.index0 -%}{%- endif -%}
 {%- endfor -%}
-{%- for m in messages -%}
-{%- if loop.first and m.role == 'system' -%}
-{%- elif m.role == 'assistant' -%}
-{%- set said = m.content or '' -%}
+TURNS{%- set said = m.content or '' -%}
 {%- if loop.index0 < at.question and '</think>' in said -%}
 {%- set said = said.split('</think>')[-1].lstrip('\\n') -%}
 {%- endif -%}
 {{- '<|im_start|>assistant\\n' + said + calls(m, said != '') + '<|im_end|>\\n' -}}
-RESULT{%- else -%}
-{{- '<|im_start|>' + m.role + '\\n' + (m.content or '') + '<|im_end|>\\n' -}}
-{%- endif -%}
-{%- endfor -%}
-{%- if add_generation_prompt -%}
+RESULT{%- if add_generation_prompt -%}
 {{- '<|im_start|>assistant\\n' -}}
 {%- if enable_thinking is defined and enable_thinking is false -%}
 {{- '<think>\\n\\n</think>\\n\\n' -}}
 {%- endif -%}
 {%- endif -%}
 """
-)
 
 LLAMA32 = """\
 {%- set first = messages[0] -%}
@@ -147,10 +138,8 @@ LLAMA32 = """\
 """
 
 
-_SMOLLM2 = (
-    _CALLS
-    + """\
-{%- set first = messages[0] -%}
+_SMOLLM2 = """\
+CALLS{%- set first = messages[0] -%}
 {%- set given = first.content if first.role == 'system' else
     'You are a helpful AI assistant named SmolLM, trained by Hugging Face' -%}
 {{- '<|im_start|>system\\n' + given -}}
@@ -182,15 +171,20 @@ _SMOLLM2 = (
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}
 """
-)
 """Calls as Qwen's; tools as signatures, which take a third of the tokens of their schemas."""
 
 
+_PARTS = {
+    "CALLS": _CALLS,
+    "TURNS": _TURNS,
+    "TOOLS": _HERMES_TOOLS,
+    "FORM": _HERMES_FORM,
+    "RESULT": _RESULT,
+}
+
+
 def _filled(text: str) -> str:
-    parts = {"TOOLS": _HERMES_TOOLS, "FORM": _HERMES_FORM, "RESULT": _RESULT}
-    for name, part in parts.items():
-        text = text.replace(name, part)
-    return text
+    return re.sub("CALLS|TURNS|TOOLS|FORM|RESULT", lambda part: _PARTS[part[0]], text)
 
 
 TEMPLATES = {
@@ -199,28 +193,24 @@ TEMPLATES = {
     # messages here hold no pictures.
     "qwen2.5-vl": _filled(QWEN25).replace("You are Qwen, created by Alibaba Cloud. ", ""),
     "qwen3": _filled(QWEN3),
-    "smollm2": _SMOLLM2,
+    "smollm2": _filled(_SMOLLM2),
     "llama-3.2": LLAMA32,
 }
 """The templates by the names that `agent.template` takes."""
 
-_MARKERS = {
-    "qwen2.5": ("<|im_start|>", "<|im_end|>"),
-    "qwen2.5-vl": ("<|im_start|>", "<|im_end|>"),
-    "qwen3": ("<|im_start|>", "<|im_end|>"),
-    "smollm2": ("<|im_start|>", "<|im_end|>"),
-    "llama-3.2": ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
-}
+_LLAMA_MARKERS = ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
 
 
-def fitting(tokenizer: PreTrainedTokenizerBase) -> list[str]:
-    """The names of the templates that a tokenizer can speak."""
-    return [name for name in TEMPLATES if not _missing(tokenizer, name)]
+def template_advice(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return how to give a tokenizer a template with tools, by name where one fits its tokens."""
+    named = " or ".join(f"agent.template={n}" for n in TEMPLATES if not _missing(tokenizer, n))
+    advice = "add a `chat_template.jinja` that supports tools to its tokenizer files"
+    return f"{advice}, or pass one to `train`: {named}" if named else advice
 
 
 def _missing(tokenizer: PreTrainedTokenizerBase, name: str) -> list[str]:
-    vocabulary = tokenizer.get_vocab()
-    return [marker for marker in _MARKERS[name] if marker not in vocabulary]
+    markers = _LLAMA_MARKERS if name == "llama-3.2" else ("<|im_start|>", "<|im_end|>")
+    return [marker for marker in markers if marker not in tokenizer.get_vocab()]
 
 
 def put_template(tokenizer: PreTrainedTokenizerBase, name: str) -> None:

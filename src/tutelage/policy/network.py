@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tutelage.policy import training
 from tutelage.policy.constrained import AllowedTokens, unpack
+from tutelage.policy.decoder import rope
 from tutelage.policy.kernels import linear, outer, product
 from tutelage.policy.machine import SMALL_MODEL
 from tutelage.policy.packing import MicroBatch
@@ -55,6 +56,19 @@ class TokenScores:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """How trained tokens are scored: at which temperature, in which type of activations, whether
+    the entropy has a gradient, the log-probabilities of a reference for the exact KL from it, and
+    which tokens were allowed where a grammar narrowed them."""
+
+    temperature: float = 1.0
+    dtype: torch.dtype = torch.float32
+    entropy_gradient: bool = False
+    reference_KV: Tensor | None = None
+    allowed: AllowedTokens | None = None
+
+
 class TokenTensors(NamedTuple):
     """What is known of each trained token, K of them, with gradient, and which row and token it
     is."""
@@ -77,8 +91,9 @@ class Block(nn.Module):
         return Layer(**{name: getattr(self, name) for name in Layer.__slots__})
 
     def forward(self, x: Tensor, plan: training.IndexTables, kept: Tensor | None) -> Tensor:
-        """See `training.block`."""
-        return training.block(x, plan, kept, self.tensors())
+        """See `training.BlockFunction`."""
+        out: Any = training.BlockFunction.apply(x, plan, kept, *self.tensors().items())
+        return out
 
 
 class FusedNetwork(nn.Module):
@@ -99,21 +114,9 @@ class FusedNetwork(nn.Module):
     """Whether what a micro-batch costs beside its tokens, and what it keeps, decide: its tokens are
     counted as computed then, and blocks are lean."""
 
-    def __init__(self, weights: DecoderWeights, device: torch.device) -> None:
-        """A network with a copy of these weights."""
+    def __init__(self, weights: DecoderWeights, block: Callable[[Layer], Block] = Block) -> None:
+        """A network of these very tensors: those that are parameters already stay shared."""
         super().__init__()
-        self._take(weights.to(device, torch.float32), Block)
-
-    @classmethod
-    def of(cls, weights: DecoderWeights) -> FusedNetwork:
-        """A network of these very tensors, without a copy."""
-        made = cls.__new__(cls)
-        nn.Module.__init__(made)
-        made._take(weights, Block)
-        return made
-
-    def _take(self, weights: DecoderWeights, block: Callable[[Layer], Block]) -> None:
-        """Register tensors as they are: those that are parameters already stay shared."""
         self.shape, self.rope_scale = weights.shape, weights.rope_scale
         self.embed = _parameter(weights.embed)
         self.layers = nn.ModuleList(block(layer) for layer in weights.layers)
@@ -134,22 +137,16 @@ class FusedNetwork(nn.Module):
 
     def current(self) -> DecoderWeights:
         """The weights that a training forward computes with, with gradients."""
+        layers = [block.tensors() for block in self._blocks()]
         return DecoderWeights(
-            shape=self.shape,
-            embed=self.embed,
-            layers=[block.tensors() for block in self._blocks()],
-            norm=self.norm,
-            head=self._output,
-            inv_freq=self.inv_freq,
-            rope_scale=self.rope_scale,
+            self.shape, self.embed, layers, self.norm, self._output, self.inv_freq, self.rope_scale
         )
 
     def forward(self, batch: MicroBatch, dtype: torch.dtype, *, scored: bool = False) -> Tensor:
         """Final normed hidden states [S, hidden] of the losses' places, with gradients; `dtype` is
         that of the activations. `scored`: the output head scores them."""
-        plan = training.IndexTables.of(
-            self.shape, self.inv_freq, self.rope_scale, batch, dtype, lean=self.large
-        )
+        tables = rope(self.inv_freq, self.rope_scale, batch.positions_N, dtype)
+        plan = training.IndexTables.of(self.shape, tables, batch, lean=self.large)
         # Where the head is the embedding, it alone gives a gradient to all of its many lines.
         cpu = self.device.type == "cpu"  # elsewhere such gradients are added in any order
         sparse = cpu and scored and self.large and self.head is None
@@ -161,7 +158,8 @@ class FusedNetwork(nn.Module):
                 x = checkpoint(block, x, plan, kept, use_reentrant=False)
             else:
                 x = block(x, plan, kept)
-        return training.norm(x, self.norm, self.shape.eps)
+        out: Any = training.NormFunction.apply(x, self.norm, self.shape.eps)
+        return out
 
     def named(self) -> Iterable[tuple[str, Tensor]]:
         """Trainable tensors, in a fixed order."""
@@ -181,7 +179,7 @@ class FusedNetwork(nn.Module):
 
     def copy(self) -> FusedNetwork:
         """The same network with tensors of its own."""
-        made = FusedNetwork(self.weights, self.device)
+        made = FusedNetwork(self.weights.to(self.device, torch.float32))
         made.checkpoints_blocks = self.checkpoints_blocks
         return made
 
@@ -201,8 +199,8 @@ class FusedNetwork(nn.Module):
 
     def state(self) -> dict[str, Tensor]:
         """The weights under their Hugging Face names, as copies in main memory."""
-        self.merge()
-        return self.weights.to_hf()
+        named = self.hf_tensors()
+        return {name: t.to("cpu", torch.float32).clone().contiguous() for name, t in named}
 
     def _blocks(self) -> list[Block]:
         return cast("list[Block]", list(self.layers))
@@ -211,27 +209,20 @@ class FusedNetwork(nn.Module):
     def _output(self) -> Tensor:
         return self.embed if self.head is None else self.head
 
-    def score(
-        self,
-        rows: Sequence[Row],
-        temperature: float,
-        dtype: torch.dtype,
-        entropy_gradient: bool,
-        reference_KV: Tensor | None = None,
-        allowed: AllowedTokens | None = None,
-    ) -> TokenScores:
-        """Log-probabilities of the trained tokens of `rows`, by the packed forward, among those
-        `allowed` where a grammar narrowed them; with a reference's `distribution` the exact KL from
-        it as well."""
-        batch = MicroBatch.of(rows, self.device, dtype)
-        hidden, head = self(batch, dtype, scored=True), self._output
-        if reference_KV is not None:
-            z = _logits(hidden, head, temperature)
-            logp, entropy = pick(z, batch.lines_K, batch.targets_K, entropy_gradient, allowed)
-            kl = exact_kl(z[batch.lines_K], reference_KV)
-            return TokenScores(logp, entropy, batch.rows_K, batch.columns_K, kl)
-        logp, entropy = _score_hidden(hidden, head, batch, temperature, entropy_gradient, allowed)
-        return TokenScores(logp, entropy, batch.rows_K, batch.columns_K)
+    def score(self, rows: Sequence[Row], how: Scoring) -> TokenScores:
+        """Log-probabilities of the trained tokens of `rows`, by the packed forward; in chunks where
+        the scores would be large."""
+        batch = MicroBatch.of(rows, self.device, how.dtype)
+        hidden, head, kl = self(batch, how.dtype, scored=True), self._output, None
+        if how.reference_KV is None and len(hidden) * len(head) > _LOGITS_LIMIT:
+            found: Any = _Chunked.apply(hidden, head, batch, how)
+            logp, entropy = found
+        else:
+            z, lines_K = _logits(hidden, head, how.temperature), batch.lines_K
+            logp, entropy = pick(z, lines_K, batch.targets_K, how.entropy_gradient, how.allowed)
+            if how.reference_KV is not None:
+                kl = exact_kl(z[lines_K], how.reference_KV)
+        return TokenScores(logp, entropy, batch.rows_K, batch.columns_K, kl)
 
     def states(self, rows: Sequence[Row], dtype: torch.dtype) -> TokenTensors:
         """The final normed hidden states [K, hidden] that predict the trained tokens of `rows`."""
@@ -264,65 +255,45 @@ def exact_kl(z_KV: Tensor, reference_KV: Tensor) -> Tensor:
     return (logp_KV.exp() * (logp_KV - reference_KV)).sum(-1)
 
 
-def _score_hidden(
-    hidden_SH: Tensor,
-    head: Tensor,
-    batch: MicroBatch,
-    temperature: float,
-    entropy_gradient: bool,
-    allowed: AllowedTokens | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Log-probability and entropy [K] of targets, in chunks when the scores would be large."""
-    if len(hidden_SH) * len(head) > _LOGITS_LIMIT:
-        made: Any = _Chunked.apply(hidden_SH, head, batch, temperature, entropy_gradient, allowed)
-        return made
-    z = _logits(hidden_SH, head, temperature)
-    return pick(z, batch.lines_K, batch.targets_K, entropy_gradient, allowed)
-
-
 class _Chunked(torch.autograd.Function):
     """`pick` of a few lines at a time: the backward pass computes their scores again, so that no
     more than a chunk of [S, V] is ever there."""
 
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden_SH: Tensor,
-        head: Tensor,
-        batch: MicroBatch,
-        temperature: float,
-        entropy_gradient: bool,
-        allowed: AllowedTokens | None,
+        ctx: Any, hidden_SH: Tensor, head: Tensor, batch: MicroBatch, how: Scoring
     ) -> tuple[Tensor, Tensor]:
         cast = head.to(hidden_SH.dtype)
         ctx.save_for_backward(hidden_SH, head)
-        ctx.given, ctx.entropy_gradient = (batch, temperature, allowed), entropy_gradient
+        ctx.batch, ctx.how = batch, how
         logp, entropy = (torch.zeros(len(batch.lines_K), device=head.device) for _ in range(2))
-        for some, which_K, lines_K, targets_K, narrowed in _chunks(len(cast), batch, allowed):
-            z = _logits(hidden_SH[some], cast, temperature)
+        for some, which_K, lines_K, targets_K, narrowed in _chunks(len(cast), batch, how.allowed):
+            z = _logits(hidden_SH[some], cast, how.temperature)
             logp[which_K], entropy[which_K] = pick(z, lines_K, targets_K, False, narrowed)
-        if not entropy_gradient:
+        if not how.entropy_gradient:
             ctx.mark_non_differentiable(entropy)
         return logp, entropy
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         hidden_SH, head = ctx.saved_tensors
-        batch, temperature, allowed = ctx.given
-        asked, d_hidden = 2 if ctx.entropy_gradient else 1, torch.zeros_like(hidden_SH)
+        batch, how = ctx.batch, ctx.how
+        count, d_hidden = 2 if how.entropy_gradient else 1, torch.zeros_like(hidden_SH)
         g_head = torch.zeros_like(head) if ctx.needs_input_grad[1] else None
         with _SCORING:
             cast = head.to(hidden_SH.dtype)
-            for some, which_K, lines_K, targets_K, narrowed in _chunks(len(cast), batch, allowed):
-                z = _logits(hidden_SH[some], cast, temperature).requires_grad_()
+            for some, which_K, lines_K, targets_K, narrowed in _chunks(
+                len(cast), batch, how.allowed
+            ):
+                z = _logits(hidden_SH[some], cast, how.temperature).requires_grad_()
                 with torch.enable_grad():
-                    found = pick(z, lines_K, targets_K, ctx.entropy_gradient, narrowed)
-                d_z = torch.autograd.grad(found[:asked], z, [g[which_K] for g in grads[:asked]])[0]
-                d_z = d_z.div_(temperature).to(hidden_SH.dtype)
+                    found = pick(z, lines_K, targets_K, how.entropy_gradient, narrowed)
+                d_z = torch.autograd.grad(found[:count], z, [g[which_K] for g in grads[:count]])[0]
+                d_z = d_z.div_(how.temperature).to(hidden_SH.dtype)
                 d_hidden[some] = product(d_z, cast)
                 if g_head is not None:
                     g_head += outer(d_z, hidden_SH[some])
-        return d_hidden, g_head, None, None, None, None
+        return d_hidden, g_head, None, None
 
 
 def _chunks(

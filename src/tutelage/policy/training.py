@@ -22,27 +22,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tutelage.policy.decoder import rope, rotate
+from tutelage.policy.decoder import rotate
 from tutelage.policy.kernels import outer, product
 from tutelage.policy.packing import AttentionSegment, MicroBatch
 from tutelage.policy.weights import DecoderShape, Layer
-
-
-def block(x: Tensor, plan: IndexTables, kept: Tensor | None, layer: Layer) -> Tensor:
-    """What one block makes of x [N, hidden]: [N, hidden], or [S, hidden] of the tokens `kept`.
-
-    Activations have the type of `x`; weights are cast to it on the way, and gradients arrive in the
-    weights' own type.
-    """
-    out: Any = _Block.apply(x, plan, kept, *layer.items())
-    return out
-
-
-def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """RMS norm of x [S, hidden], with gradients."""
-    out: Any = _Norm.apply(x, weight, eps)
-    return out
-
 
 # ---------------------------------------------------------------- where attention finds its vectors
 
@@ -87,47 +70,37 @@ class IndexTables:
 
     @staticmethod
     def of(
-        s: DecoderShape,
-        inv_freq: Tensor,
-        rope_scale: float,
-        batch: MicroBatch,
-        dtype: torch.dtype,
-        *,
-        lean: bool,
+        s: DecoderShape, tables: tuple[Tensor, Tensor], batch: MicroBatch, *, lean: bool
     ) -> IndexTables:
-        """The tables for one micro-batch; activations will be of `dtype`."""
-        total = len(batch.ids_N)
+        """The tables for one micro-batch; `tables` are the rotary ones of its positions, in the
+        type of its activations."""
+        total, device = len(batch.ids_N), batch.ids_N.device
         parts: list[_Part] = []
         queries, keys = 0, 0
         for segment in batch.segments:
             (rows, t), length = segment.queries_RT.shape, segment.keys_RL.shape[1]
             q, k = rows * s.heads * t, rows * s.kv_heads * length
             where = slice(queries, queries + q), slice(keys, keys + k)
-            parts.append(_Part(rows, t, length, *where, _mask(segment, dtype)))
+            hide = (
+                torch.arange(length, device=device)
+                > (segment.before_R[:, None] + torch.arange(t, device=device))[:, None, :, None]
+            )
+            mask = torch.zeros(hide.shape, dtype=tables[0].dtype, device=device)
+            parts.append(_Part(rows, t, length, *where, mask.masked_fill_(hide, -torch.inf)))
             queries, keys = queries + q, keys + k
         every = s.heads + 2 * s.kv_heads
-        heads = torch.arange(every, device=batch.ids_N.device)
+        heads = torch.arange(every, device=device)
         q_of, k_of, v_of = heads.split([s.heads, s.kv_heads, s.kv_heads])
         gather_Q = torch.cat([_by_head(g.queries_RT * s.heads, q_of) for g in batch.segments])
-        place_NH = torch.full((total * s.heads,), queries, device=gather_Q.device)
-        place_NH[gather_Q] = torch.arange(queries, device=gather_Q.device)
+        place_NH = torch.full((total * s.heads,), queries, device=device)
+        place_NH[gather_Q] = torch.arange(queries, device=device)
         gather = [_by_head(g.queries_RT * every, q_of) for g in batch.segments]
         for of in (k_of, v_of):
             gather += [_by_head(g.keys_RL * every, of) for g in batch.segments]
-        cos, sin = rope(inv_freq, rope_scale, batch.positions_N, dtype)
         uses, first = _uses(batch.segments, total, s.kv_heads)
         return IndexTables(
-            s, cos, sin, tuple(parts), torch.cat(gather), gather_Q, place_NH, uses, first, lean
+            s, *tables, tuple(parts), torch.cat(gather), gather_Q, place_NH, uses, first, lean
         )
-
-
-def _mask(segment: AttentionSegment, dtype: torch.dtype) -> Tensor:
-    """[R, 1, T, L]: 0 where a query may look, -inf elsewhere."""
-    device = segment.before_R.device
-    t = torch.arange(segment.queries_RT.shape[1], device=device)
-    keys = torch.arange(segment.keys_RL.shape[1], device=device)
-    hide = keys > (segment.before_R[:, None] + t)[:, None, :, None]
-    return torch.zeros(hide.shape, dtype=dtype, device=device).masked_fill_(hide, -torch.inf)
 
 
 def _by_head(numbers_RT: Tensor, heads: Tensor) -> Tensor:
@@ -154,9 +127,13 @@ def _uses(segments: Sequence[AttentionSegment], total: int, kv_heads: int) -> tu
 # ---------------------------------------------------------------- one block
 
 
-class _Block(torch.autograd.Function):
+class BlockFunction(torch.autograd.Function):
     """Attention and feed-forward with residuals: x [N, hidden] to [N, hidden], or to [S, hidden]
-    where only the tokens `kept` go on. The weights come in the order of `Layer`."""
+    where only the tokens `kept` go on. The weights come in the order of `Layer`.
+
+    Activations have the type of `x`; weights are cast to it on the way, and gradients arrive in the
+    weights' own type.
+    """
 
     @staticmethod
     def forward(
@@ -229,19 +206,18 @@ class _Block(torch.autograd.Function):
             g_q, g_k = g[: s.heads].sum(0), g[s.heads :].sum(0)
         d_qkv = d_qkv.view(total, -1)
         d_in, g_norm1 = _normalise_backward(product(d_qkv, layer.qkv), normed1, scale1, layer.norm1)
-        items = Layer(
-            norm1=g_norm1,
-            qkv=outer(d_qkv, normed1 * layer.norm1),
-            qkv_bias=None if layer.qkv_bias is None else d_qkv.sum(0),
-            q_norm=g_q,
-            k_norm=g_k,
-            out=outer(d_middle, attended),
-            norm2=g_norm2,
-            gate_up=outer(d_gate_up, normed2 * layer.norm2),
-            down=outer(grads[0], inner),
-        )
-        items = zip(items.items(), ctx.types, strict=True)
-        typed = (None if g is None else g.to(t) for g, t in items)
+        items = (
+            g_norm1,
+            outer(d_qkv, normed1 * layer.norm1),
+            None if layer.qkv_bias is None else d_qkv.sum(0),
+            g_q,
+            g_k,
+            outer(d_middle, attended),
+            g_norm2,
+            outer(d_gate_up, normed2 * layer.norm2),
+            outer(grads[0], inner),
+        )  # of the fields of Layer, in order
+        typed = (None if g is None else g.to(t) for g, t in zip(items, ctx.types, strict=True))
         return d_in.add_(d_x), None, None, *typed
 
 
@@ -260,8 +236,8 @@ def _again(qkv: Tensor, fed: Tensor, layer: Layer, plan: IndexTables) -> list[Te
     return [gathered, gate_up, silu, silu * gate_up[:, s.ffn :], *_probabilities(gathered, plan)]
 
 
-class _Norm(torch.autograd.Function):
-    """RMS norm of x [S, hidden]."""
+class NormFunction(torch.autograd.Function):
+    """RMS norm of x [S, hidden], with gradients."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -1,15 +1,16 @@
 """The weights of a decoder, fused for speed: one matrix for q, k, v and one for gate and up.
 
 These tensors are the master copy while training: the optimizer updates them, the engine samples
-from them, and `DecoderWeights.to_hf` cuts them back into the names that `AutoModelForCausalLM` and
-vLLM expect. Layouts understood: Llama, Qwen2 and Qwen3 (grouped-query attention, RMS norm, SwiGLU,
-rotary positions). `decoder.py` computes with them; `model.py` decides whether a given model is one.
+from them, and `DecoderWeights.hf_tensors` cuts them back into the names that
+`AutoModelForCausalLM` and vLLM expect. Layouts understood: Llama, Qwen2 and Qwen3 (grouped-query
+attention, RMS norm, SwiGLU, rotary positions). `decoder.py` computes with them; `model.py` decides
+whether a given model is one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -73,7 +74,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "down": ("mlp.down_proj.weight",),
 }
 """The Hugging Face names, within a block, of what each field of `Layer` is made of."""
-_OPTIONAL = ("qkv_bias", "q_norm", "k_norm")
+OPTIONAL = ("qkv_bias", "q_norm", "k_norm")
 
 
 @dataclass(slots=True)
@@ -115,37 +116,33 @@ class DecoderWeights:
 
     @staticmethod
     def from_hf(
-        state: Mapping[str, Tensor], shape: DecoderShape, inv_freq: Tensor, rope_scale: float
+        state: dict[str, Tensor], shape: DecoderShape, inv_freq: Tensor, rope_scale: float
     ) -> DecoderWeights:
-        """Fuse a Hugging Face state dict into tensors of its own, of which it reads one after the
-        other. Raises `ModelError` on a tensor that it does not know."""
-        left = set(state)
-
-        def need(name: str) -> Tensor:
-            if name not in left:
-                raise ModelError(f"missing tensor {name!r}: not a Llama or Qwen layout")
-            left.remove(name)
-            return state[name].detach()
-
-        def own(name: str) -> Tensor:
-            return need(name).to(torch.float32, copy=True)
-
-        def layer(at: str) -> Layer:
-            fields: dict[str, Any] = dict.fromkeys(_OPTIONAL)
-            for field, names in PARTS.items():
-                if field not in _OPTIONAL or at + names[0] in left:
-                    fields[field] = torch.cat([need(at + n).to(torch.float32) for n in names])
-            return Layer(**fields)
-
-        layers = [layer(f"model.layers.{i}.") for i in range(shape.layers)]
-        embed, norm = own("model.embed_tokens.weight"), own("model.norm.weight")
-        separate = not shape.tied and "lm_head.weight" in left
-        head = own("lm_head.weight") if separate else embed
-        left.discard("lm_head.weight")
-        if left:
+        """Fuse a Hugging Face state dict, whose tensors are taken out of it one after the other, so
+        that there is one copy. Raises `ModelError`, with nothing taken, for another layout."""
+        first = "model.layers.0."
+        fields = {f: n for f, n in PARTS.items() if f not in OPTIONAL or first + n[0] in state}
+        parts = [name for names in fields.values() for name in names]
+        wanted = {f"model.layers.{i}.{name}" for i in range(shape.layers) for name in parts}
+        wanted |= {"model.embed_tokens.weight", "model.norm.weight"}
+        if wrong := wanted ^ (state.keys() - {"lm_head.weight"}):
             raise ModelError(
-                f"unexpected tensors {sorted(left)[:3]!r}: not a plain Llama or Qwen layout"
+                f"missing or unexpected tensors {sorted(wrong)[:3]!r}: not a plain Llama or Qwen "
+                "layout"
             )
+
+        def take(name: str) -> Tensor:
+            return state.pop(name).detach().to(torch.float32)
+
+        layers: list[Layer] = []
+        for i in range(shape.layers):
+            layer: dict[str, Any] = dict.fromkeys(OPTIONAL)
+            for field, names in fields.items():
+                layer[field] = torch.cat([take(f"model.layers.{i}.{name}") for name in names])
+            layers.append(Layer(**layer))
+        embed, norm = take("model.embed_tokens.weight"), take("model.norm.weight")
+        head = state.pop("lm_head.weight", embed)
+        head = embed if shape.tied else head.detach().to(torch.float32)
         return DecoderWeights(shape, embed, layers, norm, head, inv_freq.float(), rope_scale)
 
     def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:
@@ -161,13 +158,6 @@ class DecoderWeights:
                     yield from ((f"model.layers.{i}.{name}", part) for name, part in named)
         if not self.shape.tied:
             yield "lm_head.weight", self.head.detach()
-
-    def to_hf(self) -> dict[str, Tensor]:
-        """The fused tensors cut into the Hugging Face names (contiguous float32 copies)."""
-        return {
-            name: tensor.to("cpu", torch.float32).clone().contiguous()
-            for name, tensor in self.hf_tensors()
-        }
 
     def named(self) -> Iterator[tuple[str, Tensor]]:
         """Every trainable tensor once, in a fixed order."""
@@ -195,14 +185,13 @@ class DecoderWeights:
             return None if t is None else t.detach().to(device=device, dtype=dtype, copy=True)
 
         embed = move(self.embed)
-        return DecoderWeights(
-            shape=self.shape,
+        return replace(
+            self,
             embed=embed,
             layers=[Layer(*map(move, layer.items())) for layer in self.layers],
             norm=move(self.norm),
             head=embed if self.shape.tied else move(self.head),
             inv_freq=self.inv_freq.to(device),
-            rope_scale=self.rope_scale,
         )
 
     @torch.no_grad()

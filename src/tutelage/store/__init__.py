@@ -7,14 +7,13 @@ package writes SQL. The way in is `open_store`; a training loop puts its rollout
 
 from __future__ import annotations
 
-from tutelage.store.export import FORMATS, export_rows, rollout_record, sft_rows
+from tutelage.store.export import FORMATS, export_rows, rollout_record
 from tutelage.store.records import (
     CheckpointRow,
     FailureCount,
     Grade,
     MetricsRow,
     ResourceRow,
-    RolloutRow,
     RolloutSummary,
     RunRow,
     Totals,
@@ -32,7 +31,6 @@ __all__ = [
     "Listener",
     "MetricsRow",
     "ResourceRow",
-    "RolloutRow",
     "RolloutSummary",
     "RunRow",
     "Store",
@@ -43,5 +41,4 @@ __all__ = [
     "export_rows",
     "open_store",
     "rollout_record",
-    "sft_rows",
 ]

@@ -46,14 +46,18 @@ def export_rows(
     """The rows of a run in one of `FORMATS`, read as the iteration goes.
 
     `tools` are what the agent was given, None for those in its requests, and `mode` is that of the
-    rollouts; both are for `sft` rows alone. `content` puts messages into `otlp` rows. `successful`
-    leaves out what earned less than the full reward, as `sft` does. Raises `StoreError` for another
-    format or an unknown run. Write a row with `dump_json`, which keeps every number.
+    rollouts (tuning on test tasks spoils the test); both are for `sft` rows alone. `content` puts
+    messages into `otlp` rows. `successful` leaves out what earned less than the full reward, as
+    `sft` does. Raises `StoreError` for another format or an unknown run. Write a row with
+    `dump_json`, which keeps every number.
     """
     if fmt not in FORMATS:
         raise StoreError(f"unknown export format {fmt!r}: choose one of {', '.join(FORMATS)}")
     if fmt == "sft":
-        return sft_rows(store, run_id, mode=mode, tools=tools)
+        earned = store.rollouts(
+            run_id, mode=mode, status=RolloutStatus.SUCCEEDED, min_reward=SUCCESS
+        )
+        return (row for rollout in earned for row in chat_rows(rollout, tools))
     won: RolloutFilter = (
         {"status": RolloutStatus.SUCCEEDED, "min_reward": SUCCESS} if successful else {}
     )
@@ -72,7 +76,19 @@ def rollout_record(rollout: Rollout) -> JSON:
     """A whole rollout as JSON: messages in the OpenAI form, tokens and logprobs as lists."""
     attempts: list[JSON] = []
     for attempt in rollout.attempts:
-        calls = [_call_record(call) for call in attempt.calls]
+        calls: list[JSON] = []
+        for call in attempt.calls:
+            record = asdict(call)
+            sampled = record.pop("sampled")
+            calls.append(
+                {
+                    **record,
+                    **sampled,
+                    "messages": [m.to_dict(extra=True) for m in call.messages],
+                    "reply": call.reply.to_dict(),
+                    "tools": [tool.to_dict() for tool in call.tools],
+                }
+            )
         attempts.append({**asdict(replace(attempt, calls=())), "calls": calls})
     return {
         **asdict(replace(rollout, attempts=())),
@@ -83,40 +99,9 @@ def rollout_record(rollout: Rollout) -> JSON:
     }
 
 
-def _call_record(call: Call) -> JSON:
-    record = asdict(call)
-    sampled = record.pop("sampled")
-    return {
-        **record,
-        **sampled,
-        "messages": [m.to_dict(extra=True) for m in call.messages],
-        "reply": call.reply.to_dict(),
-        "tools": [tool.to_dict() for tool in call.tools],
-    }
-
-
-def sft_rows(
-    store: Store,
-    run_id: str,
-    *,
-    mode: Mode | None = Mode.TRAIN,
-    min_reward: float = SUCCESS,
-    tools: Sequence[ToolSpec] | None = (),
-) -> Iterator[JSON]:
-    """Chat rows of the rollouts that succeeded with at least `min_reward`.
-
-    A row has `messages`, which end with what the model said, `tools`, and where it came from.
-    Measurements of a training are left out unless `mode` is another or None: tuning on test tasks
-    spoils the test.
-    """
-    chosen = store.rollouts(
-        run_id, mode=mode, status=RolloutStatus.SUCCEEDED, min_reward=min_reward
-    )
-    return (row for rollout in chosen for row in chat_rows(rollout, tools))
-
-
 def chat_rows(rollout: Rollout, tools: Sequence[ToolSpec] | None = None) -> Iterator[JSON]:
-    """Yield the conversations of a rollout that has a reward, as `sft_rows` does."""
+    """Yield the conversations of a rollout that has a reward, each with its tools and where it came
+    from; `tools` None are those in its requests."""
     if rollout.reward is None:
         return
     for agent, messages, told in conversations(rollout.last.calls):

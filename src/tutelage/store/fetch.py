@@ -61,7 +61,10 @@ def load_attempts(
         for row in conn.execute(query).mappings():
             key = (row["rollout_id"], row["attempt"], row["late"])
             parts[key][part.name].append(row)
-    toolsets = _toolsets(conn, {r["toolset"] for p in parts.values() for r in p["calls"]})
+    c = schema.toolsets.c
+    wanted = {r["toolset"] for p in parts.values() for r in p["calls"]} - {None}
+    stored = conn.execute(select(c.digest, c.tools).where(c.digest.in_(wanted)))
+    toolsets = {digest: _TOOLS.validate_python(load_json(tools)) for digest, tools in stored}
     query = _of(table, run_id, ids, late).order_by(*table.primary_key)
     for row in conn.execute(query).mappings():
         key = (row["rollout_id"], row["position"], row["late"])
@@ -76,15 +79,6 @@ def load_attempts(
         attempt = schema.ATTEMPT.decode(row, reward=reward, calls=calls, tool_results=results)
         attempts[row["rollout_id"]].append(attempt)
     return attempts
-
-
-def _toolsets(conn: Connection, digests: set[str | None]) -> dict[str, tuple[ToolSpec, ...]]:
-    c = schema.toolsets.c
-    wanted = [digest for digest in digests if digest is not None]
-    if not wanted:
-        return {}
-    cursor_result = conn.execute(select(c.digest, c.tools).where(c.digest.in_(wanted)))
-    return {digest: _TOOLS.validate_python(load_json(tools)) for digest, tools in cursor_result}
 
 
 def _of(table: Table, run_id: str, ids: Sequence[str], late: bool) -> Select[Any]:

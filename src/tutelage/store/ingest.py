@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, Table, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, Table, delete, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from tutelage.errors import StoreError
@@ -62,15 +62,20 @@ class _RolloutRows:
         return (self.head["run_id"], self.head["id"])
 
 
-class _Toolsets:
-    """The distinct tools of a batch's calls, each written and hashed once."""
+@dataclass(slots=True)
+class _IngestBatch:
+    """The rows of one transaction, before it begins."""
 
-    def __init__(self) -> None:
-        self.rows: dict[str, Row] = {}
-        self._known: dict[tuple[Any, ...], tuple[str, tuple[ToolSpec, ...]]] = {}
+    rollouts: list[_RolloutRows] = field(default_factory=list[_RolloutRows])
+    spans: list[Row] = field(default_factory=list[Row])
+    training_rows: list[Row] = field(default_factory=list[Row])
+    toolsets: dict[str, Row] = field(default_factory=dict[str, Row])
+    """The distinct tools of calls by their digest."""
+    _known: dict[Any, tuple[str, tuple[ToolSpec, ...]]] = field(default_factory=dict[Any, Any])
 
-    def digest(self, tools: tuple[ToolSpec, ...], where: str) -> str | None:
-        """Under which key the tools are stored; None for no tools."""
+    def toolset(self, tools: tuple[ToolSpec, ...], where: str) -> str | None:
+        """Return the digest under which the tools are stored, written and hashed once; None for no
+        tools."""
         if not tools:
             return None
         # By identity of the schemas, which thousands of calls share; the tools are kept, so that
@@ -80,18 +85,8 @@ class _Toolsets:
             text = dump_json(tools, f"tools of {where}")
             digest = _digest([{"tools": text}])
             self._known[key] = (digest, tools)
-            self.rows[digest] = {"digest": digest, "tools": text}
+            self.toolsets[digest] = {"digest": digest, "tools": text}
         return self._known[key][0]
-
-
-@dataclass(frozen=True, slots=True)
-class _IngestBatch:
-    """The rows of one transaction, before it begins."""
-
-    rollouts: list[_RolloutRows]
-    toolsets: dict[str, Row]
-    spans: list[Row]
-    training_rows: list[Row]
 
     @property
     def run_ids(self) -> set[str]:
@@ -107,55 +102,44 @@ def encode(
 ) -> _IngestBatch:
     """All rows of some rollouts, and of spans and training rows by run; what they have in common is
     made once. Raises `StoreError` for what cannot be stored exactly."""
-    toolsets = _Toolsets()
-    return _IngestBatch(
-        [_encode_rollout(rollout, toolsets) for rollout in rollouts],
-        toolsets.rows,
-        [_encode_span(run_id, span) for run_id, some in spans.items() for span in some],
-        [
-            {"run_id": run_id} | schema.TRAINING_ROW.encode(row, f"row of {row.rollout_id!r}")
-            for run_id, some in training_rows.items()
-            for row in some
-        ],
-    )
-
-
-def _encode_span(run_id: str, span: SpanRecord) -> Row:
-    if span.rollout_id is None:
-        raise StoreError(f"span {span.name!r} does not belong to a rollout: join it first")
-    where = f"span {span.name!r} of rollout {span.rollout_id!r}"
-    return {"run_id": run_id} | schema.SPAN.encode(span, where)
-
-
-def _encode_rollout(rollout: Rollout, toolsets: _Toolsets) -> _RolloutRows:
-    if not rollout.attempts:
-        raise StoreError(f"rollout {rollout.id!r} has no attempts: put it with a pending one")
-    where = f"rollout {rollout.id!r}"
-    task = schema.TASK.encode(rollout.task, f"task {rollout.task.id!r} of {where}")
-    digest = _digest([task])
-    keys: Row = {"run_id": rollout.run_id, "rollout_id": rollout.id}
-    attempts = tuple(
-        _encode_attempt(attempt, keys, position, f"{where}, attempt {position}", toolsets)
-        for position, attempt in enumerate(rollout.attempts)
-    )
-    return _RolloutRows(
-        head=schema.ROLLOUT.encode(rollout, where) | {"task": digest},
-        summary=schema.SUMMARY.encode(RolloutSummary.of(rollout), where),
-        task={"digest": digest} | task,
-        attempts=attempts,
-    )
+    batch = _IngestBatch()
+    for rollout in rollouts:
+        if not rollout.attempts:
+            raise StoreError(f"rollout {rollout.id!r} has no attempts: put it with a pending one")
+        where = f"rollout {rollout.id!r}"
+        task = schema.TASK.encode(rollout.task, f"task {rollout.task.id!r} of {where}")
+        digest = _digest([task])
+        keys: Row = {"run_id": rollout.run_id, "rollout_id": rollout.id}
+        encoded = _RolloutRows(
+            head=schema.ROLLOUT.encode(rollout, where) | {"task": digest},
+            summary=schema.SUMMARY.encode(RolloutSummary.of(rollout), where),
+            task={"digest": digest} | task,
+            attempts=tuple(
+                _encode_attempt(attempt, keys, position, f"{where}, attempt {position}", batch)
+                for position, attempt in enumerate(rollout.attempts)
+            ),
+        )
+        batch.rollouts.append(encoded)
+    for run_id, span in ((run_id, span) for run_id, some in spans.items() for span in some):
+        if span.rollout_id is None:
+            raise StoreError(f"span {span.name!r} does not belong to a rollout: join it first")
+        where = f"span {span.name!r} of rollout {span.rollout_id!r}"
+        batch.spans.append({"run_id": run_id} | schema.SPAN.encode(span, where))
+    for run_id, row in ((run_id, row) for run_id, some in training_rows.items() for row in some):
+        where = f"row of {row.rollout_id!r}"
+        batch.training_rows.append({"run_id": run_id} | schema.TRAINING_ROW.encode(row, where))
+    return batch
 
 
 def _encode_attempt(
-    attempt: Attempt, keys: Row, position: int, where: str, toolsets: _Toolsets
+    attempt: Attempt, keys: Row, position: int, where: str, batch: _IngestBatch
 ) -> _AttemptRows:
     reward = attempt.reward
     row = schema.ATTEMPT.encode(attempt, where)
     row["reward"] = None if reward is None else finite(reward.value, f"reward of {where}")
     parts: dict[str, list[Row]] = {
         "calls": [
-            schema.CALL.encode(c, f"{where}, call {i}")
-            | {"toolset": toolsets.digest(c.tools, where)}
+            schema.CALL.encode(c, f"{where}, call {i}") | {"toolset": batch.toolset(c.tools, where)}
             for i, c in enumerate(attempt.calls)
         ],
         "tool_results": [
@@ -167,28 +151,21 @@ def _encode_attempt(
             for name, value in ({} if reward is None else reward.parts).items()
         ],
     }
-    digest = _digest(_counted(row, parts))
+    # What decides whether two attempts are equal.
+    same = [schema.ATTEMPT.counted(row) | {"reward": row["reward"]}]
+    same += [schema.CALL.counted(c) | {"toolset": c["toolset"]} for c in parts["calls"]]
+    same += [*map(schema.TOOL_RESULT.counted, parts["tool_results"]), *parts["rewards"]]
+    place = keys | {"attempt": position, "late": 0}
     placed = {
-        name: [
-            keys | {"attempt": position, "late": 0, "position": i} | r for i, r in enumerate(rows)
-        ]
+        name: [place | {"position": i} | r for i, r in enumerate(rows)]
         for name, rows in parts.items()
     }
+    digest = _digest(same)
     own = keys | {"position": position, "late": 0, "digest": digest} | row
     return _AttemptRows(own, placed, (RolloutStatus(attempt.status), digest))
 
 
-def _counted(row: Row, parts: Mapping[str, list[Row]]) -> Iterator[Row]:
-    """What decides whether two attempts are equal."""
-    yield schema.ATTEMPT.counted(row) | {"reward": row["reward"]}
-    for call in parts["calls"]:
-        yield schema.CALL.counted(call) | {"toolset": call["toolset"]}
-    for result in parts["tool_results"]:
-        yield schema.TOOL_RESULT.counted(result)
-    yield from parts["rewards"]
-
-
-def _digest(rows: Iterator[Row] | Sequence[Row]) -> str:
+def _digest(rows: Sequence[Row]) -> str:
     """A hash of the rows' values; lengths go in, so that no two contents share one byte string."""
     state = hashlib.blake2b(digest_size=16)
     for row in rows:
@@ -217,15 +194,9 @@ class _Known:
 class _Changes:
     """Rows to write, gathered over a batch."""
 
-    heads: list[Row] = field(default_factory=list[Row])
-    summaries: list[Row] = field(default_factory=list[Row])
-    stale: list[Row] = field(default_factory=list[Row])
+    rollouts: list[Row] = field(default_factory=list[Row])
+    stale: list[tuple[str, str, int]] = field(default_factory=list[tuple[str, str, int]])
     attempts: list[_AttemptRows] = field(default_factory=list[_AttemptRows])
-
-
-def _chunks(items: Sequence[str]) -> Generator[Sequence[str]]:
-    for start in range(0, len(items), _CHUNK):
-        yield items[start : start + _CHUNK]
 
 
 def put(conn: Connection, batch: _IngestBatch) -> Counter[str]:
@@ -237,50 +208,55 @@ def put(conn: Connection, batch: _IngestBatch) -> Counter[str]:
     known_runs = select(schema.runs.c.id).where(schema.runs.c.id.in_(batch.run_ids))
     for run_id in sorted(batch.run_ids - set(conn.scalars(known_runs))):
         raise StoreError(f"run {run_id!r} is not in the store: call put_run before put_rollouts")
-    _insert_missing(conn, schema.tasks, {r.head["task"]: r.task for r in batch.rollouts})
-    _insert_missing(conn, schema.toolsets, batch.toolsets)
+    # In one order everywhere, so that no two writers wait for each other.
+    tasks = {r.head["task"]: r.task for r in batch.rollouts}
+    for table, rows in ((schema.tasks, tasks), (schema.toolsets, batch.toolsets)):
+        _insert_new(conn, table, [rows[digest] for digest in sorted(rows)])
+    waves: list[dict[_Key, _RolloutRows]] = []  # in none of which a rollout is twice
+    for rollout in batch.rollouts:
+        wave = next((wave for wave in waves if rollout.key not in wave), None)
+        if wave is None:
+            waves.append(wave := {})
+        wave[rollout.key] = rollout
     result = Counter[str]()
-    for wave in _waves(batch.rollouts):
+    for wave in waves:
         known, changes = _load_known(conn, wave), _Changes()
         for key, rollout in wave.items():
             result += _place(changes, rollout, known.get(key))
-        _apply(conn, changes)
+        if changes.rollouts:
+            made = _dialect(conn).insert(schema.rollouts)
+            summary = {name: made.excluded[name] for name in schema.SUMMARY.empty()}
+            keys = list(schema.rollouts.primary_key)
+            conn.execute(
+                made.on_conflict_do_update(index_elements=keys, set_=summary), changes.rollouts
+            )
+        c = schema.attempts.c
+        for run_id, rollout_id, position in changes.stale:
+            place = (c.run_id == run_id, c.rollout_id == rollout_id, c.position == position)
+            conn.execute(delete(schema.attempts).where(*place, c.late == 0))
+        _insert(conn, schema.attempts, [a.row for a in changes.attempts])
+        for table in (schema.calls, schema.tool_results, schema.rewards):
+            rows = [row for a in changes.attempts for row in a.parts[table.name]]
+            _insert(conn, table, rows)
     _insert_new(conn, schema.spans, batch.spans)
     _insert_new(conn, schema.training_rows, batch.training_rows)
     return result
 
 
-def _insert_missing(conn: Connection, table: Table, rows: dict[str, Row]) -> None:
-    """Insert rows by digest that are not there; other processes may insert the same ones."""
-    missing = set(rows)
-    for chunk in _chunks(list(rows)):
-        missing -= set(conn.scalars(select(table.c.digest).where(table.c.digest.in_(chunk))))
-    # In one order everywhere, so that no two writers wait for each other.
-    _insert_new(conn, table, [rows[digest] for digest in sorted(missing)])
-
-
 def _insert_new(conn: Connection, table: Table, rows: list[Row]) -> None:
-    """Insert rows; one whose key is there is left as it is."""
+    """Insert rows; one whose key is there, as from another process, is left as it is."""
     if rows:
-        dialect = postgresql if conn.dialect.name == "postgresql" else sqlite
-        conn.execute(dialect.insert(table).on_conflict_do_nothing(), rows)
+        conn.execute(_dialect(conn).insert(table).on_conflict_do_nothing(), rows)
 
 
-def _waves(rollouts: Iterable[_RolloutRows]) -> list[dict[_Key, _RolloutRows]]:
-    """The batch in order, cut so that no rollout occurs twice in a wave."""
-    waves: list[dict[_Key, _RolloutRows]] = []
-    for rollout in rollouts:
-        wave = next((wave for wave in waves if rollout.key not in wave), None)
-        if wave is None:
-            waves.append(wave := {})
-        wave[rollout.key] = rollout
-    return waves
+def _dialect(conn: Connection) -> Any:
+    return postgresql if conn.dialect.name == "postgresql" else sqlite
 
 
 def _place(changes: _Changes, rollout: _RolloutRows, known: _Known | None) -> Counter[str]:
     """Add one rollout's rows to `changes`."""
     if known is None:
-        changes.heads.append(rollout.head | rollout.summary)
+        changes.rollouts.append(rollout.head | rollout.summary)
         changes.attempts.extend(rollout.attempts)
         return Counter(new=1)
     head = rollout.head
@@ -291,12 +267,9 @@ def _place(changes: _Changes, rollout: _RolloutRows, known: _Known | None) -> Co
                 f"{known.head[name]!r} and cannot be replaced with {value!r}: before repeating "
                 "steps, discard the old ones (Store.discard_after)"
             )
-    run_id, rollout_id = rollout.key
-    where = f"rollout {rollout_id!r}"
     stamps = [attempt.stamp for attempt in rollout.attempts]
-    added, replaced, filed = merge(where, known.stamps, stamps)
-    for i in replaced:
-        changes.stale.append({"key_run": run_id, "key_rollout": rollout_id, "key_position": i})
+    added, replaced, filed = merge(f"rollout {head['id']!r}", known.stamps, stamps)
+    changes.stale.extend((*rollout.key, i) for i in replaced)
     changes.attempts.extend(rollout.attempts[i] for i in (*replaced, *added))
     # Late attempts that were not filed before are numbered after those that were.
     late = [
@@ -308,8 +281,7 @@ def _place(changes: _Changes, rollout: _RolloutRows, known: _Known | None) -> Co
     if not added and not replaced:
         return Counter(unchanged=1, late=len(late))
     if len(rollout.attempts) >= len(known.stamps):
-        place = {"key_run": run_id, "key_rollout": rollout_id}
-        changes.summaries.append(place | rollout.summary)
+        changes.rollouts.append(head | rollout.summary)
     return Counter(updated=1, late=len(late))
 
 
@@ -319,7 +291,9 @@ def _load_known(conn: Connection, keys: Iterable[_Key]) -> dict[_Key, _Known]:
         by_run[run_id].append(rollout_id)
     known: dict[_Key, _Known] = {}
     head, c = schema.rollouts.c, schema.attempts.c
-    for run_id, ids in ((r, some) for r, every in by_run.items() for some in _chunks(every)):
+    places = ((run, at) for run, ids in by_run.items() for at in range(0, len(ids), _CHUNK))
+    for run_id, at in places:
+        ids = by_run[run_id][at : at + _CHUNK]
         heads = select(schema.rollouts).where(head.run_id == run_id, head.id.in_(ids))
         known |= {(run_id, r["id"]): _Known(dict(r)) for r in conn.execute(heads).mappings()}
         stamps = (
@@ -334,33 +308,6 @@ def _load_known(conn: Connection, keys: Iterable[_Key]) -> dict[_Key, _Known]:
             else:
                 entry.stamps.append((RolloutStatus(status), digest))
     return known
-
-
-def _apply(conn: Connection, changes: _Changes) -> None:
-    _insert(conn, schema.rollouts, changes.heads)
-    if changes.stale:
-        c = schema.attempts.c
-        conn.execute(
-            delete(schema.attempts).where(
-                c.run_id == bindparam("key_run"),
-                c.rollout_id == bindparam("key_rollout"),
-                c.position == bindparam("key_position"),
-                c.late == 0,
-            ),
-            changes.stale,
-        )
-    if changes.summaries:
-        c = schema.rollouts.c
-        conn.execute(
-            update(schema.rollouts)
-            .where(c.run_id == bindparam("key_run"), c.id == bindparam("key_rollout"))
-            .values({name: bindparam(name) for name in schema.SUMMARY.empty()}),
-            changes.summaries,
-        )
-    _insert(conn, schema.attempts, [a.row for a in changes.attempts])
-    for table in (schema.calls, schema.tool_results, schema.rewards):
-        rows = [row for a in changes.attempts for row in a.parts[table.name]]
-        _insert(conn, table, rows)
 
 
 def _insert(conn: Connection, table: Table, rows: list[Row]) -> None:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, text
+from sqlalchemy import URL, Connection, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 
 from tutelage.errors import MissingExtraError, StoreError
@@ -70,7 +70,14 @@ def open_backend(url: URL, *, create: bool = True) -> Backend:
     reader = writer.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
     try:
         with _explained(where, "open the store"):
-            _prepare(reader, writer, where, create)
+            with reader.begin() as conn:
+                ready = has_tables(conn, where)
+            if not ready and not create:
+                raise StoreError(f"no store at {where!r}: check the address")
+            if not ready:
+                with writer.begin() as conn:
+                    _lock(conn, [_SCHEMA_LOCK])  # several processes may open a new one at once
+                    prepare(conn, where)
     except BaseException:
         writer.dispose()
         raise
@@ -80,16 +87,17 @@ def open_backend(url: URL, *, create: bool = True) -> Backend:
 def shown(url: URL) -> str:
     """The address without its password."""
     bare = url.set(drivername="postgresql").difference_update_query(["password"])
-    return URL.create(
-        bare.drivername, bare.username, None, bare.host, bare.port, bare.database, bare.query
-    ).render_as_string()
+    return bare._replace(password=None).render_as_string()
 
 
 def _lock(conn: Connection, run_ids: Sequence[str]) -> None:
     """Wait until no other transaction writes to these runs; ends with the transaction."""
+    names = (run_id.encode("utf-8", "surrogatepass") for run_id in run_ids)
+    keys = {hashlib.blake2b(name, digest_size=8).digest() for name in names}
     # In one order everywhere, so that no two writers wait for each other.
-    for key in sorted({_key(run_id) for run_id in run_ids}):
-        conn.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": key})
+    for key in sorted(keys):
+        number = int.from_bytes(key, "big", signed=True)
+        conn.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": number})
 
 
 @contextmanager
@@ -98,10 +106,18 @@ def _explained(where: str, doing: str) -> Generator[None]:
     try:
         yield
     except DBAPIError as error:
-        meaning = _meaning(error)
+        reason = " ".join(str(error.orig).split())
+        state = str(getattr(error.orig, "sqlstate", None) or "")
+        if not state:
+            doors = (code for words, code in _AT_THE_DOOR if re.search(words, reason))
+            state = next(doors, "")
+        meaning = next((words for prefix, words in _MEANINGS if state.startswith(prefix)), None)
+        # Without a state the server never answered, or stopped in the middle of a word.
+        lost = not state and type(error.orig).__name__ in ("OperationalError", "ConnectionTimeout")
+        if meaning is None and (lost or error.connection_invalidated):
+            meaning = _LOST
         if meaning is None:
             raise
-        reason = " ".join(str(error.orig).split())
         raise StoreError(f"cannot {doing} {where!r}: {meaning} ({reason})") from error
 
 
@@ -113,30 +129,6 @@ _AT_THE_DOOR = (
 """A refused connection has no SQLSTATE, only words."""
 
 
-def _meaning(error: DBAPIError) -> str | None:
-    state = str(getattr(error.orig, "sqlstate", None) or "")
-    if not state:
-        message = str(error.orig)
-        state = next((code for words, code in _AT_THE_DOOR if re.search(words, message)), "")
-    for prefix, meaning in _MEANINGS:
-        if state.startswith(prefix):
-            return meaning
-    # Without a state the server never answered, or stopped in the middle of a word.
-    lost = not state and type(error.orig).__name__ in ("OperationalError", "ConnectionTimeout")
-    return _LOST if lost or error.connection_invalidated else None
-
-
-def _prepare(reader: Engine, writer: Engine, where: str, create: bool) -> None:
-    with reader.begin() as conn:
-        if has_tables(conn, where):
-            return
-    if not create:
-        raise StoreError(f"no store at {where!r}: check the address")
-    with writer.begin() as conn:
-        _lock(conn, [_SCHEMA_LOCK])  # several processes may open a new database at once
-        prepare(conn, where)
-
-
 def _configure(connection: Any, record: Any) -> None:
     """Make commits durable where a server's configuration left that to chance."""
     connection.autocommit = True
@@ -145,8 +137,3 @@ def _configure(connection: Any, record: Any) -> None:
         "WHERE current_setting('synchronous_commit') = 'off'"
     )
     connection.autocommit = False
-
-
-def _key(run_id: str) -> int:
-    digest = hashlib.blake2b(run_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest, "big", signed=True)

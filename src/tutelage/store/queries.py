@@ -11,12 +11,13 @@ import struct
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, TypeVar, Unpack
+from difflib import get_close_matches
+from typing import Any, TypeVar, Unpack
 
-from sqlalchemy import ColumnElement, Connection, Select, Table, and_, func, select
+from sqlalchemy import ColumnElement, Connection, Table, and_, func, select
 
 from tutelage.errors import StoreError, TutelageError
-from tutelage.store import runs, schema
+from tutelage.store import schema
 from tutelage.store.backend import Backend
 from tutelage.store.columns import Columns
 from tutelage.store.fetch import PAGE, RolloutFilter, load_attempts, place, resolve
@@ -26,7 +27,6 @@ from tutelage.store.records import (
     Grade,
     MetricsRow,
     ResourceRow,
-    RolloutRow,
     RunRow,
     Totals,
     TrainingRow,
@@ -36,8 +36,6 @@ from tutelage.tracing.records import SpanRecord
 from tutelage.types import JSON, Attempt, FailureCause, Mode, Rollout, RolloutStatus
 
 T = TypeVar("T")
-SortKey = Literal["reward", "turns", "tokens", "policy_version"]
-_ROW = Columns(RolloutRow, flat={"summary": ""})
 _BYTES = 4
 """Of one packed token id; see `values.pack`."""
 
@@ -68,7 +66,7 @@ class Queries:
     def run(self, run_id: str) -> RunRow:
         """One run. Raises `StoreError` with the nearest ids when there is none."""
         with self._read(f"read run {run_id!r} from") as conn:
-            return runs.one_run(conn, run_id)
+            return one_run(conn, run_id)
 
     # Rollouts
 
@@ -116,49 +114,32 @@ class Queries:
         with self._read("count rollouts of", run_id) as conn:
             return conn.execute(query).scalar_one()
 
-    def summaries(
-        self,
-        run_id: str,
-        *,
-        order: SortKey | None = None,
-        descending: bool = False,
-        limit: int | None = None,
-        **chosen: Unpack[RolloutFilter],
-    ) -> list[RolloutRow]:
-        """The rollouts that match, without their conversations: in the order of `rollouts`, or by
-        a column of their summary, those that have none there last."""
-        heads, tasks = schema.rollouts, schema.tasks
-        own = [column for column in heads.c if column.name != "task"]
-        query = (
-            select(*own, tasks.c.id.label("task"))
-            .join(tasks, heads.c.task == tasks.c.digest)
-            .where(*_clauses(run_id, chosen))
-        )
-        if order is not None:
-            column = heads.c[order]
-            query = query.order_by((column.desc() if descending else column).nulls_last())
-        with self._read("read rollouts from", run_id) as conn:
-            rows = conn.execute(query.order_by(*place()).limit(limit)).mappings()
-            return [_ROW.decode(row) for row in rows]
-
     def failures(self, run_id: str, **chosen: Unpack[RolloutFilter]) -> list[FailureCount]:
         """Of the rollouts that match: how many failed or were cancelled, by cause, the most
         frequent first."""
-        c = schema.rollouts.c
-        ended = c.status.in_([RolloutStatus.FAILED.value, RolloutStatus.CANCELLED.value])
-        query = (
-            select(c.cause, func.count().label("number"))
-            .where(*_clauses(run_id, chosen), ended)
-            .group_by(c.cause)
+        heads, attempts = schema.rollouts, schema.attempts
+        owned = and_(
+            attempts.c.run_id == heads.c.run_id,
+            attempts.c.rollout_id == heads.c.id,
+            attempts.c.late == 0,
+            attempts.c.failure_cause.is_not_distinct_from(heads.c.cause),
         )
-        failure_counts: list[FailureCount] = []
+        ended = [RolloutStatus.FAILED.value, RolloutStatus.CANCELLED.value]
+        query = (
+            select(heads.c.cause, heads.c.id, attempts.c.failure_message)
+            .select_from(heads.outerjoin(attempts, owned))
+            .where(*_clauses(run_id, chosen), heads.c.status.in_(ended))
+            .order_by(*place(), attempts.c.position.desc())
+        )
+        found: dict[str | None, dict[str, str]] = {}
         with self._read("count failures of", run_id) as conn:
-            counted: list[tuple[str | None, int]] = [(cause, n) for cause, n in conn.execute(query)]
-            for cause, number in sorted(counted, key=lambda pair: (-pair[1], pair[0] or "")):
-                first = conn.execute(_first_message(run_id, chosen, cause).where(ended)).scalar()
-                known = None if cause is None else FailureCause(cause)
-                failure_counts.append(FailureCount(known, number, first or ""))
-        return failure_counts
+            for cause, rollout_id, message in conn.execute(query):
+                found.setdefault(cause, {}).setdefault(rollout_id, message or "")
+        most = sorted(found.items(), key=lambda item: (-len(item[1]), item[0] or ""))
+        return [
+            FailureCount(cause and FailureCause(cause), len(said), next(iter(said.values())))
+            for cause, said in most
+        ]
 
     def totals(self, run_id: str) -> Totals:
         """Rollouts, calls and tokens of a run, summed over all attempts. Raises `StoreError` for an
@@ -301,7 +282,7 @@ class Queries:
         self._check_open()
         with self._backend.explained(doing), self._backend.reader.begin() as conn:
             if run_id is not None:
-                runs.one_run(conn, run_id)
+                one_run(conn, run_id)
             try:
                 yield conn
             except TutelageError:
@@ -325,17 +306,16 @@ class Queries:
             return [columns.decode(row) for row in conn.execute(query).mappings()]
 
 
-def _first_message(run_id: str, chosen: RolloutFilter, cause: str | None) -> Select[Any]:
-    heads, attempts = schema.rollouts, schema.attempts
-    owned = and_(attempts.c.run_id == heads.c.run_id, attempts.c.rollout_id == heads.c.id)
-    return (
-        select(attempts.c.failure_message)
-        .select_from(heads.join(attempts, owned))
-        .where(*_clauses(run_id, chosen), heads.c.cause.is_not_distinct_from(cause))
-        .where(attempts.c.late == 0, attempts.c.failure_cause.is_not_distinct_from(cause))
-        .order_by(*place(), attempts.c.position.desc())
-        .limit(1)
-    )
+def one_run(conn: Connection, run_id: str) -> RunRow:
+    """A run. Raises `StoreError` with the nearest ids when there is none."""
+    query = select(schema.runs).where(schema.runs.c.id == run_id)
+    row = conn.execute(query).mappings().one_or_none()
+    if row is not None:
+        return schema.RUN.decode(row)
+    known = list(conn.scalars(select(schema.runs.c.id).order_by(schema.runs.c.created)))
+    near = get_close_matches(run_id, known, n=3, cutoff=0.0)
+    hint = f"the closest are {', '.join(map(repr, near))}" if near else "it has no runs yet"
+    raise StoreError(f"no run {run_id!r} in the store: {hint}")
 
 
 def _clauses(run_id: str, chosen: RolloutFilter) -> list[ColumnElement[bool]]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tutelage.types import JSON, FailureCause, Mode, Rollout, RolloutStatus
+from tutelage.types import JSON, FailureCause, Rollout, RolloutStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,21 +97,6 @@ class RolloutSummary:
                 (c.sampled.policy_version for c in last.calls if c.policy is not None), default=None
             ),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutRow:
-    """A rollout without its conversation: its place in the run, and its result."""
-
-    id: str
-    task: str
-    """The task's id."""
-    mode: Mode
-    step: int
-    label: str
-    group: str
-    index: int
-    summary: RolloutSummary
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy import URL, Connection, create_engine, event
 from sqlalchemy.exc import DBAPIError
 
 from tutelage.errors import StoreError
@@ -93,16 +93,6 @@ def explained(path: Path, doing: str) -> Generator[None]:
 
 def open_backend(path: Path, *, create: bool = True) -> Backend:
     """Engines on the file, with all tables in the present format; safe to share by threads."""
-    engine = _open_engine(path, create)
-    writer = engine.execution_options(**{WRITES: True})
-    return Backend(str(path), engine, writer, _lock, partial(explained, path))
-
-
-def _lock(conn: Connection, run_ids: Sequence[str]) -> None:
-    """Nothing to wait for: `BEGIN IMMEDIATE` has waited for every other writer."""
-
-
-def _open_engine(path: Path, create: bool) -> Engine:
     if path.is_dir():
         raise StoreError(f"{str(path)!r} is a folder: use a file in it, such as store.db")
     if not create and not path.exists():
@@ -118,6 +108,7 @@ def _open_engine(path: Path, create: bool) -> Engine:
     )
     event.listen(engine, "connect", _configure)
     event.listen(engine, "begin", _begin)
+    writer = engine.execution_options(**{WRITES: True})
     try:
         with explained(path, "open the store"):
             with engine.begin() as conn:
@@ -132,12 +123,13 @@ def _open_engine(path: Path, create: bool) -> Engine:
                     "disks: put the store on a local disk"
                 )
             if not ready:
-                with engine.connect().execution_options(**{WRITES: True}) as conn, conn.begin():
+                with writer.begin() as conn:
                     prepare(conn, str(path))
     except BaseException:
         engine.dispose()
         raise
-    return engine
+    # `BEGIN IMMEDIATE` has waited for every other writer, so nothing else is to be locked.
+    return Backend(str(path), engine, writer, lambda conn, run_ids: None, partial(explained, path))
 
 
 def _configure(connection: sqlite3.Connection, record: Any) -> None:

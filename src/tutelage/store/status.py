@@ -1,7 +1,7 @@
 """Which status may follow which, and what becomes of a record that arrives after the end.
 
 Pure functions, so that the law "a terminal status is final, a late result is kept and ignored" is
-one table and one loop. A run differs from a rollout in one way: one that ended may be taken up
+one loop. A run differs from a rollout in one way: one that ended may be taken up
 again. `ingest.py` applies `merge` to each rollout that the store already has.
 """
 
@@ -14,14 +14,6 @@ from tutelage.types import RolloutStatus
 
 _PENDING, _RUNNING, _SUCCEEDED, _FAILED, _CANCELLED = RolloutStatus
 _ENDS = frozenset({_SUCCEEDED, _FAILED, _CANCELLED})
-
-TRANSITIONS: Mapping[RolloutStatus, frozenset[RolloutStatus]] = {
-    # A record is a snapshot, so one that skips `running` is fine; one that goes back is not.
-    _PENDING: _ENDS | {_PENDING, _RUNNING},
-    _RUNNING: _ENDS | {_RUNNING},
-    **dict.fromkeys(_ENDS, frozenset[RolloutStatus]()),
-}
-"""What may follow each status of an attempt; after an end, nothing."""
 
 RUN_TRANSITIONS: Mapping[RolloutStatus, frozenset[RolloutStatus]] = {
     _PENDING: frozenset({_RUNNING, _FAILED, _CANCELLED}),
@@ -67,7 +59,7 @@ def merge(
             (late if final else add).append(i)
         elif final or before.terminal:
             late.append(i)
-        elif status in TRANSITIONS[before]:
+        elif (before, status) != (_RUNNING, _PENDING):  # a snapshot may skip running
             replace.append(i)
         else:
             raise StoreError(

@@ -103,8 +103,13 @@ def _plain(value: Any, path: _Path) -> Any:
             "or fix its computation"
         )
     if isinstance(value, Mapping):
-        items = cast("Mapping[Any, Any]", value).items()
-        return {_key(key, path): _plain(item, (path, key)) for key, item in items}
+        items = cast("Mapping[Any, Any]", value)
+        if odd := [key for key in items if not isinstance(key, str)]:
+            raise StoreError(
+                f"{_shown(path)} has the key {odd[0]!r}, but JSON keys must be strings: use "
+                f"{str(odd[0])!r}"
+            )
+        return {key: _plain(item, (path, key)) for key, item in items.items()}
     if isinstance(value, list | tuple):
         sequence = cast("Sequence[Any]", value)
         return [_plain(item, (path, i)) for i, item in enumerate(sequence)]
@@ -124,14 +129,6 @@ def _plain(value: Any, path: _Path) -> Any:
 def _members(cls: type[Any]) -> tuple[tuple[str, Any], ...]:
     """The fields of a record class, each with the empty default that is not written."""
     return tuple((f.name, f.default if f.default in _EMPTY else _ALWAYS) for f in fields(cls))
-
-
-def _key(key: Any, path: _Path) -> str:
-    if isinstance(key, str):
-        return key
-    raise StoreError(
-        f"{_shown(path)} has the key {key!r}, but JSON keys must be strings: use {str(key)!r}"
-    )
 
 
 def _shown(path: _Path) -> str:

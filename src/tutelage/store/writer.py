@@ -94,7 +94,8 @@ class StoreWriter:
                 self._changed.wait_for(
                     lambda: self._error or self._closing or len(self._pending) < self._max_pending
                 )
-                self._check()
+                if self._error is not None:
+                    raise self._lost()
                 if self._closing:
                     raise StoreError("this writer is closed: open another StoreWriter")
                 self._pending.append(item)
@@ -103,10 +104,7 @@ class StoreWriter:
 
     def flush(self) -> None:
         """Return when all that was submitted before is on the disk; raises `StoreError` if not."""
-        with self._changed:
-            target = self._submitted
-            self._changed.wait_for(lambda: self._error or self._committed >= target)
-            self._check()
+        self.flushed().result()
 
     def flushed(self) -> Future[None]:
         """`flush` for code in an event loop: done when all that was submitted is on the disk."""
@@ -118,16 +116,17 @@ class StoreWriter:
         return future
 
     def _answer(self) -> None:
-        """Tell those who wait for what is committed by now; the lock is held."""
-        left: list[tuple[int, Future[None]]] = []
-        for target, future in self._waiting:
+        """Wake those who wait for what is committed by now, or for what cannot be; the lock is
+        held."""
+        waiting, self._waiting = self._waiting, []
+        for target, future in waiting:
             if self._committed >= target:
                 future.set_result(None)
             elif self._error is not None:
                 future.set_exception(self._lost())
             else:
-                left.append((target, future))
-        self._waiting = left
+                self._waiting.append((target, future))
+        self._changed.notify_all()
 
     def close(self) -> None:
         """Flush and end the thread; raises `StoreError` when something could not be stored.
@@ -139,49 +138,40 @@ class StoreWriter:
             self._closing = True
             self._changed.notify_all()
         self._thread.join()
-        with self._changed:
-            self._check()
-
-    def _check(self) -> None:
         if self._error is not None:
-            raise self._lost() from self._error
+            raise self._lost()
 
     def _lost(self) -> StoreError:
-        lost = self._submitted - self._committed
-        return StoreError(f"{counted(lost, 'rollout')} could not be stored: {self._error}")
+        lost = counted(self._submitted - self._committed, "rollout")
+        error = StoreError(f"{lost} could not be stored: {self._error}")
+        error.__cause__ = self._error
+        return error
 
     def _work(self) -> None:
-        while batch := self._next_batch():
-            try:
-                self._put(batch)
-            except BaseException as error:  # handed to the caller's next submit, flush or close
-                with self._changed:
-                    self._error = error
-                    self._answer()
-                    self._changed.notify_all()
-                return
+        """Write what is submitted, a batch at a time, until the writer is closed or fails."""
+        while self._error is None:
             with self._changed:
-                self._committed += len(batch)
-                self._answer()
+                self._changed.wait_for(lambda: self._pending or self._closing)
+                size = min(len(self._pending), self._max_batch)
+                batch = [self._pending.popleft() for _ in range(size)]
                 self._changed.notify_all()
-
-    def _put(self, batch: Sequence[Rollout | _Lot]) -> None:
-        rollouts = [item for item in batch if isinstance(item, Rollout)]
-        spans: defaultdict[str, list[SpanRecord]] = defaultdict(list)
-        trained: defaultdict[str, list[TrainingRow]] = defaultdict(list)
-        for run_id, records in (item for item in batch if not isinstance(item, Rollout)):
-            for record in records:
-                if isinstance(record, SpanRecord):
-                    spans[run_id].append(record)
-                else:
-                    trained[run_id].append(record)
-        self._store.put_rollouts(rollouts, spans, trained)
-
-    def _next_batch(self) -> list[Rollout | _Lot]:
-        """What to write next, waiting for it; empty when the writer is closed and done."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._pending or self._closing)
-            size = min(len(self._pending), self._max_batch)
-            batch = [self._pending.popleft() for _ in range(size)]
-            self._changed.notify_all()
-            return batch
+            if not batch:
+                return
+            rollouts = [item for item in batch if isinstance(item, Rollout)]
+            spans: defaultdict[str, list[SpanRecord]] = defaultdict(list)
+            trained: defaultdict[str, list[TrainingRow]] = defaultdict(list)
+            for run_id, records in (item for item in batch if not isinstance(item, Rollout)):
+                for record in records:
+                    if isinstance(record, SpanRecord):
+                        spans[run_id].append(record)
+                    else:
+                        trained[run_id].append(record)
+            error = None
+            try:
+                self._store.put_rollouts(rollouts, spans, trained)
+            except BaseException as raised:  # handed to the caller's next submit, flush or close
+                error = raised
+            with self._changed:
+                self._error = error
+                self._committed += len(batch) if error is None else 0
+                self._answer()

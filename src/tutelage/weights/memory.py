@@ -20,7 +20,7 @@ from tutelage.errors import RunError
 from tutelage.policy.machine import SMALL_MODEL, gradient_threads, machine_facts
 from tutelage.policy.model import LAYOUTS
 from tutelage.policy.sources import SMOLLM2, local_folder
-from tutelage.policy.stored import adapter_counts, described_count, layout_of, stored_count
+from tutelage.policy.stored import DescribedModel
 from tutelage.weights.config.extensions import has_critic
 
 if TYPE_CHECKING:
@@ -201,24 +201,20 @@ def _stored(config: RunConfig) -> tuple[Models, Machine, bool] | None:
         return None
     import torch
 
-    folder = Path(local_folder(config.model.path)).expanduser()
-    count = stored_count(folder)
-    if count is None:
-        count = described_count(folder)
-    if count is None:
+    described = DescribedModel.of(Path(local_folder(config.model.path)).expanduser())
+    if described is None:
         return None
-    trained, adapted, lora = count, 0, config.model.lora
-    fused = layout_of(folder) in LAYOUTS  # others run on peft's own layers
+    count, lora = described.count(), config.model.lora
+    trained, adapted = count, 0
+    fused = described.layout in LAYOUTS  # others run on peft's own layers
     gpu = torch.cuda.is_available() and config.trainer.device != "cpu"
     copies = _copies(config, count, gpu=gpu) if fused else 0
     if lora.rank:
-        told = adapter_counts(folder, lora.rank, lora.target_modules)
-        trained, adapted = told or (int(ADAPTED * count), 0)
+        trained, adapted = described.adapter_counts(lora.rank, lora.target_modules)
         count += trained
     own = config.critic.model.path is not None
     models = Models(count, trained, config.needs_reference, has_critic(config), own, adapted)
-    linear = (adapter_counts(folder, 1) or (0, 0))[1]
-    models = replace(models, copies=copies, linear=linear)
+    models = replace(models, copies=copies, linear=described.adapter_counts(1)[1])
     return replace(models, whole_reference=config.ref.path is not None), here(gpu=gpu), gpu
 
 

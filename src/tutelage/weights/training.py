@@ -276,7 +276,7 @@ def _facts(asked: WeightTraining, ctx: TrainingContext) -> dict[str, str]:
     own = "passed in Python" if job_inputs is not None and POLICY in job_inputs.policies else ""
     notes, named = asked.resolved.notes, {"rate": WARMUP, "saves": CHECKPOINTS}
     return {
-        "device": setting.choice.told(asked.resolved.origin["model.dtype"]),
+        "device": setting.choice.reason,
         "policy": f"{own or model.path or f'embedded {model.size}'}, {size:.2f} M parameters",
         **({"start": _start(model.path)} if model.path in (None, SHIPPED) and not own else {}),
         **memory.fact(setting),
