@@ -21,7 +21,7 @@ from tutelage.replies import split_thought, thought_of
 from tutelage.rewards.answers import is_empty
 from tutelage.rewards.failures import failure_of
 from tutelage.rewards.values import to_reward
-from tutelage.rewards.worker import POOL, RewardLocation, timeout_message
+from tutelage.rewards.worker import POOL, RewardJob, RewardLocation, timeout_message
 from tutelage.tasks.overlap import listed
 from tutelage.tools.environments import opened_environments
 from tutelage.tools.execute import outcome_of
@@ -257,7 +257,8 @@ async def compute_reward(
         packed = _packed(arguments)
     if place is not None and packed is not None:
         try:
-            return await POOL.grade_apart(place, packed, function.name, task.id, timeout)
+            job = RewardJob(place, packed, function.name, task.id, timeout)
+            return await POOL.grade_apart(job)
         except ImportError as error:
             _UNLOADABLE.add(place)
             logger.warning(
