@@ -70,6 +70,11 @@ def _attempt_tree(own: Sequence[SpanRecord], extra: Sequence[SpanRecord]) -> Spa
     moved = _merge(spans, extra)
     placed = _place_calls(spans, extra)
     _one_span_an_agent_run(spans, moved, own, extra, placed)
+    tools = [s.attributes for s in extra if s.attributes.get(names.OPERATION) == names.EXECUTE_TOOL]
+    theirs = {attributes.get(names.TOOL) for attributes in tools}
+    for span in own:  # a tool that others have traced too
+        if span.name.startswith(names.EXECUTE_TOOL) and span.attributes[names.TOOL] in theirs:
+            spans.pop(span.span_id, None)
     nodes = {span_id: SpanNode(span) for span_id, span in spans.items()}
     for span_id, node in nodes.items():
         if span_id == root.span_id:
