@@ -14,7 +14,7 @@ import logging
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 from tutelage.errors import RewardError, RewardTimeoutError
 from tutelage.replies import split_thought, thought_of
@@ -87,22 +87,22 @@ class RewardFunction:
         return None if self.takes_any or "task" in named else frozenset(named - {*GIVEN})
 
 
+class RewardSettings(TypedDict, total=False):
+    """What `@reward` takes beside a name; see the fields of `RewardFunction`."""
+
+    inline: bool
+    bounded: bool
+    isolation: Literal["process", "none"]
+
+
 @overload
 def reward(name: Callable[..., Any]) -> RewardFunction: ...
 @overload
 def reward(
-    name: str | None = None,
-    *,
-    inline: bool = False,
-    bounded: bool = False,
-    isolation: Literal["process", "none"] = "process",
+    name: str | None = None, **settings: Unpack[RewardSettings]
 ) -> Callable[[Callable[..., Any]], RewardFunction]: ...
 def reward(
-    name: str | Callable[..., Any] | None = None,
-    *,
-    inline: bool = False,
-    bounded: bool = False,
-    isolation: Literal["process", "none"] = "process",
+    name: str | Callable[..., Any] | None = None, **settings: Unpack[RewardSettings]
 ) -> RewardFunction | Callable[[Callable[..., Any]], RewardFunction]:
     """Make a sync or async function a `RewardFunction`: `@reward`, `@reward()`, `@reward("name")`.
 
@@ -130,8 +130,7 @@ def reward(
                 has_default = parameter.default is not parameter.empty
                 (optional if has_default else required).append(parameter.name)
         named = (tuple(required), tuple(optional))
-        where: dict[str, Any] = {"inline": inline, "bounded": bounded, "isolation": isolation}
-        return RewardFunction(given, fn, *named, takes_any, **where)
+        return RewardFunction(given, fn, *named, takes_any, **settings)
 
     return decorate(name) if callable(name) else decorate
 

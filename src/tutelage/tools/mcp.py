@@ -42,7 +42,13 @@ from tutelage.tasks.readers import short
 from tutelage.tools.execute import call_in_thread
 from tutelage.tools.loading import is_file_reference, load_attribute
 from tutelage.tools.mcp_results import result_text
-from tutelage.tools.schema import ArgumentError, Signature, schema_validator, summary
+from tutelage.tools.schema import (
+    ArgumentError,
+    Signature,
+    schema_validator,
+    summary,
+    untitled,
+)
 from tutelage.tools.tool import Tool, ToolEnvironment, ToolError
 from tutelage.types import JSON, Task
 
@@ -239,7 +245,10 @@ def _signature(written: Mapping[str, Any], owner: str = "the tool") -> Signature
     be checked by it."""
     from jsonschema.exceptions import best_match
 
-    checker, schema = schema_validator(written, owner), _untitled(written)
+    checker = schema_validator(written, owner)
+    plain = {key: value for key, value in written.items() if key != "$schema"}
+    schema: JSON = untitled(plain)
+    schema.setdefault("properties", {})
 
     def check(text: str) -> dict[str, Any]:
         value: dict[str, Any] = json.loads(text)
@@ -289,16 +298,3 @@ def _method(name: str, typed: bool) -> Callable[..., Coroutine[Any, Any, str]]:
         return text
 
     return run
-
-
-def _untitled(schema: Mapping[str, Any]) -> JSON:
-    """Without titles, which only lengthen the prompt, and with `properties` in any case."""
-    out: JSON = {key: value for key, value in schema.items() if key not in ("title", "$schema")}
-    properties = cast("Mapping[str, Any]", out.get("properties") or {})
-    out["properties"] = {
-        name: {k: v for k, v in cast("JSON", inner).items() if k != "title"}
-        if isinstance(inner, dict)
-        else inner
-        for name, inner in properties.items()
-    }
-    return out

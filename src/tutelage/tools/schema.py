@@ -88,7 +88,7 @@ def signature_of(
     try:
         model = create_model("Arguments", __config__=ConfigDict(extra="forbid"), **fields)
         made = model.model_json_schema(by_alias=True, schema_generator=_QuietSchema)
-        schema = cast("JSON", _untitled(made))
+        schema = cast("JSON", untitled(made))
         schema.setdefault("properties", {})
     except (PydanticUserError, SchemaError, TypeError, NameError) as error:
         reason = str(error).split("\n")[0]
@@ -256,20 +256,20 @@ class _QuietSchema(GenerateJsonSchema):
             super().emit_warning(kind, detail)
 
 
-def _untitled(schema: Any) -> Any:
+def untitled(schema: Any) -> Any:
     """Without the titles that pydantic adds, which only lengthen the prompt."""
     if isinstance(schema, list):
-        return [_untitled(item) for item in cast("list[Any]", schema)]
+        return [untitled(item) for item in cast("list[Any]", schema)]
     if not isinstance(schema, dict):
         return schema
     out: JSON = {}
     for key, value in cast("JSON", schema).items():
         if key in ("properties", "$defs"):
-            out[key] = {name: _untitled(inner) for name, inner in value.items()}
+            out[key] = {name: untitled(inner) for name, inner in value.items()}
         elif key in ("default", "enum", "const", "examples"):
             out[key] = value
         elif key != "title":
-            out[key] = _untitled(value)
+            out[key] = untitled(value)
     return out
 
 

@@ -67,8 +67,11 @@ def read_counted(
     if kind not in (PROTOBUF, JSON_TYPE):
         raise OtlpError(f"unsupported type {content_type!r}: send {PROTOBUF} or {JSON_TYPE}", 415)
     plain = _decompress(body, encoding.strip().lower())
-    request = _parse_json(plain) if kind == JSON_TYPE else _parse_protobuf(plain)
-    return _records(request)
+    try:
+        parse = _parse_json if kind == JSON_TYPE else ExportTraceServiceRequest.FromString
+        return _records(parse(plain))
+    except DecodeError as error:
+        raise OtlpError(f"the body is not an OTLP request: {error}") from None
 
 
 def response_body(content_type: str, rejected: int = 0) -> bytes:
@@ -113,13 +116,6 @@ def _decompress(body: bytes, encoding: str) -> bytes:
     if not machine.eof:
         raise OtlpError("the gzip body is truncated")
     return plain
-
-
-def _parse_protobuf(body: bytes) -> ExportTraceServiceRequest:
-    try:
-        return ExportTraceServiceRequest.FromString(body)
-    except DecodeError as error:
-        raise OtlpError(f"the body is not an OTLP request: {error}") from None
 
 
 def _parse_json(body: bytes) -> ExportTraceServiceRequest:

@@ -150,6 +150,18 @@ class _Builder:
             names.INPUT_MESSAGES: asked,
             names.OUTPUT_MESSAGES: text,
         }
+        events: list[tuple[str, dict[str, Any]]] = []
+        if attempt.reward is not None:  # then its parts
+            scores = {"reward": attempt.reward.value}
+            scores |= {f"reward.{name}": value for name, value in attempt.reward.parts.items()}
+            for name, value in scores.items():
+                told = {names.EVALUATION_NAME: name, names.SCORE: float(value)}
+                events.append((names.EVALUATION, told))
+        if failure is not None:
+            cause = {names.EXCEPTION_TYPE: failure.cause.value}
+            words = {names.EXCEPTION_MESSAGE: failure.message}
+            trace = {names.EXCEPTION_STACKTRACE: failure.traceback} if failure.traceback else {}
+            events.append((names.EXCEPTION, cause | words | trace))
         status: Status = "ok" if attempt.status is RolloutStatus.SUCCEEDED else "unset"
         return self._span(
             attributes,
@@ -158,36 +170,10 @@ class _Builder:
             name=f"{names.INVOKE_AGENT} {agent}",
             start_ns=start,
             end_ns=end,
-            events=(*self._evaluations(end), *self._failures(end)),
+            events=tuple(SpanEvent(name, end, told) for name, told in events),
             status=status if failure is None else "error",
             status_message="" if failure is None else failure.message,
         )
-
-    def _evaluations(self, time: int) -> list[SpanEvent]:
-        """The reward, then its parts."""
-        reward = self._attempt.reward
-        if reward is None:
-            return []
-        scores = {"reward": reward.value}
-        scores |= {f"reward.{name}": value for name, value in reward.parts.items()}
-        return [
-            SpanEvent(
-                names.EVALUATION, time, {names.EVALUATION_NAME: name, names.SCORE: float(value)}
-            )
-            for name, value in scores.items()
-        ]
-
-    def _failures(self, time: int) -> list[SpanEvent]:
-        failure = self._attempt.failure
-        if failure is None:
-            return []
-        attributes = {
-            names.EXCEPTION_TYPE: failure.cause.value,
-            names.EXCEPTION_MESSAGE: failure.message,
-        }
-        if failure.traceback:
-            attributes[names.EXCEPTION_STACKTRACE] = failure.traceback
-        return [SpanEvent(names.EXCEPTION, time, attributes)]
 
     def _agent(self, agent: str, span_id: str, below: Sequence[SpanRecord]) -> SpanRecord:
         mine = [s for s in below if s.parent_id == span_id]
