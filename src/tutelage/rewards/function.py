@@ -13,6 +13,7 @@ import inspect
 import logging
 import pickle
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypedDict, Unpack, overload
 
@@ -253,7 +254,8 @@ async def compute_reward(
     if not here and not inspect.iscoroutinefunction(function.fn):
         place = RewardLocation.of(function.fn)
     if place is not None and place not in _UNLOADABLE:
-        packed = _packed(arguments)
+        with suppress(Exception):  # what cannot be sent, as an environment, is graded here
+            packed = pickle.dumps(arguments)
     if place is not None and packed is not None:
         try:
             job = RewardJob(place, packed, function.name, task.id, timeout)
@@ -277,11 +279,3 @@ async def compute_reward(
     if error is not None:
         raise failure_of(error, function.name, task.id) from error
     return to_reward(value, function.name, task.id)
-
-
-def _packed(arguments: Mapping[str, Any]) -> bytes | None:
-    """The arguments for another process; None where they cannot go there, as an environment."""
-    try:
-        return pickle.dumps(arguments)
-    except Exception:
-        return None

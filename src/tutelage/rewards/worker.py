@@ -15,7 +15,6 @@ import asyncio
 import atexit
 import importlib
 import inspect
-import json
 import os
 import pickle
 import signal
@@ -49,10 +48,7 @@ START_SECONDS = 300.0
 """For a worker to start, and to load a reward: neither is part of the reward's own time."""
 _LOOK_SECONDS, _ORPHAN_SECONDS = 0.05, 2.0
 """How often a caller looks whether it was cancelled, and a worker whether its parent is alive."""
-_BOOT = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
-    "from tutelage.rewards.worker import main; main(int(sys.argv[1]))"
-)
+_BOOT = "from tutelage.rewards.worker import main; main({})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +96,10 @@ class RewardJob:
 
     def run(self, fn: Any, arguments: Mapping[str, Any]) -> Reward:
         """Return what the reward says, in the worker. Raises `RewardError`."""
-
-        async def awaited(value: Any) -> Any:
-            return await value
-
         try:
             value = fn(**arguments)
-            if inspect.isawaitable(value):
-                value = asyncio.run(awaited(value))
+            if inspect.iscoroutine(value):
+                value = asyncio.run(value)
         except BaseException as error:
             raise failure_of(error, self.name, self.task_id) from error
         return to_reward(value, self.name, self.task_id)
@@ -127,12 +119,12 @@ class _RewardProcess:
         self.pipe, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _BOOT, str(theirs.fileno()), json.dumps(sys.path)],
+                [sys.executable, "-P", "-c", _BOOT.format(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # what a reward prints is no output of this program
                 start_new_session=True,
-                env={**os.environ, **environment},
+                env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(sys.path)},
             )
 
     def receive(self, seconds: float | None, cancelled: threading.Event) -> Any:

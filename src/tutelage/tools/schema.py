@@ -10,21 +10,18 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-import operator
 import re
-import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-import typing_extensions
 from pydantic import ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 from pydantic_core import PydanticUndefined, SchemaError
 
-from tutelage.bounded import parse_json
+from tutelage.bounded import RepeatedKeyError, parse_json, unique_keys
 from tutelage.errors import ConfigError, MissingExtraError, ToolDefinitionError
 from tutelage.tasks.readers import short
 from tutelage.types import JSON
@@ -212,41 +209,7 @@ def _hint(tool: str, parameter: inspect.Parameter, hints: Mapping[str, Any]) -> 
             f"tool {tool!r}: parameter {parameter.name!r} has no type hint; "
             f"add one, for example `{parameter.name}: str`"
         )
-    try:
-        return _portable(hints[parameter.name])
-    except RecursionError as error:
-        raise ToolDefinitionError(
-            f"tool {tool!r}: the type of {parameter.name!r} is recursive; use a dataclass"
-        ) from error
-
-
-def _portable(hint: Any) -> Any:
-    """`hint` with `typing.TypedDict` replaced by its twin that pydantic reads on Python 3.11."""
-    if typing.is_typeddict(hint):
-        fields = {
-            key: _portable_field(value, key in hint.__required_keys__)
-            for key, value in typing.get_type_hints(hint, include_extras=True).items()
-        }
-        make: Any = typing_extensions.TypedDict
-        return make(hint.__name__, fields)
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is None or origin is typing.Literal or origin is typing.Annotated:
-        return hint
-    portable = tuple(_portable(a) for a in arguments)
-    if portable == arguments:
-        return hint
-    if origin in (typing.Union, types.UnionType):
-        return functools.reduce(operator.or_, portable)
-    return origin[portable]
-
-
-def _portable_field(hint: Any, required: bool) -> Any:
-    # Where annotations are strings, only the wrapper tells that a field may be absent.
-    if typing.get_origin(hint) in (typing.Required, typing.NotRequired):
-        required = typing.get_origin(hint) is typing.Required
-        hint = typing.get_args(hint)[0]
-    wrapper: Any = typing.Required if required else typing.NotRequired
-    return wrapper[_portable(hint)]
+    return hints[parameter.name]
 
 
 class _QuietSchema(GenerateJsonSchema):
@@ -276,26 +239,16 @@ def untitled(schema: Any) -> Any:
 def _check_json(text: str) -> None:
     """Refuse what is no JSON object, with the position, before the schema is asked."""
 
-    def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        values: dict[str, Any] = {}
-        for key, value in pairs:
-            if key in values:
-                raise ArgumentError(f"argument {key[:60]!r} is given twice")
-            values[key] = value
-        return values
-
     def no_constant(constant: str) -> Any:
         raise ArgumentError(f"invalid JSON: {constant} is not a JSON number")
 
+    loads = functools.partial(json.loads, object_pairs_hook=unique_keys, parse_constant=no_constant)
     try:
-        value = parse_json(
-            text,
-            loads=functools.partial(
-                json.loads, object_pairs_hook=no_duplicates, parse_constant=no_constant
-            ),
-        )
+        value = parse_json(text, loads=loads)
     except ArgumentError:
         raise
+    except RepeatedKeyError as error:
+        raise ArgumentError(f"argument {error.key[:60]!r} is given twice") from None
     except json.JSONDecodeError as error:
         raise ArgumentError(f"invalid JSON at character {error.pos + 1}: {error.msg}") from None
     except ValueError as error:
