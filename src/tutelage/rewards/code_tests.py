@@ -18,6 +18,7 @@ import builtins
 import copy
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
@@ -93,7 +94,17 @@ def answer_tests(answer: Any) -> Any:
     JSON text; and any other text or number is what the program prints. Raises `RewardError`.
     """
     if isinstance(answer, str):
-        return _text_tests(answer)
+        found: Any = None
+        if answer.lstrip()[:1] in ("[", "{"):
+            with suppress(ValueError, RecursionError):
+                found = json.loads(answer)
+        # `[1, 2]` is what a program may print; a list of tests holds objects, pairs or texts.
+        items = [found] if isinstance(found, dict) else found
+        if isinstance(items, list) and items and isinstance(items[0], (dict, list, str)):
+            return answer_tests(found)
+        starts = ("assert ", "assert(", "def check(")
+        is_source = any(line.startswith(starts) for line in answer.split("\n"))
+        return [answer] if is_source else [{"output": answer}]
     if isinstance(answer, Mapping):
         row = cast("Mapping[str, Any]", answer)
         return _lists_of_pairs(row) if "inputs" in row or "outputs" in row else [row]
@@ -110,40 +121,18 @@ def answer_tests(answer: Any) -> Any:
     return [{"output": str(answer)}]
 
 
-def _text_tests(answer: str) -> Any:
-    if answer.lstrip()[:1] in ("[", "{"):
-        try:
-            found = json.loads(answer)
-        except (ValueError, RecursionError):
-            found = None
-        if isinstance(found, dict):
-            return answer_tests(found)
-        # `[1, 2]` is what a program may print; a list of tests holds objects, pairs or texts.
-        if isinstance(found, list) and found and isinstance(found[0], (dict, list, str)):
-            return answer_tests(found)
-    is_source = any(
-        line.startswith(("assert ", "assert(", "def check(")) for line in answer.split("\n")
-    )
-    return [answer] if is_source else [{"output": answer}]
-
-
 def _lists_of_pairs(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     inputs, outputs = row.get("inputs"), row.get("outputs")
     if not isinstance(inputs, list) or not isinstance(outputs, list):
         raise RewardError(f"the answer {dict(row)!r:.120} needs the lists 'inputs' and 'outputs'")
-    items, wanted = cast("list[Any]", inputs), cast("list[Any]", outputs)
-    if len(items) != len(wanted):
-        told = f"{counted(len(items), 'input')} and {counted(len(wanted), 'output')}"
+    pairs = list(zip(cast("list[Any]", inputs), cast("list[Any]", outputs), strict=False))
+    if not len(inputs) == len(outputs) == len(pairs):
+        told = f"{counted(len(inputs), 'input')} and {counted(len(outputs), 'output')}"
         raise RewardError(f"the answer has {told}; their numbers must be equal")
-    name = row.get("fn_name")
-    if name is None:
-        return [
-            {"input": _lines(one), "output": _lines(other)}
-            for one, other in zip(items, wanted, strict=True)
-        ]
+    if (name := row.get("fn_name")) is None:
+        return [{"input": _lines(one), "output": _lines(other)} for one, other in pairs]
     return [
-        {"call": f"{name}({', '.join(map(repr, one))})", "expected": other}
-        for one, other in zip(items, wanted, strict=True)
+        {"call": f"{name}({', '.join(map(repr, one))})", "expected": other} for one, other in pairs
     ]
 
 
