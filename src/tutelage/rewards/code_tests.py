@@ -30,6 +30,16 @@ _FORMS = (
 _PLACE = "__value_{}__"
 
 
+class _Filled(ast.NodeTransformer):
+    """Puts nodes in the place of names."""
+
+    def __init__(self, nodes: Mapping[str, ast.expr]) -> None:
+        self.nodes = nodes
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return copy.deepcopy(self.nodes.get(node.id, node))
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
     """A program that must print `stdout` when it reads `stdin`."""
@@ -60,11 +70,7 @@ class Expression:
             _PLACE.format(i): ast.parse(value, mode="eval").body for i, value in enumerate(values)
         }
 
-        class Fill(ast.NodeTransformer):
-            def visit_Name(self, node: ast.Name) -> ast.AST:
-                return copy.deepcopy(places.get(node.id, node))
-
-        return ast.unparse(ast.fix_missing_locations(Fill().visit(tree)))
+        return ast.unparse(ast.fix_missing_locations(_Filled(places).visit(tree)))
 
 
 Case: TypeAlias = Program | Expression
@@ -239,16 +245,11 @@ def _of_check(
     """The assertions of HumanEval's `check(candidate)`, of the function under its own name."""
     if entry_point is None or len(function.args.args) != 1:
         raise RewardError("a test 'check(candidate)' needs the task's 'entry_point'")
-    candidate = function.args.args[0].arg
-
-    class Rename(ast.NodeTransformer):
-        def visit_Name(self, node: ast.Name) -> ast.AST:
-            return ast.Name(entry_point, node.ctx) if node.id == candidate else node
-
+    rename = _Filled({function.args.args[0].arg: ast.Name(entry_point, ast.Load())})
     asserts: list[ast.expr] = []
     for statement in function.body:
         if isinstance(statement, ast.Assert):
-            asserts.append(Rename().visit(statement.test))
+            asserts.append(rename.visit(statement.test))
         elif isinstance(statement, (ast.Import, ast.ImportFrom)):
             prelude.append(statement)
         elif not (isinstance(statement, ast.Expr) and _harmless(statement.value)):
@@ -301,9 +302,15 @@ def _taken_apart(test: ast.expr, prelude: str, known: set[str]) -> Expression:
             "function has the name of a Python builtin, set the task's 'entry_point' to it"
         )
     ast.fix_missing_locations(changed)
-    return Expression(
-        tuple(asked), ast.unparse(changed), prelude, expected=_literal_after_equals(changed)
-    )
+    expected = None
+    match changed:
+        case ast.Compare(left=ast.Name(), ops=[ast.Eq()], comparators=[literal]):
+            with suppress(ValueError, TypeError, SyntaxError):
+                ast.literal_eval(literal)
+                expected = ast.unparse(literal)
+        case _:
+            pass
+    return Expression(tuple(asked), ast.unparse(changed), prelude, expected=expected)
 
 
 def _root(node: ast.AST) -> str | None:
@@ -312,16 +319,3 @@ def _root(node: ast.AST) -> str | None:
     while isinstance(at, (ast.Call, ast.Attribute, ast.Subscript)):
         at = at.func if isinstance(at, ast.Call) else at.value
     return at.id if isinstance(at, ast.Name) else None
-
-
-def _literal_after_equals(test: ast.AST) -> str | None:
-    if not (isinstance(test, ast.Compare) and len(test.ops) == 1):
-        return None
-    if not (isinstance(test.ops[0], ast.Eq) and isinstance(test.left, ast.Name)):
-        return None
-    text = ast.unparse(test.comparators[0])
-    try:
-        ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return None
-    return text

@@ -131,10 +131,13 @@ class OtlpExporter:
         )
         self.url, self._warn, self._most, self._waiting = url, warn, max_queue, 0
         self._traces, self._lock = _LiveTraces(content), threading.Lock()
+        self._sending = threading.Lock()
+        """Held while a request is made."""
         self._down = self._warned = self._closed = False
         self._again = 0.0
         """When a collector that was down is tried again."""
-        self._status: int | None = None
+        self._statuses: list[int] = []
+        """What the collector answered to the last request, and to its repeats."""
         session.hooks["response"].append(self._answered)
         self.sent = self.dropped = 0
         """Spans that were taken by the collector; rollouts and spans that were not sent."""
@@ -174,33 +177,37 @@ class OtlpExporter:
         wait([waiting], 0.0 if self._down else seconds)
         self._exporter.shutdown()  # it tries no more
         self._pool.shutdown(wait=False, cancel_futures=True)
+        if self._sending.acquire(timeout=1.0):  # which ends at once, unless a collector is silent
+            self._sending.release()
         self.dropped += self._waiting
         if self.dropped:
             self._tell(f"{self.dropped} rollouts or spans were not sent to {self.url}")
 
     def _send(self, items: Sequence[Rollout | SpanRecord]) -> None:
-        spans = self._traces.take(items) if items else self._traces.rest()
-        taken = not spans
-        if spans and time.monotonic() >= self._again:
-            self._status = None
-            taken = self._exporter.export([readable(span) for span in spans]).name == "SUCCESS"
-            refused = self._status not in (None, 429) and self._status < 500
-            self._down = not taken and not refused
-            self._again = time.monotonic() + PAUSE if self._down else 0.0
-        with self._lock:
-            self._waiting -= len(items)
-            self.sent += len(spans) if taken else 0
-            self.dropped += 0 if taken else len(items)
-        if not taken:
-            told = f"{self.url} returned status {self._status}"
-            told = f"cannot reach {self.url}" if self._status is None else told
-            self._tell(
-                f"cannot send traces: {told}. The run continues; its store keeps the traces: "
-                "tutelage export RUN --format otlp"
-            )
+        with self._sending:
+            spans = self._traces.take(items) if items else self._traces.rest()
+            taken = not spans
+            if spans and time.monotonic() >= self._again:
+                self._statuses.clear()
+                taken = self._exporter.export([readable(span) for span in spans]).name == "SUCCESS"
+                refused = any(status < 500 and status != 429 for status in self._statuses[-1:])
+                self._down = not taken and not refused
+                self._again = time.monotonic() + PAUSE if self._down else 0.0
+            with self._lock:
+                self._waiting -= len(items)
+                self.sent += len(spans) if taken else 0
+                self.dropped += 0 if taken else len(items)
+            if not taken:
+                told = f"cannot reach {self.url}"
+                for status in self._statuses[-1:]:
+                    told = f"{self.url} returned status {status}"
+                self._tell(
+                    f"cannot send traces: {told}. The run continues; its store keeps the traces: "
+                    "tutelage export RUN --format otlp"
+                )
 
     def _answered(self, response: Any, **options: Any) -> None:
-        self._status = response.status_code
+        self._statuses.append(response.status_code)
 
     def _tell(self, sentence: str) -> None:
         if not self._warned:
