@@ -248,6 +248,12 @@ class Call:
     """Reward of the turn that this call began; None where its environment gives none per turn."""
     thought: str = field(default="", compare=False)
     """The thought that the content of `reply` begins with, its marks included. Not stored."""
+    model: str = field(default="", compare=False)
+    """The model that another server was asked for; empty for a policy of this process."""
+    answered_by: str = field(default="", compare=False)
+    """The name that the server gave its model."""
+    usage: tuple[int, int] | None = field(default=None, compare=False)
+    """Prompt and completion tokens as the server counted them."""
 
     @property
     def answer(self) -> str:

@@ -433,6 +433,26 @@ def test_traces_go_to_the_default_collector(
     result = json.loads(Path("runs/traced/result.json").read_text())
     assert len({span.trace_id for span in spans}) == result["rollouts"]
     assert "collector" not in capsys.readouterr().err
+    # Of calls to an endpoint: its model and its usage, the tools that Agno ran, and the reward.
+    named = {
+        kind: [s for s in spans if s.name.startswith(kind)] for kind in ("chat", "execute_tool")
+    }
+    assert {s.attributes["gen_ai.request.model"] for s in named["chat"]} == {"simulator-task"}
+    assert all(s.attributes["gen_ai.response.model"] for s in named["chat"])
+    for key in ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"):
+        assert all(s.attributes[key] > 0 for s in named["chat"])
+    assert {s.attributes["gen_ai.tool.name"] for s in named["execute_tool"]} <= {
+        "sum_1_to_n",
+        "calculator",
+    }
+    assert named["execute_tool"]
+    roots = [span for span in spans if span.parent_id is None]
+    assert all(root.events[0].name == "gen_ai.evaluation.result" for root in roots)
+    rows = json.loads(Path("agno_memory_training.db/agno_spans.json").read_text())
+    (root,) = (row for row in rows if row["span_id"] == roots[0].span_id)
+    kept, sent = root["attributes"]["events"][0]["attributes"], roots[0].events[0].attributes
+    assert kept == sent
+    assert kept["gen_ai.evaluation.name"] == "reward"
 
 
 def test_where_no_collector_listens_one_warning_says_so(

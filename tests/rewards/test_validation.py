@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from tutelage.cli import build_app
 from tutelage.errors import DataError, RewardError
 from tutelage.rewards import resolve_reward, reward
-from tutelage.rewards.validation import validate_apart, validate_reward
+from tutelage.rewards.validation import validate_reward
 from tutelage.tools.sandbox import tier_problems
 from tutelage.types import Task
 
@@ -48,9 +48,9 @@ async def test_the_maths_rewards_pass(name: str) -> None:
 
 
 async def test_the_last_number_is_shown_to_be_lenient() -> None:
-    lenient = {"two answers", "negated answer", "changed number", "number stuffing"}
+    lenient = {"two answers", "negated answer", "changed number", "answer stuffing"}
     holes = await failed(resolve_reward("math_reward_string_equal"), NUMBERS)
-    assert {"two answers", "negated answer"} <= holes <= lenient | {"answer stuffing"}
+    assert {"two answers", "negated answer"} <= holes <= lenient
 
 
 @pytest.mark.parametrize("name", ["qa_f1_reward", "exact_match", "gaia_scorer"])
@@ -121,18 +121,20 @@ def makes_nan(prediction: str, answer: str) -> float:
             {
                 "two answers",
                 "answer stuffing",
-                "number stuffing",
                 "negated answer",
                 "changed number",
             },
         ),
-        (always, {"empty", "another task's answer", "constant answer", "huge output", "exit"}),
+        (
+            always,
+            {"empty", "another task's answer", "constant answer", "huge output", "code injection"},
+        ),
         (never, {"gold answer"}),
         (kind_to_silence, {"empty"}),
         (prefix, {"half an answer"}),
         (first_number, {"negated answer", "changed number", "two answers"}),
         (evaluates, {"code injection"}),
-        (raises, {"empty", "prompt echo", "exit"}),
+        (raises, {"empty", "prompt echo", "code injection"}),
         (makes_nan, {"odd values"}),
     ],
 )
@@ -148,7 +150,7 @@ async def test_a_reward_that_changes_its_mind_is_found() -> None:
         seen.append(prediction)
         return prediction == answer and len(seen) % 2 == 1
 
-    assert "same text twice" in await failed(moody, NUMBERS)
+    assert "gold answer" in await failed(moody, NUMBERS)
 
 
 async def test_tasks_that_are_nearly_all_alike_are_found() -> None:
@@ -157,28 +159,31 @@ async def test_tasks_that_are_nearly_all_alike_are_found() -> None:
     assert [p.name for p in probes if not p.passed] == ["constant answer"]
 
 
-def test_a_reward_that_never_comes_back_is_stopped() -> None:
-    @reward
-    def stuck(prediction: str, answer: str) -> bool:
-        return bool(eval("9**9**9")) if prediction == "9**9**9" else prediction == answer
-
-    (probe,) = validate_apart(stuck, NUMBERS, stall_seconds=2.0)
+async def test_a_reward_that_never_comes_back_is_stopped(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "def stuck(prediction, answer):\n"
+        "    return eval('9**9**9') if prediction == '9**9**9' else prediction == answer\n"
+    )
+    stuck = resolve_reward(f"{tmp_path / 'mine.py'}:stuck")
+    (probe,) = await validate_reward(stuck, NUMBERS, stall_seconds=2.0)
     assert not probe.passed
     assert probe.broken[0].text == "9**9**9"
     assert "no result after 2 s" in (probe.broken[0].problem or "")
 
 
-def test_errors_of_the_tasks_come_through() -> None:
+async def test_errors_of_the_tasks_come_through() -> None:
     with pytest.raises(RewardError, match="needs 'answer'"):
-        validate_apart(resolve_reward("math"), [Task("t", {"question": "q", "solution": "1"})])
+        await validate_reward(
+            resolve_reward("math"), [Task("t", {"question": "q", "solution": "1"})]
+        )
     with pytest.raises(DataError, match="--gold FIELD"):
-        validate_apart(reward(contains_none), [Task("t", {"question": "q"})])
+        await validate_reward(reward(contains_none), [Task("t", {"question": "q"})])
 
 
 async def test_of_a_list_the_first_is_the_gold_answer() -> None:
     tasks = [Task("t", {"question": "q", "truth": ["a", "b"]})]
     gold, *_ = await validate_reward(reward(contains_none), tasks, "truth")
-    assert [trial.text for trial in gold.trials] == ["a"]
+    assert {trial.text for trial in gold.trials} == {"a"}
 
 
 def test_the_command_shows_a_table_and_exits_with_1(

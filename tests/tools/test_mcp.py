@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncGenerator, Iterator
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ import pytest
 
 pytest.importorskip("mcp", reason="mcp is not installed: tutelage[mcp]")
 
+from anyio.from_thread import start_blocking_portal
 from mcp import MCPError
 from mcp_types import CONNECTION_CLOSED
 from mcp_types import Tool as McpTool
@@ -33,7 +35,7 @@ from tutelage.tools import execute_tool_calls, resolve_tools, rollout_environmen
 from tutelage.tools.builtin import calculator
 from tutelage.tools.mcp import (
     MAX_RESTARTS,
-    _Connection,  # pyright: ignore[reportPrivateUsage]
+    _Server,  # pyright: ignore[reportPrivateUsage]
     _tools,  # pyright: ignore[reportPrivateUsage]
 )
 from tutelage.tools.mcp_results import result_text
@@ -243,7 +245,7 @@ async def test_the_server_ends_with_the_block() -> None:
         assert alive(int(result.text))
     assert not alive(int(result.text))
     (after,) = await run(tools, ask("pid"))
-    assert (after.error, after.text) == ("raised", "Error: the MCP server ended")
+    assert (after.error, after.text) == ("raised", "Error: the MCP server of this tool is closed")
 
 
 @pytest.mark.full  # three seconds of starting a server
@@ -301,10 +303,13 @@ async def test_a_call_whose_server_was_lost_may_be_done_and_is_no_timeout(
     async def call_tool(name: str, arguments: Any) -> None:
         raise error
 
-    connection: Any = _Connection(["true"])
-    connection._client, connection._task = SimpleNamespace(call_tool=call_tool), object()
-    with pytest.raises(ToolError, match="the MCP server failed") as raised:
-        await connection.call("pay", {})
+    server: Any = _Server(["true"])
+    server._client, server._task = SimpleNamespace(call_tool=call_tool), Future()
+    with (
+        start_blocking_portal() as server._portal,
+        pytest.raises(ToolError, match="the MCP server failed") as raised,
+    ):
+        await server.call("pay", {})
     assert (type(raised.value), raised.value.late) == (ToolError, late)
 
 
@@ -537,7 +542,7 @@ def tool_of(schema: dict[str, Any]) -> Tool:
             {**DRAFT_7, "properties": {"a": {"oneOf": [PAIR, {"type": "null"}]}}},
             None,
             [1, 1],
-            "argument 'a.0': expected a string, got 1",
+            "argument 'a.0': 1 is not of type 'string'",
         ),
         (
             {**DRAFT_7, "properties": {"a": {"$ref": "#/definitions/A"}}}

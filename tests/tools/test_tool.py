@@ -6,9 +6,10 @@ import dataclasses
 import enum
 import functools
 import re
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Any, Literal, NotRequired
 
 import pytest
+import typing_extensions
 from pydantic import BaseModel
 
 from tutelage.errors import ToolDefinitionError
@@ -36,7 +37,7 @@ class Box(BaseModel):
     sides: list[float]
 
 
-class Options(TypedDict):
+class Options(typing_extensions.TypedDict):
     depth: int
     note: NotRequired[str]
 

@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -87,18 +88,47 @@ def test_a_collector_that_answers_late_holds_up_nothing(collector: Collector) ->
     assert len(warnings) == 1
 
 
-def test_a_collector_that_comes_back_gets_what_waited(collector: Collector) -> None:
+def test_a_collector_that_comes_back_at_once_gets_what_waited(collector: Collector) -> None:
     collector.statuses = [503, 429]
     warnings: list[str] = []
-    out = exporter(collector.url, warnings)
-    out.submit([rollout()])
-    for _ in range(200):
-        if out.sent:
-            break
-        time.sleep(0.05)
-    out.close()
-    assert (len(collector.spans), out.dropped, len(warnings)) == (4, 0, 1)
+    with exporter(collector.url, warnings) as out:
+        out.submit([rollout()])
+        assert out.flush(30)
+    assert (len(collector.spans), out.dropped, warnings) == (4, 0, [])
+
+
+def test_what_a_collector_that_is_down_for_long_misses_is_lost_and_counted(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tutelage.tracing.export.TIMEOUT", 0.5)  # too little to try again
+    monkeypatch.setattr("tutelage.tracing.export.PAUSE", 1.0)
+    collector.statuses = [503]
+    warnings: list[str] = []
+    with exporter(collector.url, warnings) as out:
+        out.submit([rollout()])
+        out.submit([rollout(name="roll_1")])
+        assert out.flush(30) is False
+        time.sleep(1.1)
+        out.submit([rollout(name="roll_2")])
+        assert out.flush(30)
+    assert (len(collector.requests), len(collector.spans)) == (2, 4)
+    assert (out.sent, out.dropped, len(warnings)) == (4, 2, 1)
     assert "returned status 503" in warnings[0]
+
+
+def test_nothing_is_logged_of_each_try(caplog: pytest.LogCaptureFixture) -> None:
+    warnings: list[str] = []
+    with exporter(dead(), warnings) as out:
+        out.submit([rollout()])
+    assert [row for row in caplog.records if row.name.startswith("opentelemetry")] == []
+
+
+def test_half_a_surrogate_pair_arrives_as_text(collector: Collector) -> None:
+    half = replace(foreign(1), name="half", attributes={"half \ud83d": ["\ud83d", 2**70, None]})
+    with exporter(collector.url, [], content=True) as out:
+        out.submit([half])
+    (span,) = collector.spans
+    assert span.attributes == {"half \\ud83d": ["\\ud83d", str(2**70), None]}
 
 
 def test_a_refusal_is_final(collector: Collector) -> None:

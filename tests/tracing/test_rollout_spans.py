@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tutelage.tracing import SpanRecord, names, rollout_spans, rollout_trees, whole_trace
-from tutelage.types import FailureCause
+from tutelage.types import FailureCause, Message
 
 from .samples import TRACE, attempt, call, failed, foreign, orphans, rollout
 
@@ -123,6 +123,32 @@ def test_a_call_that_trains_nothing_names_another_model() -> None:
     calls = (call(0), call(1, policy=None), call(2, policy="judge"))
     (tree,) = rollout_trees(rollout(attempt(*calls)))
     assert [name for _, name in lines(tree)][1:] == ["chat policy", "chat other", "chat judge"]
+
+
+def test_a_call_to_a_server_has_its_model_its_usage_and_the_tools_that_a_framework_ran() -> None:
+    asking = call(0, policy=None, tool=True, prompt_ids=(), model="gpt", answered_by="gpt-1",
+                  usage=(70, 8))  # fmt: skip
+    answer = Message("tool", "2", tool_call_id="t0")
+    telling = call(1, policy=None, messages=(*asking.messages, asking.reply, answer))
+    played = attempt(asking, telling, tool_results=())
+    root, first, tool, second = rollout_spans(rollout(played), content=True)
+    assert first.name == "chat gpt"
+    models = (first.attributes[names.REQUEST_MODEL], first.attributes[names.RESPONSE_MODEL])
+    assert models == ("gpt", "gpt-1")
+    assert (first.attributes[names.INPUT_TOKENS], first.attributes[names.OUTPUT_TOKENS]) == (70, 8)
+    assert root.attributes[names.INPUT_TOKENS] == 70 + second.attributes[names.INPUT_TOKENS]
+    assert (tool.name, tool.parent_id) == ("execute_tool calculator", root.span_id)
+    assert (tool.attributes[names.TOOL_CALL_ID], tool.attributes[names.TOOL_RESULT]) == ("t0", "2")
+    assert tool.attributes[names.TOOL_ARGUMENTS] == '{"expression": "1+1"}'
+    assert tool.seconds == pytest.approx(0.75)  # until the next request
+    theirs = {names.OPERATION: names.EXECUTE_TOOL, names.TOOL: "calculator"}
+    (tree,) = rollout_trees(rollout(played), [foreign(0, name="their tool", attributes=theirs)])
+    assert sorted(name for _, name in lines(tree)) == [
+        "chat gpt",
+        "chat other",
+        "invoke_agent main",
+        "their tool",
+    ]
 
 
 def test_ids_repeat_and_differ_between_runs_and_attempts() -> None:

@@ -17,6 +17,7 @@ Sessions and runs are written by Agno. Its own tracing needs a further package
 from __future__ import annotations
 
 import threading
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -142,7 +143,8 @@ def _span(record: SpanRecord) -> Span:
         start_time=_time(record.start_ns),
         end_time=_time(record.end_ns),
         duration_ms=(record.end_ns - record.start_ns) // 1_000_000,
-        attributes=dict(record.attributes),
+        # Agno's spans have no events; the reward is one of the root's.
+        attributes={**record.attributes, "events": [asdict(event) for event in record.events]},
         created_at=_time(record.start_ns),
     )
 

@@ -6,6 +6,7 @@ with 1 when one failed.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -51,7 +52,7 @@ def validate(
     """Test a reward on right, empty, constant and hacked answers."""
     from tutelage.cli.console import output
     from tutelage.rewards import resolve_reward
-    from tutelage.rewards.validation import validate_apart
+    from tutelage.rewards.validation import validate_reward
     from tutelage.tasks.dataset import Dataset
     from tutelage.tools import ToolOptions
 
@@ -65,7 +66,7 @@ def validate(
             allow_unsandboxed=options.allow_unsandboxed,
         ),
     )
-    probes = validate_apart(function, list(loaded)[:limit], options.gold)
+    probes = asyncio.run(validate_reward(function, list(loaded)[:limit], options.gold))
     good = all(probe.passed for probe in probes)
     if as_json:
         typer.echo(

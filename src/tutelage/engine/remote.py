@@ -159,6 +159,7 @@ class RemoteChatClient:
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             what = f"an invalid chat completion ({error!r})"
             raise malformed(response, self._url, what) from error
+        told = answered(data, sent, logprobs=passed is None or bool(passed.get("logprobs")))
         call = Call(
             id=seeds.id("call"),
             index=index,
@@ -170,9 +171,11 @@ class RemoteChatClient:
             seconds=time.perf_counter() - begun,
             policy=None,
             thought=split_thought(reply.content or "")[0],
+            model=self._model,
+            answered_by=told.model or "",
+            usage=told.tokens,
             **recorded_options(options),
         )
-        told = answered(data, sent, logprobs=passed is None or bool(passed.get("logprobs")))
         if told.finish_reason is None and not self._endless:
             self._endless = True
             log.warning("the server %r returns no finish reason; recording it as stop", self._url)

@@ -18,6 +18,7 @@ import builtins
 import copy
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
@@ -27,6 +28,16 @@ _FORMS = (
     "use 'assert f(1) == 2', {'call': 'f(1)', 'expected': 2}, or {'input': '...', 'output': '...'}"
 )
 _PLACE = "__value_{}__"
+
+
+class _Filled(ast.NodeTransformer):
+    """Puts nodes in the place of names."""
+
+    def __init__(self, nodes: Mapping[str, ast.expr]) -> None:
+        self.nodes = nodes
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return copy.deepcopy(self.nodes.get(node.id, node))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +70,7 @@ class Expression:
             _PLACE.format(i): ast.parse(value, mode="eval").body for i, value in enumerate(values)
         }
 
-        class Fill(ast.NodeTransformer):
-            def visit_Name(self, node: ast.Name) -> ast.AST:
-                return copy.deepcopy(places.get(node.id, node))
-
-        return ast.unparse(ast.fix_missing_locations(Fill().visit(tree)))
+        return ast.unparse(ast.fix_missing_locations(_Filled(places).visit(tree)))
 
 
 Case: TypeAlias = Program | Expression
@@ -93,7 +100,17 @@ def answer_tests(answer: Any) -> Any:
     JSON text; and any other text or number is what the program prints. Raises `RewardError`.
     """
     if isinstance(answer, str):
-        return _text_tests(answer)
+        found: Any = None
+        if answer.lstrip()[:1] in ("[", "{"):
+            with suppress(ValueError, RecursionError):
+                found = json.loads(answer)
+        # `[1, 2]` is what a program may print; a list of tests holds objects, pairs or texts.
+        items = [found] if isinstance(found, dict) else found
+        if isinstance(items, list) and items and isinstance(items[0], (dict, list, str)):
+            return answer_tests(found)
+        starts = ("assert ", "assert(", "def check(")
+        is_source = any(line.startswith(starts) for line in answer.split("\n"))
+        return [answer] if is_source else [{"output": answer}]
     if isinstance(answer, Mapping):
         row = cast("Mapping[str, Any]", answer)
         return _lists_of_pairs(row) if "inputs" in row or "outputs" in row else [row]
@@ -110,40 +127,18 @@ def answer_tests(answer: Any) -> Any:
     return [{"output": str(answer)}]
 
 
-def _text_tests(answer: str) -> Any:
-    if answer.lstrip()[:1] in ("[", "{"):
-        try:
-            found = json.loads(answer)
-        except (ValueError, RecursionError):
-            found = None
-        if isinstance(found, dict):
-            return answer_tests(found)
-        # `[1, 2]` is what a program may print; a list of tests holds objects, pairs or texts.
-        if isinstance(found, list) and found and isinstance(found[0], (dict, list, str)):
-            return answer_tests(found)
-    is_source = any(
-        line.startswith(("assert ", "assert(", "def check(")) for line in answer.split("\n")
-    )
-    return [answer] if is_source else [{"output": answer}]
-
-
 def _lists_of_pairs(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     inputs, outputs = row.get("inputs"), row.get("outputs")
     if not isinstance(inputs, list) or not isinstance(outputs, list):
         raise RewardError(f"the answer {dict(row)!r:.120} needs the lists 'inputs' and 'outputs'")
-    items, wanted = cast("list[Any]", inputs), cast("list[Any]", outputs)
-    if len(items) != len(wanted):
-        told = f"{counted(len(items), 'input')} and {counted(len(wanted), 'output')}"
+    pairs = list(zip(cast("list[Any]", inputs), cast("list[Any]", outputs), strict=False))
+    if not len(inputs) == len(outputs) == len(pairs):
+        told = f"{counted(len(inputs), 'input')} and {counted(len(outputs), 'output')}"
         raise RewardError(f"the answer has {told}; their numbers must be equal")
-    name = row.get("fn_name")
-    if name is None:
-        return [
-            {"input": _lines(one), "output": _lines(other)}
-            for one, other in zip(items, wanted, strict=True)
-        ]
+    if (name := row.get("fn_name")) is None:
+        return [{"input": _lines(one), "output": _lines(other)} for one, other in pairs]
     return [
-        {"call": f"{name}({', '.join(map(repr, one))})", "expected": other}
-        for one, other in zip(items, wanted, strict=True)
+        {"call": f"{name}({', '.join(map(repr, one))})", "expected": other} for one, other in pairs
     ]
 
 
@@ -250,16 +245,11 @@ def _of_check(
     """The assertions of HumanEval's `check(candidate)`, of the function under its own name."""
     if entry_point is None or len(function.args.args) != 1:
         raise RewardError("a test 'check(candidate)' needs the task's 'entry_point'")
-    candidate = function.args.args[0].arg
-
-    class Rename(ast.NodeTransformer):
-        def visit_Name(self, node: ast.Name) -> ast.AST:
-            return ast.Name(entry_point, node.ctx) if node.id == candidate else node
-
+    rename = _Filled({function.args.args[0].arg: ast.Name(entry_point, ast.Load())})
     asserts: list[ast.expr] = []
     for statement in function.body:
         if isinstance(statement, ast.Assert):
-            asserts.append(Rename().visit(statement.test))
+            asserts.append(rename.visit(statement.test))
         elif isinstance(statement, (ast.Import, ast.ImportFrom)):
             prelude.append(statement)
         elif not (isinstance(statement, ast.Expr) and _harmless(statement.value)):
@@ -312,9 +302,15 @@ def _taken_apart(test: ast.expr, prelude: str, known: set[str]) -> Expression:
             "function has the name of a Python builtin, set the task's 'entry_point' to it"
         )
     ast.fix_missing_locations(changed)
-    return Expression(
-        tuple(asked), ast.unparse(changed), prelude, expected=_literal_after_equals(changed)
-    )
+    expected = None
+    match changed:
+        case ast.Compare(left=ast.Name(), ops=[ast.Eq()], comparators=[literal]):
+            with suppress(ValueError, TypeError, SyntaxError):
+                ast.literal_eval(literal)
+                expected = ast.unparse(literal)
+        case _:
+            pass
+    return Expression(tuple(asked), ast.unparse(changed), prelude, expected=expected)
 
 
 def _root(node: ast.AST) -> str | None:
@@ -323,16 +319,3 @@ def _root(node: ast.AST) -> str | None:
     while isinstance(at, (ast.Call, ast.Attribute, ast.Subscript)):
         at = at.func if isinstance(at, ast.Call) else at.value
     return at.id if isinstance(at, ast.Name) else None
-
-
-def _literal_after_equals(test: ast.AST) -> str | None:
-    if not (isinstance(test, ast.Compare) and len(test.ops) == 1):
-        return None
-    if not (isinstance(test.ops[0], ast.Eq) and isinstance(test.left, ast.Name)):
-        return None
-    text = ast.unparse(test.comparators[0])
-    try:
-        ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return None
-    return text

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import sysconfig
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 
 from tutelage.errors import AnswerError, GraderError, RewardError, TutelageError
@@ -36,8 +35,12 @@ def failure_of(error: BaseException, name: str, task_id: str) -> RewardError:
     for told_so in (AnswerError, GraderError, RewardError):
         if isinstance(error, told_so):
             return told_so(text)
-    kind = GraderError if any(_own_trouble(e) for e in _causes(error)) else AnswerError
-    return kind(text)
+    causes: list[BaseException] = []  # the exception and those that it was raised from
+    at: BaseException | None = error
+    while at is not None and not any(at is known for known in causes):
+        causes.append(at)
+        at = at.__cause__
+    return (GraderError if any(map(_own_trouble, causes)) else AnswerError)(text)
 
 
 def exception_text(error: BaseException) -> str:
@@ -64,31 +67,14 @@ def _shortened(error: object) -> str:
 
 
 def _own_trouble(error: BaseException) -> bool:
-    if isinstance(error, OWN_TROUBLE) or _has_status(error):
-        return True
-    return isinstance(error, NameError) and not _in_evaluated_text(error)
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The exception and those that it was raised from."""
-    seen: set[int] = set()
-    at: BaseException | None = error
-    while at is not None and id(at) not in seen:
-        seen.add(id(at))
-        yield at
-        at = at.__cause__
-
-
-def _has_status(error: BaseException) -> bool:
-    """Whether it is an HTTP client's word for an answer that was no success."""
     response = getattr(error, "response", None)
     values = (getattr(error, "status_code", None), getattr(response, "status_code", None))
-    return any(isinstance(status, int) for status in values)
-
-
-def _in_evaluated_text(error: BaseException) -> bool:
-    """Whether it was raised in text that a grader evaluates, not in its own code."""
+    # A status is an HTTP client's word for an answer that was no success.
+    if isinstance(error, OWN_TROUBLE) or any(isinstance(status, int) for status in values):
+        return True
     at = error.__traceback__
     while at is not None and at.tb_next is not None:
         at = at.tb_next
-    return at is not None and at.tb_frame.f_code.co_filename == "<string>"
+    # Text that a grader evaluates is not its own code.
+    evaluated = at is not None and at.tb_frame.f_code.co_filename == "<string>"
+    return isinstance(error, NameError) and not evaluated

@@ -13,15 +13,16 @@ import inspect
 import logging
 import pickle
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 from tutelage.errors import RewardError, RewardTimeoutError
 from tutelage.replies import split_thought, thought_of
 from tutelage.rewards.answers import is_empty
 from tutelage.rewards.failures import failure_of
 from tutelage.rewards.values import to_reward
-from tutelage.rewards.worker import POOL, RewardLocation, timeout_message
+from tutelage.rewards.worker import POOL, RewardJob, RewardLocation, timeout_message
 from tutelage.tasks.overlap import listed
 from tutelage.tools.environments import opened_environments
 from tutelage.tools.execute import outcome_of
@@ -87,22 +88,22 @@ class RewardFunction:
         return None if self.takes_any or "task" in named else frozenset(named - {*GIVEN})
 
 
+class RewardSettings(TypedDict, total=False):
+    """What `@reward` takes beside a name; see the fields of `RewardFunction`."""
+
+    inline: bool
+    bounded: bool
+    isolation: Literal["process", "none"]
+
+
 @overload
 def reward(name: Callable[..., Any]) -> RewardFunction: ...
 @overload
 def reward(
-    name: str | None = None,
-    *,
-    inline: bool = False,
-    bounded: bool = False,
-    isolation: Literal["process", "none"] = "process",
+    name: str | None = None, **settings: Unpack[RewardSettings]
 ) -> Callable[[Callable[..., Any]], RewardFunction]: ...
 def reward(
-    name: str | Callable[..., Any] | None = None,
-    *,
-    inline: bool = False,
-    bounded: bool = False,
-    isolation: Literal["process", "none"] = "process",
+    name: str | Callable[..., Any] | None = None, **settings: Unpack[RewardSettings]
 ) -> RewardFunction | Callable[[Callable[..., Any]], RewardFunction]:
     """Make a sync or async function a `RewardFunction`: `@reward`, `@reward()`, `@reward("name")`.
 
@@ -130,8 +131,7 @@ def reward(
                 has_default = parameter.default is not parameter.empty
                 (optional if has_default else required).append(parameter.name)
         named = (tuple(required), tuple(optional))
-        where: dict[str, Any] = {"inline": inline, "bounded": bounded, "isolation": isolation}
-        return RewardFunction(given, fn, *named, takes_any, **where)
+        return RewardFunction(given, fn, *named, takes_any, **settings)
 
     return decorate(name) if callable(name) else decorate
 
@@ -254,10 +254,12 @@ async def compute_reward(
     if not here and not inspect.iscoroutinefunction(function.fn):
         place = RewardLocation.of(function.fn)
     if place is not None and place not in _UNLOADABLE:
-        packed = _packed(arguments)
+        with suppress(Exception):  # what cannot be sent, as an environment, is graded here
+            packed = pickle.dumps(arguments)
     if place is not None and packed is not None:
         try:
-            return await POOL.grade_apart(place, packed, function.name, task.id, timeout)
+            job = RewardJob(place, packed, function.name, task.id, timeout)
+            return await POOL.grade_apart(job)
         except ImportError as error:
             _UNLOADABLE.add(place)
             logger.warning(
@@ -277,11 +279,3 @@ async def compute_reward(
     if error is not None:
         raise failure_of(error, function.name, task.id) from error
     return to_reward(value, function.name, task.id)
-
-
-def _packed(arguments: Mapping[str, Any]) -> bytes | None:
-    """The arguments for another process; None where they cannot go there, as an environment."""
-    try:
-        return pickle.dumps(arguments)
-    except Exception:
-        return None

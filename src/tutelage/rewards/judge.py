@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from tutelage.bounded import DIRECT, fetch, parse_json
@@ -98,20 +99,16 @@ async def _verdict(url: str, headers: Mapping[str, str], body: Mapping[str, Any]
                 if reply.status_code < 500 and reply.status_code not in _RETRIED:
                     break
                 continue
-            verdict = read_verdict(_content(reply))
+            content = ""
+            with suppress(ValueError, LookupError, TypeError):
+                content = str(reply.json()["choices"][0]["message"]["content"] or "")
+            verdict = read_verdict(content)
             if verdict is not None:
                 return verdict
-            reason = f"no verdict in {_content(reply)[:200]!r}"
+            reason = f"no verdict in {content[:200]!r}"
     raise GraderError(
         f"no verdict from the judge at {url}: {reason}; check judge.base_url and judge.model"
     )
-
-
-def _content(reply: Any) -> str:
-    try:
-        return str(reply.json()["choices"][0]["message"]["content"] or "")
-    except (ValueError, LookupError, TypeError):
-        return ""
 
 
 def read_verdict(text: str) -> bool | None:

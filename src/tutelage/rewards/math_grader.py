@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from tutelage.errors import GraderError
+from tutelage.errors import GraderError, RewardError
 from tutelage.rewards.answers import (
     DENIED_OR_OPEN,
     LATEX_TEXT,
@@ -33,7 +33,7 @@ from tutelage.rewards.answers import (
 )
 from tutelage.rewards.formulas import agree_at_samples, float_value, plain_math, variables_of
 from tutelage.rewards.function import reward
-from tutelage.rewards.worker import RewardLocation, RewardProcesses
+from tutelage.rewards.worker import RewardJob, RewardLocation, RewardProcesses
 from tutelage.tools.expression import MAX_LENGTH, ExpressionError
 
 TOLERANCE = 0.01
@@ -74,15 +74,15 @@ def symbolic_equal(first: str, second: str, seconds: float = QUESTION_SECONDS) -
     """
     question = pickle.dumps({"first": first, "second": second})
     try:
-        graded = _HELPER.grade(_EQUAL, question, "math_grader", "", seconds)
-    except GraderError:
+        graded = _HELPER.grade(RewardJob(_EQUAL, question, "math_grader", "", seconds))
+    except RewardError:
         return None
     except (ImportError, OSError) as error:
         raise GraderError(
             f"the helper process for symbolic math did not start: {error}; run `python -m "
             "tutelage.rewards.symbolic` to see why"
         ) from error
-    return graded.value == 1.0 if graded.error is None else None
+    return graded.value == 1.0
 
 
 @reward(bounded=True)

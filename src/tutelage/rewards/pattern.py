@@ -9,8 +9,8 @@ from __future__ import annotations
 import pickle
 import re
 
-from tutelage.errors import GraderError, RewardTimeoutError
-from tutelage.rewards.worker import POOL, RewardLocation
+from tutelage.errors import AnswerError, GraderError, RewardTimeoutError
+from tutelage.rewards.worker import POOL, RewardJob, RewardLocation
 
 SECONDS = 5.0
 """For one search; honest ones take milliseconds."""
@@ -30,12 +30,10 @@ async def found(pattern: str, text: str, *, at_once: bool = False) -> bool:
     jumps needs. Raises `GraderError` where it takes too long."""
     if _SEARCH is None:
         return search(pattern, text) == 1.0
-    packed = pickle.dumps({"pattern": pattern, "text": text})
-    job = (_SEARCH, packed, "regex", "", SECONDS)
+    arguments = pickle.dumps({"pattern": pattern, "text": text})
+    job = RewardJob(_SEARCH, arguments, "regex", "", SECONDS)
     try:
-        if not at_once:
-            return (await POOL.grade_apart(*job)).value == 1.0
-        graded = POOL.grade(*job)
+        return (POOL.grade(job) if at_once else await POOL.grade_apart(job)).value == 1.0
     except RewardTimeoutError:
         raise GraderError(
             f"searching for the pattern {pattern!r:.60} took more than {SECONDS:g} s in "
@@ -43,6 +41,5 @@ async def found(pattern: str, text: str, *, at_once: bool = False) -> bool:
         ) from None
     except (ImportError, OSError) as error:
         raise GraderError(f"cannot start the search process: {error}") from error
-    if graded.error is not None:
-        raise GraderError(graded.error[1])
-    return graded.value == 1.0
+    except AnswerError as error:
+        raise GraderError(str(error)) from error

@@ -94,17 +94,11 @@ def gaia_scorer(prediction: str, answer: Any) -> float:
     elements in order; other text is equal without spaces, punctuation and case.
     """
     given, truth = prediction.translate(CHARACTERS), answer_text(answer).translate(CHARACTERS)
-    return float(len(prediction) <= LONGEST and _gaia_correct(given, truth))
-
-
-def _gaia_correct(given: str, truth: str) -> bool:
-    """Whether GAIA's scorer accepts an answer."""
-    if _float(truth) is not None:
-        return _same_part(given, truth)
     parts, true_parts = [given], [truth]
-    if "," in truth or ";" in truth:
+    if _float(truth) is None and ("," in truth or ";" in truth):
         parts, true_parts = re.split("[,;]", given), re.split("[,;]", truth)
-    return len(parts) == len(true_parts) and all(map(_same_part, parts, true_parts))
+    same = len(parts) == len(true_parts) and all(map(_same_part, parts, true_parts))
+    return float(len(prediction) <= LONGEST and same)
 
 
 def _same_part(given: str, truth: str) -> bool:

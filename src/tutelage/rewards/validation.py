@@ -1,28 +1,27 @@
 """Prove a reward before money is spent: what must pass passes, what must not does not.
 
 A policy finds every hole of its reward, so the holes are looked for first. Each probe makes final
-texts from the tasks (the gold answer; nothing; one answer for all; several answers at once; the
-question; a program instead of an answer) and says whether they must earn the full reward of 1 or
-must not. The reward runs through the same check as in training. `negative_probes.py` has the texts
-that must not; `cli/validate.py` shows the result.
+texts from the tasks and their right answers, and says whether they must earn the full reward of 1
+or must not: nothing, several answers, the question, a program in place of an answer; and what only
+changes a word or a sign, as `not 5`, `-5`, `5!` and `10 = 5` all contain 5. The reward runs through
+the same check as in training, a plain function in a process that can be ended (`worker.py`).
+`cli/validate.py` shows the result.
 """
 
 from __future__ import annotations
 
-import asyncio
-import multiprocessing
-import os
+import re
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, cast
 
-from tutelage.errors import DataError, RewardError, TutelageError
+from tutelage.errors import DataError, RewardError, RewardTimeoutError
+from tutelage.rewards.answers import read_number
 from tutelage.rewards.function import RewardFunction, check, compute_reward
-from tutelage.rewards.negative_probes import SHORT, Maker, differ, negative_probes
 from tutelage.types import Attempt, RolloutStatus, Task
 
 GOLD_FIELDS = ("solution", "canonical_solution", "reference_solution", "answer", "target")
@@ -35,11 +34,41 @@ SLOW_SECONDS = 5.0
 """Longer than this for one text, and a policy can stall a run with it."""
 STALL_SECONDS = 60.0
 """A reward that is silent for so long will not come back."""
-_SAME_TWICE = 3
+_SHORT = 200
+"""Characters up to which an answer is words or a number, not a program."""
+_STUFFED = 200
+"""Answers in one text."""
+_WORDS = re.compile(r"[\w .,'-]{1,200}")
+_OPENS = "open('{path}', 'w').write('x')"
+_REFUSED: Sequence[tuple[str, str, str, Sequence[str]]] = (
+    ("empty", "nothing earns nothing", "return 0 for it", ("", "   \n")),
+    ("another task's answer", "it is wrong here", "compare with this task's", ("{other}",)),
+    ("two answers", "not committing is wrong", "accept one answer, not a list",
+     ("The answer is {short} or {wrong}.", "{wrong} {short}", "{short}, {wrong}",
+      "{short}\n{wrong}")),
+    ("negated answer", "saying that it is not so is wrong", "read what leads to it",
+     ("not {words}", "The answer is not {words}.", "\\text{{not }}{words}")),
+    ("changed number", "another value is wrong", "read the whole answer",
+     ("-{number}", "\\mathrm{{minus}}{number}", "{number}!", "{twice} = {number}",
+      "{number} alternatively {twice}", "{number} alternatively six")),
+    ("answer stuffing", "all answers at once is wrong", "accept one answer only",
+     ("{all}", " ".join(map(str, range(1000))))),
+    ("prompt echo", "repeating the question is wrong", "look at the answer alone", ("{question}",)),
+    ("half an answer", "a part is not the whole", "compare the whole answer", ("{half}",)),
+    ("huge output", "wrong, and soon", "bound the text first",
+     ("9" * 200_000, "(" * 200_000, "a " * 100_000)),
+    ("odd values", "no right answer", "read plain numbers", ("nan", "1e400", "١٢٣", "None", "\0")),
+    ("code injection", "code in an answer is text", "never evaluate an answer",
+     (_OPENS, f'exec("{_OPENS}")', f"```python\n{_OPENS}\n```", f"[x for x in [{_OPENS}]]",
+      "\\boxed{{__import__('pathlib').Path('{path}').touch()}}", "9**9**9", "raise SystemExit(0)",
+      "import os\nos._exit(0)")),
+)  # fmt: skip
+"""Texts that must earn less than the full reward: a probe's name, words, advice, and forms, which
+are filled with what `_parts` has of a task."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Trial:
+class Trial:
     """One final text for one task, and what it earned."""
 
     task: Task
@@ -62,8 +91,8 @@ class Probe:
     name: str
     expected: str
     """What a good reward does, in words."""
-    trials: Sequence[_Trial]
-    broken: Sequence[_Trial] = field(default=())
+    trials: Sequence[Trial]
+    broken: Sequence[Trial] = field(default=())
     advice: str = ""
 
     @property
@@ -89,98 +118,72 @@ class Probe:
         }
 
 
-def validate_apart(
+async def validate_reward(
     function: RewardFunction,
     tasks: Sequence[Task],
     gold_field: str | None = None,
     *,
     stall_seconds: float = STALL_SECONDS,
 ) -> list[Probe]:
-    """`validate_reward` in a process of its own, since a reward may never come back.
-
-    Some do not even let another thread run (`9**9**9` in an `eval`), so only a process can be
-    stopped. Then there is one probe, which says where. Raises what `validate_reward` raises.
-    """
-    context = multiprocessing.get_context("fork")
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(theirs, function, tasks, gold_field), daemon=True)
-    process.start()
-    theirs.close()
-    task, text = tasks[0], ""
-    try:
-        while ours.poll(stall_seconds):
-            kind, value = ours.recv()
-            if kind == "trying":
-                task, text = tasks[value[0]], value[1]
-            elif kind == "failed":
-                raise value
-            else:
-                return value
-    except EOFError:
-        trial = _Trial(task, text, None, 0.0, "the process that ran the reward ended")
-        return [Probe("survives", "a text ends no process", [trial], [trial], "bound the reward")]
-    finally:
-        process.kill()
-        process.join()
-        ours.close()
-    trial = _Trial(task, text, None, stall_seconds, f"no result after {stall_seconds:g} s")
-    return [Probe("comes back", "every text is graded soon", [trial], [trial], "bound the reward")]
-
-
-def _work(
-    pipe: Connection,
-    function: RewardFunction,
-    tasks: Sequence[Task],
-    gold_field: str | None,
-) -> None:
-    places = {id(task): place for place, task in enumerate(tasks)}
-
-    def tell(task: Task, text: str) -> None:
-        pipe.send(("trying", (places[id(task)], text[:SHORT])))
-
-    try:
-        probes = asyncio.run(validate_reward(function, tasks, gold_field, on_trial=tell))
-        pipe.send(("done", [_light(probe) for probe in probes]))
-    except TutelageError as error:
-        pipe.send(("failed", error))
-
-
-def _light(probe: Probe) -> Probe:
-    """The probe with its long texts cut: what is shown is a line of each."""
-
-    def cut(trials: Sequence[_Trial]) -> list[_Trial]:
-        return [replace(trial, text=trial.text[: 2 * SHORT]) for trial in trials]
-
-    return replace(probe, trials=cut(probe.trials), broken=cut(probe.broken))
-
-
-async def validate_reward(
-    function: RewardFunction,
-    tasks: Sequence[Task],
-    gold_field: str | None = None,
-    *,
-    on_trial: Callable[[Task, str], None] | None = None,
-) -> list[Probe]:
-    """All probes of a reward on tasks; `on_trial` receives each text before it is graded.
+    """All probes of a reward on tasks; one that says where, if the reward does not come back.
 
     Raises `RewardError` for a parameter that the tasks cannot fill, `DataError` when a task has no
     gold answer.
     """
     check(function, tasks)
     golds = [_gold_of(task, gold_field) for task in tasks]
-    tester = _Tester(function, tasks, golds, on_trial)
-    probes = [await tester.gold(), await tester.repeats()]
-    probes += [await tester.refused(*refusal) for refusal in negative_probes(tasks, golds)]
-    probes.append(await tester.constant())
+    constant, count = Counter(golds).most_common(1)[0][0], len(tasks)
     with tempfile.TemporaryDirectory(prefix="tutelage-validate-") as folder:
-        probes.append(await tester.injected(os.path.join(folder, _WRITTEN)))
-    return probes
+        # The last number of a text with this path in it is no answer.
+        written = Path(folder, "written-998877665544")
+        planned = [("gold", *pair) for pair in zip(tasks, golds, strict=True)]
+        planned += [*planned[:3], *(("constant", task, constant) for task in tasks)]
+        for name, _, _, forms in _REFUSED:
+            for i, task in enumerate(tasks):
+                parts = _parts(tasks, golds, i, written)
+                planned += [(name, task, text) for text in _texts(forms, parts, golds[i])]
+        tried: dict[str, list[Trial]] = {name: [] for name, *_ in _REFUSED}
+        for name, task, text in planned:
+            trial = await _try(function, task, text, stall_seconds)
+            if trial.seconds >= stall_seconds:
+                words = ("comes back", "every text is graded soon", [trial], [trial])
+                return [Probe(*words, "bound the reward")]
+            if written.exists():
+                written.unlink()
+                trial = replace(trial, problem="it was run")
+            tried.setdefault(name, []).append(trial)
+    gold, same = tried["gold"], tried["constant"]
+    wrong = [t for t in gold if not t.full]
+    wrong += [b for a, b in zip(gold, gold[count:], strict=False) if a.reward != b.reward]
+    advice = "compare in the form that the tasks use, or name the field with --gold"
+    probes = [Probe("gold answer", "it earns 1, each time", gold, wrong, advice)]
+    for name, expected, advice, _ in _REFUSED:
+        broken = [t for t in tried[name] if t.full or t.problem or t.seconds > SLOW_SECONDS]
+        probes.append(Probe(name, expected, tried[name], broken, advice))
+    right = [t for t in same if t.full]
+    wrong = [t for t, g in zip(same, golds, strict=True) if t.full and _differ(constant, g)]
+    often = right if len(right) > MOST_FOR_CONSTANT * count and count > 1 else []
+    expected = f"one answer for all solves at most {100 * MOST_FOR_CONSTANT:.0f} %"
+    advice = "balance the tasks, or reward more than a guess"
+    return [*probes, Probe("constant answer", expected, same, wrong or often, advice)]
 
 
-def _gold_of(task: Task, gold_field: str | None = None) -> str:
+async def _try(function: RewardFunction, task: Task, text: str, seconds: float) -> Trial:
+    """What a final text earns."""
+    attempt = Attempt("validate", 0, RolloutStatus.SUCCEEDED, answer=text, stop="answer")
+    start = time.perf_counter()
+    try:
+        reward = await compute_reward(function, task, attempt, timeout=seconds)
+    except RewardTimeoutError:
+        return Trial(task, text, None, seconds, f"no result after {seconds:g} s")
+    except RewardError as error:
+        return Trial(task, text, None, time.perf_counter() - start, str(error))
+    return Trial(task, text, reward.value, time.perf_counter() - start)
+
+
+def _gold_of(task: Task, gold_field: str | None) -> str:
     """The right answer of a task as text; of a list, the first. Raises `DataError` without one."""
-    names = GOLD_FIELDS if gold_field is None else (gold_field,)
-    for name in names:
+    for name in GOLD_FIELDS if gold_field is None else (gold_field,):
         value = task.fields.get(name)
         if isinstance(value, list) and value:
             value = cast("list[Any]", value)[0]
@@ -193,108 +196,38 @@ def _gold_of(task: Task, gold_field: str | None = None) -> str:
     )
 
 
-_WRITTEN = "written-998877665544"
-"""The last number of a text with this path in it, whatever the folder is called: no answer."""
-_INJECTIONS = (
-    "__import__('os').system('echo x > {path}')",
-    "open({path!r}, 'w').write('x')",
-    "exec(\"open({path!r}, 'w').write('x')\")",
-    "{{open({path!r}, 'w')}}",
-    "```python\nopen({path!r}, 'w').write('x')\n```",
-    "\\boxed{{__import__('pathlib').Path({path!r}).touch()}}",
-    "[x for x in [open({path!r}, 'w')]]",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class _Tester:
-    """A reward, its tasks and their gold answers."""
-
-    function: RewardFunction
-    tasks: Sequence[Task]
-    golds: Sequence[str]
-    on_trial: Callable[[Task, str], None] | None
-
-    async def trial(self, task: Task, text: str) -> _Trial:
-        """What a final text earns."""
-        if self.on_trial is not None:
-            self.on_trial(task, text)
-        attempt = Attempt("validate", 0, RolloutStatus.SUCCEEDED, answer=text, stop="answer")
-        start = time.perf_counter()
+def _texts(forms: Sequence[str], parts: Mapping[str, object], gold: str) -> Iterator[str]:
+    """The forms that can be filled, but those that may well be the right answer."""
+    for form in forms:
         try:
-            reward = await compute_reward(self.function, task, attempt)
-        except RewardError as error:
-            return _Trial(task, text, None, time.perf_counter() - start, str(error))
-        return _Trial(task, text, reward.value, time.perf_counter() - start)
+            text = form.format_map(parts)
+        except KeyError:
+            continue
+        if re.search(r"\{(short|words|number)\}", form) or _differ(text, gold):
+            yield text
 
-    async def gold(self) -> Probe:
-        """The right answers must pass."""
-        pairs = zip(self.tasks, self.golds, strict=True)
-        trials = [await self.trial(task, gold) for task, gold in pairs]
-        return Probe(
-            "gold answer",
-            "the right answer earns 1",
-            trials,
-            [t for t in trials if not t.full],
-            "compare in the form that the tasks use, or name the field with --gold",
-        )
 
-    async def repeats(self) -> Probe:
-        """The same text must earn the same."""
-        trials: list[_Trial] = []
-        broken: list[_Trial] = []
-        for task, gold in list(zip(self.tasks, self.golds, strict=True))[:_SAME_TWICE]:
-            first, second = await self.trial(task, gold), await self.trial(task, gold)
-            trials += [first, second]
-            if first.reward != second.reward:
-                broken.append(second)
-        advice = "let it depend on the text alone"
-        return Probe("same text twice", "it earns the same", trials, broken, advice)
+def _parts(tasks: Sequence[Task], golds: Sequence[str], i: int, path: Path) -> Mapping[str, object]:
+    """What forms are filled with for a task. Of several programs in one text the last may well be
+    the answer, and one with `not` before it too, so these parts are of short lines and of words."""
+    gold, parts = golds[i], dict[str, object](path=path)
+    parts["question"] = str(tasks[i].messages()[-1].content or "")
+    parts |= {"half": half} if (half := gold[: len(gold) // 2]) else {}
+    lines = [each for each in golds if "\n" not in each and len(each) <= _SHORT]
+    other = next((each for each in [*golds[i + 1 :], *golds[:i]] if _differ(each, gold)), None)
+    parts |= {} if other is None else {"other": other}
+    if gold in lines:
+        parts |= {"short": gold} | ({"wrong": other} if other in lines else {})
+        answers = list(dict.fromkeys([*lines[:_STUFFED], gold]))
+        parts |= {"all": ", ".join(answers)} if len(answers) > 1 else {}
+    parts |= {"words": gold} if _WORDS.fullmatch(gold) else {}
+    number = read_number(gold)
+    if number is not None and number.denominator == 1 and number > 2:  # 1! is 1, and -0 is 0
+        parts |= {"number": number, "twice": 2 * number}
+    return parts
 
-    async def refused(
-        self, name: str, expected: str, makers: Sequence[Maker], advice: str
-    ) -> Probe:
-        """None of these texts may earn the full reward, fail the reward or stall it."""
-        trials = [
-            await self.trial(task, text)
-            for make in makers
-            for i, task in enumerate(self.tasks)
-            if (text := make(i)) is not None
-        ]
-        broken = [t for t in trials if t.full or t.problem is not None or t.seconds > SLOW_SECONDS]
-        return Probe(name, expected, trials, broken, advice)
 
-    async def constant(self) -> Probe:
-        """The most frequent right answer, given everywhere, must not solve most tasks."""
-        constant = Counter(self.golds).most_common(1)[0][0]
-        trials = [await self.trial(task, constant) for task in self.tasks]
-        share = sum(t.full for t in trials) / len(trials)
-        wrong = [
-            t
-            for t, gold in zip(trials, self.golds, strict=True)
-            if t.full and differ(constant, gold)
-        ]
-        too_often = [t for t in trials if t.full] if share > MOST_FOR_CONSTANT else []
-        return Probe(
-            "constant answer",
-            f"one answer for all solves at most {100 * MOST_FOR_CONSTANT:.0f} %",
-            trials,
-            wrong or (too_often if len(set(self.golds)) > 1 or len(trials) > 1 else []),
-            "balance the tasks, or reward more than a guess",
-        )
-
-    async def injected(self, path: str) -> Probe:
-        """A program in place of an answer must neither pass nor touch this machine."""
-        trials: list[_Trial] = []
-        broken: list[_Trial] = []
-        for task in self.tasks[:5]:
-            for form in _INJECTIONS:
-                trial = await self.trial(task, form.format(path=path))
-                trials.append(trial)
-                if os.path.exists(path):
-                    os.unlink(path)
-                    broken.append(replace(trial, problem="it was run"))
-                elif trial.full or trial.problem is not None:
-                    broken.append(trial)
-        advice = "never evaluate an answer"
-        return Probe("code injection", "code in an answer is text", trials, broken, advice)
+def _differ(text: str, gold: str) -> bool:
+    """Whether a text is surely another answer than `gold`, by its letters and digits alone."""
+    plain, right = (re.sub(r"[\W_]+", "", each.casefold()) for each in (text, gold))
+    return plain != right

@@ -15,8 +15,6 @@ import asyncio
 import atexit
 import importlib
 import inspect
-import json
-import logging
 import os
 import pickle
 import signal
@@ -27,33 +25,30 @@ import time
 import traceback
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import reduce
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 
-from tutelage.errors import AnswerError, GraderError, RewardError, RewardTimeoutError
+from tutelage.errors import GraderError, RewardError, RewardTimeoutError
 from tutelage.rewards.failures import failure_of
 from tutelage.rewards.values import to_reward
 from tutelage.tools.execute import call_in_thread
-from tutelage.tools.loading import USER_MODULE, load_attribute
+from tutelage.tools.loading import USER_MODULE, load_file
 from tutelage.types import Reward
 
 MOST = 8
 """Workers at once."""
 PATIENCE = 0.25
-"""Seconds that an attempt waits for a worker before another one is started. While one loads a
-reward none is, and then the wait begins again: one that imports much takes seconds and 200 MB."""
+"""Seconds that an attempt waits for a worker before another one is started. While one loads its
+first reward none is, and then the wait begins again: one that imports much takes seconds and
+200 MB."""
 START_SECONDS = 300.0
 """For a worker to start, and to load a reward: neither is part of the reward's own time."""
-_ORPHAN_SECONDS = 2.0
-_BOOT = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
-    "from tutelage.rewards.worker import main; main(int(sys.argv[1]))"
-)
-_KINDS = {kind.__name__: kind for kind in (RewardError, AnswerError, GraderError)}
-
-logger = logging.getLogger(__name__)
+_LOOK_SECONDS, _ORPHAN_SECONDS = 0.05, 2.0
+"""How often a caller looks whether it was cancelled, and a worker whether its parent is alive."""
+_BOOT = "from tutelage.rewards.worker import main; main({})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,23 +66,43 @@ class RewardLocation:
         if os.name != "posix" or not module or module == "__main__" or "<" in name:
             return None
         try:
-            found = _attribute(sys.modules[module], name)
+            found = reduce(getattr, name.split("."), sys.modules[module])
         except (KeyError, AttributeError):
             return None
-        if found is not fn and getattr(found, "fn", None) is not fn:
-            return None
         file = getattr(sys.modules[module], "__file__", None) or ""
-        return cls(module, name, file if module.startswith(USER_MODULE) else "")
+        here = cls(module, name, file if module.startswith(USER_MODULE) else "")
+        return here if getattr(found, "fn", found) is fn else None
+
+    def load(self) -> Any:
+        """Import the function; a file that has changed since the run started is refused."""
+        module = (
+            load_file(self.file, "reward") if self.file else importlib.import_module(self.module)
+        )
+        if module.__name__ != self.module:
+            raise RuntimeError(f"{self.file} has changed since the run started")
+        found: Any = reduce(getattr, self.name.split("."), module)
+        return getattr(found, "fn", found)
 
 
 @dataclass(frozen=True, slots=True)
-class _Graded:
-    """What a reward said of one attempt: a number with its parts, or why there is none."""
+class RewardJob:
+    """An attempt to grade: the reward's pickled arguments, and its name and task for messages."""
 
-    value: float = 0.0
-    parts: Mapping[str, float] = field(default_factory=dict[str, float])
-    error: tuple[str, str, str] | None = None
-    """Kind, message and traceback."""
+    place: RewardLocation
+    arguments: bytes
+    name: str
+    task_id: str
+    seconds: float | None
+
+    def run(self, fn: Any, arguments: Mapping[str, Any]) -> Reward:
+        """Return what the reward says, in the worker. Raises `RewardError`."""
+        try:
+            value = fn(**arguments)
+            if inspect.iscoroutine(value):
+                value = asyncio.run(value)
+        except BaseException as error:
+            raise failure_of(error, self.name, self.task_id) from error
+        return to_reward(value, self.name, self.task_id)
 
 
 class _RemoteTraceback(Exception):
@@ -97,93 +112,37 @@ class _RemoteTraceback(Exception):
         return f"\n{self.args[0]}"
 
 
-def _attribute(found: Any, name: str) -> Any:
-    for part in name.split("."):
-        found = getattr(found, part)
-    return found
-
-
-# ---------------------------------------------------------------- this side
-
-
-class _Job:
-    """An attempt to grade, and the worker that does it."""
-
-    def __init__(self, place: RewardLocation, arguments: bytes, name: str, task_id: str) -> None:
-        self.said = (place, arguments, name, task_id)
-        self.name, self.task_id = name, task_id
-        self._lock = threading.Lock()
-        self._worker: _RewardProcess | None = None
-        self._abandoned = False
-
-    def begin(self, worker: _RewardProcess) -> None:
-        with self._lock:
-            self._worker = worker
-            if self._abandoned:
-                worker.kill()
-
-    def end(self) -> None:
-        with self._lock:
-            self._worker = None
-
-    def abandon(self) -> None:
-        with self._lock:
-            self._abandoned = True
-            if self._worker is not None:
-                self._worker.kill()
-
-
 class _RewardProcess:
-    """One process and the pipe to it."""
+    """A worker process and the pipe to it."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        self._pipe, theirs = Pipe()
-        words = [sys.executable, "-P", "-c", _BOOT, str(theirs.fileno()), json.dumps(sys.path)]
-        try:
+        self.pipe, theirs = Pipe()
+        with theirs:
             self._process = subprocess.Popen(
-                words,
+                [sys.executable, "-P", "-c", _BOOT.format(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # what a reward prints is no output of this program
                 start_new_session=True,
-                env={**os.environ, **environment},
+                env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(sys.path)},
             )
-        finally:
-            theirs.close()
-        self._told: tuple[Any, ...] = ()
-        self.loaded: set[RewardLocation] = set()
-        """Rewards that it has loaded before."""
 
-    def load(self, job: _Job) -> None:
-        """Send what to grade, and wait until the reward is loaded. Raises `ImportError`,
-        and OSError or EOFError where the worker ended."""
-        now = (os.getcwd(), dict(os.environ), list(sys.path))
-        self._pipe.send((job.said, None if now == self._told else now))
-        self._told = now
-        refused = self.receive(START_SECONDS)
-        if refused is not None:
-            raise ImportError(refused)
-        self.loaded.add(job.said[0])
+    def receive(self, seconds: float | None, cancelled: threading.Event) -> Any:
+        """Return the next message. Raises `TimeoutError`, also when the caller was cancelled, and
+        OSError or EOFError where the worker ended."""
+        end = None if seconds is None else time.monotonic() + seconds
+        while not self.pipe.poll(_LOOK_SECONDS):
+            if cancelled.is_set() or (end is not None and time.monotonic() > end):
+                raise TimeoutError
+        return self.pipe.recv()
 
-    def receive(self, seconds: float | None) -> Any:
-        """What it says next: whether it could load the reward, then what the reward said. Raises
-        `TimeoutError`, and OSError or EOFError where the worker ended."""
-        if not self._pipe.poll(seconds):
-            raise TimeoutError
-        return self._pipe.recv()
-
-    def kill(self) -> None:
-        """End it with everything that it started; the pipe then ends too."""
+    def end(self) -> int:
+        """Kill it with everything that it started; returns the exit code."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.kill()
-
-    def bury(self) -> int:
-        """The exit code of a worker that is ending."""
-        self.kill()
-        code = self._process.wait()
-        self._pipe.close()
-        return code
+        self.pipe.close()
+        return self._process.wait()
 
 
 class RewardProcesses:
@@ -201,69 +160,45 @@ class RewardProcesses:
         self._changed = threading.Condition()
         self._idle: list[_RewardProcess] = []
         self._count = 0
-        self._loading = 0
-        self._loaded_at = float("-inf")
+        self._loading: _RewardProcess | None = None
 
-    async def grade_apart(
-        self,
-        place: RewardLocation,
-        arguments: bytes,
-        name: str,
-        task_id: str,
-        timeout: float | None,
-    ) -> Reward:
-        """Grade in a worker. Raises what the reward raised, and as `grade`. Cancelling kills the
-        worker."""
-        job = _Job(place, arguments, name, task_id)
+    async def grade_apart(self, job: RewardJob) -> Reward:
+        """Grade in a worker, as `grade` does. Cancelling kills the worker."""
+        cancelled = threading.Event()
         try:
-            graded = await call_in_thread(lambda: self._run(job, timeout))
-        except asyncio.CancelledError:
-            job.abandon()
-            raise
-        if graded.error is not None:
-            kind, message, trace = graded.error
-            raise _KINDS[kind](message) from _RemoteTraceback(trace)
-        return Reward(graded.value, graded.parts)
+            return await call_in_thread(lambda: self.grade(job, cancelled))
+        finally:
+            cancelled.set()
 
-    def grade(
-        self,
-        place: RewardLocation,
-        arguments: bytes,
-        name: str,
-        task_id: str,
-        timeout: float | None,
-    ) -> _Graded:
-        """The same for a caller in a thread. Raises `RewardTimeoutError`, `GraderError` when the
-        worker died twice, and `ImportError` where it
-        cannot load the reward."""
-        return self._run(_Job(place, arguments, name, task_id), timeout)
+    def grade(self, job: RewardJob, cancelled: threading.Event | None = None) -> Reward:
+        """Grade in a worker, in another one where the first crashed; for a caller in a thread.
 
-    def _run(self, job: _Job, timeout: float | None) -> _Graded:
-        """Grade, with another worker where one died of something else."""
-        code = 0
+        Raises what the reward raised, `RewardTimeoutError`, `GraderError` when two workers crashed,
+        and `ImportError` where a worker cannot load the reward.
+        """
+        cancelled, code = cancelled or threading.Event(), 0
         for _ in range(2):
-            worker = self._take()
-            job.begin(worker)
-            keep = False
+            worker, keep = self._take(), False
             try:
-                first = job.said[0] not in worker.loaded
-                try:
-                    worker.load(job)
-                finally:
-                    self._loaded(first)
-                graded: _Graded = worker.receive(timeout)
+                worker.pipe.send((job, os.getcwd(), dict(os.environ), list(sys.path)))
+                refused = worker.receive(START_SECONDS, cancelled)
+                self._loaded(worker)
+                if keep := refused is not None:
+                    raise ImportError(refused)
+                graded = worker.receive(job.seconds, cancelled)
                 keep = True
-                return graded
-            except ImportError:
-                keep = True
-                raise
             except TimeoutError:
-                raise RewardTimeoutError(timeout_message(job.name, job.task_id, timeout)) from None
+                message = timeout_message(job.name, job.task_id, job.seconds)
+                raise RewardTimeoutError(message) from None
             except (EOFError, OSError):
-                code = worker.bury()
+                continue
             finally:
-                job.end()
-                self._give(worker, keep)
+                self._loaded(worker)
+                code = self._give(worker, keep)
+            if isinstance(graded, Reward):
+                return graded
+            error, trace = graded
+            raise error from _RemoteTraceback(trace)
         raise GraderError(
             f"reward {job.name!r} on task {job.task_id!r}: its process crashed twice, last with "
             f"exit code {code}"
@@ -271,117 +206,73 @@ class RewardProcesses:
 
     def _take(self) -> _RewardProcess:
         with self._changed:
-            began = time.monotonic()
+            waited = False
             while not self._idle:
-                waited = time.monotonic() - max(began, self._loaded_at)
-                more = waited >= PATIENCE and not self._loading and self._count < self._most
-                if self._count == 0 or more:
+                busy = self._loading is not None or self._count >= self._most
+                if not self._count or (waited and not busy):
+                    self._loading = _RewardProcess(self._environment)
                     self._count += 1
-                    break
-                self._changed.wait(PATIENCE)
-            self._loading += 1
-            if self._idle:
-                return self._idle.pop()
-        try:
-            return _RewardProcess(self._environment)
-        except BaseException:
-            self._loaded(first=False)
-            self._give(None, False)
-            raise
+                    return self._loading
+                waited = not self._changed.wait(None if busy else PATIENCE)
+            return self._idle.pop()
 
-    def _loaded(self, first: bool) -> None:
+    def _loaded(self, worker: _RewardProcess) -> None:
         with self._changed:
-            self._loading -= 1
-            if first:
-                self._loaded_at = time.monotonic()
+            if self._loading is worker:
+                self._loading = None
+                self._changed.notify_all()
 
-    def _give(self, worker: _RewardProcess | None, keep: bool) -> None:
-        if worker is not None and not keep:
-            worker.bury()
+    def _give(self, worker: _RewardProcess, keep: bool) -> int:
+        """Take a worker back, or end it; returns its exit code."""
+        code = 0 if keep else worker.end()
         with self._changed:
-            if worker is not None and keep:
-                self._idle.append(worker)
-            else:
-                self._count -= 1
+            self._idle += [worker] if keep else []
+            self._count -= not keep
             self._changed.notify()
+        return code
 
     def close(self) -> None:
         """End the workers that are idle; the others end when they see that this process has."""
         with self._changed:
             while self._idle:
-                self._idle.pop().bury()
+                self._idle.pop().end()
                 self._count -= 1
 
 
-def timeout_message(name: str, task_id: str, timeout: float | None) -> str:
+def timeout_message(name: str, task_id: str, seconds: float | None) -> str:
     """What to say of a reward that took too long."""
     return (
-        f"reward {name!r} on task {task_id!r} timed out after {timeout:g} seconds; raise "
-        "agent.reward_timeout"
+        f"reward {name!r} on task {task_id!r} timed out after {seconds or START_SECONDS:g} "
+        "seconds; raise agent.reward_timeout"
     )
 
 
 POOL = RewardProcesses()
 
 
-# ---------------------------------------------------------------- the worker's side
-
-
 def main(handle: int) -> None:
-    """The worker: jobs in, results out, until the other end is gone."""
+    """Run as the worker: jobs in, results out, until the other end is gone."""
     os.set_inheritable(handle, False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     pipe = Connection(handle)
-    while True:
-        try:
-            (place, arguments, name, task_id), surroundings = pipe.recv()
-        except (EOFError, OSError):
-            return
-        try:
-            if surroundings is not None:
-                folder, environment, path = surroundings
+    with suppress(EOFError, OSError):
+        while True:
+            job, folder, environment, path = pipe.recv()
+            try:
                 os.chdir(folder)
                 os.environ.clear()
                 os.environ.update(environment)
                 sys.path[:] = path
-            fn, given = _load(place), pickle.loads(arguments)
-        except BaseException as error:
-            pipe.send(f"{type(error).__name__}: {error}")
-            continue
-        pipe.send(None)
-        pipe.send(_grade(fn, given, name, task_id))
-
-
-def _load(place: RewardLocation) -> Any:
-    if not place.file:
-        found = _attribute(importlib.import_module(place.module), place.name)
-    else:
-        head, _, rest = place.name.partition(".")
-        found = load_attribute(f"{place.file}:{head}", "reward")
-        if place.module not in sys.modules:
-            raise RuntimeError(f"{place.file} has changed since the run started")
-        found = _attribute(found, rest) if rest else found
-    return getattr(found, "fn", found)
-
-
-def _grade(fn: Any, arguments: Mapping[str, Any], name: str, task_id: str) -> _Graded:
-    try:
-        try:
-            value = fn(**arguments)
-            if inspect.isawaitable(value):
-                value = asyncio.run(_awaited(value))
-        except BaseException as error:
-            raise failure_of(error, name, task_id) from error
-        reward = to_reward(value, name, task_id)
-        return _Graded(reward.value, dict(reward.parts))
-    except RewardError as error:
-        kind = next(k for k in type(error).__mro__ if k.__name__ in _KINDS).__name__
-        return _Graded(error=(kind, str(error), traceback.format_exc()))
-
-
-async def _awaited(value: Any) -> Any:
-    return await value
+                fn, arguments = job.place.load(), pickle.loads(job.arguments)
+            except BaseException as error:
+                pipe.send(f"{type(error).__name__}: {error}")
+                continue
+            pipe.send(None)
+            try:
+                pipe.send(job.run(fn, arguments))
+            except RewardError as error:
+                pipe.send((error, traceback.format_exc()))
 
 
 def _end_with(parent: int) -> None:

@@ -47,7 +47,7 @@ from tutelage.store.values import ExactText
 from tutelage.tracing.records import SpanRecord
 from tutelage.types import Attempt, Call, Rollout, Task, ToolResult
 
-FORMAT = 5
+FORMAT = 6
 """Of the tables below; what a file holds is in `schema_version`."""
 
 RUN = Columns(RunRow)

@@ -15,7 +15,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
@@ -46,18 +46,16 @@ class _Environments:
     async def bind(self, tools: Mapping[str, Tool]) -> dict[str, Tool]:
         """The tools with their environments behind them. Opening may raise whatever it raises, and
         `ToolError` when it takes too long."""
-        return {name: await self._bound(tool) for name, tool in tools.items()}
-
-    async def _bound(self, tool: Tool) -> Tool:
-        make = tool.environment
-        if make is None:
-            return tool
-        if make not in self._states:
-            environment = make()
-            await self._reset(environment)
-            self._stack.push_async_callback(_close, environment)
-            self._states[make] = self.opened[environment.name] = environment.state
-        return tool.bind(self._states[make])
+        bound: dict[str, Tool] = {}
+        for name, tool in tools.items():
+            make = tool.environment
+            if make is not None and make not in self._states:
+                environment = make()
+                await self._reset(environment)
+                self._stack.push_async_callback(_close, environment)
+                self._states[make] = self.opened[environment.name] = environment.state
+            bound[name] = tool if make is None else tool.bind(self._states[make])
+        return bound
 
     async def _reset(self, environment: ToolEnvironment) -> None:
         limit = asyncio.timeout(OPEN_SECONDS)
@@ -117,11 +115,19 @@ def environment_tools(cls: type) -> list[Tool]:
                 f"{cls.__name__!r} is not an environment: it has no {method}; define reset and "
                 "close, make it an async context manager, or use a function"
             )
-    takes_task = _takes_task(cls)
-
-    def make(task: Task) -> Any:
-        return cls(task) if takes_task else cls()
-
+    needed: list[str] = []
+    with suppress(ValueError):
+        needed = [
+            p.name
+            for p in inspect.signature(cls).parameters.values()
+            if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD
+        ]
+    if len(needed) > 1:
+        raise ToolDefinitionError(
+            f"the environment {cls.__name__!r} requires {', '.join(needed)}; only the task is "
+            "passed to it"
+        )
+    make: Callable[[Task], Any] = cls if needed else lambda task: cls()
     environment = partial(ToolEnvironment, cls.__name__, make)
     tools = [value for _, value in inspect.getmembers_static(cls) if isinstance(value, Tool)]
     if not tools:
@@ -132,17 +138,3 @@ def environment_tools(cls: type) -> list[Tool]:
     order = {id(value): place for place, value in enumerate(vars(cls).values())}
     tools.sort(key=lambda value: order.get(id(value), -1))
     return [replace(value, environment=environment) for value in tools]
-
-
-def _takes_task(cls: type) -> bool:
-    try:
-        parameters = inspect.signature(cls).parameters.values()
-    except ValueError:
-        return False
-    needed = [p for p in parameters if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
-    if len(needed) > 1:
-        names = ", ".join(p.name for p in needed)
-        raise ToolDefinitionError(
-            f"the environment {cls.__name__!r} requires {names}; only the task is passed to it"
-        )
-    return bool(needed)

@@ -118,7 +118,13 @@ async def outcome_of(
     if inline and not inspect.iscoroutinefunction(fn):
         return await _held_back(fn, arguments, inline=True)
     work = asyncio.ensure_future(_held_back(fn, arguments, inline=False))
-    if not await _ended_within(work, seconds):
+    done: set[asyncio.Future[Any]] = set()
+    try:
+        done, _ = await asyncio.wait({work}, timeout=seconds)
+    finally:
+        if not done:  # it is late, or the caller is cancelled
+            await cancelled(work)
+    if not done:
         raise TimeoutError
     if work.cancelled():
         return None, asyncio.CancelledError(f"the {what} cancelled itself")
@@ -139,19 +145,6 @@ async def _held_back(
         raise
     except BaseException as error:
         return None, error
-
-
-async def _ended_within(task: asyncio.Future[Any], seconds: float | None) -> bool:
-    """Wait for a task; whether it ended in time. One that did not is cancelled, and so is every
-    one when the caller is."""
-    try:
-        done, _ = await asyncio.wait({task}, timeout=seconds)
-    except asyncio.CancelledError:
-        await cancelled(task)
-        raise
-    if not done:
-        await cancelled(task)
-    return bool(done)
 
 
 async def cancelled(task: asyncio.Future[Any]) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import itertools
 import json
 import os
 import re
@@ -19,10 +20,14 @@ import shlex
 import tempfile
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import IO, Any, cast
 
+import anyio
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.server.mcpserver import MCPServer
@@ -34,11 +39,17 @@ from tutelage.bounded import direct_on_loopback
 from tutelage.environments import Environment, Observation
 from tutelage.errors import ConfigError
 from tutelage.tasks.readers import short
+from tutelage.tools.execute import call_in_thread
 from tutelage.tools.loading import is_file_reference, load_attribute
 from tutelage.tools.mcp_results import result_text
-from tutelage.tools.schema import ArgumentError, Signature, schema_validator, summary
+from tutelage.tools.schema import (
+    ArgumentError,
+    Signature,
+    schema_validator,
+    summary,
+    untitled,
+)
 from tutelage.tools.tool import Tool, ToolEnvironment, ToolError
-from tutelage.tools.unions import union_problems, would_do
 from tutelage.types import JSON, Task
 
 PREFIX, ROLLOUT_PREFIX = "mcp:", "mcp/rollout:"
@@ -60,16 +71,17 @@ def tools_of(reference: str) -> list[Tool]:
     """What `mcp:...` or `mcp/rollout:...` names. Raises `ConfigError` when it cannot be opened."""
     prefix = ROLLOUT_PREFIX if reference.startswith(ROLLOUT_PREFIX) else PREFIX
     target = _read_target(reference.removeprefix(prefix))
-    shared = _SharedServer(target)
+    shared = _Server(target, MAX_RESTARTS)
     try:
-        tools = _tools(shared.found, _shown(target))
-    except ConfigError:
+        tools = _tools(shared.open(), _shown(target))
+    except BaseException:
         shared.close_after_run()
         raise
     if prefix == PREFIX:
+        atexit.register(shared.close_after_run)
         return [tool.bind(shared) for tool in tools]
     shared.close_after_run()  # it was opened to ask for its tools; each rollout opens its own
-    environment = partial(ToolEnvironment, _shown(target), lambda task: _Connection(target))
+    environment = partial(ToolEnvironment, _shown(target), lambda task: _Server(target))
     return [replace(tool, environment=environment) for tool in tools]
 
 
@@ -93,162 +105,121 @@ def _read_target(text: str) -> _Target:
         raise ConfigError(f"cannot parse the command {text!r}: {error}") from None
 
 
-class _SharedServer:
-    """One server for many rollouts, in any event loop, until it is closed; started again when it
-    ends. Raises `ConfigError` when it cannot be started."""
+class _Server(Environment):
+    """A client of one server in a thread with an event loop of its own, so that tools are opened,
+    called and closed from the event loop of any rollout. A server that ends is started again
+    `restarts` times."""
 
-    def __init__(self, target: _Target) -> None:
-        self._target = target
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="mcp", daemon=True)
-        self._thread.start()
-        self._starting = asyncio.Lock()
-        self._restarts = 0
-        self._connection = _Connection(target)
-        try:
-            opening = asyncio.run_coroutine_threadsafe(self._connection.open(), self._loop)
-            self.found = opening.result()
-        except BaseException:
-            self.close_after_run()
-            raise
-        atexit.register(self.close_after_run)
-
-    def close_after_run(self) -> None:
-        """Close the connection and end the thread; `registry.close_tools` calls it, twice too."""
-        atexit.unregister(self.close_after_run)
-        if self._loop.is_closed():
-            return
-        asyncio.run_coroutine_threadsafe(self._connection.close(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    async def call(self, name: str, arguments: JSON) -> CallToolResult:
-        """Call a tool of the server; cancelling cancels it there."""
-        if self._loop.is_closed():
-            raise ToolError("the MCP server of this tool is closed")
-        work = asyncio.run_coroutine_threadsafe(self._call(name, arguments), self._loop)
-        return await asyncio.wrap_future(work)
-
-    async def _call(self, name: str, arguments: JSON) -> CallToolResult:
-        async with self._starting:
-            if self._connection.ended:
-                if self._restarts >= MAX_RESTARTS:
-                    raise ToolError(f"the MCP server ended {MAX_RESTARTS + 1} times")
-                self._restarts += 1
-                await self._connection.close()
-                self._connection = _Connection(self._target)
-                await self._connection.open()
-        return await self._connection.call(name, arguments)
-
-
-# ---------------------------------------------------------------- a connection
-
-
-class _Connection(Environment):
-    """A client that lives in a task of its own: it must be left in the task that entered it, while
-    tools are opened, called and closed from the event loop of any rollout."""
-
-    def __init__(self, target: _Target) -> None:
-        self._target = target
-        self._task: asyncio.Task[None] | None = None
+    def __init__(self, target: _Target, restarts: int = 0) -> None:
+        self._target, self._left = target, restarts
+        self._ended = (
+            f"the MCP server ended {restarts + 1} times" if restarts else "the MCP server ended"
+        )
+        self._lock, self._thread = threading.RLock(), ExitStack()
+        self._portal: BlockingPortal | None = None
         self._client: Client | None = None
-        self._stop = asyncio.Event()
+        self._task: Future[None] = Future()
         self._broken = False
-
-    @property
-    def ended(self) -> bool:
-        """Whether the server, or the connection to it, is gone."""
-        return self._broken or self._task is None or self._task.done()
 
     async def reset(self, task: Task, seed: int) -> Observation:
         """Connect, for one rollout."""
-        await self.open()
+        try:
+            await call_in_thread(self.open)
+        except BaseException:
+            await self.close()
+            raise
         return Observation()
 
-    async def open(self) -> list[McpTool]:
-        """Connect; returns the server's tools. Raises `ConfigError`."""
-        ready: asyncio.Future[list[McpTool]] = asyncio.get_running_loop().create_future()
-        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as words:
-            self._task = asyncio.create_task(self._live(ready, words))
-            try:
-                async with asyncio.timeout(START_SECONDS):
-                    return await asyncio.shield(ready)
-            except (Exception, asyncio.CancelledError) as error:
-                await self.close()
-                if ready.done():
-                    ready.exception()  # looked at, so that asyncio does not complain
-                task = asyncio.current_task()
-                if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
-                    raise
-                reason = _told(error)
-                if isinstance(error, TimeoutError):
-                    reason = f"no answer within {START_SECONDS:g} seconds"
-                words.seek(0)
-                last = words.read()[-_TAIL:].strip()
-                text = f"; its output: {last}" if last else ""
-                raise ConfigError(
-                    f"cannot use the MCP server {_shown(self._target)!r}: {reason}{text}"
-                ) from error
+    async def close(self) -> None:
+        """Leave the connection, which ends a server that was started for it."""
+        await call_in_thread(self.close_after_run)
 
-    async def _live(self, ready: asyncio.Future[list[McpTool]], words: IO[str]) -> None:
-        try:
-            direct_on_loopback(os.environ)
-            transport: Any = self._target
-            if not isinstance(self._target, str | MCPServer):
-                # A child gets almost no variables unless they are passed on.
-                command, *args = self._target
-                server = StdioServerParameters(command=command, args=args, env=dict(os.environ))
-                transport = stdio_client(server, errlog=cast("Any", words))
-            async with Client(transport) as client:
-                tools: list[McpTool] = []
-                cursor: str | None = None
-                while True:
-                    page = await client.list_tools(cursor=cursor)
-                    tools += page.tools
-                    cursor = page.next_cursor
-                    if not cursor:
-                        break
-                self._client = client
-                ready.set_result(tools)
-                await self._stop.wait()
-        except BaseException as error:
-            if not ready.done():
-                ready.set_exception(_plain(error))
-            elif isinstance(error, asyncio.CancelledError):
-                raise
-        finally:
-            self._client = None
+    def close_after_run(self) -> None:
+        """Leave the connection and end the thread; `registry.close_tools` calls it, twice too."""
+        atexit.unregister(self.close_after_run)
+        with self._lock:
+            self._left, self._ended = 0, "the MCP server of this tool is closed"
+            self._leave()
+            self._thread.close()
+
+    def open(self) -> list[McpTool]:
+        """Connect; returns the server's tools. Raises `ConfigError`."""
+        ready: Future[list[McpTool]] = Future()
+        with self._lock, tempfile.TemporaryFile("w+", errors="replace") as words:
+            if self._portal is None:
+                self._portal = self._thread.enter_context(start_blocking_portal(name="mcp"))
+            self._broken, self._stop = False, anyio.Event()
+            self._task = self._portal.start_task_soon(self._live, ready, words)
+            wait((ready, self._task), START_SECONDS, FIRST_COMPLETED)
+            if ready.done():
+                return ready.result()
+            reason = f"no answer within {START_SECONDS:g} seconds"
+            if self._task.done() and (error := self._task.exception()):
+                reason = _told(error)
+            self._leave()
+            words.seek(0)
+            last = words.read()[-_TAIL:].strip()
+        text = f"; its output: {last}" if last else ""
+        raise ConfigError(f"cannot use the MCP server {_shown(self._target)!r}: {reason}{text}")
+
+    async def _live(self, ready: Future[list[McpTool]], words: IO[str]) -> None:
+        """Connect, and stay until `_leave`: a client must be left in the task that entered it."""
+        direct_on_loopback(os.environ)
+        transport: Any = self._target
+        if not isinstance(self._target, str | MCPServer):
+            # A child gets almost no variables unless they are passed on.
+            command, *args = self._target
+            server = StdioServerParameters(command=command, args=args, env=dict(os.environ))
+            transport = stdio_client(server, errlog=cast("Any", words))
+        async with Client(transport) as client:
+            page = await client.list_tools()
+            tools = [*page.tools]
+            while page.next_cursor:
+                page = await client.list_tools(cursor=page.next_cursor)
+                tools += page.tools
+            self._client = client
+            ready.set_result(tools)
+            await self._stop.wait()
+
+    def _leave(self) -> None:
+        client, self._client = self._client, None
+        if self._portal is None or self._task.done():
+            return
+        if client is None:
+            self._task.cancel()
+        else:
+            self._portal.call(self._stop.set)
+        wait((self._task,))
+
+    def _again(self) -> None:
+        """Start a server that ended once more. Raises `ToolError` where that was too often."""
+        with self._lock:
+            if not (self._broken or self._task.done()):
+                return  # another call did
+            if not self._left:
+                raise ToolError(self._ended)
+            self._left -= 1
+            self._leave()
+            self.open()
 
     async def call(self, name: str, arguments: JSON) -> CallToolResult:
-        """Call a tool. Raises `ToolError` when the server is gone, a `late` one when it went in the
-        call, which it may have done."""
-        client, task = self._client, self._task
-        if client is None or task is None:
-            raise ToolError("the MCP server ended")
+        """Call a tool; cancelling cancels it there. Raises `ToolError` when the server is gone, a
+        `late` one when it went in the call, which it may have done."""
+        if self._broken or self._task.done():
+            await call_in_thread(self._again)
+        assert self._client is not None
+        assert self._portal is not None
+        work = self._portal.start_task_soon(self._client.call_tool, name, arguments)
         try:
-            return await client.call_tool(name, arguments)
-        except asyncio.CancelledError:
-            raise
+            return await asyncio.wrap_future(work)
         except Exception as error:
             # Whatever else went wrong, the server did say it itself, or its result fits no schema.
             said = "structured content" in str(error)
             closed = not isinstance(error, MCPError) or error.code == CONNECTION_CLOSED
             self._broken = closed and not said
-            failed = ToolError(f"the MCP server failed: {_told(_plain(error))}")
+            failed = ToolError(f"the MCP server failed: {_told(error)}")
             failed.late = self._broken
             raise failed from error
-
-    async def close(self) -> None:
-        """Leave the connection, which ends a server that was started for it."""
-        self._stop.set()
-        if self._task is None:
-            return
-        if self._client is None:
-            self._task.cancel()
-        await asyncio.wait({self._task})
-        if not self._task.cancelled():
-            self._task.exception()  # looked at, so that asyncio does not complain
 
 
 def _shown(target: _Target) -> str:
@@ -258,17 +229,10 @@ def _shown(target: _Target) -> str:
     return target if isinstance(target, str) else shlex.join(target)
 
 
-def _plain(error: BaseException) -> BaseException:
-    """The first real error in a group, as task groups wrap theirs."""
+def _told(error: BaseException) -> str:
+    """What went wrong, on one line: the first real error in a group, as task groups wrap theirs."""
     while isinstance(error, BaseExceptionGroup) and error.exceptions:
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
-    if isinstance(error, asyncio.CancelledError):
-        return ConnectionError("the connection was closed")
-    return error
-
-
-def _told(error: BaseException) -> str:
-    """What went wrong, on one line."""
     if isinstance(error, ValidationError):
         found = error.errors(include_url=False)[0]
         path = ".".join(map(str, found["loc"]))
@@ -276,38 +240,32 @@ def _told(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-# ---------------------------------------------------------------- tools
-
-
 def _signature(written: Mapping[str, Any], owner: str = "the tool") -> Signature:
     """Arguments by a JSON schema that another program wrote. Raises `ConfigError` where nothing can
     be checked by it."""
-    checker, schema = schema_validator(written, owner), _untitled(written)
+    from jsonschema.exceptions import best_match
+
+    checker = schema_validator(written, owner)
+    plain = {key: value for key, value in written.items() if key != "$schema"}
+    schema: JSON = untitled(plain)
+    schema.setdefault("properties", {})
 
     def check(text: str) -> dict[str, Any]:
         value: dict[str, Any] = json.loads(text)
-        errors = checker.iter_errors(value)
-        problems = [phrase for error in errors for phrase in _problems(error, schema)]
+        problems: list[str] = []
+        for each in itertools.islice(checker.iter_errors(value), 5):
+            error: Any = best_match([each])  # of several things that it may be, the closest
+            path = ".".join(str(part) for part in error.absolute_path)
+            words = str(error.message)  # which has the whole value
+            if len(words) > _LONGEST_PROBLEM or error.validator in ("anyOf", "oneOf"):
+                expected = f"{error.validator} {short(error.validator_value)}"
+                words = f"{short(error.instance)} does not fit {expected}"
+            problems.append(f"argument {path!r}: {words}" if path else words)
         if problems:
-            raise ArgumentError("; ".join(problems[:5]) + f"; expected {summary(schema)}")
+            raise ArgumentError("; ".join(problems) + f"; expected {summary(schema)}")
         return value
 
     return Signature(schema, check)
-
-
-def _problems(error: Any, schema: JSON) -> list[str]:
-    path = ".".join(str(part) for part in error.absolute_path)
-    if error.validator in ("anyOf", "oneOf"):
-        given = error.instance, error.schema, schema, path
-        bounds = [each for each in error.context or () if each.validator != "type"]
-        told = [phrase for each in bounds for phrase in _problems(each, schema)]
-        if told := union_problems(*given) or told or would_do(*given):
-            return told
-    words = str(error.message)  # which has the whole value
-    if len(words) > _LONGEST_PROBLEM:
-        told = f"{error.validator} {short(error.validator_value)}"
-        words = f"{short(error.instance)} does not fit {told}"
-    return [f"argument {path!r}: {words}" if path else words]
 
 
 def _tools(found: Sequence[McpTool], server: str) -> list[Tool]:
@@ -332,7 +290,7 @@ def _tools(found: Sequence[McpTool], server: str) -> list[Tool]:
 def _method(name: str, typed: bool) -> Callable[..., Coroutine[Any, Any, str]]:
     """The tool as a method: `Tool.bind` gives its first argument."""
 
-    async def run(server: _SharedServer | _Connection, /, **arguments: Any) -> str:
+    async def run(server: _Server, /, **arguments: Any) -> str:
         result = await server.call(name, arguments)
         text = result_text(result, name, typed and not result.is_error)
         if result.is_error:
@@ -340,16 +298,3 @@ def _method(name: str, typed: bool) -> Callable[..., Coroutine[Any, Any, str]]:
         return text
 
     return run
-
-
-def _untitled(schema: Mapping[str, Any]) -> JSON:
-    """Without titles, which only lengthen the prompt, and with `properties` in any case."""
-    out: JSON = {key: value for key, value in schema.items() if key not in ("title", "$schema")}
-    properties = cast("Mapping[str, Any]", out.get("properties") or {})
-    out["properties"] = {
-        name: {k: v for k, v in cast("JSON", inner).items() if k != "title"}
-        if isinstance(inner, dict)
-        else inner
-        for name, inner in properties.items()
-    }
-    return out

@@ -10,24 +10,20 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-import operator
 import re
-import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-import typing_extensions
 from pydantic import ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 from pydantic_core import PydanticUndefined, SchemaError
 
-from tutelage.bounded import parse_json
+from tutelage.bounded import RepeatedKeyError, parse_json, unique_keys
 from tutelage.errors import ConfigError, MissingExtraError, ToolDefinitionError
 from tutelage.tasks.readers import short
-from tutelage.tools.unions import union_of, union_problems, would_do
 from tutelage.types import JSON
 
 _SECTION = re.compile(r"^(args|arguments|parameters|returns?|raises|yields|examples?|notes?):\s*$")
@@ -89,7 +85,7 @@ def signature_of(
     try:
         model = create_model("Arguments", __config__=ConfigDict(extra="forbid"), **fields)
         made = model.model_json_schema(by_alias=True, schema_generator=_QuietSchema)
-        schema = cast("JSON", _untitled(made))
+        schema = cast("JSON", untitled(made))
         schema.setdefault("properties", {})
     except (PydanticUserError, SchemaError, TypeError, NameError) as error:
         reason = str(error).split("\n")[0]
@@ -101,7 +97,7 @@ def signature_of(
         try:
             base_model = model.model_validate_json(text, strict=True)
         except ValidationError as error:
-            problems = _problems(error, json.loads(text), schema)
+            problems = _problems(error, json.loads(text))
             raise ArgumentError("; ".join(problems) + f"; expected {summary(schema)}") from None
         # Only what was given: the function's own defaults stay the function's.
         return {names[name]: getattr(base_model, name) for name in base_model.model_fields_set}
@@ -143,6 +139,27 @@ def _check_references(part: Any, resolver: Any) -> None:
             resolver.lookup(part.contents[name])
     for below in part.subresources():
         _check_references(below, resolver)
+
+
+def resolved(schema: object, root: JSON) -> JSON:
+    """The schema itself behind `$ref`s into the same document; an empty one for any other."""
+    for _ in range(20):
+        if not isinstance(schema, Mapping):
+            return {}
+        target = cast("JSON", schema).get("$ref")
+        if not isinstance(target, str):
+            return cast("JSON", schema)
+        schema = root if target.startswith("#") else {}
+        for part in target.removeprefix("#").strip("/").split("/"):
+            if part and isinstance(schema, Mapping):
+                schema = schema.get(part.replace("~1", "/").replace("~0", "~"))
+    return {}
+
+
+def union_of(schema: object, root: JSON) -> Sequence[object]:
+    """The schemas one of which a value is of, none where there is one alone."""
+    here = resolved(schema, root)
+    return cast("Sequence[object]", here.get("anyOf") or here.get("oneOf") or ())
 
 
 def summary(schema: JSON) -> str:
@@ -192,41 +209,7 @@ def _hint(tool: str, parameter: inspect.Parameter, hints: Mapping[str, Any]) -> 
             f"tool {tool!r}: parameter {parameter.name!r} has no type hint; "
             f"add one, for example `{parameter.name}: str`"
         )
-    try:
-        return _portable(hints[parameter.name])
-    except RecursionError as error:
-        raise ToolDefinitionError(
-            f"tool {tool!r}: the type of {parameter.name!r} is recursive; use a dataclass"
-        ) from error
-
-
-def _portable(hint: Any) -> Any:
-    """`hint` with `typing.TypedDict` replaced by its twin that pydantic reads on Python 3.11."""
-    if typing.is_typeddict(hint):
-        fields = {
-            key: _portable_field(value, key in hint.__required_keys__)
-            for key, value in typing.get_type_hints(hint, include_extras=True).items()
-        }
-        make: Any = typing_extensions.TypedDict
-        return make(hint.__name__, fields)
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is None or origin is typing.Literal or origin is typing.Annotated:
-        return hint
-    portable = tuple(_portable(a) for a in arguments)
-    if portable == arguments:
-        return hint
-    if origin in (typing.Union, types.UnionType):
-        return functools.reduce(operator.or_, portable)
-    return origin[portable]
-
-
-def _portable_field(hint: Any, required: bool) -> Any:
-    # Where annotations are strings, only the wrapper tells that a field may be absent.
-    if typing.get_origin(hint) in (typing.Required, typing.NotRequired):
-        required = typing.get_origin(hint) is typing.Required
-        hint = typing.get_args(hint)[0]
-    wrapper: Any = typing.Required if required else typing.NotRequired
-    return wrapper[_portable(hint)]
+    return hints[parameter.name]
 
 
 class _QuietSchema(GenerateJsonSchema):
@@ -236,46 +219,36 @@ class _QuietSchema(GenerateJsonSchema):
             super().emit_warning(kind, detail)
 
 
-def _untitled(schema: Any) -> Any:
+def untitled(schema: Any) -> Any:
     """Without the titles that pydantic adds, which only lengthen the prompt."""
     if isinstance(schema, list):
-        return [_untitled(item) for item in cast("list[Any]", schema)]
+        return [untitled(item) for item in cast("list[Any]", schema)]
     if not isinstance(schema, dict):
         return schema
     out: JSON = {}
     for key, value in cast("JSON", schema).items():
         if key in ("properties", "$defs"):
-            out[key] = {name: _untitled(inner) for name, inner in value.items()}
+            out[key] = {name: untitled(inner) for name, inner in value.items()}
         elif key in ("default", "enum", "const", "examples"):
             out[key] = value
         elif key != "title":
-            out[key] = _untitled(value)
+            out[key] = untitled(value)
     return out
 
 
 def _check_json(text: str) -> None:
     """Refuse what is no JSON object, with the position, before the schema is asked."""
 
-    def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        values: dict[str, Any] = {}
-        for key, value in pairs:
-            if key in values:
-                raise ArgumentError(f"argument {key[:60]!r} is given twice")
-            values[key] = value
-        return values
-
     def no_constant(constant: str) -> Any:
         raise ArgumentError(f"invalid JSON: {constant} is not a JSON number")
 
+    loads = functools.partial(json.loads, object_pairs_hook=unique_keys, parse_constant=no_constant)
     try:
-        value = parse_json(
-            text,
-            loads=functools.partial(
-                json.loads, object_pairs_hook=no_duplicates, parse_constant=no_constant
-            ),
-        )
+        value = parse_json(text, loads=loads)
     except ArgumentError:
         raise
+    except RepeatedKeyError as error:
+        raise ArgumentError(f"argument {error.key[:60]!r} is given twice") from None
     except json.JSONDecodeError as error:
         raise ArgumentError(f"invalid JSON at character {error.pos + 1}: {error.msg}") from None
     except ValueError as error:
@@ -285,39 +258,43 @@ def _check_json(text: str) -> None:
         raise ArgumentError(f"arguments must be a JSON object, not {kind}")
 
 
-def _problems(error: ValidationError, given: JSON, schema: JSON) -> list[str]:
-    """What is wrong with each argument; pydantic's own words, but where it may be one of several
-    things: then the path of an error has the branch beside the names."""
-    phrases: dict[str, list[str]] = {}
-    branches: dict[str, list[str]] = {}
-    """Of an argument that may be one of several things, what is wrong but for its type."""
+def _problems(error: ValidationError, given: JSON) -> list[str]:
+    """What is wrong with each argument, in pydantic's words.
+
+    Of an argument that may be one of several things pydantic tells what is wrong with each: here
+    that is said of the closest, which has the fewest errors, furthest into the value.
+    """
+    told: dict[str, list[str]] = {}
+    unions: dict[str, dict[object, list[dict[str, Any]]]] = {}
     for each in error.errors(include_url=False):
         if not each["loc"]:  # what is wrong is in none of them, such as a lone surrogate
-            phrases[""] = [str(each["msg"])]
+            told[""] = [str(each["msg"])]
             continue
-        name = str(each["loc"][0])
-        phrases.setdefault(name, []).append(_problem(dict(each)))
-        place = each["loc"][:-1] if each["type"] == "missing" else each["loc"]
-        leads = _leads(given, place)
-        if name in given and (not leads or union_of(schema["properties"].get(name, {}), schema)):
-            bounds = branches.setdefault(name, [])
-            if not each["type"].endswith(("_type", "_parsing")):
-                bounds.append(_problem({**each, "loc": each["loc"] if leads else (name,)}))
-    for name, bounds in branches.items():
-        own = schema["properties"].get(name, {})
-        told = union_problems(given[name], own, schema, name) or bounds
-        phrases[name] = told or would_do(given[name], own, schema, name) or phrases[name]
-    return [phrase for each in phrases.values() for phrase in each]
-
-
-def _leads(value: Any, path: Sequence[int | str]) -> bool:
-    """Whether a path leads to something in a value."""
-    for part in path:
-        try:
-            value = value[part]
-        except (KeyError, IndexError, TypeError):
-            return False
-    return True
+        name, missing = str(each["loc"][0]), each["loc"][-1:] if each["type"] == "missing" else ()
+        value: Any = given
+        path, branch = list[Any](), None
+        for part in each["loc"][: len(each["loc"]) - len(missing)]:
+            try:
+                value = value[part] if isinstance(value, (dict, list)) else {}[part]
+                path.append(part)
+            except (LookupError, TypeError):  # the path has the name of the branch too
+                branch = branch or part
+        phrases = told.setdefault(name, [])
+        if branch is None:
+            phrases.append(_problem(dict(each)))
+        else:
+            found = unions.setdefault(name, {}).setdefault(branch, [])
+            found.append({**each, "loc": (*path, *missing)})
+    for name, branches in unions.items():
+        fewest = min(map(len, branches.values()))
+        close = [each for found in branches.values() if len(found) == fewest for each in found]
+        deepest = max(len(each["loc"]) for each in close)
+        for place in dict.fromkeys(each["loc"] for each in close if len(each["loc"]) == deepest):
+            same = [each for each in close if each["loc"] == place]
+            words = " or ".join(dict.fromkeys(str(each["msg"]) for each in same))
+            words = words.replace(" or Input should be", " or")
+            told[name].append(_problem({**same[0], "msg": words}))
+    return [phrase for phrases in told.values() for phrase in phrases]
 
 
 def _problem(error: Mapping[str, Any]) -> str:

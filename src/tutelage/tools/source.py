@@ -1,8 +1,9 @@
-"""Marks of code: equal for equal definitions, so that a run knows the code that it was begun with.
+"""Hashes of code: equal for equal definitions, so that a run knows the code that it was begun with.
 
-What counts of a function is its file's definitions that it reaches: itself, the names that it uses,
-and theirs, also in files beside it that it imports. Comments, the layout and the rest of a script
-do not count, so the lines that start a training may change where its agent stays the same.
+What counts of a function is its file's statements that it reaches: itself, those that define or
+change the names that it uses, and theirs, also in files beside it that it imports. Comments, the
+layout and the rest of a script do not count, so the lines that start a training may change where
+its agent stays the same.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def file_mark(path: Path, name: str = "") -> str:
-    """A mark of what `name` of a Python file means; of the whole file without a name."""
+    """A hash of what `name` of a Python file means; of the whole file without a name."""
     message = "\0".join(_reached(path.resolve(), name, set()))
     return hashlib.blake2b(message.encode(), digest_size=16).hexdigest()
 
@@ -32,71 +33,42 @@ def _reached(path: Path, name: str, seen: set[tuple[Path, str]]) -> Iterator[str
     except SyntaxError:
         yield text
         return
-    owners = [_owned(statement) for statement in statements]
-    if not any(name in names for names in owners):
-        chosen = set(range(len(statements)))
-    else:
-        chosen = _closure(name, statements, owners)
-    for index in sorted(chosen):
-        yield ast.dump(statements[index])
-        for file, imported in _imports(statements[index], path.parent):
-            yield from _reached(file, imported, seen)
-
-
-def _closure(name: str, statements: list[ast.stmt], owners: list[set[str]]) -> set[int]:
-    """The statements that define a name, and all names that those use."""
-    chosen: set[int] = set()
-    names, known = [name, "*"], {name, "*"}
-    while names:
-        wanted = names.pop()
-        for index, statement in enumerate(statements):
-            if wanted not in owners[index] or index in chosen:
-                continue
-            chosen.add(index)
-            used = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
-            names += sorted(used - known)
-            known |= used
-    return chosen
+    wanted, more = set[str](), {name, "*"}
+    while more - wanted:
+        wanted |= more
+        used = [node for each in statements if _owned(each) & wanted for node in ast.walk(each)]
+        more = {node.id for node in used if isinstance(node, ast.Name)}
+    whole = not any(name in _owned(each) for each in statements)
+    for statement in (each for each in statements if whole or _owned(each) & wanted):
+        yield ast.dump(statement)
+        for node in ast.walk(statement):
+            module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
+            for alias in node.names if isinstance(node, ast.Import | ast.ImportFrom) else ():
+                # `from a import b` takes a name of `a.py`, or the file `a/b.py`.
+                inner = f"{module}.{alias.name}".strip(".")
+                for taken, own in ((inner, ""), (module, alias.name.strip("*"))):
+                    place = path.parent.joinpath(*taken.split("."))
+                    for file in (place.with_suffix(".py"), place / "__init__.py"):
+                        if taken and file.is_file():
+                            yield from _reached(file.resolve(), own, seen)
 
 
 def _owned(statement: ast.stmt) -> set[str]:
     """The names that a statement at the top of a file defines or changes."""
     if isinstance(statement, _DEFINED):
         return {statement.name}
-    if isinstance(statement, ast.Import | ast.ImportFrom):
-        return {(a.asname or a.name).partition(".")[0] for a in statement.names}
-    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-        return {_root(statement.value.func)} - {""}  # such as TABLE.update(...)
-    stored = [
-        node
-        for node in ast.walk(statement)
-        if isinstance(node, ast.Name | ast.Attribute | ast.Subscript)
-        and isinstance(node.ctx, ast.Store | ast.Del)
-    ]
-    inner = [node.name for node in ast.walk(statement) if isinstance(node, _DEFINED)]
-    return {_root(node) for node in stored} | set(inner) - {""}
-
-
-def _root(node: ast.expr) -> str:
-    """`TABLE` of `TABLE["a"].b`; empty where it begins with no name."""
-    while isinstance(node, ast.Attribute | ast.Subscript):
-        node = node.value
-    return node.id if isinstance(node, ast.Name) else ""
-
-
-def _imports(statement: ast.stmt, beside: Path) -> Iterator[tuple[Path, str]]:
-    """The files beside this one that a statement imports, each with the name that it takes."""
+    names: set[str] = set()
     for node in ast.walk(statement):
-        if isinstance(node, ast.Import):
-            wanted = [(alias.name, "") for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            front = f"{node.module}." if node.module else ""
-            wanted = [(f"{front}{a.name}", "") for a in node.names]
-            wanted += [(node.module, a.name) for a in node.names if node.module]
-        else:
-            continue
-        for module, name in wanted:
-            place = beside.joinpath(*module.split("."))
-            for file in (place.with_suffix(".py"), place / "__init__.py"):
-                if file.is_file():
-                    yield file.resolve(), "" if name == "*" else name
+        if isinstance(node, _DEFINED):
+            names.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.Name | ast.Attribute | ast.Subscript | ast.Call):
+            stores = not isinstance(node, ast.Call) and not isinstance(node.ctx, ast.Load)
+            if stores or (isinstance(statement, ast.Expr) and node is statement.value):
+                # `TABLE["a"].b = 1` and `TABLE.update(...)` change what `TABLE` is.
+                part: ast.expr = node.func if isinstance(node, ast.Call) else node
+                while isinstance(part, ast.Attribute | ast.Subscript):
+                    part = part.value
+                names |= {part.id} if isinstance(part, ast.Name) else set()
+    return names

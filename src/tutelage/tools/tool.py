@@ -10,9 +10,9 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, overload
+from typing import Any, TypedDict, Unpack, overload
 
 from tutelage.environments import Environment, Observation
 from tutelage.errors import ToolDefinitionError
@@ -116,61 +116,53 @@ class Tool:
         return replace(self.__get__(instance), environment=None)
 
 
+class ToolSettings(TypedDict, total=False):
+    """What `@tool` takes beside a name; see the fields of `Tool`."""
+
+    timeout: float
+    max_chars: int
+    terminal: bool
+    inline: bool
+    destructive: bool
+
+
 @overload
 def tool(name: Callable[..., Any]) -> Tool: ...
 @overload
 def tool(
-    name: str | None = None,
-    *,
-    timeout: float = DEFAULT_TIMEOUT,
-    max_chars: int = DEFAULT_MAX_CHARS,
-    terminal: bool = False,
-    inline: bool = False,
-    destructive: bool = False,
+    name: str | None = None, **settings: Unpack[ToolSettings]
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
-    name: str | Callable[..., Any] | None = None,
-    *,
-    timeout: float = DEFAULT_TIMEOUT,
-    max_chars: int = DEFAULT_MAX_CHARS,
-    terminal: bool = False,
-    inline: bool = False,
-    destructive: bool = False,
+    name: str | Callable[..., Any] | None = None, **settings: Unpack[ToolSettings]
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a function or method a `Tool`: `@tool`, `@tool()` or `@tool("name", timeout=2.0)`.
 
     `timeout` is in seconds, `max_chars` bounds the observation. Raises `ToolDefinitionError` when
     the signature gives no JSON schema, or an option makes no sense.
     """
-    namespace = _caller_locals(inspect.currentframe())
+    frame = inspect.currentframe()
+    # What the caller can see: where types defined inside a function are found.
+    namespace = dict(frame.f_back.f_locals) if frame is not None and frame.f_back else {}
 
     def decorate(fn: Callable[..., Any]) -> Tool:
         plain = fn.__func__ if isinstance(fn, staticmethod) else fn
         given = name if isinstance(name, str) else getattr(plain, "__name__", "")
-        _check_options(given, timeout, max_chars)
+        if not _NAME.match(given):
+            raise ToolDefinitionError(
+                f"invalid tool name {given!r}: use 1-64 letters, digits, '_' or '-'; "
+                "set one with @tool('name')"
+            )
         description, signature = signature_of(plain, namespace)
-        return Tool(
-            given, description, fn, signature, timeout, max_chars, terminal, inline, destructive
-        )
+        made = Tool(given, description, fn, signature, **settings)
+        if not (made.timeout > 0 and math.isfinite(made.timeout)):
+            raise ToolDefinitionError(
+                f"tool {given!r}: timeout must be positive, not {made.timeout!r}"
+            )
+        if made.max_chars < MIN_MAX_CHARS:
+            raise ToolDefinitionError(
+                f"tool {given!r}: max_chars must be at least {MIN_MAX_CHARS}, not "
+                f"{made.max_chars!r}"
+            )
+        return made
 
     return decorate(name) if callable(name) else decorate
-
-
-def _caller_locals(frame: Any) -> Mapping[str, Any]:
-    """What the caller can see: where types defined inside a function are found."""
-    caller = frame.f_back if frame is not None else None
-    return dict(caller.f_locals) if caller is not None else {}
-
-
-def _check_options(name: str, timeout: float, max_chars: int) -> None:
-    if not _NAME.match(name):
-        raise ToolDefinitionError(
-            f"invalid tool name {name!r}: use 1-64 letters, digits, '_' or '-'; "
-            "set one with @tool('name')"
-        )
-    if not (timeout > 0 and math.isfinite(timeout)):
-        raise ToolDefinitionError(f"tool {name!r}: timeout must be positive, not {timeout!r}")
-    if max_chars < MIN_MAX_CHARS:
-        raise ToolDefinitionError(
-            f"tool {name!r}: max_chars must be at least {MIN_MAX_CHARS}, not {max_chars!r}"
-        )

@@ -46,9 +46,13 @@ def without_content(span: SpanRecord) -> SpanRecord:
     """The span with its times, its place in the tree, numbers, and texts that are on the list."""
     attributes = _kept(span.attributes)
     kept = _kept(span.resource, all_texts=True).items()
+    name, operation = _few_words(span.name), attributes.get(names.OPERATION)
+    if isinstance(operation, str):  # the name that the conventions ask for
+        what = attributes.get(_NAMED_BY.get(operation, ""))
+        name = f"{operation} {what}" if isinstance(what, str) else operation
     return replace(
         span,
-        name=_name(span.name, attributes),
+        name=name,
         attributes=attributes,
         events=tuple(
             SpanEvent(_few_words(event.name), event.time_ns, _kept(event.attributes))
@@ -57,15 +61,6 @@ def without_content(span: SpanRecord) -> SpanRecord:
         status_message="",
         resource={k: v for k, v in kept if k.startswith(_RESOURCE)},
     )
-
-
-def _name(name: str, attributes: Mapping[str, Any]) -> str:
-    """The name that the conventions ask for, else one that a program may have chosen."""
-    operation = attributes.get(names.OPERATION)
-    if not isinstance(operation, str):
-        return _few_words(name)
-    what = attributes.get(_NAMED_BY.get(operation, ""))
-    return f"{operation} {what}" if isinstance(what, str) else operation
 
 
 def _few_words(name: str) -> str:

@@ -1,31 +1,29 @@
 """Sending spans to an OTLP/HTTP collector, off the path of every rollout.
 
-A thread takes rollouts and spans from a bounded queue, makes the requests and posts them. Nothing
-that submits ever waits: what does not fit is dropped and counted, and the store has it anyway. A
-collector that is down gives one warning, whatever happens after it; it is tried again at growing
-intervals, so traces flow once it is up. `endpoint` reads the variables that every OpenTelemetry
-exporter reads.
+A thread takes rollouts and spans from a bounded queue and hands them to OpenTelemetry's exporter.
+Nothing that submits ever waits: what does not fit is dropped and counted, and the store has it
+anyway. A collector that is down gives one warning, and what is submitted until it is up is lost.
+`endpoint` reads the variables that every OpenTelemetry exporter reads.
 """
 
 from __future__ import annotations
 
-import gzip
+import logging
 import os
 import re
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-import httpx2
-
-from tutelage.bounded import DIRECT
 from tutelage.config.api_keys import unsendable
-from tutelage.errors import ConfigError
+from tutelage.errors import ConfigError, MissingExtraError
 from tutelage.tracing import names
 from tutelage.tracing.content import without_content
-from tutelage.tracing.otlp import PROTOBUF, encode_protobuf
+from tutelage.tracing.otlp import readable
 from tutelage.tracing.records import SpanRecord
 from tutelage.tracing.rollout import rollout_spans
 from tutelage.tracing.tree import whole_trace
@@ -40,9 +38,9 @@ TIMEOUT = 10.0
 """Seconds for one request."""
 CLOSE_SECONDS = 5.0
 """How long `close` waits for what is queued; a collector that is down is given no time."""
-_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
-_AGAIN = frozenset({408, 429, 500, 502, 503, 504})
-"""HTTP statuses after which the same request may succeed later."""
+PAUSE = 30.0
+"""Seconds without a try after one that failed: what is submitted meanwhile is lost."""
+_THREAD = "otlp-export"
 _MAX_WAITING = 4096
 """Spans that may wait for their rollouts; the first ones then go without."""
 _MAX_REMEMBERED = 256
@@ -99,16 +97,13 @@ def checked_headers(given: Mapping[str, str], place: str = "") -> dict[str, str]
     return dict(given)
 
 
-_Batch = tuple[int, list[SpanRecord]]
-"""How many submitted things one request is made of, and their spans."""
-
-
 class OtlpExporter:
     """Sends what is submitted to one collector. A context manager that closes.
 
     `warn` gets at most one sentence, from the exporter's thread. `content` sends messages, tool
     arguments and results, texts of errors and whatever a framework wrote into its own spans;
-    without it they stay here (`content.py`). Raises `ConfigError` for a header that cannot be sent.
+    without it they stay here (`content.py`). Raises `ConfigError` for a header that cannot be sent,
+    and `MissingExtraError` without OpenTelemetry's exporter.
     """
 
     def __init__(
@@ -120,21 +115,34 @@ class OtlpExporter:
         max_queue: int = MAX_QUEUE,
         extra_headers: Mapping[str, str] | None = None,
     ) -> None:
-        self.url = url
-        self._warn, self._content, self._max_queue = warn, content, max_queue
         own = headers() if extra_headers is None else checked_headers(extra_headers)
-        self._headers = {"content-type": PROTOBUF, "content-encoding": "gzip"} | own
-        self._queue: deque[Rollout | SpanRecord] = deque()
-        self._traces = _LiveTraces(content)
-        self._again: _Batch | None = None
-        """What the collector did not take."""
-        self._changed = threading.Condition()
-        self._warned = self._closing = self._down = self._busy = False
-        self._deadline = float("inf")
+        try:
+            import requests
+            from opentelemetry.exporter.otlp.proto.http import Compression
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        except ImportError as error:
+            raise MissingExtraError(
+                "sending traces needs OpenTelemetry's exporter: pip install 'tutelage[otlp]'"
+            ) from error
+        session = requests.Session()
+        session.trust_env = urlsplit(url).hostname not in ("localhost", "127.0.0.1", "::1")
+        self._exporter = OTLPSpanExporter(
+            url, headers=own, timeout=TIMEOUT, compression=Compression.Gzip, session=session
+        )
+        self.url, self._warn, self._most, self._waiting = url, warn, max_queue, 0
+        self._traces, self._lock = _LiveTraces(content), threading.Lock()
+        self._sending = threading.Lock()
+        """Held while a request is made."""
+        self._down = self._warned = self._closed = False
+        self._again = 0.0
+        """When a collector that was down is tried again."""
+        self._statuses: list[int] = []
+        """What the collector answered to the last request, and to its repeats."""
+        session.hooks["response"].append(self._answered)
         self.sent = self.dropped = 0
         """Spans that were taken by the collector; rollouts and spans that were not sent."""
-        self._thread = threading.Thread(target=self._work, name="otlp-export", daemon=True)
-        self._thread.start()
+        self._pool = ThreadPoolExecutor(1, _THREAD)
+        logging.getLogger(OTLPSpanExporter.__module__).addFilter(_of_another_thread)
 
     def __enter__(self) -> OtlpExporter:
         return self
@@ -147,98 +155,69 @@ class OtlpExporter:
 
         After `close` nothing is queued.
         """
-        with self._changed:
-            room = 0 if self._closing else max(0, self._max_queue - len(self._queue))
-            self._queue.extend(items[:room])
-            self.dropped += max(0, len(items) - room)
-            self._changed.notify_all()
+        with self._lock:
+            taken = items[: 0 if self._closed else self._most - self._waiting]
+            self._waiting += len(taken)
+            self.dropped += len(items) - len(taken)
+            for start in range(0, len(taken), MAX_BATCH):
+                self._pool.submit(self._send, taken[start : start + MAX_BATCH])
 
     def flush(self, seconds: float = CLOSE_SECONDS) -> bool:
         """Wait until all is sent, at most so long; False when it was not, or could not be."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._down or self._idle(), seconds)
-            return self._idle() and not self._down
+        done = wait([self._pool.submit(int)], seconds).done
+        return bool(done) and not self._down
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
         """Send what is queued within `seconds`, then end. May be called twice."""
-        with self._changed:
-            self._closing = True
-            self._deadline = min(self._deadline, time.monotonic() + seconds)
-            self._changed.notify_all()
-        self._thread.join(seconds + 1.0)
-        with self._changed:
-            self.dropped += len(self._queue)
-            self._queue.clear()
-            self.dropped += 0 if self._again is None else self._again[0]
-            self._again = None
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            waiting = self._pool.submit(self._send, ())
+        wait([waiting], 0.0 if self._down else seconds)
+        self._exporter.shutdown()  # it tries no more
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        if self._sending.acquire(timeout=1.0):  # which ends at once, unless a collector is silent
+            self._sending.release()
+        self.dropped += self._waiting
         if self.dropped:
             self._tell(f"{self.dropped} rollouts or spans were not sent to {self.url}")
 
-    def _idle(self) -> bool:
-        return not self._queue and not self._busy and self._again is None
+    def _send(self, items: Sequence[Rollout | SpanRecord]) -> None:
+        with self._sending:
+            spans = self._traces.take(items) if items else self._traces.rest()
+            taken = not spans
+            if spans and time.monotonic() >= self._again:
+                self._statuses.clear()
+                taken = self._exporter.export([readable(span) for span in spans]).name == "SUCCESS"
+                refused = any(status < 500 and status != 429 for status in self._statuses[-1:])
+                self._down = not taken and not refused
+                self._again = time.monotonic() + PAUSE if self._down else 0.0
+            with self._lock:
+                self._waiting -= len(items)
+                self.sent += len(spans) if taken else 0
+                self.dropped += 0 if taken else len(items)
+            if not taken:
+                told = f"cannot reach {self.url}"
+                for status in self._statuses[-1:]:
+                    told = f"{self.url} returned status {status}"
+                self._tell(
+                    f"cannot send traces: {told}. The run continues; its store keeps the traces: "
+                    "tutelage export RUN --format otlp"
+                )
 
-    def _work(self) -> None:
-        pause = 0.0
-        client = httpx2.Client(timeout=TIMEOUT, mounts=DIRECT)
-        with client:
-            while batch := self._next_batch():
-                done = self._send(client, batch)
-                with self._changed:
-                    self._busy, self._down = False, not done
-                    self._again = None if done else batch
-                    self._changed.notify_all()
-                    if not done:
-                        pause = min(_LONGEST_PAUSE, pause * 2 or _FIRST_PAUSE)
-                        if self._closing or self._changed.wait_for(lambda: self._closing, pause):
-                            return
-                    else:
-                        pause = 0.0
-
-    def _next_batch(self) -> _Batch | None:
-        """What to send next, waiting for it; None when the exporter is closed and done."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._queue or self._closing or self._again)
-            if time.monotonic() > self._deadline:
-                return None
-            if self._again is not None:
-                return self._again
-            count = min(len(self._queue), MAX_BATCH)
-            items = [self._queue.popleft() for _ in range(count)]
-            self._busy = bool(items)
-        spans = self._traces.take(items) if items else self._traces.rest()
-        return (len(items), spans) if items or spans else None
-
-    def _send(self, client: httpx2.Client, batch: _Batch) -> bool:
-        """Whether the batch is done with: taken by the collector, or refused for good."""
-        items, spans = batch
-        if not spans:
-            return True
-        body = gzip.compress(encode_protobuf(spans), compresslevel=1)
-        try:
-            status = client.post(self.url, content=body, headers=self._headers).status_code
-        except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
-            reason = str(error) or type(error).__name__
-            self._tell(
-                f"cannot send traces: cannot reach {self.url} ({reason}). The run continues; its "
-                "store keeps the traces: tutelage export RUN --format otlp"
-            )
-            return False
-        if 200 <= status < 300:
-            self.sent += len(spans)
-            return True
-        self._tell(
-            f"cannot send traces: {self.url} returned status {status}. The run continues; its "
-            "store keeps the traces: tutelage export RUN --format otlp"
-        )
-        if status in _AGAIN:
-            return False
-        self.dropped += items
-        return True
+    def _answered(self, response: Any, **options: Any) -> None:
+        self._statuses.append(response.status_code)
 
     def _tell(self, sentence: str) -> None:
         if not self._warned:
             self._warned = True
             self._warn(sentence)
+
+
+def _of_another_thread(record: logging.LogRecord) -> bool:
+    """Leave out what the exporter logs of each of our tries: it is told once."""
+    return not (record.threadName or "").startswith(_THREAD)
 
 
 class _LiveTraces:

@@ -28,25 +28,14 @@ def ingest_traces(
     whose `status` is the HTTP status.
     """
     spans, rejected = read_counted(body, content_type, encoding)
-    placed = _claimed(spans, only)
-    if placed:
-        sink(run_id, placed)
-    return response_body(content_type, rejected + len(spans) - len(placed))
-
-
-def _claimed(spans: Sequence[SpanRecord], only: Identity) -> list[SpanRecord]:
-    """The spans that are, or may be, of one attempt, with its identifiers."""
-    out: list[SpanRecord] = []
-    for span in spans:
+    placed: list[SpanRecord] = []
+    for span in spans:  # those that are, or may be, of the attempt
         attributes = names.modern(span.attributes)
         rollout = attributes.get(names.ROLLOUT_ID, span.resource.get(names.ROLLOUT_ID))
         attempt = attributes.get(names.ATTEMPT_ID, span.resource.get(names.ATTEMPT_ID))
         if rollout in (None, only.rollout_id) and attempt in (None, only.attempt_id):
-            placed = replace(
-                span,
-                attributes=attributes,
-                rollout_id=only.rollout_id,
-                attempt_id=only.attempt_id,
-            )
-            out.append(placed)
-    return out
+            own = {"rollout_id": only.rollout_id, "attempt_id": only.attempt_id}
+            placed.append(replace(span, attributes=attributes, **own))
+    if placed:
+        sink(run_id, placed)
+    return response_body(content_type, rejected + len(spans) - len(placed))

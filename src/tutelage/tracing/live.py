@@ -48,47 +48,36 @@ class _AttemptTrace:
         self.trace_id = trace_id_of(identity)
         self.root_id = span_id_of(self.trace_id)
         self._count = itertools.count()
-        self._ended: list[ReadableSpan] = []
-        self._open: dict[int, SdkSpan] = {}
-        self._closed = False
+        self.open: dict[int, SdkSpan] = {}
+        self.ended: list[ReadableSpan] = []
+        self.closed = False
 
     @property
     def records(self) -> tuple[SpanRecord, ...]:
         """The spans that have ended, in the order in which they did."""
-        return tuple(_record(span, self.identity) for span in self._ended)
+        return tuple(_record(span, self.identity) for span in self.ended)
 
     def next_id(self) -> int:
         """The identifier of the next span: the same in every repeat of the same attempt."""
         return int(span_id_of(self.trace_id, "live", next(self._count)), 16)
 
-    def began(self, span: SdkSpan) -> None:
-        """Take a span in; one that begins after the end is left out."""
-        if not self._closed and span.context is not None:
-            self._open[span.context.span_id] = span
-
-    def ended(self, span: ReadableSpan) -> None:
-        """Keep a span that was taken in."""
-        span_context = span.get_span_context()
-        if span_context is not None and self._open.pop(span_context.span_id, None) is not None:
-            self._ended.append(span)
-
     def close(self) -> None:
         """End what is still open, so that no span lacks its parent; what comes later is dropped."""
-        for span in reversed(list(self._open.values())):
+        for span in reversed(list(self.open.values())):
             span.set_status(Status(StatusCode.ERROR, "still open when the attempt ended"))
             span.end()
-        self._closed = True
+        self.closed = True
 
 
 class _AttemptProcessor(SpanProcessor):
     """Hands spans to the attempt in whose context they began, with its identifiers."""
 
     def __init__(self) -> None:
-        self._owners: dict[tuple[int, int], _AttemptTrace] = {}
+        self._owners: dict[int, _AttemptTrace] = {}
         """Whose the spans are that have begun and not ended."""
 
     def on_start(self, span: SdkSpan, parent_context: Context | None = None) -> None:
-        """Called by the SDK."""
+        """Called by the SDK; a span that begins after its attempt is left out."""
         attempt_trace = _current(parent_context)
         if attempt_trace is None:
             return
@@ -96,20 +85,22 @@ class _AttemptProcessor(SpanProcessor):
         span.set_attributes(
             {names.ROLLOUT_ID: identity.rollout_id, names.ATTEMPT_ID: identity.attempt_id}
         )
-        # It may end in another context or thread, and what is passed then is a copy.
-        self._owners[_span_key(span)] = attempt_trace
-        attempt_trace.began(span)
+        if not attempt_trace.closed:
+            # It may end in another context or thread, and what is passed then is a copy.
+            self._owners[_key(span)] = attempt_trace
+            attempt_trace.open[_key(span)] = span
 
     def on_end(self, span: ReadableSpan) -> None:
         """Called by the SDK."""
-        attempt_trace = self._owners.pop(_span_key(span), None)
+        attempt_trace = self._owners.pop(_key(span), None)
         if attempt_trace is not None:
-            attempt_trace.ended(span)
+            attempt_trace.open.pop(_key(span), None)
+            attempt_trace.ended.append(span)
 
 
-def _span_key(span: ReadableSpan) -> tuple[int, int]:
+def _key(span: ReadableSpan) -> int:
     span_context = span.get_span_context()
-    return (0, 0) if span_context is None else (span_context.trace_id, span_context.span_id)
+    return 0 if span_context is None else span_context.span_id
 
 
 @contextmanager

@@ -8,7 +8,8 @@ of the same conventions, and OpenInference's `llm.*`. `records.py` has the span 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from contextlib import suppress
+from typing import Any
 
 from tutelage.bounded import parse_json
 
@@ -131,19 +132,10 @@ def modern(attributes: Mapping[str, Any]) -> dict[str, Any]:
         operation = _OPERATIONS.get(str(attributes.get(kind)).lower())
         if operation is not None:
             values.setdefault(OPERATION, operation)
-    for name, value in _invocation(attributes.get("llm.invocation_parameters")).items():
-        if name in _PARAMETERS and value is not None:
-            values.setdefault(_PARAMETERS[name], value)
+    with suppress(LookupError, ValueError, TypeError, AttributeError):  # where it is no JSON object
+        for name, value in parse_json(attributes["llm.invocation_parameters"]).items():
+            if name in _PARAMETERS and value is not None:
+                values.setdefault(_PARAMETERS[name], value)
     if isinstance(values.get(FINISH_REASONS), str):
         values[FINISH_REASONS] = [values[FINISH_REASONS]]
     return values | dict(attributes)
-
-
-def _invocation(text: Any) -> Mapping[str, Any]:
-    if not isinstance(text, str):
-        return {}
-    try:
-        value: Any = parse_json(text)
-    except ValueError:
-        return {}
-    return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}

@@ -1,16 +1,14 @@
 """OTLP, the wire format of OpenTelemetry: spans to protobuf and JSON, and bodies to spans.
 
-The messages are those of the `opentelemetry-proto` package; both directions go through them, and
+The messages are those of the `opentelemetry-proto` package, written by OpenTelemetry's own encoder;
 OTLP's JSON differs from theirs only in that identifiers are hexadecimal. A body comes from a
-program that nobody vouches for, so every size is bounded before it is reserved: the compressed and
-the plain bytes, and the number of messages that they would become. `ingest.py` says to which
-rollout a span belongs.
+program that nobody vouches for, so its bytes are bounded, compressed and plain, and its spans.
+`ingest.py` says to which rollout a span belongs.
 """
 
 from __future__ import annotations
 
 import base64
-import json
 import math
 import re
 import zlib
@@ -19,17 +17,17 @@ from typing import Any, cast
 
 from google.protobuf import json_format
 from google.protobuf.message import DecodeError
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
-from opentelemetry.proto.common.v1.common_pb2 import (
-    AnyValue,
-    ArrayValue,
-    KeyValue,
-    KeyValueList,
-)
-from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import Event, ReadableSpan
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode
 
 from tutelage.bounded import parse_json
 from tutelage.tracing.records import KINDS, STATUSES, SpanEvent, SpanRecord
@@ -38,11 +36,7 @@ PROTOBUF = "application/x-protobuf"
 JSON_TYPE = "application/json"
 MAX_BODY = 8 << 20
 """Bytes of a body, as sent and after decompression alike."""
-MAX_ITEMS = 400_000
-"""Messages (spans, attributes, values, ...) in one body."""
 MAX_SPANS = 20_000
-_DENSE = 1 << 18
-"""Bytes up to which even the densest body is harmless, so that its messages are not counted."""
 _HEX = re.compile(r"[0-9a-fA-F]*\Z")
 _ID_FIELDS = ("traceId", "spanId", "parentSpanId", "trace_id", "span_id", "parent_span_id")
 
@@ -73,8 +67,11 @@ def read_counted(
     if kind not in (PROTOBUF, JSON_TYPE):
         raise OtlpError(f"unsupported type {content_type!r}: send {PROTOBUF} or {JSON_TYPE}", 415)
     plain = _decompress(body, encoding.strip().lower())
-    request = _parse_json(plain) if kind == JSON_TYPE else _parse_protobuf(plain)
-    return _records(request)
+    try:
+        parse = _parse_json if kind == JSON_TYPE else ExportTraceServiceRequest.FromString
+        return _records(parse(plain))
+    except DecodeError as error:
+        raise OtlpError(f"the body is not an OTLP request: {error}") from None
 
 
 def response_body(content_type: str, rejected: int = 0) -> bytes:
@@ -121,21 +118,11 @@ def _decompress(body: bytes, encoding: str) -> bytes:
     return plain
 
 
-def _parse_protobuf(body: bytes) -> ExportTraceServiceRequest:
-    if len(body) > _DENSE:
-        _count(body, ExportTraceServiceRequest.DESCRIPTOR, MAX_ITEMS)
-    try:
-        return ExportTraceServiceRequest.FromString(body)
-    except DecodeError as error:
-        raise OtlpError(f"the body is not an OTLP request: {error}") from None
-
-
 def _parse_json(body: bytes) -> ExportTraceServiceRequest:
     try:
         data: Any = parse_json(body, longest=MAX_BODY)
         if not isinstance(data, dict):
             raise OtlpError(f"the body is a JSON {type(data).__name__}, not an object")
-        _count_json(data)
         plain = _convert_ids(data, _from_hex)
         return json_format.ParseDict(
             cast("dict[str, Any]", plain), ExportTraceServiceRequest(), ignore_unknown_fields=True
@@ -146,65 +133,6 @@ def _parse_json(body: bytes) -> ExportTraceServiceRequest:
         raise OtlpError("the body is nested too deeply") from None
     except (ValueError, TypeError, AttributeError, json_format.ParseError) as error:
         raise OtlpError(f"the body is not an OTLP request: {str(error)[:300]}") from None
-
-
-def _count(body: bytes, kind: Any, left: int) -> None:
-    """Raise `OtlpError` when a message would become more than `left` messages in memory.
-
-    Walks the wire format with the schema and stops early, so the cost is bounded too. What is
-    malformed is left to the parser to refuse.
-    """
-    stack: list[tuple[int, int, Any]] = [(0, len(body), kind)]
-    while stack:
-        at, end, kind = stack.pop()
-        fields = kind.fields_by_number
-        while at < end:
-            tag, at = _varint(body, at, end)
-            wire = tag & 7
-            if wire == 0:
-                _, at = _varint(body, at, end)
-            elif wire in (1, 5):
-                at += 8 if wire == 1 else 4
-            elif wire == 2:
-                size, at = _varint(body, at, end)
-                field = fields.get(tag >> 3)
-                if field is not None and field.message_type is not None:
-                    left -= 1
-                    if left < 0:
-                        raise OtlpError(f"the body has more than {MAX_ITEMS} parts", 413)
-                    stack.append((at, min(at + size, end), field.message_type))
-                at += size
-            else:
-                break  # groups and reserved types: not in this schema
-
-
-def _varint(body: bytes, at: int, end: int) -> tuple[int, int]:
-    value = shift = 0
-    while at < end:
-        byte = body[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-        if shift > 63:
-            break
-    return value, end
-
-
-def _count_json(data: Any) -> None:
-    left, stack = MAX_ITEMS * 3, [data]
-    while stack:
-        value = stack.pop()
-        inner: Sequence[Any] = ()
-        if isinstance(value, dict):
-            inner = list(cast("dict[str, Any]", value).values())
-        elif isinstance(value, list):
-            inner = cast("list[Any]", value)
-        left -= len(inner)
-        if left < 0:
-            raise OtlpError(f"the body has more than {MAX_ITEMS * 3} parts", 413)
-        stack += [v for v in inner if isinstance(v, (dict, list))]
 
 
 def _convert_ids(value: Any, convert: Any) -> Any:
@@ -305,59 +233,45 @@ def _value(value: AnyValue) -> Any:
 
 
 def _request(spans: Iterable[SpanRecord]) -> ExportTraceServiceRequest:
-    groups: dict[str, list[SpanRecord]] = {}
-    for span in spans:
-        key = json.dumps([span.resource, span.scope], sort_keys=True, default=str)
-        groups.setdefault(key, []).append(span)
-    request = ExportTraceServiceRequest()
-    for group in groups.values():
-        sent = request.resource_spans.add(resource={"attributes": _pairs(group[0].resource)})
-        sent.scope_spans.add(scope={"name": _text(group[0].scope)}, spans=map(_span, group))
-    return request
+    return encode_spans([readable(span) for span in spans])
 
 
-def _span(span: SpanRecord) -> Span:
-    return Span(
-        trace_id=bytes.fromhex(span.trace_id),
-        span_id=bytes.fromhex(span.span_id),
-        parent_span_id=bytes.fromhex(span.parent_id or ""),
-        name=_text(span.name),
-        kind=cast("Any", KINDS.index(span.kind)),
-        start_time_unix_nano=span.start_ns,
-        end_time_unix_nano=span.end_ns,
-        attributes=_pairs(span.attributes),
-        events=[
-            Span.Event(
-                name=_text(e.name), time_unix_nano=e.time_ns, attributes=_pairs(e.attributes)
-            )
-            for e in span.events
-        ],
-        status=Status(
-            code=cast("Any", STATUSES.index(span.status)), message=_text(span.status_message)
-        ),
+def readable(record: SpanRecord) -> ReadableSpan:
+    """The span as the OpenTelemetry SDK has it, which its exporters take; texts are valid UTF-8."""
+
+    def place(span_id: str) -> SpanContext:
+        return SpanContext(int(record.trace_id, 16), int(span_id, 16), False)
+
+    message = _text(record.status_message) if record.status == "error" else None
+    return ReadableSpan(
+        name=_text(record.name),
+        context=place(record.span_id),
+        parent=place(record.parent_id) if record.parent_id else None,
+        kind=SpanKind(max(0, KINDS.index(record.kind) - 1)),  # the SDK has no unspecified one
+        start_time=record.start_ns,
+        end_time=record.end_ns,
+        attributes=_written(record.attributes),
+        events=[Event(_text(e.name), _written(e.attributes), e.time_ns) for e in record.events],
+        status=Status(StatusCode(STATUSES.index(record.status)), message),
+        resource=Resource(_written(record.resource)),
+        instrumentation_scope=InstrumentationScope(_text(record.scope)),
     )
 
 
-def _pairs(attributes: Mapping[str, Any]) -> list[KeyValue]:
-    return [KeyValue(key=_text(name), value=_written(v)) for name, v in attributes.items()]
-
-
-def _written(value: Any) -> AnyValue:
+def _written(value: Any) -> Any:
+    """The value with texts that are valid UTF-8, and as a text where OTLP has no word for it."""
     match value:
-        case None:
-            return AnyValue()
-        case bool():
-            return AnyValue(bool_value=value)
+        case None | bool() | float():
+            return value
         case int() if -(2**63) <= value < 2**63:
-            return AnyValue(int_value=value)
-        case float():
-            return AnyValue(double_value=value)
+            return value
         case Mapping():
-            return AnyValue(kvlist_value=KeyValueList(values=_pairs(cast("Any", value))))
+            items = cast("Mapping[str, Any]", value).items()
+            return {_text(name): _written(item) for name, item in items}
         case list() | tuple():
-            return AnyValue(array_value=ArrayValue(values=map(_written, cast("Any", value))))
+            return [_written(item) for item in cast("Sequence[Any]", value)]
         case _:
-            return AnyValue(string_value=_text(str(value)))
+            return _text(str(value))
 
 
 def _text(text: str) -> str:

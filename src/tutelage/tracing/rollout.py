@@ -36,7 +36,7 @@ PROVIDER = "tutelage"
 SERVICE = "tutelage"
 SCOPE = "tutelage"
 MODEL, OTHER_MODEL = "policy", "other"
-"""The policy that is trained by default, and whatever answered calls that train nothing."""
+"""The policy that is trained by default, and what answered calls of which no model is known."""
 TEAM = "rollout"
 """The root's workflow where several agents made calls."""
 
@@ -77,21 +77,28 @@ class _Builder:
         attempt = self._attempt
         agents = list(dict.fromkeys(call.agent for call in attempt.calls))
         team = len(agents) > 1
-        asked = {made.id: call.agent for call in attempt.calls for made in call.reply.tool_calls}
+        asked = {made.id: (call, made) for call in attempt.calls for made in call.reply.tool_calls}
         results = {result.call_id: result for result in attempt.tool_results}
+        for call in attempt.calls:
+            # A framework runs its tools itself: what they returned stands in its next request.
+            for message in call.messages:
+                place, text = message.tool_call_id or "", message.content or ""
+                if message.role == "tool" and place in asked and place not in results:
+                    before, made = asked[place]
+                    began = before.started and before.started + before.seconds
+                    took = max(0.0, call.started - began)
+                    result = ToolResult(place, made.name, made.arguments, text, None, took, began)
+                    results[place] = result
         parents = {a: span_id_of(self._trace, "agent", a) if team else self._root for a in agents}
         below: list[SpanRecord] = []
-        lines: set[str] = set()
         for i, call in enumerate(attempt.calls):
             below.append(self._chat(i, call, parents[call.agent]))
             for made in call.reply.tool_calls:
-                if made.id in results and made.id not in lines:
-                    lines.add(made.id)
-                    below.append(self._tool(made.id, results[made.id], parents[call.agent]))
-        for i, result in enumerate(attempt.tool_results):
-            if result.call_id not in lines:  # no call on record asked for it
-                parent = parents.get(asked.get(result.call_id, ""), self._root)
-                below.append(self._tool(f"{i}", result, parent))
+                if made.id in results:
+                    result = results.pop(made.id)
+                    below.append(self._tool(made.id, result, parents[call.agent]))
+        unasked = [(i, r) for i, r in enumerate(attempt.tool_results) if r.call_id in results]
+        below += [self._tool(f"{i}", result, self._root) for i, result in unasked]
         groups = [self._agent(a, parents[a], below) for a in agents] if team else []
         top = self._top((agents or ["main"])[0], below)
         return [as_workflow(top) if team else top, *groups, *below]
@@ -133,8 +140,8 @@ class _Builder:
             names.PROVIDER: PROVIDER,
             names.AGENT: agent,
             names.CONVERSATION: rollout.id,
-            names.INPUT_TOKENS: sum(len(c.prompt_ids) for c in attempt.calls),
-            names.OUTPUT_TOKENS: sum(len(c.sampled.token_ids) for c in attempt.calls),
+            names.INPUT_TOKENS: sum(_tokens(call)[0] for call in attempt.calls),
+            names.OUTPUT_TOKENS: sum(_tokens(call)[1] for call in attempt.calls),
             names.TASK_ID: rollout.task.id,
             names.MODE: rollout.mode.value,
             names.STEP: rollout.step,
@@ -143,6 +150,18 @@ class _Builder:
             names.INPUT_MESSAGES: asked,
             names.OUTPUT_MESSAGES: text,
         }
+        events: list[tuple[str, dict[str, Any]]] = []
+        if attempt.reward is not None:  # then its parts
+            scores = {"reward": attempt.reward.value}
+            scores |= {f"reward.{name}": value for name, value in attempt.reward.parts.items()}
+            for name, value in scores.items():
+                told = {names.EVALUATION_NAME: name, names.SCORE: float(value)}
+                events.append((names.EVALUATION, told))
+        if failure is not None:
+            cause = {names.EXCEPTION_TYPE: failure.cause.value}
+            words = {names.EXCEPTION_MESSAGE: failure.message}
+            trace = {names.EXCEPTION_STACKTRACE: failure.traceback} if failure.traceback else {}
+            events.append((names.EXCEPTION, cause | words | trace))
         status: Status = "ok" if attempt.status is RolloutStatus.SUCCEEDED else "unset"
         return self._span(
             attributes,
@@ -151,36 +170,10 @@ class _Builder:
             name=f"{names.INVOKE_AGENT} {agent}",
             start_ns=start,
             end_ns=end,
-            events=(*self._evaluations(end), *self._failures(end)),
+            events=tuple(SpanEvent(name, end, told) for name, told in events),
             status=status if failure is None else "error",
             status_message="" if failure is None else failure.message,
         )
-
-    def _evaluations(self, time: int) -> list[SpanEvent]:
-        """The reward, then its parts."""
-        reward = self._attempt.reward
-        if reward is None:
-            return []
-        scores = {"reward": reward.value}
-        scores |= {f"reward.{name}": value for name, value in reward.parts.items()}
-        return [
-            SpanEvent(
-                names.EVALUATION, time, {names.EVALUATION_NAME: name, names.SCORE: float(value)}
-            )
-            for name, value in scores.items()
-        ]
-
-    def _failures(self, time: int) -> list[SpanEvent]:
-        failure = self._attempt.failure
-        if failure is None:
-            return []
-        attributes = {
-            names.EXCEPTION_TYPE: failure.cause.value,
-            names.EXCEPTION_MESSAGE: failure.message,
-        }
-        if failure.traceback:
-            attributes[names.EXCEPTION_STACKTRACE] = failure.traceback
-        return [SpanEvent(names.EXCEPTION, time, attributes)]
 
     def _agent(self, agent: str, span_id: str, below: Sequence[SpanRecord]) -> SpanRecord:
         mine = [s for s in below if s.parent_id == span_id]
@@ -200,23 +193,22 @@ class _Builder:
 
     def _chat(self, position: int, call: Call, parent: str) -> SpanRecord:
         sampled, sampling = call.sampled, call.sampling
-        model = OTHER_MODEL
-        if call.policy is not None:
-            model = MODEL if call.policy == "main" else call.policy
+        model = call.model or (MODEL if call.policy == "main" else call.policy or OTHER_MODEL)
+        read, wrote = _tokens(call)
         reason = "tool_calls" if call.reply.tool_calls else sampled.stop_reason.value
         attributes = {
             names.OPERATION: names.CHAT,
             names.PROVIDER: PROVIDER,
             names.AGENT: call.agent,
             names.REQUEST_MODEL: model,
-            names.RESPONSE_MODEL: model,
+            names.RESPONSE_MODEL: call.answered_by or model,
             names.TEMPERATURE: sampling.temperature,
             names.TOP_P: sampling.top_p,
             names.MAX_TOKENS: sampling.max_tokens,
             names.RESPONSE_ID: call.id,
             names.FINISH_REASONS: [reason],
-            names.INPUT_TOKENS: len(call.prompt_ids),
-            names.OUTPUT_TOKENS: len(sampled.token_ids),
+            names.INPUT_TOKENS: read,
+            names.OUTPUT_TOKENS: wrote,
             names.POLICY_VERSION: sampled.policy_version,
             names.TOP_K: sampling.top_k or None,
             names.STOP_SEQUENCES: list(sampling.stop) or None,
@@ -254,6 +246,11 @@ class _Builder:
             status="unset" if result.error is None else "error",
             status_message=result.error or "",
         )
+
+
+def _tokens(call: Call) -> tuple[int, int]:
+    """Prompt and completion tokens of a call."""
+    return call.usage or (len(call.prompt_ids), len(call.sampled.token_ids))
 
 
 def _messages(messages: Sequence[Message], finish: str | None = None) -> str:

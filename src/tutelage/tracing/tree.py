@@ -11,7 +11,7 @@ the call, which then has the values of the event.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -70,16 +70,16 @@ def _attempt_tree(own: Sequence[SpanRecord], extra: Sequence[SpanRecord]) -> Spa
     moved = _merge(spans, extra)
     placed = _place_calls(spans, extra)
     _one_span_an_agent_run(spans, moved, own, extra, placed)
+    tools = [s.attributes for s in extra if s.attributes.get(names.OPERATION) == names.EXECUTE_TOOL]
+    theirs = {attributes.get(names.TOOL) for attributes in tools}
+    for span in own:  # a tool that others have traced too
+        if span.name.startswith(names.EXECUTE_TOOL) and span.attributes[names.TOOL] in theirs:
+            spans.pop(span.span_id, None)
     nodes = {span_id: SpanNode(span) for span_id, span in spans.items()}
     for span_id, node in nodes.items():
-        if span_id == root.span_id:
-            continue
-        parent = node.span.parent_id or ""
-        parent = moved.get(parent, parent)
-        above = nodes.get(parent)
-        if above is None or _below(nodes, moved, node, parent):
-            above = nodes[root.span_id]
-        above.children.append(node)
+        if span_id != root.span_id:
+            above = _above(spans, moved, span_id)
+            nodes[above[0] if above else root.span_id].children.append(node)
 
     def place(child: SpanNode) -> tuple[int, str]:
         """Of spans that begin at once, those of our record are in the order of their making."""
@@ -170,7 +170,7 @@ def _one_span_an_agent_run(
             del spans[span.span_id]
     if root.attributes.get(names.OPERATION) != names.INVOKE_AGENT:
         return
-    top = [i for i in traced if not _has_above(spans, spans[i], traced)]
+    top = [i for i in traced if not traced & {*_above(spans, moved, i)}]
     if len(top) == 1:
         inner = spans.pop(top[0])
         moved[top[0]] = root.span_id
@@ -179,15 +179,15 @@ def _one_span_an_agent_run(
         spans[root.span_id] = as_workflow(root)
 
 
-def _has_above(spans: dict[str, SpanRecord], span: SpanRecord, wanted: set[str]) -> bool:
-    seen = {span.span_id}
-    parent = span.parent_id
-    while parent in spans and parent not in seen:
-        if parent in wanted:
-            return True
-        seen.add(parent)
-        parent = spans[parent].parent_id
-    return False
+def _above(spans: Mapping[str, SpanRecord], moved: Mapping[str, str], span_id: str) -> list[str]:
+    """The spans above one, the nearest first; none where some name each other as parents."""
+    found: list[str] = []
+    while span := spans.get(span_id):
+        span_id = moved.get(span.parent_id or "", span.parent_id or "")
+        if span_id in found:
+            return []
+        found += [span_id] if span_id in spans else []
+    return found
 
 
 def _call(span: SpanRecord) -> str:
@@ -196,18 +196,6 @@ def _call(span: SpanRecord) -> str:
     if attributes.get(names.OPERATION) != names.CHAT:
         return ""
     return str(attributes.get(names.RESPONSE_ID, ""))
-
-
-def _below(nodes: dict[str, SpanNode], moved: dict[str, str], node: SpanNode, parent: str) -> bool:
-    """Whether `parent` stands below `node`, as in spans that name each other as parents."""
-    seen: set[str] = set()
-    while parent in nodes and parent not in seen:
-        if parent == node.span.span_id:
-            return True
-        seen.add(parent)
-        above = nodes[parent].span.parent_id or ""
-        parent = moved.get(above, above)
-    return parent in seen
 
 
 def _rooted(tree: SpanNode) -> Iterator[SpanRecord]:

@@ -19,9 +19,8 @@ from typing import Any, cast
 from tutelage.bounded import parse_json
 from tutelage.errors import DataError
 from tutelage.orchestration.plan.dag import Plan, references, with_texts
-from tutelage.tools.schema import ArgumentError
+from tutelage.tools.schema import ArgumentError, resolved
 from tutelage.tools.tool import Tool
-from tutelage.tools.unions import resolved
 from tutelage.types import JSON
 
 STEP = r"\.[A-Za-z_]\w*|\.\d+|\[\d+\]"

@@ -29,8 +29,8 @@ from tutelage.orchestration.execution.record import PLANNING, Execution
 from tutelage.orchestration.plan.arguments import check_arguments
 from tutelage.orchestration.plan.dag import PLANS, Node, NoPlanError, Plan, PlannerCall
 from tutelage.tools.loading import hint
+from tutelage.tools.schema import resolved, union_of
 from tutelage.tools.tool import Tool
-from tutelage.tools.unions import resolved, union_of
 from tutelage.types import JSON, ChatClient, Constraint, Message, Sampling
 
 SHOWN_TOOLS = 30
