@@ -235,6 +235,11 @@ def _config(facts: Mapping[str, Any]) -> Any:
     head_dim = own.get("attention.key_length", own["embedding_length"] // heads)
     if own.get("rope.dimension_count", head_dim) != head_dim:
         raise ModelError("partial rotary embeddings are not supported")
+    ids: dict[str, Any] = {
+        f"{ours}_token_id": facts.get(f"tokenizer.ggml.{name}_token_id")
+        for ours, name in _OWN_IDS.items()
+        if ours != "unk"
+    }
     return LlamaConfig(
         architectures=["LlamaForCausalLM"],
         hidden_size=own["embedding_length"],
@@ -250,11 +255,7 @@ def _config(facts: Mapping[str, Any]) -> Any:
             "rope_theta": _decimal(own.get("rope.freq_base", 10000.0)),
         },
         dtype="float32",
-        **{
-            f"{own}_token_id": facts.get(f"tokenizer.ggml.{name}_token_id")
-            for own, name in _OWN_IDS.items()
-            if own != "unk"
-        },
+        **ids,
     )
 
 

@@ -137,7 +137,9 @@ class Queries:
                 found.setdefault(cause, {}).setdefault(rollout_id, message or "")
         most = sorted(found.items(), key=lambda item: (-len(item[1]), item[0] or ""))
         return [
-            FailureCount(cause and FailureCause(cause), len(said), next(iter(said.values())))
+            FailureCount(
+                FailureCause(cause) if cause else None, len(said), next(iter(said.values()))
+            )
             for cause, said in most
         ]
 

@@ -118,7 +118,7 @@ async def outcome_of(
     if inline and not inspect.iscoroutinefunction(fn):
         return await _held_back(fn, arguments, inline=True)
     work = asyncio.ensure_future(_held_back(fn, arguments, inline=False))
-    done: set[asyncio.Future[Any]] = set()
+    done = set[asyncio.Task[Any]]()
     try:
         done, _ = await asyncio.wait({work}, timeout=seconds)
     finally:

@@ -150,7 +150,7 @@ class _Server(Environment):
                 self._portal = self._thread.enter_context(start_blocking_portal(name="mcp"))
             self._broken, self._stop = False, anyio.Event()
             self._task = self._portal.start_task_soon(self._live, ready, words)
-            wait((ready, self._task), START_SECONDS, FIRST_COMPLETED)
+            wait(cast("list[Future[Any]]", [ready, self._task]), START_SECONDS, FIRST_COMPLETED)
             if ready.done():
                 return ready.result()
             reason = f"no answer within {START_SECONDS:g} seconds"

@@ -275,7 +275,7 @@ def _problems(error: ValidationError, given: JSON) -> list[str]:
         path, branch = list[Any](), None
         for part in each["loc"][: len(each["loc"]) - len(missing)]:
             try:
-                value = value[part] if isinstance(value, (dict, list)) else {}[part]
+                value = cast(Any, value)[part] if isinstance(value, (dict, list)) else {}[part]
                 path.append(part)
             except (LookupError, TypeError):  # the path has the name of the branch too
                 branch = branch or part
