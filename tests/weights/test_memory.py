@@ -16,9 +16,9 @@ from tutelage.cli import build_app
 from tutelage.config import Machine
 from tutelage.config.schema import LoraConfig
 from tutelage.errors import RunError
+from tutelage.policy.described import DescribedModel
 from tutelage.policy.lora import with_lora
 from tutelage.policy.machine import gradient_threads
-from tutelage.policy.stored import DescribedModel
 from tutelage.runs.folder import create
 from tutelage.runs.progress import Progress
 from tutelage.testing import tiny_policy

@@ -90,16 +90,13 @@ class Columns(Generic[T]):
 
     def columns(self, keys: Collection[str] = ()) -> list[Column[Any]]:
         """New columns for a table; those of `keys` belong to its primary key."""
-        return [
-            Column(
-                f.name,
-                f.type,
-                primary_key=f.name in keys,
-                nullable=f.nullable and f.name not in keys,
-                autoincrement=False,
-            )
-            for f in self._all
-        ]
+        made: list[Column[Any]] = []
+        for f in self._all:
+            key = f.name in keys
+            null = f.nullable and not key
+            column = Column(f.name, f.type, primary_key=key, nullable=null, autoincrement=False)
+            made.append(column)
+        return made
 
     def encode(self, record: T, where: str) -> Row:
         """The record's row; `where` names it in errors. Raises `StoreError` for what cannot be

@@ -135,13 +135,11 @@ class Queries:
         with self._read("count failures of", run_id) as conn:
             for cause, rollout_id, message in conn.execute(query):
                 found.setdefault(cause, {}).setdefault(rollout_id, message or "")
-        most = sorted(found.items(), key=lambda item: (-len(item[1]), item[0] or ""))
-        return [
-            FailureCount(
-                FailureCause(cause) if cause else None, len(said), next(iter(said.values()))
-            )
-            for cause, said in most
-        ]
+        counts: list[FailureCount] = []
+        for cause, said in found.items():
+            known = None if cause is None else FailureCause(cause)
+            counts.append(FailureCount(known, len(said), next(iter(said.values()))))
+        return sorted(counts, key=lambda count: (-count.number, count.cause or ""))
 
     def totals(self, run_id: str) -> Totals:
         """Rollouts, calls and tokens of a run, summed over all attempts. Raises `StoreError` for an

@@ -115,21 +115,20 @@ class Store(Queries):
         with self._write(f"store run {run_id!r} in", run_id) as conn:
             query = select(schema.runs).where(c.id == run_id)
             old = conn.execute(query).mappings().one_or_none()
-            if claim:
-                if old is not None:
-                    if (old["folder"], old["config"]) != (row["folder"], row["config"]):
-                        whose = (
-                            f"another run named {run_id!r}, in {old['folder']!r}"
-                            if old["folder"] != folder
-                            else f"a run named {run_id!r} that was started in this folder, "
-                            f"{folder!r}, earlier or on another machine"
-                        )
-                        raise StoreError(
-                            f"the store {self.where!r} has {whose}: run names must be unique; "
-                            "choose another --output"
-                        )
-                    # A claim of this folder, by the same, was killed before its run began.
-                    conn.execute(delete(schema.runs).where(c.id == run_id))
+            if claim and old is not None:
+                if (old["folder"], old["config"]) != (row["folder"], row["config"]):
+                    whose = (
+                        f"another run named {run_id!r}, in {old['folder']!r}"
+                        if old["folder"] != folder
+                        else f"a run named {run_id!r} that was started in this folder, "
+                        f"{folder!r}, earlier or on another machine"
+                    )
+                    raise StoreError(
+                        f"the store {self.where!r} has {whose}: run names must be unique; "
+                        "choose another --output"
+                    )
+                # A claim of this folder, by the same, was killed before its run began.
+                conn.execute(delete(schema.runs).where(c.id == run_id))
                 old = None
             if old is None:
                 conn.execute(insert(schema.runs).values(row))

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 from tutelage.config import Machine, RunConfig
 from tutelage.errors import RunError
+from tutelage.policy.described import DescribedModel
 from tutelage.policy.machine import SMALL_MODEL, gradient_threads, machine_facts
 from tutelage.policy.model import LAYOUTS
 from tutelage.policy.sources import SMOLLM2, local_folder
-from tutelage.policy.stored import DescribedModel
 from tutelage.weights.config.extensions import has_critic
 
 if TYPE_CHECKING:
