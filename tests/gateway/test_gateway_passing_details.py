@@ -176,10 +176,10 @@ async def test_what_is_of_no_kind_is_refused_here(fields: dict[str, Any]) -> Non
     assert not case.seen
 
 
-async def test_a_script_quotes_texts_whole(attempt_session: Open) -> None:
+async def test_a_script_shows_its_lines(attempt_session: Open) -> None:
     case = attempt_session(ScriptedReply("a" * 50, match="never said"))
     words = (await case.chat()).json()["error"]["message"]
-    assert f"the text '{'a' * 40} ...' for 'never said'" in words
+    assert f'"content":"{"a" * 50}","match":"never said"' in words
 
 
 async def test_citations_stand_in_the_text_of_a_response() -> None:

@@ -23,7 +23,7 @@ from tutelage.errors import SCHEMA_FIELD, ConfigError, ConstraintError, DataErro
 from tutelage.tools.schema import schema_validator
 from tutelage.types import JSON, Constraint, Message, ToolSpec
 
-_SHOWN, _SHOWN_LINE = 10, 80
+_SHOWN, _SHOWN_LINE = 10, 120
 """Lines of a script, and characters of one, that an error shows."""
 
 
