@@ -14,7 +14,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tutelage.engine.remote import RemoteChatClient
+from tutelage.engine.passing import PassingClient
 from tutelage.engine.script import ScriptedReply
 from tutelage.gateway import Gateway
 from tutelage.gateway.call_log import CallLog
@@ -64,7 +64,7 @@ def recorded(path: Path, chunks: Sequence[bytes], body: JSON, *, leave: bytes = 
 
     transport = httpx2.MockTransport(answer)
     defaults = {"temperature": 0.25}
-    remote = RemoteChatClient(
+    remote = PassingClient(
         "http://up/v1", "k", "far", transport=transport, passes=True, defaults=defaults
     )
     log = CallLog(path, defaults)
@@ -111,7 +111,7 @@ def test_a_reply_of_which_nothing_had_come_has_no_line(tmp_path: Path) -> None:
     body = ASK | {"stream": True}
     path = tmp_path / "calls.jsonl"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tutelage.engine.remote._LONGEST_PAUSE", 0.0)
+        patch.setattr("tutelage.engine.passing._LONGEST_PAUSE", 0.0)
         assert recorded(path, chunks, body) == []
 
 

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 from tests.gateway.conftest import ASK
 
-from tutelage.engine.remote import RemoteChatClient
+from tutelage.engine.passing import PassingClient
 from tutelage.errors import UnreachableError
 from tutelage.gateway import AttemptSession, Gateway
 from tutelage.types import UNBOUNDED, Message, Sampling, ToolCall
@@ -52,7 +52,7 @@ class Upstream:
         self.seen: list[dict[str, Any]] = []
         self._given, self._refuses = answer, refuses
         transport = httpx2.MockTransport(self._answer)
-        self.client = RemoteChatClient(
+        self.client = PassingClient(
             "http://up/v1", "k", "far", passes=passes, transport=transport, keep=keep, **given
         )
         self.gateway = Gateway()
@@ -369,7 +369,7 @@ CHUNKS = [
 ]
 
 
-def streaming(chunks: list[bytes], leave: asyncio.Event) -> tuple[RemoteChatClient, list[Any]]:
+def streaming(chunks: list[bytes], leave: asyncio.Event) -> tuple[PassingClient, list[Any]]:
     seen: list[Any] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:
@@ -378,7 +378,7 @@ def streaming(chunks: list[bytes], leave: asyncio.Event) -> tuple[RemoteChatClie
         return httpx2.Response(200, headers=headers, stream=Slow(chunks, leave))
 
     transport = httpx2.MockTransport(answer)
-    return RemoteChatClient("http://up/v1", "k", "far", transport=transport, passes=True), seen
+    return PassingClient("http://up/v1", "k", "far", transport=transport, passes=True), seen
 
 
 async def test_text_comes_before_the_server_has_ended():
@@ -466,7 +466,7 @@ def test_thoughts_and_tool_calls_come_as_they_do_there_and_in_their_order():
         return httpx2.Response(200, headers=headers, stream=Stepwise())
 
     transport = httpx2.MockTransport(answer)
-    remote = RemoteChatClient("http://up/v1", "k", "far", transport=transport, passes=True)
+    remote = PassingClient("http://up/v1", "k", "far", transport=transport, passes=True)
     with Gateway() as gateway:
         session = gateway.open("r", "a", remote)
         headers = {"authorization": f"Bearer {session.api_key}"}

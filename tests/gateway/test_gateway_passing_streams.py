@@ -17,7 +17,7 @@ import pytest
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from tutelage.engine.remote import RemoteChatClient
+from tutelage.engine.passing import PassingClient
 from tutelage.gateway import AttemptSession, Gateway
 from tutelage.types import ToolCall
 
@@ -74,7 +74,7 @@ MIXED = [
 @contextmanager
 def served(
     chunks: list[bytes], leave: threading.Event | None = None, until: bytes = b"[DONE]"
-) -> Generator[tuple[AttemptSession, RemoteChatClient]]:
+) -> Generator[tuple[AttemptSession, PassingClient]]:
     """A gateway before a server that sends these chunks; those from the one with `until` on only
     with leave."""
 
@@ -91,7 +91,7 @@ def served(
         return httpx2.Response(200, headers=headers, stream=Chunks())
 
     transport = httpx2.MockTransport(answer)
-    remote = RemoteChatClient("http://up/v1", "k", "far", transport=transport, passes=True)
+    remote = PassingClient("http://up/v1", "k", "far", transport=transport, passes=True)
     with Gateway() as gateway:
         session = gateway.open("r", "a", remote)
         try:

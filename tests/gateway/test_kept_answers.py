@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tutelage.engine.remote import RemoteChatClient
+from tutelage.engine.passing import PassingClient
 from tutelage.errors import ConfigError
 from tutelage.gateway import Gateway, ScriptedClient, session
 from tutelage.gateway.dialects import stored
@@ -82,7 +82,7 @@ async def test_log_probabilities_that_no_client_asked_for_are_with_the_call_alon
 
 
 def test_names_that_cannot_work_are_refused() -> None:
-    gateway, client, other = Gateway(), ScriptedClient(["a"]), RemoteChatClient("http://up/v1")
+    gateway, client, other = Gateway(), ScriptedClient(["a"]), PassingClient("http://up/v1")
     wrong: list[dict[str, Any]] = [
         {"names": "policy"},
         {"names": []},

@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tutelage.engine.remote import RemoteChatClient
+from tutelage.engine.passing import PassingClient
 from tutelage.engine.reply_forms import FAILED, parsed
 from tutelage.gateway import Gateway
 from tutelage.gateway.call_log import CallLog
@@ -31,7 +31,7 @@ DIED = {"message": "provider died", "code": 502}
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tutelage.engine.remote._LONGEST_PAUSE", 0.0)
+    monkeypatch.setattr("tutelage.engine.passing._LONGEST_PAUSE", 0.0)
 
 
 def chunk(delta: dict[str, Any], end: str | None = None, **choice: Any) -> bytes:
@@ -64,7 +64,7 @@ class Case:
     async def ask(self, path: str = "/chat/completions", *, stream: bool = False) -> Any:
         """One request."""
         transport = httpx2.MockTransport(self._respond)
-        client = RemoteChatClient("http://up/v1", "k", "far", transport=transport, passes=True)
+        client = PassingClient("http://up/v1", "k", "far", transport=transport, passes=True)
         log, gateway = CallLog(self._path), Gateway()
         session = gateway.open("r", "a", client, on_span=log)
         asgi = httpx2.ASGITransport(app=gateway.app)

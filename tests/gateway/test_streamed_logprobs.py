@@ -14,7 +14,7 @@ import pytest
 
 from tutelage.engine.chat import ChatSession
 from tutelage.engine.driver import EngineDriver
-from tutelage.engine.remote import RemoteChatClient
+from tutelage.engine.passing import PassingClient
 from tutelage.engine.script import ScriptedReply
 from tutelage.gateway import Gateway, ScriptedClient
 from tutelage.gateway.text import TokenEnds
@@ -195,7 +195,7 @@ def test_an_upstreams_come_with_its_text(api: Any) -> None:
         return httpx2.Response(200, headers={"content-type": "text/event-stream"}, stream=Slow())
 
     transport = httpx2.MockTransport(answer)
-    client = api(RemoteChatClient("http://up/v1", "k", "far", transport=transport, passes=True))
+    client = api(PassingClient("http://up/v1", "k", "far", transport=transport, passes=True))
     asked: dict[str, Any] = {"model": "far", "messages": ASK, "logprobs": True, "stream": True}
     pieces = chat_pieces(client.chat.completions.create(**asked))
     told = [[e.token for e in entries] for _, entries in pieces if entries]

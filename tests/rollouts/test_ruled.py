@@ -37,14 +37,12 @@ FURTHER: list[tuple[str, Any]] = [
 
 
 class Elsewhere:
-    """A policy that is sampled at an endpoint, by a client that passes requests on."""
+    """A policy that is sampled at an endpoint, by a client of that server."""
 
     def __init__(self, gateway: Gateway, codec: Any) -> None:
         self.seen: list[dict[str, Any]] = []
         transport = httpx2.MockTransport(self._answer)
-        client = RemoteChatClient(
-            "http://up/v1", "k", "far", token_ids=True, passes=True, transport=transport
-        )
+        client = RemoteChatClient("http://up/v1", "k", "far", token_ids=True, transport=transport)
         resources = NamedResources(
             {"main": LLM("main", trainable=True, endpoint="http://up/v1", api_key="k")}
         )
@@ -96,27 +94,3 @@ async def test_a_body_does_not_override_the_runs_sampling(tiny: Any, path: str) 
     assert (sent["temperature"], sent["top_p"], sent.get("top_k", 0)) == (0.7, 1.0, 0)
     assert "seed" not in sent
     assert (call.sampling.temperature, call.policy) == (0.7, "main")
-
-
-async def test_what_a_client_of_another_server_fixes_holds_over_a_body() -> None:
-    """Token ids and the fields of `extra` are asked of every request, also of one that is passed
-    on."""
-    seen: list[dict[str, Any]] = []
-
-    def answer(request: httpx2.Request) -> httpx2.Response:
-        seen.append(json.loads(request.content))
-        return httpx2.Response(200, json={"choices": [{"message": {"content": "a"}}]})
-
-    client = RemoteChatClient(
-        "http://up/v1",
-        "k",
-        "far",
-        token_ids=True,
-        extra={"temperature": 1.0},
-        passes=True,
-        transport=httpx2.MockTransport(answer),
-    )
-    passed = {"messages": HI, "temperature": 0.1, "logprobs": False, "return_token_ids": False}
-    await client.chat([], sampling=Sampling(), passed=passed)
-    held = {"temperature": 1.0, "logprobs": True, "return_token_ids": True, "model": "far"}
-    assert held.items() <= seen[0].items()

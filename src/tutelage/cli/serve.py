@@ -187,14 +187,14 @@ def _defaults(options: _ServeOptions) -> Mapping[str, float]:
 def _remote(url: str, model: str, defaults: Mapping[str, float]) -> ChatClient:
     from tutelage.config.api_keys import api_key_of
     from tutelage.engine.endpoint import checked_url
-    from tutelage.engine.remote import RemoteChatClient
+    from tutelage.engine.passing import PassingClient
     from tutelage.errors import ConfigError
 
     try:
         url = checked_url(url)
     except ConfigError as error:
         raise ConfigError(f"--upstream: {error}") from error
-    return RemoteChatClient(
+    return PassingClient(
         url,
         api_key_of(os.environ, "OPENAI_API_KEY"),
         model,
