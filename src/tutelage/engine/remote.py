@@ -15,7 +15,7 @@ import logging
 import math
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from copy import deepcopy
 from dataclasses import replace
@@ -268,7 +268,7 @@ class RemoteChatClient:
             raise UnreachableError(f"{self._server}: the stream ended before the reply was whole")
         return completion
 
-    async def _chunks(self, stream: openai.AsyncStream[Any]) -> AsyncIterator[Any]:
+    async def _chunks(self, stream: openai.AsyncStream[Any]) -> AsyncGenerator[Any]:
         """Yield the chunks of a stream. Raises `EngineError` where it breaks."""
         try:
             async for chunk in stream:
@@ -369,8 +369,10 @@ def request_body(messages: Sequence[Message], options: ChatOptions) -> JSON:
 def _message(message: Message) -> JSON:
     """Return a message with its further fields, in parts where not all of them are text."""
     extra = {name: value for name, value in message.extra.items() if name not in _RECORDED}
-    parts = cast("list[JSON]", message.extra.get(_PARTS) or [])
-    if any(part["type"] not in ("text", "refusal") for part in parts):
+    found: object = message.extra.get(_PARTS)
+    listed = cast("list[Any]", found) if isinstance(found, list) else []
+    parts = [cast("JSON", part) for part in listed if isinstance(part, dict)]
+    if any(part.get("type") not in ("text", "refusal") for part in parts):
         # A part goes without what is not of chat completions.
         kept = [{k: v for k, v in part.items() if k in _IN_A_PART} for part in parts]
         extra["content"] = kept

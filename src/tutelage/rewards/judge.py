@@ -12,19 +12,17 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tutelage.bounded import parse_json
+from tutelage.bounded import DIRECT, parse_json
 from tutelage.config.api_keys import api_key_of
-from tutelage.engine.remote import RemoteChatClient
-from tutelage.errors import ConfigError, EngineError, GraderError
+from tutelage.errors import ConfigError, GraderError
 from tutelage.replies import split_thought
 from tutelage.rewards.function import RewardFunction, reward
 from tutelage.tools.options import ToolOptions
-from tutelage.types import UNBOUNDED, Message, Sampling, Task
+from tutelage.types import Task
 
 TRIES = 4
 SECONDS = 60.0
 """For one request."""
-_PLAIN = Sampling(temperature=0.0, max_tokens=UNBOUNDED)
 LONGEST = 20_000
 """Characters of an answer that are shown to the judge; a longer one earns nothing."""
 
@@ -55,24 +53,38 @@ def llm_judge(options: ToolOptions) -> RewardFunction:
 
     @reward("llm_judge", bounded=True)
     async def judge(prediction: str, answer: Any, task: Task) -> float:
+        import openai
+
         if not prediction.strip() or len(prediction) > LONGEST:
             return 0.0
         shown = {"question": task.input, "right_answer": answer, "candidate_answer": prediction}
-        question = Message("user", json.dumps(shown, ensure_ascii=False))
-        messages = [Message("system", INSTRUCTION), question]
-        client = RemoteChatClient(base, key, model, timeout=SECONDS, attempts=TRIES)
+        question = json.dumps(shown, ensure_ascii=False)
         reason = ""
         try:
-            for _ in range(TRIES):
-                call = await client.chat(messages, sampling=_PLAIN)
-                verdict = read_verdict(call.reply.content or "")
-                if verdict is not None:
-                    return float(verdict)
-                reason = f"no verdict in {(call.reply.content or '')[:200]!r}"
-        except EngineError as error:
-            reason = str(error)
-        finally:
-            await client.close()
+            async with openai.AsyncOpenAI(
+                api_key=key or "none",
+                base_url=base,
+                timeout=SECONDS,
+                max_retries=TRIES - 1,
+                http_client=openai.DefaultAsyncHttpxClient(mounts=DIRECT),
+            ) as api:
+                for _ in range(TRIES):
+                    reply = await api.chat.completions.create(
+                        model=model,
+                        messages=[
+                            {"role": "system", "content": INSTRUCTION},
+                            {"role": "user", "content": question},
+                        ],
+                        temperature=0,
+                        extra_headers=None if key else {"Authorization": openai.Omit()},
+                    )
+                    text = reply.choices[0].message.content or ""
+                    verdict = read_verdict(text)
+                    if verdict is not None:
+                        return float(verdict)
+                    reason = f"no verdict in {text[:200]!r}"
+        except (openai.OpenAIError, AttributeError, IndexError, TypeError, ValueError) as error:
+            reason = f"{type(error).__name__}: {error.__cause__ or error}"
         raise GraderError(
             f"no verdict from the judge at {base}: {reason}; check judge.base_url and judge.model"
         )
