@@ -114,20 +114,6 @@ async def test_items_can_be_named_by_reference(attempt_session: Open) -> None:
     assert missing.status_code == 404
 
 
-async def test_an_item_of_two_responses_is_kept_while_one_of_them_is(
-    attempt_session: Open,
-) -> None:
-    case = attempt_session("It is 2.", "ok", "yes", "no")
-    url = f"{case.attempt_session.base_url}/responses/"
-    first = (await case.respond()).json()
-    item = first["output"][0]
-    again = (await case.respond(input=[item, {"role": "user", "content": "And?"}])).json()
-    named = [{"type": "item_reference", "id": item["id"]}]
-    for left, status in ((again, 200), (first, 404)):
-        await case.http.delete(url + left["id"])
-        assert (await case.respond(input=named, store=False)).status_code == status
-
-
 async def test_what_is_not_stored_cannot_be_gone_on_with(attempt_session: Open) -> None:
     case, other = attempt_session("a", "b"), attempt_session("c")
     silent = (await case.respond(store=False)).json()["id"]
@@ -271,13 +257,3 @@ async def test_tokens_of_an_input_are_counted(attempt_session: Open) -> None:
     assert more["input_tokens"] > count
     refused = await case.post("/responses/input_tokens", {"input": "a", "model": "m", "n": 2})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "n")
-
-
-@pytest.mark.parametrize(("path", "status"), [("compact", 404), ("resp_1", 405)])
-async def test_a_word_in_place_of_an_id_is_a_path_that_is_not_there(
-    attempt_session: Open, path: str, status: int
-) -> None:
-    answer = await attempt_session().post(f"/responses/{path}", {})
-    assert answer.status_code == status
-    message = answer.json()["error"]["message"]
-    assert ("/v1/responses/input_tokens" in message) == (status == 404)

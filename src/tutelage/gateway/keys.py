@@ -12,9 +12,11 @@ import hmac
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from starlette.datastructures import Headers
 
 from tutelage.errors import ConfigError
-from tutelage.gateway.clients import SentKey
 from tutelage.gateway.dialects.field_errors import shown
 from tutelage.gateway.errors import ApiError
 from tutelage.gateway.session import AttemptSession, session_closed
@@ -30,6 +32,26 @@ def _agent_name(value: str, param: str) -> str:
         words = f"{param} = {shown(value)} is not a valid agent name: use 1 to {MAX_ID} printable"
         raise ApiError(400, f"{words} characters, or leave it out", param=param)
     return value
+
+
+class SentKey(NamedTuple):
+    """The key of a request, empty where it has none, and how its client sends one."""
+
+    key: bytes
+    form: str
+    variable: str
+    """The environment variable that such a client has its key from."""
+
+    @classmethod
+    def of(cls, headers: Headers, by_anthropic: bool) -> SentKey:
+        """Read the key of a request: a bearer token, or Anthropic's `x-api-key`."""
+        own = headers.get("x-api-key")
+        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+        key = bearer.strip() if scheme.lower() == "bearer" else ""
+        if own is None and not by_anthropic:
+            return cls(key.encode("latin-1"), "Authorization: Bearer KEY", "OPENAI_API_KEY")
+        form = "Authorization: Bearer KEY" if key else "x-api-key: KEY"
+        return cls((key or own or "").strip().encode("latin-1"), form, "ANTHROPIC_API_KEY")
 
 
 class AttemptClosedError(ApiError):

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Protocol, cast
 
+import orjson
+
 from tutelage.engine.answered import Answered, whole_number
 from tutelage.engine.logprobs import TokenLogprob, token_logprobs
 from tutelage.engine.reply_forms import readable
@@ -193,6 +195,16 @@ class Piece:
     text: str
     logprobs: Sequence[JSON] | None = None
     fields: JSON = field(default_factory=lambda: {})
+
+
+DONE = b"data: [DONE]\n\n"
+"""What ends a stream of OpenAI's APIs."""
+
+
+def event(data: Any, name: str | None = None) -> bytes:
+    """Return one server-sent event."""
+    line = b"data: " + orjson.dumps(data) + b"\n\n"
+    return line if name is None else b"event: " + name.encode() + b"\n" + line
 
 
 class Writer(Protocol):

@@ -17,8 +17,8 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Collection, Coroutine, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Coroutine, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Self, TypeVar
 
 import uvicorn
@@ -27,7 +27,6 @@ from tutelage.bounded import direct_on_loopback
 from tutelage.errors import ConfigError, counted
 from tutelage.gateway.address import GatewayAddress, is_loopback
 from tutelage.gateway.app import App
-from tutelage.gateway.connections import protocol
 from tutelage.gateway.keys import MAX_ID, SessionRegistry
 from tutelage.gateway.limits import GatewayLimits
 from tutelage.gateway.record import OnSpan, Recorder
@@ -38,10 +37,8 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 MIN_SECRET = 16
 _SHUTDOWN_SECONDS = 2
-_ACCEPTED_AT_ONCE = 32
-"""Connections that the loop takes before it looks whether there are too many: each is a file."""
-_WAITING = 4096
-"""Connections that wait in the system to be accepted."""
+_FILES_EACH = 3
+"""Open files that each connection may need: itself, and what it leads to."""
 _DEFAULTS = Sampling(max_tokens=UNBOUNDED)
 """What holds where a request is silent; an engine ends a reply at its context anyway."""
 
@@ -57,9 +54,11 @@ class Gateway:
         secret: str | None = None,
         limits: GatewayLimits | None = None,
         url: str | None = None,
+        allow_origins: Sequence[str] = (),
     ) -> None:
         """Port 0 takes any free one. Keys derive from `secret`; without it from a random one. `url`
-        is the address that agents are given, where it is not `http://HOST:PORT`.
+        is the address that agents are given, where it is not `http://HOST:PORT`. Web pages of
+        `allow_origins` may ask from a browser, with "*" all.
 
         Raises `ConfigError` for an address that others can reach without a secret of at least 16
         characters.
@@ -80,7 +79,7 @@ class Gateway:
         )
         self.recorder = Recorder()
         """The queue of spans, for its counters."""
-        self.app = App(self._registry, self.limits)
+        self.app = App(self._registry, self.limits, allow_origins)
         """The ASGI app; works without `start`, on whatever loop serves it."""
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
@@ -108,10 +107,10 @@ class Gateway:
         sock = _listen(self.host, self.port)
         self.port = int(sock.getsockname()[1])
         self._loop = _new_loop()
+        _raise_file_limit(_FILES_EACH * self.limits.connections)
         config = uvicorn.Config(
             self.app,
             loop="none",
-            http=protocol(self.limits, self._loop),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -121,7 +120,7 @@ class Gateway:
             date_header=False,
             timeout_keep_alive=round(self.limits.idle_seconds),
             timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
-            backlog=_ACCEPTED_AT_ONCE,
+            limit_concurrency=self.limits.connections,
         )
         ready = threading.Event()
         self._server = _Server(config, ready)
@@ -255,8 +254,6 @@ class _Server(uvicorn.Server):
         """Start, and say so."""
         try:
             await super().startup(sockets)
-            for sock in sockets or ():
-                sock.listen(_WAITING)  # the bound of `backlog` is meant for the loop alone
         finally:
             self._ready.set()
 
@@ -316,6 +313,19 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     if importlib.util.find_spec("uvloop") is None:
         return asyncio.new_event_loop()
     return importlib.import_module("uvloop").new_event_loop()
+
+
+def _raise_file_limit(wanted: int) -> None:
+    """Raise the limit of open files to this number, or as far as the system lets it be."""
+    try:
+        resource: Any = importlib.import_module("resource")
+    except ImportError:
+        return  # a system without such limits
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -22,7 +22,7 @@ from tutelage.gateway.dialects import Dialect, Passing, StoredResponses
 from tutelage.gateway.dialects.field_errors import shown
 from tutelage.gateway.errors import NO_RETRY, ApiError, invalid, model_not_found
 from tutelage.gateway.record import CallSpan, OnSpan, Recorder
-from tutelage.gateway.reply import ChatReply, finish_reason
+from tutelage.gateway.reply import finish_reason
 from tutelage.gateway.request import ChatRequest
 from tutelage.gateway.rewards import PostedRewards
 from tutelage.policy.template_forms import template_forms
@@ -207,11 +207,6 @@ class AttemptSession:
     def models(self) -> list[str]:
         """Names that requests may use; the first is the main one."""
         return [*(self.names or [self.main.name]), *self.others]
-
-    def reply(self, answer_id: str) -> ChatReply | None:
-        """The reply of that id, while it is kept for repeats."""
-        kept = self.ledger.get(answer_id)
-        return None if kept is None else ChatReply(kept[1], kept[1].calls)
 
     def model(self, name: str) -> ServedModel:
         """The model of that name. Without a list of its own names the main one answers to any.

@@ -44,7 +44,7 @@ from tutelage.gateway.dialects.reading import (
     tool_specs,
 )
 from tutelage.gateway.dialects.stored import StoredResponses
-from tutelage.gateway.errors import ApiError, invalid
+from tutelage.gateway.errors import invalid
 from tutelage.gateway.passing import chat_body
 from tutelage.gateway.reply import ChatReply
 from tutelage.gateway.request import ChatRequest
@@ -223,10 +223,6 @@ class ChatCompletions:
     def writer(self, reply: ChatReply) -> Chunks:
         """The stream of a reply."""
         return Chunks(reply)
-
-    def error(self, error: ApiError) -> JSON:
-        """OpenAI's error object."""
-        return error.body()
 
 
 # ---------------------------------------------------------------- reading

@@ -10,8 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tutelage.gateway.errors import ApiError
-from tutelage.gateway.http import DONE, event
-from tutelage.gateway.reply import ChatReply, Piece, finish_reason, shown_content, stopped_by
+from tutelage.gateway.reply import (
+    DONE,
+    ChatReply,
+    Piece,
+    event,
+    finish_reason,
+    shown_content,
+    stopped_by,
+)
 from tutelage.types import JSON, Call
 
 

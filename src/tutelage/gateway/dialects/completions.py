@@ -21,8 +21,7 @@ from tutelage.gateway.dialects.dialect import Path
 from tutelage.gateway.dialects.reading import MAX_TOP, UNHONOURED, Items, SamplingReader, read
 from tutelage.gateway.dialects.stored import StoredResponses
 from tutelage.gateway.errors import ApiError, invalid
-from tutelage.gateway.http import DONE, event
-from tutelage.gateway.reply import ChatReply, Piece, finish_reason, shown_content
+from tutelage.gateway.reply import DONE, ChatReply, Piece, event, finish_reason, shown_content
 from tutelage.gateway.request import ChatRequest
 from tutelage.types import JSON, Call, Sampling
 
@@ -129,10 +128,6 @@ class Completions:
     def writer(self, reply: ChatReply) -> _Chunks:
         """The stream of a reply."""
         return _Chunks(reply)
-
-    def error(self, error: ApiError) -> JSON:
-        """OpenAI's error object."""
-        return error.body()
 
 
 def _head(reply: ChatReply) -> JSON:

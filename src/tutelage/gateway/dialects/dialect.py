@@ -10,12 +10,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol, runtime_checkable
 
-from starlette.types import Scope
-
-from tutelage.gateway.clients import Clients
 from tutelage.gateway.dialects.reading import RequestObject
 from tutelage.gateway.dialects.stored import StoredResponses
-from tutelage.gateway.errors import ApiError
 from tutelage.gateway.reply import ChatReply, Writer
 from tutelage.gateway.request import ChatRequest
 from tutelage.types import JSON, Sampling
@@ -27,10 +23,6 @@ class SessionView(Protocol):
     sampling: Sampling
     responses: StoredResponses
 
-    def reply(self, answer_id: str) -> ChatReply | None:
-        """The reply of that id, while the attempt keeps it for repeats."""
-        ...
-
     def models(self) -> list[str]:
         """Names that requests may use; the first is the main one."""
         ...
@@ -41,9 +33,9 @@ class SessionView(Protocol):
         ...
 
 
-Path = Callable[[Mapping[str, str], JSON, SessionView], JSON | bytes | Awaitable[JSON]]
+Path = Callable[[Mapping[str, str], JSON, SessionView], JSON | Awaitable[JSON]]
 """Answers a further path: from its parameters, the body (of a request without one the query) and
-the attempt. Bytes are server-sent events."""
+the attempt."""
 
 
 class Dialect(Protocol):
@@ -79,27 +71,6 @@ class Dialect(Protocol):
 
     def writer(self, reply: ChatReply) -> Writer:
         """The stream of a reply that has just begun."""
-        ...
-
-    def error(self, error: ApiError) -> JSON:
-        """The body of an answer that is an error."""
-        ...
-
-
-@runtime_checkable
-class OwnClients(Protocol):
-    """A dialect whose clients are others than OpenAI's: they read errors in its form, also from a
-    path that is of no dialect or leads nowhere."""
-
-    clients: Clients
-    """Where they have their key from, and the like."""
-
-    def asked_by(self, scope: Scope) -> bool:
-        """Whether a request is of its clients, as a header or the path says."""
-        ...
-
-    def error(self, error: ApiError) -> JSON:
-        """As `Dialect.error`."""
         ...
 
 

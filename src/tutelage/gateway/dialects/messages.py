@@ -10,15 +10,12 @@ on.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, StrictBool, StrictInt, StrictStr
-from starlette.types import Scope
 
-from tutelage.gateway.clients import Clients
 from tutelage.gateway.dialects.beyond import read_beyond
 from tutelage.gateway.dialects.dialect import Path, SessionView
 from tutelage.gateway.dialects.field_errors import missing
@@ -44,15 +41,12 @@ from tutelage.gateway.dialects.reading import (
     unsupported,
 )
 from tutelage.gateway.dialects.stored import StoredResponses
-from tutelage.gateway.errors import ApiError, invalid
-from tutelage.gateway.http import names_anthropic
+from tutelage.gateway.errors import invalid
 from tutelage.gateway.passing import chat_body_of, function_tool, schema_format
 from tutelage.gateway.reply import ChatReply
 from tutelage.gateway.request import ChatRequest
 from tutelage.types import JSON, Sampling
 
-_PATH = re.compile("(?<!/rollout)(?<!/attempt)(?<!/agent)/messages(?:/|$)")
-"""In a path of this API, whatever its attempt is called."""
 _LEVELS = ((1024, "low"), (8192, "medium"))
 """The most thinking tokens of a `reasoning_effort`, as Gemini's API maps them; else `high`."""
 
@@ -136,9 +130,6 @@ class Messages:
     prefix = "msg_"
     prompt_field = "messages"
     request = _Request
-    clients = Clients(
-        "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", True, b"x-api-key", id_header=b"request-id"
-    )
 
     def __init__(self) -> None:
         self.paths: Mapping[str, Mapping[str, Path]] = {
@@ -186,15 +177,6 @@ class Messages:
             return _asked(_request(body), attempt.sampling)
 
         return {"input_tokens": await attempt.count(body.get("model"), asked)}
-
-    def asked_by(self, scope: Scope) -> bool:
-        """See `OwnClients`."""
-        path = scope["path"]  # few have the word, and looking for it costs less than the pattern
-        return ("/messages" in path and _PATH.search(path) is not None) or names_anthropic(scope)
-
-    def error(self, error: ApiError) -> JSON:
-        """An error as Anthropic writes it."""
-        return error.anthropics_body()
 
 
 # ---------------------------------------------------------------- passing on

@@ -16,8 +16,7 @@ from tutelage.bounded import parse_arguments
 from tutelage.gateway.dialects.blocks import BlockStream, TurnBlock, whole_turn
 from tutelage.gateway.dialects.unfinished import begins_an_object, ending, worth_a_look
 from tutelage.gateway.errors import ApiError
-from tutelage.gateway.http import event
-from tutelage.gateway.reply import ChatReply, Piece, finish_reason, stopped_by
+from tutelage.gateway.reply import ChatReply, Piece, event, finish_reason, stopped_by
 from tutelage.replies import ThoughtStream
 from tutelage.types import JSON, Call
 

@@ -34,7 +34,12 @@ from tutelage.gateway.dialects.reading import (
 )
 from tutelage.gateway.dialects.responses_items import read_items
 from tutelage.gateway.dialects.responses_written import PREFIX, ResponseEvents, written
-from tutelage.gateway.dialects.stored import StoredResponses, stored_paths, unknown_response
+from tutelage.gateway.dialects.stored import (
+    StoredResponses,
+    list_input_items,
+    read_response,
+    unknown_response,
+)
 from tutelage.gateway.errors import ApiError, invalid
 from tutelage.gateway.passing import chat_body_of, function_tool, schema_format
 from tutelage.gateway.reply import ChatReply
@@ -149,7 +154,8 @@ class Responses:
         counting: Mapping[str, Path] = {"POST": self._count}
         self.paths: Mapping[str, Mapping[str, Path]] = {
             "/v1/responses/input_tokens": counting,
-            **stored_paths(self.writer),
+            "/v1/responses/{response}": {"GET": read_response},
+            "/v1/responses/{response}/input_items": {"GET": list_input_items},
         }
 
     def read(self, body: JSON, defaults: Sampling, stored: StoredResponses) -> ChatRequest:
@@ -222,10 +228,6 @@ class Responses:
 
         counted = await attempt.count(body["model"], asked)
         return {"object": "response.input_tokens", "input_tokens": counted}
-
-    def error(self, error: ApiError) -> JSON:
-        """OpenAI's error object."""
-        return error.body()
 
 
 # ---------------------------------------------------------------- passing on

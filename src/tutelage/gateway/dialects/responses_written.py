@@ -12,8 +12,7 @@ from dataclasses import replace
 from tutelage.engine.asked import DETAILS
 from tutelage.gateway.dialects.blocks import BlockStream, TurnBlock, cut_block, whole_turn
 from tutelage.gateway.errors import ApiError
-from tutelage.gateway.http import DONE, event
-from tutelage.gateway.reply import ChatReply, Piece, cut_by, with_bytes
+from tutelage.gateway.reply import DONE, ChatReply, Piece, cut_by, event, with_bytes
 from tutelage.types import JSON, THOUGHTS, Call, Sampling
 
 PREFIX = "resp_"

@@ -5,23 +5,23 @@ item by item. `responses.py` makes them, and the session of an attempt keeps the
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
 from tutelage.gateway.dialects.paging import first_and_last, page
 from tutelage.gateway.dialects.reading import MessageObject, read
-from tutelage.gateway.errors import ApiError, invalid
-from tutelage.gateway.reply import ChatReply, ReplyStream, Writer
+from tutelage.gateway.errors import ApiError
 from tutelage.types import JSON, Message
+
+if TYPE_CHECKING:
+    from tutelage.gateway.dialects.dialect import SessionView
 
 KEPT_RESPONSES = 1024
 KEPT_BYTES = 1 << 27
 """The most that their requests have together; the latest is kept in any case."""
-_END = b"\n\n"
-"""What ends an event."""
 
 
 def unknown_response(response_id: str) -> str:
@@ -125,79 +125,19 @@ def _part(role: str, text: str) -> Mapping[str, object]:
 # ---------------------------------------------------------------- their paths
 
 
-class _KeepsReplies(Protocol):
-    @property
-    def responses(self) -> StoredResponses: ...
-
-    def reply(self, answer_id: str) -> ChatReply | None:
-        """The reply of that id, while the attempt keeps it for repeats."""
-        ...
-
-
-class _Retrieval(MessageObject):
-    stream: bool = False
-    starting_after: Annotated[int | None, Field(ge=0)] = None
-
-
 class _Page(MessageObject):
     limit: Annotated[int, Field(ge=1, le=100)] = 20
     order: Literal["asc", "desc"] = "desc"
     after: str | None = None
 
 
-def stored_paths(
-    writer: Callable[[ChatReply], Writer],
-) -> Mapping[str, Mapping[str, Callable[[Mapping[str, str], JSON, _KeepsReplies], JSON | bytes]]]:
-    """The paths of stored responses; `writer` is that of their dialect."""
-
-    def found(path: Mapping[str, str], query: JSON, attempt: _KeepsReplies) -> JSON | bytes:
-        asked = read(_Retrieval, query)
-        kept = attempt.responses.get(path["response"]).response
-        if asked.stream:
-            return _streamed(attempt.reply(kept["id"]), asked.starting_after, writer)
-        if asked.starting_after is not None:
-            raise invalid("`starting_after` requires `stream`: true", "starting_after")
-        return kept
-
-    one = "/v1/responses/{response}"
-    return {
-        one: {"GET": found, "DELETE": _delete},
-        f"{one}/input_items": {"GET": _listed_input},
-        f"{one}/cancel": {"POST": _cancel},
-    }
+def read_response(path: Mapping[str, str], query: JSON, attempt: SessionView) -> JSON:
+    """Return a response as it was sent. Raises `ApiError` 404."""
+    return attempt.responses.get(path["response"]).response
 
 
-def _streamed(
-    reply: ChatReply | None, after: int | None, writer: Callable[[ChatReply], Writer]
-) -> bytes:
-    """The events of a finished response, those after a number where one is given."""
-    if reply is None:
-        words = "the events of this response have expired; request it without `stream`"
-        raise invalid(words, "stream")
-    if after is not None and reply.request.stream:
-        words = (
-            "an interrupted stream cannot be resumed, since background responses are not "
-            "supported; leave out `starting_after` to stream the whole response"
-        )
-        raise invalid(words, "starting_after")
-    stream = ReplyStream(reply.answer, writer(reply))
-    events = (stream.feed() + stream.finish(reply)).split(_END)
-    # The events are numbered from 0, so those that are left out are the first ones.
-    return _END.join(events[0 if after is None else min(after + 1, len(events) - 2) :])
-
-
-def _delete(path: Mapping[str, str], body: JSON, attempt: _KeepsReplies) -> JSON:
-    kept = attempt.responses.get(path["response"]).response["id"]
-    attempt.responses.remove(kept)
-    return {"id": kept, "object": "response", "deleted": True}
-
-
-def _cancel(path: Mapping[str, str], body: JSON, attempt: _KeepsReplies) -> JSON:
-    attempt.responses.get(path["response"])
-    raise invalid("only a response with `background`: true can be cancelled; this one has finished")
-
-
-def _listed_input(path: Mapping[str, str], query: JSON, attempt: _KeepsReplies) -> JSON:
+def list_input_items(path: Mapping[str, str], query: JSON, attempt: SessionView) -> JSON:
+    """Return a page of what a response's request brought. Raises `ApiError`."""
     items = attempt.responses.get(path["response"]).input_items
     asked = read(_Page, query)
     ordered = items if asked.order == "asc" else items[::-1]
