@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tutelage.gateway import app
+from tutelage.gateway.completions import KeptAnswers
 from tutelage.gateway.dialects import DIALECTS
 from tutelage.gateway.dialects.dialect import Path
 from tutelage.gateway.dialects.reading import RequestReader, read
-from tutelage.gateway.dialects.stored import StoredResponses
 from tutelage.gateway.errors import ApiError
 from tutelage.gateway.reply import ChatReply, Piece, shown_content
 from tutelage.gateway.request import ChatRequest
@@ -35,7 +35,7 @@ class Plain:
         {"/v1/plain/models": {"GET": lambda path, body, attempt: {"names": attempt.models()}}}
     )
 
-    def read(self, body: JSON, defaults: Sampling, stored: StoredResponses) -> ChatRequest:
+    def read(self, body: JSON, defaults: Sampling, stored: KeptAnswers) -> ChatRequest:
         given = read(_Ask, body)
         sampling = given.sampling(defaults, None)
         asked = (Message("user", given.ask),)

@@ -151,7 +151,8 @@ async def test_a_stream_has_the_events_in_order(attempt_session: Open) -> None:
     assert final["output"] == [e["item"] for e in found if e["type"].endswith("item.done")]
     assert final["output"][1]["call_id"] == case.client.calls[0].reply.tool_calls[0].id
     assert final["output"][1]["arguments"] == '{"expression":"1+1"}'
-    assert case.attempt_session.responses.get(final["id"]).response == final
+    url = f"{case.base}/responses/{final['id']}"
+    assert (await case.http.get(url)).json() == final
 
 
 async def test_a_tool_call_alone_has_no_message(attempt_session: Open) -> None:
@@ -191,10 +192,8 @@ async def test_formats_choices_and_logprobs(attempt_session: Open) -> None:
     ("body", "param"),
     [
         ({"background": True}, "background"),
-        ({"reasoning": {"effort": "high"}}, "reasoning.effort"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"prompt": {"id": "p"}}, "prompt"),
-        ({"nonsense": 1}, "nonsense"),
         ({"input": []}, "input"),
         ({"input": 5}, "input"),
         ({"input": None}, "input"),
@@ -203,14 +202,11 @@ async def test_formats_choices_and_logprobs(attempt_session: Open) -> None:
         ({"input": [{"role": "robot", "content": "x"}]}, "input[0].role"),
         ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id"),
         ({"input": [{"type": "function_call", "call_id": "c"}]}, "input[0].name"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
-        ({"include": ["weather"]}, "include[0]"),
         ({"instructions": 5}, "instructions"),
         ({"previous_response_id": 5}, "previous_response_id"),
         ({"temperature": -1}, "temperature"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"top_logprobs": 2}, "top_logprobs"),
-        ({"stream_options": {"include_usage": True}}, "stream_options.include_usage"),
     ],
     ids=lambda v: json.dumps(v)[:60] if isinstance(v, dict) else "",
 )

@@ -41,7 +41,6 @@ from tutelage.gateway.keys import AttemptClosedError, SentKey, SessionRegistry
 from tutelage.gateway.limits import GatewayLimits
 from tutelage.gateway.reply import ChatReply, ReplyStream
 from tutelage.gateway.rewards import (
-    OfAttempt,
     Posted,
     ReadBody,
     late_span,
@@ -96,9 +95,7 @@ class _Endpoint:
         except ClientDisconnect:
             response = Response(status_code=499)
         except Exception as error:
-            told = error_response(
-                error, None if self.dialect is None else self.dialect.prompt_field
-            )
+            told = error_response(error, self.dialect and self.dialect.prompt_field)
             if told.code == "internal_error":
                 log.exception("a request failed")
             if isinstance(told, AttemptClosedError) and self.late is not None:
@@ -195,16 +192,11 @@ class App:
 
     async def _no_route(self, request: Request, error: Exception) -> Response:
         """Answer a path or a method that is not there, with what to change."""
-        status, method, path = (
-            cast("HTTPException", error).status_code,
-            request.method,
-            request.url.path,
-        )
-        headers = cast("HTTPException", error).headers or {}
-        if status == 405:
-            allowed = headers.get("Allow", "")
+        failure, method, path = cast("HTTPException", error), request.method, request.url.path
+        if failure.status_code == 405:
+            allowed = ", ".join(sorted((failure.headers or {})["Allow"].split(", ")))
             words = f"method {method} is not allowed for {shown(path)}; use {allowed}"
-            told = ApiError(405, words, code="method_not_allowed", headers=headers)
+            told = ApiError(405, words, code="method_not_allowed", headers={"allow": allowed})
         else:
             words = (
                 f"no route for {method} {shown(path)}: OPENAI_BASE_URL must end in /v1, "
@@ -222,7 +214,10 @@ class App:
     ) -> Response:
         """A request in one of the dialects."""
         body = await self._body(request)
-        asked = attempt_session.read(dialect, _json_object(body))
+        values = _json_object(body)
+        if (call := attempt_session.forward(dialect, values, agent)) is not None:
+            return await _unless_left(request, call.respond())
+        asked = attempt_session.read(dialect, values)
         key, repeat = _identity(request, dialect.name, agent, body)
         answer = attempt_session.answer(dialect, key, repeat, asked, agent, len(body))
         if asked.stream:
@@ -238,7 +233,7 @@ class App:
                 await _unless_left(request, asyncio.wait((answer.task,)))
         finally:
             answer.leave()
-        written = dialect.written(_reply(answer, attempt_session, dialect))
+        written = dialect.written(_reply(answer, attempt_session))
         answer.delivered = True
         return _JSON(written)
 
@@ -260,7 +255,7 @@ class App:
                     break
                 await news.wait()
             try:
-                data = stream.finish(_reply(answer, attempt_session, dialect))
+                data = stream.finish(_reply(answer, attempt_session))
             except Exception as error:
                 if not begun:
                     raise
@@ -274,19 +269,14 @@ class App:
         finally:
             answer.leave(news.set)
             if answer.finishing:
-                self._goes_on(answer, attempt_session, dialect)
+                self._goes_on(answer, attempt_session)
 
-    def _goes_on(
-        self, answer: PendingCompletion, attempt_session: AttemptSession, dialect: Dialect
-    ) -> None:
-        """A reply whose client has left counts as a request until it has ended, and is kept then: a
-        later request may name it."""
+    def _goes_on(self, answer: PendingCompletion, attempt_session: AttemptSession) -> None:
+        """A reply whose client has left counts as a request until it has ended."""
 
         def ended(_: object) -> None:
             self.in_flight -= 1
             attempt_session.in_flight -= 1
-            if answer.usable:
-                _reply(answer, attempt_session, dialect)
 
         self.in_flight += 1
         attempt_session.in_flight += 1
@@ -341,7 +331,7 @@ class App:
             return closed
         return await self._kept(posted, closed)
 
-    async def _kept(self, posted: Posted, attempt: OfAttempt) -> ApiError:
+    async def _kept(self, posted: Posted, attempt: AttemptSession | AttemptClosedError) -> ApiError:
         sink, name = self.on_traces, attempt.attempt_id
         if not posted.rewards:
             return session_closed()
@@ -399,9 +389,8 @@ async def _models(request: Request, attempt_session: AttemptSession, agent: str)
 
 def _by_anthropic(request: Request) -> bool:
     """Return whether a client of Anthropic asks, as a header or the path says."""
-    path = request.scope[
-        "path"
-    ]  # few have the word, and looking for it costs less than the pattern
+    path = request.scope["path"]
+    # Few have the word, and looking for it costs less than the pattern.
     asked = "/messages" in path and _MESSAGES.search(path) is not None
     return asked or "anthropic-version" in request.headers
 
@@ -469,20 +458,10 @@ async def _after(first: bytes, events: AsyncGenerator[bytes]) -> AsyncGenerator[
         yield data
 
 
-def _reply(
-    answer: PendingCompletion, attempt_session: AttemptSession, dialect: Dialect
-) -> ChatReply:
-    """The reply of an answer that has ended; raises what ended it badly.
-
-    It is kept for later requests before the client receives it: its next may name it.
-    """
+def _reply(answer: PendingCompletion, attempt_session: AttemptSession) -> ChatReply:
+    """The reply of an answer that has ended; raises what ended it badly."""
     if answer.task.cancelled():
         if attempt_session.closed:
             raise attempt_session.over()
         raise ApiError(500, "the request was cancelled")
-    reply = ChatReply(answer, answer.calls)
-    conversation = reply.request.conversation
-    if conversation is not None:
-        kept = (*conversation, reply.choices[0].reply), reply.request.items, answer.size
-        attempt_session.responses.add(dialect.written(reply), *kept)
-    return reply
+    return ChatReply(answer, answer.calls)

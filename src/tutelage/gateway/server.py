@@ -17,6 +17,7 @@ import os
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Collection, Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Self, TypeVar
@@ -81,7 +82,7 @@ class Gateway:
         """The queue of spans, for its counters."""
         self.app = App(self._registry, self.limits, allow_origins)
         """The ASGI app; works without `start`, on whatever loop serves it."""
-        self._server: _Server | None = None
+        self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -106,7 +107,8 @@ class Gateway:
         direct_on_loopback(os.environ)  # for the clients of agents in this process and its children
         sock = _listen(self.host, self.port)
         self.port = int(sock.getsockname()[1])
-        self._loop = _new_loop()
+        runner = asyncio.Runner(loop_factory=_new_loop)
+        self._loop = runner.get_loop()
         _raise_file_limit(_FILES_EACH * self.limits.connections)
         config = uvicorn.Config(
             self.app,
@@ -122,14 +124,14 @@ class Gateway:
             timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
             limit_concurrency=self.limits.connections,
         )
-        ready = threading.Event()
-        self._server = _Server(config, ready)
+        self._server = uvicorn.Server(config)
+        serving = (runner, self._server, sock)
         self._thread = threading.Thread(
-            target=_serve, args=(self._loop, self._server, sock), name="tutelage-gateway",
-            daemon=True,
-        )  # fmt: skip
+            target=_serve, args=serving, name="tutelage-gateway", daemon=True
+        )
         self._thread.start()
-        ready.wait()
+        while self._thread.is_alive() and not self._server.started:
+            time.sleep(0.001)
         return self
 
     def close(self) -> None:
@@ -243,37 +245,10 @@ class Gateway:
         }
 
 
-class _Server(uvicorn.Server):
-    """uvicorn's server that says when it serves, and leaves signals to the program."""
-
-    def __init__(self, config: uvicorn.Config, ready: threading.Event) -> None:
-        super().__init__(config)
-        self._ready = ready
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, and say so."""
-        try:
-            await super().startup(sockets)
-        finally:
-            self._ready.set()
-
-
-def _serve(loop: asyncio.AbstractEventLoop, server: _Server, sock: socket.socket) -> None:
+def _serve(runner: asyncio.Runner, server: uvicorn.Server, sock: socket.socket) -> None:
     """The gateway's thread."""
-    asyncio.set_event_loop(loop)
-    try:
-        with _loop_hidden_while_collecting():
-            loop.run_until_complete(server.serve([sock]))
-            left = asyncio.all_tasks(loop)
-            for task in left:
-                task.cancel()
-            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-            loop.run_until_complete(loop.shutdown_asyncgens())
-            loop.run_until_complete(loop.shutdown_default_executor())
-    finally:
-        asyncio.set_event_loop(None)
-        loop.close()
-        sock.close()
+    with sock, _loop_hidden_while_collecting(), runner:
+        runner.run(server.serve([sock]))
 
 
 @contextmanager

@@ -8,32 +8,18 @@ for all. A further dialect is one file beside this one and its entry in `DIALECT
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
-from tutelage.gateway.dialects.reading import RequestObject
-from tutelage.gateway.dialects.stored import StoredResponses
+from tutelage.gateway.completions import KeptAnswers
+from tutelage.gateway.dialects.reading import SamplingReader
 from tutelage.gateway.reply import ChatReply, Writer
 from tutelage.gateway.request import ChatRequest
 from tutelage.types import JSON, Sampling
 
+if TYPE_CHECKING:
+    from tutelage.gateway.session import AttemptSession
 
-class SessionView(Protocol):
-    """What the further paths of a dialect may ask of the attempt whose key was sent."""
-
-    sampling: Sampling
-    responses: StoredResponses
-
-    def models(self) -> list[str]:
-        """Names that requests may use; the first is the main one."""
-        ...
-
-    async def count(self, name: object, read: Callable[[], ChatRequest]) -> int:
-        """Tokens of the prompt of a request to the model of that name, which is read when they can
-        be counted. Raises `ApiError` where nobody here can count them."""
-        ...
-
-
-Path = Callable[[Mapping[str, str], JSON, SessionView], JSON | Awaitable[JSON]]
+Path = Callable[[Mapping[str, str], JSON, "AttemptSession"], JSON | Awaitable[JSON]]
 """Answers a further path: from its parameters, the body (of a request without one the query) and
 the attempt."""
 
@@ -52,36 +38,23 @@ class Dialect(Protocol):
     """Its further paths, by method."""
 
     @property
-    def request(self) -> type[RequestObject]:
-        """What its requests may have, for the table of `docs/gateway.md`."""
+    def request(self) -> type[SamplingReader]:
+        """What its requests may have."""
         ...
 
-    def read(self, body: JSON, defaults: Sampling, stored: StoredResponses) -> ChatRequest:
-        """The request; `defaults` says what holds where it is silent. Raises `ApiError`.
+    def read(self, body: JSON, defaults: Sampling, kept: KeptAnswers) -> ChatRequest:
+        """Return the request; `defaults` says what holds where it is silent, and what it continues
+        is among the `kept` answers of its attempt. Raises `ApiError`.
 
-        Every field is honoured, known to be harmless, or refused with its name: an agent that
-        believes it samples at a penalty which nobody applies would be trained on something else
-        than it runs.
+        What would change the reply is honoured or refused by its name: an agent that believes it
+        samples at a penalty which nobody applies would be trained on something else than it runs.
         """
         ...
 
     def written(self, reply: ChatReply) -> JSON:
-        """The answer to a request that is not streamed."""
+        """Return the answer to a request that is not streamed."""
         ...
 
     def writer(self, reply: ChatReply) -> Writer:
-        """The stream of a reply that has just begun."""
-        ...
-
-
-@runtime_checkable
-class Passing(Protocol):
-    """A dialect whose requests may go on to another server, which is asked by chat completions.
-    Those of other dialects are written for it from what was read of them."""
-
-    def read_passed(self, body: JSON, defaults: Sampling, stored: StoredResponses) -> ChatRequest:
-        """The request, as `Dialect.read` gives it, with `passed`: the body of a chat completion
-        that asks for the same. What another server may honour is not refused. Raises `ApiError`,
-        for what chat completions have no words for too.
-        """
+        """Return the stream of a reply that has just begun."""
         ...
