@@ -40,7 +40,7 @@ from __future__ import annotations
 import math
 import sys
 from numbers import Real
-from typing import Any, Literal
+from typing import Literal
 
 
 class TutelageError(Exception):
@@ -143,8 +143,6 @@ class RemoteError(EngineError):
         """The field that the server blames."""
         self.code: str | None = None
         """The server's own word for the error."""
-        self.part: dict[str, Any] = {}
-        """What had come of a reply that ended with the error, as a message."""
 
 
 class MalformedReplyError(EngineError):

@@ -13,7 +13,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tutelage.engine.passing import PassingClient
+from tutelage.engine.remote import RemoteChatClient
 from tutelage.errors import ConfigError, UnreachableError
 from tutelage.gateway import Gateway, ScriptedClient
 from tutelage.gateway.call_log import CallLog
@@ -36,7 +36,7 @@ async def cut_off(
         )
 
     transport = httpx2.MockTransport(answer)
-    remote = PassingClient("http://up/v1", "k", "far", transport=transport, passes=True)
+    remote = RemoteChatClient("http://up/v1", "k", "far", transport=transport)
     log, gateway = CallLog(tmp_path / "calls.jsonl"), Gateway().start()
     session = gateway.open("r", "a", remote, on_span=log)
     http = httpx2.AsyncClient(headers={"authorization": f"Bearer {session.api_key}"})
@@ -110,6 +110,6 @@ def test_a_port_in_use_is_known_before_it_is_served(live: Callable[..., Gateway]
 
 
 async def test_what_is_no_url_cannot_be_reached() -> None:
-    client: Any = PassingClient("http://127.0.0.1:bad/v1")
+    client: Any = RemoteChatClient("http://127.0.0.1:bad/v1")
     with pytest.raises(UnreachableError, match="invalid server URL"):
         await client.chat([Message("user", "hi")], sampling=Sampling())

@@ -29,15 +29,15 @@ FURTHER: list[tuple[str, Any]] = [
     ("logit_bias", {"1": 100}),
     ("repetition_penalty", 2),
     ("min_tokens", 5),
-    ("reasoning_effort", "low"),
     ("chat_template_kwargs", {"enable_thinking": False}),
-    ("what_nobody_knows", 1),
 ]
 """What would have it sampled otherwise, and would go on to another server."""
+IGNORED: dict[str, Any] = {"user_tag": "low", "what_nobody_knows": 1}
+"""What asks nothing of the sampler, and does not go on."""
 
 
 class Elsewhere:
-    """A policy that is sampled at an endpoint, by a client of that server."""
+    """A policy that is sampled at an endpoint, by a client of its server."""
 
     def __init__(self, gateway: Gateway, codec: Any) -> None:
         self.seen: list[dict[str, Any]] = []
@@ -81,7 +81,7 @@ class Elsewhere:
 async def test_a_body_does_not_override_the_runs_sampling(tiny: Any, path: str) -> None:
     with Gateway() as gateway:
         case = Elsewhere(gateway, tiny("qwen2").codec)
-        answer = await case.ask(path, **OTHER)
+        answer = await case.ask(path, **OTHER, **IGNORED)
         assert answer.status_code == 200, answer.text
         if path == "/responses":  # which repeats how it was sampled
             assert (answer.json()["temperature"], answer.json()["top_p"]) == (0.7, 1.0)
@@ -93,4 +93,5 @@ async def test_a_body_does_not_override_the_runs_sampling(tiny: Any, path: str) 
     (sent,) = case.seen
     assert (sent["temperature"], sent["top_p"], sent.get("top_k", 0)) == (0.7, 1.0, 0)
     assert "seed" not in sent
+    assert not IGNORED.keys() & sent.keys()
     assert (call.sampling.temperature, call.policy) == (0.7, "main")

@@ -492,16 +492,20 @@ def connection(
     attempts: int = 5,
     transport: httpx2.AsyncBaseTransport | None = None,
 ) -> openai.AsyncOpenAI:
-    """Return a client of the openai package, for the event loop in which it is first used."""
+    """Return a client of the openai package, for the event loop in which it is first used. Raises
+    `UnreachableError` if the URL is none."""
     import openai
 
-    return openai.AsyncOpenAI(
-        api_key=api_key or NO_KEY,
-        base_url=base_url,
-        timeout=openai.Timeout(timeout, connect=min(10.0, timeout)),
-        max_retries=attempts - 1,
-        http_client=openai.DefaultAsyncHttpxClient(mounts=DIRECT, transport=transport),
-    )
+    try:
+        return openai.AsyncOpenAI(
+            api_key=api_key or NO_KEY,
+            base_url=base_url,
+            timeout=openai.Timeout(timeout, connect=min(10.0, timeout)),
+            max_retries=attempts - 1,
+            http_client=openai.DefaultAsyncHttpxClient(mounts=DIRECT, transport=transport),
+        )
+    except Exception as error:  # httpx has an error of its own for that
+        raise UnreachableError(f"invalid server URL {base_url!r}: {error}", "connect") from error
 
 
 class RemoteServers:
