@@ -64,7 +64,7 @@ def seconds(kind: str, path: str, pieces: int) -> float:
     transport = httpx2.MockTransport(
         lambda _: httpx2.Response(200, headers=headers, stream=_Reply(kind, pieces))
     )
-    remote = RemoteChatClient("http://up/v1", "k", "far", transport=transport, passes=True)
+    remote = RemoteChatClient("http://up/v1", "k", "far", transport=transport)
     with Gateway() as gateway:
         session = gateway.open("r", "a", remote)
         url, key = session.base_url + path, {"authorization": f"Bearer {session.api_key}"}

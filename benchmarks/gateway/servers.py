@@ -1,7 +1,7 @@
-"""The servers that are compared, each in a process of its own: `servers.py bare|gateway|besieged`.
+"""The servers that are compared, each in a process of its own: `servers.py bare|gateway`.
 
 All answer from scripted clients. `bare` is what anybody would write with Starlette: no keys, no
-record, no checks, no limits. `besieged` is the gateway of `hostile.py`. Prints the port and the
+record, no checks, no limits. Prints the port and the
 keys as JSON when it serves.
 """
 
@@ -12,12 +12,10 @@ import json
 import os
 import socket
 import time
-from collections.abc import Sequence
-from typing import Any
 
 from tutelage.engine.script import ScriptedReply
-from tutelage.gateway import Gateway, GatewayLimits, ScriptedClient
-from tutelage.types import Call, Message, Sampled, Sampling, StopReason
+from tutelage.gateway import Gateway, ScriptedClient
+from tutelage.types import Message, Sampling
 
 CALL = ScriptedReply(None, (("lookup", '{"city": "Bern"}'),))
 ATTEMPTS, SLOW_SECONDS, HUGE = 8, 5.0, 8 << 20
@@ -31,35 +29,6 @@ def gateway(port: int) -> None:
             "roll", "att", ScriptedClient([REPLY], keep=1000), model="scripted"
         )
         print(json.dumps({"port": served.port, "key": attempt_session.api_key}), flush=True)
-        while True:
-            time.sleep(3600)
-
-
-class Huge:
-    """A client whose replies are larger than what the system's buffers take."""
-
-    async def chat(
-        self, messages: Sequence[Message], *, sampling: Sampling, agent: str = "main", **_: Any
-    ) -> Call:
-        """The reply; nobody counts its tokens."""
-        reply = Message("assistant", "0123456789abcdef" * (HUGE >> 4))
-        nothing = Sampled((), (), (), StopReason.STOP, 0)
-        return Call("call", agent, 0, tuple(messages), (), nothing, reply, sampling)
-
-
-def besieged(port: int) -> None:
-    """The gateway with short patience, several attempts, and models that are slow or say much."""
-    limits = GatewayLimits(header_seconds=2, body_seconds=3, write_seconds=3)
-    with Gateway(port=port, limits=limits) as served:
-        keys: list[str] = []
-        for i in range(ATTEMPTS):
-            client = ScriptedClient([REPLY, CALL], keep=1000)
-            slow = ScriptedClient([ScriptedReply(REPLY, delay=SLOW_SECONDS)], keep=1000)
-            session = served.open(
-                "roll", f"att-{i}", client, model="scripted", clients={"slow": slow, "huge": Huge()}
-            )
-            keys.append(session.api_key)
-        print(json.dumps({"port": served.port, "key": keys[0], "keys": keys}), flush=True)
         while True:
             time.sleep(3600)
 
@@ -110,13 +79,13 @@ def bare(port: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("kind", choices=["bare", "gateway", "besieged"])
+    parser.add_argument("kind", choices=["bare", "gateway"])
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--core", type=int, default=None)
     args = parser.parse_args()
     if args.core is not None:
         os.sched_setaffinity(0, {args.core})
-    {"bare": bare, "gateway": gateway, "besieged": besieged}[args.kind](args.port)
+    {"bare": bare, "gateway": gateway}[args.kind](args.port)
 
 
 if __name__ == "__main__":

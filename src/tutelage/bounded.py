@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, AnyStr, cast
-from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     import httpx2
@@ -44,17 +43,6 @@ def direct_on_loopback(env: MutableMapping[str, str]) -> Mapping[str, str]:
         if "*" not in hosts:
             env[name] = ",".join(dict.fromkeys([*hosts, "localhost", "127.0.0.1", "::1"]))
     return env
-
-
-def proxy_of(url: str) -> str | None:
-    """Return the proxy that the environment names for a URL, None if there is none."""
-    from urllib.request import getproxies, proxy_bypass
-
-    parts, proxies = urlsplit(url), getproxies()
-    proxy = proxies.get(parts.scheme) or proxies.get("all")
-    if not proxy or proxy_bypass(parts.hostname or ""):
-        return None
-    return proxy if "://" in proxy else f"http://{proxy}"
 
 
 class RepeatedKeyError(ValueError):

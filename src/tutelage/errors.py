@@ -40,7 +40,7 @@ from __future__ import annotations
 import math
 import sys
 from numbers import Real
-from typing import Any
+from typing import Literal
 
 
 class TutelageError(Exception):
@@ -143,8 +143,6 @@ class RemoteError(EngineError):
         """The field that the server blames."""
         self.code: str | None = None
         """The server's own word for the error."""
-        self.part: dict[str, Any] = {}
-        """What had come of a reply that ended with the error, as a message."""
 
 
 class MalformedReplyError(EngineError):
@@ -153,6 +151,13 @@ class MalformedReplyError(EngineError):
 
 class UnreachableError(EngineError):
     """No server answered at an address, however often it was asked."""
+
+    def __init__(
+        self, message: str, reason: Literal["connect", "timeout", "broken"] = "broken"
+    ) -> None:
+        """`reason` is `connect` where no server has got the request."""
+        super().__init__(message)
+        self.reason = reason
 
 
 class FailureBudgetError(TutelageError, RuntimeError):

@@ -101,7 +101,7 @@ def test_a_player_that_is_refused_stops_a_search(
 def test_a_player_that_is_not_there_stops_a_search(
     alone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tutelage.engine.remote._LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr("openai._base_client.MAX_RETRY_DELAY", 0.01)
     given = ["train", "prompt", "agent.py", "--train", "tasks.json", "--algorithm", "screen"]
     done = command(*given, *SMALL, "--output", "run", **player("http://127.0.0.1:9/v1"))
     ended(done, "cannot reach the server 'http://127.0.0.1:9/v1/chat/completions'")

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from safetensors.torch import load_file
+from tests.testing.vllm_server import VLLMServer
 from tests.tiny_policies import fresh_policy
 from tests.weights import tiny_job
 from tests.weights.test_sft import chat, write
@@ -20,7 +21,6 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 
 from tutelage.policy.model import load_policy
 from tutelage.testing import tiny_policy
-from tutelage.testing.vllm_server import VLLMServer
 from tutelage.weights import checkpoint
 
 from . import jobs

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from tests.distributed.ray_parts import ray_session
 from tests.distributed.ray_parts import train_placed as train
+from tests.testing.vllm_server import VLLMServer
 from tests.weights import tiny_job
 
 from tutelage import LLM, RL, Trainer, rollout
@@ -24,7 +25,6 @@ from tutelage.policy.model import load_policy
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.progress import Progress
 from tutelage.testing import tiny_policy
-from tutelage.testing.vllm_server import VLLMServer
 from tutelage.weights import jobs as weight_jobs
 from tutelage.weights.process_group import launched
 

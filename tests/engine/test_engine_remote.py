@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import httpx2
@@ -17,6 +18,7 @@ from tutelage.errors import ConfigError, ContextOverflowError, EngineError, Remo
 from tutelage.gateway import Gateway, ScriptedClient
 from tutelage.rollouts.rows import build_rows
 from tutelage.seeds import SeedTree
+from tutelage.testing.loopback import listening
 from tutelage.types import (
     UNBOUNDED,
     Constraint,
@@ -57,21 +59,15 @@ def client(*answers: httpx2.Response | Exception, **given: Any) -> tuple[RemoteC
 
 
 @pytest.fixture
-def no_pause(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Pauses take no time; their lengths."""
-    pauses: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        pauses.append(seconds)
-
-    monkeypatch.setattr("tutelage.engine.remote.asyncio.sleep", sleep)
-    return pauses
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses between tries take no time."""
+    monkeypatch.setattr("openai._base_client.MAX_RETRY_DELAY", 0.0)
 
 
 async def test_a_call_goes_out_whole_and_comes_back_on_record() -> None:
     tool = {"id": "call_up", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     answer = completion({"role": "assistant", "content": None, "tool_calls": [tool]})
-    remote, seen = client(answer, extra={"user": "me"})
+    remote, seen = client(answer)
     call = await remote.chat(
         ASK, tools=TOOLS, sampling=Sampling(0.5, 0.9, 4, 9, ("x",)), agent="judge", seed=5,
         constraint=Constraint("required", parallel_tool_calls=False),
@@ -83,7 +79,6 @@ async def test_a_call_goes_out_whole_and_comes_back_on_record() -> None:
         "model": "big", "messages": [{"role": "user", "content": "hi"}], "temperature": 0.5,
         "top_p": 0.9, "top_k": 4, "max_tokens": 9, "stop": ["x"], "seed": 5,
         "tools": [TOOLS[0].to_dict()], "tool_choice": "required", "parallel_tool_calls": False,
-        "user": "me",
     }  # fmt: skip
     assert call.reply == Message("assistant", None, (ToolCall("call_up", "f", "{}"),))
     assert call.agent == "judge"
@@ -142,21 +137,40 @@ async def test_ids_without_their_logprobs_are_not_kept() -> None:
     assert (call.prompt_ids, call.sampled.token_ids) == ((), ())
 
 
-async def test_a_server_that_is_away_is_asked_again(no_pause: list[float]) -> None:
+async def test_a_server_that_is_away_is_asked_again(no_pause: None) -> None:
     answers = [
         httpx2.ConnectError("refused"),
         httpx2.Response(503, text="busy"),
-        httpx2.Response(429, headers={"retry-after": "2"}, text="slow"),
+        httpx2.Response(429, headers={"retry-after-ms": "1"}, text="slow"),
         completion(),
     ]
     remote, seen = client(*answers)
     assert (await remote.chat(ASK, sampling=SAMPLING)).reply.content == "hello"
     assert [r.headers["x-stainless-retry-count"] for r in seen] == ["0", "1", "2", "3"]
-    assert no_pause[2] == 2.0
-    assert 0.25 <= no_pause[0] <= 0.75
-    again, _ = client(*answers)
-    await again.chat(ASK, sampling=SAMPLING)
-    assert no_pause[:3] == no_pause[3:]
+
+
+@pytest.mark.parametrize(
+    ("headers", "least", "most"),
+    [
+        ({"retry-after": "7.5"}, 7.5, 7.5),
+        ({"retry-after-ms": "250", "retry-after": "7"}, 0.25, 0.25),
+        ({"retry-after": "Thu, 01 Jan 1970 00:00:00 GMT"}, 0, 0),
+        ({"retry-after": "Fri, 01 Jan 2100 00:00:00 GMT"}, 1e6, 1e10),
+    ],
+)
+async def test_an_error_says_how_long_the_server_asks_to_wait(
+    headers: dict[str, str], least: float, most: float
+) -> None:
+    remote, _ = client(httpx2.Response(429, headers=headers), attempts=1)
+    with pytest.raises(RemoteError) as caught:
+        await remote.chat(ASK, sampling=SAMPLING)
+    assert caught.value.retry_after is not None
+    assert least <= caught.value.retry_after <= most
+    assert not caught.value.final
+    silent, _ = client(httpx2.Response(429, headers={"retry-after": "soon"}), attempts=1)
+    with pytest.raises(RemoteError) as caught:
+        await silent.chat(ASK, sampling=SAMPLING)
+    assert caught.value.retry_after is None
 
 
 @pytest.mark.parametrize(
@@ -184,7 +198,7 @@ async def test_a_server_that_is_away_is_asked_again(no_pause: list[float]) -> No
     ],
 )  # fmt: skip
 async def test_what_cannot_be_had_is_an_engine_error(
-    answer: Any, error: type[Exception], asked: int, told: str, no_pause: list[float]
+    answer: Any, error: type[Exception], asked: int, told: str, no_pause: None
 ) -> None:
     remote, seen = client(answer, attempts=3)
     with pytest.raises(error, match=told) as caught:
@@ -195,28 +209,7 @@ async def test_what_cannot_be_had_is_an_engine_error(
         assert caught.value.status == answer.status_code
 
 
-@pytest.mark.parametrize(
-    ("headers", "least", "most"),
-    [
-        ({"retry-after": "7.5"}, 7.5, 7.5),
-        ({"retry-after-ms": "250", "retry-after": "7"}, 0.25, 0.25),
-        ({"retry-after": "86400"}, 30, 30),
-        ({"retry-after": "Fri, 01 Jan 2100 00:00:00 GMT"}, 30, 30),
-        ({"retry-after": "Thu, 01 Jan 1970 00:00:00 GMT"}, 0, 0),
-        ({"retry-after": "soon"}, 0.25, 0.75),
-        ({"retry-after": "nan"}, 0, 30),
-    ],
-)
-async def test_it_waits_as_long_as_the_server_says(
-    headers: dict[str, str], least: float, most: float, no_pause: list[float]
-) -> None:
-    remote, _ = client(httpx2.Response(429, headers=headers), completion())
-    await remote.chat(ASK, sampling=SAMPLING)
-    (pause,) = no_pause
-    assert least <= pause <= most
-
-
-async def test_a_server_may_ask_for_a_repeat(no_pause: list[float]) -> None:
+async def test_a_server_may_ask_for_a_repeat(no_pause: None) -> None:
     headers = {"x-should-retry": "true"}
     remote, seen = client(httpx2.Response(404, headers=headers), completion())
     await remote.chat(ASK, sampling=SAMPLING)
@@ -287,7 +280,9 @@ async def test_a_server_is_asked_in_the_words_that_it_takes() -> None:
 
 async def test_the_clients_of_one_server_share_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
     seen, transport = worded("max_tokens")
-    monkeypatch.setattr("tutelage.engine.remote.httpx2.AsyncHTTPTransport", lambda **_: transport)
+    monkeypatch.setattr(
+        "openai.DefaultAsyncHttpxClient", lambda **_: httpx2.AsyncClient(transport=transport)
+    )
     servers = RemoteServers({"main": Endpoint("main", "http://up/v1", "big")})
     for i in range(2):
         await servers("main", SeedTree(i)).chat(ASK, sampling=SAMPLING)
@@ -351,3 +346,70 @@ def test_a_server_that_is_slow_to_list_its_models_is_not_said_to_be_gone() -> No
         said = rf"^the server at '{url}' accepted the connection but did not answer within 0\.2 sec"
         with pytest.raises(ConfigError, match=said):
             served_models(Endpoint("policy", url, "m"), 0.2)
+
+
+async def test_a_server_here_is_reached_without_a_proxy_and_without_the_environments_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keys: list[str | None] = []
+
+    class Server(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            keys.append(self.headers.get("authorization"))
+            self.answer({"data": [{"id": "m"}]})
+
+        def do_POST(self) -> None:
+            keys.append(self.headers.get("authorization"))
+            self.rfile.read(int(self.headers["content-length"]))
+            message = {"role": "assistant", "content": "hello"}
+            self.answer({"choices": [{"message": message, "finish_reason": "stop"}]})
+
+        def answer(self, said: Any) -> None:
+            data = json.dumps(said).encode()
+            self.send_response(200)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Says nothing."""
+
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("OPENAI_API_KEY", "the environment's")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with listening(Server) as url:
+        for key in (None, "own"):
+            endpoint = Endpoint("main", f"{url}/v1", "m", key)
+            servers = RemoteServers({"main": endpoint})
+            call = await servers("main", SeedTree(0)).chat(ASK, sampling=SAMPLING)
+            assert call.reply.content == "hello"
+            assert served_models(endpoint) == ("m",)
+            await servers.aclose()
+    assert keys == [None, None, "Bearer own", "Bearer own"]
+
+
+@pytest.mark.parametrize(
+    ("chunks", "said"),
+    [
+        (['{"choices": [{"index": 0, "delta": {"content": "a"}}]}'], "the stream ended before"),
+        (['{"choices": 1}'], "an invalid chunk"),
+        (["<html>"], "invalid JSON"),
+        (['{"error": {"message": "no room", "code": 503}}'], "answered 503: no room"),
+    ],
+)
+async def test_a_stream_that_breaks_is_an_engine_error(chunks: list[str], said: str) -> None:
+    body = "".join(f"data: {chunk}\n\n" for chunk in chunks)
+    headers = {"content-type": "text/event-stream"}
+    remote, _ = client(httpx2.Response(200, headers=headers, text=body))
+    with pytest.raises(EngineError, match=said):
+        await remote.chat(ASK, sampling=SAMPLING, on_text=lambda _: None)
+    assert not remote.calls
+
+
+@pytest.mark.parametrize("reason", ["abort", "error"])
+async def test_a_reply_that_broke_off_is_no_reply(reason: str) -> None:
+    remote, _ = client(completion(choice={"finish_reason": reason}))
+    with pytest.raises(RemoteError, match=f"the finish reason '{reason}'"):
+        await remote.chat(ASK, sampling=SAMPLING)

@@ -195,6 +195,46 @@ def test_a_native_engine_streams_what_it_records(
     assert pieces > 4
 
 
+def test_the_tokens_of_a_prompt_are_scored_as_when_they_are_sampled(
+    tiny: Any, live: Callable[..., Gateway]
+) -> None:
+    """As lm-eval asks for multiple choice: `echo` with `logprobs`."""
+    policy = tiny("qwen2")
+    driver = EngineDriver(tiny_engine(policy, slots=2), schedule="free")
+    client = ServedPolicy(driver, policy.codec, SeedTree(1), policy=policy)
+    session = live().open("r", "a", client)
+    headers = {"authorization": f"Bearer {session.api_key}"}
+
+    def ask(path: str = "/completions", **more: Any) -> Any:
+        body = {"model": "m", "max_tokens": 1, "temperature": 0, "seed": 1234, **more}
+        answer = httpx2.post(session.base_url + path, json=body, headers=headers, timeout=120)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    ids = [10, 11, 12, 13]
+    drawn = ask(prompt=[ids], max_tokens=6, logprobs=1, return_token_ids=True)["choices"][0]
+    whole = [*ids, *drawn["token_ids"]]
+    told = ask(prompt=[whole], echo=True, logprobs=1)["choices"][0]
+    scored = told["logprobs"]
+    assert scored["token_logprobs"][0] is None
+    assert scored["top_logprobs"][0] is None
+    assert len(scored["tokens"]) == len(whole) + 1
+    values = scored["token_logprobs"][len(ids) : len(whole)]
+    assert values == pytest.approx(drawn["logprobs"]["token_logprobs"], abs=1e-4)
+    for value, top in zip(values, scored["top_logprobs"][len(ids) : len(whole)], strict=True):
+        assert max(top.values()) == pytest.approx(value), "the greedy choice is the likeliest"
+    assert told["text"].startswith(policy.codec.decode(whole))
+    text = ask(prompt="1 + 1", echo=True, logprobs=0)["choices"][0]
+    assert "".join(text["logprobs"]["tokens"]).startswith("1 + 1")
+    vllm = ask(prompt=[whole], prompt_logprobs=0)["choices"][0]["prompt_logprobs"]
+    assert vllm[0] is None
+    assert [*vllm[-1]] == [str(whole[-1])]
+    assert vllm[-1][str(whole[-1])]["logprob"] == pytest.approx(values[-1], abs=1e-4)
+    hi = [{"role": "user", "content": "hi"}]
+    chat = ask("/chat/completions", messages=hi, prompt_logprobs=2, return_token_ids=True)
+    assert len(chat["prompt_logprobs"]) == len(chat["prompt_token_ids"])
+
+
 @pytest.mark.parametrize("arguments", ["[" * 100_000, "[" * 900 + "]" * 900, "1" * 5000])
 @pytest.mark.parametrize("responses", [False, True])
 async def test_arguments_that_cannot_be_rendered_are_a_400_that_names_them(

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tutelage.engine.chat import ChatSession
-from tutelage.gateway.dialects import DIALECTS, StoredResponses
+from tutelage.gateway.completions import KeptAnswers
+from tutelage.gateway.dialects import DIALECTS
 from tutelage.gateway.errors import ApiError
 from tutelage.seeds import SeedTree
 from tutelage.testing import ScriptedEngine
@@ -27,7 +28,7 @@ def block(**fields: Any) -> dict[str, Any]:
 
 def refusal(dialect: str, body: dict[str, Any]) -> ApiError:
     with pytest.raises(ApiError) as caught:
-        BY_NAME[dialect].read({"model": "m", **body}, Sampling(), StoredResponses())
+        BY_NAME[dialect].read({"model": "m", **body}, Sampling(), KeptAnswers())
     return caught.value
 
 
@@ -104,7 +105,7 @@ def test_the_path_is_one_of_the_request(
     dialect: str, body: dict[str, Any], path: str | None, words: str
 ) -> None:
     if path is None:
-        BY_NAME[dialect].read({"model": "m", **body}, Sampling(), StoredResponses())
+        BY_NAME[dialect].read({"model": "m", **body}, Sampling(), KeptAnswers())
         return
     error = refusal(dialect, body)
     assert error.param == path
@@ -122,7 +123,7 @@ def test_a_call_and_the_result_of_a_tool_may_be_without_content() -> None:
     turn = {"role": "assistant", "content": None, "tool_calls": [call]}
     result = {"role": "tool", "tool_call_id": "c", "content": None}
     body = {"model": "m", "messages": [*HI["messages"], turn, result]}
-    read = BY_NAME["chat.completions"].read(body, Sampling(), StoredResponses())
+    read = BY_NAME["chat.completions"].read(body, Sampling(), KeptAnswers())
     assert [message.content for message in read.messages] == ["x", None, ""]
 
 
@@ -149,7 +150,7 @@ def test_a_long_value_shows_both_ends() -> None:
 def test_completions_have_no_tools(field: str, value: Any, accepted: bool) -> None:
     body = {"prompt": "x", field: value}
     if accepted:
-        read = BY_NAME["completions"].read({"model": "m", **body}, Sampling(), StoredResponses())
+        read = BY_NAME["completions"].read({"model": "m", **body}, Sampling(), KeptAnswers())
         assert (read.tools, read.constraint) == ((), None)
     else:
         assert refusal("completions", body).param == field
@@ -157,7 +158,7 @@ def test_completions_have_no_tools(field: str, value: Any, accepted: bool) -> No
 
 def test_completions_have_schemas() -> None:
     body = {"model": "m", "prompt": "x", "guided_json": {"type": "object"}}
-    read = BY_NAME["completions"].read(body, Sampling(), StoredResponses())
+    read = BY_NAME["completions"].read(body, Sampling(), KeptAnswers())
     assert read.constraint is not None
     assert read.constraint.json_schema == {"type": "object"}
 

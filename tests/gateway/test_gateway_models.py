@@ -62,23 +62,6 @@ def test_both_sdks_read_the_models(live: Callable[..., Gateway]) -> None:
     assert [m.id for m in others.beta.models.list()] == ["org/own", "judge"]
 
 
-def test_anthropics_client_follows_the_pages_of_models(live: Callable[..., Gateway]) -> None:
-    _, api = clients(live, "a", "b", "c")
-    assert [m.id for m in api.models.list(limit=1)] == ["org/own", "a", "b", "c"]
-    first = api.models.list(limit=2)
-    assert ([m.id for m in first.data], first.has_more) == (["org/own", "a"], True)
-    rest = api.models.list(limit=2, after_id="a")
-    assert ([m.id for m in rest.data], rest.has_more) == (["b", "c"], False)
-    before = api.models.list(limit=2, before_id="c")
-    assert ([m.id for m in before.data], before.has_more) == (["a", "b"], True)
-    assert [m.id for m in api.models.list(limit=2, before_id="c")] == ["a", "b", "org/own"]
-    for query in ({"limit": 0}, {"after_id": "nobody"}, {"before_id": "nobody"}):
-        with pytest.raises(anthropic.BadRequestError) as caught:
-            api.models.list(**query)
-        assert caught.value.body["error"]["type"] == "invalid_request_error"
-        assert f"`{next(iter(query))}`" in caught.value.message
-
-
 def test_a_model_that_is_not_served_is_told_in_the_words_of_the_client(
     live: Callable[..., Gateway],
 ) -> None:

@@ -114,20 +114,6 @@ async def test_items_can_be_named_by_reference(attempt_session: Open) -> None:
     assert missing.status_code == 404
 
 
-async def test_an_item_of_two_responses_is_kept_while_one_of_them_is(
-    attempt_session: Open,
-) -> None:
-    case = attempt_session("It is 2.", "ok", "yes", "no")
-    url = f"{case.attempt_session.base_url}/responses/"
-    first = (await case.respond()).json()
-    item = first["output"][0]
-    again = (await case.respond(input=[item, {"role": "user", "content": "And?"}])).json()
-    named = [{"type": "item_reference", "id": item["id"]}]
-    for left, status in ((again, 200), (first, 404)):
-        await case.http.delete(url + left["id"])
-        assert (await case.respond(input=named, store=False)).status_code == status
-
-
 async def test_what_is_not_stored_cannot_be_gone_on_with(attempt_session: Open) -> None:
     case, other = attempt_session("a", "b"), attempt_session("c")
     silent = (await case.respond(store=False)).json()["id"]
@@ -165,7 +151,8 @@ async def test_a_stream_has_the_events_in_order(attempt_session: Open) -> None:
     assert final["output"] == [e["item"] for e in found if e["type"].endswith("item.done")]
     assert final["output"][1]["call_id"] == case.client.calls[0].reply.tool_calls[0].id
     assert final["output"][1]["arguments"] == '{"expression":"1+1"}'
-    assert case.attempt_session.responses.get(final["id"]).response == final
+    url = f"{case.base}/responses/{final['id']}"
+    assert (await case.http.get(url)).json() == final
 
 
 async def test_a_tool_call_alone_has_no_message(attempt_session: Open) -> None:
@@ -205,10 +192,8 @@ async def test_formats_choices_and_logprobs(attempt_session: Open) -> None:
     ("body", "param"),
     [
         ({"background": True}, "background"),
-        ({"reasoning": {"effort": "high"}}, "reasoning.effort"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"prompt": {"id": "p"}}, "prompt"),
-        ({"nonsense": 1}, "nonsense"),
         ({"input": []}, "input"),
         ({"input": 5}, "input"),
         ({"input": None}, "input"),
@@ -217,14 +202,11 @@ async def test_formats_choices_and_logprobs(attempt_session: Open) -> None:
         ({"input": [{"role": "robot", "content": "x"}]}, "input[0].role"),
         ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id"),
         ({"input": [{"type": "function_call", "call_id": "c"}]}, "input[0].name"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
-        ({"include": ["weather"]}, "include[0]"),
         ({"instructions": 5}, "instructions"),
         ({"previous_response_id": 5}, "previous_response_id"),
         ({"temperature": -1}, "temperature"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"top_logprobs": 2}, "top_logprobs"),
-        ({"stream_options": {"include_usage": True}}, "stream_options.include_usage"),
     ],
     ids=lambda v: json.dumps(v)[:60] if isinstance(v, dict) else "",
 )
@@ -271,13 +253,3 @@ async def test_tokens_of_an_input_are_counted(attempt_session: Open) -> None:
     assert more["input_tokens"] > count
     refused = await case.post("/responses/input_tokens", {"input": "a", "model": "m", "n": 2})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "n")
-
-
-@pytest.mark.parametrize(("path", "status"), [("compact", 404), ("resp_1", 405)])
-async def test_a_word_in_place_of_an_id_is_a_path_that_is_not_there(
-    attempt_session: Open, path: str, status: int
-) -> None:
-    answer = await attempt_session().post(f"/responses/{path}", {})
-    assert answer.status_code == status
-    message = answer.json()["error"]["message"]
-    assert ("/v1/responses/input_tokens" in message) == (status == 404)

@@ -10,9 +10,9 @@ import pytest
 
 from tutelage.engine.script import ScriptedReply
 from tutelage.gateway import CallSpan
+from tutelage.gateway.completions import KEPT_ANSWERS
 from tutelage.gateway.dialects import ChatCompletions
 from tutelage.gateway.record import Recorder
-from tutelage.gateway.session import KEPT_ANSWERS
 from tutelage.tracing import Identity
 
 from .conftest import Open, Puppet, events
@@ -157,13 +157,11 @@ async def test_the_agent_is_part_of_what_was_asked(attempt_session: Open) -> Non
 async def test_what_a_door_keeps_is_bounded(attempt_session: Open) -> None:
     case = attempt_session("ok")
     for i in range(KEPT_ANSWERS + 20):
-        answer = case.attempt_session.answer(
-            CHAT_COMPLETIONS, b"%d" % (i % 300), False, _ask(), "main"
-        )
+        answer = case.attempt_session.answer(CHAT_COMPLETIONS, b"%d" % i, False, _ask(), "main")
         await answer.task
     assert len(case.attempt_session.ledger) == KEPT_ANSWERS
-    assert case.attempt_session.ledger.find(b"0") is None
-    assert case.attempt_session.ledger.find(b"299") is None or KEPT_ANSWERS + 20 > 299
+    assert case.attempt_session.ledger.find(b"19") is None
+    assert case.attempt_session.ledger.find(b"20") is not None
 
 
 async def test_closing_cancels_what_runs_and_answers_410(attempt_session: Open) -> None:
@@ -210,13 +208,9 @@ async def test_every_request_leaves_a_span_before_the_door_is_closed(attempt_ses
     good, bad = spans
     assert good.response_id in answer.text
     assert good.calls == tuple(case.client.calls)
-    assert (good.api, good.stream, good.finish_reasons) == ("chat.completions", True, ("stop",))
-    assert good.output_tokens == len(case.client.calls[0].sampled.token_ids)
+    assert (good.api, good.finish_reasons) == ("chat.completions", ("stop",))
+    assert good.counts[0][1] == len(case.client.calls[0].sampled.token_ids)
     assert good.began_ns <= good.ended_ns
-    assert (good.rollout_id, good.attempt_id) == (
-        case.attempt_session.rollout_id,
-        case.attempt_session.attempt_id,
-    )
     assert (bad.api, bad.calls) == ("responses", ())
     assert "down" in (bad.error or "")
 

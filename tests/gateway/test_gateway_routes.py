@@ -8,51 +8,36 @@ from typing import Any
 import pytest
 
 from tutelage.gateway import Gateway, ScriptedClient
-from tutelage.gateway.routes import Routes
 
 from .conftest import ASK, Open
 
 anthropic = pytest.importorskip("anthropic")
 openai = pytest.importorskip("openai")
 
-ROUTES = Routes(
-    {
-        "/v1/models": "models",
-        "/v1/models/{model:path}": "model",
-        "/v1/responses/{response}": "response",
-        "/v1/responses/{response}/cancel": "cancel",
-    }
-)
-ATTEMPT = {"rollout": "r 1", "attempt": "a"}
-
-
-@pytest.mark.parametrize(
-    ("path", "endpoint", "said"),
-    [
-        ("/v1/models", "models", {}),
-        ("/v1/models/a/b", "model", {"model": "a/b"}),
-        ("/v1/responses/7", "response", {"response": "7"}),
-        ("/rollout/r 1/attempt/a/v1/models", "models", ATTEMPT),
-        ("/rollout/r 1/attempt/a/agent/v1/v1/models", "models", ATTEMPT | {"agent": "v1"}),
-        ("/agent/g/v1/responses/7/cancel", "cancel", {"agent": "g", "response": "7"}),
-    ],
-)
-def test_path_leads_to_its_endpoint_with_what_it_says(
-    path: str, endpoint: str, said: dict[str, str]
-):
-    assert ROUTES.find(path) == (endpoint, said)
+OF_ANTHROPIC = {"anthropic-version": "2023-06-01"}
 
 
 @pytest.mark.parametrize(
     "path",
     [
-        "",
-        "/",
+        "/v1/models",
+        "/rollout/roll_0/attempt/att_0/v1/models",
+        "/rollout/roll_0/attempt/att_0/agent/v1/v1/models",
+        "/agent/g/v1/models",
+        "/v1/models/policy",
+    ],
+)
+async def test_a_path_may_begin_with_attempt_and_agent(attempt_session: Open, path: str) -> None:
+    case = attempt_session()
+    assert (await case.http.get(case.gateway.url + path)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
         "/v1",
         "/models",
-        "/v1/responses",
-        "/v1/responses/7/cancel/8",
-        "/v1/models\n",
+        "/v1/responses/7/cancel",
         "/v1/v1/models",
         "/rollout/r/v1/models",
         "/rollout/r/attempt/a/agent//v1/models",
@@ -60,39 +45,33 @@ def test_path_leads_to_its_endpoint_with_what_it_says(
         "/rollout/r/attempt/a/models",
     ],
 )
-def test_other_paths_lead_nowhere(path: str):
-    assert ROUTES.find(path)[0] is None
-
-
-OF_ANTHROPIC = {"anthropic-version": "2023-06-01"}
+async def test_other_paths_lead_nowhere(attempt_session: Open, path: str) -> None:
+    case = attempt_session()
+    answer = await case.http.get(case.gateway.url + path)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "unknown_url")
 
 
 @pytest.mark.parametrize(
-    ("path", "headers", "hint"),
+    ("path", "headers"),
     [
-        ("/v1/v1/messages", {}, "ANTHROPIC_BASE_URL must not end in /v1"),
-        ("/v1/v1/messages", OF_ANTHROPIC, "ANTHROPIC_BASE_URL must not end in /v1"),
-        ("/v1/v1/models", OF_ANTHROPIC, "ANTHROPIC_BASE_URL must not end in /v1"),
-        ("/v1/v1/chat/completions", {}, "OPENAI_BASE_URL must end in /v1 only once"),
-        ("/chat/completions", {}, "OPENAI_BASE_URL must end in /v1."),
-        ("/responses/resp_1", {}, "OPENAI_BASE_URL must end in /v1."),
-        ("/models", {}, "OPENAI_BASE_URL must end in /v1."),
-        ("/messages", {}, "ANTHROPIC_BASE_URL must not end in /v1, but the path must"),
-        ("/v1/responses/", {}, "remove the trailing slash"),
-        ("/v1/models/", {}, "remove the trailing slash"),
-        ("/v1/embeddings", {}, "_BASE_URL must end in /v1, ANTHROPIC_BASE_URL must not end in /v1"),
+        ("/v1/v1/messages", {}),
+        ("/v1/v1/models", OF_ANTHROPIC),
+        ("/v1/v1/chat/completions", {}),
+        ("/chat/completions", {}),
+        ("/messages", {}),
+        ("/v1/embeddings", {}),
     ],
 )
 @pytest.mark.parametrize("attempt", [True, False])
 async def test_a_path_that_leads_nowhere_says_what_to_change(
-    attempt_session: Open, path: str, headers: dict[str, str], hint: str, attempt: bool
+    attempt_session: Open, path: str, headers: dict[str, str], attempt: bool
 ) -> None:
     case = attempt_session()
     base = case.base.removesuffix("/v1") if attempt else case.gateway.url
     answer = await case.http.post(base + path, headers=headers)
     assert answer.status_code == 404
     told = answer.json()["error"]
-    assert hint in told["message"]
+    assert "OPENAI_BASE_URL must end in /v1, ANTHROPIC_BASE_URL must not" in told["message"]
     assert path in told["message"]
     assert "/v1/chat/completions, /v1/responses, /v1/messages, /v1/completions" in told["message"]
     assert "/v1/models, /v1/models/{model}, " in told["message"]
@@ -103,6 +82,12 @@ async def test_a_path_that_leads_nowhere_says_what_to_change(
     assert named == (answer.headers["x-request-id"] if by_anthropic else None)
     assert answer.headers["x-request-id"]
     assert ("request-id" in answer.headers) == by_anthropic
+
+
+async def test_a_slash_too_many_is_taken_away(attempt_session: Open) -> None:
+    case = attempt_session()
+    answer = await case.http.post(f"{case.base}/responses/")
+    assert (answer.status_code, answer.headers["location"]) == (307, f"{case.base}/responses")
 
 
 def test_the_clients_show_what_to_change(live: Callable[..., Gateway]) -> None:
@@ -126,9 +111,8 @@ def test_the_clients_show_what_to_change(live: Callable[..., Gateway]) -> None:
         ("GET", "/chat/completions", {}, "POST", False),
         ("GET", "/messages", {}, "POST", True),
         ("PUT", "/messages/count_tokens", {}, "POST", True),
-        ("POST", "/models", {}, "GET", False),
-        ("POST", "/models", OF_ANTHROPIC, "GET", True),
-        ("PUT", "/responses/x", {}, "GET, DELETE", False),
+        ("POST", "/models", {}, "GET, HEAD", False),
+        ("POST", "/models", OF_ANTHROPIC, "GET, HEAD", True),
     ],
 )
 async def test_a_method_that_a_path_does_not_have(

@@ -64,8 +64,8 @@ async def test_no_line_that_the_request_allows(attempt_session: Open, stream: bo
     answer = await case.chat(tools=[CALCULATOR], tool_choice="required", stream=stream)
     assert answer.status_code == 404
     message = answer.json()["error"]["message"]
-    assert "`tool_choice` = 'required': a call of 'calculator'" in message
-    assert "the text 'It is 2.'" in message
+    assert "tool_choice='required'; tools calculator" in message
+    assert '"content":"It is 2."' in message
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -57,10 +57,11 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 PATHS = {dialect.name: dialect.path for dialect in DIALECTS}
 VALUES = ("words", 7, True, {"a": ["b"]})
+UNUSED = ("user", "metadata", "client_metadata", "what_nobody_knows")
 TOP = [
-    *((d.name, name, value) for d in DIALECTS for name in d.request.harmless for value in VALUES),
-    *((d.name, n, value) for d in DIALECTS for n in d.request.neutral
-      for value in (*d.request.neutral[n], None)),
+    *((d.name, name, value) for d in DIALECTS for name in UNUSED for value in VALUES),
+    *((d.name, n, value) for d in DIALECTS for n in d.request.refused
+      for value in (*d.request.refused[n], None)),
 ]  # fmt: skip
 UNKNOWN: dict[str, Any] = {
     "provider_specific_fields": {"a": 1}, "parsed": None, "annotations": [], "audio": None,
@@ -73,7 +74,14 @@ INSIDE: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     (CHAT, {"stream": True}, {"stream_options": {"include_obfuscation": True}}),
     (CHAT, {"stream": True}, {"stream_options": {"include_usage": True}}),
     (RESPONSES, {"stream": True}, {"stream_options": {"include_obfuscation": False}}),
-    (RESPONSES, {}, {"reasoning": {"summary": "auto", "generate_summary": "x", "effort": "none"}}),
+    (RESPONSES, {}, {"reasoning": {"summary": "auto", "generate_summary": "x", "effort": "high"}}),
+    (CHAT, {}, {"reasoning_effort": "low"}),
+    (RESPONSES, {}, {"tools": [FLAT_CALCULATOR, {"type": "web_search"}, {"type": "custom"},
+                               {"type": "namespace", "name": "n", "tools": [FLAT_CALCULATOR]}]}),
+    (MESSAGES, {}, {"thinking": {"type": "adaptive"}, "output_config": {"effort": "high"},
+                    "context_management": {"edits": [{"type": "clear_thinking_20251015",
+                                                      "keep": "all"}]}}),
+    (MESSAGES, {}, {"tools": [ANTHROPIC, {"type": "web_search_20250305", "name": "web_search"}]}),
     (RESPONSES, {}, {"text": {"verbosity": "low", "format": {"type": "text"}}}),
     (RESPONSES, {}, {"include": ["reasoning.encrypted_content"]}),
     (RESPONSES, {}, {"truncation": "auto", "store": False}),

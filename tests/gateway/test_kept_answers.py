@@ -3,7 +3,6 @@ reads again is given back."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import httpx2
@@ -11,19 +10,15 @@ import pytest
 
 from tutelage.engine.remote import RemoteChatClient
 from tutelage.errors import ConfigError
-from tutelage.gateway import Gateway, ScriptedClient, session
-from tutelage.gateway.dialects import stored
+from tutelage.gateway import Gateway, ScriptedClient, completions
 
-from .conftest import Open
-from .test_gateway_passing import Upstream, event
-from .test_gateway_passing_dialects import respond, say
-from .test_gateway_passing_streams import END, part, served
+from .conftest import ASK, CALCULATOR, FLAT_CALCULATOR, TOOL_TURN, Open
 
 
 async def test_long_requests_push_out_the_oldest_answers(
     attempt_session: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "KEPT_BYTES", 5000)
+    monkeypatch.setattr(completions, "KEPT_BYTES", 5000)
     case = attempt_session("It is 2.")
     long = [{"role": "user", "content": "a" * 2000}]
     for _ in range(4):
@@ -36,49 +31,28 @@ async def test_long_requests_push_out_the_oldest_answers(
 async def test_long_requests_push_out_stored_responses(
     attempt_session: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stored, "KEPT_BYTES", 5000)
+    monkeypatch.setattr(completions, "KEPT_BYTES", 5000)
     case = attempt_session("It is 2.")
     ids = [(await case.respond(input="a" * 2000)).json()["id"] for _ in range(4)]
-    assert [case.attempt_session.responses.find(each) is not None for each in ids] == [
-        False, False, True, True
-    ]  # fmt: skip
+    kept = case.attempt_session.ledger
+    assert [kept.answer(each) is not None for each in ids] == [False, False, True, True]
     last = (await case.respond(input="b" * 9000)).json()["id"]
-    assert case.attempt_session.responses.find(last) is not None, "the latest is always kept"
+    assert kept.answer(last) is not None, "the latest is always kept"
 
 
-async def test_a_response_that_is_told_twice_is_kept_once(attempt_session: Open) -> None:
-    case = attempt_session("It is 2.")
+async def test_a_repeat_of_a_delivered_stream_is_told_the_whole_reply(
+    attempt_session: Open,
+) -> None:
+    case = attempt_session(TOOL_TURN)
     case.http.headers["idempotency-key"] = "k"
-    one, two = [(await case.respond()).json() for _ in range(2)]
-    assert one["id"] == two["id"]
-    kept = case.attempt_session.responses
-    kept.remove(one["id"])
-    assert kept.item(one["output"][0]["id"]) is None
-
-
-def test_a_repeat_of_a_delivered_stream_is_told_the_whole_reply() -> None:
-    pieces = part(0, "c0", "f", '{"a"'), part(0, None, None, ": 1}")
-    with served([*map(event, pieces), *END]) as (attempt, remote):
-        body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
-        key = {"authorization": f"Bearer {attempt.api_key}", "idempotency-key": "k"}
-        url = f"{attempt.base_url}/chat/completions"
-        answers = [httpx2.post(url, json=body, headers=key).text for _ in range(2)]
-    assert len(remote.calls) == 1
-    for answer in answers:
-        lines = [line[6:] for line in answer.splitlines() if line.startswith("data: {")]
-        deltas = [choice["delta"] for line in lines for choice in json.loads(line)["choices"]]
-        calls = [call for delta in deltas for call in delta.get("tool_calls", ())]
-        assert "".join(call["function"].get("arguments", "") for call in calls) == '{"a": 1}'
-
-
-async def test_log_probabilities_that_no_client_asked_for_are_with_the_call_alone() -> None:
-    case = Upstream(keep=9)
-    for ask, body in ((Upstream.ask, {}), (respond, {}), (say, {})):
-        await ask(case, **body)
-    told: Any = [case.client.answered(call) for call in case.client.calls]
-    assert [each.logprobs for each in told] == [None] * 3
-    await case.ask(logprobs=True)
-    assert case.client.logprobs(case.client.calls[-1])
+    for path, body in (("/chat/completions", {"messages": ASK}), ("/responses", {"input": "hi"})):
+        tools = [CALCULATOR] if path == "/chat/completions" else [FLAT_CALCULATOR]
+        asked = {"model": "m", "stream": True, "tools": tools, **body}
+        one, two = [(await case.post(path, asked)).text for _ in range(2)]
+        for text in (one, two):
+            assert "see." in text
+            assert "1+1" in text
+    assert len(case.client.calls) == 2
 
 
 def test_names_that_cannot_work_are_refused() -> None:

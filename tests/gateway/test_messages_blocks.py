@@ -8,8 +8,8 @@ import anthropic
 import pytest
 
 from tutelage.engine.chat import ChatSession
+from tutelage.gateway.completions import KeptAnswers
 from tutelage.gateway.dialects.messages import Messages
-from tutelage.gateway.dialects.stored import StoredResponses
 from tutelage.policy.codec import Codec
 from tutelage.seeds import SeedTree
 from tutelage.testing import ScriptedEngine
@@ -17,9 +17,11 @@ from tutelage.types import Message, Sampling
 
 from .conftest import ASK, Open
 from .test_gateway_messages import ask, client
-from .test_gateway_passing import Upstream
-from .test_gateway_passing_dialects import BASE64, body, image, say
 
+BASE64 = {
+    "type": "image",
+    "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"},
+}
 BEGUN: list[dict[str, Any]] = [*ASK, {"role": "assistant", "content": "It is"}]
 NOTES = {"type": "document", "title": "Notes", "context": "Of May.", "source": {
     "type": "text", "media_type": "text/plain", "data": "One and one."}}  # fmt: skip
@@ -35,7 +37,7 @@ NOTES_TEXT, FOUND_TEXT = "Notes\nOf May.\nOne and one.", "Sums\nhttp://x\n2 it i
 
 def messages(*turns: Any, **more: Any) -> tuple[Message, ...]:
     given = {"model": "m", "max_tokens": 9, "messages": list(turns), **more}
-    return Messages().read(given, Sampling(), StoredResponses()).messages
+    return Messages().read(given, Sampling(), KeptAnswers()).messages
 
 
 # ---------------------------------------------------------------- the turn that is to be sampled
@@ -71,12 +73,6 @@ def test_the_sdk_says_why_a_prefill_is_refused(live: Any) -> None:
     api, _ = client(live, "x")
     with pytest.raises(anthropic.BadRequestError, match="must end with a user message"):
         api.messages.create(model="m", max_tokens=9, messages=BEGUN)
-
-
-async def test_another_server_gets_the_turn_as_it_was_begun() -> None:
-    case = Upstream()
-    assert (await say(case, messages=BEGUN)).status_code == 200
-    assert body(case)["messages"] == BEGUN
 
 
 async def test_in_openais_apis_a_new_turn_follows_the_assistants(attempt_session: Open) -> None:
@@ -118,12 +114,6 @@ async def test_a_system_message_is_rendered_as_that_of_a_chat_completion(
     assert "Be brief." in codec.decode(list(chat.calls[0].prompt_ids))
 
 
-async def test_another_server_gets_system_messages_in_their_place() -> None:
-    case, turns = Upstream(), [*ASK, {"role": "system", "content": "Be brief."}]
-    assert (await say(case, messages=turns, system="You count.")).status_code == 200
-    assert body(case)["messages"] == [{"role": "system", "content": "You count."}, *turns]
-
-
 async def test_only_texts_stand_in_a_system_message(attempt_session: Open) -> None:
     answer = await ask(attempt_session("x"), messages=[{"role": "system", "content": [FOUND]}])
     assert answer.status_code == 400
@@ -146,27 +136,6 @@ def test_so_is_that_in_the_result_of_a_tool() -> None:
     assert (found.role, found.content) == ("tool", f"{FOUND_TEXT}\n\n{NOTES_TEXT}")
 
 
-async def test_another_server_gets_them_as_text() -> None:
-    case = Upstream()
-    result = {"type": "tool_result", "tool_use_id": "c", "content": [FOUND]}
-    turns = [{"role": "user", "content": [result, NOTES, QUESTION]}]
-    assert (await say(case, messages=turns)).status_code == 200
-    assert body(case)["messages"] == [
-        {"role": "tool", "content": FOUND_TEXT, "tool_call_id": "c"},
-        {"role": "user", "content": f"{NOTES_TEXT}\n\nWhich?"},
-    ]
-
-
-async def test_images_of_a_document_go_on_after_its_text() -> None:
-    case = Upstream()
-    content = [{"type": "text", "text": "Look:"}, BASE64]
-    document = {"type": "document", "source": {"type": "content", "content": content}}
-    assert (await say(case, messages=[{"role": "user", "content": [document]}])).status_code == 200
-    url = "data:image/png;base64,AAAA"
-    told = [{"type": "text", "text": "Look:"}, image(url)]
-    assert body(case)["messages"] == [{"role": "user", "content": told}]
-
-
 @pytest.mark.parametrize(
     ("source", "named"),
     [
@@ -174,7 +143,7 @@ async def test_images_of_a_document_go_on_after_its_text() -> None:
         ({"type": "url", "url": "http://x"}, "source.type"),
         ({"type": "file", "file_id": "f"}, "source.type"),
         ({"type": "content", "content": [BASE64]}, "source.content[0].type"),
-        ({"type": "text"}, "source.data"),
+        ({"type": "text"}, "source.type"),
         ({"type": "nonsense"}, "source.type"),
     ],
 )

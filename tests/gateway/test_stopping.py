@@ -36,7 +36,7 @@ async def cut_off(
         )
 
     transport = httpx2.MockTransport(answer)
-    remote = RemoteChatClient("http://up/v1", "k", "far", transport=transport, passes=True)
+    remote = RemoteChatClient("http://up/v1", "k", "far", transport=transport)
     log, gateway = CallLog(tmp_path / "calls.jsonl"), Gateway().start()
     session = gateway.open("r", "a", remote, on_span=log)
     http = httpx2.AsyncClient(headers={"authorization": f"Bearer {session.api_key}"})

@@ -3,18 +3,14 @@ together are those of the reply that is not streamed."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
-import httpx2
 import openai
 import pytest
 
 from tutelage.engine.chat import ChatSession
 from tutelage.engine.driver import EngineDriver
-from tutelage.engine.remote import RemoteChatClient
 from tutelage.engine.script import ScriptedReply
 from tutelage.gateway import Gateway, ScriptedClient
 from tutelage.gateway.text import TokenEnds
@@ -174,33 +170,6 @@ def test_a_client_that_tells_tokens_alone(api: Any) -> None:
     pieces = chat_pieces(client.chat.completions.create(**asked, stream=True))
     assert [e for _, entries in pieces for e in entries] == whole
     assert not any(entries for _, entries in pieces[:-1])
-
-
-def test_an_upstreams_come_with_its_text(api: Any) -> None:
-    entries = [{"token": t, "logprob": -1.5, "bytes": None, "top_logprobs": []} for t in "abcd"]
-    parts = [("ab", entries[:2]), ("c", entries[2:3]), (None, entries[3:])]
-    lines = [
-        {"choices": [{"index": 0, "delta": {"content": text}, "logprobs": {"content": told}}]}
-        for text, told in parts
-    ]
-
-    class Slow(httpx2.AsyncByteStream):
-        async def __aiter__(self) -> AsyncIterator[bytes]:
-            for data in (*map(json.dumps, lines), "[DONE]"):
-                yield b"data: %b\n\n" % data.encode()
-                for _ in range(50):  # time for what waits for it
-                    await asyncio.sleep(0)
-
-    def answer(_: httpx2.Request) -> httpx2.Response:
-        return httpx2.Response(200, headers={"content-type": "text/event-stream"}, stream=Slow())
-
-    transport = httpx2.MockTransport(answer)
-    client = api(RemoteChatClient("http://up/v1", "k", "far", transport=transport, passes=True))
-    asked: dict[str, Any] = {"model": "far", "messages": ASK, "logprobs": True, "stream": True}
-    pieces = chat_pieces(client.chat.completions.create(**asked))
-    told = [[e.token for e in entries] for _, entries in pieces if entries]
-    assert [token for each in told for token in each] == list("abcd")
-    assert [(text, len(entries)) for text, entries in pieces if text] == [("ab", 2), ("c", 1)]
 
 
 async def test_a_chat_tells_the_log_probabilities_that_its_call_records(tiny: Any) -> None:

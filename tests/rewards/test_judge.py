@@ -40,7 +40,7 @@ class Judge(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setattr(judge, "PAUSE", 0.0)
+    monkeypatch.setattr("openai._base_client.MAX_RETRY_DELAY", 0.0)
     Judge.replies.clear()
     Judge.seen.clear()
     with listening(Judge) as url:

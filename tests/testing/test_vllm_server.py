@@ -11,11 +11,11 @@ import httpx2
 import pytest
 import torch
 from safetensors.torch import save_file
+from tests.testing.vllm_server import VLLMServer
 
 from tutelage.policy.model import Policy
 from tutelage.policy.row import Row
 from tutelage.testing import tiny_policy
-from tutelage.testing.vllm_server import VLLMServer
 
 PROMPT = [5, 9, 200, 17, 33]
 

@@ -1,6 +1,7 @@
 """Whole runs that sample at servers: what is trained, what a server's death costs, what is refused.
 
-The servers stand in for vLLM (`testing/vllm_server.py`); with vLLM itself `make test-scale` runs.
+The servers stand in for vLLM (`tests/testing/vllm_server.py`); with vLLM itself `make test-scale`
+runs.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from tests.testing.vllm_server import VLLMServer
 
 from tutelage.cli.outcome import show_outcome
 from tutelage.errors import ConfigError, EngineError, FailureBudgetError, RunError, SyncError
@@ -29,7 +31,6 @@ from tutelage.policy.model import load_policy
 from tutelage.runs.folder import RunFolder, append_json, create
 from tutelage.store import open_store
 from tutelage.testing import tiny_policy
-from tutelage.testing.vllm_server import VLLMServer
 from tutelage.types import Mode
 from tutelage.weights import jobs
 from tutelage.weights.config import resolve
@@ -260,6 +261,7 @@ def test_what_vllm_cannot_do_is_refused_before_anything_is_loaded(
     assert "problems" not in str(refused.value), "one is told"
 
 
+ROOT = str(Path(__file__).parents[2])
 INTERPRETER = """#!{python}
 import json, os, sys
 from pathlib import Path
@@ -269,7 +271,8 @@ known = {{name: os.environ[name] for name in ("VLLM_SERVER_DEV_MODE", "PYTHONPAT
 known["ranks"] = sorted({{"TORCHELASTIC_USE_AGENT_STORE", "RANK"}} & {{*os.environ}})
 Path(__file__).with_suffix(".json").write_text(json.dumps([os.getpid(), words, known]))
 value = dict(zip(words, words[1:]))
-from tutelage.testing.vllm_server import serve
+sys.path.insert(0, {root!r})
+from tests.testing.vllm_server import serve
 serve(value["--model"], value["--port"])
 """
 """An interpreter that has the server that stands in for vLLM."""
@@ -289,7 +292,7 @@ def test_a_server_of_the_runs_own_is_started_and_ended(
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     monkeypatch.setenv("RANK", "0")
     python = tmp_path / "python"
-    python.write_text(INTERPRETER.format(python=sys.executable))
+    python.write_text(INTERPRETER.format(python=sys.executable, root=ROOT))
     python.chmod(0o755)
     keys = {"rollout__servers": "[]", "rollout__gpu_memory_utilization": 0.25}
     folder, notes = begin(source, tmp_path / "run", [], rollout__vllm_python=python, **keys)
@@ -359,7 +362,7 @@ def test_a_kill_while_a_server_starts_leaves_nothing_in_the_way(
         job.wait()
     assert "--model" in log.read_text()
     assert not (out / "config.json").exists()
-    python.write_text(INTERPRETER.format(python=sys.executable))
+    python.write_text(INTERPRETER.format(python=sys.executable, root=ROOT))
     subprocess.run([sys.executable, "-m", "tutelage", *words], check=True, capture_output=True)
     check_record(RunFolder(out), 1)
     assert not list(out.glob("*vllm_model*")), "what the servers had is gone with them"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from pydantic import Field
 
-from tutelage.config.fields import Count, CountOrZero, Section
+from tutelage.config.fields import Count, CountOrZero, Names, Section
 
 if TYPE_CHECKING:
     from tutelage.gateway import Gateway
@@ -46,6 +46,10 @@ class _ServeOptions(Section):
     """Port; 0 is any free one."""
     secret: str | None = None
     """The API key; else that of TUTELAGE_SECRET, else a random one."""
+    api_key: str | None = None
+    """Another name of --secret."""
+    allow_origin: Names = ()
+    """Origins of web pages that may ask from a browser, such as http://localhost:3000; "*": any."""
     slots: Count | None = None
     """Requests sampled at the same time; else 16."""
     max_length: Annotated[int, Field(ge=2)] | None = None
@@ -82,9 +86,15 @@ def serve(
     secret = _secret(options)
     # All clients share one key here, so its bound is that of all.
     limits = GatewayLimits(in_flight_per_attempt=GatewayLimits().in_flight)
-    gateway = Gateway(host=options.host, port=options.port, secret=secret, limits=limits)
+    gateway = Gateway(
+        host=options.host,
+        port=options.port,
+        secret=secret,
+        limits=limits,
+        allow_origins=options.allow_origin,
+    )
     client = _client(target, options, gateway)
-    log = None if options.record is None else CallLog(options.record, _defaults(options))
+    log = None if options.record is None else CallLog(options.record)
     # Another server's model is announced by the name that it has there.
     name = str(target) if options.upstream else Path(str(options.scripted or target)).name
     temperature = 1.0 if options.temperature is None else options.temperature
@@ -104,7 +114,8 @@ def serve(
             on_span=log,
         )
         # A secret that the user chose is not repeated on a terminal that others may see.
-        chosen = "'the secret that you gave'" if options.secret else '"$TUTELAGE_SECRET"'
+        typed = options.secret or options.api_key
+        chosen = "'the secret that you gave'" if typed else '"$TUTELAGE_SECRET"'
         key = attempt_session.api_key if secret is None else chosen
         console = output()
         # Lines for a shell, which a script can read too.
@@ -160,8 +171,9 @@ def _secret(options: _ServeOptions) -> str | None:
     from tutelage.config.api_keys import checked_api_key
     from tutelage.errors import ConfigError
 
-    where = "--secret" if options.secret else "TUTELAGE_SECRET"
-    secret = options.secret or os.environ.get(where) or None
+    typed = {"--secret": options.secret, "--api-key": options.api_key}
+    where = next((name for name, key in typed.items() if key), "TUTELAGE_SECRET")
+    secret = typed.get(where) or os.environ.get(where) or None
     if secret is not None and checked_api_key(secret, where) != secret:
         raise ConfigError(
             f"the key in {where} starts or ends with whitespace, which clients do not send; remove "
@@ -187,23 +199,15 @@ def _defaults(options: _ServeOptions) -> Mapping[str, float]:
 def _remote(url: str, model: str, defaults: Mapping[str, float]) -> ChatClient:
     from tutelage.config.api_keys import api_key_of
     from tutelage.engine.endpoint import checked_url
-    from tutelage.engine.remote import RemoteChatClient
     from tutelage.errors import ConfigError
+    from tutelage.gateway.forward import Upstream
 
     try:
         url = checked_url(url)
     except ConfigError as error:
         raise ConfigError(f"--upstream: {error}") from error
-    return RemoteChatClient(
-        url,
-        api_key_of(os.environ, "OPENAI_API_KEY"),
-        model,
-        seeds=_drawn(),
-        token_ids=True,
-        keep=_CALLS_KEPT,
-        passes=True,
-        defaults=defaults,
-    )
+    key = api_key_of(os.environ, "OPENAI_API_KEY")
+    return Upstream(url, key, model, seeds=_drawn(), defaults=defaults)
 
 
 def _drawn() -> SeedTree:

@@ -7,18 +7,16 @@ in memory: nothing here is written down but URLs and model names.
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import os
-import threading
 from collections.abc import Mapping
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from tutelage.bounded import DIRECT, HTTPResponse, fetch
+from tutelage.bounded import DIRECT
 from tutelage.config.api_keys import api_key_of, checked_api_key
 from tutelage.errors import ConfigError
 
@@ -26,6 +24,8 @@ ROLES = ("task", "gradient", "edit")
 OPENAI = "https://api.openai.com/v1"
 DEFAULT_MODEL = "gpt-4o-mini"
 ENV_FILE = ".env"
+NO_KEY = "none"
+"""What the openai package gets in place of a key: without any it would take the environment's."""
 _PATHS = ("/chat/completions", "/completions", "/responses", "/messages")
 
 
@@ -117,65 +117,68 @@ class CallTotals:
 
 
 def served_models(server: Endpoint, seconds: float = 120.0) -> tuple[str, ...]:
-    """The models that a server lists; empty where it lists none. One that is busy has `seconds` to
-    answer.
+    """Return the models that a server lists; empty where it lists none. One that is busy has
+    `seconds` to answer.
 
     Raises `ConfigError` where nothing answers there, it refuses the key, or the API is at its /v1.
     """
-    import httpx2
+    import openai
 
-    headers = {} if server.api_key is None else {"authorization": f"Bearer {server.api_key}"}
+    with openai.OpenAI(
+        api_key=server.api_key or NO_KEY,
+        base_url=server.base_url,
+        timeout=openai.Timeout(seconds, connect=min(10.0, seconds)),
+        max_retries=0,
+        http_client=openai.DefaultHttpxClient(mounts=DIRECT),
+    ) as api:
 
-    async def ask() -> tuple[HTTPResponse, bool]:
-        patience = httpx2.Timeout(seconds, connect=min(10.0, seconds))
-        async with httpx2.AsyncClient(headers=headers, timeout=patience, mounts=DIRECT) as client:
-            reply = await fetch(client, "GET", f"{server.base_url}/models")
-            if reply.status_code != 404 or server.base_url.endswith("/v1"):
-                return reply, False
-            other = await fetch(client, "GET", f"{server.base_url}/v1/models")
-            return reply, _model_names(other) is not None
+        def listed(path: str) -> tuple[str, ...] | None:
+            """Return the models at a path; None for another answer."""
+            answer: Any = api.get(path, cast_to=object, options=key_options(server.api_key))
+            try:
+                return tuple(str(model["id"]) for model in answer["data"])
+            except (KeyError, TypeError):
+                return None
 
-    found = Future[tuple[HTTPResponse, bool]]()
-
-    def work() -> None:
         try:
-            found.set_result(asyncio.run(ask()))
-        except Exception as error:
-            found.set_exception(error)
+            return listed("/models") or ()
+        except openai.APIStatusError as error:
+            if error.status_code in (401, 403):
+                raise ConfigError(
+                    f"the server at {server.base_url!r} rejected the API key (status "
+                    f"{error.status_code}): {error.response.text[:200]}. Set OPENAI_API_KEY to a "
+                    "valid key"
+                ) from error
+            below = None
+            if error.status_code == 404 and not server.base_url.endswith("/v1"):
+                with suppress(openai.APIError):
+                    below = listed("/v1/models")
+            if below is not None:
+                raise ConfigError(
+                    f"{server.base_url!r} is not the base URL of the server's API; add /v1: "
+                    f"{server.base_url}/v1"
+                ) from error
+            return ()
+        except openai.APIConnectionError as error:
+            cause = error.__cause__ or error
+            if isinstance(error, openai.APITimeoutError) and type(cause).__name__ == "ReadTimeout":
+                raise ConfigError(
+                    f"the server at {server.base_url!r} accepted the connection but did not answer "
+                    f"within {seconds:g} seconds; check whether it is busy, hangs, or is another "
+                    "kind of server"
+                ) from error
+            raise ConfigError(
+                f"cannot connect to {server.base_url!r} ({type(cause).__name__}: {cause}); start "
+                "the server, or pass the URL of a running one, including /v1"
+            ) from error
 
-    # An event loop may run in this thread, and Ctrl-C waits for no server.
-    threading.Thread(target=work, daemon=True).start()
-    try:
-        reply, below = found.result()
-    except httpx2.ReadTimeout as error:
-        raise ConfigError(
-            f"the server at {server.base_url!r} accepted the connection but did not answer within "
-            f"{seconds:g} seconds; check whether it is busy, hangs, or is another kind of server"
-        ) from error
-    except httpx2.HTTPError as error:
-        raise ConfigError(
-            f"cannot connect to {server.base_url!r} ({type(error).__name__}: {error}); start the "
-            "server, or pass the URL of a running one, including /v1"
-        ) from error
-    if reply.status_code in (401, 403):
-        raise ConfigError(
-            f"the server at {server.base_url!r} rejected the API key (status {reply.status_code}): "
-            f"{reply.text[:200]}. Set OPENAI_API_KEY to a valid key"
-        )
-    if below:
-        raise ConfigError(
-            f"{server.base_url!r} is not the base URL of the server's API; add /v1: "
-            f"{server.base_url}/v1"
-        )
-    return _model_names(reply) or ()
 
+def key_options(api_key: str | None) -> Any:
+    """Return the options of a request of the openai package: without a key no header is sent, not
+    even that of the environment's key."""
+    import openai
 
-def _model_names(reply: HTTPResponse) -> tuple[str, ...] | None:
-    """The models that a reply lists; None for another reply."""
-    try:
-        return tuple(str(model["id"]) for model in reply.json()["data"])
-    except (ValueError, KeyError, TypeError):
-        return None
+    return {} if api_key else {"headers": {"Authorization": openai.Omit()}}
 
 
 def _said(env: Mapping[str, str], name: str) -> str | None:

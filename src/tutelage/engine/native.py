@@ -21,14 +21,13 @@ prompt search use it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from tutelage.engine.backends import Backend
-from tutelage.engine.batches import PrefillJob
 from tutelage.engine.protocol import Request
 from tutelage.engine.sharing import CacheRows
 from tutelage.engine.slots import Slots, check_room, unkept
@@ -45,6 +44,36 @@ _REACH, _INVARIANT_REACH = 32, 64
 """Cache columns are read in multiples of this; a coarser one makes fewer shapes of chunks."""
 _PAIR_BYTES = 16
 """What a chunk of a prompt takes for each pair of a new token and a column that it reads."""
+
+
+@dataclass(slots=True)
+class PrefillJob:
+    """Prefill work: slots that have the same `cached` tokens in one row and get one prompt, whose
+    first `shared` tokens are others' too."""
+
+    slots: list[int]
+    cached: int
+    prompt: tuple[int, ...]
+    shared: int
+
+    @property
+    def size(self) -> int:
+        """New tokens."""
+        return len(self.prompt) - self.cached
+
+    @staticmethod
+    def batches(jobs: Iterable[PrefillJob], limit: int) -> list[list[PrefillJob]]:
+        """Cut prefill work into batches of similar length, of at most `limit` padded tokens."""
+        batches: list[list[PrefillJob]] = []
+        for job in sorted(jobs, key=lambda j: (j.size, j.slots)):
+            width = rounded(job.size, 8)
+            fits = batches and (len(batches[-1]) + 1) * width <= limit
+            # Padding a short observation to a long prompt would waste more than a call costs.
+            if fits and width <= 2 * rounded(batches[-1][0].size, 8):
+                batches[-1].append(job)
+            else:
+                batches.append([job])
+        return batches
 
 
 class NativeEngine:

@@ -3,49 +3,35 @@
 Used for frozen agents, judges, prompt training, and policies that are sampled elsewhere. Messages
 go out as they are and come back as `Call`s; token ids are recorded where the server gives them
 (vLLM's and our gateway's `return_token_ids`), else they are empty, and nothing of such a call is
-ever trained. A server that
-is overloaded or away is asked again with growing pauses; one that refuses a field by its name is
-asked in its own words (`server_fields.py`). `chat.py` is the client of our own engine.
+ever trained. The openai package sends, retries and streams; replies are read as OpenAI documents
+them. A server that refuses a field by its name is asked in its own words (`server_fields.py`).
+`chat.py` is the client of our own engine.
 """
 
 from __future__ import annotations
 
-import asyncio
+import json
 import logging
+import math
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing, suppress
+from copy import deepcopy
 from dataclasses import replace
-from functools import partial
-from typing import Any, Unpack
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
-import httpx2
-
-from tutelage.bounded import DIRECT, HTTPResponse, fetch, proxy_of, whole_characters
+from tutelage.bounded import DIRECT, whole_characters
 from tutelage.config.api_keys import checked_api_key
-from tutelage.engine.answered import Answered, answered, call_id_of, read_completion
-from tutelage.engine.asked import passed_on, written
-from tutelage.engine.endpoint import Endpoint
+from tutelage.engine.endpoint import NO_KEY, Endpoint, key_options
 from tutelage.engine.options import recorded_options
-from tutelage.engine.refusals import (
-    judged,
-    malformed,
-    never_again,
-    refusal,
-    retry_after,
-    worth_asking_again,
-)
 from tutelage.engine.server_fields import ServerFields
-from tutelage.engine.streamed import (
-    Listener,
-    OnEntries,
-    OnFields,
-    OnText,
-    message_so_far,
-    stream_completion,
-)
 from tutelage.errors import (
     ConfigError,
+    ContextOverflowError,
+    EngineError,
+    MalformedReplyError,
     RemoteError,
     UnreachableError,
 )
@@ -53,18 +39,48 @@ from tutelage.replies import split_thought
 from tutelage.seeds import SeedTree
 from tutelage.types import (
     JSON,
+    UNBOUNDED,
     Call,
     ChatOptions,
+    Constraint,
     Message,
+    Sampled,
+    StopReason,
+    ToolCall,
 )
 
+if TYPE_CHECKING:
+    import httpx2
+    import openai
+
 log = logging.getLogger(__name__)
-_BROKEN = (httpx2.ReadError, httpx2.RemoteProtocolError, httpx2.DecodingError)
-"""Errors of a reply from a server that was reached."""
-_LONGEST_PAUSE = 30.0
-_TOLD = 1024
-"""Calls of which more than the record is remembered."""
-_LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=256)
+OnText = Callable[[str], None]
+OnFields = Callable[[JSON], None]
+"""Called with a piece of a thought, as the fields of a delta."""
+Usage = tuple[int, int] | None
+"""Prompt and completion tokens; None where the server counted none."""
+_PATH = "/chat/completions"
+_SHOWN = 200
+"""Characters of a reply that an error shows."""
+_PARTS, _RECORDED = "content_parts", ("content_parts", "tool_call_fields")
+"""The names under which a message on record has its content in parts, and all that is kept of a
+client's request for the record alone."""
+_IN_A_PART = ("type", "text", "refusal", "image_url", "input_audio", "file")
+_READ = frozenset({"role", "content", "tool_calls"})
+"""Fields of a reply that have their place in a `Message`; others are its `extra`."""
+_ENDS = {"length": StopReason.LENGTH, "content_filter": StopReason.CONTENT_FILTER}
+_BROKEN_OFF = ("abort", "error", "insufficient_system_resource")
+"""Finish reasons by which vLLM, OpenRouter and DeepSeek say that a reply broke off."""
+_WHOLE = frozenset({"id", "type", "role", "format", "index", "finish_reason", "stop_reason"})
+"""Fields of a chunk that come at once, where other texts come in pieces."""
+_TOO_LONG = {"context_length_exceeded", "exceed_context_size_error"}
+"""What servers name a prompt that the context does not hold."""
+_TOO_LONG_WORDS = (
+    "maximum context length", "exceeds the available context size", "prompt is too long:",
+)  # fmt: skip
+"""What they say of one: OpenAI and vLLM, llama.cpp, Anthropic."""
+_NOT_SENT = ("ConnectError", "ConnectTimeout", "PoolTimeout")
+"""Names of the errors of httpx after which no server has the request."""
 
 
 class RemoteChatClient:
@@ -84,48 +100,42 @@ class RemoteChatClient:
         token_ids: bool = False,
         timeout: float = 600.0,
         attempts: int = 5,
-        extra: Mapping[str, Any] | None = None,
         keep: int | None = None,
-        passes: bool = False,
-        defaults: Mapping[str, Any] | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
         words: ServerFields | None = None,
+        api: openai.AsyncOpenAI | None = None,
     ) -> None:
-        """`token_ids` asks the server for them, and no more once it has refused: others than vLLM
-        and ours do.
+        """`token_ids` requests them from the server, and no more once it has refused: others than
+        vLLM and ours do.
 
-        `timeout` is in seconds for one request, `attempts` counts the first one, `extra` are
-        further fields of each request, `keep` bounds the calls on record. `passes` has the gateway
-        hand on requests as they came, with `defaults` for fields of which they say nothing.
-        Raises `ConfigError` for a key that no header can carry.
+        `timeout` is in seconds for one request, `attempts` counts the first one, `keep` bounds the
+        calls on record. `api` is a connection that others use too. Raises `ConfigError` for a key
+        that no header can carry.
         """
         self.calls: list[Call] = []
-        self._url, self._model = f"{base_url.rstrip('/')}/chat/completions", model
+        self._base_url, self._model = base_url.rstrip("/"), model
+        self._server = f"the server {self._base_url + _PATH!r}"
         self._key, self._timeout = checked_api_key(api_key, "api_key"), timeout
         self._seeds = (seeds or SeedTree(0)).child("remote", name)
         self._token_ids, self._attempts = token_ids, max(1, attempts)
-        self._extra, self._keep, self._transport = dict(extra or {}), keep, transport
-        self.passes, self._defaults = passes, dict(defaults or {})
-        self._started = 0
+        self._keep, self._transport = keep, transport
         self._words = words or ServerFields()
-        self._http: httpx2.AsyncClient | None = None
-        self._answered: OrderedDict[str, Answered] = OrderedDict()
-        self._endless = False
-        """Whether it was said that the server leaves out why a reply ends."""
+        self._api, self._shared = api, api is not None
+        self._started = 0
+        self._usage: OrderedDict[str, Usage] = OrderedDict()
+        self._warned = False
+        """Whether the log says that the server leaves out why a reply ends."""
 
     async def chat(
         self,
         messages: Sequence[Message],
         *,
         on_text: OnText | None = None,
-        on_entries: OnEntries | None = None,
         on_fields: OnFields | None = None,
-        passed: Mapping[str, Any] | None = None,
         **options: Unpack[ChatOptions],
     ) -> Call:
         """Send one request and record it; `on_text` gets its text as it comes, `on_fields` its
-        thoughts and tool calls, `on_entries` the server's log-probabilities. `passed` is a request
-        that a client sent, which goes on as it came.
+        thoughts.
 
         Raises `ContextOverflowError` when the server says so, `RemoteError` with the status of any
         other refusal, `UnreachableError` when nobody answers, `MalformedReplyError` for nonsense.
@@ -134,32 +144,29 @@ class RemoteChatClient:
         if raw or options["sampling"].max_thinking_tokens:
             cannot = "continue raw prompts" if raw else "limit thinking tokens"
             raise ConfigError(
-                f"the model at {self._url!r} is served by chat completions, which cannot {cannot}; "
-                "send the request to its server directly"
+                f"the model at {self._base_url + _PATH!r} is served by chat completions, which "
+                f"cannot {cannot}; send the request to its server directly"
             )
         index, self._started = self._started, self._started + 1
         seeds = self._seeds.child("call", index)
-        if passed is None:
-            body = written(messages, options)
-        else:
-            body = self._defaults | passed_on(passed, messages, options)
-        body["model"] = self._model
+        body = request_body(messages, options) | {"model": self._model}
         if self._token_ids:
             body |= {"return_token_ids": True, "logprobs": True}
-        body |= self._extra
+        if self._api is None:
+            self._api = connection(
+                self._base_url, self._key, self._timeout, self._attempts, self._transport
+            )
         started, begun = time.time(), time.perf_counter()
-        listener = None
-        if on_text is not None:
-            call_id = partial(call_id_of, seeds)
-            listener = Listener(on_text, on_entries, on_fields, call_id)
-        asked = {name for name, value in (passed or {}).items() if value}
-        sent, response, data = await self._spoken(body, seeds, listener, asked)
+        completion = await self._send(self._api, whole_characters(body), on_text, on_fields)
         try:
-            reply, sampled, prompt = read_completion(data, seeds, functions="functions" in sent)
+            reply, sampled, prompt = read_completion(completion, seeds)
+            ends = completion["choices"][0].get("finish_reason") is not None
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             what = f"an invalid chat completion ({error!r})"
-            raise malformed(response, self._url, what) from error
-        told = answered(data, sent, logprobs=passed is None or bool(passed.get("logprobs")))
+            raise self._malformed(what, completion) from error
+        if not (ends or self._warned):
+            self._warned = True
+            log.warning("%s returns no finish reason; recording it as stop", self._server)
         call = Call(
             id=seeds.id("call"),
             index=index,
@@ -172,55 +179,53 @@ class RemoteChatClient:
             policy=None,
             thought=split_thought(reply.content or "")[0],
             model=self._model,
-            answered_by=told.model or "",
-            usage=told.tokens,
+            answered_by=completion.get("model") or "",
+            usage=_usage(completion.get("usage")),
             **recorded_options(options),
         )
-        if told.finish_reason is None and not self._endless:
-            self._endless = True
-            log.warning("the server %r returns no finish reason; recording it as stop", self._url)
         self.calls.append(call)
-        self._answered[call.id] = told
+        self._usage[call.id] = _usage(completion.get("usage"))
         if self._keep is not None:
             del self.calls[: max(0, len(self.calls) - self._keep)]
-            # The caller reads these after the record is done.
-            while len(self._answered) > max(self._keep, _TOLD if self.passes else 0):
-                self._answered.popitem(last=False)
+            while len(self._usage) > self._keep:
+                self._usage.popitem(last=False)
         return call
 
-    def answered(self, call: Call) -> Answered | None:
-        """What the server said of a call beside its message; None where nobody remembers."""
-        return self._answered.get(call.id)
-
-    def usage(self, call: Call) -> tuple[int, int] | None:
-        """Prompt and completion tokens of a call as the server counted them."""
-        told = self.answered(call)
-        return None if told is None else told.tokens
-
-    def logprobs(self, call: Call) -> list[JSON] | None:
-        """The log-probabilities of a call's tokens in the server's words."""
-        told = self.answered(call)
-        return None if told is None else told.logprobs
+    def usage(self, call: Call) -> Usage:
+        """Return prompt and completion tokens of a call as the server counted them."""
+        return self._usage.get(call.id)
 
     async def close(self) -> None:
-        """Close the connections."""
-        if self._http is not None:
-            client, self._http = self._http, None
-            await client.aclose()
+        """Close the connections, unless others use them too."""
+        if self._api is not None and not self._shared:
+            api, self._api = self._api, None
+            await api.close()
 
     # ------------------------------------------------------------ sending
 
-    async def _spoken(
-        self, body: JSON, seeds: SeedTree, listener: Listener | None, asked: Set[str]
-    ) -> tuple[JSON, HTTPResponse, JSON]:
-        """A request in the server's words, which are kept once it took them, and its answer, with
-        the completion that it is.
-        `asked` names what a client wants itself."""
+    async def _send(
+        self,
+        api: openai.AsyncOpenAI,
+        body: JSON,
+        on_text: OnText | None,
+        on_fields: OnFields | None,
+    ) -> JSON:
+        """Send a request in the server's words, which are kept once it took them; return the
+        completion."""
         words = replace(self._words)
         while True:
-            sent = words.spoken(body, asked)
+            sent = words.spoken(body)
             try:
-                response, data = await self._post(sent, seeds, listener)
+                if on_text is None:
+                    answer = await self._post(api, sent)
+                else:
+                    answer = await self._streamed(api, sent, on_text, on_fields)
+                if not isinstance(answer, dict):
+                    what = f"{type(answer).__name__} instead of an object"
+                    raise self._malformed(what, answer)
+                completion = cast("JSON", answer)
+                if completion.get("error"):
+                    raise _refusal(self._server, completion["error"])
             except RemoteError as refused:
                 other = words.after(refused, sent)
                 if other is None:
@@ -228,64 +233,282 @@ class RemoteChatClient:
                 words = other
             else:
                 self._words.learn(words)
-                return sent, response, data
+                return completion
 
-    async def _post(
-        self, body: JSON, seeds: SeedTree, listener: Listener | None
-    ) -> tuple[HTTPResponse, JSON]:
-        """The answer; asks again while that may help."""
-        client, url, body = self._client(), self._url, whole_characters(body)
-        for attempt in range(self._attempts):
-            last = attempt == self._attempts - 1
-            headers = {"x-stainless-retry-count": str(attempt)}
-            wait: float | None = None
-            try:
-                if listener is None:
-                    answer = await fetch(client, "POST", url, json=body, headers=headers)
-                else:
-                    answer = await stream_completion(client, url, body, headers, listener)
-                response, data = judged(answer, url)
-            except httpx2.InvalidURL as error:
-                raise UnreachableError(f"invalid server URL {url!r}: {error}") from error
-            except httpx2.ReadTimeout as error:
-                # It has the request, and had all the time that it may take.
-                raise UnreachableError(
-                    f"the server {self._url!r} did not answer within {self._timeout:g} seconds"
-                ) from error
-            except httpx2.HTTPError as error:
-                if last:
-                    broken = isinstance(error, _BROKEN)
-                    what = "incomplete reply from" if broken else "cannot reach"
-                    raise UnreachableError(
-                        f"{what} the server {self._url!r}: {type(error).__name__}: {error}"
-                    ) from error
-            else:
-                if response.status_code < 400:
-                    return response, data
-                if last or not worth_asking_again(response):
-                    refused = refusal(response, self._url)
-                    if isinstance(refused, RemoteError):
-                        refused.final = attempt > 0 or never_again(response)
-                        refused.part = message_so_far(data)
-                    raise refused
-                wait = retry_after(response)
-            if wait is None:
-                jitter = 0.5 + seeds.child("retry", attempt).python().random()
-                wait = float(0.5 * 2**attempt * jitter)
-            await asyncio.sleep(min(_LONGEST_PAUSE, wait))
-        raise AssertionError("unreachable: the last attempt returns or raises")
-
-    def _client(self) -> httpx2.AsyncClient:
-        if self._http is None:
-            headers = {} if self._key is None else {"authorization": f"Bearer {self._key}"}
-            self._http = httpx2.AsyncClient(
-                headers=headers,
-                timeout=httpx2.Timeout(self._timeout, connect=min(10.0, self._timeout)),
-                limits=_LIMITS,
-                transport=self._transport,
-                mounts=DIRECT,
+    async def _post(self, api: openai.AsyncOpenAI, body: JSON, **stream: Any) -> Any:
+        """Return the JSON value of the answer, or its stream."""
+        try:
+            answer: Any = await api.post(
+                _PATH, body=body, cast_to=object, options=key_options(self._key), **stream
             )
-        return self._http
+            # The package returns a text where the content type is not JSON.
+            return whole_characters(json.loads(answer) if isinstance(answer, str) else answer)
+        except Exception as error:
+            raise self._engine_error(error) from error
+
+    async def _streamed(
+        self, api: openai.AsyncOpenAI, body: JSON, on_text: OnText, on_fields: OnFields | None
+    ) -> JSON:
+        """Return the completion that a stream adds up to, after its pieces were handed out."""
+        import openai
+
+        body = body | {"stream": True, "stream_options": {"include_usage": True}}
+        stream = await self._post(api, body, stream=True, stream_cls=openai.AsyncStream[object])
+        choice: JSON = {"message": {"role": "assistant", "content": None}, "finish_reason": None}
+        completion: JSON = {"choices": [choice]}
+        async with stream, aclosing(self._chunks(stream)) as chunks:
+            async for chunk in chunks:
+                try:
+                    delta = add_chunk(completion, chunk)
+                except (AttributeError, KeyError, TypeError, ValueError) as error:
+                    raise self._malformed(f"an invalid chunk ({error!r})", chunk) from error
+                more = {k: v for k, v in delta.items() if k not in _READ and v not in (None, "")}
+                if on_fields is not None and more:
+                    on_fields(more)
+                if delta.get("content"):
+                    on_text(delta["content"])
+        if choice["finish_reason"] is None:
+            raise UnreachableError(f"{self._server}: the stream ended before the reply was whole")
+        return completion
+
+    async def _chunks(self, stream: openai.AsyncStream[Any]) -> AsyncGenerator[Any]:
+        """Yield the chunks of a stream. Raises `EngineError` where it breaks."""
+        try:
+            async for chunk in stream:
+                yield whole_characters(chunk)
+        except Exception as error:
+            raise self._engine_error(error) from error
+
+    # ------------------------------------------------------------ errors
+
+    def _malformed(self, what: str, answer: Any) -> MalformedReplyError:
+        """Return the error for a good status without a completion, with its first words."""
+        began = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
+        return MalformedReplyError(f"{self._server} answered 200 with {what}: {began[:_SHOWN]!r}")
+
+    def _engine_error(self, error: Exception) -> EngineError:
+        """Return what an error of the openai package, or of httpx below it, means here."""
+        import openai
+
+        if isinstance(error, openai.APIStatusError):
+            return _refusal(self._server, error.body, error.response)
+        if isinstance(error, openai.APIError) and not isinstance(error, openai.APIConnectionError):
+            return _refusal(self._server, error.body)  # reported in a stream
+        if isinstance(error, ValueError):
+            return self._malformed(f"invalid JSON ({error})", getattr(error, "doc", ""))
+        cause = error.__cause__ or error
+        name = type(cause).__name__
+        if name in _NOT_SENT:
+            words = f"cannot reach {self._server}: {name}: {cause}"
+            return UnreachableError(words, "connect")
+        if "Timeout" in name:
+            words = f"{self._server} did not answer within {self._timeout:g} seconds"
+            return UnreachableError(words, "timeout")
+        return UnreachableError(f"incomplete reply from {self._server}: {name}: {cause}")
+
+
+def _refusal(server: str, body: object, response: Any = None) -> EngineError:
+    """Return the error that a server reported, in an answer of its own or in one of status 200."""
+    error = cast("JSON", body) if isinstance(body, dict) else {}
+    message = whole_characters(str(error.get("message") or body or ""))
+    code = error.get("code")
+    names = {str(code), str(error.get("type"))}
+    if names & _TOO_LONG or any(words in message.lower() for words in _TOO_LONG_WORDS):
+        return ContextOverflowError(f"{server} refused the prompt as too long: {message}")
+    status = code if isinstance(code, int) and 400 <= code < 600 else 502
+    if response is not None:
+        status = int(response.status_code)
+    refused = RemoteError(f"{server} answered {status}: {message[:500]}", status)
+    refused.param, refused.code = _word(error.get("param")), _word(code)
+    if response is not None:
+        refused.retry_after = _retry_after(response.headers)
+        retried = response.request.headers.get("x-stainless-retry-count", "0") != "0"
+        refused.final = retried or response.headers.get("x-should-retry") == "false"
+    return refused
+
+
+def _word(value: Any) -> str | None:
+    """Return a text that is no number, which a status has said already; else None."""
+    return value if isinstance(value, str) and value and not value.isdecimal() else None
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds that a server asks to wait, None where it does not."""
+    for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
+        with suppress(ValueError):
+            return max(float(headers.get(name, "")) * unit, 0.0)
+    with suppress(TypeError, ValueError, OverflowError):
+        date = parsedate_to_datetime(headers.get("retry-after", ""))
+        return max(date.timestamp() - time.time(), 0.0)
+    return None
+
+
+# ---------------------------------------------------------------- requests and replies
+
+
+def request_body(messages: Sequence[Message], options: ChatOptions) -> JSON:
+    """Return the fields of a request."""
+    sampling, tools = options["sampling"], options.get("tools", ())
+    body: JSON = {
+        "messages": [_message(message) for message in messages],
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+    }
+    if sampling.max_tokens < UNBOUNDED:  # else the server's own limit holds
+        body["max_tokens"] = sampling.max_tokens
+    if sampling.top_k:
+        body["top_k"] = sampling.top_k
+    if sampling.stop:
+        body["stop"] = list(sampling.stop)
+    if (seed := options.get("seed")) is not None:
+        body["seed"] = seed
+    if tools:
+        body["tools"] = [t.to_dict() for t in tools]
+    if (constraint := options.get("constraint")) is not None:
+        body |= _constraint_fields(constraint, bool(tools))
+    return body
+
+
+def _message(message: Message) -> JSON:
+    """Return a message with its further fields, in parts where not all of them are text."""
+    extra = {name: value for name, value in message.extra.items() if name not in _RECORDED}
+    found: object = message.extra.get(_PARTS)
+    listed = cast("list[Any]", found) if isinstance(found, list) else []
+    parts = [cast("JSON", part) for part in listed if isinstance(part, dict)]
+    if any(part.get("type") not in ("text", "refusal") for part in parts):
+        # A part goes without what is not of chat completions.
+        kept = [{k: v for k, v in part.items() if k in _IN_A_PART} for part in parts]
+        extra["content"] = kept
+    return message.to_dict() | extra
+
+
+def _constraint_fields(constraint: Constraint, tools: bool) -> JSON:
+    fields: JSON = {}
+    choice = constraint.tool_choice
+    if tools and choice in ("none", "required"):
+        fields["tool_choice"] = choice
+    elif tools and choice != "auto":
+        fields["tool_choice"] = {"type": "function", "function": {"name": choice}}
+    if tools and not constraint.parallel_tool_calls:
+        fields["parallel_tool_calls"] = False
+    if constraint.min_tokens:
+        fields["min_tokens"] = constraint.min_tokens
+    schema = constraint.json_schema
+    if schema == {"type": "object"}:
+        fields["response_format"] = {"type": "json_object"}
+    elif schema is not None:
+        wanted = {"name": "reply", "schema": schema, "strict": True}
+        fields["response_format"] = {"type": "json_schema", "json_schema": wanted}
+    return fields
+
+
+def read_completion(data: JSON, seeds: SeedTree) -> tuple[Message, Sampled, tuple[int, ...]]:
+    """Return the reply, its tokens, and the prompt's; ids are empty where the server gives none.
+
+    Raises `RemoteError` where the server broke the reply off, and `KeyError`, `TypeError` and other
+    errors of Python where it is no chat completion.
+    """
+    choice = data["choices"][0]
+    message, ended = choice["message"], choice.get("finish_reason")
+    if ended in _BROKEN_OFF:
+        raise RemoteError(f"the server ended its reply with the finish reason {ended!r}", 502)
+    content = message.get("content")
+    if not isinstance(content, str | None):
+        raise TypeError(f"content is {type(content).__name__}")
+    calls: list[ToolCall] = []
+    for i, made in enumerate(message.get("tool_calls") or ()):
+        call = ToolCall.from_dict(made)
+        arguments = call.arguments or ("" if call.custom else "{}")
+        id = call.id or seeds.child("tool", i).id("call")
+        calls.append(replace(call, id=id, arguments=arguments))
+    ids = tuple(int(i) for i in choice.get("token_ids") or ())
+    prompt = tuple(int(i) for i in data.get("prompt_token_ids") or ())
+    entries = (choice.get("logprobs") or {}).get("content") or ()
+    logprobs = tuple(float(entry["logprob"]) for entry in entries)
+    # A server may leave the end-of-turn token out of the log-probabilities: it is no text.
+    if len(logprobs) != len(ids) or not all(map(math.isfinite, logprobs)):
+        ids, logprobs, prompt = (), (), ()
+    more = {k: v for k, v in message.items() if k not in _READ and v is not None}
+    reply = Message("assistant", content, tuple(calls), extra=more)
+    return reply, Sampled(ids, logprobs, logprobs, _ENDS.get(ended, StopReason.STOP), 0), prompt
+
+
+def _usage(usage: Any) -> Usage:
+    """Return what a server counted, 7.0 for 7 too."""
+    counted = cast("JSON", usage) if isinstance(usage, dict) else {}
+    counts = [counted.get(f"{of}_tokens") for of in ("prompt", "completion")]
+    numbers = [int(n) for n in counts if isinstance(n, int | float) and n >= 0 and n % 1 == 0]
+    return (numbers[0], numbers[1]) if len(numbers) == 2 else None
+
+
+def add_chunk(completion: JSON, chunk: JSON) -> JSON:
+    """Add a chunk of a stream to the completion so far; return the delta of the reply in it."""
+    completion |= {k: v for k, v in chunk.items() if k != "choices" and v is not None}
+    choice = completion["choices"][0]
+    for more in chunk.get("choices") or ():
+        if more.get("index") in (0, None):  # others are of no interest to who asked for one
+            delta = more.get("delta") or {}
+            add_delta(choice["message"], delta)
+            add_delta(choice, {k: v for k, v in more.items() if k != "delta"})
+            return delta
+    return {}
+
+
+def add_delta(whole: JSON, delta: Mapping[str, Any]) -> None:
+    """Add a delta of a stream to what came before it: texts and lists grow, objects are merged,
+    and so are entries of lists that have an `index`, such as tool calls."""
+    for name, value in delta.items():
+        known = whole.get(name)
+        if isinstance(value, dict):
+            whole[name] = known if isinstance(known, dict) else {}
+            add_delta(whole[name], cast("JSON", value))
+        elif isinstance(value, list):
+            entries: list[Any] = known or []
+            whole[name] = entries
+            for entry in cast("list[Any]", value):
+                if (found := next((e for e in entries if _same(e, entry)), None)) is None:
+                    entries.append(deepcopy(entry))
+                else:
+                    add_delta(found, entry)
+        elif isinstance(value, str) and isinstance(known, str) and name not in _WHOLE:
+            whole[name] = known + value
+        elif value is not None:
+            whole[name] = value
+
+
+def _same(known: Any, entry: Any) -> bool:
+    """Whether an entry of a list is more of a known one: later pieces may leave out the type."""
+    if not (isinstance(entry, dict) and isinstance(known, dict) and "index" in entry):
+        return False
+    one, other = cast("JSON", known), cast("JSON", entry)
+    kind = one.get("type")
+    return one.get("index") == other["index"] and other.get("type", kind) == kind
+
+
+# ---------------------------------------------------------------- connections
+
+
+def connection(
+    base_url: str,
+    api_key: str | None,
+    timeout: float,
+    attempts: int = 5,
+    transport: httpx2.AsyncBaseTransport | None = None,
+) -> openai.AsyncOpenAI:
+    """Return a client of the openai package, for the event loop in which it is first used. Raises
+    `UnreachableError` if the URL is none."""
+    import openai
+
+    try:
+        return openai.AsyncOpenAI(
+            api_key=api_key or NO_KEY,
+            base_url=base_url,
+            timeout=openai.Timeout(timeout, connect=min(10.0, timeout)),
+            max_retries=attempts - 1,
+            http_client=openai.DefaultAsyncHttpxClient(mounts=DIRECT, transport=transport),
+        )
+    except Exception as error:  # httpx has an error of its own for that
+        raise UnreachableError(f"invalid server URL {base_url!r}: {error}", "connect") from error
 
 
 class RemoteServers:
@@ -298,17 +521,14 @@ class RemoteServers:
         """`timeout` is in seconds for one request."""
         self._servers, self._timeout = dict(servers), timeout
         self._words = {(s.base_url, s.model): ServerFields() for s in servers.values()}
-        self._transports: dict[str, httpx2.AsyncBaseTransport] = {}
+        self._apis: dict[tuple[str, str | None], openai.AsyncOpenAI] = {}
 
     def __call__(self, name: str, seeds: SeedTree) -> RemoteChatClient:
-        """A client of the server `name`."""
+        """Return a client of the server `name`."""
         server = self._servers[name]
-        transport = self._transports.get(server.base_url)
-        if transport is None:
-            proxy = None if server.on_loopback else proxy_of(server.base_url)
-            transport = self._transports[server.base_url] = httpx2.AsyncHTTPTransport(
-                limits=_LIMITS, proxy=proxy
-            )
+        place = server.base_url, server.api_key
+        if place not in self._apis:
+            self._apis[place] = connection(*place, self._timeout)
         return RemoteChatClient(
             server.base_url,
             server.api_key,
@@ -317,12 +537,12 @@ class RemoteServers:
             name=name,
             token_ids=server.token_ids,
             timeout=self._timeout,
-            transport=transport,
             words=self._words[server.base_url, server.model],
+            api=self._apis[place],
         )
 
     async def aclose(self) -> None:
         """Close the connections."""
-        while self._transports:
-            _, transport = self._transports.popitem()
-            await transport.aclose()
+        while self._apis:
+            _, api = self._apis.popitem()
+            await api.close()

@@ -3,25 +3,28 @@
 A script is a file of replies, one JSON object a line: `content`, `tool_calls`, `delay` in seconds,
 `error`, `match`. A request takes the first line that has not been used and fits: its `match`, if it
 has one, occurs in what is new in the conversation, and it is what `tool_choice` and a schema of the
-request demand (`script_fit.py`). When no line is left that fits, all count as unused again.
-`scripted.py` has the client and the engine that say it; `tutelage serve --scripted` serves
-one.
+request demand. When no line is left that fits, all count as unused again. `scripted.py` has the
+client and the engine that say it; `tutelage serve --scripted` serves one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tutelage.bounded import json_lines
-from tutelage.engine.script_fit import Wanted, summary
-from tutelage.errors import DataError, RemoteError
-from tutelage.types import Constraint, Message, ToolSpec
+from tutelage.bounded import json_lines, parse_json
+from tutelage.errors import SCHEMA_FIELD, ConfigError, ConstraintError, DataError, RemoteError
+from tutelage.tools.schema import schema_validator
+from tutelage.types import JSON, Constraint, Message, ToolSpec
+
+_SHOWN, _SHOWN_LINE = 10, 120
+"""Lines of a script, and characters of one, that an error shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,7 @@ class ScriptedReply:
     match: str | None = None
 
     def text(self) -> str:
-        """The reply as a model of the Hermes format writes it; for engines of tokens."""
+        """Return the reply as a model of the Hermes format writes it; for engines of tokens."""
         named = [(orjson.dumps(name).decode(), arguments) for name, arguments in self.tool_calls]
         calls = "".join(
             f'<tool_call>\n{{"name": {name}, "arguments": {arguments}}}\n</tool_call>'
@@ -44,19 +47,83 @@ class ScriptedReply:
         )
         return (self.content or "") + calls
 
+    def shown(self) -> str:
+        """Return the beginning of the line, without what it leaves out."""
+        return orjson.dumps({k: v for k, v in asdict(self).items() if v}).decode()[:_SHOWN_LINE]
 
-class Player(Protocol):
-    """The reply to a conversation."""
+    def fits(self, request: _Request) -> bool:
+        """Whether the line may be the reply. An error may always be: it says how a server fails."""
+        constraint, names = request.constraint, {name for name, _ in self.tool_calls}
+        if self.match is not None and self.match not in request.new_text:
+            return False
+        if constraint is None or self.error is not None:
+            return True
+        if len(self.tool_calls) > 1 and not constraint.parallel_tool_calls:
+            return False
+        match constraint.tool_choice:
+            case "auto":
+                chosen = True
+            case "none":
+                chosen = not names
+            case "required":
+                chosen = bool(names) and names <= request.tools
+            case name:
+                chosen = names == {name}
+        if not chosen or request.is_valid is None:
+            return chosen
+        # The content beside calls is no document; without tools there is nothing to call.
+        return bool(request.tools) if names else request.is_valid(self.content)
 
-    def __call__(
-        self,
-        messages: Sequence[Message],
-        constraint: Constraint | None = None,
-        tools: Sequence[ToolSpec] = (),
-    ) -> ScriptedReply:
-        """Raises `RemoteError` 404 when no line fits, `ConstraintError` if the schema is not a
-        valid JSON Schema."""
-        ...
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What a request demands of its reply."""
+
+    constraint: Constraint | None
+    tools: frozenset[str]
+    new_text: str
+    """What was said since the assistant's last turn."""
+    is_valid: Callable[[str | None], bool] | None
+    """Whether a content is a document of the request's schema; None without a schema."""
+
+    @staticmethod
+    def of(
+        messages: Sequence[Message], constraint: Constraint | None, tools: Sequence[ToolSpec]
+    ) -> _Request:
+        """Raises `ConstraintError` if the schema is not a valid JSON Schema, `MissingExtraError`
+        where nothing can check it."""
+        new = [*takewhile(lambda message: message.role != "assistant", reversed(messages))]
+        text = "\n".join(message.content or "" for message in reversed(new))
+        schema = None if constraint is None else constraint.json_schema
+        is_valid = None if schema is None else _validator(schema)
+        return _Request(constraint, frozenset(tool.name for tool in tools), text, is_valid)
+
+    def described(self) -> str:
+        """Return the demands of the request, in the words of its fields."""
+        demands = {} if self.constraint is None else asdict(self.constraint)
+        usual = asdict(Constraint())
+        named = [f"{k}={v!r:.200}" for k, v in demands.items() if v != usual[k]]
+        tools = [f"tools {', '.join(sorted(self.tools)[:_SHOWN])}"] if self.tools else []
+        return "; ".join(named + tools) or "a line whose `match` occurs in the request"
+
+
+def _validator(schema: JSON) -> Callable[[str | None], bool]:
+    """Return a function that checks whether a text is JSON of the schema."""
+    validator: Any = None
+    if schema != {"type": "object"}:  # what `json_object` asks for needs no library
+        try:
+            validator = schema_validator(schema, "the request")
+        except ConfigError as error:
+            raise ConstraintError(f"`{SCHEMA_FIELD}`: {error}", SCHEMA_FIELD) from error
+
+    def is_valid(text: str | None) -> bool:
+        try:
+            value = parse_json(text or "")
+        except ValueError:
+            return False
+        return isinstance(value, dict) if validator is None else bool(validator.is_valid(value))
+
+    return is_valid
 
 
 class Script:
@@ -79,46 +146,41 @@ class Script:
         replies = [_read(line, f"{path}:{number}") for number, line in json_lines(data)]
         return Script(replies, repr(str(path)))
 
-    def player(self) -> Player:
-        """A function from a conversation to its reply, beginning at the top."""
-        used: set[int] = set()
-
-        def take(wanted: Wanted) -> ScriptedReply | None:
-            for i, reply in enumerate(self.replies):
-                if i not in used and wanted.fits(reply):
-                    used.add(i)
-                    return reply
-            return None
-
-        def play(
-            messages: Sequence[Message],
-            constraint: Constraint | None = None,
-            tools: Sequence[ToolSpec] = (),
-        ) -> ScriptedReply:
-            wanted = Wanted(constraint, tools, _new_text(messages))
-            scripted_reply = take(wanted)
-            if scripted_reply is None and any(map(wanted.fits, self.replies)):
-                used.clear()
-                scripted_reply = take(wanted)
-            if scripted_reply is None:
-                raise RemoteError(
-                    f"no reply in {self.source} matches the request, which needs "
-                    f"{wanted.described()}; the script has {summary(self.replies)}",
-                    404,
-                )
-            return scripted_reply
-
-        return play
+    def player(self) -> ScriptPlayer:
+        """Return a function from a conversation to its reply, beginning at the top."""
+        return ScriptPlayer(self)
 
 
-def _new_text(messages: Sequence[Message]) -> str:
-    """What was said since the assistant's last turn."""
-    new: list[str] = []
-    for message in reversed(messages):
-        if message.role == "assistant":
-            break
-        new.append(message.content or "")
-    return "\n".join(reversed(new))
+class ScriptPlayer:
+    """Plays a script for one client."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self._used: set[int] = set()
+
+    def __call__(
+        self,
+        messages: Sequence[Message],
+        constraint: Constraint | None = None,
+        tools: Sequence[ToolSpec] = (),
+    ) -> ScriptedReply:
+        """Return the reply to a conversation. Raises `RemoteError` 404 when no line fits,
+        `ConstraintError` if the schema is not a valid JSON Schema."""
+        request, replies = _Request.of(messages, constraint, tools), self._script.replies
+        fitting = [i for i, reply in enumerate(replies) if reply.fits(request)]
+        if not fitting:
+            shown = ", ".join(reply.shown() for reply in replies[:_SHOWN])
+            more = " and more" if len(replies) > _SHOWN else ""
+            raise RemoteError(
+                f"no reply in {self._script.source} matches the request, which needs "
+                f"{request.described()}; the script has {shown}{more}",
+                404,
+            )
+        if self._used.issuperset(fitting):
+            self._used.clear()
+        taken = next(i for i in fitting if i not in self._used)
+        self._used.add(taken)
+        return replies[taken]
 
 
 class _Line(BaseModel):
@@ -130,11 +192,6 @@ class _Line(BaseModel):
 class _ScriptedCall(_Line):
     name: str
     arguments: dict[str, Any] | str = {}
-
-    def written(self) -> tuple[str, str]:
-        """The name, and the arguments as text."""
-        known = self.arguments
-        return self.name, known if isinstance(known, str) else orjson.dumps(known).decode()
 
 
 class _Error(_Line):
@@ -157,7 +214,8 @@ def _read(line: bytes, place: str) -> ScriptedReply:
         wrong = error.errors()[0]
         field = ".".join(map(str, wrong["loc"]))
         raise DataError(f"{place}: {f'`{field}`: ' if field else ''}{wrong['msg']}") from None
-    calls = tuple(call.written() for call in reply.tool_calls or ())
+    named = [(call.name, call.arguments) for call in reply.tool_calls or ()]
+    calls = tuple((n, a if isinstance(a, str) else orjson.dumps(a).decode()) for n, a in named)
     if reply.content is None and not calls and reply.error is None:
         raise DataError(f"{place}: a line needs `content`, `tool_calls` or `error`")
     error = None if reply.error is None else (reply.error.status, reply.error.message)

@@ -13,11 +13,19 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from bisect import bisect_left
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Unpack, cast
 
 from tutelage.engine.logprobs import token_logprobs
@@ -68,7 +76,7 @@ class ScriptedEngine:
         self.version = version
         self._codec, self._max_length, self._logprob = codec, max_length, logprob
         self._end = int(cast("int", codec.tokenizer.eos_token_id))
-        self._answer = script if callable(script) else _in_order(script)
+        self._answer = script if callable(script) else partial(self._next, iter(script))
 
     @property
     def max_length(self) -> int:
@@ -106,8 +114,16 @@ class ScriptedEngine:
         limit = min(room, request.sampling.max_tokens)
         sampled = _sampled(ids, limit, self._codec.eos_ids, None, self._logprob, self.version)
         if request.on_token is not None:
-            await _hand_out(sampled, request.on_token, request.on_logprobs, lambda _: True)
+            await _hand_out(sampled, request.on_token, request.on_logprobs, None)
         return sampled
+
+    def _next(self, replies: Iterator[Reply], request: Request) -> Reply:
+        for reply in replies:
+            return reply
+        raise EngineError(
+            f"the script has no more replies: {request.session!r} asked for number "
+            f"{len(self.requests)}; pass ScriptedEngine more replies, or a function"
+        )
 
     def release(self, session: str) -> None:
         """Note that a session was closed."""
@@ -117,23 +133,6 @@ class ScriptedEngine:
     async def participant(self) -> AsyncGenerator[None]:
         """Around a rollout; a script has no schedule, so this does nothing."""
         yield
-
-
-def _in_order(replies: Iterable[Reply]) -> Callable[[Request], Reply]:
-    left = iter(replies)
-    made = 0
-
-    def answer(request: Request) -> Reply:
-        nonlocal made
-        for reply in left:
-            made += 1
-            return reply
-        raise EngineError(
-            f"the script has no more replies: {request.session!r} asked for number {made + 1}; "
-            "pass ScriptedEngine more replies, or a function"
-        )
-
-    return answer
 
 
 class _ByteCodec:
@@ -146,17 +145,14 @@ class _ByteCodec:
     thoughts = ThinkTags()
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids."""
+        """Return the text of ids."""
         return bytes(i for i in ids if i != self.end).decode("utf-8", "replace")
 
     def render(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()
     ) -> tuple[int, ...]:
-        """A prompt: who says what, a line each."""
+        """Return a prompt: who says what, a line each."""
         return tuple("\n".join([f"{m.role}: {m.content or ''}" for m in messages]).encode())
-
-
-_WORD_ENDS = (32, 10, _ByteCodec.end)
 
 
 class ScriptedClient:
@@ -187,7 +183,7 @@ class ScriptedClient:
         on_prompt: OnPrompt | None = None,
         **options: Unpack[ChatOptions],
     ) -> Call:
-        """The next reply that fits; `seed` has no say in a script."""
+        """Return the next reply that fits; `seed` has no say in a script."""
         index, self._started = self._started, self._started + 1
         reply = self._play(messages, options.get("constraint"), options.get("tools", ()))
         raw, sampling = options.get("prompt"), options["sampling"]
@@ -197,92 +193,66 @@ class ScriptedClient:
         if on_prompt is not None:
             on_prompt(len(prompt))
         if sampling.max_thinking_tokens == 0:
-            reply = _without_thought(reply)
-        ids = (*(await _text(reply)).encode(), _ByteCodec.end)
+            # A model that is not to think says no thought; one without an end is all of a line.
+            thought, answer = split_thought(reply.content or "", self.codec.thoughts)
+            if thought:
+                reply = replace(reply, content=answer or (None if reply.tool_calls else ""))
+        text, content = (await _text(reply)).encode(), (reply.content or "").encode()
         # The text of calls is this client's own, so no stop string is looked for in it.
-        stops = _said((reply.content or "").encode(), sampling.stop, self.codec.decode)
-        sampled = _sampled(ids, sampling.max_tokens, _ByteCodec.eos_ids, stops)
+        stops = [(content.find(s.encode()), len(s.encode())) for s in sampling.stop]
+        stop = min((at + length for at, length in stops if at >= 0), default=None)
+        sampled = _sampled((*text, self.codec.end), sampling.max_tokens, self.codec.eos_ids, stop)
         if on_token is not None:
             # Word by word, so that a streaming client sees several pieces.
-            await _hand_out(sampled, on_token, on_logprobs, _WORD_ENDS.__contains__)
-        seeds = self._seeds.child("call", index)
-        said = _message(reply, sampled, seeds)
+            await _hand_out(sampled, on_token, on_logprobs, (32, 10, self.codec.end))
+        seeds, calls = self._seeds.child("call", index), enumerate(reply.tool_calls)
+        message = Message(
+            "assistant",
+            reply.content,
+            tuple(ToolCall(seeds.child("tool", i).id("call"), *call) for i, call in calls),
+        )
+        if sampled.token_ids[-1:] != (self.codec.end,):  # cut, or stopped by a string
+            cut = content[: len(sampled.token_ids)].decode("utf-8", "ignore")
+            message = Message("assistant", None if reply.content is None else cut)
         call = Call(
             id=seeds.id("call"),
             index=index,
             messages=tuple(messages),
             prompt_ids=prompt,
             sampled=sampled,
-            reply=said,
-            thought=split_thought(said.content or "", _ByteCodec.thoughts)[0],
+            reply=message,
+            thought=split_thought(message.content or "", self.codec.thoughts)[0],
             **recorded_options(options),
         )
         self.calls.append(call)
         return call
 
 
-def _without_thought(reply: ScriptedReply) -> ScriptedReply:
-    """A line without the thought that it begins with, which a model that is not to think has not;
-    a thought without an end is all of its content."""
-    thought, answer = split_thought(reply.content or "", _ByteCodec.thoughts)
-    if not thought:
-        return reply
-    return replace(reply, content=answer or (None if reply.tool_calls else ""))
-
-
-def _message(reply: ScriptedReply, sampled: Sampled, seeds: SeedTree) -> Message:
-    """What the bytes say; a reply that was cut, or stopped by a string, calls no tool."""
-    if sampled.token_ids[-1:] != (_ByteCodec.end,):
-        content = reply.content
-        if content is not None:
-            content = content.encode()[: len(sampled.token_ids)].decode("utf-8", "ignore")
-        return Message("assistant", content)
-    if not reply.tool_calls:
-        return Message("assistant", reply.content)
-    calls = enumerate(reply.tool_calls)
-    made = (ToolCall(seeds.child("tool", i).id("call"), *call) for i, call in calls)
-    return Message("assistant", reply.content, tuple(made))
-
-
 # ---------------------------------------------------------------- what both do
 
 
 async def _text(reply: ScriptedReply) -> str:
-    """What a line of a script says, once its time has come. Raises the line's error."""
+    """Return what a line of a script says, once its time has come. Raises the line's error."""
     if reply.delay > 0:
         await asyncio.sleep(reply.delay)
     if reply.error is not None:
-        told = RemoteError(reply.error[1], reply.error[0])
-        told.code = "scripted_error"
-        raise told
+        error = RemoteError(reply.error[1], reply.error[0])
+        error.code = "scripted_error"
+        raise error
     return reply.text()
-
-
-def _said(
-    ids: Sequence[int], stops: Sequence[str], decode: Callable[[Sequence[int]], str]
-) -> int | None:
-    """After how many tokens one of the stop strings has been said; None where none is."""
-
-    def stopped(count: int) -> bool:
-        text = decode(ids[:count])
-        return any(stop in text for stop in stops)
-
-    if not stops or not stopped(len(ids)):
-        return None
-    return bisect_left(range(len(ids)), True, key=stopped)
 
 
 def _sampled(
     ids: Sequence[int],
     limit: int,
     ends: Collection[int],
-    stops: int | None,
+    stop: int | None,
     logprob: float = 0.0,
     version: int = 0,
 ) -> Sampled:
-    """The tokens that fit, as an engine reports them; a stop string ends after `stops` of them."""
-    stopped = stops is not None and stops <= limit
-    ids = tuple(ids[: stops if stopped else limit])
+    """Return the tokens that fit, as an engine reports them; a stop string ends after `stop`."""
+    stopped = stop is not None and stop <= limit
+    ids = tuple(ids[: stop if stopped else limit])
     ended = stopped or (bool(ids) and ids[-1] in ends)
     logprobs = (logprob,) * len(ids)
     reason = StopReason.STOP if ended else StopReason.LENGTH
@@ -293,14 +263,14 @@ async def _hand_out(
     sampled: Sampled,
     on_token: OnToken,
     on_logprobs: OnLogprobs | None,
-    ends: Callable[[int], bool],
+    ends: Collection[int] | None,
 ) -> None:
-    """Piece by piece; `ends` says of a token whether a piece ends with it."""
+    """Hand out the tokens in pieces that end with one of `ends`; None: one at a time."""
     begin, ids, logprobs = 0, sampled.token_ids, token_logprobs(sampled)
-    for at, token in enumerate(ids):
-        if ends(token) or at == len(ids) - 1:
+    for at, token in enumerate(ids, 1):
+        if ends is None or token in ends or at == len(ids):
             if on_logprobs is not None:
-                on_logprobs(logprobs[begin : at + 1])
-            on_token(ids[begin : at + 1])
-            begin = at + 1
+                on_logprobs(logprobs[begin:at])
+            on_token(ids[begin:at])
+            begin = at
             await asyncio.sleep(0)

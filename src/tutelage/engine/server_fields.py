@@ -1,13 +1,12 @@
-"""Which fields of a request another server takes, as its refusals have told.
+"""Which fields of a request another server takes, as its refusals show.
 
-Servers that are called OpenAI-compatible differ in a few names. Nothing is asked beforehand: a
+Servers that are called OpenAI-compatible differ in a few names. They are not asked beforehand: a
 request is sent in the words that were taken last, and one that is refused for a field by its name
 is sent again without it. `remote.py` is the client that sends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Set
 from dataclasses import dataclass, replace
 
 from tutelage.errors import RemoteError
@@ -20,7 +19,7 @@ _FOR_TOKEN_IDS = {"return_token_ids", "logprobs"}
 
 @dataclass(slots=True)
 class ServerFields:
-    """Which fields a server takes, as its refusals have told; its clients share one."""
+    """Which fields a server takes; its clients share one."""
 
     seed: bool = True
     token_ids: bool = True
@@ -28,20 +27,14 @@ class ServerFields:
     completion_tokens: bool = False
     """Whether `max_tokens` is called `max_completion_tokens`, as reasoning models have it."""
 
-    def spoken(self, body: JSON, asked: Set[str] = frozenset()) -> JSON:
-        """A request in these words. `asked` names what a client wants itself: log-probabilities
-        among it are not there for token ids alone."""
-        unknown = set() if self.seed else {"seed"}
-        if "return_token_ids" in body and not self.token_ids:
-            unknown |= {"return_token_ids", *(_FOR_TOKEN_IDS - asked)}
-        fields = {k: v for k, v in body.items() if k not in unknown} if unknown else body
-        if not self.completion_tokens:
-            return fields
-        renamed = {"max_tokens": "max_completion_tokens"}
-        return {renamed.get(k, k): v for k, v in fields.items()}
+    def spoken(self, body: JSON) -> JSON:
+        """Return a request in these words."""
+        unknown = {*(() if self.seed else ("seed",)), *(() if self.token_ids else _FOR_TOKEN_IDS)}
+        renamed = {"max_tokens": "max_completion_tokens"} if self.completion_tokens else {}
+        return {renamed.get(k, k): v for k, v in body.items() if k not in unknown}
 
     def after(self, refusal: RemoteError, sent: JSON) -> ServerFields | None:
-        """The words to try next, after a refusal of what was sent; None where it names no field."""
+        """Return the words to try after a refusal of what was sent; None if it names no field."""
         message = str(refusal)
         if refusal.status not in _UNFIT:
             return None

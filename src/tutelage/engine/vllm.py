@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from tutelage.engine.logprobs import token_logprobs
 from tutelage.engine.versions import merged
 from tutelage.engine.vllm_client import VLLMClient
-from tutelage.engine.weight_transfer import FLOOR, ProbeReplies, WeightProbe, WeightTransfer
+from tutelage.engine.weight_transfer import FLOOR, ProbeScores, WeightProbe, WeightTransfer
 from tutelage.errors import (
     ConfigError,
     ContextOverflowError,
@@ -61,6 +61,8 @@ class _Server:
     running: int = 0
     next_look: float = 0.0
     looking: asyncio.Future[None] | None = None
+    scores: ProbeScores | None = None
+    """What it said to the probe when it was last seen to follow the trainer."""
 
 
 class VLLMEngine:
@@ -91,8 +93,8 @@ class VLLMEngine:
         self._policy, self._transfer, self._dtype = policy, transfer, dtype
         self._patience, self._note, self._go_on = patience, note, go_on
         self._eos = sorted(policy.codec.eos_ids)
-        self._version, self._probe = -1, None
-        self._replies = ProbeReplies(run / "vllm_probes.json")
+        self._version = -1
+        self._probe: WeightProbe | None = None
         self._homes: dict[str, _Server] = {}
         self._lock = threading.Lock()
         """Held while weights are sent."""
@@ -387,4 +389,5 @@ class VLLMEngine:
         server.client.check_owner(self._run)
         label = f"{self._run}:{self._version}"
         self._transfer.send(server.client, label)
-        return probe.check(server.client, label, self._replies)
+        difference, server.scores = probe.check(server.client, label, server.scores)
+        return difference

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import httpx2
 
-from tutelage.bounded import DIRECT, HTTPResponse, fetch
+from tutelage.bounded import DIRECT
 from tutelage.errors import ConfigError, EngineError, RemoteError, UnreachableError
 from tutelage.types import JSON
 
@@ -73,7 +73,7 @@ class VLLMClient:
             reply = self._http.request(method, self.url + path, json=body, timeout=timeout)
         except httpx2.HTTPError as error:
             raise self._lost(error) from error
-        return self._object(path, reply.status_code, reply.text, reply.json)
+        return self._object(path, reply)
 
     async def generate(self, body: JSON) -> JSON:
         """The answer to a request for tokens."""
@@ -81,20 +81,16 @@ class VLLMClient:
         if loop not in self._loops:
             client = httpx2.AsyncClient(timeout=self._timeout, limits=_LIMITS, mounts=DIRECT)
             self._loops[loop] = client
-        # A connection may break where the server is well; a sample is the same when asked again.
-        try:
-            reply = await self._fetched(loop, body)
-        except _BROKEN:
+        again = True
+        while True:
             try:
-                reply = await self._fetched(loop, body)
+                reply = await self._loops[loop].post(self.url + _GENERATE, json=body)
+                return self._object(_GENERATE, reply)
             except httpx2.HTTPError as error:
-                raise self._lost(error) from error
-        except httpx2.HTTPError as error:
-            raise self._lost(error) from error
-        return self._object(_GENERATE, reply.status_code, reply.text, reply.json)
-
-    async def _fetched(self, loop: asyncio.AbstractEventLoop, body: JSON) -> HTTPResponse:
-        return await fetch(self._loops[loop], "POST", self.url + _GENERATE, json=body)
+                # A connection may break where the server is well; its sample would be the same.
+                if not (again and isinstance(error, _BROKEN)):
+                    raise self._lost(error) from error
+                again = False
 
     def ask(self, body: JSON) -> JSON:
         """`generate` outside of an event loop."""
@@ -105,19 +101,20 @@ class VLLMClient:
             f"no answer from the vLLM server {self.url!r}: {type(error).__name__} {error}".rstrip()
         )
 
-    def _object(self, path: str, status: int, text: str, read: Any) -> JSON:
-        """The object of a reply; {} for a text. Raises `RemoteError` for an error."""
+    def _object(self, path: str, reply: httpx2.Response) -> JSON:
+        """Return the object of a reply; {} for a text. Raises `RemoteError` for an error."""
         data: Any = {}
         with suppress(ValueError):
-            data = read()
-        if status < 400:
+            data = reply.json()
+        if reply.status_code < 400:
             return cast("JSON", data) if isinstance(data, dict) else {}
-        message = text[:500]
+        message = reply.text[:500]
         with suppress(KeyError, TypeError):
             message = str(data["error"]["message"])
         inner = _WORKER.search(message)
         if inner is not None and inner[1]:
             message = inner[1]
+        status = reply.status_code
         raise RemoteError(
             f"the vLLM server {self.url!r} answered {status} to {path}: {message}", status
         )

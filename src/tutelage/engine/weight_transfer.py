@@ -9,19 +9,16 @@ trainer's. `vllm.py` decides when; `vllm_client.py` has the routes.
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tutelage.engine.vllm_client import VLLMClient
 from tutelage.errors import ConfigError, EngineError, RemoteError, SyncError
-from tutelage.files import temporary_path
 from tutelage.policy.folder import save_tensors
 from tutelage.types import JSON
 
@@ -60,38 +57,21 @@ _SHAPE = (
 )
 
 
-class WeightTransfer(Protocol):
-    """A transport."""
+class WeightTransfer:
+    """All tensors, by a folder and vLLM's weight-transfer calls; or adapters alone, which vLLM adds
+    to the model that it serves."""
 
-    adapters: bool
-    """Whether what it sends are adapters."""
-
-    def open(self, client: VLLMClient, policy: Policy) -> None:
-        """Once before the first update. Raises `ConfigError` where the server cannot take any."""
-        ...
-
-    def write(self, policy: Policy, version: int) -> None:
-        """Write what `send` sends from here on."""
-        ...
-
-    def send(self, client: VLLMClient, label: str) -> None:
-        """Put what was written to use, under a name. What the server samples meanwhile stands
-        still, and goes on under the new weights. Raises `EngineError`."""
-        ...
-
-
-class FileTransfer:
-    """All tensors, by a folder and vLLM's weight-transfer calls."""
-
-    adapters = False
-
-    def __init__(self, folder: Path, dtype: torch.dtype) -> None:
-        """`folder` is emptied, and servers read it by this path; `dtype` is what they sample in."""
-        self._folder, self._dtype = folder.absolute(), dtype
+    def __init__(self, folder: Path, dtype: torch.dtype, base: str | None = None) -> None:
+        """`folder` is emptied, and servers read it by this path; `dtype` is what they sample in.
+        With `base`, the model that they belong to, adapters are sent."""
+        self.adapters = base is not None
+        self._folder, self._dtype, self._base = folder.absolute(), dtype, base
         self._newest = self._folder
 
     def open(self, client: VLLMClient, policy: Policy) -> None:
-        """See `WeightTransfer`."""
+        """Prepare a server for the first update. Raises `ConfigError` where it cannot take any."""
+        if self.adapters:
+            return
         config: Any = policy.config.get_text_config()
         model = {key: getattr(config, key) for key in _SHAPE if hasattr(config, key)}
         try:
@@ -107,88 +87,52 @@ class FileTransfer:
             ) from error
 
     def write(self, policy: Policy, version: int) -> None:
-        """See `WeightTransfer`."""
-        target = _emptied(self._folder, f"version_{version:06d}")
-        for number, tensors in enumerate(_shards(policy, self._dtype)):
-            save_tensors(tensors, target / f"model_{number:05d}.safetensors")
-        self._newest = target
-
-    def send(self, client: VLLMClient, label: str) -> None:
-        """See `WeightTransfer`."""
-        with _paused(client):
-            try:
-                client.post("/start_weight_update")
-            except RemoteError as error:
-                # One that a killed trainer began: the run's own, as `check_owner` has seen.
-                if "already active" not in str(error):
-                    raise
-                with suppress(RemoteError):
-                    client.post("/finish_weight_update")
-                client.post("/start_weight_update")
-            client.post("/update_weights", {"update_info": {"path": str(self._newest)}})
-            client.post("/finish_weight_update", {"weight_version": label})
-
-
-class LoraTransfer:
-    """Adapters alone, which vLLM adds to the model that it serves."""
-
-    adapters = True
-
-    def __init__(self, folder: Path, base: str) -> None:
-        """`base` is the model that the adapters belong to."""
-        self._folder, self._base = folder.absolute(), base
-        self._newest = self._folder
-
-    def open(self, client: VLLMClient, policy: Policy) -> None:
-        """See `WeightTransfer`."""
-
-    def write(self, policy: Policy, version: int) -> None:
-        """See `WeightTransfer`."""
-        from tutelage.policy.lora import save_adapter
-
+        """Write what `send` sends from here on."""
         # A path of its own for each version: vLLM reuses keys and values by it.
-        target = _emptied(self._folder, f"version_{version:06d}")
-        if not save_adapter(policy, target, base=self._base):
-            raise ConfigError(
-                "rollout.weight_transfer=lora needs a policy with adapters, this one has none: set "
-                "model.lora.rank, or use rollout.weight_transfer=file"
-            )
+        shutil.rmtree(self._folder, ignore_errors=True)
+        target = self._folder / f"version_{version:06d}"
+        target.mkdir(parents=True)
+        if self._base is None:
+            for number, tensors in enumerate(_shards(policy, self._dtype)):
+                save_tensors(tensors, target / f"model_{number:05d}.safetensors")
+        else:
+            from tutelage.policy.lora import save_adapter
+
+            if not save_adapter(policy, target, base=self._base):
+                raise ConfigError(
+                    "rollout.weight_transfer=lora needs a policy with adapters, this one has none: "
+                    "set model.lora.rank, or use rollout.weight_transfer=file"
+                )
         self._newest = target
 
     def send(self, client: VLLMClient, label: str) -> None:
-        """See `WeightTransfer`."""
-        with _paused(client):
-            client.post(
-                "/v1/load_lora_adapter",
-                {"lora_name": _ADAPTER, "lora_path": str(self._newest), "load_inplace": True},
-            )
-            client.claim(label)
-        client.model = _ADAPTER
-
-
-class _paused:
-    """Nothing is sampled inside. What runs goes on afterwards, or is given up after an error."""
-
-    def __init__(self, client: VLLMClient) -> None:
-        self._client = client
-
-    def __enter__(self) -> None:
-        self._client.post("/pause?mode=keep")
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self._client.post("/resume")
-        else:
+        """Put what was written to use, under a name. What the server samples meanwhile stands
+        still, and goes on under the new weights; after an error it is given up. Raises
+        `EngineError`."""
+        client.post("/pause?mode=keep")
+        try:
+            if self.adapters:
+                place = {"lora_name": _ADAPTER, "lora_path": str(self._newest)}
+                client.post("/v1/load_lora_adapter", {**place, "load_inplace": True})
+                client.claim(label)
+                client.model = _ADAPTER
+            else:
+                try:
+                    client.post("/start_weight_update")
+                except RemoteError as error:
+                    # One that a killed trainer began: the run's own, as `check_owner` has seen.
+                    if "already active" not in str(error):
+                        raise
+                    with suppress(RemoteError):
+                        client.post("/finish_weight_update")
+                    client.post("/start_weight_update")
+                client.post("/update_weights", {"update_info": {"path": str(self._newest)}})
+                client.post("/finish_weight_update", {"weight_version": label})
+        except BaseException:
             with suppress(EngineError):
-                self._client.post("/pause?mode=abort")
-
-
-def _emptied(folder: Path, name: str) -> Path:
-    """A new folder, as the only one in `folder`."""
-    shutil.rmtree(folder, ignore_errors=True)
-    target = folder / name
-    target.mkdir(parents=True)
-    return target
+                client.post("/pause?mode=abort")
+            raise
+        client.post("/resume")
 
 
 def _shards(policy: Policy, dtype: torch.dtype) -> Iterator[dict[str, Tensor]]:
@@ -206,6 +150,14 @@ def _shards(policy: Policy, dtype: torch.dtype) -> Iterator[dict[str, Tensor]]:
 
 
 # ---------------------------------------------------------------- the probe
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeScores:
+    """What a server and the trainer said of the probe's tokens with the same weights."""
+
+    server: tuple[float, ...]
+    trainer: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,11 +196,14 @@ class WeightProbe:
             *_BOUNDS.get(str(dtype).removeprefix("torch."), _BOUNDS["bfloat16"]),
         )
 
-    def check(self, client: VLLMClient, label: str, replies: ProbeReplies) -> float:
-        """The largest difference of a server's log-probabilities from these.
+    def check(
+        self, client: VLLMClient, label: str, last: ProbeScores | None
+    ) -> tuple[float, ProbeScores]:
+        """Return the largest difference of a server's log-probabilities from these, and the scores
+        to compare with after the next update; `last` are those of this one.
 
-        Raises `SyncError` above the bounds, or where the server still says what it said in
-        `replies`, and `ConfigError` where it reports them before the temperature.
+        Raises `SyncError` above the bounds, or where the server stood still while the trainer
+        moved, and `ConfigError` where it reports them before the temperature.
         """
         sampling = {"temperature": _COOL, "max_tokens": 1, "seed": 0, "logprobs": 0}
         body: JSON = {
@@ -277,7 +232,21 @@ class WeightProbe:
                 f"(mean {self.bound:g}). None of its samples were used for training. It may use "
                 "another number format (--dtype), or keep a tensor that the transfer does not cover"
             )
-        replies.check(client.url, theirs, self, mean)
+        scores = ProbeScores(tuple(theirs), self.logprobs)
+        if last is not None:
+            moved, changed = _apart(self.logprobs, last.trainer)[1], _apart(theirs, last.server)[1]
+            rounding = max(changed, _apart(last.server, last.trainer)[1])
+            if moved > _MOVED * rounding or (not changed and moved > _UNSEEN * self.bound):
+                raise SyncError(
+                    f"the vLLM server {client.url!r} has the weights of an earlier version after "
+                    f"an update that it reported as done: the log-probabilities of {_TOKENS} "
+                    f"tokens changed by {changed:.3g} on average, the trainer's by {moved:.3g}. "
+                    "Its samples after this update are not used for training; if earlier steps "
+                    "changed less than rounding, they may also have been sampled from that "
+                    "version. Restart the server, and resume the run"
+                )
+            if changed <= moved / 2:  # small steps are added up until the server is seen to follow
+                scores = last
         drawn = data["choices"][0]["logprobs"]["content"][0]
         cool, plain = (
             abs(float(drawn["logprob"]) - of[int(drawn["token_id"])])
@@ -288,101 +257,10 @@ class WeightProbe:
                 "it reports log-probabilities before the temperature; start it with "
                 "--logprobs-mode processed_logprobs"
             )
-        return max(worst, cool)
-
-
-@dataclass(frozen=True, slots=True)
-class _Said:
-    """What a server said to the probe, and what the trainer said then."""
-
-    server: tuple[float, ...]
-    trainer: tuple[float, ...]
-    bound: float | None
-    """That of the probe: in another number format both say something else. None is not known."""
-
-    def kept_by(self, theirs: Sequence[float], probe: WeightProbe) -> bool:
-        """Whether a server that says `theirs` has the weights of then: it stands where it was, by
-        its own rounding and that of then, while the trainer moved away."""
-        moved = _apart(probe.logprobs, self.trainer)[1]
-        off, changed = (_apart(some, self.server)[1] for some in (self.trainer, theirs))
-        return moved > _MOVED * max(off, changed) or (not changed and moved > _UNSEEN * probe.bound)
-
-    def followed_by(self, theirs: Sequence[float], probe: WeightProbe) -> bool:
-        """Whether it has moved as the trainer has, told from rounding."""
-        went = [now - then for now, then in zip(probe.logprobs, self.trainer, strict=True)]
-        came = [now - then for now, then in zip(theirs, self.server, strict=True)]
-        return _apart(went, [0.0] * len(went))[1] > _MOVED * _apart(came, went)[1]
-
-
-class ProbeReplies:
-    """What each server said to the probe when it last was seen to follow the trainer: an update
-    that changed nothing is known by it, in a resumed run too. Steps that move less than a server
-    rounds are added up."""
-
-    def __init__(self, path: Path | None = None) -> None:
-        """They are kept in this file, where there is one. Raises `ConfigError` where it is damaged:
-        a server that keeps older weights could not be told from one that follows."""
-        self._path, self._lock = path, threading.Lock()
-        self._known: dict[str, _Said] = {}
-        if path is not None and path.exists():
-            try:
-                kept = json.loads(path.read_text())
-                self._known = {url: _read(said) for url, said in kept.items()}
-            except (
-                OSError,
-                ValueError,
-                TypeError,
-                AttributeError,
-                KeyError,
-                OverflowError,
-            ) as error:
-                raise ConfigError(
-                    f"cannot read {path} ({type(error).__name__}: {error}); without the earlier "
-                    "scores of vLLM servers, a server with stale weights may not be detected: "
-                    "restart the servers, remove that file, and resume"
-                ) from error
-
-    def check(self, url: str, theirs: Sequence[float], probe: WeightProbe, mean: float) -> None:
-        """Raises `SyncError` where a server still says what it said before an update. `mean` is
-        how far it is from what the trainer says now."""
-        now = _Said(tuple(theirs), probe.logprobs, probe.bound)
-        with self._lock:
-            # The same server may be named otherwise since: its words are known from any name.
-            equal = [known for known in self._known.values() if known.server == now.server]
-            own = self._known.get(url, now)
-            if own.bound not in (None, now.bound) or len(own.server) != len(now.server):
-                own = now
-            for known in (*equal, own):
-                if known.bound in (None, now.bound) and known.kept_by(theirs, probe):
-                    raise SyncError(
-                        f"the vLLM server {url!r} has the weights of an earlier version after an "
-                        f"update that it reported as done: the log-probabilities of {_TOKENS} "
-                        f"tokens differ by {_apart(theirs, known.trainer)[1]:.3g} on average from "
-                        f"that version, and by {mean:.3g} from the current one. Its samples after "
-                        "this update are not used for training; if earlier steps changed less than "
-                        "rounding, they may also have been sampled from that version. Restart "
-                        "the server, and resume the run"
-                    )
-            followed = own is now or own.followed_by(theirs, probe)
-            self._known[url] = equal[0] if equal else now if followed else own
-            if self._path is not None and self._path.parent.is_dir():
-                aside = temporary_path(self._path)
-                aside.write_text(json.dumps({u: asdict(s) for u, s in self._known.items()}))
-                aside.replace(self._path)
-
-
-def _read(said: JSON) -> _Said:
-    for who in ("server", "trainer"):
-        numbers = [n for n in said[who] if isinstance(n, float | int) and math.isfinite(n)]
-        if len(numbers) != _TOKENS or len(said[who]) != _TOKENS:
-            raise ValueError(f"{who} has {len(numbers)} of {_TOKENS} numbers")
-    bound = said.get("bound")
-    if bound not in (None, *(mean for mean, _ in _BOUNDS.values())):
-        raise ValueError(f"invalid bound {bound!r}")
-    return _Said(tuple(said["server"]), tuple(said["trainer"]), bound)
+        return max(worst, cool), scores
 
 
 def _apart(some: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
-    """The largest and the mean difference."""
+    """Return the largest and the mean difference."""
     off = [abs(a - b) for a, b in zip(some, others, strict=True)]
     return max(off), sum(off) / len(off)

@@ -39,7 +39,7 @@ class GatewayAddress:
                     f"{URL}={url!r} needs a fixed port for the gateway: also set "
                     f"{BIND}=HOST:PORT, such as {BIND}=0.0.0.0:8200"
                 )
-        elif _is_any(host):
+        elif _has(host, "is_unspecified"):
             raise ConfigError(
                 f"{BIND}={bind!r} listens on all interfaces, so agents need a URL: also set "
                 f"{URL}=http://NAME:{port or 'PORT'}, the address at which they reach this machine"
@@ -49,17 +49,13 @@ class GatewayAddress:
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches it."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return host == "localhost" or _has(host, "is_loopback")
 
 
-def _is_any(host: str) -> bool:
+def _has(host: str, kind: str) -> bool:
+    """Whether a host is an address of this kind, and no name."""
     try:
-        return ipaddress.ip_address(host).is_unspecified
+        return bool(getattr(ipaddress.ip_address(host), kind))
     except ValueError:
         return False
 

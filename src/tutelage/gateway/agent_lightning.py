@@ -2,29 +2,14 @@
 
 They read `AGL_OPENAI_BASE_URL`, `AGL_KEY` and `AGL_EVENT_URL`, ask a model at the first and post
 their reward to the last; some read the rollout or the mode out of the URLs. So the URLs have that
-project's form, and `own_path` says which path of the gateway's one of them is.
+project's form, which `app.py` has routes for.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from tutelage.types import Mode
-
-_PATHS = (
-    (re.compile(r"/proxy(/rollout/[^/]+/attempt/[^/]+)/mode/(?:train|val)/openai(/v1/.+)"), "{}{}"),
-    (re.compile(r"/api/rollouts(/[^/]+/attempt/[^/]+)(/events)"), "/rollout{}/v1{}"),
-)
-
-
-def own_path(path: str) -> str:
-    """The same path in the gateway's form; others stay."""
-    if path.startswith(("/proxy/", "/api/")):
-        for pattern, form in _PATHS:
-            if found := pattern.fullmatch(path):
-                return form.format(*found.groups())
-    return path
 
 
 def environment(base_url: str, key: str, mode: Mode) -> Mapping[str, str]:

@@ -11,29 +11,24 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import orjson
 
-from tutelage.engine.answered import answered, sent_sampling
-from tutelage.engine.asked import passed_on
 from tutelage.errors import StoreError
 from tutelage.gateway.record import CallSpan
-from tutelage.gateway.request import ChatRequest
 from tutelage.tracing import SpanRecord
-from tutelage.types import JSON, UNBOUNDED, ChatOptions, Sampling, ToolSpec
+from tutelage.types import JSON, UNBOUNDED, Call
 
 
 class CallLog:
     """Appends to a file."""
 
-    def __init__(self, path: Path, defaults: Mapping[str, Any] | None = None) -> None:
-        """`defaults` is what another server is asked where a request is silent. Raises `StoreError`
-        when the file cannot be written."""
+    def __init__(self, path: Path) -> None:
+        """Raises `StoreError` when the file cannot be written."""
         self.path, self._lock = path, threading.Lock()
         try:
             self._file = path.open("ab", buffering=0)
@@ -41,7 +36,6 @@ class CallLog:
             self._write(b"")
         except OSError as error:
             raise StoreError(f"cannot write {str(path)!r}: {error.strerror}") from error
-        self._defaults = dict(defaults or {})
 
     def __call__(self, span: CallSpan) -> None:
         """Write the calls of one response, or what had come of one that failed."""
@@ -54,7 +48,7 @@ class CallLog:
             "end_ns": span.ended_ns,
             **({"unused": span.unused} if span.unused else {}),
         }
-        for line in _whole(span) if span.error is None else self._broken(span):
+        for line in _lines(span):
             self._write(orjson.dumps(head | line) + b"\n")
 
     def spans(self, run_id: str, spans: Sequence[SpanRecord]) -> None:
@@ -75,35 +69,6 @@ class CallLog:
         with suppress(OSError):
             self._file.close()
 
-    def _broken(self, span: CallSpan) -> Iterator[JSON]:
-        """Choices of which something had come."""
-        asked = span.request
-        for i, reply in enumerate(span.partial):
-            if asked is None or not any(value for name, value in reply.items() if name != "role"):
-                continue
-            sent = self._sent(asked, i)
-            yield {
-                "choice": i,
-                **_prompt(asked, i),
-                "messages": [m.to_dict(extra=True) for m in asked.messages],
-                "tools": _tools(asked.tools, asked),
-                "sampling": _sampling(asked.sampling, asked.seed_of(i), sent),
-                "constraint": asked.constraint,
-                "reply": reply,
-                "finish_reason": "cancelled" if span.left else "error",
-                "error": "the client disconnected" if span.left else span.error,
-                **({} if sent is None else {"sent": sent, "answered": None}),
-            }
-
-    def _sent(self, asked: ChatRequest, index: int) -> JSON | None:
-        """What another server was asked for a choice, as `Answered.sent` has it; None where none
-        was."""
-        if asked.passed is None:
-            return None
-        options: ChatOptions = {"sampling": asked.sampling, "seed": asked.seed_of(index)}
-        body = self._defaults | passed_on(asked.passed, asked.messages, options)
-        return answered({"choices": [{}]}, body).sent
-
 
 def _ends_within_a_line(path: Path) -> bool:
     if not (path.is_file() and path.stat().st_size and os.access(path, os.R_OK)):
@@ -113,18 +78,14 @@ def _ends_within_a_line(path: Path) -> bool:
         return file.read(1) != b"\n"
 
 
-def _whole(span: CallSpan) -> Iterator[JSON]:
-    asked = span.request
+def _lines(span: CallSpan) -> Iterator[JSON]:
+    """Yield a line for each choice; of a call that broke off, for each of which something had
+    come."""
     for i, call in enumerate(span.calls):
-        told = span.answered[i]
-        seed = None if asked is None else asked.seed_of(i)
+        counts = span.counts[i]
         yield {
             "choice": i,
-            **_prompt(asked, i),
-            "messages": [m.to_dict(extra=True) for m in call.messages],
-            "tools": _tools(call.tools, asked),
-            "sampling": _sampling(call.sampling, seed, None if told is None else told.sent),
-            "constraint": call.constraint,
+            **_asked(span, i, call),
             "reply": call.reply.to_dict(extra=True),
             "finish_reason": span.finish_reasons[i],
             "prompt_ids": call.prompt_ids,
@@ -132,31 +93,46 @@ def _whole(span: CallSpan) -> Iterator[JSON]:
             "logprobs": call.sampled.logprobs,
             "parse_errors": call.parse_errors,
             "usage": None
-            if told is not None and not (told.counts or call.prompt_ids)
-            else dict(zip(("input_tokens", "output_tokens"), span.counts[i], strict=True)),
-            **({} if told is None else told.to_dict()),
+            if None in counts
+            else dict(zip(("input_tokens", "output_tokens"), counts, strict=True)),
         }
+    for i, reply in enumerate(span.partial):
+        if any(value for name, value in reply.items() if name != "role"):
+            yield {
+                "choice": i,
+                **_asked(span, i, None),
+                "reply": {"role": "assistant", **reply},
+                "finish_reason": "cancelled" if span.left else "error",
+                "error": "the client disconnected" if span.left else span.error,
+            }
 
 
-def _prompt(asked: ChatRequest | None, index: int) -> JSON:
-    """What a choice continues in place of messages."""
-    prompt = None if asked is None else asked.prompt_of(index)
-    return {} if prompt is None else {"prompt": prompt}
-
-
-def _tools(tools: Sequence[ToolSpec], asked: ChatRequest | None) -> list[JSON]:
-    """The tools, with `strict` where the request says so."""
-    told = [tool.to_dict() for tool in tools]
-    for tool in told:
-        if asked is not None and tool["function"]["name"] in asked.strict:
+def _asked(span: CallSpan, index: int, call: Call | None) -> JSON:
+    """What a choice was asked, and how it was sampled; a limit that nobody named is null."""
+    if (sent := span.sent) is not None:
+        limit = sent.get("max_completion_tokens", sent.get("max_tokens"))
+        said = {name: sent.get(name) for name in ("temperature", "top_p", "top_k", "stop", "seed")}
+        return {
+            "messages": sent.get("messages"),
+            "tools": sent.get("tools") or [],
+            "sampling": said | {"max_tokens": limit},
+            "constraint": None,
+            "sent": {k: v for k, v in sent.items() if k not in ("messages", "tools")},
+            "answered": span.answered,
+        }
+    request = span.request
+    assert request is not None
+    asked, prompt = call or request, request.prompt_of(index)
+    tools = [tool.to_dict() for tool in asked.tools]
+    for tool in tools:
+        if tool["function"]["name"] in request.strict:
             tool["function"]["strict"] = True
-    return told
-
-
-def _sampling(sampling: Sampling, seed: int | None, sent: JSON | None) -> JSON:
-    """How it was sampled, here or by a server that was sent this; a limit that nobody named is
-    null."""
-    if sent is not None:
-        return {**sent_sampling(sent), "seed": sent.get("seed")}
-    limit = None if sampling.max_tokens == UNBOUNDED else sampling.max_tokens
-    return {**asdict(sampling), "max_tokens": limit, "seed": seed}
+    sampling, limit = asked.sampling, asked.sampling.max_tokens
+    drawn = {"max_tokens": None if limit == UNBOUNDED else limit, "seed": request.seed_of(index)}
+    return {
+        **({} if prompt is None else {"prompt": prompt}),
+        "messages": [m.to_dict(extra=True) for m in asked.messages],
+        "tools": tools,
+        "sampling": {**asdict(sampling), **drawn},
+        "constraint": asked.constraint,
+    }

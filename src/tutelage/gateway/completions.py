@@ -10,29 +10,26 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from tutelage.engine.answered import whole_number
-from tutelage.engine.streamed import Completion
-from tutelage.errors import SCHEMA_FIELD, ConstraintError, ContextOverflowError, RemoteError
+from tutelage.errors import SCHEMA_FIELD, ConstraintError, ContextOverflowError
 from tutelage.gateway.request import ChatRequest
 from tutelage.gateway.text import TextDecoder
+from tutelage.replies import thought_of
 from tutelage.types import JSON, Call, ChatClient, Message
 
 if TYPE_CHECKING:
-    from tutelage.engine.answered import Answered
     from tutelage.engine.logprobs import TokenLogprob
 
 
-def _unanswered(call: Call) -> Answered | None:
-    return None
-
-
-def _uncounted(call: Call) -> tuple[int, int] | None:
-    return None
+KEPT_ANSWERS = 1024
+"""Answers that an attempt keeps for repeats, and for requests that go on from them."""
+KEPT_BYTES = 1 << 27
+"""And the most that their requests have together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,25 +38,13 @@ class ServedModel:
 
     name: str
     client: ChatClient
-    streams: bool
-    """Whether the client hands out tokens as they are sampled."""
+    takes: frozenset[str]
+    """Keywords of its `chat`: which listeners it tells of a reply as that comes."""
     decoder: TextDecoder | None
-    tells_logprobs: bool = False
-    """Whether log-probabilities come with them."""
-    tells: bool = False
-    """Whether the client hands out text as it comes, in place of tokens."""
-    tells_fields: bool = False
-    """Whether thoughts and tool calls come with it."""
-    passes: bool = False
-    """Whether another server gets what of a request is not read here."""
-    tells_prompt: bool = False
-    """Whether the client tells the length of a prompt before it samples."""
-    finishes: bool = False
+    finishes: bool
     """Whether a reply of which something was handed out is sampled to its end when nobody waits for
     it any more: its reader acted on it, and it is to be trained."""
-    answered: Callable[[Call], Answered | None] = _unanswered
-    """What another server said of a call, None where none answered."""
-    counted: Callable[[Call], tuple[int, int] | None] = _uncounted
+    counted: Callable[[Call], tuple[int, int] | None]
     """Prompt and completion tokens of a call as another server counted them, None where none
     did."""
 
@@ -67,20 +52,17 @@ class ServedModel:
     def of(name: str, client: ChatClient) -> ServedModel:
         """Look at a client once, so that requests need not."""
         found = getattr(client, "codec", None)
-        decoder = cast("TextDecoder", found) if hasattr(found, "decode") else None
+        try:
+            takes = frozenset(inspect.signature(client.chat).parameters)
+        except (TypeError, ValueError):
+            takes = frozenset[str]()
         return ServedModel(
             name,
             client,
-            _takes(client, "on_token"),
-            decoder,
-            _takes(client, "on_logprobs") or _takes(client, "on_entries"),
-            _takes(client, "on_text"),
-            _takes(client, "on_fields"),
-            _passes(client),
-            _takes(client, "on_prompt"),
+            takes,
+            cast("TextDecoder", found) if hasattr(found, "decode") else None,
             bool(getattr(client, "finishes", False)),
-            getattr(client, "answered", _unanswered),
-            getattr(client, "usage", _uncounted),
+            getattr(client, "usage", lambda _: None),
         )
 
     def usage(self, calls: Sequence[Call], n: int) -> tuple[int, int]:
@@ -95,26 +77,18 @@ class ServedModel:
         return prompts, sampled
 
     def counts(self, call: Call) -> tuple[int, int]:
-        """Prompt and completion tokens of a call; where another server's number is none, those on
+        """Prompt and completion tokens of a call, as its server counted them, else those on
         record."""
-        known = len(call.prompt_ids), len(call.sampled.token_ids)
-        told = self.answered(call)
-        if told is None:
-            return self.counted(call) or known
-        prompt = whole_number(told.usage.get("prompt_tokens"))
-        new = whole_number(told.usage.get("completion_tokens"))
-        return known[0] if prompt is None else prompt, known[1] if new is None else new
+        return self.counted(call) or (len(call.prompt_ids), len(call.sampled.token_ids))
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
     """What a client that hands out text has handed out at once."""
 
-    text: str = ""
-    fields: JSON = field(default_factory=lambda: {})
-    """What is no text: a piece of a thought or of tool calls, as the fields of a delta."""
-    entries: Sequence[JSON] = ()
-    """What its server says of the tokens."""
+    text: str
+    thought: str = ""
+    """The field in which it came as a thought; empty for text."""
 
 
 class PendingCompletion:
@@ -127,12 +101,13 @@ class PendingCompletion:
         model: ServedModel,
         agent: str,
         on_end: OnEnd,
+        key: bytes = b"",
         size: int = 0,
     ) -> None:
-        """`on_end` is called once, before waiting requests are notified. `size` is that of the
-        request's body in bytes."""
+        """`on_end` is called once, before waiting requests are notified. `key` identifies what is
+        asked, and `size` is that of the request's body in bytes."""
         self.id, self.request, self.model, self.agent = id, request, model, agent
-        self.size = size
+        self.key, self.size = key, size
         self.began_ns = time.time_ns()
         self.created = self.began_ns // 1_000_000_000
         choices = request.choices
@@ -142,11 +117,11 @@ class PendingCompletion:
         """What a client that hands out text has handed out of each choice."""
         self.logprobs: list[list[TokenLogprob]] = []
         """The log-probabilities of `tokens`, where they are asked for and come with them."""
-        self._entries: list[list[JSON]] = []
-        """What such a client has said of the tokens of the next part."""
         if request.stream:
             self.logprobs += ([] for _ in range(choices))
-            self._entries += ([] for _ in range(choices))
+        self.scored: list[list[TokenLogprob]] = [[] for _ in range(choices)]
+        """The log-probabilities of the prompt's tokens after the first, where they are asked
+        for."""
         self.prompt_tokens = 0
         """Of the prompt, as soon as a client that tells it knows it; 0 before that."""
         self.usage = (0, 0)
@@ -187,14 +162,14 @@ class PendingCompletion:
         return tuple(map(self._so_far, self.tokens, self.parts))
 
     def _so_far(self, tokens: Sequence[int], parts: Sequence[Part]) -> JSON:
-        found, decoder = Completion(functions=True), self.model.decoder
+        message, decoder = JSON(role="assistant", content=None), self.model.decoder
         if tokens and decoder is not None:
             said = decoder.decode([i for i in tokens if i not in decoder.eos_ids])
-            said = said.strip() if decoder.strips else said
-            found.add({"choices": [{"delta": {"content": said}}]})
-        for part in parts:
-            found.add({"choices": [{"delta": part.fields or {"content": part.text}}]})
-        return found.message
+            message["content"] = said.strip() if decoder.strips else said
+        for name in dict.fromkeys(part.thought or "content" for part in parts):
+            told = [part.text for part in parts if (part.thought or "content") == name]
+            message[name] = "".join(told)
+        return message
 
     def join(self, wake: Callable[[], None] | None = None) -> None:
         """Begin to wait; `wake` is called for each new piece and at the end."""
@@ -254,17 +229,17 @@ class PendingCompletion:
         extra, messages = self._options(index), request.messages
         while True:
             try:
-                return await self.model.client.chat(
+                call = await self.model.client.chat(
                     messages,
                     tools=request.tools,
                     sampling=request.sampling,
                     agent=self.agent,
                     **extra,
                 )
-            except RemoteError as error:
-                if error.part and not request.stream:
-                    self.parts[index].append(Part(fields=error.part))
-                raise
+                if request.scored is not None:
+                    scoring: Any = self.model.client
+                    self.scored[index] = await scoring.score(call.prompt_ids, request.scored)
+                return call
             except ConstraintError as error:
                 raise _in_clients_words(error, request.schema_field) from error
             except ContextOverflowError:
@@ -283,28 +258,19 @@ class PendingCompletion:
             extra["seed"] = request.seed_of(index)
         if request.top_logprobs:
             extra["top_logprobs"] = request.top_logprobs
-        if request.passed is not None:
-            extra["passed"] = request.passed
         if request.prompts:
             extra["prompt"] = request.prompt_of(index)
-        if self.model.tells_prompt and request.stream:
-            extra["on_prompt"] = self._prompt
-        if self.model.streams and request.stream:
-            extra["on_token"] = partial(self._token, index)
-            if request.logprobs and self.model.tells_logprobs:
-                extra["on_logprobs"] = self.logprobs[index].extend
-        elif self.model.tells and request.stream:
-            extra |= self._listeners(index)
+        if request.stream:
+            listeners: dict[str, Any] = {
+                "on_prompt": self._prompt,
+                "on_token": partial(self._token, index),
+                "on_text": partial(self._part, index),
+                "on_fields": partial(self._fields, index),
+            }
+            if request.logprobs:
+                listeners["on_logprobs"] = self.logprobs[index].extend
+            extra |= {n: each for n, each in listeners.items() if n in self.model.takes}
         return extra
-
-    def _listeners(self, index: int) -> dict[str, Any]:
-        """What a client that hands out text is told to take its parts."""
-        told: dict[str, Any] = {"on_text": partial(self._text, index)}
-        if self.request.theirs and self.model.tells_logprobs:
-            told["on_entries"] = self._entries[index].extend
-        if self.model.tells_fields:
-            told["on_fields"] = partial(self._fields, index)
-        return told
 
     def _prompt(self, length: int) -> None:
         self.prompt_tokens = length
@@ -313,21 +279,59 @@ class PendingCompletion:
         self.tokens[index] += ids
         self._wake()
 
-    def _text(self, index: int, text: str) -> None:
-        self._part(index, text, {})
-
     def _fields(self, index: int, fields: JSON) -> None:
-        self._part(index, "", fields)
+        thought, name = thought_of(fields)
+        if thought:
+            self._part(index, thought, name)
 
-    def _part(self, index: int, text: str, fields: JSON) -> None:
-        entries, self._entries[index][:] = tuple(self._entries[index]), ()
-        self.parts[index].append(Part(text, fields, entries))
+    def _part(self, index: int, text: str, thought: str = "") -> None:
+        self.parts[index].append(Part(text, thought))
         self._wake()
 
     def _wake(self) -> None:
         self._begun = True
         for wake in tuple(self._wakers):
             wake()
+
+
+class KeptAnswers(OrderedDict[str, PendingCompletion]):
+    """The latest answers of an attempt by their ids.
+
+    It finds the answer of a repeated request (`x-stainless-retry-count`, or an equal
+    `Idempotency-Key`): sampling twice would put a call into the record that no agent ever saw. And
+    a response that a later request names, with its conversation.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._size = 0
+
+    def find(self, key: bytes) -> PendingCompletion | None:
+        """Return the answer that a repeat of this request is about: the oldest that never arrived,
+        else the latest. Equal requests are common where an agent samples the same prompt several
+        times."""
+        usable = [each for each in self.values() if each.key == key and each.usable]
+        return next((a for a in usable if not a.delivered), usable[-1] if usable else None)
+
+    def answer(self, answer_id: str) -> PendingCompletion | None:
+        """Return the answer of that id, None for one that is not kept or has not ended."""
+        found = self.get(answer_id)
+        return found if found is not None and found.task.done() and found.usable else None
+
+    def add(self, answer: PendingCompletion) -> None:
+        """Keep an answer, and forget the oldest when there are too many, or too long ones."""
+        self[answer.id] = answer
+        self._size += answer.size
+        while len(self) > KEPT_ANSWERS or self._size > KEPT_BYTES:
+            ended = next((id for id, each in self.items() if each.task.done()), None)
+            if ended is None:
+                break
+            self.forget(ended)
+
+    def forget(self, answer_id: str) -> None:
+        """Keep it no longer; unknown ones are fine."""
+        if (kept := self.pop(answer_id, None)) is not None:
+            self._size -= kept.size
 
 
 def _in_clients_words(error: ConstraintError, field: str) -> ConstraintError:
@@ -346,18 +350,6 @@ def _without_oldest(messages: Sequence[Message]) -> tuple[Message, ...]:
     begins = [i for i, m in enumerate(others) if m.role == "user" and i]
     gone = max(0, (len(begins) + 1) // 16 - 1)
     return (*system, *others[begins[gone] :]) if begins else ()
-
-
-def _takes(client: ChatClient, name: str) -> bool:
-    """Whether `client.chat` takes a keyword of that name."""
-    try:
-        return name in inspect.signature(client.chat).parameters
-    except (TypeError, ValueError):
-        return False
-
-
-def _passes(client: ChatClient) -> bool:
-    return bool(getattr(client, "passes", False))
 
 
 OnEnd = Callable[[PendingCompletion, tuple[Call, ...], BaseException | None], None]

@@ -12,9 +12,11 @@ import hmac
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from starlette.datastructures import Headers
 
 from tutelage.errors import ConfigError
-from tutelage.gateway.clients import SentKey
 from tutelage.gateway.dialects.field_errors import shown
 from tutelage.gateway.errors import ApiError
 from tutelage.gateway.session import AttemptSession, session_closed
@@ -30,6 +32,26 @@ def _agent_name(value: str, param: str) -> str:
         words = f"{param} = {shown(value)} is not a valid agent name: use 1 to {MAX_ID} printable"
         raise ApiError(400, f"{words} characters, or leave it out", param=param)
     return value
+
+
+class SentKey(NamedTuple):
+    """The key of a request, empty where it has none, and how its client sends one."""
+
+    key: bytes
+    form: str
+    variable: str
+    """The environment variable that such a client has its key from."""
+
+    @classmethod
+    def of(cls, headers: Headers, by_anthropic: bool) -> SentKey:
+        """Read the key of a request: a bearer token, or Anthropic's `x-api-key`."""
+        own = headers.get("x-api-key")
+        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+        key = bearer.strip() if scheme.lower() == "bearer" else ""
+        if own is None and not by_anthropic:
+            return cls(key.encode("latin-1"), "Authorization: Bearer KEY", "OPENAI_API_KEY")
+        form = "Authorization: Bearer KEY" if key else "x-api-key: KEY"
+        return cls((key or own or "").strip().encode("latin-1"), form, "ANTHROPIC_API_KEY")
 
 
 class AttemptClosedError(ApiError):
@@ -61,9 +83,8 @@ class SessionRegistry:
 
     def add(self, attempt_session: AttemptSession) -> None:
         """Open a session. Raises `ConfigError` when its attempt has one or its key is taken."""
-        at = (attempt_session.rollout_id, attempt_session.attempt_id)
         with self._lock:
-            if at in self._by_attempt:
+            if attempt_session.at in self._by_attempt:
                 raise ConfigError(
                     f"attempt {attempt_session.attempt_id!r} of rollout "
                     f"{attempt_session.rollout_id!r} is already open; "
@@ -71,7 +92,7 @@ class SessionRegistry:
                 )
             if _digest(attempt_session.api_key.encode()) in self._by_key:
                 raise ConfigError("another attempt uses this key; give each attempt its own")
-            self._by_attempt[at] = attempt_session
+            self._by_attempt[attempt_session.at] = attempt_session
         self._add_key(attempt_session, attempt_session.api_key, attempt_session.agent)
 
     def key(self, rollout_id: str, attempt_id: str, agent: str | None = None) -> str:
@@ -81,7 +102,7 @@ class SessionRegistry:
 
     def key_for(self, attempt_session: AttemptSession, agent: str) -> str:
         """A key whose calls belong to another agent of a session's attempt."""
-        key = self.key(attempt_session.rollout_id, attempt_session.attempt_id, agent)
+        key = self.key(*attempt_session.at, agent)
         if not attempt_session.closed:
             self._add_key(attempt_session, key, agent)
         elif not attempt_session.stops:
@@ -97,11 +118,8 @@ class SessionRegistry:
     def remove(self, attempt_session: AttemptSession) -> None:
         """Close a session; unknown ones are fine."""
         with self._lock:
-            if (
-                self._by_attempt.get((attempt_session.rollout_id, attempt_session.attempt_id))
-                is attempt_session
-            ):
-                del self._by_attempt[attempt_session.rollout_id, attempt_session.attempt_id]
+            if self._by_attempt.get(attempt_session.at) is attempt_session:
+                del self._by_attempt[attempt_session.at]
             keys = [d for d, (owner, _, _) in self._by_key.items() if owner is attempt_session]
             for digest in keys:
                 del self._by_key[digest]
@@ -109,9 +127,8 @@ class SessionRegistry:
 
     def _close(self, digests: Iterable[bytes], attempt_session: AttemptSession) -> None:
         """Remember that keys are of an attempt that has ended."""
-        at = (attempt_session.rollout_id, attempt_session.attempt_id)
         with self._lock:
-            self._closed.update(dict.fromkeys(digests, at))
+            self._closed.update(dict.fromkeys(digests, attempt_session.at))
             while len(self._closed) > CLOSED_KEYS:
                 self._closed.popitem(last=False)
 
@@ -135,17 +152,11 @@ class SessionRegistry:
         attempt_session, _, agent = values
         if attempt_session.closed:
             raise attempt_session.over()
-        if path:
-            rollout, attempt = path.get("rollout"), path.get("attempt")
-            if rollout is not None and (rollout, attempt) != (
-                attempt_session.rollout_id,
-                attempt_session.attempt_id,
-            ):
-                raise ApiError(
-                    403, "the key and the path belong to different attempts", code="wrong_attempt"
-                )
-            if "agent" in path:
-                return attempt_session, _agent_name(path["agent"], "the agent in the path")
+        if "rollout" in path and (path["rollout"], path["attempt"]) != attempt_session.at:
+            words = "the key and the path belong to different attempts"
+            raise ApiError(403, words, code="wrong_attempt")
+        if "agent" in path:
+            return attempt_session, _agent_name(path["agent"], "the agent in the path")
         if header_agent is not None:
             return attempt_session, _agent_name(header_agent, "x-tutelage-agent")
         return attempt_session, agent

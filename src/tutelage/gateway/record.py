@@ -14,7 +14,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
-from tutelage.engine.answered import Answered
 from tutelage.gateway.request import ChatRequest
 from tutelage.types import JSON, Call
 
@@ -26,8 +25,6 @@ QUEUED_SPANS = 10_000
 class CallSpan:
     """One request that was answered, or failed. Times are nanoseconds since 1970."""
 
-    rollout_id: str
-    attempt_id: str
     agent: str
     model: str
     response_id: str
@@ -36,17 +33,15 @@ class CallSpan:
     calls: tuple[Call, ...]
     """One for each choice; empty when it failed."""
     began_ns: int
-    ended_ns: int
+    ended_ns: int = 0
     finish_reasons: tuple[str, ...] = ()
-    input_tokens: int = 0
-    output_tokens: int = 0
-    """Of all choices, each prompt counted once."""
-    counts: tuple[tuple[int, int], ...] = ()
+    counts: tuple[tuple[int | None, int | None], ...] = ()
     """Prompt and completion tokens of each call."""
-    stream: bool = False
     error: str | None = None
-    answered: tuple[Answered | None, ...] = ()
-    """What another server said of each call, None where none did."""
+    sent: JSON | None = None
+    """What another server was sent as it came, None where the request was read here."""
+    answered: JSON | None = None
+    """What that server said beside its choices."""
     unused: JSON = field(default_factory=lambda: {})
     """What the request said that changes nothing here, such as its `metadata` and `user`."""
     request: ChatRequest | None = None

@@ -8,13 +8,13 @@ say so (`dialects/`). `request.py` is the other direction.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
-from tutelage.engine.answered import Answered, whole_number
+import orjson
+
 from tutelage.engine.logprobs import TokenLogprob, token_logprobs
-from tutelage.engine.reply_forms import readable
 from tutelage.gateway.completions import PendingCompletion
 from tutelage.gateway.errors import ApiError
 from tutelage.gateway.request import ChatRequest
@@ -51,62 +51,40 @@ class ChatReply:
     def logprobs(self, choice: Call) -> list[JSON] | None:
         """Log-probabilities of the sampled tokens at temperature 1, None where none were asked for;
         one entry for each token."""
-        if self.request.theirs:
-            told = self.answer.model.answered(choice)
-            return None if told is None else told.logprobs
         if self.answer.model.decoder is None or not self.request.logprobs:
             return None
         return self.entries(choice.sampled.token_ids, token_logprobs(choice.sampled))
-
-    def answered(self) -> list[Answered]:
-        """What another server said of each choice, where one answered."""
-        found = [self.answer.model.answered(choice) for choice in self.choices]
-        return [each for each in found if each is not None]
-
-    @property
-    def counted(self) -> JSON:
-        """What another server counted, in its words; nothing where none did."""
-        out: JSON = {}
-        for told in self.answered():
-            for name, value in told.usage.items():
-                # A prompt is counted once, whatever its choices; the rest is their sum.
-                out[name] = _sum(out.get(name), value) if name.startswith("completion") else value
-        return out
-
-    @property
-    def uncounted(self) -> bool:
-        """Whether another server counted nothing, and there are no ids to count either."""
-        told = self.answered()
-        return bool(told) and not any(each.counts for each in told) and self.usage == (0, 0)
-
-    def detail(self, of: str, name: str) -> int:
-        """A number among the details of what another server counted, 0 where it says none."""
-        match self.counted.get(f"{of}_tokens_details"):
-            case dict(details):
-                return whole_number(cast("JSON", details).get(name)) or 0
-            case _:
-                return 0
 
     def entries(self, ids: Sequence[int], logprobs: Sequence[TokenLogprob]) -> list[JSON]:
         """What is said of tokens: of the end-of-turn token, which is no text, only beside ids."""
         decoder = self.answer.model.decoder
         assert decoder is not None
         return [
-            {
-                **_entry(decoder, token, value),
-                "top_logprobs": [_entry(decoder, *other) for other in top],
-            }
-            for token, (value, top) in zip(ids, logprobs, strict=True)
+            token_entry(decoder, token, logprob)
+            for token, logprob in zip(ids, logprobs, strict=True)
             if self.request.token_ids or token not in decoder.eos_ids
         ]
 
+    def prompt_logprobs(self, index: int) -> list[JSON | None]:
+        """Return what is said of the tokens of a choice's prompt, as vLLM says it: None of the
+        first, which nothing comes before."""
+        decoder, ids = self.answer.model.decoder, self.choices[index].prompt_ids
+        assert decoder is not None
+        out: list[JSON | None] = [None]
+        for token, (value, top) in zip(ids[1:], self.answer.scored[index], strict=True):
+            found = {**dict(top), token: value}
+            out.append({
+                str(id): {"logprob": logprob, "decoded_token": decoder.decode([id])}
+                for id, logprob in found.items()
+            })  # fmt: skip
+        return out
 
-def _sum(one: Any, other: Any) -> Any:
-    """Two counts, or two objects of counts."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        known, new = cast("JSON", one), cast("JSON", other)
-        return {name: _sum(known.get(name), new.get(name)) for name in known | new}
-    return one + other if isinstance(one, int) and isinstance(other, int) else one or other
+
+def token_entry(decoder: TextDecoder, token: int, logprob: TokenLogprob) -> JSON:
+    """Return what is said of a token: its log-probability, and the most probable ones beside it."""
+    value, top = logprob
+    others = [_entry(decoder, *other) for other in top]
+    return {**_entry(decoder, token, value), "top_logprobs": others}
 
 
 def _entry(decoder: TextDecoder, token: int, value: float) -> JSON:
@@ -116,23 +94,6 @@ def _entry(decoder: TextDecoder, token: int, value: float) -> JSON:
     return {"token": text, "logprob": value, "bytes": exact}
 
 
-def with_bytes(entries: Sequence[JSON] | None) -> list[JSON]:
-    """Entries in which each token has a list of bytes, an empty one where that is not known, as of
-    a part of a character, and a list of other tokens."""
-    return [
-        {**e, **_bytes(e), "top_logprobs": list(map(_with_own, readable(e.get("top_logprobs"))))}
-        for e in entries or ()
-    ]
-
-
-def _bytes(entry: JSON) -> JSON:
-    return {"bytes": entry.get("bytes") or []}
-
-
-def _with_own(entry: JSON) -> JSON:
-    return {**entry, **_bytes(entry)}
-
-
 def finish_reason(call: Call) -> str:
     """Why a choice ended, in OpenAI's words."""
     reason = call.sampled.stop_reason
@@ -140,8 +101,6 @@ def finish_reason(call: Call) -> str:
         return reason
     if call.reply.tool_calls:
         return "tool_calls"
-    if call.reply.extra.get("function_call"):
-        return "function_call"
     return "stop"
 
 
@@ -152,10 +111,7 @@ def cut_by(call: Call) -> str | None:
 
 
 def stopped_by(reply: ChatReply, call: Call) -> str | None:
-    """The stop string that ended a choice, None where none did, or another server does not say."""
-    told = reply.answer.model.answered(call)
-    if told is not None:
-        return told.stop
+    """The stop string that ended a choice, None where none did."""
     if not call.sampling.stop:
         return None
     found = first_stop(_sampled_text(reply, call) or call.reply.content or "", call.sampling.stop)
@@ -172,10 +128,9 @@ def _sampled_text(reply: ChatReply, call: Call) -> str:
 
 
 def shown_content(reply: ChatReply, call: Call) -> str | None:
-    """The text of a choice as the client sees it; None only beside tool calls. Another server has
-    cut its text at the stop strings, or left them in as it was asked to."""
+    """The text of a choice as the client sees it; None only beside tool calls."""
     content = call.reply.content
-    if call.sampling.stop and reply.answer.model.answered(call) is None:
+    if call.sampling.stop:
         exact, sampled = not call.messages, _sampled_text(reply, call)
         content = cut(content, call.sampling.stop, exact=exact, sampled=sampled)
     if not content:
@@ -186,21 +141,29 @@ def shown_content(reply: ChatReply, call: Call) -> str | None:
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Text of a choice that goes out, and what is said of the tokens that end in it, None where
-    log-probabilities were not asked for. The last piece has the tokens that are no text, too. From
-    another server thoughts and tool calls come in `fields`, which are those of a chat delta, in
-    pieces without text."""
+    log-probabilities were not asked for. The last piece has the tokens that are no text, too."""
 
     text: str
     logprobs: Sequence[JSON] | None = None
-    fields: JSON = field(default_factory=lambda: {})
+    thought: str = ""
+    """The field in which another server tells it as a thought; empty for text."""
+
+
+DONE = b"data: [DONE]\n\n"
+"""What ends a stream of OpenAI's APIs."""
+
+
+def event(data: Any, name: str | None = None) -> bytes:
+    """Return one server-sent event."""
+    line = b"data: " + orjson.dumps(data) + b"\n\n"
+    return line if name is None else b"event: " + name.encode() + b"\n" + line
 
 
 class Writer(Protocol):
-    """The events of one streamed answer, as bytes to send, in one dialect. Where it `tells_fields`
-    its `text` takes pieces that are `fields`; else what those say comes with `finish`."""
+    """The events of one streamed answer, as bytes to send, in one dialect."""
 
     def text(self, index: int, new: Piece) -> bytes:
-        """More text of a choice."""
+        """More text of a choice, or of its thought."""
         ...
 
     def finish(self, reply: ChatReply, rests: Sequence[Piece]) -> bytes:
@@ -223,7 +186,6 @@ class _ChoiceStream:
         """Tokens (or characters, from a client that hands out text) that were read, tokens whose
         log-probabilities went out, the entries that they made, and parts that were read."""
         self._ends = TokenEnds()
-        self._with_logprobs = request.logprobs or request.theirs
         self._text: TextStream | None = None
         """None without a decoder: what goes out before the end is the text that the client hands
         out itself, if it does."""
@@ -239,26 +201,27 @@ class _ChoiceStream:
             return
         parts = self._answer.parts[self._index][self._parts :]
         self._parts += len(parts)
-        for other, group in groupby(parts, lambda part: bool(part.fields)):
-            if other:
-                yield from (self._piece("", part.entries, part.fields) for part in group)
-            else:  # text that came at once goes out at once
-                texts, entries = zip(*((part.text, part.entries) for part in group), strict=True)
-                self._read += sum(map(len, texts))
-                yield self._piece("".join(texts), [each for told in entries for each in told])
+        for thought, group in groupby(parts, lambda part: part.thought):
+            text = "".join(part.text for part in group)  # what came at once goes out at once
+            self._read += 0 if thought else len(text)
+            yield Piece(text, thought=thought)
 
     def _sampled(self, stream: TextStream) -> Piece | None:
         """What new tokens let go out."""
         ids = self._answer.tokens[self._index]
         new, self._read = ids[self._read :], len(ids)
-        if not self._with_logprobs:
+        if not self._reply.request.logprobs:
             text = stream.feed(new) if new else ""
             return Piece(text) if text else None
         text = ""
         for token in new:
             text += stream.feed((token,))
             self._ends.add(stream.length)
-        return self._piece(text, self._completed(ids)) if text else None
+        if not text:
+            return None
+        entries = self._completed(ids)
+        self._entries += len(entries)
+        return Piece(text, entries)
 
     def finish(self, choice: Call) -> Piece:
         """The rest, once sampling has ended."""
@@ -266,11 +229,6 @@ class _ChoiceStream:
         rest = whole[self._read :] if self._text is None else self._text.finish(whole)
         entries = self._reply.logprobs(choice)
         return Piece(rest, None if entries is None else entries[self._entries :])
-
-    def _piece(self, text: str, entries: Sequence[JSON], fields: JSON | None = None) -> Piece:
-        self._entries += len(entries)
-        told = entries if self._with_logprobs and (text or entries) else None
-        return Piece(text, told, fields or {})
 
     def _completed(self, ids: Sequence[int]) -> Sequence[JSON]:
         """The entries of tokens that have gone out now."""
@@ -286,7 +244,6 @@ class ReplyStream:
 
     def __init__(self, answer: PendingCompletion, writer: Writer) -> None:
         self._writer = writer
-        self._tells_fields = bool(getattr(writer, "tells_fields", False))
         reply = ChatReply(answer)
         self._choices = [_ChoiceStream(reply, i) for i in range(answer.request.choices)]
 
@@ -296,7 +253,6 @@ class ReplyStream:
             self._writer.text(i, piece)
             for i, choice in enumerate(self._choices)
             for piece in choice.feed()
-            if not piece.fields or self._tells_fields
         )
 
     def finish(self, reply: ChatReply) -> bytes:

@@ -52,18 +52,13 @@ class ChatRequest:
     """Variables of the chat template, which have to be those that are in force."""
     items: tuple[JSON, ...] = ()
     """What the request brought, as its dialect keeps it beside the conversation."""
-    passed: JSON | None = None
-    """The request for the server behind, as it came or as its dialect wrote it; None where it does
-    not go on."""
     unused: JSON = field(default_factory=_NO_FIELDS)
     """Fields that change nothing here, for the record."""
+    scored: int | None = None
+    """The tokens of the prompt are scored, with as many of the most probable ones beside each;
+    None: they are not."""
     echo: JSON = field(default_factory=_NO_FIELDS)
     """Fields that the answer repeats, in the dialect's words."""
-
-    @property
-    def theirs(self) -> bool:
-        """Whether the server behind is to give log-probabilities."""
-        return bool(self.passed and self.passed.get("logprobs"))
 
     @property
     def choices(self) -> int:

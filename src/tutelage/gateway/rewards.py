@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from tutelage.errors import RewardError
 from tutelage.gateway.dialects.field_errors import shown
@@ -29,6 +29,10 @@ from tutelage.tracing.records import (
     trace_id_of,
 )
 from tutelage.types import JSON
+
+if TYPE_CHECKING:
+    from tutelage.gateway.keys import AttemptClosedError
+    from tutelage.gateway.session import AttemptSession
 
 MOST = 256
 """Names of rewards, and repeats that are known, of one attempt."""
@@ -87,21 +91,11 @@ class Posted:
     answer: JSON = field(default_factory=dict[str, Any])
 
 
-class OfAttempt(Protocol):
-    """An attempt, open or closed."""
-
-    @property
-    def rollout_id(self) -> str: ...
-
-    @property
-    def attempt_id(self) -> str: ...
-
-
-ReadBody = Callable[[JSON, OfAttempt], Posted]
+ReadBody = Callable[[JSON, "AttemptSession | AttemptClosedError"], Posted]
 """Reads a body for an attempt. Raises `ApiError`."""
 
 
-def read_rewards(body: JSON, attempt: OfAttempt) -> Posted:
+def read_rewards(body: JSON, attempt: AttemptSession | AttemptClosedError) -> Posted:
     """`{"reward": 1.0, "format": 0.5}`: named numbers, as an agent returns them."""
     rewards = _checked(body)
     if not rewards:
@@ -109,7 +103,7 @@ def read_rewards(body: JSON, attempt: OfAttempt) -> Posted:
     return Posted(rewards, {"object": "reward", "attempt": attempt.attempt_id, **rewards})
 
 
-def read_event(body: JSON, attempt: OfAttempt) -> Posted:
+def read_event(body: JSON, attempt: AttemptSession | AttemptClosedError) -> Posted:
     """`{"event_type": "reward", "data": {"value": 1.0}}`: an event of agent-lightning 1.0.
 
     What else its data says of the reward, and events of other types, are accepted without effect.
@@ -150,7 +144,7 @@ def _checked(values: JSON, param: str | None = None) -> Rewards:
     return {n: reward.value if n == "reward" else reward.parts[n] for n in values}
 
 
-def late_span(rewards: Rewards, attempt: OfAttempt) -> SpanRecord:
+def late_span(rewards: Rewards, attempt: AttemptSession | AttemptClosedError) -> SpanRecord:
     """What is kept of rewards that came too late. The same ones again are the same span."""
     now = time.time_ns()
     scores = sorted(rewards.items())

@@ -17,8 +17,9 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Collection, Coroutine, Generator, Mapping
-from contextlib import contextmanager
+import time
+from collections.abc import Collection, Coroutine, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Self, TypeVar
 
 import uvicorn
@@ -27,7 +28,6 @@ from tutelage.bounded import direct_on_loopback
 from tutelage.errors import ConfigError, counted
 from tutelage.gateway.address import GatewayAddress, is_loopback
 from tutelage.gateway.app import App
-from tutelage.gateway.connections import protocol
 from tutelage.gateway.keys import MAX_ID, SessionRegistry
 from tutelage.gateway.limits import GatewayLimits
 from tutelage.gateway.record import OnSpan, Recorder
@@ -38,10 +38,8 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 MIN_SECRET = 16
 _SHUTDOWN_SECONDS = 2
-_ACCEPTED_AT_ONCE = 32
-"""Connections that the loop takes before it looks whether there are too many: each is a file."""
-_WAITING = 4096
-"""Connections that wait in the system to be accepted."""
+_FILES_EACH = 3
+"""Open files that each connection may need: itself, and what it leads to."""
 _DEFAULTS = Sampling(max_tokens=UNBOUNDED)
 """What holds where a request is silent; an engine ends a reply at its context anyway."""
 
@@ -57,9 +55,11 @@ class Gateway:
         secret: str | None = None,
         limits: GatewayLimits | None = None,
         url: str | None = None,
+        allow_origins: Sequence[str] = (),
     ) -> None:
         """Port 0 takes any free one. Keys derive from `secret`; without it from a random one. `url`
-        is the address that agents are given, where it is not `http://HOST:PORT`.
+        is the address that agents are given, where it is not `http://HOST:PORT`. Web pages of
+        `allow_origins` may ask from a browser, with "*" all.
 
         Raises `ConfigError` for an address that others can reach without a secret of at least 16
         characters.
@@ -80,9 +80,9 @@ class Gateway:
         )
         self.recorder = Recorder()
         """The queue of spans, for its counters."""
-        self.app = App(self._registry, self.limits)
+        self.app = App(self._registry, self.limits, allow_origins)
         """The ASGI app; works without `start`, on whatever loop serves it."""
-        self._server: _Server | None = None
+        self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -107,11 +107,12 @@ class Gateway:
         direct_on_loopback(os.environ)  # for the clients of agents in this process and its children
         sock = _listen(self.host, self.port)
         self.port = int(sock.getsockname()[1])
-        self._loop = _new_loop()
+        runner = asyncio.Runner(loop_factory=_new_loop)
+        self._loop = runner.get_loop()
+        _raise_file_limit(_FILES_EACH * self.limits.connections)
         config = uvicorn.Config(
             self.app,
             loop="none",
-            http=protocol(self.limits, self._loop),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -121,16 +122,16 @@ class Gateway:
             date_header=False,
             timeout_keep_alive=round(self.limits.idle_seconds),
             timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
-            backlog=_ACCEPTED_AT_ONCE,
+            limit_concurrency=self.limits.connections,
         )
-        ready = threading.Event()
-        self._server = _Server(config, ready)
+        self._server = uvicorn.Server(config)
+        serving = (runner, self._server, sock)
         self._thread = threading.Thread(
-            target=_serve, args=(self._loop, self._server, sock), name="tutelage-gateway",
-            daemon=True,
-        )  # fmt: skip
+            target=_serve, args=serving, name="tutelage-gateway", daemon=True
+        )
         self._thread.start()
-        ready.wait()
+        while self._thread.is_alive() and not self._server.started:
+            time.sleep(0.001)
         return self
 
     def close(self) -> None:
@@ -244,39 +245,10 @@ class Gateway:
         }
 
 
-class _Server(uvicorn.Server):
-    """uvicorn's server that says when it serves, and leaves signals to the program."""
-
-    def __init__(self, config: uvicorn.Config, ready: threading.Event) -> None:
-        super().__init__(config)
-        self._ready = ready
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, and say so."""
-        try:
-            await super().startup(sockets)
-            for sock in sockets or ():
-                sock.listen(_WAITING)  # the bound of `backlog` is meant for the loop alone
-        finally:
-            self._ready.set()
-
-
-def _serve(loop: asyncio.AbstractEventLoop, server: _Server, sock: socket.socket) -> None:
+def _serve(runner: asyncio.Runner, server: uvicorn.Server, sock: socket.socket) -> None:
     """The gateway's thread."""
-    asyncio.set_event_loop(loop)
-    try:
-        with _loop_hidden_while_collecting():
-            loop.run_until_complete(server.serve([sock]))
-            left = asyncio.all_tasks(loop)
-            for task in left:
-                task.cancel()
-            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-            loop.run_until_complete(loop.shutdown_asyncgens())
-            loop.run_until_complete(loop.shutdown_default_executor())
-    finally:
-        asyncio.set_event_loop(None)
-        loop.close()
-        sock.close()
+    with sock, _loop_hidden_while_collecting(), runner:
+        runner.run(server.serve([sock]))
 
 
 @contextmanager
@@ -316,6 +288,19 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     if importlib.util.find_spec("uvloop") is None:
         return asyncio.new_event_loop()
     return importlib.import_module("uvloop").new_event_loop()
+
+
+def _raise_file_limit(wanted: int) -> None:
+    """Raise the limit of open files to this number, or as far as the system lets it be."""
+    try:
+        resource: Any = importlib.import_module("resource")
+    except ImportError:
+        return  # a system without such limits
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -11,16 +11,22 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Sequence
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from tutelage.engine.chat import ChatSession
-from tutelage.engine.logprobs import OnLogprobs
+from tutelage.engine.logprobs import OnLogprobs, TokenLogprob
 from tutelage.engine.protocol import Engine, OnPrompt, OnToken
 from tutelage.policy.codec import Codec
 from tutelage.policy.prompt_length import check_length
+from tutelage.policy.row import Row
 from tutelage.seeds import SeedTree
 from tutelage.types import UNBOUNDED, Call, ChatOptions, Message, ToolSpec
 
+if TYPE_CHECKING:
+    from tutelage.policy.model import Policy
+
+SCORED = 512
+"""Tokens of a prompt that are scored at once: each takes a number for every token that there is."""
 LONG = 16_000
 """Characters of a prompt from which on a thread renders it: that takes 30 ms, the thread 0.1."""
 
@@ -29,10 +35,16 @@ class ServedPolicy:
     """A `ChatClient` that keeps nothing between requests."""
 
     def __init__(
-        self, engine: Engine, codec: Codec, seeds: SeedTree, reply_tokens: int = UNBOUNDED
+        self,
+        engine: Engine,
+        codec: Codec,
+        seeds: SeedTree,
+        reply_tokens: int = UNBOUNDED,
+        policy: Policy | None = None,
     ) -> None:
-        """`reply_tokens` is what a server should allow a request that names no limit."""
-        self.codec, self.reply_tokens = codec, reply_tokens
+        """`reply_tokens` is what a server should allow a request that names no limit; `policy`
+        scores prompts."""
+        self.codec, self.reply_tokens, self.policy = codec, reply_tokens, policy
         self._engine, self._seeds = engine, seeds
         self._numbers = itertools.count()
         self._thread = asyncio.Lock()
@@ -86,6 +98,26 @@ class ServedPolicy:
             return self.codec.render(messages, tools, max_length)
         async with self._thread:
             return await asyncio.to_thread(self._render, messages, tools, max_length)
+
+    async def score(self, ids: Sequence[int], top: int) -> list[TokenLogprob]:
+        """Return the log-probabilities of a prompt's tokens after the first, with the `top` most
+        probable ones beside each. Needs a `policy`."""
+        return await asyncio.to_thread(self._score, tuple(ids), top)
+
+    def _score(self, ids: tuple[int, ...], top: int) -> list[TokenLogprob]:
+        import torch
+
+        assert self.policy is not None
+        scored: list[TokenLogprob] = []
+        for begin in range(1, len(ids), SCORED):
+            until = ids[: begin + SCORED]
+            row = Row(until, (0,) * begin + (1,) * (len(until) - begin))
+            lines = self.policy.network.distribution([row], 1.0, torch.float32)
+            values, others = (found.tolist() for found in lines.topk(top))
+            drawn = lines.gather(1, torch.tensor(until[begin:], device=lines.device)[:, None])
+            pairs = (tuple(zip(*each, strict=True)) for each in zip(others, values, strict=True))
+            scored += zip(drawn[:, 0].tolist(), pairs, strict=True)
+        return scored
 
     def _encode(self, text: str) -> tuple[int, ...]:
         """The ids of a raw prompt."""

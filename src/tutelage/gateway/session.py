@@ -17,12 +17,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tutelage.gateway import agent_lightning
-from tutelage.gateway.completions import PendingCompletion, ServedModel
-from tutelage.gateway.dialects import Dialect, Passing, StoredResponses
+from tutelage.gateway.completions import KeptAnswers, PendingCompletion, ServedModel
+from tutelage.gateway.dialects import Dialect
 from tutelage.gateway.dialects.field_errors import shown
 from tutelage.gateway.errors import NO_RETRY, ApiError, invalid, model_not_found
+from tutelage.gateway.forward import ForwardedCall, Upstream, choices, message_of, read_call
 from tutelage.gateway.record import CallSpan, OnSpan, Recorder
-from tutelage.gateway.reply import ChatReply, finish_reason
+from tutelage.gateway.reply import finish_reason
 from tutelage.gateway.request import ChatRequest
 from tutelage.gateway.rewards import PostedRewards
 from tutelage.policy.template_forms import template_forms
@@ -31,55 +32,18 @@ from tutelage.types import JSON, Call, Mode, Sampling
 if TYPE_CHECKING:
     from tutelage.gateway.keys import SessionRegistry
 
-KEPT_ANSWERS = 256
-"""Answers an attempt keeps for repeats."""
-KEPT_BYTES = 1 << 27
-"""And the most that their requests have together."""
 KEPT_ERRORS = 100
 STOPPED = "the server has stopped"
 """What ended a call that ran when its server stopped."""
 ENDED = "the attempt has ended"
 """What ended one that ran when its attempt did."""
+_COUNTS = ("prompt_tokens", "completion_tokens")
+_READ = frozenset({"choices", "prompt_token_ids", "id", "object", "created"})
+"""Fields of a completion that are recorded by themselves."""
 COUNTED = 1 << 16
 """Tokens of a prompt that are counted whatever the context is."""
 KEPT_IDS = 4096
 """Calls of an attempt whose ids on the wire are known, the latest."""
-
-
-class _Ledger(OrderedDict[str, tuple[bytes, PendingCompletion]]):
-    """The latest answers of an attempt, each with what was asked.
-
-    It finds the answer of a repeated request (`x-stainless-retry-count`, or an equal
-    `Idempotency-Key`): sampling twice would put a call into the record that no agent ever saw.
-    """
-
-    def find(self, key: bytes) -> PendingCompletion | None:
-        """The answer that a repeat of this request is about: the oldest that never arrived, else
-        the latest. Equal requests are common where an agent samples the same prompt several times.
-        """
-        usable = [a for of, a in self.values() if of == key and a.usable]
-        return next((a for a in usable if not a.delivered), usable[-1] if usable else None)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._size = 0
-
-    def add(self, key: bytes, answer: PendingCompletion) -> None:
-        """Remember an answer, and forget the oldest when there are too many, or too long ones."""
-        self[answer.id] = (key, answer)
-        self._size += answer.size
-        if len(self) > KEPT_ANSWERS:
-            self._size -= self.popitem(last=False)[1][1].size
-        while self._size > KEPT_BYTES:
-            ended = next((id for id, (_, each) in self.items() if each.task.done()), None)
-            if ended is None:
-                break
-            self.forget(ended)
-
-    def forget(self, answer_id: str) -> None:
-        """Remember it no longer; unknown ones are fine."""
-        if (kept := self.pop(answer_id, None)) is not None:
-            self._size -= kept[1].size
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -108,8 +72,7 @@ class AttemptSession:
     """Tokens that the main client sampled so far; of what was cut off those that were streamed."""
     errors: list[BaseException] = field(default_factory=list[BaseException], init=False)
     """What went wrong in the engines behind, the latest last, at most a hundred."""
-    ledger: _Ledger = field(default_factory=_Ledger, init=False)
-    responses: StoredResponses = field(default_factory=StoredResponses, init=False)
+    ledger: KeptAnswers = field(default_factory=KeptAnswers, init=False)
     posted: PostedRewards = field(default_factory=PostedRewards, init=False)
     """Rewards that came by HTTP."""
     _response_of: OrderedDict[str, str] = field(default_factory=OrderedDict[str, str], init=False)
@@ -138,6 +101,11 @@ class AttemptSession:
     def key_for(self, agent: str) -> str:
         """A key whose calls belong to another agent of the same attempt."""
         return self.registry.key_for(self, agent)
+
+    @property
+    def at(self) -> tuple[str, str]:
+        """The ids of the rollout and of the attempt."""
+        return self.rollout_id, self.attempt_id
 
     @property
     def budget_left(self) -> int | None:
@@ -201,17 +169,9 @@ class AttemptSession:
             return ApiError(500, f"{STOPPED}; retry after it restarts", code="server_stopped")
         return session_closed()
 
-    def _over_words(self) -> str:
-        return STOPPED if self.stops else ENDED
-
     def models(self) -> list[str]:
         """Names that requests may use; the first is the main one."""
         return [*(self.names or [self.main.name]), *self.others]
-
-    def reply(self, answer_id: str) -> ChatReply | None:
-        """The reply of that id, while it is kept for repeats."""
-        kept = self.ledger.get(answer_id)
-        return None if kept is None else ChatReply(kept[1], kept[1].calls)
 
     def model(self, name: str) -> ServedModel:
         """The model of that name. Without a list of its own names the main one answers to any.
@@ -223,18 +183,24 @@ class AttemptSession:
         return self.main
 
     def read(self, dialect: Dialect, body: JSON) -> ChatRequest:
-        """The request of a body; for a model behind another server it is passed on with all its
-        fields, where its dialect can say them there. Raises `ApiError`."""
+        """Return the request of a body, with what of it changes nothing for the record. Raises
+        `ApiError`."""
+        request = dialect.read(body, self.sampling, self.ledger)
+        unused = dialect.request.unused(body)
+        return replace(request, unused=unused) if unused else request
+
+    def forward(self, dialect: Dialect, body: JSON, agent: str) -> ForwardedCall | None:
+        """Return the call of a request that goes on as it came, None for one that is read here.
+        Raises `ApiError`."""
         name = body.get("model")
-        model = self.others.get(name, self.main) if isinstance(name, str) else self.main
-        if model.passes and isinstance(dialect, Passing):
-            request = dialect.read_passed(body, self.sampling, self.responses)
-        else:
-            request = dialect.read(body, self.sampling, self.responses)
-        harmless = dialect.request.harmless
-        if body.keys().isdisjoint(harmless):
-            return request
-        return replace(request, unused={n: body[n] for n in harmless if body.get(n) is not None})
+        model = self.model(name) if isinstance(name, str) else self.main
+        upstream = model.client
+        if not isinstance(upstream, Upstream) or dialect.name != upstream.dialect:
+            return None
+        if self.closed:
+            raise self.over()
+        most = self._allowed(model)
+        return ForwardedCall(upstream, body, agent, most, partial(self._forwarded, model))
 
     async def count(self, name: object, read: Callable[[], ChatRequest]) -> int:
         """Tokens of the prompt of a request, which is read once it is known that its model counts.
@@ -272,10 +238,12 @@ class AttemptSession:
             if pending_completion is not None:
                 return pending_completion
         model = self.model(request.model)
-        unread = model.passes and request.prompts  # of which its client refuses more
-        if request.logprobs and model.decoder is None and not unread:
+        if request.logprobs and model.decoder is None:
             raise invalid(f"model {model.name!r} does not support log-probabilities", "logprobs")
-        if request.template and request.passed is None and not _in_force(model, request):
+        if request.scored is not None and getattr(model.client, "policy", None) is None:
+            words = f"model {model.name!r} does not support log-probabilities of the prompt"
+            raise invalid(words, "prompt_logprobs")
+        if request.template and not _in_force(model, request):
             raise invalid(
                 f"`chat_template_kwargs` = {shown(request.template)}: all requests must render the "
                 "chat template in the same way, since turns are continued and trained with it; "
@@ -286,18 +254,9 @@ class AttemptSession:
         if least and not hasattr(model.decoder, "grammar"):
             words = f"`min_tokens` = {least} is not supported for the remote model {model.name!r}"
             raise invalid(words, "min_tokens")
-        if model is self.main:
-            left = self.budget_left
-            if left == 0:
-                raise ApiError(
-                    402,
-                    f"the attempt has used up its budget of {self.token_budget} tokens",
-                    code="token_budget_exhausted",
-                    headers=NO_RETRY,
-                )
-            if left is not None and left < request.sampling.max_tokens:
-                sampling = replace(request.sampling, max_tokens=left)
-                request = replace(request, sampling=sampling)
+        most = self._allowed(model)
+        if most is not None and most < request.sampling.max_tokens:
+            request = replace(request, sampling=replace(request.sampling, max_tokens=most))
         self._count += 1
         self._loop = asyncio.get_running_loop()
         answer = PendingCompletion(
@@ -306,11 +265,21 @@ class AttemptSession:
             model,
             agent,
             partial(self._ended, dialect.name),
+            key,
             size,
         )
         self._running.add(answer)
-        self.ledger.add(key, answer)
+        self.ledger.add(answer)
         return answer
+
+    def _allowed(self, model: ServedModel) -> int | None:
+        """Return the tokens that a reply may have by the attempt's budget, None without one.
+        Raises `ApiError` where nothing is left."""
+        left = self.budget_left if model is self.main else None
+        if left == 0:
+            words = f"the attempt has used up its budget of {self.token_budget} tokens"
+            raise ApiError(402, words, code="token_budget_exhausted", headers=NO_RETRY)
+        return left
 
     def _ended(
         self,
@@ -332,42 +301,63 @@ class AttemptSession:
             self.ledger.forget(answer.id)
             if answer.model is self.main:
                 self.spent += sum(map(len, answer.tokens))
-            if isinstance(error, Exception):  # a cancelled request is nobody's failure
-                self.errors = [*self.errors[1 - KEPT_ERRORS :], error]
-        if self.on_span is not None:
-            self.recorder.put(self.on_span, self._span(api, answer, calls, error))
+        if self._keeps(error):
+            span = CallSpan(
+                agent=answer.agent,
+                model=answer.request.model,
+                response_id=answer.id,
+                api=api,
+                calls=calls,
+                began_ns=answer.began_ns,
+                finish_reasons=tuple(finish_reason(c) for c in calls),
+                counts=tuple(map(answer.model.counts, calls)),
+                unused=answer.request.unused,
+                request=answer.request,
+                partial=() if error is None else answer.partial(),
+            )
+            self._record(span, error)
 
-    def _span(
-        self,
-        api: str,
-        answer: PendingCompletion,
-        calls: tuple[Call, ...],
-        error: BaseException | None,
-    ) -> CallSpan:
-        cancelled = isinstance(error, asyncio.CancelledError)
-        ended = cancelled and self.closed
-        return CallSpan(
-            rollout_id=self.rollout_id,
-            attempt_id=self.attempt_id,
-            agent=answer.agent,
-            model=answer.request.model,
-            response_id=answer.id,
-            api=api,
-            calls=calls,
-            began_ns=answer.began_ns,
-            ended_ns=time.time_ns(),
-            finish_reasons=tuple(finish_reason(c) for c in calls),
-            input_tokens=answer.usage[0],
-            output_tokens=answer.usage[1],
-            counts=tuple(map(answer.model.counts, calls)),
-            stream=answer.request.stream,
-            error=None if error is None else self._over_words() if ended else _said(error),
-            answered=tuple(map(answer.model.answered, calls)),
-            unused=answer.request.unused,
-            request=answer.request,
-            partial=() if error is None else answer.partial(),
-            left=cancelled and not ended,
-        )
+    def _forwarded(self, model: ServedModel, call: ForwardedCall) -> None:
+        """Count and record a call that went on as it came."""
+        found, error = choices(call.whole), call.failure
+        usage: Any = call.whole.get("usage")
+        counts = [usage.get(n) for n in _COUNTS] if isinstance(usage, dict) else [None, None]
+        if model is self.main and isinstance(counts[1], int):
+            self.spent += counts[1]
+        if self._keeps(error):
+            ends = [choice.get("finish_reason") for choice in found]
+            answered = {name: value for name, value in call.whole.items() if name not in _READ}
+            span = CallSpan(
+                agent=call.agent,
+                model=call.model,
+                response_id=str(call.whole.get("id")),
+                api=Upstream.dialect,
+                calls=() if error else tuple(read_call(call, c, i) for i, c in enumerate(found)),
+                began_ns=call.began_ns,
+                finish_reasons=tuple(str(end or "stop") for end in ends),
+                counts=tuple((counts[0], counts[1]) for _ in found),
+                partial=tuple(message_of(choice) for choice in found) if error else (),
+                sent=call.sent,
+                answered=None if error else answered | {"finish_reason": next(iter(ends), None)},
+            )
+            self._record(span, error)
+
+    def _keeps(self, error: BaseException | None) -> bool:
+        """Remember what went wrong; returns whether calls are recorded. A cancelled request is
+        nobody's failure."""
+        if isinstance(error, Exception):
+            self.errors = [*self.errors[1 - KEPT_ERRORS :], error]
+        return self.on_span is not None
+
+    def _record(self, span: CallSpan, error: BaseException | None) -> None:
+        """Queue the record of a call, which may have ended with an error."""
+        cancelled = error is not None and not isinstance(error, Exception)
+        words = None if error is None else f"{type(error).__name__}: {error}"
+        if cancelled and self.closed:
+            words = STOPPED if self.stops else ENDED
+        left, now = cancelled and not self.closed, time.time_ns()
+        if self.on_span is not None:
+            self.recorder.put(self.on_span, replace(span, ended_ns=now, error=words, left=left))
 
 
 def _in_force(model: ServedModel, request: ChatRequest) -> bool:
@@ -377,10 +367,6 @@ def _in_force(model: ServedModel, request: ChatRequest) -> bool:
         return False
     forms = template_forms(request.messages, request.tools)
     return thoughts.renders_alike(*forms, request.template)
-
-
-def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
 
 
 def session_closed(more: str = "") -> ApiError:

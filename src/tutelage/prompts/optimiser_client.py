@@ -7,8 +7,7 @@ module bounds, counts and prices.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-
-import httpx2
+from typing import TYPE_CHECKING
 
 from tutelage.engine.endpoint import CallTotals, Endpoints, token_bound
 from tutelage.engine.prices import Price
@@ -17,6 +16,9 @@ from tutelage.engine.usage import Usage
 from tutelage.prompts.contract import OptimiserReply
 from tutelage.seeds import SeedTree
 from tutelage.types import Message, Sampling
+
+if TYPE_CHECKING:
+    import httpx2
 
 REQUEST_TOKENS = 16_000
 """Tokens of a request to the optimiser at most; the evidence in it is cut to 12,000."""

@@ -9,13 +9,10 @@ never a zero.
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
-from tutelage.bounded import DIRECT, fetch, parse_json
+from tutelage.bounded import DIRECT, parse_json
 from tutelage.config.api_keys import api_key_of
 from tutelage.errors import ConfigError, GraderError
 from tutelage.replies import split_thought
@@ -24,12 +21,8 @@ from tutelage.tools.options import ToolOptions
 from tutelage.types import Task
 
 TRIES = 4
-PAUSE = 0.5
-"""Seconds before the second try; doubled each time."""
 SECONDS = 60.0
 """For one request."""
-MOST_REPLY = 4 << 20
-"""Bytes of a judge's reply."""
 LONGEST = 20_000
 """Characters of an answer that are shown to the judge; a longer one earns nothing."""
 
@@ -40,7 +33,6 @@ INSTRUCTION = (
     "count, and an answer that leaves several possibilities open is wrong. Reply with one JSON "
     'object and nothing else: {"correct": true} or {"correct": false}'
 )
-_RETRIED = (408, 409, 429)
 
 
 def llm_judge(options: ToolOptions) -> RewardFunction:
@@ -58,57 +50,46 @@ def llm_judge(options: ToolOptions) -> RewardFunction:
             "(judge.base_url=https://.../v1 judge.model=NAME); the policy cannot be its own judge"
         )
     key = api_key_of(options.environ, "TUTELAGE_JUDGE_API_KEY", "OPENAI_API_KEY")
-    url = base.rstrip("/") + "/chat/completions"
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
 
     @reward("llm_judge", bounded=True)
     async def judge(prediction: str, answer: Any, task: Task) -> float:
+        import openai
+
         if not prediction.strip() or len(prediction) > LONGEST:
             return 0.0
         shown = {"question": task.input, "right_answer": answer, "candidate_answer": prediction}
-        body = {
-            "model": model,
-            "messages": [
-                {"role": "system", "content": INSTRUCTION},
-                {"role": "user", "content": json.dumps(shown, ensure_ascii=False)},
-            ],
-            "temperature": 0,
-        }
-        return float(await _verdict(url, headers, body))
+        question = json.dumps(shown, ensure_ascii=False)
+        reason = ""
+        try:
+            async with openai.AsyncOpenAI(
+                api_key=key or "none",
+                base_url=base,
+                timeout=SECONDS,
+                max_retries=TRIES - 1,
+                http_client=openai.DefaultAsyncHttpxClient(mounts=DIRECT),
+            ) as api:
+                for _ in range(TRIES):
+                    reply = await api.chat.completions.create(
+                        model=model,
+                        messages=[
+                            {"role": "system", "content": INSTRUCTION},
+                            {"role": "user", "content": question},
+                        ],
+                        temperature=0,
+                        extra_headers=None if key else {"Authorization": openai.Omit()},
+                    )
+                    text = reply.choices[0].message.content or ""
+                    verdict = read_verdict(text)
+                    if verdict is not None:
+                        return float(verdict)
+                    reason = f"no verdict in {text[:200]!r}"
+        except (openai.OpenAIError, AttributeError, IndexError, TypeError, ValueError) as error:
+            reason = f"{type(error).__name__}: {error.__cause__ or error}"
+        raise GraderError(
+            f"no verdict from the judge at {base}: {reason}; check judge.base_url and judge.model"
+        )
 
     return judge
-
-
-async def _verdict(url: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> bool:
-    import httpx2
-
-    reason = ""
-    async with httpx2.AsyncClient(timeout=SECONDS, mounts=DIRECT) as client:
-        for number in range(TRIES):
-            if number:
-                await asyncio.sleep(PAUSE * 2 ** (number - 1))
-            try:
-                reply = await fetch(
-                    client, "POST", url, longest=MOST_REPLY, json=dict(body), headers=dict(headers)
-                )
-            except httpx2.HTTPError as error:
-                reason = f"{type(error).__name__}: {error}"
-                continue
-            if reply.status_code != 200:
-                reason = f"status {reply.status_code}: {reply.text[:200]}"
-                if reply.status_code < 500 and reply.status_code not in _RETRIED:
-                    break
-                continue
-            content = ""
-            with suppress(ValueError, LookupError, TypeError):
-                content = str(reply.json()["choices"][0]["message"]["content"] or "")
-            verdict = read_verdict(content)
-            if verdict is not None:
-                return verdict
-            reason = f"no verdict in {content[:200]!r}"
-    raise GraderError(
-        f"no verdict from the judge at {url}: {reason}; check judge.base_url and judge.model"
-    )
 
 
 def read_verdict(text: str) -> bool | None:

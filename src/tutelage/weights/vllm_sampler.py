@@ -23,7 +23,6 @@ from tutelage.weights.inputs import TrainingInputs
 
 if TYPE_CHECKING:
     from tutelage.engine.vllm import VLLMEngine
-    from tutelage.engine.weight_transfer import WeightTransfer
 
 WEIGHTS, MODEL = "vllm_weights", "vllm_model"
 """In the run folder until the run ends: what is sent to the servers, and what one of its own
@@ -38,7 +37,7 @@ class Servers:
         written is the log of a server of the run's own."""
         from tutelage.engine.vllm import VLLMEngine
         from tutelage.engine.vllm_launch import LocalServer, ServerOptions
-        from tutelage.engine.weight_transfer import FileTransfer, LoraTransfer
+        from tutelage.engine.weight_transfer import WeightTransfer
 
         rollout, on_cpu = setting.config.rollout, setting.choice.device.type == "cpu"
         lora = rollout.weight_transfer == "lora"
@@ -69,11 +68,11 @@ class Servers:
                 closing.callback(local.stop)
                 local.wait()
                 urls = (local.url,)
-            transfer: WeightTransfer = FileTransfer(
-                folder.path / WEIGHTS, setting.choice.numerics.dtype
+            transfer = WeightTransfer(
+                folder.path / WEIGHTS,
+                setting.choice.numerics.dtype,
+                _base(setting, model) if lora else None,
             )
-            if lora:
-                transfer = LoraTransfer(folder.path / WEIGHTS, _base(setting, model))
             self.engine: VLLMEngine = VLLMEngine(
                 urls,
                 setting.policy,

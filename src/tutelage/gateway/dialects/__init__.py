@@ -4,20 +4,10 @@ the parts their requests share.
 
 from tutelage.gateway.dialects.chat_completions import ChatCompletions
 from tutelage.gateway.dialects.completions import Completions
-from tutelage.gateway.dialects.dialect import Dialect, Passing
+from tutelage.gateway.dialects.dialect import Dialect
 from tutelage.gateway.dialects.messages import Messages
 from tutelage.gateway.dialects.responses import Responses
-from tutelage.gateway.dialects.stored import StoredResponses
 
 DIALECTS: tuple[Dialect, ...] = (ChatCompletions(), Responses(), Messages(), Completions())
 
-__all__ = [
-    "DIALECTS",
-    "ChatCompletions",
-    "Completions",
-    "Dialect",
-    "Messages",
-    "Passing",
-    "Responses",
-    "StoredResponses",
-]
+__all__ = ["DIALECTS", "ChatCompletions", "Completions", "Dialect", "Messages", "Responses"]

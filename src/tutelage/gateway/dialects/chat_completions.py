@@ -1,60 +1,54 @@
-"""Chat completions: `POST /v1/chat/completions`. `chat_written.py` has its object and the chunks of
-its stream, `responses.py` is the other API of OpenAI.
+"""Chat completions: `POST /v1/chat/completions`, its object, and the chunks of its stream.
+
+A stream begins with the first text that can no longer change; tool calls and the finish reason
+follow when sampling has ended. `responses.py` is the other API of OpenAI.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    Field,
-    StrictBool,
-    StrictInt,
-    StrictStr,
-)
+from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr
 
-from tutelage.gateway.dialects.beyond import read_beyond
-from tutelage.gateway.dialects.chat_written import Chunks, written
+from tutelage.gateway.completions import KeptAnswers
 from tutelage.gateway.dialects.dialect import Path
 from tutelage.gateway.dialects.field_errors import missing, shown
-from tutelage.gateway.dialects.parts import (
+from tutelage.gateway.dialects.reading import (
+    MAX_MESSAGES,
+    MAX_TOOLS,
+    UNHONOURED,
     Arguments,
     CallObject,
     Content,
-    call_fields,
-    counted,
-    with_parts,
-)
-from tutelage.gateway.dialects.reading import (
-    MAX_TOOLS,
-    UNHONOURED,
     FunctionTool,
     Items,
     MessageObject,
     RequestObject,
+    RequestReader,
     TopLogprobs,
-    TurnReader,
+    call_fields,
     read,
     reply_schema,
-    tool_specs,
+    with_parts,
 )
-from tutelage.gateway.dialects.stored import StoredResponses
 from tutelage.gateway.errors import ApiError, invalid
-from tutelage.gateway.passing import chat_body
-from tutelage.gateway.reply import ChatReply
+from tutelage.gateway.reply import (
+    DONE,
+    ChatReply,
+    Piece,
+    event,
+    finish_reason,
+    shown_content,
+    stopped_by,
+)
 from tutelage.gateway.request import ChatRequest
-from tutelage.types import JSON, Message, Sampling, ToolCall
+from tutelage.types import JSON, Call, Message, Sampling, ToolCall
 
 MAX_CHOICES = 128
 _NO_ITEMS: Callable[[], list[Any]] = list
 _ROLES = ("system", "developer", "user", "assistant", "tool")
-_THEIRS = frozenset({"logprobs", "top_logprobs"})
-"""What another server tells in its own words, which go back as they are."""
 
 
 class _Tool(BaseModel):
@@ -67,33 +61,14 @@ class _CalledFunction(BaseModel):
     arguments: Arguments
 
 
-class _CustomCall(BaseModel):
-    name: StrictStr
-    input: StrictStr
-
-
 class _ToolCall(CallObject):
-    type: Literal["function", "custom"] | None = None
+    type: Literal["function"] | None = None
     id: StrictStr
-    function: _CalledFunction | None = None
-    custom: _CustomCall | None = None
-
-    def made(self, path: str, *, passing: bool) -> ToolCall:
-        """The call. Raises `ApiError` where it is none, or of a tool that only others have."""
-        if self.type == "custom":
-            if not passing:
-                raise invalid(f"`{path}.type` = 'custom': must be 'function'", f"{path}.type")
-            if self.custom is None:
-                raise missing(f"{path}.custom")
-            return ToolCall(self.id, self.custom.name, self.custom.input, custom=True)
-        if self.function is None:
-            raise missing(f"{path}.function")
-        return ToolCall(self.id, self.function.name, self.function.arguments)
+    function: _CalledFunction
 
 
 class _Message(MessageObject):
-    passes = True
-    neutral: ClassVar[Mapping[str, Sequence[Any]]] = {
+    refused: ClassVar[Mapping[str, Sequence[Any]]] = {
         "prefix": (False,),
         "partial": (False,),
         "audio": (),
@@ -106,15 +81,8 @@ class _Message(MessageObject):
     tool_calls: Items[_ToolCall] = Field(default_factory=_NO_ITEMS)
     tool_call_id: StrictStr | None = None
 
-    @classmethod
-    def prepared(cls, values: JSON, passing: bool) -> JSON:
-        """Content that is text, with its parts where they say more."""
-        listed = values.get("content").__class__ is list
-        return with_parts(values, "content", passing) if listed else values
-
 
 class _Schema(RequestObject):
-    harmless = ("type", "name", "description", "strict")
     wanted: JSON = Field(alias="schema")
 
 
@@ -126,27 +94,20 @@ class _Format(BaseModel):
 class StreamOptions(RequestObject):
     """What a stream carries beside its choices."""
 
-    harmless = ("include_obfuscation",)
     include_usage: StrictBool = False
 
 
-class _Request(TurnReader):
-    harmless = (
-        "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
-        "prompt_cache_retention", "prediction", "verbosity",
-    )  # fmt: skip
-    neutral: ClassVar[Mapping[str, Sequence[Any]]] = {
+class _Request(RequestReader):
+    refused: ClassVar[Mapping[str, Sequence[Any]]] = {
         **UNHONOURED,
         "add_generation_prompt": (True,),
         "continue_final_message": (False,),
         "modalities": (["text"],),
-        "reasoning_effort": ("none",),
         "audio": (),
-        "web_search_options": (),
         "functions": ([],),
         "function_call": ("auto", "none"),
     }
-    messages: Annotated[Items[_Message], BeforeValidator(counted)] = Field(min_length=1)
+    messages: Items[_Message] = Field(min_length=1, max_length=MAX_MESSAGES)
     tools: Items[_Tool] = Field(default_factory=_NO_ITEMS, max_length=MAX_TOOLS)
     response_format: _Format | None = None
     max_tokens: StrictInt | None = Field(None, ge=1)
@@ -154,18 +115,9 @@ class _Request(TurnReader):
     n: StrictInt = Field(1, ge=1, le=MAX_CHOICES)
     logprobs: StrictBool = False
     top_logprobs: TopLogprobs = 0
+    prompt_logprobs: TopLogprobs | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: StrictBool = False
-
-    @classmethod
-    def prepared(cls, values: JSON, passing: bool) -> JSON:
-        """Of a request that is passed on, what of its tools and log-probabilities is read here."""
-        if not passing:
-            return values
-        read = {name: value for name, value in values.items() if name not in _THEIRS}
-        if isinstance(values.get("tools"), list):
-            read["tools"] = [tool for tool in values["tools"] if not _is_theirs(tool)]
-        return read
 
 
 class ChatCompletions:
@@ -178,100 +130,168 @@ class ChatCompletions:
     request = _Request
     paths: Mapping[str, Mapping[str, Path]] = MappingProxyType({})
 
-    def read(self, body: JSON, defaults: Sampling, stored: StoredResponses) -> ChatRequest:
-        """The request. Raises `ApiError`."""
-        return self._read(read(_Request, body), defaults)
-
-    def read_passed(self, body: JSON, defaults: Sampling, stored: StoredResponses) -> ChatRequest:
-        """The request, which is passed on as it came. Raises `ApiError`."""
-        request = self._read(read_beyond(_Request, body), defaults, passing=True)
-        return replace(request, passed=chat_body(body))
-
-    def _read(self, request: _Request, defaults: Sampling, *, passing: bool = False) -> ChatRequest:
-        if request.stream_options is not None and not request.stream:
+    def read(self, body: JSON, defaults: Sampling, kept: KeptAnswers) -> ChatRequest:
+        """Return the request. Raises `ApiError`."""
+        request = read(_Request, body)
+        options, format = request.stream_options, request.response_format
+        if options is not None and not request.stream:
             raise invalid("`stream_options` requires `stream`: true", "stream_options")
         if request.top_logprobs and not request.logprobs:
             raise invalid("`top_logprobs` requires `logprobs`: true", "top_logprobs")
-        tools = tool_specs([tool.function for tool in request.tools])
-        return ChatRequest(
-            model=request.model,
-            messages=tuple(
-                _message(each, i, passing=passing) for i, each in enumerate(request.messages)
-            ),
-            sampling=request.sampling(
-                defaults, request.max_completion_tokens or request.max_tokens
-            ),
-            tools=tools,
-            strict=tuple(t.function.name for t in request.tools if t.function.strict),
-            constraint=request.constraint(tools, _schema(request.response_format), passing=passing),
-            schema_field=request.schema_field,
-            seed=request.seed,
-            template=request.chat_template_kwargs,
+        if request.prompt_logprobs is not None and request.stream:
+            raise invalid("log-probabilities of a prompt cannot be streamed", "stream")
+        schema = None
+        if format is not None:
+            named = format.json_schema and format.json_schema.wanted
+            schema = reply_schema(format.type, named, "response_format.json_schema")
+        pairs = zip(request.messages, body["messages"], strict=True)
+        return request.asked(
+            tuple(_message(each, raw, f"messages[{i}]") for i, (each, raw) in enumerate(pairs)),
+            [tool.function for tool in request.tools],
+            request.sampling(defaults, request.max_completion_tokens or request.max_tokens),
+            schema,
             n=request.n,
-            stream=request.stream,
-            include_usage=request.stream_options is not None
-            and request.stream_options.include_usage,
+            include_usage=options is not None and options.include_usage,
             logprobs=request.logprobs,
             top_logprobs=request.top_logprobs,
             token_ids=request.return_token_ids,
+            scored=request.prompt_logprobs,
         )
 
     def written(self, reply: ChatReply) -> JSON:
-        """The `chat.completion` object."""
-        return written(reply)
+        """Return the `chat.completion` object."""
+        with_ids = reply.request.token_ids
+        choices: list[JSON] = []
+        for i, choice in enumerate(reply.choices):
+            told = choice.reply.to_dict(extra=True)
+            # Who refuses says nothing else.
+            content = None if told.get("refusal") else shown_content(reply, choice)
+            ids = {"token_ids": choice.sampled.token_ids} if with_ids else {}
+            message = {"refusal": None, **told, "content": content}
+            ending = _ending(reply, choice, reply.logprobs(choice))
+            choices.append({"index": i, "message": message, **ending, **ids})
+        out: JSON = {**_head(reply, "chat.completion"), "choices": choices, "usage": usage(reply)}
+        if with_ids:
+            out["prompt_token_ids"] = reply.choices[0].prompt_ids
+        if reply.request.scored is not None:
+            out["prompt_logprobs"] = reply.prompt_logprobs(0)
+        return out
 
-    def writer(self, reply: ChatReply) -> Chunks:
-        """The stream of a reply."""
-        return Chunks(reply)
-
-    def error(self, error: ApiError) -> JSON:
-        """OpenAI's error object."""
-        return error.body()
+    def writer(self, reply: ChatReply) -> _Chunks:
+        """Return the stream of a reply."""
+        return _Chunks(reply)
 
 
-# ---------------------------------------------------------------- reading
-
-
-def _is_theirs(tool: Any) -> bool:
-    """Whether a tool is none that is known here."""
-    return isinstance(tool, Mapping) and cast("JSON", tool).get("type") not in ("function", None)
-
-
-def _message(given: _Message, position: int, *, passing: bool) -> Message:
+def _message(given: _Message, raw: JSON, at: str) -> Message:
     # Templates know a developer's message as a system message.
     role = "system" if given.role == "developer" else given.role
-    text = given.content
-    if role not in _ROLES and not (passing and role == "function"):
-        at = f"messages[{position}].role"
+    text, extra = given.content, (given.model_extra or {}) | with_parts(raw, "content")
+    if role not in _ROLES:
         reason = f"must be one of {', '.join(map(repr, _ROLES))}"
         reason = "use the role 'tool' for results" if role == "function" else reason
-        raise invalid(f"`{at}` = {shown(role)}: {reason}", at, "unsupported_value")
-    if text is None and role in ("system", "user") and not passing:
-        raise missing(f"messages[{position}].content")
+        raise invalid(f"`{at}.role` = {shown(role)}: {reason}", f"{at}.role", "unsupported_value")
+    if text is None and role in ("system", "user"):
+        raise missing(f"{at}.content")
     if role == "tool" and given.tool_call_id is None:
-        raise missing(f"messages[{position}].tool_call_id")
+        raise missing(f"{at}.tool_call_id")
     if role != "assistant":
         answered = given.tool_call_id if role == "tool" else None
-        return Message(
-            role, text or "", tool_call_id=answered, name=given.name, extra=given.model_extra or {}
-        )
-    if text is None:
-        text = given.refusal
-    at = f"messages[{position}].tool_calls"
-    calls = tuple(
-        each.made(f"{at}[{i}]", passing=passing) for i, each in enumerate(given.tool_calls)
-    )
-    beside = call_fields([(each.id, each.model_extra) for each in given.tool_calls])
+        return Message(role, text or "", tool_call_id=answered, name=given.name, extra=extra)
+    made = given.tool_calls
+    calls = tuple(ToolCall(each.id, each.function.name, each.function.arguments) for each in made)
+    extra |= call_fields([(each.id, each.model_extra) for each in made])
+    text = given.refusal if text is None else text
     # An empty string beside calls is what some SDKs make of the null that they were sent.
-    said = (text or None) if calls else text or ""
-    return Message(
-        role, said, calls, name=given.name, extra={**(given.model_extra or {}), **beside}
-    )
+    return Message(role, (text or None) if calls else text or "", calls, None, given.name, extra)
 
 
-def _schema(wanted: _Format | None) -> JSON | None:
-    if wanted is None:
-        return None
-    named = wanted.json_schema
-    schema = None if named is None else named.wanted
-    return reply_schema(wanted.type, schema, "response_format.json_schema")
+# ---------------------------------------------------------------- writing
+
+
+def _head(reply: ChatReply, of: str) -> JSON:
+    return {
+        "id": reply.answer.id,
+        "object": of,
+        "created": reply.answer.created,
+        "model": reply.request.model,
+    }
+
+
+def usage(reply: ChatReply) -> JSON:
+    """Return the tokens that a reply used, in OpenAI's words."""
+    prompt, sampled = reply.usage
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": sampled,
+        "total_tokens": prompt + sampled,
+    }
+
+
+def _ending(reply: ChatReply, choice: Call, entries: Sequence[JSON] | None) -> JSON:
+    """The end of a choice; `stop_reason` is vLLM's field for the stop string that matched."""
+    reason = finish_reason(choice)
+    stop = stopped_by(reply, choice) if reason == "stop" else None
+    stopped = {} if stop is None else {"stop_reason": stop}
+    return {"logprobs": _logprobs(entries), "finish_reason": reason, **stopped}
+
+
+def _logprobs(entries: Sequence[JSON] | None) -> JSON | None:
+    return None if entries is None else {"content": entries, "refusal": None}
+
+
+class _Chunks:
+    """The chunks of a stream; see `Writer`."""
+
+    def __init__(self, reply: ChatReply) -> None:
+        self._head = _head(reply, "chat.completion.chunk")
+        self._include_usage = reply.request.include_usage
+        self._begun = [False] * reply.request.n
+        self._told: list[set[str]] = [set() for _ in self._begun]
+        """Fields of each choice that went out before its end."""
+
+    def text(self, index: int, new: Piece) -> bytes:
+        """Return the chunk of more text of a choice, or of its thought."""
+        said = {"logprobs": _logprobs(new.logprobs), "finish_reason": None}
+        self._told[index].add(new.thought)
+        return self._begin(index) + self._chunk(index, {new.thought or "content": new.text}, said)
+
+    def finish(self, reply: ChatReply, rests: Sequence[Piece]) -> bytes:
+        """Return what is left of each choice, its tool calls and its end; then what was used."""
+        out = b""
+        for i, (choice, rest) in enumerate(zip(reply.choices, rests, strict=True)):
+            out += self.text(i, rest) if rest.text else self._begin(i)
+            if more := {k: v for k, v in choice.reply.extra.items() if k not in self._told[i]}:
+                out += self._chunk(i, more)
+            for at, call in enumerate(choice.reply.to_dict().get("tool_calls", ())):
+                head = {**call, "function": {**call["function"], "arguments": ""}, "index": at}
+                out += self._chunk(i, {"tool_calls": [head]})
+                fields = {"index": at, "function": {"arguments": call["function"]["arguments"]}}
+                out += self._chunk(i, {"tool_calls": [fields]})
+            # Where no text is left, the tokens that are none are told with the end.
+            ending = _ending(reply, choice, None if rest.text else rest.logprobs or None)
+            if reply.request.token_ids:
+                ending["token_ids"] = choice.sampled.token_ids
+                out += self._chunk(i, {}, ending, prompt_token_ids=choice.prompt_ids)
+            else:
+                out += self._chunk(i, {}, ending)
+        if self._include_usage:
+            out += event({**self._head, "choices": [], "usage": usage(reply)})
+        return out + DONE
+
+    def failed(self, error: ApiError) -> bytes:
+        """Return what a stream that breaks ends with."""
+        return event(error.body())
+
+    def _begin(self, index: int) -> bytes:
+        if self._begun[index]:
+            return b""
+        self._begun[index] = True
+        return self._chunk(index, {"role": "assistant", "content": ""})
+
+    def _chunk(
+        self, index: int, delta: JSON, ending: JSON | None = None, **further: object
+    ) -> bytes:
+        more = ending or {"logprobs": None, "finish_reason": None}
+        usage = {"usage": None} if self._include_usage else {}
+        choice = {"index": index, "delta": delta, **more}
+        return event({**self._head, "choices": [choice], **further, **usage})

@@ -15,14 +15,27 @@ from typing import Annotated, Any, ClassVar, cast
 from pydantic import BeforeValidator, Field, PlainValidator, StrictBool, StrictInt
 from pydantic_core import PydanticCustomError
 
-from tutelage.gateway.dialects.chat_completions import MAX_CHOICES, StreamOptions
-from tutelage.gateway.dialects.chat_written import usage
+from tutelage.gateway.completions import KeptAnswers
+from tutelage.gateway.dialects.chat_completions import MAX_CHOICES, StreamOptions, usage
 from tutelage.gateway.dialects.dialect import Path
-from tutelage.gateway.dialects.reading import MAX_TOP, UNHONOURED, Items, SamplingReader, read
-from tutelage.gateway.dialects.stored import StoredResponses
+from tutelage.gateway.dialects.reading import (
+    MAX_TOP,
+    UNHONOURED,
+    Items,
+    SamplingReader,
+    TopLogprobs,
+    read,
+)
 from tutelage.gateway.errors import ApiError, invalid
-from tutelage.gateway.http import DONE, event
-from tutelage.gateway.reply import ChatReply, Piece, finish_reason, shown_content
+from tutelage.gateway.reply import (
+    DONE,
+    ChatReply,
+    Piece,
+    event,
+    finish_reason,
+    shown_content,
+    token_entry,
+)
 from tutelage.gateway.request import ChatRequest
 from tutelage.types import JSON, Call, Sampling
 
@@ -51,8 +64,7 @@ def _listed(prompt: Any) -> Any:
 
 
 class _Request(SamplingReader):
-    harmless = ("user", "metadata", "parallel_tool_calls")
-    neutral: ClassVar[Mapping[str, Sequence[Any]]] = {
+    refused: ClassVar[Mapping[str, Sequence[Any]]] = {
         **UNHONOURED,
         "suffix": ("",),
         "add_special_tokens": (False,),
@@ -67,6 +79,7 @@ class _Request(SamplingReader):
     best_of: StrictInt | None = None
     echo: StrictBool = False
     logprobs: StrictInt | None = Field(None, ge=0, le=MAX_TOP)
+    prompt_logprobs: TopLogprobs | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: StrictBool = False
 
@@ -81,7 +94,7 @@ class Completions:
     request = _Request
     paths: Mapping[str, Mapping[str, Path]] = MappingProxyType({})
 
-    def read(self, body: JSON, defaults: Sampling, stored: StoredResponses) -> ChatRequest:
+    def read(self, body: JSON, defaults: Sampling, kept: KeptAnswers) -> ChatRequest:
         """The request. Raises `ApiError`."""
         request = read(_Request, body)
         if request.best_of not in (None, request.n):
@@ -90,16 +103,16 @@ class Completions:
             raise invalid(f"a request can have at most {MAX_CHOICES} choices", "n")
         if request.stream_options is not None and not request.stream:
             raise invalid("`stream_options` requires `stream`: true", "stream_options")
-        echoed = request.echo and all(isinstance(p, str) for p in request.prompt)
-        if request.echo and (request.logprobs is not None or not echoed):
-            words = "`echo` is supported for text prompts only, without `logprobs`"
-            raise invalid(words, "echo")
+        scored = request.logprobs if request.echo else None
+        scored = request.prompt_logprobs if scored is None else scored
+        if scored is not None and request.stream:
+            raise invalid("log-probabilities of a prompt cannot be streamed", "stream")
         return ChatRequest(
             model=request.model,
             messages=(),
             sampling=request.sampling(defaults, request.max_tokens),
             constraint=request.plain_constraint(),
-            schema_field=request.schema_field,
+            schema_field=next(iter(request.schemas(None)), ""),
             seed=request.seed,
             n=request.n,
             prompts=tuple(p if isinstance(p, str) else tuple(p) for p in request.prompt),
@@ -109,7 +122,8 @@ class Completions:
             logprobs=request.logprobs is not None,
             top_logprobs=request.logprobs or 0,
             token_ids=request.return_token_ids,
-            echo={"echo": True} if echoed else {},
+            scored=scored,
+            echo={"echo": True} if request.echo else {},
         )
 
     def written(self, reply: ChatReply) -> JSON:
@@ -120,7 +134,7 @@ class Completions:
                 i,
                 _prompt(reply, i) + (shown_content(reply, choice) or ""),
                 choice,
-                _logprobs(reply, reply.logprobs(choice)),
+                _logprobs(reply, _scored(reply, i, choice)),
             )
             for i, choice in enumerate(reply.choices)
         ]
@@ -129,10 +143,6 @@ class Completions:
     def writer(self, reply: ChatReply) -> _Chunks:
         """The stream of a reply."""
         return _Chunks(reply)
-
-    def error(self, error: ApiError) -> JSON:
-        """OpenAI's error object."""
-        return error.body()
 
 
 def _head(reply: ChatReply) -> JSON:
@@ -146,7 +156,21 @@ def _head(reply: ChatReply) -> JSON:
 
 def _prompt(reply: ChatReply, index: int) -> str:
     """The prompt's text before a choice, where the request wants to see it again."""
-    return str(reply.request.prompt_of(index)) if reply.request.echo else ""
+    prompt, decoder = reply.request.prompt_of(index), reply.answer.model.decoder
+    if not reply.request.echo or prompt is None:
+        return ""
+    return decoder.decode(prompt) if decoder and not isinstance(prompt, str) else str(prompt)
+
+
+def _scored(reply: ChatReply, index: int, choice: Call) -> list[JSON] | None:
+    """What is said of the tokens of a choice, after those of its prompt where that is echoed."""
+    entries, decoder = reply.logprobs(choice), reply.answer.model.decoder
+    if entries is None or decoder is None or not reply.request.echo:
+        return entries
+    first, *rest = choice.prompt_ids
+    begin = {"token": decoder.decode([first]), "logprob": None, "top_logprobs": []}
+    scored = zip(rest, reply.answer.scored[index], strict=True)
+    return [begin, *(token_entry(decoder, *each) for each in scored), *entries]
 
 
 def _choice(reply: ChatReply, index: int, text: str, choice: Call, logprobs: JSON | None) -> JSON:
@@ -159,6 +183,8 @@ def _choice(reply: ChatReply, index: int, text: str, choice: Call, logprobs: JSO
     if reply.request.token_ids:
         ids = {"token_ids": choice.sampled.token_ids, "prompt_token_ids": choice.prompt_ids}
         out |= ids
+    if reply.request.scored is not None:
+        out["prompt_logprobs"] = reply.prompt_logprobs(index)
     return out
 
 
@@ -169,7 +195,12 @@ def _logprobs(reply: ChatReply, entries: Sequence[JSON] | None, begin: int = 0) 
     tokens = [entry["token"] for entry in entries]
     offsets = list(accumulate(map(len, tokens), initial=begin))[:-1]
     values = [entry["logprob"] for entry in entries]
-    top = [{e["token"]: e["logprob"] for e in entry["top_logprobs"]} for entry in entries]
+    top = [
+        None
+        if entry["logprob"] is None
+        else {e["token"]: e["logprob"] for e in entry["top_logprobs"]}
+        for entry in entries
+    ]
     return {
         "tokens": tokens,
         "token_logprobs": values,

@@ -8,42 +8,20 @@ for all. A further dialect is one file beside this one and its entry in `DIALECT
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
-from starlette.types import Scope
-
-from tutelage.gateway.clients import Clients
-from tutelage.gateway.dialects.reading import RequestObject
-from tutelage.gateway.dialects.stored import StoredResponses
-from tutelage.gateway.errors import ApiError
+from tutelage.gateway.completions import KeptAnswers
+from tutelage.gateway.dialects.reading import SamplingReader
 from tutelage.gateway.reply import ChatReply, Writer
 from tutelage.gateway.request import ChatRequest
 from tutelage.types import JSON, Sampling
 
+if TYPE_CHECKING:
+    from tutelage.gateway.session import AttemptSession
 
-class SessionView(Protocol):
-    """What the further paths of a dialect may ask of the attempt whose key was sent."""
-
-    sampling: Sampling
-    responses: StoredResponses
-
-    def reply(self, answer_id: str) -> ChatReply | None:
-        """The reply of that id, while the attempt keeps it for repeats."""
-        ...
-
-    def models(self) -> list[str]:
-        """Names that requests may use; the first is the main one."""
-        ...
-
-    async def count(self, name: object, read: Callable[[], ChatRequest]) -> int:
-        """Tokens of the prompt of a request to the model of that name, which is read when they can
-        be counted. Raises `ApiError` where nobody here can count them."""
-        ...
-
-
-Path = Callable[[Mapping[str, str], JSON, SessionView], JSON | bytes | Awaitable[JSON]]
+Path = Callable[[Mapping[str, str], JSON, "AttemptSession"], JSON | Awaitable[JSON]]
 """Answers a further path: from its parameters, the body (of a request without one the query) and
-the attempt. Bytes are server-sent events."""
+the attempt."""
 
 
 class Dialect(Protocol):
@@ -60,57 +38,23 @@ class Dialect(Protocol):
     """Its further paths, by method."""
 
     @property
-    def request(self) -> type[RequestObject]:
-        """What its requests may have, for the table of `docs/gateway.md`."""
+    def request(self) -> type[SamplingReader]:
+        """What its requests may have."""
         ...
 
-    def read(self, body: JSON, defaults: Sampling, stored: StoredResponses) -> ChatRequest:
-        """The request; `defaults` says what holds where it is silent. Raises `ApiError`.
+    def read(self, body: JSON, defaults: Sampling, kept: KeptAnswers) -> ChatRequest:
+        """Return the request; `defaults` says what holds where it is silent, and what it continues
+        is among the `kept` answers of its attempt. Raises `ApiError`.
 
-        Every field is honoured, known to be harmless, or refused with its name: an agent that
-        believes it samples at a penalty which nobody applies would be trained on something else
-        than it runs.
+        What would change the reply is honoured or refused by its name: an agent that believes it
+        samples at a penalty which nobody applies would be trained on something else than it runs.
         """
         ...
 
     def written(self, reply: ChatReply) -> JSON:
-        """The answer to a request that is not streamed."""
+        """Return the answer to a request that is not streamed."""
         ...
 
     def writer(self, reply: ChatReply) -> Writer:
-        """The stream of a reply that has just begun."""
-        ...
-
-    def error(self, error: ApiError) -> JSON:
-        """The body of an answer that is an error."""
-        ...
-
-
-@runtime_checkable
-class OwnClients(Protocol):
-    """A dialect whose clients are others than OpenAI's: they read errors in its form, also from a
-    path that is of no dialect or leads nowhere."""
-
-    clients: Clients
-    """Where they have their key from, and the like."""
-
-    def asked_by(self, scope: Scope) -> bool:
-        """Whether a request is of its clients, as a header or the path says."""
-        ...
-
-    def error(self, error: ApiError) -> JSON:
-        """As `Dialect.error`."""
-        ...
-
-
-@runtime_checkable
-class Passing(Protocol):
-    """A dialect whose requests may go on to another server, which is asked by chat completions.
-    Those of other dialects are written for it from what was read of them."""
-
-    def read_passed(self, body: JSON, defaults: Sampling, stored: StoredResponses) -> ChatRequest:
-        """The request, as `Dialect.read` gives it, with `passed`: the body of a chat completion
-        that asks for the same. What another server may honour is not refused. Raises `ApiError`,
-        for what chat completions have no words for too.
-        """
+        """Return the stream of a reply that has just begun."""
         ...

@@ -17,7 +17,6 @@ _CODES = {
     "missing": "missing_required_parameter",
     "literal_error": "unsupported_value",
     "token_id": None,
-    "too_many": None,
 }
 _WORDS = {
     "model_type": "Input should be a valid object",

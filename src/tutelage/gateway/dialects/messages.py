@@ -1,69 +1,122 @@
-"""Anthropic's Messages: `POST /v1/messages`, read; `messages_written.py` has its object and the
-events of its stream.
+"""Anthropic's Messages: `POST /v1/messages`, its object, and the events of its stream.
 
-A turn is a list of blocks here (`messages_blocks.py`). Tool results come in the user's turn and
-become messages of their own; a thought is a block before the text, whose `signature` is the text
-that was sampled, so that a client that sends it back gives the turn's whole text back.
-`chat_completions.py` is the API that the others are measured by, in whose words requests are passed
-on.
+A turn is a list of blocks here. Tool results come in the user's turn and become messages of their
+own; a thought is a block before the text, whose `signature` is the text that was sampled, so that a
+client that sends it back gives the turn's whole text back; one of another server has the name of
+the field in which that told it. A document with text in it and a search result are text.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+import base64
+import binascii
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal
+from functools import partial
+from itertools import takewhile
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import BeforeValidator, Field, StrictBool, StrictInt, StrictStr
-from starlette.types import Scope
 
-from tutelage.gateway.clients import Clients
-from tutelage.gateway.dialects.beyond import read_beyond
-from tutelage.gateway.dialects.dialect import Path, SessionView
-from tutelage.gateway.dialects.field_errors import missing
-from tutelage.gateway.dialects.messages_blocks import (
-    MessageTurn,
-    Text,
-    as_blocks,
-    read_turns,
-    system_message,
-)
-from tutelage.gateway.dialects.messages_written import MessageEvents, written
-from tutelage.gateway.dialects.parts import counted
+from tutelage.bounded import parse_arguments
+from tutelage.gateway.completions import KeptAnswers
+from tutelage.gateway.dialects.blocks import BlockStream, TurnBlock, whole_turn
+from tutelage.gateway.dialects.dialect import Path
+from tutelage.gateway.dialects.field_errors import missing, shown
 from tutelage.gateway.dialects.reading import (
+    MAX_MESSAGES,
     MAX_STOPS,
     MAX_TOOLS,
+    PARTS,
+    UNHONOURED,
+    FunctionTool,
     Items,
-    Name,
+    MessageObject,
     RequestObject,
+    RequestReader,
     Stop,
-    TurnReader,
+    call_fields,
     read,
-    tool_specs,
-    unsupported,
 )
-from tutelage.gateway.dialects.stored import StoredResponses
 from tutelage.gateway.errors import ApiError, invalid
-from tutelage.gateway.http import names_anthropic
-from tutelage.gateway.passing import chat_body_of, function_tool, schema_format
-from tutelage.gateway.reply import ChatReply
+from tutelage.gateway.reply import ChatReply, Piece, event, finish_reason, stopped_by
 from tutelage.gateway.request import ChatRequest
-from tutelage.types import JSON, Sampling
+from tutelage.replies import ThoughtStream
+from tutelage.types import JSON, THOUGHTS, Call, Message, Sampling, ToolCall
 
-_PATH = re.compile("(?<!/rollout)(?<!/attempt)(?<!/agent)/messages(?:/|$)")
-"""In a path of this API, whatever its attempt is called."""
-_LEVELS = ((1024, "low"), (8192, "medium"))
-"""The most thinking tokens of a `reasoning_effort`, as Gemini's API maps them; else `high`."""
+if TYPE_CHECKING:
+    from tutelage.gateway.session import AttemptSession
+
+_OURS = "tutelage:"  # what a signature of this server begins with
+_ENDS = {"tool_calls": "tool_use", "length": "max_tokens", "content_filter": "refusal"}
+_SHOWN = ("text", "image", "document", "search_result")
+_TEXTS = frozenset({"source", "title", "context", "content"})
+"""Fields of a document or a search result that are its text."""
+_APART = "\n\n"
+"""Between a document and what is next to it."""
 
 
-class _Tool(RequestObject):
-    harmless = ("cache_control", "eager_input_streaming", "defer_loading", "input_examples")
-    neutral: ClassVar[Mapping[str, Sequence[Any]]] = {"allowed_callers": (["direct"],)}
-    type: Literal["custom"] = "custom"
-    name: Name
-    description: StrictStr = ""
-    strict: StrictBool = False
+def _as_blocks(content: Any) -> Any:
+    """Content as a list of blocks: a string is one text."""
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    if not isinstance(content, list):
+        raise ValueError("must be a string or an array of content blocks")
+    return cast("list[Any]", content)
+
+
+def _keeps_all(management: Any) -> Any:
+    """The management of a context that clears nothing; Claude Code asks for that."""
+    edits = management.get("edits") if isinstance(management, dict) else None
+    if any(not isinstance(e, dict) or cast("JSON", e).get("keep") != "all" for e in edits or ()):
+        raise ValueError("this server clears nothing from a context; leave it out")
+    return management
+
+
+class _Text(MessageObject):
+    type: Literal["text"]
+    text: StrictStr
+
+
+class _Shown(MessageObject):
+    type: Literal["image", "document", "search_result"]
+
+
+_AnyShown = Annotated[_Text | _Shown, Field(discriminator="type")]
+_Shows = Annotated[Items[_AnyShown], BeforeValidator(_as_blocks)]
+
+
+class _ToolUse(MessageObject):
+    type: Literal["tool_use"]
+    id: StrictStr
+    name: StrictStr
+    input: JSON
+
+
+class _ToolResult(MessageObject):
+    type: Literal["tool_result"]
+    tool_use_id: StrictStr
+    content: _Shows = Field(default_factory=list[_Text | _Shown])
+
+
+class _Thought(MessageObject):
+    type: Literal["thinking", "redacted_thinking"]
+    thinking: StrictStr = ""
+    signature: StrictStr = ""
+
+
+_Block = _Text | _Shown | _ToolUse | _ToolResult | _Thought
+
+
+class _Turn(MessageObject):
+    role: Literal["user", "assistant", "system"]
+    content: Annotated[
+        Items[Annotated[_Block, Field(discriminator="type")]], BeforeValidator(_as_blocks)
+    ]
+
+
+class _Tool(FunctionTool):
     parameters: JSON = Field(alias="input_schema")
 
 
@@ -73,16 +126,10 @@ class _Choice(RequestObject):
     disable_parallel_tool_use: StrictBool = False
 
 
-class _ThinkingSetting(RequestObject):
+class _Thinking(RequestObject):
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: StrictInt | None = Field(None, ge=1)
     display: StrictStr | None = None
-
-    def limit(self) -> int | None:
-        """After how many tokens a thought is closed."""
-        if self.type == "disabled":
-            return 0
-        return self.budget_tokens if self.type == "enabled" else None
 
 
 class _Format(RequestObject):
@@ -92,39 +139,21 @@ class _Format(RequestObject):
 
 class _Output(RequestObject):
     format: _Format | None = None
-    effort: StrictStr | None = None
-
-    @classmethod
-    def prepared(cls, values: JSON, passing: bool) -> JSON:
-        """An effort is made by another server only."""
-        if "effort" in values and not passing:
-            raise unsupported("effort")
-        return values
 
 
-class _Request(TurnReader):
-    harmless = ("metadata", "service_tier", "cache_control", "betas", "inference_geo")
-    neutral: ClassVar[Mapping[str, Sequence[Any]]] = {
-        "container": (),
-        "mcp_servers": ([],),
-        "context_management": ({}, {"edits": []}),
-        "thread": (),
-        "speed": ("standard",),
-        "diagnostics": ({}, {"previous_message_id": None}),
-        "fallbacks": ([],),
-        "n": (1,),
-        "stream_options": (),
-    }
-    own = tuple(neutral)
+class _Request(RequestReader):
+    refused: ClassVar[Mapping[str, Sequence[Any]]] = {**UNHONOURED, "thread": (), "n": (1,)}
     schema_name = "output_config.format"
-    messages: Annotated[Items[MessageTurn], BeforeValidator(counted)] = Field(min_length=1)
-    system: Annotated[Items[Text], BeforeValidator(counted), BeforeValidator(as_blocks)] = Field(
-        default_factory=list[Text]
+    tool_type = "custom"
+    messages: Items[_Turn] = Field(min_length=1, max_length=MAX_MESSAGES)
+    system: Annotated[Items[_Text], BeforeValidator(_as_blocks)] = Field(
+        default_factory=list[_Text]
     )
     tools: Items[_Tool] = Field(default_factory=list[_Tool], max_length=MAX_TOOLS)
     stop_sequences: Items[Stop] = Field(default_factory=list[str], max_length=MAX_STOPS)
-    thinking: _ThinkingSetting | None = None
+    thinking: _Thinking | None = None
     output_config: _Output | None = None
+    context_management: Annotated[JSON | None, BeforeValidator(_keeps_all)] = None
     max_tokens: StrictInt | None = Field(None, ge=1)
 
 
@@ -136,156 +165,321 @@ class Messages:
     prefix = "msg_"
     prompt_field = "messages"
     request = _Request
-    clients = Clients(
-        "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", True, b"x-api-key", id_header=b"request-id"
-    )
 
     def __init__(self) -> None:
         self.paths: Mapping[str, Mapping[str, Path]] = {
             "/v1/messages/count_tokens": {"POST": self._count}
         }
 
-    def read(self, body: JSON, defaults: Sampling, stored: StoredResponses) -> ChatRequest:
-        """The request. Raises `ApiError`, for one that begins the turn to be sampled too."""
-        request = _request(body)
-        last = len(request.messages) - 1
-        if request.messages[last].role == "assistant":
-            at = f"messages[{last}]"
+    def read(self, body: JSON, defaults: Sampling, kept: KeptAnswers) -> ChatRequest:
+        """Return the request. Raises `ApiError`, for one that begins the turn to be sampled too."""
+        request = _read(body, defaults)
+        if request.messages[-1].role == "assistant":
+            at = f"messages[{len(body['messages']) - 1}]"
             raise invalid(
                 f"`{at}` has the role assistant: this model does not support assistant message "
                 "prefill. The conversation must end with a user message",
                 at,
             )
-        asked = _asked(request, defaults)
-        if request.thinking is None:
-            return asked
-        thinking = request.thinking
-        sampling = replace(asked.sampling, max_thinking_tokens=thinking.limit())
-        return replace(asked, sampling=sampling, omits_thoughts=thinking.display == "omitted")
+        return request
 
-    def read_passed(self, body: JSON, defaults: Sampling, stored: StoredResponses) -> ChatRequest:
-        """The request, and what it is in the words of chat completions. Raises `ApiError`."""
-        request = _request(body, passing=True)
-        return replace(
-            _asked(request, defaults, passing=True),
-            passed=chat_body_of(body, _OWN, _told(request, body)),
-        )
+    async def _count(self, path: Mapping[str, str], body: JSON, attempt: AttemptSession) -> JSON:
+        """Clients count conversations that end with a reply too."""
+        read = partial(_read, body, attempt.sampling)
+        return {"input_tokens": await attempt.count(body.get("model"), read)}
 
     def written(self, reply: ChatReply) -> JSON:
-        """The `message` object."""
-        return written(reply)
+        """Return the `message` object."""
+        (choice,) = reply.choices
+        split, blocks = reply.thoughts(), list[TurnBlock]()
+        for block in whole_turn(reply, choice):
+            if block.kind != "text":
+                blocks.append(block)
+                continue
+            thought, text = split.feed(block.text, last=True)
+            if split.shown:
+                blocks.append(TurnBlock("thought", thought))
+            blocks += [TurnBlock("text", text)] if text else []
+        content = [_written(block, split, reply) for block in blocks]
+        return {**_object(reply), "content": content, **_ending(reply, choice)}
 
-    def writer(self, reply: ChatReply) -> MessageEvents:
-        """The stream of a reply."""
-        return MessageEvents(reply)
-
-    async def _count(self, path: Mapping[str, str], body: JSON, attempt: SessionView) -> JSON:
-        """Clients count conversations that end with a reply too."""
-
-        def asked() -> ChatRequest:
-            return _asked(_request(body), attempt.sampling)
-
-        return {"input_tokens": await attempt.count(body.get("model"), asked)}
-
-    def asked_by(self, scope: Scope) -> bool:
-        """See `OwnClients`."""
-        path = scope["path"]  # few have the word, and looking for it costs less than the pattern
-        return ("/messages" in path and _PATH.search(path) is not None) or names_anthropic(scope)
-
-    def error(self, error: ApiError) -> JSON:
-        """An error as Anthropic writes it."""
-        return error.anthropics_body()
-
-
-# ---------------------------------------------------------------- passing on
-
-
-_OWN = frozenset(
-    (*_Request.__annotations__, *_Request.harmless, *_Request.own, "tool_choice", "stop")
-)
-"""What of a request chat completions say otherwise, or not at all."""
-
-
-def _told(request: _Request, body: JSON) -> JSON:
-    """The fields of a chat completion that say what this API has other words for."""
-    output, metadata = request.output_config, body.get("metadata")
-    schema = output and output.format and output.format.wanted
-    choice: Any = request.tool_choice
-    forced = choice not in ("auto", "none")
-    if forced and choice != "required":
-        choice = {"type": "function", "function": {"name": choice}}
-    return {
-        "max_tokens": body.get("max_tokens"),
-        "stop": _stops(body) or None,
-        "tools": [_function(tool) for tool in request.tools] or None,
-        "tool_choice": choice if body.get("tool_choice") and (request.tools or forced) else None,
-        "parallel_tool_calls": None if request.parallel_tool_calls else False,
-        "reasoning_effort": (output and output.effort) or _effort(request.thinking),
-        "response_format": schema and schema_format("reply", schema, {"strict": True}),
-        "user": metadata.get("user_id") if isinstance(metadata, dict) else None,
-        "service_tier": next((v for k, v in _TIERS if k == body.get("service_tier")), None),
-    }
-
-
-def _stops(body: JSON) -> list[str]:
-    """Stop strings, in the words of both APIs."""
-    stop = body.get("stop") or []
-    return [*([stop] if isinstance(stop, str) else stop), *(body.get("stop_sequences") or ())]
-
-
-_TIERS = (("auto", "auto"), ("standard_only", "default"))
-
-
-def _function(tool: _Tool) -> JSON:
-    more = {"strict": True} if tool.strict else {}
-    return function_tool(tool.name, tool.description, tool.parameters, more)
-
-
-def _effort(thinking: _ThinkingSetting | None) -> str | None:
-    """How much to think, in OpenAI's words; an adaptive model decides itself."""
-    if thinking is None or thinking.type == "adaptive":
-        return None
-    if thinking.type == "disabled":
-        return "none"
-    budget = thinking.budget_tokens or 0
-    return next((level for most, level in _LEVELS if budget <= most), "high")
+    def writer(self, reply: ChatReply) -> _Events:
+        """Return the stream of a reply."""
+        return _Events(reply)
 
 
 # ---------------------------------------------------------------- reading
 
 
-def _request(body: JSON, *, passing: bool = False) -> _Request:
+def _read(body: JSON, defaults: Sampling) -> ChatRequest:
     choice = read(_Choice, body.get("tool_choice") or {}, "tool_choice")
-    rest = {**body, "tool_choice": None}
-    request = read_beyond(_Request, rest) if passing else read(_Request, rest)
-    request.tool_choice = _chosen(choice)
+    request = read(_Request, {**body, "tool_choice": None})
+    if choice.type == "tool" and choice.name is None:
+        raise missing("tool_choice.name")
+    named = "required" if choice.type == "any" else choice.type
+    request.tool_choice = choice.name or named if choice.type == "tool" else named
     request.parallel_tool_calls &= not choice.disable_parallel_tool_use
     request.stop += request.stop_sequences
-    return request
-
-
-def _asked(request: _Request, defaults: Sampling, *, passing: bool = False) -> ChatRequest:
-    tools = tool_specs(request.tools)
-    wanted = None if request.output_config is None else request.output_config.format
-    system = system_message(request.system)
-    return ChatRequest(
-        model=request.model,
-        messages=(*([] if system is None else [system]), *read_turns(request.messages)),
-        sampling=request.sampling(defaults, request.max_tokens),
-        tools=tools,
-        strict=tuple(tool.name for tool in request.tools if tool.strict),
-        constraint=request.constraint(tools, wanted and wanted.wanted, passing=passing),
-        schema_field=request.schema_field,
-        seed=request.seed,
-        template=request.chat_template_kwargs,
-        stream=request.stream,
+    thinking = request.thinking
+    output = request.output_config and request.output_config.format
+    schema = output and output.wanted
+    sampling, limit = request.sampling(defaults, request.max_tokens), None
+    if thinking is not None and thinking.type != "adaptive":
+        limit = thinking.budget_tokens if thinking.type == "enabled" else 0
+    return request.asked(
+        (*_system(request.system), *_messages(request.messages)),
+        request.tools,
+        replace(sampling, max_thinking_tokens=limit),
+        schema,
+        omits_thoughts=thinking is not None and thinking.display == "omitted",
     )
 
 
-def _chosen(choice: _Choice) -> str:
-    """`tool_choice` in the words of `Constraint`."""
-    if choice.type != "tool":
-        return "required" if choice.type == "any" else choice.type
-    if choice.name is None:
-        raise missing("tool_choice.name")
-    return choice.name
+def _system(blocks: Sequence[_Text]) -> Iterator[Message]:
+    """The field `system` as a message, none where it says nothing."""
+    if text := "\n\n".join(block.text for block in blocks):
+        yield Message("system", text, extra=_parts(blocks))
+
+
+def _messages(turns: Sequence[_Turn]) -> Iterator[Message]:
+    """The messages: a user's tool results each are one, before or after what the user says."""
+    for i, turn in enumerate(turns):
+        at, blocks, more = f"messages[{i}]", turn.content, turn.model_extra or {}
+        if turn.role == "assistant":
+            yield _assistant(turn, at)
+        elif turn.role == "system":
+            yield Message("system", _text(blocks, ("text",), at), extra=more | _parts(blocks))
+        elif not blocks:
+            empty = f"{at}.content"
+            raise invalid(f"`{empty}` is empty: at least one block is required", empty)
+        else:
+            for at_block, block in enumerate(blocks):
+                if isinstance(block, _ToolResult):
+                    text = _text(block.content, _SHOWN, f"{at}.content[{at_block}]")
+                    extra = (block.model_extra or {}) | _parts(block.content)
+                    yield Message("tool", text, tool_call_id=block.tool_use_id, extra=extra)
+                elif at_block == 0 or isinstance(blocks[at_block - 1], _ToolResult):
+                    said = list(takewhile(_is_no_result, blocks[at_block:]))
+                    text = _text(said, _SHOWN, at, at_block)
+                    yield Message("user", text, extra=more | _parts(said))
+
+
+def _is_no_result(block: _Block) -> bool:
+    return not isinstance(block, _ToolResult)
+
+
+def _assistant(turn: _Turn, at: str) -> Message:
+    """An assistant's turn. Thoughts of this server are put back as they were sampled, those of a
+    server behind go back to it; another model's are left out, since none here has a place for
+    them."""
+    thoughts = [b for b in turn.content if isinstance(b, _Thought)]
+    uses = [b for b in turn.content if isinstance(b, _ToolUse)]
+    calls = tuple(ToolCall(b.id, b.name, json.dumps(b.input, ensure_ascii=False)) for b in uses)
+    extra = dict(turn.model_extra or {}) | _parts(turn.content)
+    extra |= call_fields([(b.id, b.model_extra) for b in uses])
+    for thought in thoughts:
+        if thought.signature in THOUGHTS:
+            extra[thought.signature] = extra.get(thought.signature, "") + thought.thinking
+    kinds = ("text", "tool_use", "thinking", "redacted_thinking")
+    text = "".join(sampled_text(b.signature) for b in thoughts) + _text(turn.content, kinds, at)
+    return Message("assistant", (text or None) if calls else text, calls, extra=extra)
+
+
+def _text(blocks: Sequence[_Block], allowed: Sequence[str], at: str, first: int = 0) -> str:
+    """The text of blocks, all of a kind that may stand here; `first` is the place of the first."""
+    text, before = "", ""
+    for i, block in enumerate(blocks, first):
+        if block.type not in allowed:
+            words = f"`{at}` has a block {shown(block.type)}, which its role does not allow"
+            raise invalid(words, at)
+        said = _said(block, f"{at}.content[{i}]")
+        if said and text and not before == block.type == "text":
+            text += _APART
+        text, before = text + said, block.type if said else before
+    return text
+
+
+def _said(block: _Block, at: str) -> str:
+    """The text of a block. Raises `ApiError` for an image or a file."""
+    if not isinstance(block, _Shown):
+        return block.text if isinstance(block, _Text) else ""
+    match fields := block.model_extra or {}:
+        case {"source": str(source), "title": str(title), "content": list(inner)}:
+            texts = read(_ToolResult, _result(inner), at).content
+            return _lines(title, source, _text(texts, ("text",), at))
+        case {"source": {"type": "text", "data": str(text)}}:
+            pass
+        case {"source": {"type": "content", "content": str() | list() as inner}}:
+            texts = read(_ToolResult, _result(inner), f"{at}.source").content
+            text = _text(texts, ("text", "image"), f"{at}.source")
+        case _:
+            at = f"{at}.type" if block.type == "image" else f"{at}.source.type"
+            words = "this model accepts text only, not images or files"
+            raise invalid(f"`{at}` = {shown(block.type)}: {words}", at, "unsupported_value")
+    return _lines(str(fields.get("title") or ""), str(fields.get("context") or ""), text)
+
+
+def _result(content: Any) -> JSON:
+    """Content that is read as that of a tool's result is."""
+    return {"type": "tool_result", "tool_use_id": "", "content": content}
+
+
+def _lines(*texts: str) -> str:
+    return "\n".join(text for text in texts if text)
+
+
+def _parts(blocks: Sequence[_Block]) -> JSON:
+    """The blocks that are shown as parts of a chat completion, where they say more than their
+    text."""
+    found = [block for block in blocks if isinstance(block, (_Text, _Shown))]
+    if all(isinstance(block, _Text) and not block.model_extra for block in found):
+        return {}
+    more = [{k: v for k, v in (b.model_extra or {}).items() if k not in _TEXTS} for b in found]
+    texts = [{"type": "text", "text": _said(block, "")} for block in found]
+    return {PARTS: [text | rest for text, rest in zip(texts, more, strict=True)]}
+
+
+def sampled_text(signature: str) -> str:
+    """Return the sampled text behind a signature of this server."""
+    if not signature.startswith(_OURS):
+        return ""
+    try:
+        return base64.b64decode(signature.removeprefix(_OURS), validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return ""
+
+
+# ---------------------------------------------------------------- writing
+
+
+def _object(reply: ChatReply) -> JSON:
+    """The object as it begins."""
+    return {
+        "id": reply.answer.id,
+        "type": "message",
+        "role": "assistant",
+        "model": reply.request.model,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": _usage(reply),
+    }
+
+
+def _usage(reply: ChatReply) -> JSON:
+    prompt, sampled = reply.usage if reply.choices else (reply.answer.prompt_tokens, 0)
+    cached = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
+    return {**cached, "input_tokens": prompt, "output_tokens": sampled}
+
+
+def _ending(reply: ChatReply, choice: Call) -> JSON:
+    stop, reason = stopped_by(reply, choice), finish_reason(choice)
+    if reason == "stop" and choice.reply.extra.get("refusal"):
+        return {"stop_reason": "refusal", "stop_sequence": None}
+    if reason == "stop" and stop is not None:
+        return {"stop_reason": "stop_sequence", "stop_sequence": stop}
+    return {"stop_reason": _ENDS.get(reason, "end_turn"), "stop_sequence": None}
+
+
+def _written(block: TurnBlock, split: ThoughtStream, reply: ChatReply) -> JSON:
+    if block.kind == "thought":
+        text = "" if reply.request.omits_thoughts else block.text
+        return {"type": "thinking", "thinking": text, "signature": _signed(block, split)}
+    if block.kind == "call":
+        return {"type": "tool_use", "id": block.id, "name": block.name, "input": _input(block)}
+    return {"type": "text", "text": block.text}
+
+
+def _input(block: TurnBlock) -> JSON:
+    """Arguments as an object. What the model wrote and is none is one field of it."""
+    if not block.text.strip():
+        return {}
+    try:
+        values = parse_arguments(block.text)
+    except ValueError:
+        values = block.text
+    return values if isinstance(values, dict) else {"arguments": values}
+
+
+def _signed(block: TurnBlock, split: ThoughtStream) -> str:
+    return block.source or _OURS + base64.b64encode(split.raw.encode()).decode()
+
+
+class _Events:
+    """The events of a stream; see `Writer` and `BlockWriter`."""
+
+    def __init__(self, reply: ChatReply) -> None:
+        self._reply, self._split = reply, reply.thoughts()
+        self._begun = False
+        self._blocks = BlockStream(self)
+
+    def text(self, index: int, new: Piece) -> bytes:
+        """Return the events of more of a thought or of the text."""
+        if new.thought:
+            return self._begin() + self._blocks.add("thought", new.text, source=new.thought)
+        return self._begin() + self._parts(*self._split.feed(new.text))
+
+    def finish(self, reply: ChatReply, rests: Sequence[Piece]) -> bytes:
+        """Return what is left, the tool uses, and the end."""
+        (choice,) = reply.choices
+        self._reply = reply
+        left = self._split.feed(rests[0].text, last=True)
+        turn = whole_turn(reply, choice)
+        out = self._begin()
+        if turn and turn[0].kind == "thought" and not self._blocks.blocks:
+            out += self._blocks.add("thought", turn[0].text, source=turn[0].source)
+        out += self._parts(*left)
+        out += self._blocks.finish(Piece(""), [block for block in turn if block.kind == "call"])
+        ending = {"type": "message_delta", "delta": _ending(reply, choice), "usage": _usage(reply)}
+        out += event(ending, "message_delta")
+        return out + event({"type": "message_stop"}, "message_stop")
+
+    def failed(self, error: ApiError) -> bytes:
+        """Return what a stream that breaks ends with."""
+        return event(error.anthropics_body(), "error")
+
+    def begin(self, index: int, block: TurnBlock) -> bytes:
+        """Return the event of a new content block."""
+        begun: JSON
+        if block.kind == "call":
+            begun = {"type": "tool_use", "id": block.id, "name": block.name, "input": {}}
+        elif block.kind == "thought":
+            begun = {"type": "thinking", "thinking": "", "signature": ""}
+        else:
+            begun = {"type": "text", "text": ""}
+        data = {"type": "content_block_start", "index": index, "content_block": begun}
+        return event(data, "content_block_start")
+
+    def more(self, index: int, block: TurnBlock, new: str, entries: Sequence[JSON]) -> bytes:
+        """Return the event of more of it. A tool's input comes whole."""
+        if block.kind == "call":
+            told = json.dumps(_input(block), ensure_ascii=False)
+            return self._delta(index, {"type": "input_json_delta", "partial_json": told})
+        kind = "thinking" if block.kind == "thought" else "text"
+        if not new or (kind == "thinking" and self._reply.request.omits_thoughts):
+            return b""
+        return self._delta(index, {"type": f"{kind}_delta", kind: new})
+
+    def end(self, index: int, block: TurnBlock) -> bytes:
+        """Return the events of its end."""
+        out = b""
+        if block.kind == "thought":
+            signed = {"type": "signature_delta", "signature": _signed(block, self._split)}
+            out = self._delta(index, signed)
+        return out + event({"type": "content_block_stop", "index": index}, "content_block_stop")
+
+    def _begin(self) -> bytes:
+        if self._begun:
+            return b""
+        self._begun = True
+        return event({"type": "message_start", "message": _object(self._reply)}, "message_start")
+
+    def _parts(self, thought: str, text: str) -> bytes:
+        """More of what our own policy thinks and says; an empty thought is there to be restored."""
+        empty = not (thought or self._blocks.blocks) and self._split.ended
+        out = self._blocks.add("thought", thought) if thought or empty else b""
+        return out + (self._blocks.add("text", text) if text else b"")
+
+    def _delta(self, index: int, delta: JSON) -> bytes:
+        data = {"type": "content_block_delta", "index": index, "delta": delta}
+        return event(data, "content_block_delta")

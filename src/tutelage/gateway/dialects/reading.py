@@ -1,31 +1,39 @@
 """How a request is read, and what the requests of several dialects have in common.
 
 A request is a pydantic model of what is honoured in it, straight from the parsed JSON; whatever
-does not fit is a 400 that names the whole path of the field (`field_errors.py`). Every field is
-honoured, known to be harmless, or refused; what another server may honour is read as it comes where
-the request is passed on (`parts.py` has images and the like). The dialects beside this file say
-which fields they have.
+does not fit is a 400 that names the whole path of the field (`field_errors.py`). One rule holds for
+all other fields: what would change the reply and cannot be honoured is refused by its name
+(`refused`), and everything else is left alone and recorded. The dialects beside this file say which
+fields they have.
+
+A policy reads text. What else a message or a part of it has (annotations, citations, cache control)
+stays on record with its message; images, sounds and files are refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar, cast
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 
 from pydantic import (
     AfterValidator,
+    AliasChoices,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     FailFast,
     Field,
+    GetPydanticSchema,
     Strict,
     StrictBool,
     StrictInt,
     StrictStr,
     ValidationError,
-    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    field_validator,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
@@ -33,97 +41,59 @@ from pydantic_core import PydanticCustomError
 from tutelage.bounded import parse_json
 from tutelage.gateway.dialects.field_errors import missing, refusal
 from tutelage.gateway.errors import invalid
-from tutelage.types import JSON, Constraint, Sampling, ToolSpec
+from tutelage.gateway.request import ChatRequest
+from tutelage.types import JSON, Constraint, Message, Sampling, ToolSpec
 
 T = TypeVar("T", bound=BaseModel)
 MAX_TOOLS = 1024
 MAX_STOPS = 16
 MAX_NAME = 256
 MAX_TOP = 20
+MAX_MESSAGES = 10_000
+"""Messages of a request."""
+PARTS, CALL_FIELDS = "content_parts", "tool_call_fields"
+"""The names under which a message on record has its content in parts, and by the ids of its tool
+calls what came beside them."""
 _SEED = 1 << 63
-PASSING = MappingProxyType({"passing": True})
+_TEXTS = (None, "text", "input_text", "output_text", "refusal")
 
 
 class RequestObject(BaseModel):
-    """An object of a request. A null counts as absent, as in OpenAI's API, and what nobody would
-    read is refused."""
+    """An object of a request. A null counts as absent, as in OpenAI's API."""
 
-    harmless: ClassVar[Collection[str]] = ()
-    """Fields that may be there and change nothing."""
-    neutral: ClassVar[Mapping[str, Sequence[Any]]] = {}
-    """Fields that cannot be honoured, with the values of each that ask for nothing."""
-    known: ClassVar[frozenset[str]] = frozenset()
-    liberal: ClassVar[bool] = False
-    """Whether what nobody would read may be there too: it is in `model_extra`."""
-    passes: ClassVar[bool] = False
-    """Whether a request that is passed on may have what is not honoured here, but for `own`."""
-    prepares: ClassVar[bool] = False
-    """Whether it has a `prepared` of its own."""
-    own: ClassVar[Collection[str]] = ()
-    """Of `neutral`, what no chat completion has."""
-
-    @classmethod
-    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        fields = cls.__pydantic_fields__.items()
-        cls.known = frozenset((*(field.alias or name for name, field in fields), *cls.harmless))
-        cls.prepares = cls.prepared.__func__ is not RequestObject.prepared.__func__
+    refused: ClassVar[Mapping[str, Sequence[Any]]] = {}
+    """Fields that would change the reply and cannot be honoured, with the values of each that ask
+    for nothing."""
 
     @model_validator(mode="before")
     @classmethod
-    def _present(cls, data: Any, info: ValidationInfo) -> Any:
+    def _present(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
         values = cast("JSON", data)
         if None in values.values():
             values = {k: v for k, v in values.items() if v is not None}
-        if values.keys() <= cls.known:
-            return cls.prepared(values, info.context is not None) if cls.prepares else values
-        passing = passed_on(info)
-        for name in (name for name in values if name not in cls.known):
-            if passing and cls.passes and name not in cls.own:
-                continue
-            if name not in cls.neutral:
-                if cls.liberal:
-                    continue
-                words = "unknown parameter"
-                raise PydanticCustomError("unknown_parameter", words, {"name": name})
-            if values[name] not in cls.neutral[name]:
-                raise unsupported(name)
-        return cls.prepared(values, passing) if cls.prepares else values
-
-    @classmethod
-    def prepared(cls, values: JSON, passing: bool) -> JSON:
-        """The fields as they are read; `passing` where the request is passed on."""
+        for name in values.keys() & cls.refused.keys():
+            if values[name] not in cls.refused[name]:
+                words = "not supported by this server; leave it out"
+                raise PydanticCustomError("unsupported_parameter", words, {"name": name})
         return values
 
 
 class MessageObject(RequestObject):
     """A message, or a part of one. Clients send back what they were sent, with fields of their own
-    and of others' servers: what cannot change the prompt stays with the message."""
+    and of others' servers: they stay with the message."""
 
     model_config = ConfigDict(extra="allow")
-    liberal = True
 
 
-def unsupported(name: str) -> PydanticCustomError:
-    """The refusal of a field of an object."""
-    words = "not supported by this server; leave it out"
-    return PydanticCustomError("unsupported_parameter", words, {"name": name})
+def read(model: type[T], data: Any, path: str = "") -> T:
+    """Return the object at a path of the request, the whole request where it is empty.
 
-
-def passed_on(info: ValidationInfo) -> bool:
-    """Whether what is read is passed on to another server."""
-    return info.context is not None
-
-
-def read(model: type[T], data: Any, path: str = "", *, passing: bool = False) -> T:
-    """The object at a path of the request, the whole request where it is empty.
-
-    Raises `ApiError` that names the first field which does not fit. With `passing` another server
-    will read it too, and may know what this one does not.
+    Raises `ApiError` that names the first field which does not fit.
     """
     try:
-        return model.model_validate(data, context=PASSING if passing else None)
+        return model.model_validate(data)
     except ValidationError as error:
         raise refusal(error.errors(include_url=False)[0], data, path) from None
 
@@ -131,8 +101,8 @@ def read(model: type[T], data: Any, path: str = "", *, passing: bool = False) ->
 # ---------------------------------------------------------------- values
 
 
-def _listed(given: Any) -> Any:
-    return [given] if isinstance(given, str) else given
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
 
 
 def _printable(name: str) -> str:
@@ -146,8 +116,8 @@ def _parsed(schema: Any) -> Any:
     return parse_json(schema) if isinstance(schema, str) else schema
 
 
-def _chosen(value: Any, info: ValidationInfo) -> str:
-    """`tool_choice` in the words of `Constraint`; both dialects' ways to name a function."""
+def _chosen(value: Any) -> str:
+    """`tool_choice` in the words of `Constraint`; both of OpenAI's ways to name a function."""
     match value:
         case "auto" | "none" | "required":
             return value
@@ -156,8 +126,6 @@ def _chosen(value: Any, info: ValidationInfo) -> str:
             "name": str(name),
         }:
             return name
-        case {"type": "allowed_tools" | "custom"} if passed_on(info):
-            return "auto"
         case _:
             raise ValueError("must be auto, none, required or name one function")
 
@@ -173,17 +141,24 @@ class FunctionTool(RequestObject):
     """What a request says of a function. `strict` is a promise that constrained decoding keeps
     where it applies."""
 
-    type: Literal["function"] = "function"
     name: Name
     description: StrictStr = ""
     parameters: JSON = Field(default_factory=lambda: {"type": "object", "properties": {}})
     strict: StrictBool = False
 
 
+_NEVER = dict.fromkeys((
+    "guided_regex", "guided_choice", "guided_grammar", "grammar", "json_schema", "regex", "ebnf",
+    "bad_words", "allowed_token_ids", "logits_processors", "truncate_prompt_tokens", "mirostat",
+    "typical_p", "top_a", "tfs_z", "xtc_probability", "dry_multiplier", "dynatemp_range",
+    "max_new_tokens", "n_predict",
+), ())  # fmt: skip
 UNHONOURED: Mapping[str, Sequence[Any]] = {
+    **_NEVER,
     "frequency_penalty": (0,),
     "presence_penalty": (0,),
     "repetition_penalty": (1,),
+    "repeat_penalty": (1,),
     "length_penalty": (1,),
     "min_p": (0,),
     "logit_bias": ({},),
@@ -193,23 +168,22 @@ UNHONOURED: Mapping[str, Sequence[Any]] = {
     "include_stop_str_in_output": (False,),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
-    "truncate_prompt_tokens": (),
-    "prompt_logprobs": (0,),
 }
-"""Fields of OpenAI's and vLLM's sampling, each with the values that ask for nothing."""
+"""Fields by which OpenAI, vLLM, SGLang and llama.cpp change what is sampled, each with the values
+that ask for nothing."""
 
 
 class StructuredOutputs(RequestObject):
     """vLLM's words for a constraint, of which a JSON schema is honoured."""
 
-    harmless = ("disable_any_whitespace", "disable_additional_properties")
+    refused = dict.fromkeys(("regex", "choice", "grammar", "json_object", "structural_tag"), ())
     wanted: JSON | None = Field(None, alias="json")
 
 
 class SamplingReader(RequestObject):
     """What the requests of all dialects have."""
 
-    passes = True
+    refused = UNHONOURED
     schema_name: ClassVar[str] = "response_format"
     """The dialect's own field for a schema of the reply."""
     model: StrictStr
@@ -225,8 +199,14 @@ class SamplingReader(RequestObject):
     guided_json: Annotated[JSON | None, BeforeValidator(_parsed)] = None
     structured_outputs: StructuredOutputs | None = None
 
+    @classmethod
+    def unused(cls, values: JSON) -> JSON:
+        """Return the fields that change nothing here, for the record."""
+        rest = values.keys() - _known(cls)
+        return {name: values[name] for name in values if name in rest and values[name] is not None}
+
     def sampling(self, defaults: Sampling, limit: int | None) -> Sampling:
-        """How to sample; `defaults` says what holds where the request is silent."""
+        """Return how to sample; `defaults` says what holds where the request is silent."""
         most = limit or defaults.max_tokens
         if self.min_tokens > most:
             words = f"`min_tokens` = {self.min_tokens} exceeds the maximum of {most} reply tokens"
@@ -235,35 +215,27 @@ class SamplingReader(RequestObject):
             temperature=defaults.temperature if self.temperature is None else self.temperature,
             top_p=self.top_p or defaults.top_p,
             top_k=max(0, self.top_k or defaults.top_k),
-            max_tokens=limit or defaults.max_tokens,
+            max_tokens=most,
             stop=tuple(self.stop) or defaults.stop,
         )
 
-    def schema_of(self, own: JSON | None) -> JSON | None:
-        """The schema of the reply; `own` is that of the dialect's own field."""
-        given = self._vllms_schemas()
-        if own is not None:
-            given = {self.schema_name: own, **given}
-        if len(given) > 1:
-            names = " and ".join(f"`{name}`" for name in given)
-            raise invalid(f"{names} are both set: pass only one schema", [*given][1])
-        return next(iter(given.values()), None)
+    def schemas(self, own: JSON | None) -> dict[str, JSON]:
+        """Return the schema of the reply by its field; `own` is that of the dialect's own field.
 
-    @property
-    def schema_field(self) -> str:
-        """The field that has the schema, where one has."""
-        return next(iter(self._vllms_schemas()), self.schema_name)
-
-    def _vllms_schemas(self) -> dict[str, JSON]:
-        if self.guided_json is None and self.structured_outputs is None:
-            return {}
+        Raises `ApiError` where there are several.
+        """
         wanted = self.structured_outputs and self.structured_outputs.wanted
-        found = {"guided_json": self.guided_json, "structured_outputs.json": wanted}
-        return {name: schema for name, schema in found.items() if schema is not None}
+        fields = (self.schema_name, "guided_json", "structured_outputs.json")
+        found = dict(zip(fields, (own, self.guided_json, wanted), strict=True))
+        schemas = {name: schema for name, schema in found.items() if schema is not None}
+        if len(schemas) > 1:
+            names = " and ".join(f"`{name}`" for name in schemas)
+            raise invalid(f"{names} are both set: pass only one schema", [*schemas][1])
+        return schemas
 
     def plain_constraint(self) -> Constraint | None:
-        """The constraint of a reply that can call no tool."""
-        schema = self.schema_of(None)
+        """Return the constraint of a reply that can call no tool."""
+        schema = next(iter(self.schemas(None).values()), None)
         if schema is None:
             return Constraint(min_tokens=self.min_tokens) if self.min_tokens else None
         if self.min_tokens:
@@ -277,54 +249,84 @@ _CONSTRAINING = frozenset(
 """The fields that a constraint is made of, beside a dialect's own schema."""
 
 
+@cache
+def _known(model: type[SamplingReader]) -> frozenset[str]:
+    """The names of the fields that are read or refused."""
+    read = (field.alias or name for name, field in model.model_fields.items())
+    return frozenset((*read, *model.refused))
+
+
 class RequestReader(SamplingReader):
     """What those of conversations have."""
 
+    tool_type: ClassVar[str] = "function"
+    """The type of tools that the agent runs. Those that a server runs it can do without."""
     tool_choice: Annotated[str, BeforeValidator(_chosen)] = "auto"
     parallel_tool_calls: StrictBool = True
+    chat_template_kwargs: JSON = Field(default_factory=lambda: {})
 
-    def constraint(
-        self, tools: Sequence[ToolSpec], schema: JSON | None, *, passing: bool = False
-    ) -> Constraint | None:
-        """The constraint of the reply, None when there is nothing to enforce. `schema` is that of
-        the dialect's own field. Another server, to which the request is passed on, enforces it
-        itself, and may know tools that are not known here."""
+    @field_validator("tools", mode="before", check_fields=False)
+    @classmethod
+    def _callable(cls, tools: Any) -> Any:
+        if tools.__class__ is not list:
+            return tools
+        each, kind = cast("list[Any]", tools), cls.tool_type
+        return [t for t in each if not isinstance(t, dict) or t.get("type", kind) == kind]
+
+    @classmethod
+    def unused(cls, values: JSON) -> JSON:
+        """See `SamplingReader`; tools of other types too."""
+        found, kind = super().unused(values), cls.tool_type
+        if others := [t for t in values.get("tools") or () if t.get("type", kind) != kind]:
+            found["tools"] = others
+        return found
+
+    def asked(
+        self,
+        messages: tuple[Message, ...],
+        functions: Sequence[FunctionTool],
+        sampling: Sampling,
+        schema: JSON | None,
+        **more: Any,
+    ) -> ChatRequest:
+        """Return the request; `schema` is that of the dialect's own field, and `more` are fields
+        that not all dialects have. Raises `ApiError`."""
+        tools = _tool_specs(functions)
+        return ChatRequest(
+            model=self.model,
+            messages=messages,
+            sampling=sampling,
+            tools=tools,
+            strict=tuple(each.name for each in functions if each.strict),
+            constraint=self._constraint(tools, schema),
+            schema_field=next(iter(self.schemas(schema)), ""),
+            seed=self.seed,
+            template=self.chat_template_kwargs,
+            stream=self.stream,
+            **more,
+        )
+
+    def _constraint(self, tools: Sequence[ToolSpec], schema: JSON | None) -> Constraint | None:
+        """The constraint of the reply, None when there is nothing to enforce."""
         if schema is None and self.model_fields_set.isdisjoint(_CONSTRAINING):
             return None
-        choice, schema = self.tool_choice, self.schema_of(schema)
-        if choice == "required" and not (tools or passing):
+        choice, schema = self.tool_choice, next(iter(self.schemas(schema).values()), None)
+        if choice == "required" and not tools:
             raise invalid("`tool_choice` 'required' needs `tools`", "tool_choice")
         if choice not in ("auto", "none", "required", *(tool.name for tool in tools)):
             words = f"`tool_choice` names {choice!r}, which is not in `tools`"
             raise invalid(words, "tool_choice")
         free = choice != "none" and not tools
         if schema is None and (free or (choice == "auto" and self.parallel_tool_calls)):
-            least = None if passing else self.min_tokens
-            return Constraint(min_tokens=least) if least else None
-        if self.min_tokens and not passing:
+            return Constraint(min_tokens=self.min_tokens) if self.min_tokens else None
+        if self.min_tokens:
             words = "`min_tokens` requires `tool_choice`: auto and no schema"
             raise invalid(words, "min_tokens")
         return Constraint(choice, self.parallel_tool_calls, schema)
 
 
-class TurnReader(RequestReader):
-    """What the requests of all dialects have that a chat template renders."""
-
-    chat_template_kwargs: JSON = Field(default_factory=lambda: {})
-
-
-class NamedTool(Protocol):
-    """A function, whatever its dialect calls the schema."""
-
-    name: str
-    description: str
-    parameters: JSON
-
-
-def tool_specs(functions: Sequence[NamedTool]) -> tuple[ToolSpec, ...]:
-    """The function tools. Refuses two of one name."""
-    if not functions:
-        return ()
+def _tool_specs(functions: Sequence[FunctionTool]) -> tuple[ToolSpec, ...]:
+    """Return the function tools. Raises `ApiError` for two of one name."""
     names = [each.name for each in functions]
     if len(set(names)) != len(names):
         twice = next(n for n in names if names.count(n) > 1)
@@ -333,9 +335,78 @@ def tool_specs(functions: Sequence[NamedTool]) -> tuple[ToolSpec, ...]:
 
 
 def reply_schema(kind: str, schema: JSON | None, path: str) -> JSON | None:
-    """The schema that the reply must have: none for `text`, any object's for `json_object`."""
+    """Return the schema that the reply must have: none for `text`, any object's for
+    `json_object`."""
     if kind == "json_schema":
         if schema is None:
             raise missing(path)
         return schema
     return {"type": "object"} if kind == "json_object" else None
+
+
+# ---------------------------------------------------------------- the content of messages
+
+
+class _Part(BaseModel):
+    type: Literal["text", "input_text", "output_text", "refusal"] | None = None
+    text: StrictStr = Field(validation_alias=AliasChoices("text", "refusal"))
+
+
+def _joined(value: Any, parts: ValidatorFunctionWrapHandler) -> str:
+    """The text of a message: a string, or a list of text parts, which are joined."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise ValueError("must be a string or an array of parts")
+    listed = [{"text": v} if isinstance(v, str) else v for v in cast("list[Any]", value)]
+    return "".join(part.text for part in parts(listed))
+
+
+def _readable(text: str) -> str:
+    """A tool call's arguments: text, of JSON where the model wrote it so, that can be rendered.
+
+    A model may write what is no JSON, and gets it back unchanged.
+    """
+    try:
+        parse_json(text)
+    except json.JSONDecodeError:
+        return text
+    except ValueError as error:
+        raise ValueError(f"cannot be parsed: {error}") from None
+    return text
+
+
+Content = Annotated[
+    str,
+    GetPydanticSchema(lambda _, schema: schema(Annotated[Items[_Part], WrapValidator(_joined)])),
+]
+Arguments = Annotated[StrictStr, AfterValidator(_readable)]
+
+
+class CallObject(BaseModel):
+    """A tool call; what nobody reads of it stays with its message."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+def with_parts(message: JSON, field: str) -> JSON:
+    """Return what came beside the text of a message in `field`, as its message keeps it: its parts,
+    where one says more than its text."""
+    content = message.get(field)
+    if content.__class__ is not list:
+        return {}
+    parts = [{"type": "text", "text": p} if isinstance(p, str) else p for p in content]
+    plain = all(part.keys() <= {"type", "text", "refusal"} for part in parts)
+    return {} if plain else {PARTS: [{**part, "type": _kind(part)} for part in parts]}
+
+
+def _kind(part: JSON) -> str:
+    """The type of a part in the words of chat completions."""
+    kind = part.get("type")
+    return kind if kind not in (None, "input_text", "output_text") else "text"
+
+
+def call_fields(calls: Sequence[tuple[str, Mapping[str, Any] | None]]) -> JSON:
+    """Return what came beside tool calls, as their message keeps it; nothing where nothing did."""
+    found = {id: dict(fields) for id, fields in calls if fields}
+    return {CALL_FIELDS: found} if found else {}

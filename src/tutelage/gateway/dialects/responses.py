@@ -1,112 +1,76 @@
-"""Responses: `POST /v1/responses`, read; `responses_written.py` has its object and the events of
-its stream.
+"""Responses: `POST /v1/responses`, its object and items, and the events of its stream.
 
-A conversation is kept by the response that ended it, so `previous_response_id` brings the messages
-back exactly as they were recorded. Items that come back instead are put together again
-(`responses_items.py`). `chat_completions.py` is the other API of OpenAI, in whose words requests
-are passed on.
+A conversation is kept with the answer that ended it, so `previous_response_id` brings the messages
+back exactly as they were recorded. Items that come back instead are put together again: a thought,
+a message and the calls beside it make one turn of the assistant. `chat_completions.py` is the other
+API of OpenAI.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal, cast
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 
-from pydantic import BeforeValidator, Field, StrictBool, StrictInt, StrictStr, ValidationInfo
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, BeforeValidator, Field, StrictBool, StrictInt, StrictStr
 
-from tutelage.gateway.dialects.beyond import read_beyond
-from tutelage.gateway.dialects.dialect import Path, SessionView
-from tutelage.gateway.dialects.parts import counted
+from tutelage.gateway.completions import KeptAnswers
+from tutelage.gateway.dialects.blocks import BlockStream, TurnBlock, cut_block, whole_turn
+from tutelage.gateway.dialects.dialect import Path
+from tutelage.gateway.dialects.field_errors import missing
 from tutelage.gateway.dialects.reading import (
+    CALL_FIELDS,
+    MAX_MESSAGES,
     MAX_TOOLS,
+    PARTS,
+    UNHONOURED,
+    Arguments,
+    CallObject,
+    Content,
     FunctionTool,
     Items,
+    MessageObject,
     RequestObject,
+    RequestReader,
     TopLogprobs,
-    TurnReader,
-    passed_on,
+    call_fields,
     read,
     reply_schema,
-    tool_specs,
-    unsupported,
+    with_parts,
 )
-from tutelage.gateway.dialects.responses_items import read_items
-from tutelage.gateway.dialects.responses_written import PREFIX, ResponseEvents, written
-from tutelage.gateway.dialects.stored import StoredResponses, stored_paths, unknown_response
 from tutelage.gateway.errors import ApiError, invalid
-from tutelage.gateway.passing import chat_body_of, function_tool, schema_format
-from tutelage.gateway.reply import ChatReply
+from tutelage.gateway.reply import DONE, ChatReply, Piece, cut_by, event
 from tutelage.gateway.request import ChatRequest
-from tutelage.types import JSON, Message, Sampling
+from tutelage.types import JSON, THOUGHTS, Message, Sampling, ToolCall
 
+if TYPE_CHECKING:
+    from tutelage.gateway.session import AttemptSession
+
+PREFIX = "resp_"
 _LOGPROBS = "message.output_text.logprobs"
-_Include = Literal[
-    "message.output_text.logprobs", "reasoning.encrypted_content",
-    "web_search_call.action.sources", "code_interpreter_call.outputs",
-    "computer_call_output.output.image_url", "file_search_call.results",
-    "message.input_image.image_url",
-]  # fmt: skip
-"""What may be asked for where there can be none: then none is sent."""
+_CODES = {"rate_limit_error": "rate_limit_exceeded", "invalid_request_error": "invalid_prompt"}
+"""What a response that failed says of an error, by the type that errors have elsewhere."""
+_IDS = {"thought": "rs_", "text": "msg_", "call": "fc_"}
+_EVENTS = {
+    "thought": "response.reasoning_text",
+    "text": "response.output_text",
+    "call": "response.function_call_arguments",
+}
 
 
 class _Format(RequestObject):
-    harmless = ("name", "description", "strict")
     type: Literal["text", "json_object", "json_schema"]
     wanted: JSON | None = Field(None, alias="schema")
 
 
 class _Text(RequestObject):
-    harmless = ("verbosity",)
     format: _Format | None = None
 
 
-class _StreamOptions(RequestObject):
-    harmless = ("include_obfuscation",)
-
-
-class _Reasoning(RequestObject):
-    harmless = ("summary", "generate_summary")
-    effort: StrictStr = "none"
-
-    @classmethod
-    def prepared(cls, values: JSON, passing: bool) -> JSON:
-        """An effort is made by another server only."""
-        if not passing and values.get("effort", "none") != "none":
-            raise unsupported("effort")
-        return values
-
-
-class _Tool(FunctionTool):
-    type: Literal["function", "custom"] = "function"  # pyright: ignore[reportIncompatibleVariableOverride]
-    format: JSON | None = None
-
-    @classmethod
-    def prepared(cls, values: JSON, passing: bool) -> JSON:
-        """A tool without a schema is another server's."""
-        custom = values.get("type") == "custom"
-        if "format" in values and not custom:
-            raise unsupported("format")
-        return values
-
-
-def _of_a_type(tool: Any, info: ValidationInfo) -> Any:
-    """A tool of a type that can go on, or be called here; of others no field is read."""
-    known = ("function", "custom") if passed_on(info) else ("function",)
-    kind = cast("JSON", tool).get("type") if isinstance(tool, dict) else None
-    if kind is not None and kind not in known:
-        words = "must be " + " or ".join(map(repr, known))
-        raise PydanticCustomError("literal_error", "{words}", {"name": "type", "words": words})
-    return tool
-
-
-class _Request(TurnReader):
-    harmless = (
-        "user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key",
-        "prompt_cache_retention", "max_tool_calls",
-    )  # fmt: skip
-    neutral: ClassVar[Mapping[str, Sequence[Any]]] = {
+class _Request(RequestReader):
+    refused: ClassVar[Mapping[str, Sequence[Any]]] = {
+        **UNHONOURED,
         "background": (False,),
         "conversation": (),
         "prompt": (),
@@ -114,26 +78,26 @@ class _Request(TurnReader):
         "messages": (),
         "n": (1,),
     }
-    own = tuple(neutral)
     schema_name = "text.format"
     input: Annotated[
         list[Any],
-        BeforeValidator(counted),
         BeforeValidator(lambda v: [{"role": "user", "content": v}] if isinstance(v, str) else v),
-    ] = Field(default_factory=list[Any])
+    ] = Field(default_factory=list[Any], max_length=MAX_MESSAGES)
     instructions: StrictStr | None = None
     previous_response_id: StrictStr | None = None
-    tools: Items[Annotated[_Tool, BeforeValidator(_of_a_type)]] = Field(
-        default_factory=list[_Tool], max_length=MAX_TOOLS
-    )
+    tools: Items[FunctionTool] = Field(default_factory=list[FunctionTool], max_length=MAX_TOOLS)
     text: _Text | None = None
-    reasoning: _Reasoning | None = None
     max_output_tokens: StrictInt | None = Field(None, ge=1)
-    stream_options: _StreamOptions | None = None
     store: StrictBool = True
     truncation: Literal["auto", "disabled"] = "disabled"
     top_logprobs: TopLogprobs = 0
-    include: Items[_Include] = Field(default_factory=list[_Include])
+    include: list[StrictStr] = Field(default_factory=list[str])
+
+
+class _Page(MessageObject):
+    limit: Annotated[int, Field(ge=1, le=100)] = 20
+    order: Literal["asc", "desc"] = "desc"
+    after: str | None = None
 
 
 class Responses:
@@ -146,57 +110,36 @@ class Responses:
     request = _Request
 
     def __init__(self) -> None:
-        counting: Mapping[str, Path] = {"POST": self._count}
         self.paths: Mapping[str, Mapping[str, Path]] = {
-            "/v1/responses/input_tokens": counting,
-            **stored_paths(self.writer),
+            "/v1/responses/input_tokens": {"POST": self._count},
+            "/v1/responses/{response}": {"GET": self._find},
+            "/v1/responses/{response}/input_items": {"GET": self._list_input},
         }
 
-    def read(self, body: JSON, defaults: Sampling, stored: StoredResponses) -> ChatRequest:
-        """The request. Raises `ApiError`."""
-        return self._read(read(_Request, body), body, defaults, stored)
-
-    def read_passed(self, body: JSON, defaults: Sampling, stored: StoredResponses) -> ChatRequest:
-        """The request, and what it is in the words of chat completions. Raises `ApiError`."""
-        request = read_beyond(_Request, body)
-        asked = self._read(request, body, defaults, stored, passing=True)
-        return replace(
-            asked,
-            logprobs=False,
-            top_logprobs=0,
-            passed=chat_body_of(body, _OWN, _told(request, body)),
-        )
-
-    def _read(
-        self,
-        request: _Request,
-        body: JSON,
-        defaults: Sampling,
-        stored: StoredResponses,
-        *,
-        passing: bool = False,
-    ) -> ChatRequest:
+    def read(self, body: JSON, defaults: Sampling, kept: KeptAnswers) -> ChatRequest:
+        """Return the request. Raises `ApiError`."""
+        request = read(_Request, body)
         if request.top_logprobs and _LOGPROBS not in request.include:
             raise invalid(f"`top_logprobs` requires `include`: [{_LOGPROBS!r}]", "top_logprobs")
-        tools = tool_specs([tool for tool in request.tools if tool.type == "function"])
         wanted = None if request.text is None else request.text.format
         schema = wanted and reply_schema(wanted.type, wanted.wanted, "text.format.schema")
-        conversation = _conversation(request, stored, passing=passing)
-        instructions = request.instructions
-        return ChatRequest(
-            model=request.model,
-            # Instructions hold for one request only.
-            messages=conversation
-            if instructions is None
-            else (Message("system", instructions), *conversation),
-            sampling=request.sampling(defaults, request.max_output_tokens),
-            tools=tools,
-            strict=tuple(tool.name for tool in request.tools if tool.strict),
-            constraint=request.constraint(tools, schema, passing=passing),
-            schema_field=request.schema_field,
-            seed=request.seed,
-            template=request.chat_template_kwargs,
-            stream=request.stream,
+        before: tuple[Message, ...] = ()
+        if (previous := request.previous_response_id) is not None:
+            found = _stored(kept, previous)
+            if found is None:
+                raise _unknown(previous, "previous_response_id", "previous_response_not_found")
+            before = (*(found.request.conversation or ()), found.choices[0].reply)
+        conversation = (*before, *_messages(request.input, kept))
+        if not conversation:
+            raise invalid("`input` must not be empty", "input")
+        # Instructions hold for one request only.
+        told = request.instructions
+        system = () if told is None else (Message("system", told),)
+        return request.asked(
+            (*system, *conversation),
+            request.tools,
+            request.sampling(defaults, request.max_output_tokens),
+            schema,
             truncate=request.truncation == "auto",
             logprobs=_LOGPROBS in request.include,
             top_logprobs=request.top_logprobs,
@@ -206,132 +149,386 @@ class Responses:
         )
 
     def written(self, reply: ChatReply) -> JSON:
-        """The `response` object."""
-        return written(reply)
+        """Return the `response` object."""
+        return _finished(reply, _turn(reply))
 
-    def writer(self, reply: ChatReply) -> ResponseEvents:
-        """The stream of a reply."""
-        return ResponseEvents(reply)
+    def writer(self, reply: ChatReply) -> _Events:
+        """Return the stream of a reply."""
+        return _Events(reply)
 
-    async def _count(self, path: Mapping[str, str], body: JSON, attempt: SessionView) -> JSON:
+    async def _count(self, path: Mapping[str, str], body: JSON, attempt: AttemptSession) -> JSON:
         """Tokens of a prompt; a model need not be named here."""
         body = body if body.get("model") else {**body, "model": attempt.models()[0]}
-
-        def asked() -> ChatRequest:
-            return self.read(body, attempt.sampling, attempt.responses)
-
+        asked = partial(self.read, body, attempt.sampling, attempt.ledger)
         counted = await attempt.count(body["model"], asked)
         return {"object": "response.input_tokens", "input_tokens": counted}
 
-    def error(self, error: ApiError) -> JSON:
-        """OpenAI's error object."""
-        return error.body()
+    def _find(self, path: Mapping[str, str], query: JSON, attempt: AttemptSession) -> JSON:
+        return self.written(self._kept(path, attempt))
+
+    def _list_input(self, path: Mapping[str, str], query: JSON, attempt: AttemptSession) -> JSON:
+        """A page of what a response's request brought."""
+        items, asked = _input_items(self._kept(path, attempt)), read(_Page, query)
+        ordered = items if asked.order == "asc" else items[::-1]
+        if asked.after is not None:
+            at = next((i for i, item in enumerate(ordered) if item["id"] == asked.after), None)
+            if at is None:
+                words = f"`after` = {asked.after!r}: no item with this id in the list"
+                raise invalid(words, "after")
+            ordered = ordered[at + 1 :]
+        found, more = ordered[: asked.limit], len(ordered) > asked.limit
+        first, last = (found[at]["id"] if found else None for at in (0, -1))
+        ends = {"first_id": first, "last_id": last, "has_more": more}
+        return {"object": "list", "data": found, **ends}
+
+    def _kept(self, path: Mapping[str, str], attempt: AttemptSession) -> ChatReply:
+        found = _stored(attempt.ledger, path["response"])
+        if found is None:
+            raise _unknown(path["response"])
+        return found
 
 
-# ---------------------------------------------------------------- passing on
+# ---------------------------------------------------------------- what is kept
 
 
-_OWN = frozenset(_Request.__annotations__) | {"max_tool_calls", "tool_choice", *_Request.own}
-"""What of a request chat completions say otherwise, or not at all."""
+def _stored(kept: KeptAnswers, response_id: str) -> ChatReply | None:
+    """The finished response of that id, None for one that is not kept."""
+    answer = kept.answer(response_id)
+    if answer is None or answer.request.conversation is None:
+        return None
+    return ChatReply(answer, answer.calls)
 
 
-def _told(request: _Request, body: JSON) -> JSON:
-    """The fields of a chat completion that say what this API has other words for."""
-    text, effort = request.text, request.reasoning and request.reasoning.effort
-    given = body.get("reasoning") or {}
-    logprobs = _LOGPROBS in request.include
-    forced = request.tool_choice not in ("auto", "none")
-    return {
-        "reasoning_effort": effort if given.get("effort") else None,
-        "verbosity": (body.get("text") or {}).get("verbosity"),
-        "response_format": text and text.format and _format(text.format, body["text"]["format"]),
-        "tools": [_tool(tool) for tool in request.tools] or None,
-        "tool_choice": _choice(body.get("tool_choice")) if request.tools or forced else None,
-        "max_tokens": body.get("max_output_tokens"),
-        "logprobs": logprobs or None,
-        "top_logprobs": (logprobs and body.get("top_logprobs")) or None,
-    }
+def _unknown(response_id: str, param: str | None = None, code: str | None = None) -> ApiError:
+    words = (
+        f"response {response_id!r} not found in this attempt; it may have been created with "
+        "`store`: false or by another attempt, have expired, or still be in progress"
+    )
+    return ApiError(404, words, param=param, code=code)
 
 
-def _format(wanted: _Format, given: JSON) -> JSON | None:
-    if wanted.type != "json_schema":
-        return {"type": wanted.type} if wanted.type != "text" else None
-    more = {k: given[k] for k in ("description", "strict") if given.get(k) is not None}
-    return schema_format(given.get("name") or "reply", wanted.wanted or {}, more)
+def _item_of(kept: KeptAnswers, item_id: str) -> JSON | None:
+    """An input or output item of a response that is kept."""
+    for response_id in reversed(kept):
+        if (reply := _stored(kept, response_id)) is not None:
+            for item in (*_input_items(reply), *_finished(reply, _turn(reply))["output"]):
+                if item["id"] == item_id:
+                    return item
+    return None
 
 
-def _tool(tool: _Tool) -> JSON:
-    if tool.type == "function":
-        more = {"strict": True} if tool.strict else {}
-        return function_tool(tool.name, tool.description, tool.parameters, more)
-    told: JSON = {"name": tool.name}
-    if tool.description:
-        told["description"] = tool.description
-    match tool.format:
-        case {"type": "grammar", **grammar}:
-            told["format"] = {"type": "grammar", "grammar": grammar}
-        case None:
-            pass
-        case other:
-            told["format"] = other
-    return {"type": "custom", "custom": told}
+def _input_items(reply: ChatReply) -> list[JSON]:
+    """Items of a request in the long form that the API lists: with ids, content as parts."""
+    items: list[JSON] = []
+    for i, item in enumerate(reply.request.items):
+        out: JSON = {"type": "message", "id": f"{reply.answer.id}-in-{i}", **item}
+        if out["type"] == "message":
+            out.setdefault("status", "completed")
+            if isinstance(text := out.get("content"), str):
+                ours = out.get("role") == "assistant"
+                kind, more = ("output_text", {"annotations": []}) if ours else ("input_text", {})
+                out["content"] = [{"type": kind, "text": text, **more}]
+        items.append(out)
+    return items
 
 
-def _choice(choice: Any) -> Any:
-    """`tool_choice`, where a name is a field of the tool."""
-    match choice:
-        case {"type": "allowed_tools", "tools": list(named), **rest}:
-            tools = [_choice(tool) for tool in cast("list[Any]", named)]
-            return {"type": "allowed_tools", "allowed_tools": {**rest, "tools": tools}}
-        case {"type": "function" | "custom" as kind, "name": name}:
-            return {"type": kind, kind: {"name": name}}
-        case _:
-            return choice
+# ---------------------------------------------------------------- reading items
 
 
-# ---------------------------------------------------------------- reading
+class _Item(BaseModel):
+    type: (
+        Literal[
+            "message", "function_call", "function_call_output", "item_reference", "reasoning",
+            "custom_tool_call", "custom_tool_call_output",
+        ]
+        | None
+    ) = None  # fmt: skip
+    id: StrictStr | None = None
+
+
+class _Message(MessageObject):
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Content | None = None
+
+
+class _FunctionCall(CallObject):
+    call_id: StrictStr
+    name: StrictStr
+    arguments: Arguments
+
+
+class _CallOutput(MessageObject):
+    call_id: StrictStr
+    output: Content | None = None
+
+
+class _ReasoningText(MessageObject):
+    text: StrictStr = ""
+
+
+class _Thought(MessageObject):
+    content: Items[_ReasoningText] = Field(default_factory=list[_ReasoningText])
+    encrypted_content: Any = None
+
+
+def _messages(items: Iterable[Any], kept: KeptAnswers) -> tuple[Message, ...]:
+    """Input items as messages; a thought, a message and the calls beside it make one assistant
+    turn."""
+    messages: list[Message] = []
+    thought: JSON = {}
+    for i, item in enumerate(items):
+        at = f"input[{i}]"
+        head = read(_Item, item, at)
+        if head.type == "item_reference":
+            item = _item_of(kept, head.id or "")
+            if item is None:
+                words = f"item {head.id!r} not found in this attempt"
+                raise ApiError(404, words, param=f"{at}.id")
+            head = read(_Item, item, at)
+        if head.type == "reasoning":
+            # No template of ours has a place for a thought that comes back; others' may have.
+            given = read(_Thought, item, at)
+            name = given.encrypted_content
+            name = name if name in THOUGHTS else THOUGHTS[0]
+            thought[name] = thought.get(name, "") + "".join(part.text for part in given.content)
+            continue
+        new = _message(head.type, item, at)
+        if new.role == "assistant" and thought:
+            new = replace(new, extra={**new.extra, **thought})
+        thought = {}
+        last = messages[-1] if messages else new
+        both = bool(messages) and last.role == new.role == "assistant"
+        # LiteLLM sends the text of a turn after its calls; two messages are two turns.
+        if both and (new.tool_calls or last.tool_calls):
+            new = _joined(messages.pop(), new)
+        messages.append(new)
+    return tuple(messages)
+
+
+def _message(kind: str | None, item: Any, at: str) -> Message:
+    """An item as a message, or as a part of an assistant's turn."""
+    if kind in ("custom_tool_call", "custom_tool_call_output"):
+        raise invalid(f"`{at}` calls a custom tool, which this model does not support", at)
+    if kind == "function_call":
+        called = read(_FunctionCall, item, at)
+        call = ToolCall(called.call_id, called.name, called.arguments)
+        fields = {k: v for k, v in (called.model_extra or {}).items() if k != "type"}
+        return Message("assistant", None, (call,), extra=call_fields([(called.call_id, fields)]))
+    if kind == "function_call_output":
+        answer = read(_CallOutput, item, at)
+        more = {k: v for k, v in (answer.model_extra or {}).items() if k != "type"}
+        more |= with_parts(item, "output")
+        return Message("tool", answer.output or "", tool_call_id=answer.call_id, extra=more)
+    message = read(_Message, item, at)
+    extra = (message.model_extra or {}) | with_parts(item, "content")
+    if message.content is None and message.role != "assistant":
+        raise missing(f"{at}.content")
+    if message.role != "developer":
+        return Message(message.role, message.content or "", extra=extra)
+    # Templates know a developer's message as a system message.
+    return Message("system", message.content or "", extra={**extra, "role": "developer"})
+
+
+def _joined(turn: Message, new: Message) -> Message:
+    """Two parts of an assistant's turn."""
+    extra: JSON = {**turn.extra, **new.extra}
+    for name in turn.extra.keys() & new.extra.keys():
+        one, other = turn.extra[name], new.extra[name]
+        if name == CALL_FIELDS:
+            extra[name] = {**one, **other}
+        elif name in (*THOUGHTS, PARTS):
+            extra[name] = one + other
+    said = (turn.content or "") + (new.content or "")
+    return Message("assistant", said or None, turn.tool_calls + new.tool_calls, extra=extra)
 
 
 def _echo(request: _Request, body: JSON) -> JSON:
     """What the answer repeats."""
-    out: JSON = {
+    choice = body.get("tool_choice") or "auto"
+    match choice:
+        case {"type": "function", "function": {"name": name}}:  # as in chat completions
+            choice = {"type": "function", "name": name}
+        case _:
+            pass
+    given = body.get("reasoning")
+    effort = cast("JSON", given) if isinstance(given, dict) else {}
+    return {
         "instructions": request.instructions,
         "max_output_tokens": body.get("max_output_tokens"),
         "metadata": body.get("metadata") or {},
         "parallel_tool_calls": request.parallel_tool_calls,
         "previous_response_id": request.previous_response_id,
+        "reasoning": {"effort": effort.get("effort"), "summary": effort.get("summary")},
         "store": request.store,
         "text": body.get("text") or {"format": {"type": "text"}},
-        "tool_choice": _named(body.get("tool_choice") or "auto"),
+        "tool_choice": choice,
         "tools": body.get("tools") or [],
         "truncation": request.truncation,
         "user": body.get("user"),
     }
-    given = body.get("reasoning") or {}
-    told = {"effort": given.get("effort"), "summary": given.get("summary")}
-    return out | ({"reasoning": told} if given else {})
 
 
-def _named(choice: Any) -> Any:
-    """A tool that is named as in chat completions, in the words of this API."""
-    match choice:
-        case {"type": "function", "function": {"name": name}}:
-            return {"type": "function", "name": name}
-        case _:
-            return choice
+# ---------------------------------------------------------------- writing
 
 
-def _conversation(
-    given: _Request, stored: StoredResponses, *, passing: bool
-) -> tuple[Message, ...]:
-    before: tuple[Message, ...] = ()
-    previous = given.previous_response_id
-    if previous is not None:
-        found = stored.find(previous)
-        if found is None:
-            where, code = "previous_response_id", "previous_response_not_found"
-            raise ApiError(404, unknown_response(previous), param=where, code=code)
-        before = found.conversation
-    if whole := before + read_items(given.input, stored, passing=passing):
-        return whole
-    raise invalid("`input` must not be empty", "input")
+def _turn(reply: ChatReply) -> list[TurnBlock]:
+    """The blocks of a turn; one that says nothing is an empty text."""
+    choice = reply.choices[0]
+    return whole_turn(reply, choice) or [TurnBlock("text", "", reply.logprobs(choice) or [])]
+
+
+def _finished(reply: ChatReply, blocks: Sequence[TurnBlock]) -> JSON:
+    """The object with the items that these blocks are."""
+    cut, left = cut_by(reply.choices[0]), cut_block(reply, blocks)
+    prompt, sampled = reply.usage
+    return {
+        **_object(reply, "incomplete" if cut else "completed"),
+        "incomplete_details": {"reason": cut} if cut else None,
+        "output": [
+            _item(reply, block, "incomplete" if block is left else "completed") for block in blocks
+        ],
+        "usage": {
+            "input_tokens": prompt,
+            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+            "output_tokens": sampled,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": prompt + sampled,
+        },
+    }
+
+
+def _object(reply: ChatReply, status: str) -> JSON:
+    """The object without what comes at the end. A run in training has a sampling of its own, which
+    is known at the end."""
+    sampling = reply.choices[0].sampling if reply.choices else reply.request.sampling
+    known = bool(reply.choices) or not reply.answer.model.finishes
+    return {
+        "id": reply.answer.id,
+        "object": "response",
+        "created_at": reply.answer.created,
+        "status": status,
+        "background": False,
+        "error": None,
+        "incomplete_details": None,
+        "model": reply.request.model,
+        "output": [],
+        "temperature": sampling.temperature if known else None,
+        "top_p": sampling.top_p if known else None,
+        "usage": None,
+        **reply.request.echo,
+    }
+
+
+def _id(reply: ChatReply, block: TurnBlock) -> str:
+    own = reply.answer.id.replace(PREFIX, _IDS[block.kind], 1)
+    return f"{own}-{block.number}" if block.kind == "call" else own
+
+
+def _item(reply: ChatReply, block: TurnBlock, status: str) -> JSON:
+    """A block as an item of the output."""
+    item: JSON = {"id": _id(reply, block), "status": status}
+    if block.kind == "call":
+        called = {"call_id": block.id, "name": block.name, "arguments": block.text}
+        return item | {"type": "function_call", **called}
+    silent = status == "in_progress" or (block.kind == "thought" and not block.text)
+    item["content"] = [] if silent else [_part(block)]
+    if block.kind == "text":
+        return item | {"type": "message", "role": "assistant"}
+    if block.source not in ("", THOUGHTS[0]):  # a client sends it back, and so it goes back
+        item["encrypted_content"] = block.source
+    return item | {"type": "reasoning", "summary": []}
+
+
+def _part(block: TurnBlock) -> JSON:
+    """The part of the content that a block is."""
+    if block.kind == "thought":
+        return {"type": "reasoning_text", "text": block.text}
+    logprobs = [_with_bytes(entry) for entry in block.entries]
+    return {"type": "output_text", "text": block.text, "annotations": [], "logprobs": logprobs}
+
+
+def _with_bytes(entry: JSON) -> JSON:
+    """An entry in which each token has a list of bytes, empty where it is a part of a character."""
+    others = [{**other, "bytes": other["bytes"] or []} for other in entry["top_logprobs"]]
+    return {**entry, "bytes": entry["bytes"] or [], "top_logprobs": others}
+
+
+class _Events:
+    """The events of a stream, each with its `sequence_number`; see `Writer` and `BlockWriter`."""
+
+    def __init__(self, reply: ChatReply) -> None:
+        self._reply = reply
+        self._number = 0
+        self._blocks = BlockStream(self)
+
+    def text(self, index: int, new: Piece) -> bytes:
+        """Return the events of more text of the message, or of a thought."""
+        kind = "thought" if new.thought else "text"
+        return self._begin() + self._blocks.add(kind, new.text, new.logprobs or (), new.thought)
+
+    def finish(self, reply: ChatReply, rests: Sequence[Piece]) -> bytes:
+        """Return what is left of the items, and the whole response."""
+        self._reply = reply
+        out = self._begin() + self._blocks.finish(rests[0], _turn(reply))
+        final = _finished(reply, self._blocks.blocks)
+        kind = "response.incomplete" if final["status"] == "incomplete" else "response.completed"
+        return out + self._events((kind, {"response": final})) + DONE
+
+    def failed(self, error: ApiError) -> bytes:
+        """Return what a stream that breaks ends with."""
+        fields = {"code": error.code, "message": error.message, "param": error.param}
+        final = _object(self._reply, "failed")
+        code = _CODES.get(error.type, "server_error")
+        final["error"] = {"code": code, "message": error.message}
+        return self._events(("error", fields), ("response.failed", {"response": final}))
+
+    def begin(self, index: int, block: TurnBlock) -> bytes:
+        """Return the events of a new item."""
+        empty = replace(block, text="", entries=[])
+        item = _item(self._reply, empty, "in_progress")
+        added = ("response.output_item.added", {"output_index": index, "item": item})
+        if block.kind == "call":
+            return self._events(added)
+        part = {**self._where(index, block), "part": _part(empty)}
+        return self._events(added, ("response.content_part.added", part))
+
+    def more(self, index: int, block: TurnBlock, new: str, entries: Sequence[JSON]) -> bytes:
+        """Return the event of more of its text or arguments."""
+        told: JSON = {**self._where(index, block), "delta": new}
+        if block.kind == "text":
+            told["logprobs"] = [_with_bytes(entry) for entry in entries]
+        return self._events((_EVENTS[block.kind] + ".delta", told)) if new or entries else b""
+
+    def end(self, index: int, block: TurnBlock) -> bytes:
+        """Return the events of its end."""
+        cut = cut_block(self._reply, self._blocks.blocks)
+        item = _item(self._reply, block, "incomplete" if block is cut else "completed")
+        where = self._where(index, block)
+        done = ("response.output_item.done", {"output_index": index, "item": item})
+        if block.kind == "call":
+            whole = {**where, "name": block.name, "arguments": block.text}
+            return self._events((_EVENTS["call"] + ".done", whole), done)
+        part = _part(block)
+        whole = {k: v for k, v in part.items() if k in ("text", "logprobs")}
+        return self._events(
+            (_EVENTS[block.kind] + ".done", {**where, **whole}),
+            ("response.content_part.done", {**where, "part": part}),
+            done,
+        )
+
+    def _where(self, index: int, block: TurnBlock) -> JSON:
+        where: JSON = {"item_id": _id(self._reply, block), "output_index": index}
+        return where if block.kind == "call" else {**where, "content_index": 0}
+
+    def _begin(self) -> bytes:
+        if self._number:
+            return b""
+        running = {"response": _object(self._reply, "in_progress")}
+        return self._events(("response.created", running), ("response.in_progress", running))
+
+    def _events(self, *events: tuple[str, JSON]) -> bytes:
+        out = b""
+        for kind, data in events:
+            out += event({"type": kind, "sequence_number": self._number, **data}, kind)
+            self._number += 1
+        return out

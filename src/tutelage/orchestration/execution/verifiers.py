@@ -25,10 +25,13 @@ from tutelage.errors import ConfigError
 from tutelage.orchestration.data.rows import AsText, read_as
 from tutelage.orchestration.execution.pools.openai import OVERHEAD, OpenAIPool
 from tutelage.orchestration.execution.workers import Subtask, Verification, Worker, WorkerAnswer
-from tutelage.rewards.judge import LONGEST, PAUSE, SECONDS, TRIES, read_verdict
+from tutelage.rewards.judge import LONGEST, SECONDS, TRIES, read_verdict
 from tutelage.rewards.pattern import found
 from tutelage.tools.schema import schema_validator
 from tutelage.types import Message
+
+PAUSE = 0.5
+"""Seconds before a judge is asked a second time; doubled each time."""
 
 
 class _Verifier(Protocol):

@@ -14,13 +14,19 @@ import asyncio
 import os
 import time
 from collections.abc import Mapping, Sequence
-
-import httpx2
+from typing import TYPE_CHECKING
 
 from tutelage.config.api_keys import api_key_of
 from tutelage.engine.endpoint import checked_url
 from tutelage.engine.remote import RemoteChatClient
-from tutelage.errors import ConfigError, ContextOverflowError, EngineError, RemoteError, counted
+from tutelage.errors import (
+    ConfigError,
+    ContextOverflowError,
+    EngineError,
+    RemoteError,
+    UnreachableError,
+    counted,
+)
 from tutelage.orchestration.execution.prompts import SYSTEM, worker_messages
 from tutelage.orchestration.execution.workers import (
     ErrorKind,
@@ -33,6 +39,9 @@ from tutelage.orchestration.execution.workers import (
     prompt_tokens,
 )
 from tutelage.types import Message, Sampling, StopReason
+
+if TYPE_CHECKING:
+    import httpx2
 
 EXPECTED_TOKENS = 150.0
 """Expected tokens of an answer, for estimates."""
@@ -163,9 +172,6 @@ def error_kind(error: EngineError) -> tuple[ErrorKind, bool]:
     if isinstance(error, RemoteError):
         known = _BY_STATUS.get(error.status)
         return known or ("unavailable" if error.status >= 500 else "refused"), False
-    cause = error.__cause__
-    if isinstance(cause, (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)):
-        return "network", False
-    if isinstance(cause, httpx2.TimeoutException):
-        return "timeout", True
-    return ("network" if isinstance(cause, httpx2.HTTPError) else "malformed"), True
+    if not isinstance(error, UnreachableError):
+        return "malformed", True
+    return "timeout" if error.reason == "timeout" else "network", error.reason != "connect"

@@ -4,7 +4,7 @@ Ids in and out, log-probabilities with ranks, spans of weight versions, pauses, 
 a folder and LoRA adapters, in the words of vLLM 0.32 (`make test-scale` plays one script against
 both and compares the replies). Faults are had by name: `kill` and `restart`, `lies` (updates that
 report success and change nothing), `nan`. `vllm_wire.py` has the shapes of requests and replies;
-`python -m tutelage.testing.vllm_server MODEL` serves a folder until it is ended.
+`python -m tests.testing.vllm_server MODEL` serves a folder until it is ended.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import parse_qs, urlsplit
 
+from tests.testing import vllm_wire as wire
+from tests.testing.vllm_model import KNOWN, SampledModel
+
 from tutelage.engine.protocol import Request
 from tutelage.seeds import SeedTree
-from tutelage.testing import vllm_wire as wire
 from tutelage.testing.loopback import listening
-from tutelage.testing.vllm_model import KNOWN, SampledModel
 from tutelage.types import JSON, Sampling
 
 if TYPE_CHECKING:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.testing import vllm_wire as wire
+
 from tutelage.engine.factory import make_engine
-from tutelage.testing import vllm_wire as wire
 
 if TYPE_CHECKING:
     from tutelage.engine.driver import EngineDriver
