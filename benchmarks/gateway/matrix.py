@@ -1,6 +1,7 @@
 """Real clients against the gateway: each API, streamed or not, with and without tools, four turns.
 
     python -m benchmarks.gateway.matrix [--litellm PYTHON] [--frameworks PYTHON] [--record FOLDER]
+        [--upstream]
 
 Each client is driven by a program of its own (`clients/`), in its own environment, and sends back
 what it was answered as it is. A cell passes when the client raised nothing, understood each reply
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from benchmarks.gateway.recording import RequestLog, save
 
 from tutelage.engine.chat import ChatSession
 from tutelage.gateway import Gateway
+from tutelage.gateway.forward import Upstream
 from tutelage.rollouts.rows import build_rows
 from tutelage.types import Sampling
 
@@ -127,12 +130,14 @@ def cells_of(program: str) -> Iterator[MatrixCell]:
                         yield MatrixCell(name, f"{name} {api}", stream, model)
 
 
-def play(program: str, python: str, log: RequestLog, only: str) -> list[MatrixCell]:
-    """Run a program through its cells."""
+def play(program: str, python: str, log: RequestLog, only: str, upstream: bool) -> list[MatrixCell]:
+    """Run a program through its cells; with `upstream` before another gateway, which continues no
+    raw prompts."""
     cells = [cell for cell in cells_of(program) if only in cell.id]
-    served = Gateway()
+    cells = [cell for cell in cells if not (upstream and cell.api == "completions")]
+    served, behind = Gateway(), Gateway() if upstream else None
     served.app = log.served(served.app)
-    with served as gateway, tempfile.TemporaryFile("w+") as noise:
+    with served as gateway, behind or nullcontext(), tempfile.TemporaryFile("w+") as noise:
         driver = subprocess.Popen(
             [python, str(CLIENTS / f"{program}_client.py")],
             stdin=subprocess.PIPE,
@@ -147,7 +152,7 @@ def play(program: str, python: str, log: RequestLog, only: str) -> list[MatrixCe
             for cell in cells:
                 package = FRAMEWORKS.get(cell.client, (cell.client,))[0]
                 cell.version = (versions or {}).get(package, "?")
-                _play_cell(cell, gateway, driver, log)
+                _play_cell(cell, gateway, driver, log, behind)
                 print("  ".join(cell.line()), flush=True)
         finally:
             driver.stdin.close()
@@ -159,13 +164,21 @@ def play(program: str, python: str, log: RequestLog, only: str) -> list[MatrixCe
 
 
 def _play_cell(
-    cell: MatrixCell, gateway: Gateway, driver: subprocess.Popen[str], log: RequestLog
+    cell: MatrixCell,
+    gateway: Gateway,
+    driver: subprocess.Popen[str],
+    log: RequestLog,
+    behind: Gateway | None,
 ) -> None:
     """One conversation."""
     chat = sampled(cell.id) if cell.model == "policy" else scripted(cell.model, cell.id)
-    attempt = gateway.open("matrix", cell.id, chat, sampling=Sampling(max_tokens=LIMIT * 100))
+    limits = Sampling(max_tokens=LIMIT * 100)
+    attempt = far = (behind or gateway).open("matrix", cell.id, chat, sampling=limits)
+    if behind is not None:
+        client = Upstream(far.base_url, far.api_key, "far")
+        attempt = gateway.open("matrix", cell.id, client, sampling=limits)
     if cell.model == "policy":
-        attempt.sampling = Sampling(max_tokens=LIMIT)
+        far.sampling = attempt.sampling = Sampling(max_tokens=LIMIT)
     asked: dict[str, Any] = {
         "id": cell.id,
         "api": cell.api,
@@ -181,6 +194,7 @@ def _play_cell(
     driver.stdin.flush()
     told = _answer(driver, "cell ")
     attempt.close()
+    far.close()
     cell.turns, cell.rows = len(chat.calls), len(build_rows(chat.calls))
     cell.paths = [request["path"] for request in log.of(cell.id)]
     cell.error = "the program ended" if told is None else told["error"] or _fault(cell, told, chat)
@@ -249,6 +263,7 @@ def main() -> None:
     parser.add_argument("--litellm", metavar="PYTHON", help="of an environment with litellm")
     parser.add_argument("--frameworks", metavar="PYTHON", help="of one with the frameworks")
     parser.add_argument("--record", metavar="FOLDER", type=Path, help="write what clients sent")
+    parser.add_argument("--upstream", action="store_true", help="before another gateway")
     parser.add_argument("--only", default="", help="cells whose id has this text")
     parser.add_argument("--out", type=Path, help="write the table there, as Markdown")
     args = parser.parse_args()
@@ -260,7 +275,7 @@ def main() -> None:
         if python is None:
             print(f"{program}: not played, since --{program} names no interpreter that has it")
         else:
-            found += play(program, python, log, args.only)
+            found += play(program, python, log, args.only, args.upstream)
     if args.record is not None:
         save(args.record, found, log)
     if args.out is not None:

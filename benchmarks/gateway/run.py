@@ -6,7 +6,7 @@
 All answer the same scripted reply; LiteLLM does so by its own `mock_response`, which spares it the
 upstream that it would otherwise call. Each server has one process pinned to one core, the load
 generator (`load.py`) has another core. Rounds alternate between the servers; the median round
-counts. Bars: at least 20 times LiteLLM's throughput at 64 connections; added median latency over
+counts. Bars: at least 15 times LiteLLM's throughput at 64 connections; added median latency over
 the bare server below 2 ms with one connection and at a quarter of the gateway's saturation; memory
 flat over 100,000 requests. `--before` measures the gateway beside that of another checkout, and
 beside LiteLLM's proxy where that is given too: a request takes at most 5 % more.
@@ -268,7 +268,7 @@ def verdict(found: JSON) -> str:
     many = found["many"]
     if "litellm" in many:
         ratio = many["gateway"]["rate"] / many["litellm"]["rate"]
-        lines.append(f"{MANY} connections: {ratio:.1f} times LiteLLM's throughput (bar 20)")
+        lines.append(f"{MANY} connections: {ratio:.1f} times LiteLLM's throughput (bar 15)")
     for key, words in (("one", "one connection"), ("quarter", "a quarter of saturation")):
         added = found[key]["gateway"]["median_ms"] - found[key]["bare"]["median_ms"]
         lines.append(f"{words}: {added:+.3f} ms added at the median (bar 2)")

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from tutelage.gateway import app
-from tutelage.gateway.completions import KeptAnswers
+from tutelage.gateway.completions import KeptAnswers, PendingCompletion, Piece
 from tutelage.gateway.dialects import DIALECTS
 from tutelage.gateway.dialects.dialect import Path
 from tutelage.gateway.dialects.reading import RequestReader, read
 from tutelage.gateway.errors import ApiError
-from tutelage.gateway.reply import ChatReply, Piece, shown_content
+from tutelage.gateway.reply import shown_content
 from tutelage.gateway.request import ChatRequest
 from tutelage.types import JSON, Message, Sampling
 
@@ -41,10 +41,10 @@ class Plain:
         asked = (Message("user", given.ask),)
         return ChatRequest(given.model, asked, sampling, stream=given.stream)
 
-    def written(self, reply: ChatReply) -> JSON:
-        return {"answer": shown_content(reply, reply.choices[0]), "id": reply.answer.id}
+    def written(self, reply: PendingCompletion) -> JSON:
+        return {"answer": shown_content(reply, reply.choices[0]), "id": reply.id}
 
-    def writer(self, reply: ChatReply) -> Lines:
+    def writer(self, reply: PendingCompletion) -> Lines:
         return Lines()
 
 
@@ -52,7 +52,7 @@ class Lines:
     def text(self, index: int, new: Piece) -> bytes:
         return f"{new.text}|".encode()
 
-    def finish(self, reply: ChatReply, rests: Sequence[Piece]) -> bytes:
+    def finish(self, rests: Sequence[Piece]) -> bytes:
         return f"{rests[0].text}.".encode()
 
     def failed(self, error: ApiError) -> bytes:

@@ -39,7 +39,7 @@ from tutelage.gateway.dialects.field_errors import shown
 from tutelage.gateway.errors import NO_RETRY, ApiError, error_response, invalid, model_not_found
 from tutelage.gateway.keys import AttemptClosedError, SentKey, SessionRegistry
 from tutelage.gateway.limits import GatewayLimits
-from tutelage.gateway.reply import ChatReply, ReplyStream
+from tutelage.gateway.reply import ReplyStream
 from tutelage.gateway.rewards import (
     Posted,
     ReadBody,
@@ -233,7 +233,7 @@ class App:
                 await _unless_left(request, asyncio.wait((answer.task,)))
         finally:
             answer.leave()
-        written = dialect.written(_reply(answer, attempt_session))
+        written = dialect.written(_ended(answer, attempt_session))
         answer.delivered = True
         return _JSON(written)
 
@@ -241,7 +241,7 @@ class App:
         self, answer: PendingCompletion, attempt_session: AttemptSession, dialect: Dialect
     ) -> AsyncGenerator[bytes]:
         """Yield events as tokens come. Raises what fails before the first."""
-        writer = dialect.writer(ChatReply(answer))
+        writer = dialect.writer(answer)
         stream, news, begun = ReplyStream(answer, writer), asyncio.Event(), False
         answer.join(news.set)
         try:
@@ -255,7 +255,8 @@ class App:
                     break
                 await news.wait()
             try:
-                data = stream.finish(_reply(answer, attempt_session))
+                _ended(answer, attempt_session)
+                data = stream.finish()
             except Exception as error:
                 if not begun:
                     raise
@@ -458,10 +459,11 @@ async def _after(first: bytes, events: AsyncGenerator[bytes]) -> AsyncGenerator[
         yield data
 
 
-def _reply(answer: PendingCompletion, attempt_session: AttemptSession) -> ChatReply:
-    """The reply of an answer that has ended; raises what ended it badly."""
-    if answer.task.cancelled():
-        if attempt_session.closed:
-            raise attempt_session.over()
-        raise ApiError(500, "the request was cancelled")
-    return ChatReply(answer, answer.calls)
+def _ended(answer: PendingCompletion, attempt_session: AttemptSession) -> PendingCompletion:
+    """Return an answer that has ended. Raises what ended it badly."""
+    if not answer.task.cancelled():
+        answer.task.result()
+        return answer
+    if attempt_session.closed:
+        raise attempt_session.over()
+    raise ApiError(500, "the request was cancelled")

@@ -14,17 +14,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+from tutelage.engine.logprobs import TokenLogprob, token_logprobs
 from tutelage.errors import SCHEMA_FIELD, ConstraintError, ContextOverflowError
 from tutelage.gateway.request import ChatRequest
-from tutelage.gateway.text import TextDecoder
-from tutelage.replies import thought_of
+from tutelage.gateway.text import TextDecoder, token_entry
+from tutelage.replies import ThoughtStream, thought_of
 from tutelage.types import JSON, Call, ChatClient, Message
-
-if TYPE_CHECKING:
-    from tutelage.engine.logprobs import TokenLogprob
-
 
 KEPT_ANSWERS = 1024
 """Answers that an attempt keeps for repeats, and for requests that go on from them."""
@@ -68,13 +65,9 @@ class ServedModel:
     def usage(self, calls: Sequence[Call], n: int) -> tuple[int, int]:
         """Prompt and completion tokens, `n` calls for each prompt. A client without ids may know
         them from its server."""
-        prompts = sampled = longest = 0
-        for i, call in enumerate(calls):
-            prompt, new = self.counts(call)
-            longest = prompt if i % n == 0 else max(longest, prompt)
-            prompts += longest if i % n == n - 1 else 0
-            sampled += new
-        return prompts, sampled
+        counts = [self.counts(call) for call in calls]
+        prompts = sum(max(counts[i : i + n])[0] for i in range(0, len(counts), n))
+        return prompts, sum(new for _, new in counts)
 
     def counts(self, call: Call) -> tuple[int, int]:
         """Prompt and completion tokens of a call, as its server counted them, else those on
@@ -83,12 +76,14 @@ class ServedModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """What a client that hands out text has handed out at once."""
+class Piece:
+    """Text of a choice that goes out, and what is said of the tokens that end in it, None where
+    log-probabilities were not asked for. The last piece has the tokens that are no text, too."""
 
     text: str
+    logprobs: Sequence[JSON] | None = None
     thought: str = ""
-    """The field in which it came as a thought; empty for text."""
+    """The field in which another server tells it as a thought; empty for text."""
 
 
 class PendingCompletion:
@@ -113,12 +108,12 @@ class PendingCompletion:
         choices = request.choices
         self.tokens: list[list[int]] = [[] for _ in range(choices)]
         """What each choice has sampled so far; stays empty where the client hands out nothing."""
-        self.parts: list[list[Part]] = [[] for _ in range(choices)]
+        self.parts: list[list[Piece]] = [[] for _ in range(choices)]
         """What a client that hands out text has handed out of each choice."""
-        self.logprobs: list[list[TokenLogprob]] = []
+        self.token_logprobs: list[list[TokenLogprob]] = []
         """The log-probabilities of `tokens`, where they are asked for and come with them."""
         if request.stream:
-            self.logprobs += ([] for _ in range(choices))
+            self.token_logprobs += ([] for _ in range(choices))
         self.scored: list[list[TokenLogprob]] = [[] for _ in range(choices)]
         """The log-probabilities of the prompt's tokens after the first, where they are asked
         for."""
@@ -140,9 +135,9 @@ class PendingCompletion:
         self.task.add_done_callback(self._settled)
 
     @property
-    def calls(self) -> tuple[Call, ...]:
-        """The calls, once `task` is done. Raises what sampling raised."""
-        return self.task.result()
+    def choices(self) -> tuple[Call, ...]:
+        """The calls, none before sampling has ended well."""
+        return self.task.result() if self.task.done() and self.usable else ()
 
     @property
     def usable(self) -> bool:
@@ -156,12 +151,51 @@ class PendingCompletion:
         """Whether it runs and will be sampled to its end, even if nobody waits for it."""
         return self.model.finishes and self._begun and not self.task.done()
 
+    def thoughts(self) -> ThoughtStream:
+        """What cuts its text into a thought and the rest; without the thought where the request
+        wants none."""
+        hidden = self.request.sampling.max_thinking_tokens == 0
+        decoder = self.model.decoder
+        marks = decoder.thoughts if decoder is not None and decoder.thoughts.known else None
+        return ThoughtStream(marks, hidden=hidden)
+
+    def logprobs(self, choice: Call) -> list[JSON] | None:
+        """Log-probabilities of the sampled tokens at temperature 1, None where none were asked for;
+        one entry for each token."""
+        if self.model.decoder is None or not self.request.logprobs:
+            return None
+        return self.entries(choice.sampled.token_ids, token_logprobs(choice.sampled))
+
+    def entries(self, ids: Sequence[int], logprobs: Sequence[TokenLogprob]) -> list[JSON]:
+        """What is said of tokens: of the end-of-turn token, which is no text, only beside ids."""
+        decoder = self.model.decoder
+        assert decoder is not None
+        return [
+            token_entry(decoder, token, logprob)
+            for token, logprob in zip(ids, logprobs, strict=True)
+            if self.request.token_ids or token not in decoder.eos_ids
+        ]
+
+    def prompt_logprobs(self, index: int) -> list[JSON | None]:
+        """Return what is said of the tokens of a choice's prompt, as vLLM says it: None of the
+        first, which nothing comes before."""
+        decoder, ids = self.model.decoder, self.choices[index].prompt_ids
+        assert decoder is not None
+        out: list[JSON | None] = [None]
+        for token, (value, top) in zip(ids[1:], self.scored[index], strict=True):
+            found = {**dict(top), token: value}
+            out.append({
+                str(id): {"logprob": logprob, "decoded_token": decoder.decode([id])}
+                for id, logprob in found.items()
+            })  # fmt: skip
+        return out
+
     def partial(self) -> tuple[JSON, ...]:
         """What has come of each choice so far, as messages; of one that is not streamed nothing
         is known before its end."""
         return tuple(map(self._so_far, self.tokens, self.parts))
 
-    def _so_far(self, tokens: Sequence[int], parts: Sequence[Part]) -> JSON:
+    def _so_far(self, tokens: Sequence[int], parts: Sequence[Piece]) -> JSON:
         message, decoder = JSON(role="assistant", content=None), self.model.decoder
         if tokens and decoder is not None:
             said = decoder.decode([i for i in tokens if i not in decoder.eos_ids])
@@ -268,7 +302,7 @@ class PendingCompletion:
                 "on_fields": partial(self._fields, index),
             }
             if request.logprobs:
-                listeners["on_logprobs"] = self.logprobs[index].extend
+                listeners["on_logprobs"] = self.token_logprobs[index].extend
             extra |= {n: each for n, each in listeners.items() if n in self.model.takes}
         return extra
 
@@ -285,7 +319,7 @@ class PendingCompletion:
             self._part(index, thought, name)
 
     def _part(self, index: int, text: str, thought: str = "") -> None:
-        self.parts[index].append(Part(text, thought))
+        self.parts[index].append(Piece(text, thought=thought))
         self._wake()
 
     def _wake(self) -> None:

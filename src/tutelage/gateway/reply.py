@@ -1,97 +1,22 @@
 """What a reply says, whichever API it goes out through.
 
-A `ChatReply` is there from the start, with its id and its request; its choices come when sampling
-has ended. `ReplyStream` finds out what of it may be sent before that, and has a dialect's `Writer`
-say so (`dialects/`). `request.py` is the other direction.
+A `PendingCompletion` is there from the start, with its id and its request; its choices come when
+sampling has ended. `ReplyStream` finds out what of it may be sent before that, and has a dialect's
+`Writer` say so (`dialects/`). `request.py` is the other direction.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Protocol
 
 import orjson
 
-from tutelage.engine.logprobs import TokenLogprob, token_logprobs
-from tutelage.gateway.completions import PendingCompletion
+from tutelage.gateway.completions import PendingCompletion, Piece
 from tutelage.gateway.errors import ApiError
-from tutelage.gateway.request import ChatRequest
 from tutelage.gateway.text import TextDecoder, TextStream, TokenEnds, cut, first_stop
-from tutelage.replies import ThoughtStream
 from tutelage.types import JSON, Call, StopReason
-
-
-@dataclass(frozen=True, slots=True)
-class ChatReply:
-    """The answer to a request. While it is sampled, `choices` is empty and nothing is counted."""
-
-    answer: PendingCompletion
-    choices: tuple[Call, ...] = ()
-
-    @property
-    def request(self) -> ChatRequest:
-        """What was asked."""
-        return self.answer.request
-
-    @property
-    def usage(self) -> tuple[int, int]:
-        """Prompt and completion tokens."""
-        return self.answer.usage
-
-    def thoughts(self) -> ThoughtStream:
-        """What cuts its text into a thought and the rest; without the thought where the request
-        wants none."""
-        hidden = self.request.sampling.max_thinking_tokens == 0
-        decoder = self.answer.model.decoder
-        marks = decoder.thoughts if decoder is not None and decoder.thoughts.known else None
-        return ThoughtStream(marks, hidden=hidden)
-
-    def logprobs(self, choice: Call) -> list[JSON] | None:
-        """Log-probabilities of the sampled tokens at temperature 1, None where none were asked for;
-        one entry for each token."""
-        if self.answer.model.decoder is None or not self.request.logprobs:
-            return None
-        return self.entries(choice.sampled.token_ids, token_logprobs(choice.sampled))
-
-    def entries(self, ids: Sequence[int], logprobs: Sequence[TokenLogprob]) -> list[JSON]:
-        """What is said of tokens: of the end-of-turn token, which is no text, only beside ids."""
-        decoder = self.answer.model.decoder
-        assert decoder is not None
-        return [
-            token_entry(decoder, token, logprob)
-            for token, logprob in zip(ids, logprobs, strict=True)
-            if self.request.token_ids or token not in decoder.eos_ids
-        ]
-
-    def prompt_logprobs(self, index: int) -> list[JSON | None]:
-        """Return what is said of the tokens of a choice's prompt, as vLLM says it: None of the
-        first, which nothing comes before."""
-        decoder, ids = self.answer.model.decoder, self.choices[index].prompt_ids
-        assert decoder is not None
-        out: list[JSON | None] = [None]
-        for token, (value, top) in zip(ids[1:], self.answer.scored[index], strict=True):
-            found = {**dict(top), token: value}
-            out.append({
-                str(id): {"logprob": logprob, "decoded_token": decoder.decode([id])}
-                for id, logprob in found.items()
-            })  # fmt: skip
-        return out
-
-
-def token_entry(decoder: TextDecoder, token: int, logprob: TokenLogprob) -> JSON:
-    """Return what is said of a token: its log-probability, and the most probable ones beside it."""
-    value, top = logprob
-    others = [_entry(decoder, *other) for other in top]
-    return {**_entry(decoder, token, value), "top_logprobs": others}
-
-
-def _entry(decoder: TextDecoder, token: int, value: float) -> JSON:
-    """A token with its log-probability; a part of a character has no bytes."""
-    text = decoder.decode([token])
-    exact = None if "\ufffd" in text else list(text.encode())
-    return {"token": text, "logprob": value, "bytes": exact}
 
 
 def finish_reason(call: Call) -> str:
@@ -110,7 +35,7 @@ def cut_by(call: Call) -> str | None:
     return reasons.get(call.sampled.stop_reason)
 
 
-def stopped_by(reply: ChatReply, call: Call) -> str | None:
+def stopped_by(reply: PendingCompletion, call: Call) -> str | None:
     """The stop string that ended a choice, None where none did."""
     if not call.sampling.stop:
         return None
@@ -118,16 +43,16 @@ def stopped_by(reply: ChatReply, call: Call) -> str | None:
     return None if found is None else found[1]
 
 
-def _sampled_text(reply: ChatReply, call: Call) -> str:
+def _sampled_text(reply: PendingCompletion, call: Call) -> str:
     """The text in which the engine looked for stop strings, where the content is without the white
     space at its ends; empty where it has that, or nothing was to stop it."""
-    decoder = reply.answer.model.decoder
+    decoder = reply.model.decoder
     if decoder is None or not (decoder.strips and call.messages and call.sampling.stop):
         return ""
     return decoder.decode([i for i in call.sampled.token_ids if i not in decoder.eos_ids])
 
 
-def shown_content(reply: ChatReply, call: Call) -> str | None:
+def shown_content(reply: PendingCompletion, call: Call) -> str | None:
     """The text of a choice as the client sees it; None only beside tool calls."""
     content = call.reply.content
     if call.sampling.stop:
@@ -136,17 +61,6 @@ def shown_content(reply: ChatReply, call: Call) -> str | None:
     if not content:
         return None if call.reply.tool_calls else ""
     return content
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Text of a choice that goes out, and what is said of the tokens that end in it, None where
-    log-probabilities were not asked for. The last piece has the tokens that are no text, too."""
-
-    text: str
-    logprobs: Sequence[JSON] | None = None
-    thought: str = ""
-    """The field in which another server tells it as a thought; empty for text."""
 
 
 DONE = b"data: [DONE]\n\n"
@@ -166,7 +80,7 @@ class Writer(Protocol):
         """More text of a choice, or of its thought."""
         ...
 
-    def finish(self, reply: ChatReply, rests: Sequence[Piece]) -> bytes:
+    def finish(self, rests: Sequence[Piece]) -> bytes:
         """What is left to say of the whole reply; `rests` is what of each choice has not gone
         out."""
         ...
@@ -179,9 +93,9 @@ class Writer(Protocol):
 class _ChoiceStream:
     """One choice of a streamed answer: what of it can be sent."""
 
-    def __init__(self, reply: ChatReply, index: int) -> None:
-        self._reply, self._answer, self._index = reply, reply.answer, index
-        request, decoder = reply.request, reply.answer.model.decoder
+    def __init__(self, reply: PendingCompletion, index: int) -> None:
+        self._answer, self._index = reply, index
+        request, decoder = reply.request, reply.model.decoder
         self._read = self._told = self._entries = self._parts = 0
         """Tokens (or characters, from a client that hands out text) that were read, tokens whose
         log-probabilities went out, the entries that they made, and parts that were read."""
@@ -210,7 +124,7 @@ class _ChoiceStream:
         """What new tokens let go out."""
         ids = self._answer.tokens[self._index]
         new, self._read = ids[self._read :], len(ids)
-        if not self._reply.request.logprobs:
+        if not self._answer.request.logprobs:
             text = stream.feed(new) if new else ""
             return Piece(text) if text else None
         text = ""
@@ -225,18 +139,18 @@ class _ChoiceStream:
 
     def finish(self, choice: Call) -> Piece:
         """The rest, once sampling has ended."""
-        whole = shown_content(self._reply, choice) or ""
+        whole = shown_content(self._answer, choice) or ""
         rest = whole[self._read :] if self._text is None else self._text.finish(whole)
-        entries = self._reply.logprobs(choice)
+        entries = self._answer.logprobs(choice)
         return Piece(rest, None if entries is None else entries[self._entries :])
 
     def _completed(self, ids: Sequence[int]) -> Sequence[JSON]:
         """The entries of tokens that have gone out now."""
         assert self._text is not None
-        known = self._answer.logprobs[self._index]
+        known = self._answer.token_logprobs[self._index]
         end = min(self._ends.within(len(self._text.sent)), len(known))
         begin, self._told = self._told, max(self._told, end)
-        return self._reply.entries(ids[begin:end], known[begin:end])
+        return self._answer.entries(ids[begin:end], known[begin:end])
 
 
 class ReplyStream:
@@ -244,8 +158,8 @@ class ReplyStream:
 
     def __init__(self, answer: PendingCompletion, writer: Writer) -> None:
         self._writer = writer
-        reply = ChatReply(answer)
-        self._choices = [_ChoiceStream(reply, i) for i in range(answer.request.choices)]
+        self._answer = answer
+        self._choices = [_ChoiceStream(answer, i) for i in range(answer.request.choices)]
 
     def feed(self) -> bytes:
         """What the tokens that came since the last call allow to be sent."""
@@ -255,10 +169,10 @@ class ReplyStream:
             for piece in choice.feed()
         )
 
-    def finish(self, reply: ChatReply) -> bytes:
+    def finish(self) -> bytes:
         """The rest, once sampling has ended."""
-        pairs = zip(self._choices, reply.choices, strict=True)
-        return self._writer.finish(reply, [stream.finish(choice) for stream, choice in pairs])
+        pairs = zip(self._choices, self._answer.choices, strict=True)
+        return self._writer.finish([stream.finish(choice) for stream, choice in pairs])
 
 
 def _can_stream(decoder: TextDecoder) -> bool:

@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from tutelage.gateway.keys import AttemptClosedError
     from tutelage.gateway.session import AttemptSession
 
-MOST = 256
-"""Names of rewards, and repeats that are known, of one attempt."""
-LONGEST_NAME = 200
 LATE = "tutelage.reward.late"
 """Attribute of the span of a reward that came when its attempt was over."""
 
@@ -73,10 +70,8 @@ class PostedRewards:
                     headers=NO_RETRY,
                 )
             return known[1]
-        if len({*self._values, *rewards}) > MOST:
-            raise invalid(f"more than {MOST} named rewards in one attempt", code="invalid_reward")
         self._values |= rewards
-        if key is not None and len(self._answers) < MOST:
+        if key is not None:
             self._answers[key] = (rewards, answer)
         if "reward" in rewards and not self.final.done():
             self.final.set_result(rewards["reward"])
@@ -130,9 +125,6 @@ def read_event(body: JSON, attempt: AttemptSession | AttemptClosedError) -> Post
 
 def _checked(values: JSON, param: str | None = None) -> Rewards:
     """Finite numbers. Raises `ApiError` 400."""
-    long = next((name for name in values if len(name) > LONGEST_NAME), None)
-    if long is not None:
-        raise invalid(f"the reward name {long!r:.80}... is too long", code="invalid_reward")
     for name, value in values.items():
         if not isinstance(value, int | float):
             words = f"`{param or name}` = {shown(value)}: must be a number, true or false"

@@ -12,7 +12,9 @@ from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
+from tutelage.engine.logprobs import TokenLogprob
 from tutelage.replies import ThoughtMarks, blank, overlap
+from tutelage.types import JSON
 
 _CALL = "<tool_call>"
 _WINDOW = 16
@@ -44,6 +46,20 @@ class TextDecoder(Protocol):
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids."""
         ...
+
+
+def token_entry(decoder: TextDecoder, token: int, logprob: TokenLogprob) -> JSON:
+    """Return what is said of a token: its log-probability, and the most probable ones beside it."""
+    value, top = logprob
+    others = [_entry(decoder, *other) for other in top]
+    return {**_entry(decoder, token, value), "top_logprobs": others}
+
+
+def _entry(decoder: TextDecoder, token: int, value: float) -> JSON:
+    """A token with its log-probability; a part of a character has no bytes."""
+    text = decoder.decode([token])
+    exact = None if "\ufffd" in text else list(text.encode())
+    return {"token": text, "logprob": value, "bytes": exact}
 
 
 def first_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from tutelage.gateway.reply import ChatReply, Piece, cut_by, shown_content
+from tutelage.gateway.completions import PendingCompletion, Piece
+from tutelage.gateway.reply import cut_by, shown_content
 from tutelage.replies import thought_of
 from tutelage.types import JSON, Call
 
@@ -34,7 +35,7 @@ class TurnBlock:
     name: str = ""
 
 
-def whole_turn(reply: ChatReply, choice: Call) -> list[TurnBlock]:
+def whole_turn(reply: PendingCompletion, choice: Call) -> list[TurnBlock]:
     """Return the blocks of a finished turn that say something."""
     thought, source = thought_of(choice.reply.extra)
     said = shown_content(reply, choice) or str(choice.reply.extra.get("refusal") or "")
@@ -49,7 +50,7 @@ def whole_turn(reply: ChatReply, choice: Call) -> list[TurnBlock]:
     return [*(block for block in blocks if block.text), *calls]
 
 
-def cut_block(reply: ChatReply, blocks: Sequence[TurnBlock]) -> TurnBlock | None:
+def cut_block(reply: PendingCompletion, blocks: Sequence[TurnBlock]) -> TurnBlock | None:
     """Return the block of a turn in which it was cut off, None for one that is whole.
 
     A call that is not whole is text, which is told before the calls that are.

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr
 
-from tutelage.gateway.completions import KeptAnswers
+from tutelage.gateway.completions import KeptAnswers, PendingCompletion, Piece
 from tutelage.gateway.dialects.dialect import Path
 from tutelage.gateway.dialects.field_errors import missing, shown
 from tutelage.gateway.dialects.reading import (
@@ -36,8 +36,6 @@ from tutelage.gateway.dialects.reading import (
 from tutelage.gateway.errors import ApiError, invalid
 from tutelage.gateway.reply import (
     DONE,
-    ChatReply,
-    Piece,
     event,
     finish_reason,
     shown_content,
@@ -158,7 +156,7 @@ class ChatCompletions:
             scored=request.prompt_logprobs,
         )
 
-    def written(self, reply: ChatReply) -> JSON:
+    def written(self, reply: PendingCompletion) -> JSON:
         """Return the `chat.completion` object."""
         with_ids = reply.request.token_ids
         choices: list[JSON] = []
@@ -170,14 +168,14 @@ class ChatCompletions:
             message = {"refusal": None, **told, "content": content}
             ending = _ending(reply, choice, reply.logprobs(choice))
             choices.append({"index": i, "message": message, **ending, **ids})
-        out: JSON = {**_head(reply, "chat.completion"), "choices": choices, "usage": usage(reply)}
+        out: JSON = {**head_of(reply, "chat.completion"), "choices": choices, "usage": usage(reply)}
         if with_ids:
             out["prompt_token_ids"] = reply.choices[0].prompt_ids
         if reply.request.scored is not None:
             out["prompt_logprobs"] = reply.prompt_logprobs(0)
         return out
 
-    def writer(self, reply: ChatReply) -> _Chunks:
+    def writer(self, reply: PendingCompletion) -> _Chunks:
         """Return the stream of a reply."""
         return _Chunks(reply)
 
@@ -208,16 +206,17 @@ def _message(given: _Message, raw: JSON, at: str) -> Message:
 # ---------------------------------------------------------------- writing
 
 
-def _head(reply: ChatReply, of: str) -> JSON:
+def head_of(reply: PendingCompletion, of: str) -> JSON:
+    """Return how an object or a chunk of this kind begins."""
     return {
-        "id": reply.answer.id,
+        "id": reply.id,
         "object": of,
-        "created": reply.answer.created,
+        "created": reply.created,
         "model": reply.request.model,
     }
 
 
-def usage(reply: ChatReply) -> JSON:
+def usage(reply: PendingCompletion) -> JSON:
     """Return the tokens that a reply used, in OpenAI's words."""
     prompt, sampled = reply.usage
     return {
@@ -227,7 +226,7 @@ def usage(reply: ChatReply) -> JSON:
     }
 
 
-def _ending(reply: ChatReply, choice: Call, entries: Sequence[JSON] | None) -> JSON:
+def _ending(reply: PendingCompletion, choice: Call, entries: Sequence[JSON] | None) -> JSON:
     """The end of a choice; `stop_reason` is vLLM's field for the stop string that matched."""
     reason = finish_reason(choice)
     stop = stopped_by(reply, choice) if reason == "stop" else None
@@ -242,8 +241,8 @@ def _logprobs(entries: Sequence[JSON] | None) -> JSON | None:
 class _Chunks:
     """The chunks of a stream; see `Writer`."""
 
-    def __init__(self, reply: ChatReply) -> None:
-        self._head = _head(reply, "chat.completion.chunk")
+    def __init__(self, reply: PendingCompletion) -> None:
+        self._reply, self._head = reply, head_of(reply, "chat.completion.chunk")
         self._include_usage = reply.request.include_usage
         self._begun = [False] * reply.request.n
         self._told: list[set[str]] = [set() for _ in self._begun]
@@ -255,9 +254,9 @@ class _Chunks:
         self._told[index].add(new.thought)
         return self._begin(index) + self._chunk(index, {new.thought or "content": new.text}, said)
 
-    def finish(self, reply: ChatReply, rests: Sequence[Piece]) -> bytes:
+    def finish(self, rests: Sequence[Piece]) -> bytes:
         """Return what is left of each choice, its tool calls and its end; then what was used."""
-        out = b""
+        out, reply = b"", self._reply
         for i, (choice, rest) in enumerate(zip(reply.choices, rests, strict=True)):
             out += self.text(i, rest) if rest.text else self._begin(i)
             if more := {k: v for k, v in choice.reply.extra.items() if k not in self._told[i]}:

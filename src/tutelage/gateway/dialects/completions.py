@@ -15,8 +15,13 @@ from typing import Annotated, Any, ClassVar, cast
 from pydantic import BeforeValidator, Field, PlainValidator, StrictBool, StrictInt
 from pydantic_core import PydanticCustomError
 
-from tutelage.gateway.completions import KeptAnswers
-from tutelage.gateway.dialects.chat_completions import MAX_CHOICES, StreamOptions, usage
+from tutelage.gateway.completions import KeptAnswers, PendingCompletion, Piece
+from tutelage.gateway.dialects.chat_completions import (
+    MAX_CHOICES,
+    StreamOptions,
+    head_of,
+    usage,
+)
 from tutelage.gateway.dialects.dialect import Path
 from tutelage.gateway.dialects.reading import (
     MAX_TOP,
@@ -29,14 +34,12 @@ from tutelage.gateway.dialects.reading import (
 from tutelage.gateway.errors import ApiError, invalid
 from tutelage.gateway.reply import (
     DONE,
-    ChatReply,
-    Piece,
     event,
     finish_reason,
     shown_content,
-    token_entry,
 )
 from tutelage.gateway.request import ChatRequest
+from tutelage.gateway.text import token_entry
 from tutelage.types import JSON, Call, Sampling
 
 _TOKENS = 16
@@ -126,7 +129,7 @@ class Completions:
             echo={"echo": True} if request.echo else {},
         )
 
-    def written(self, reply: ChatReply) -> JSON:
+    def written(self, reply: PendingCompletion) -> JSON:
         """The `text_completion` object."""
         choices = [
             _choice(
@@ -138,42 +141,35 @@ class Completions:
             )
             for i, choice in enumerate(reply.choices)
         ]
-        return {**_head(reply), "choices": choices, "usage": usage(reply)}
+        return {**head_of(reply, "text_completion"), "choices": choices, "usage": usage(reply)}
 
-    def writer(self, reply: ChatReply) -> _Chunks:
+    def writer(self, reply: PendingCompletion) -> _Chunks:
         """The stream of a reply."""
         return _Chunks(reply)
 
 
-def _head(reply: ChatReply) -> JSON:
-    return {
-        "id": reply.answer.id,
-        "object": "text_completion",
-        "created": reply.answer.created,
-        "model": reply.request.model,
-    }
-
-
-def _prompt(reply: ChatReply, index: int) -> str:
+def _prompt(reply: PendingCompletion, index: int) -> str:
     """The prompt's text before a choice, where the request wants to see it again."""
-    prompt, decoder = reply.request.prompt_of(index), reply.answer.model.decoder
+    prompt, decoder = reply.request.prompt_of(index), reply.model.decoder
     if not reply.request.echo or prompt is None:
         return ""
     return decoder.decode(prompt) if decoder and not isinstance(prompt, str) else str(prompt)
 
 
-def _scored(reply: ChatReply, index: int, choice: Call) -> list[JSON] | None:
+def _scored(reply: PendingCompletion, index: int, choice: Call) -> list[JSON] | None:
     """What is said of the tokens of a choice, after those of its prompt where that is echoed."""
-    entries, decoder = reply.logprobs(choice), reply.answer.model.decoder
+    entries, decoder = reply.logprobs(choice), reply.model.decoder
     if entries is None or decoder is None or not reply.request.echo:
         return entries
     first, *rest = choice.prompt_ids
     begin = {"token": decoder.decode([first]), "logprob": None, "top_logprobs": []}
-    scored = zip(rest, reply.answer.scored[index], strict=True)
+    scored = zip(rest, reply.scored[index], strict=True)
     return [begin, *(token_entry(decoder, *each) for each in scored), *entries]
 
 
-def _choice(reply: ChatReply, index: int, text: str, choice: Call, logprobs: JSON | None) -> JSON:
+def _choice(
+    reply: PendingCompletion, index: int, text: str, choice: Call, logprobs: JSON | None
+) -> JSON:
     out: JSON = {
         "index": index,
         "text": text,
@@ -188,7 +184,9 @@ def _choice(reply: ChatReply, index: int, text: str, choice: Call, logprobs: JSO
     return out
 
 
-def _logprobs(reply: ChatReply, entries: Sequence[JSON] | None, begin: int = 0) -> JSON | None:
+def _logprobs(
+    reply: PendingCompletion, entries: Sequence[JSON] | None, begin: int = 0
+) -> JSON | None:
     """Tokens, their log-probabilities, and where each begins in the text."""
     if entries is None:
         return None
@@ -212,7 +210,7 @@ def _logprobs(reply: ChatReply, entries: Sequence[JSON] | None, begin: int = 0) 
 class _Chunks:
     """The chunks of a stream; see `Writer`."""
 
-    def __init__(self, reply: ChatReply) -> None:
+    def __init__(self, reply: PendingCompletion) -> None:
         self._reply = reply
         self._begun = [False] * reply.request.choices
         self._offsets = [0] * reply.request.choices
@@ -225,9 +223,9 @@ class _Chunks:
         more = {"logprobs": self._logprobs(index, new), "finish_reason": None}
         return self._chunk([{"index": index, "text": before + new.text, **more}])
 
-    def finish(self, reply: ChatReply, rests: Sequence[Piece]) -> bytes:
+    def finish(self, rests: Sequence[Piece]) -> bytes:
         """What is left of each choice, with its end; then what was used."""
-        out = b""
+        out, reply = b"", self._reply
         for i, (choice, rest) in enumerate(zip(reply.choices, rests, strict=True)):
             before = "" if self._begun[i] else _prompt(reply, i)
             logprobs = self._logprobs(i, rest)
@@ -246,4 +244,6 @@ class _Chunks:
         return _logprobs(self._reply, new.logprobs, begin)
 
     def _chunk(self, choices: list[JSON], more: JSON | None = None) -> bytes:
-        return event({**_head(self._reply), "choices": choices, **(more or {})})
+        return event(
+            {**head_of(self._reply, "text_completion"), "choices": choices, **(more or {})}
+        )

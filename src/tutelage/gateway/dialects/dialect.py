@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from tutelage.gateway.completions import KeptAnswers
+from tutelage.gateway.completions import KeptAnswers, PendingCompletion
 from tutelage.gateway.dialects.reading import SamplingReader
-from tutelage.gateway.reply import ChatReply, Writer
+from tutelage.gateway.reply import Writer
 from tutelage.gateway.request import ChatRequest
 from tutelage.types import JSON, Sampling
 
@@ -51,10 +51,10 @@ class Dialect(Protocol):
         """
         ...
 
-    def written(self, reply: ChatReply) -> JSON:
+    def written(self, reply: PendingCompletion) -> JSON:
         """Return the answer to a request that is not streamed."""
         ...
 
-    def writer(self, reply: ChatReply) -> Writer:
+    def writer(self, reply: PendingCompletion) -> Writer:
         """Return the stream of a reply that has just begun."""
         ...

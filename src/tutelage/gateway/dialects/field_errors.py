@@ -33,12 +33,6 @@ _KINDS = {
 """Parts of a message that other models can read."""
 
 
-def unread(kind: str) -> str | None:
-    """Why a part of this type is refused; None for what no model reads."""
-    known = _KINDS.get(kind)
-    return known and f"this model accepts text only, not {known}"
-
-
 def refusal(error: ErrorDetails, data: Any, path: str) -> ApiError:
     """The 400 for an error in the data at a path."""
     value, name = error["input"], error.get("ctx", {}).get("name")
@@ -50,8 +44,8 @@ def refusal(error: ErrorDetails, data: Any, path: str) -> ApiError:
     if error["type"] == "union_tag_invalid":
         reason = f"Input should be one of {error.get('ctx', {})['expected_tags']}"
         value = value["type"]
-    if error["type"] == "literal_error" and isinstance(value, str):
-        reason = unread(value) or reason
+    if error["type"] == "literal_error" and (kind := _KINDS.get(str(value))):
+        reason = f"this model accepts text only, not {kind}"
     if error["type"] == "int_type" and _is_beyond_64_bits(value):
         reason = "Input should be an integer of at most 64 bits"
     reason += _HINTS.get((path, error["type"]), "")

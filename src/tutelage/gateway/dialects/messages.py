@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 from pydantic import BeforeValidator, Field, StrictBool, StrictInt, StrictStr
 
 from tutelage.bounded import parse_arguments
-from tutelage.gateway.completions import KeptAnswers
+from tutelage.gateway.completions import KeptAnswers, PendingCompletion, Piece
 from tutelage.gateway.dialects.blocks import BlockStream, TurnBlock, whole_turn
 from tutelage.gateway.dialects.dialect import Path
 from tutelage.gateway.dialects.field_errors import missing, shown
@@ -40,7 +40,7 @@ from tutelage.gateway.dialects.reading import (
     read,
 )
 from tutelage.gateway.errors import ApiError, invalid
-from tutelage.gateway.reply import ChatReply, Piece, event, finish_reason, stopped_by
+from tutelage.gateway.reply import event, finish_reason, stopped_by
 from tutelage.gateway.request import ChatRequest
 from tutelage.replies import ThoughtStream
 from tutelage.types import JSON, THOUGHTS, Call, Message, Sampling, ToolCall
@@ -188,7 +188,7 @@ class Messages:
         read = partial(_read, body, attempt.sampling)
         return {"input_tokens": await attempt.count(body.get("model"), read)}
 
-    def written(self, reply: ChatReply) -> JSON:
+    def written(self, reply: PendingCompletion) -> JSON:
         """Return the `message` object."""
         (choice,) = reply.choices
         split, blocks = reply.thoughts(), list[TurnBlock]()
@@ -203,7 +203,7 @@ class Messages:
         content = [_written(block, split, reply) for block in blocks]
         return {**_object(reply), "content": content, **_ending(reply, choice)}
 
-    def writer(self, reply: ChatReply) -> _Events:
+    def writer(self, reply: PendingCompletion) -> _Events:
         """Return the stream of a reply."""
         return _Events(reply)
 
@@ -352,10 +352,10 @@ def sampled_text(signature: str) -> str:
 # ---------------------------------------------------------------- writing
 
 
-def _object(reply: ChatReply) -> JSON:
+def _object(reply: PendingCompletion) -> JSON:
     """The object as it begins."""
     return {
-        "id": reply.answer.id,
+        "id": reply.id,
         "type": "message",
         "role": "assistant",
         "model": reply.request.model,
@@ -366,13 +366,13 @@ def _object(reply: ChatReply) -> JSON:
     }
 
 
-def _usage(reply: ChatReply) -> JSON:
-    prompt, sampled = reply.usage if reply.choices else (reply.answer.prompt_tokens, 0)
+def _usage(reply: PendingCompletion) -> JSON:
+    prompt, sampled = reply.usage if reply.choices else (reply.prompt_tokens, 0)
     cached = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
     return {**cached, "input_tokens": prompt, "output_tokens": sampled}
 
 
-def _ending(reply: ChatReply, choice: Call) -> JSON:
+def _ending(reply: PendingCompletion, choice: Call) -> JSON:
     stop, reason = stopped_by(reply, choice), finish_reason(choice)
     if reason == "stop" and choice.reply.extra.get("refusal"):
         return {"stop_reason": "refusal", "stop_sequence": None}
@@ -381,7 +381,7 @@ def _ending(reply: ChatReply, choice: Call) -> JSON:
     return {"stop_reason": _ENDS.get(reason, "end_turn"), "stop_sequence": None}
 
 
-def _written(block: TurnBlock, split: ThoughtStream, reply: ChatReply) -> JSON:
+def _written(block: TurnBlock, split: ThoughtStream, reply: PendingCompletion) -> JSON:
     if block.kind == "thought":
         text = "" if reply.request.omits_thoughts else block.text
         return {"type": "thinking", "thinking": text, "signature": _signed(block, split)}
@@ -408,7 +408,7 @@ def _signed(block: TurnBlock, split: ThoughtStream) -> str:
 class _Events:
     """The events of a stream; see `Writer` and `BlockWriter`."""
 
-    def __init__(self, reply: ChatReply) -> None:
+    def __init__(self, reply: PendingCompletion) -> None:
         self._reply, self._split = reply, reply.thoughts()
         self._begun = False
         self._blocks = BlockStream(self)
@@ -419,10 +419,9 @@ class _Events:
             return self._begin() + self._blocks.add("thought", new.text, source=new.thought)
         return self._begin() + self._parts(*self._split.feed(new.text))
 
-    def finish(self, reply: ChatReply, rests: Sequence[Piece]) -> bytes:
+    def finish(self, rests: Sequence[Piece]) -> bytes:
         """Return what is left, the tool uses, and the end."""
-        (choice,) = reply.choices
-        self._reply = reply
+        reply, choice = self._reply, self._reply.choices[0]
         left = self._split.feed(rests[0].text, last=True)
         turn = whole_turn(reply, choice)
         out = self._begin()

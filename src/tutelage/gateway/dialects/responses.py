@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import BaseModel, BeforeValidator, Field, StrictBool, StrictInt, StrictStr
 
-from tutelage.gateway.completions import KeptAnswers
+from tutelage.gateway.completions import KeptAnswers, PendingCompletion, Piece
 from tutelage.gateway.dialects.blocks import BlockStream, TurnBlock, cut_block, whole_turn
 from tutelage.gateway.dialects.dialect import Path
 from tutelage.gateway.dialects.field_errors import missing
@@ -40,7 +40,7 @@ from tutelage.gateway.dialects.reading import (
     with_parts,
 )
 from tutelage.gateway.errors import ApiError, invalid
-from tutelage.gateway.reply import DONE, ChatReply, Piece, cut_by, event
+from tutelage.gateway.reply import DONE, cut_by, event
 from tutelage.gateway.request import ChatRequest
 from tutelage.types import JSON, THOUGHTS, Message, Sampling, ToolCall
 
@@ -148,11 +148,11 @@ class Responses:
             echo=_echo(request, body),
         )
 
-    def written(self, reply: ChatReply) -> JSON:
+    def written(self, reply: PendingCompletion) -> JSON:
         """Return the `response` object."""
         return _finished(reply, _turn(reply))
 
-    def writer(self, reply: ChatReply) -> _Events:
+    def writer(self, reply: PendingCompletion) -> _Events:
         """Return the stream of a reply."""
         return _Events(reply)
 
@@ -181,7 +181,7 @@ class Responses:
         ends = {"first_id": first, "last_id": last, "has_more": more}
         return {"object": "list", "data": found, **ends}
 
-    def _kept(self, path: Mapping[str, str], attempt: AttemptSession) -> ChatReply:
+    def _kept(self, path: Mapping[str, str], attempt: AttemptSession) -> PendingCompletion:
         found = _stored(attempt.ledger, path["response"])
         if found is None:
             raise _unknown(path["response"])
@@ -191,12 +191,12 @@ class Responses:
 # ---------------------------------------------------------------- what is kept
 
 
-def _stored(kept: KeptAnswers, response_id: str) -> ChatReply | None:
+def _stored(kept: KeptAnswers, response_id: str) -> PendingCompletion | None:
     """The finished response of that id, None for one that is not kept."""
     answer = kept.answer(response_id)
     if answer is None or answer.request.conversation is None:
         return None
-    return ChatReply(answer, answer.calls)
+    return answer
 
 
 def _unknown(response_id: str, param: str | None = None, code: str | None = None) -> ApiError:
@@ -217,11 +217,11 @@ def _item_of(kept: KeptAnswers, item_id: str) -> JSON | None:
     return None
 
 
-def _input_items(reply: ChatReply) -> list[JSON]:
+def _input_items(reply: PendingCompletion) -> list[JSON]:
     """Items of a request in the long form that the API lists: with ids, content as parts."""
     items: list[JSON] = []
     for i, item in enumerate(reply.request.items):
-        out: JSON = {"type": "message", "id": f"{reply.answer.id}-in-{i}", **item}
+        out: JSON = {"type": "message", "id": f"{reply.id}-in-{i}", **item}
         if out["type"] == "message":
             out.setdefault("status", "completed")
             if isinstance(text := out.get("content"), str):
@@ -371,13 +371,13 @@ def _echo(request: _Request, body: JSON) -> JSON:
 # ---------------------------------------------------------------- writing
 
 
-def _turn(reply: ChatReply) -> list[TurnBlock]:
+def _turn(reply: PendingCompletion) -> list[TurnBlock]:
     """The blocks of a turn; one that says nothing is an empty text."""
     choice = reply.choices[0]
     return whole_turn(reply, choice) or [TurnBlock("text", "", reply.logprobs(choice) or [])]
 
 
-def _finished(reply: ChatReply, blocks: Sequence[TurnBlock]) -> JSON:
+def _finished(reply: PendingCompletion, blocks: Sequence[TurnBlock]) -> JSON:
     """The object with the items that these blocks are."""
     cut, left = cut_by(reply.choices[0]), cut_block(reply, blocks)
     prompt, sampled = reply.usage
@@ -397,15 +397,15 @@ def _finished(reply: ChatReply, blocks: Sequence[TurnBlock]) -> JSON:
     }
 
 
-def _object(reply: ChatReply, status: str) -> JSON:
+def _object(reply: PendingCompletion, status: str) -> JSON:
     """The object without what comes at the end. A run in training has a sampling of its own, which
     is known at the end."""
     sampling = reply.choices[0].sampling if reply.choices else reply.request.sampling
-    known = bool(reply.choices) or not reply.answer.model.finishes
+    known = bool(reply.choices) or not reply.model.finishes
     return {
-        "id": reply.answer.id,
+        "id": reply.id,
         "object": "response",
-        "created_at": reply.answer.created,
+        "created_at": reply.created,
         "status": status,
         "background": False,
         "error": None,
@@ -419,12 +419,12 @@ def _object(reply: ChatReply, status: str) -> JSON:
     }
 
 
-def _id(reply: ChatReply, block: TurnBlock) -> str:
-    own = reply.answer.id.replace(PREFIX, _IDS[block.kind], 1)
+def _id(reply: PendingCompletion, block: TurnBlock) -> str:
+    own = reply.id.replace(PREFIX, _IDS[block.kind], 1)
     return f"{own}-{block.number}" if block.kind == "call" else own
 
 
-def _item(reply: ChatReply, block: TurnBlock, status: str) -> JSON:
+def _item(reply: PendingCompletion, block: TurnBlock, status: str) -> JSON:
     """A block as an item of the output."""
     item: JSON = {"id": _id(reply, block), "status": status}
     if block.kind == "call":
@@ -456,7 +456,7 @@ def _with_bytes(entry: JSON) -> JSON:
 class _Events:
     """The events of a stream, each with its `sequence_number`; see `Writer` and `BlockWriter`."""
 
-    def __init__(self, reply: ChatReply) -> None:
+    def __init__(self, reply: PendingCompletion) -> None:
         self._reply = reply
         self._number = 0
         self._blocks = BlockStream(self)
@@ -466,11 +466,10 @@ class _Events:
         kind = "thought" if new.thought else "text"
         return self._begin() + self._blocks.add(kind, new.text, new.logprobs or (), new.thought)
 
-    def finish(self, reply: ChatReply, rests: Sequence[Piece]) -> bytes:
+    def finish(self, rests: Sequence[Piece]) -> bytes:
         """Return what is left of the items, and the whole response."""
-        self._reply = reply
-        out = self._begin() + self._blocks.finish(rests[0], _turn(reply))
-        final = _finished(reply, self._blocks.blocks)
+        out = self._begin() + self._blocks.finish(rests[0], _turn(self._reply))
+        final = _finished(self._reply, self._blocks.blocks)
         kind = "response.incomplete" if final["status"] == "incomplete" else "response.completed"
         return out + self._events((kind, {"response": final})) + DONE
 
