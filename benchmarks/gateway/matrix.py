@@ -131,10 +131,11 @@ def cells_of(program: str) -> Iterator[MatrixCell]:
 
 
 def play(program: str, python: str, log: RequestLog, only: str, upstream: bool) -> list[MatrixCell]:
-    """Run a program through its cells; with `upstream` before another gateway, which continues no
-    raw prompts."""
+    """Run a program through its cells; with `upstream` before another gateway, which is asked
+    neither to continue raw prompts nor to limit thoughts."""
     cells = [cell for cell in cells_of(program) if only in cell.id]
-    cells = [cell for cell in cells if not (upstream and cell.api == "completions")]
+    if upstream:
+        cells = [cell for cell in cells if cell.api != "completions" and cell.model != "thoughts"]
     served, behind = Gateway(), Gateway() if upstream else None
     served.app = log.served(served.app)
     with served as gateway, behind or nullcontext(), tempfile.TemporaryFile("w+") as noise:

@@ -190,6 +190,20 @@ def test_requests_are_passed_on_to_another_server_and_recorded(tmp_path: Path) -
     assert first["answered"]["usage"]["total_tokens"] == 18
 
 
+def test_an_api_key_is_the_secret_and_pages_may_ask(tmp_path: Path) -> None:
+    script = tmp_path / "s.jsonl"
+    script.write_text('{"content": "one"}\n')
+    key, page = "a secret of twenty-two", "http://localhost:3000"
+    args = ("--scripted", str(script), "--api-key", key, "--allow-origin", page)
+    with serving(*args) as (said, _):
+        assert key not in said["OPENAI_API_KEY"]
+        assert ask(said, key=key).status_code == 200
+        url = said["OPENAI_BASE_URL"] + "/chat/completions"
+        asks = {"origin": page, "access-control-request-method": "POST"}
+        answer = httpx2.options(url, headers=asks)
+        assert answer.headers["access-control-allow-origin"] == page
+
+
 def test_a_secret_is_the_key_and_is_not_shown(tmp_path: Path) -> None:
     script = tmp_path / "s.jsonl"
     script.write_text('{"content": "one"}\n')
