@@ -149,12 +149,17 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str, str, int]] = {
     "half a gzip": (lambda: zipped(zipped(b"x" * 100))[:30], PROTOBUF, "gzip", 400),
     "no gzip": (lambda: b"no gzip", PROTOBUF, "gzip", 400),
     "no protobuf": (lambda: b"\xff" * 30, PROTOBUF, "", 400),
+    "many resources": (lambda: bomb((), b"\x0a\x00", 4 << 20), PROTOBUF, "", 413),
+    "many scopes": (lambda: bomb((1,), b"\x12\x00", 4 << 20), PROTOBUF, "", 413),
     "many spans": (lambda: bomb((1, 2), b"\x12\x00", 4 << 20), PROTOBUF, "", 413),
     "half an object": (lambda: b"{", JSON_TYPE, "", 400),
     "no object": (lambda: b"[]", JSON_TYPE, "", 400),
     "no list": (lambda: b'{"resourceSpans": 3}', JSON_TYPE, "", 400),
     "deep lists": (lambda: b"[" * 100_000, JSON_TYPE, "", 400),
     "deep objects": (lambda: b'{"a":' * 100_000 + b"1" + b"}" * 100_000, JSON_TYPE, "", 400),
+    "a long list": (
+        lambda: b'{"resourceSpans": [' + b"{}," * 2_000_000 + b"{}]}", JSON_TYPE, "", 413
+    ),
     "no text": (lambda: b"\xff\xfe", JSON_TYPE, "", 400),
     "another type": (lambda: b"", "text/plain", "", 415),
     "another encoding": (lambda: b"", PROTOBUF, "br", 415),

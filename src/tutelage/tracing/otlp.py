@@ -37,6 +37,9 @@ JSON_TYPE = "application/json"
 MAX_BODY = 8 << 20
 """Bytes of a body, as sent and after decompression alike."""
 MAX_SPANS = 20_000
+"""Spans, or groups of them, in one body."""
+MAX_OBJECTS = 1_000_000
+"""Objects in a body of JSON, which are read slowly."""
 _HEX = re.compile(r"[0-9a-fA-F]*\Z")
 _ID_FIELDS = ("traceId", "spanId", "parentSpanId", "trace_id", "span_id", "parent_span_id")
 
@@ -119,6 +122,8 @@ def _decompress(body: bytes, encoding: str) -> bytes:
 
 
 def _parse_json(body: bytes) -> ExportTraceServiceRequest:
+    if body.count(b"{") > MAX_OBJECTS:
+        raise OtlpError(f"the body has more than {MAX_OBJECTS} objects", 413)
     try:
         data: Any = parse_json(body, longest=MAX_BODY)
         if not isinstance(data, dict):
@@ -165,7 +170,10 @@ def _to_hex(text: str) -> str:
 def _records(request: ExportTraceServiceRequest) -> tuple[list[SpanRecord], int]:
     out: list[SpanRecord] = []
     rejected = 0
-    for group in request.resource_spans:
+    groups = request.resource_spans
+    if len(groups) > MAX_SPANS or sum(len(each.scope_spans) for each in groups) > MAX_SPANS:
+        raise OtlpError(f"the body has more than {MAX_SPANS} groups of spans", 413)
+    for group in groups:
         resource = _attributes(group.resource.attributes)
         for scoped in group.scope_spans:
             if len(out) + rejected + len(scoped.spans) > MAX_SPANS:
