@@ -95,7 +95,7 @@ class _Endpoint:
         except ClientDisconnect:
             response = Response(status_code=499)
         except Exception as error:
-            told = error_response(error, self.dialect and self.dialect.prompt_field)
+            told = error_response(error, self.dialect.prompt_field if self.dialect else None)
             if told.code == "internal_error":
                 log.exception("a request failed")
             if isinstance(told, AttemptClosedError) and self.late is not None:

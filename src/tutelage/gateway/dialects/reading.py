@@ -393,9 +393,11 @@ def with_parts(message: JSON, field: str) -> JSON:
     """Return what came beside the text of a message in `field`, as its message keeps it: its parts,
     where one says more than its text."""
     content = message.get(field)
-    if content.__class__ is not list:
+    if not isinstance(content, list):
         return {}
-    parts = [{"type": "text", "text": p} if isinstance(p, str) else p for p in content]
+    parts = [
+        {"type": "text", "text": p} if isinstance(p, str) else p for p in cast("list[Any]", content)
+    ]
     plain = all(part.keys() <= {"type", "text", "refusal"} for part in parts)
     return {} if plain else {PARTS: [{**part, "type": _kind(part)} for part in parts]}
 
