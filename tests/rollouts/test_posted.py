@@ -84,6 +84,16 @@ async def test_what_the_program_says_wins_over_what_it_posted(
     assert (played.reward.value, played.reward.parts) == (0.25, {"speed": 3.0})
 
 
+@pytest.mark.parametrize("said", ["", "; print('done')"])
+async def test_a_posted_reward_stands_for_one_that_is_not_printed(
+    gateway: Gateway, codec: Codec, said: str
+) -> None:
+    code = post_with(None, 0.5) + said
+    program = ExternalAgent([sys.executable, "-c", code], output="reward")
+    (played,) = await play(gateway, codec, program, 1)
+    assert (value(played), played.last.failure) == (0.5, None)
+
+
 async def test_a_program_that_fails_earns_the_failure_reward(
     gateway: Gateway, codec: Codec
 ) -> None:

@@ -148,6 +148,9 @@ class ExternalAgent(Agent):
         try:
             value = whole_characters(parse_json(last))
         except ValueError:
+            posted = session.posted is not None and session.posted.final.done()
+            if self.output == "reward" and posted:
+                return None  # what was posted counts
             wanted = "a number or a JSON object" if self.output == "reward" else "a JSON object"
             raise ProgramFailedError(
                 f"the last line of {self.name}'s output must be {wanted}, not {last!r:.200}"
