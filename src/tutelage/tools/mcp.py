@@ -145,12 +145,16 @@ class _Server(Environment):
     def open(self) -> list[McpTool]:
         """Connect; returns the server's tools. Raises `ConfigError`."""
         ready: Future[list[McpTool]] = Future()
-        with self._lock, tempfile.TemporaryFile("w+", errors="replace") as words:
+        with (
+            self._lock,
+            tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as words,
+        ):
             if self._portal is None:
                 self._portal = self._thread.enter_context(start_blocking_portal(name="mcp"))
             self._broken, self._stop = False, anyio.Event()
             self._task = self._portal.start_task_soon(self._live, ready, words)
-            wait(cast("list[Future[Any]]", [ready, self._task]), START_SECONDS, FIRST_COMPLETED)
+            either: tuple[Future[Any], ...] = (ready, self._task)
+            wait(either, START_SECONDS, FIRST_COMPLETED)
             if ready.done():
                 return ready.result()
             reason = f"no answer within {START_SECONDS:g} seconds"
@@ -205,11 +209,12 @@ class _Server(Environment):
     async def call(self, name: str, arguments: JSON) -> CallToolResult:
         """Call a tool; cancelling cancels it there. Raises `ToolError` when the server is gone, a
         `late` one when it went in the call, which it may have done."""
-        if self._broken or self._task.done():
+        if self._broken or self._task.done() or self._client is None:
             await call_in_thread(self._again)
-        assert self._client is not None
-        assert self._portal is not None
-        work = self._portal.start_task_soon(self._client.call_tool, name, arguments)
+        client, portal = self._client, self._portal
+        if client is None or portal is None:
+            raise ToolError(self._ended)
+        work = portal.start_task_soon(client.call_tool, name, arguments)
         try:
             return await asyncio.wrap_future(work)
         except Exception as error:
