@@ -87,14 +87,12 @@ def free_memory(device: torch.device) -> int:
         return machine_facts().memory
     import resource
 
-    def size(key: str, file: str = "/proc/self/status") -> int:
-        found = re.search(rf"^{key}:\s+(\d+) kB", Path(file).read_text(), re.MULTILINE)
-        return 1024 * int(found[1]) if found else 0
-
-    free = [size("MemAvailable", "/proc/meminfo"), machine_facts().memory - size("VmRSS")]
+    lines = Path("/proc/self/status").read_text() + Path("/proc/meminfo").read_text()
+    sizes = {key: 1024 * int(kb) for key, kb in re.findall(r"(\w+):\s+(\d+) kB", lines)}
+    free = [sizes["MemAvailable"], machine_facts().memory - sizes["VmRSS"]]
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY:
-        free.append(limit - size("VmSize"))
+        free.append(limit - sizes["VmSize"])
     return max(0, min(free))
 
 

@@ -55,12 +55,9 @@ def has_tables(conn: Connection, where: str) -> bool:
     version = conn.execute(select(func.max(schema_version.c.version))).scalar()
     if version == FORMAT:
         return True
-    newer = version is not None and version > FORMAT
-    mend = (
-        "install a newer one (`pip install -U tutelage`)"
-        if newer
-        else "read it with the Tutelage version that wrote it, or use another store"
-    )
+    mend = "read it with the Tutelage version that wrote it, or use another store"
+    if version is not None and version > FORMAT:
+        mend = "install a newer one (`pip install -U tutelage`)"
     raise StoreError(
         f"{where} has store format {version!r}, but this Tutelage reads only format {FORMAT!r}: "
         f"{mend}"

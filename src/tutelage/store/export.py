@@ -53,15 +53,11 @@ def export_rows(
     """
     if fmt not in FORMATS:
         raise StoreError(f"unknown export format {fmt!r}: choose one of {', '.join(FORMATS)}")
+    won = RolloutFilter(status=RolloutStatus.SUCCEEDED, min_reward=SUCCESS)
     if fmt == "sft":
-        earned = store.rollouts(
-            run_id, mode=mode, status=RolloutStatus.SUCCEEDED, min_reward=SUCCESS
-        )
+        earned = store.rollouts(run_id, mode=mode, **won)
         return (row for rollout in earned for row in chat_rows(rollout, tools))
-    won: RolloutFilter = (
-        {"status": RolloutStatus.SUCCEEDED, "min_reward": SUCCESS} if successful else {}
-    )
-    chosen = store.rollouts(run_id, **won)
+    chosen = store.rollouts(run_id, **(won if successful else RolloutFilter()))
     if fmt == "jsonl":
         return map(rollout_record, chosen)
     from tutelage.tracing.content import without_content

@@ -234,10 +234,10 @@ def put(conn: Connection, batch: _IngestBatch) -> Counter[str]:
         for run_id, rollout_id, position in changes.stale:
             place = (c.run_id == run_id, c.rollout_id == rollout_id, c.position == position)
             conn.execute(delete(schema.attempts).where(*place, c.late == 0))
-        _insert(conn, schema.attempts, [a.row for a in changes.attempts])
-        for table in (schema.calls, schema.tool_results, schema.rewards):
-            rows = [row for a in changes.attempts for row in a.parts[table.name]]
-            _insert(conn, table, rows)
+        parts = [a.parts | {"attempts": [a.row]} for a in changes.attempts]
+        for table in (schema.attempts, schema.calls, schema.tool_results, schema.rewards):
+            if rows := [row for part in parts for row in part[table.name]]:
+                conn.execute(insert(table), rows)
     _insert_new(conn, schema.spans, batch.spans)
     _insert_new(conn, schema.training_rows, batch.training_rows)
     return result
@@ -308,8 +308,3 @@ def _load_known(conn: Connection, keys: Iterable[_Key]) -> dict[_Key, _Known]:
             else:
                 entry.stamps.append((RolloutStatus(status), digest))
     return known
-
-
-def _insert(conn: Connection, table: Table, rows: list[Row]) -> None:
-    if rows:
-        conn.execute(insert(table), rows)

@@ -170,10 +170,10 @@ class Queries:
         """The final rewards of rollouts with these labels, and one part of each, without their
         conversations, in the order of labels, then of tasks."""
         heads, attempts, rewards = schema.rollouts.c, schema.attempts.c, schema.rewards.c
-        of_rollout = (attempts.run_id == heads.run_id, attempts.rollout_id == heads.id)
         last = (
             select(func.max(attempts.position))
-            .where(*of_rollout, attempts.late == 0)
+            .where(attempts.run_id == heads.run_id, attempts.rollout_id == heads.id)
+            .where(attempts.late == 0)
             .correlate(schema.rollouts)
             .scalar_subquery()
         )
