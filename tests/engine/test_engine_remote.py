@@ -84,7 +84,7 @@ async def test_a_call_goes_out_whole_and_comes_back_on_record() -> None:
     assert call.agent == "judge"
     assert call.policy is None
     assert (call.prompt_ids, call.sampled.token_ids) == ((), ())
-    assert remote.usage(call) == (7, 3)
+    assert call.usage == (7, 3)
     assert remote.calls == [call]
     assert build_rows([call]) == []
     await remote.close()
@@ -220,7 +220,7 @@ async def test_the_record_can_be_bounded() -> None:
     remote, _ = client(completion(), keep=2)
     calls = [await remote.chat(ASK, sampling=SAMPLING) for _ in range(3)]
     assert remote.calls == calls[1:]
-    assert remote.usage(calls[0]) is None
+    assert calls[0].usage is None
     assert len({c.id for c in calls}) == 3
 
 
@@ -319,7 +319,7 @@ async def test_token_ids_are_asked_for_until_the_server_refuses_them() -> None:
     for _ in range(2):
         call = await remote.chat(ASK, sampling=SAMPLING)
         assert call.reply.content == "hello"
-        assert remote.usage(call) == (7, 3)
+        assert call.usage == (7, 3)
     assert fields == [{"return_token_ids", "logprobs"}, set(), set()]
 
 

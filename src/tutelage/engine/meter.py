@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, Unpack
+from typing import Unpack
 
 from tutelage.engine.endpoint import CallTotals, token_bound
 from tutelage.engine.prices import Price
@@ -22,12 +22,6 @@ from tutelage.types import UNBOUNDED, Call, ChatClient, ChatOptions, Message, To
 CHARACTERS_A_TOKEN = 3
 """A request is refused before it is sent when it has more than this many bytes for each token that
 is allowed: English has about four. The server's own count is what is charged."""
-
-
-class _UsageClient(ChatClient, Protocol):
-    """A chat client that knows what a server counted."""
-
-    def usage(self, call: Call) -> tuple[int, int] | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +57,7 @@ class UsageMeter:
 class MeteredClient:
     """One model of one attempt behind a meter."""
 
-    client: _UsageClient
+    client: ChatClient
     meter: UsageMeter
     price: Price | None
     seeds: SeedTree | None = None
@@ -91,7 +85,7 @@ class MeteredClient:
         # Of a reply without a limit its size bounds the tokens.
         most = _size([call.reply], ()) if caps.reply_tokens == UNBOUNDED else caps.reply_tokens
         bound = (min(size, caps.prompt_tokens), most)
-        spent = meter.counted.add(self.client.usage(call), bound)
+        spent = meter.counted.add(call.usage, bound)
         if self.price is not None:
             meter.dollars += self.price.of(*spent)
         return call

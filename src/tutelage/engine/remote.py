@@ -14,7 +14,6 @@ import json
 import logging
 import math
 import time
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from copy import deepcopy
@@ -122,7 +121,6 @@ class RemoteChatClient:
         self._words = words or ServerFields()
         self._api, self._shared = api, api is not None
         self._started = 0
-        self._usage: OrderedDict[str, Usage] = OrderedDict()
         self._warned = False
         """Whether the log says that the server leaves out why a reply ends."""
 
@@ -184,16 +182,9 @@ class RemoteChatClient:
             **recorded_options(options),
         )
         self.calls.append(call)
-        self._usage[call.id] = _usage(completion.get("usage"))
         if self._keep is not None:
             del self.calls[: max(0, len(self.calls) - self._keep)]
-            while len(self._usage) > self._keep:
-                self._usage.popitem(last=False)
         return call
-
-    def usage(self, call: Call) -> Usage:
-        """Return prompt and completion tokens of a call as the server counted them."""
-        return self._usage.get(call.id)
 
     async def close(self) -> None:
         """Close the connections, unless others use them too."""

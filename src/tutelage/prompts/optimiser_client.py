@@ -70,7 +70,7 @@ class OptimiserClient:
         call = await client.chat(messages, sampling=self._sampling, agent=role, seed=seed)
         text = call.reply.content or ""
         bound = (sum(token_bound(m.content or "") for m in messages), token_bound(text))
-        prompt, completion = self.counted[role].add(client.usage(call), bound)
+        prompt, completion = self.counted[role].add(call.usage, bound)
         price = self._prices.get(role)
         dollars = 0.0 if price is None else price.of(prompt, completion)
         return OptimiserReply(call.answer, Usage(1, prompt + completion, dollars))

@@ -30,8 +30,8 @@ LONGEST = 500
 
 def failure_of(error: BaseException, name: str, task_id: str) -> RewardError:
     """What a reward's exception means for its rollout, naming reward and task."""
-    joint = " at " if _place(error) else ": "
-    text = f"reward {name!r} failed on task {task_id!r}{joint}{exception_text(error)}"
+    before = " at " if _place(error) else ": "
+    text = f"reward {name!r} failed on task {task_id!r}{before}{exception_text(error)}"
     for told_so in (AnswerError, GraderError, RewardError):
         if isinstance(error, told_so):
             return told_so(text)

@@ -118,13 +118,13 @@ async def outcome_of(
     if inline and not inspect.iscoroutinefunction(fn):
         return await _held_back(fn, arguments, inline=True)
     work = asyncio.ensure_future(_held_back(fn, arguments, inline=False))
-    done = set[asyncio.Task[Any]]()
+    late = True
     try:
-        done, _ = await asyncio.wait({work}, timeout=seconds)
+        late = not (await asyncio.wait({work}, timeout=seconds))[0]
     finally:
-        if not done:  # it is late, or the caller is cancelled
+        if late:  # or the caller is cancelled
             await cancelled(work)
-    if not done:
+    if late:
         raise TimeoutError
     if work.cancelled():
         return None, asyncio.CancelledError(f"the {what} cancelled itself")

@@ -153,7 +153,7 @@ class _Server(Environment):
                 self._portal = self._thread.enter_context(start_blocking_portal(name="mcp"))
             self._broken, self._stop = False, anyio.Event()
             self._task = self._portal.start_task_soon(self._live, ready, words)
-            either: tuple[Future[Any], ...] = (ready, self._task)
+            either: list[Future[Any]] = [ready, self._task]
             wait(either, START_SECONDS, FIRST_COMPLETED)
             if ready.done():
                 return ready.result()

@@ -271,11 +271,11 @@ def _problems(error: ValidationError, given: JSON) -> list[str]:
             told[""] = [str(each["msg"])]
             continue
         name, missing = str(each["loc"][0]), each["loc"][-1:] if each["type"] == "missing" else ()
-        value: Any = given
+        value = cast("Any", given)
         path, branch = list[Any](), None
         for part in each["loc"][: len(each["loc"]) - len(missing)]:
             try:
-                value = cast(Any, value)[part] if isinstance(value, (dict, list)) else {}[part]
+                value = value[part]
                 path.append(part)
             except (LookupError, TypeError):  # the path has the name of the branch too
                 branch = branch or part

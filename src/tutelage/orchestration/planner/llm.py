@@ -211,7 +211,7 @@ class LLMPlanner:
                 raise
             self.constrained = False  # this server does not support schemas
             return await self._reply(client, messages, tools)
-        tokens = client.usage(call) if isinstance(client, RemoteChatClient) else None
+        tokens = call.usage
         told = tokens or (len(call.prompt_ids), len(call.sampled.token_ids))
         if tokens is None:  # unknown: use the upper bound
             read = sum(len((message.content or "").encode()) for message in messages)

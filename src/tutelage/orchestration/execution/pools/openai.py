@@ -140,7 +140,7 @@ class OpenAIPool:
             wait = failure.retry_after if isinstance(failure, RemoteError) else None
             error, cost = WorkerError(kind, str(failure), wait), bound if billed else 0.0
             return WorkerAnswer(cost=cost, seconds=seconds, error=error, estimated=billed)
-        usage, error = client.usage(call), None
+        usage, error = call.usage, None
         if call.sampled.stop_reason is StopReason.LENGTH:
             message = f"the answer was cut off after {counted(max_tokens, 'token')}"
             error = WorkerError("truncated", message)
