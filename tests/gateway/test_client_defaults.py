@@ -1,5 +1,6 @@
 """What programs send by default runs: fields that ask nothing of the sampler are ignored and
-recorded, and tools of types that run at a server are left out."""
+recorded, and tools of types that run at a server are left out. The bodies follow what Codex, Claude
+Code and pi sent; `HINTS` is one of chat completions with such fields."""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ PI: dict[str, Any] = {
     "input": "hi",
     "reasoning": {"effort": "medium", "summary": "auto"},
 }
-QWEN_CODE: dict[str, Any] = {
+HINTS: dict[str, Any] = {
     "model": "m",
     "messages": [{"role": "user", "content": "hi"}],
     "stream": True,
@@ -75,7 +76,7 @@ QWEN_CODE: dict[str, Any] = {
         ("/responses", CODEX, {"client_metadata", "prompt_cache_key", "reasoning", "tools"}),
         ("/messages?beta=true", CLAUDE_CODE, {"metadata", "tools"}),
         ("/responses", PI, {"reasoning"}),
-        ("/chat/completions", QWEN_CODE, {"metadata", "reasoning_effort", "tools"}),
+        ("/chat/completions", HINTS, {"metadata", "reasoning_effort", "tools"}),
     ],
 )
 async def test_the_defaults_of_a_program_run_and_are_on_record(
@@ -109,7 +110,7 @@ async def test_the_defaults_of_a_program_run_and_are_on_record(
 async def test_what_changes_sampling_is_refused_by_name(
     attempt_session: Open, path: str, more: dict[str, Any], named: str
 ) -> None:
-    bodies = {"/responses": PI, "/messages": CLAUDE_CODE, "/chat/completions": QWEN_CODE}
+    bodies = {"/responses": PI, "/messages": CLAUDE_CODE, "/chat/completions": HINTS}
     answer = await attempt_session("x").post(path, bodies[path] | {"stream": False} | more)
     assert answer.status_code == 400
     assert named in answer.json()["error"]["message"]

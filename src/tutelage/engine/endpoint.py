@@ -8,6 +8,7 @@ in memory: nothing here is written down but URLs and model names.
 from __future__ import annotations
 
 import ipaddress
+import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -136,8 +137,10 @@ def served_models(server: Endpoint, seconds: float = 120.0) -> tuple[str, ...]:
             """Return the models at a path; None for another answer."""
             answer: Any = api.get(path, cast_to=object, options=key_options(server.api_key))
             try:
+                # The package returns a text where the content type is not JSON.
+                answer = json.loads(answer) if isinstance(answer, str) else answer
                 return tuple(str(model["id"]) for model in answer["data"])
-            except (KeyError, TypeError):
+            except (KeyError, TypeError, ValueError):
                 return None
 
         try:

@@ -41,9 +41,6 @@ class ServedModel:
     finishes: bool
     """Whether a reply of which something was handed out is sampled to its end when nobody waits for
     it any more: its reader acted on it, and it is to be trained."""
-    counted: Callable[[Call], tuple[int, int] | None]
-    """Prompt and completion tokens of a call as another server counted them, None where none
-    did."""
 
     @staticmethod
     def of(name: str, client: ChatClient) -> ServedModel:
@@ -59,7 +56,6 @@ class ServedModel:
             takes,
             cast("TextDecoder", found) if hasattr(found, "decode") else None,
             bool(getattr(client, "finishes", False)),
-            getattr(client, "usage", lambda _: None),
         )
 
     def usage(self, calls: Sequence[Call], n: int) -> tuple[int, int]:
@@ -72,7 +68,7 @@ class ServedModel:
     def counts(self, call: Call) -> tuple[int, int]:
         """Prompt and completion tokens of a call, as its server counted them, else those on
         record."""
-        return self.counted(call) or (len(call.prompt_ids), len(call.sampled.token_ids))
+        return call.usage or (len(call.prompt_ids), len(call.sampled.token_ids))
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ class Upstream:
         remote = RemoteChatClient(
             base_url, api_key, model, seeds=seeds, token_ids=True, keep=_KEPT, timeout=timeout
         )
-        self.chat, self.usage = remote.chat, remote.usage
+        self.chat = remote.chat
         self.url, self._model = f"{base_url.rstrip('/')}/chat/completions", model
         self._key, self._timeout = checked_api_key(api_key, "api_key"), timeout
         self._defaults, self._token_ids = dict(defaults or {}), True

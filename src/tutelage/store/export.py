@@ -55,7 +55,8 @@ def export_rows(
         raise StoreError(f"unknown export format {fmt!r}: choose one of {', '.join(FORMATS)}")
     won = RolloutFilter(status=RolloutStatus.SUCCEEDED, min_reward=SUCCESS)
     if fmt == "sft":
-        earned = store.rollouts(run_id, mode=mode, **won)
+        won["mode"] = mode
+        earned = store.rollouts(run_id, **won)
         return (row for rollout in earned for row in chat_rows(rollout, tools))
     chosen = store.rollouts(run_id, **(won if successful else RolloutFilter()))
     if fmt == "jsonl":
