@@ -84,7 +84,6 @@ def pytest_collection_finish() -> None:
     """Ten thousand tests and the modules that they came from stay: no collection of garbage looks
     at them again, nor while they are made."""
     gc.enable()
-    gc.collect()
     gc.freeze()
 
 

@@ -58,6 +58,7 @@ async def test_rewards_marks_and_answers_come_back_and_workers_are_used_again(
     assert str(os.getpid()) not in processes
 
 
+@pytest.mark.full
 async def test_calls_from_another_process_are_recorded(
     apart: Any, gateway: Gateway, tiny: Any
 ) -> None:

@@ -145,6 +145,7 @@ PIECES = ["Thought:", "Action:", "Action Input:", "Answer:", "Final Answer:", "O
           "<tool_call>", "</tool_call>", "null", "[" * 50, "\u0000", "é"]  # fmt: skip
 
 
+@pytest.mark.full
 @settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

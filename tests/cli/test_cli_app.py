@@ -93,6 +93,7 @@ def test_config_has_what_each_recipe_starts_from(tutelage: Tutelage) -> None:
     assert "In math with your own model: 5. In rl with your own model: 5." in told
 
 
+@pytest.mark.full
 def test_config_is_paged_on_a_terminal() -> None:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-c", "from tutelage.cli import main; main()", "config"]

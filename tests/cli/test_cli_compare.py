@@ -34,6 +34,7 @@ def found(tutelage: Tutelage, *args: str) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
+@pytest.mark.full
 def test_runs_of_three_kinds_in_one_table(tutelage: Tutelage, three: Path) -> None:
     done = tutelage("compare", "apo-1", "sft-1", "rl-1")
     assert done.exit_code == 0, done.output

@@ -68,6 +68,7 @@ def test_an_export_is_written_over_no_other_file(
         assert tutelage("export", "sums", "--out", "rows.jsonl").exit_code == 0
 
 
+@pytest.mark.full
 def test_a_policy_as_gguf(tutelage: Tutelage, runs: Path, tmp_path: Path) -> None:
     tiny_llama().save(runs / "sums" / "policy")
     asked = ("export", "sums", "--format", "gguf")
@@ -182,6 +183,7 @@ def test_a_full_disk_keeps_the_old_file(tutelage: Tutelage, runs: Path) -> None:
 COMMAND = [sys.executable, "-c", "from tutelage.cli import main; main()"]
 
 
+@pytest.mark.full
 def test_standard_output_that_is_full_is_told(runs: Path) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(

@@ -85,6 +85,7 @@ def run(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.mark.full
 def test_a_run_leaves_what_the_document_says(run: Path) -> None:
     assert name_of(RunFolder(run)) == "planner"
     for name in ("phase1_best.pth", "checkpoint_best.pth"):

@@ -109,6 +109,7 @@ def test_the_documents_flow_from_env_file_to_verdict(here: Path) -> None:
     assert files_with(here / "run", KEY) == []
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("dotenv")
 def test_the_verbs_read_a_run(here: Path) -> None:
     run(f"train math --algorithm gepa --iterations 4 {SMALL} --output run", None)
@@ -150,6 +151,7 @@ def test_confirm_of_own_tasks_needs_fresh_ones(here: Path) -> None:
     assert "look 2" in run("prompts confirm run --test fresh.jsonl")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("worth", "code", "verdict"),
     [
@@ -253,6 +255,7 @@ def test_bad_tasks_of_an_own_agent_are_told(here: Path) -> None:
     assert "tasks.jsonl" in run(f"train prompt {line}", 2)
 
 
+@pytest.mark.full
 def test_an_agent_that_fails_scores_nothing_and_says_why(here: Path) -> None:
     line = own(here, "1 / 0")
     said = run(f"train prompt {line} --output run", 3)
@@ -268,6 +271,7 @@ def test_an_agent_that_fails_scores_nothing_and_says_why(here: Path) -> None:
     assert len(result["warnings"]) == 2
 
 
+@pytest.mark.full
 def test_a_reward_that_always_raises_stops_the_search_after_its_first_iteration(
     here: Path,
 ) -> None:

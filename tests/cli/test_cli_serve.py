@@ -143,6 +143,7 @@ def test_calls_that_cannot_be_recorded_are_told_at_the_first_and_counted(tmp_pat
     assert "not in '/dev/full': 3 (0 came faster than they were written, 3 could" in told
 
 
+@pytest.mark.full
 def test_one_key_may_have_more_requests_at_once_than_an_attempt(tmp_path: Path) -> None:
     script = tmp_path / "s.jsonl"
     script.write_text('{"content": "one", "delay": 100000}\n')
@@ -190,6 +191,7 @@ def test_requests_are_passed_on_to_another_server_and_recorded(tmp_path: Path) -
     assert first["answered"]["usage"]["total_tokens"] == 18
 
 
+@pytest.mark.full
 def test_an_api_key_is_the_secret_and_pages_may_ask(tmp_path: Path) -> None:
     script = tmp_path / "s.jsonl"
     script.write_text('{"content": "one"}\n')
@@ -204,6 +206,7 @@ def test_an_api_key_is_the_secret_and_pages_may_ask(tmp_path: Path) -> None:
         assert answer.headers["access-control-allow-origin"] == page
 
 
+@pytest.mark.full
 def test_a_secret_is_the_key_and_is_not_shown(tmp_path: Path) -> None:
     script = tmp_path / "s.jsonl"
     script.write_text('{"content": "one"}\n')
@@ -263,6 +266,7 @@ def test_the_page_shows_what_is_printed(tmp_path: Path) -> None:
     assert len(key.findall(shown)) == 2
 
 
+@pytest.mark.full
 def test_serving_a_script_loads_neither_torch_nor_transformers(tmp_path: Path) -> None:
     script = tmp_path / "s.jsonl"
     script.write_text('{"content": "one"}\n')

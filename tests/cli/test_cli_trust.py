@@ -85,6 +85,7 @@ def test_no_verb_runs_the_code_that_a_foreign_run_names(
         assert "--trust" in done.output
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("way", ["trusted", "begun here"])
 def test_with_trust_or_in_a_run_that_was_begun_here_it_runs(
     way: str, foreign: RunFolder, tutelage: Tutelage, tmp_path: Path
@@ -125,6 +126,7 @@ def test_what_is_remembered_is_this_configuration_in_this_place(
     trust.check_trusted(foreign, ["calculator", "math"], trust=False)
 
 
+@pytest.mark.full
 def test_sft_rows_of_own_tools_have_those_of_the_requests(
     foreign: RunFolder, tutelage: Tutelage
 ) -> None:

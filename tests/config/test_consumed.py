@@ -152,6 +152,7 @@ def test_keys_of_unbuilt_parts_are_refused_or_listed(key: str, machine: Machine)
     assert decided_here(key, machine)
 
 
+@pytest.mark.full
 @in_one_item(
     "key",
     [

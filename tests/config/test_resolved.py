@@ -35,6 +35,7 @@ def test_round_trip_is_exact() -> None:
     assert SAMPLE.unused
 
 
+@pytest.mark.full
 @given(
     lr=st.floats(1e-12, 1e3),
     seed=st.integers(0, 2**63),

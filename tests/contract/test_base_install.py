@@ -49,6 +49,7 @@ def test_every_public_name_is_imported(tmp_path: Path) -> None:
     assert "True" not in done.stdout
 
 
+@pytest.mark.full
 def test_the_doctor_says_what_is_missing_and_how_to_get_it(tmp_path: Path) -> None:
     done = without_torch(
         "from tutelage.cli import main; sys.argv[1:] = ['doctor']; main()", tmp_path
@@ -133,6 +134,7 @@ def test_a_prompt_search_over_an_endpoint_runs_to_its_verdict(tmp_path: Path) ->
     assert next(tmp_path.glob("runs/*/best_prompt.txt")).read_text()
 
 
+@pytest.mark.full
 def test_training_weights_says_what_to_install(tmp_path: Path) -> None:
     code = """
 from tutelage import RL, Trainer

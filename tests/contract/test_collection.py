@@ -17,6 +17,7 @@ def test_one(value):
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("values", "steady"),
     [

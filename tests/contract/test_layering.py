@@ -82,6 +82,7 @@ def test_a_module_that_is_named_in_a_string_follows_the_same_rule(name: str) -> 
     assert wrong == []
 
 
+@pytest.mark.full
 def test_no_modules_import_each_other_in_a_circle_not_even_inside_functions() -> None:
     """Type hints stand apart: nothing is loaded for their sake."""
     graph = {module: set(loaded(module)) - {module} for module in modules() if room(module)}
@@ -91,6 +92,7 @@ def test_no_modules_import_each_other_in_a_circle_not_even_inside_functions() ->
         pytest.fail(" imports ".join(reversed(error.args[1])))
 
 
+@pytest.mark.full
 def test_a_prompt_search_leaves_torch_alone() -> None:
     """Every module of it, not only the package: a policy of this process loads torch when asked."""
     names = sorted(m for m in modules() if room(m) == "prompts")
@@ -100,6 +102,7 @@ def test_a_prompt_search_leaves_torch_alone() -> None:
     assert json.loads(done.stdout) is False
 
 
+@pytest.mark.full
 def test_imports_are_found_wherever_they_stand() -> None:
     """The rules above would hold of anything if no import were seen."""
     seen = {(room(m), room(t)) for m in modules() for t in imported(m)}

@@ -21,6 +21,7 @@ def test_a_line_matches_a_whole_reason() -> None:
     assert unlisted([], listed) == []
 
 
+@pytest.mark.full
 def test_every_reason_that_a_test_gives_in_plain_text_is_listed() -> None:
     reasons = {
         keyword.value.value

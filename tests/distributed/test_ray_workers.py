@@ -128,6 +128,7 @@ def test_a_worker_of_another_version_is_refused_before_the_run(
     assert not (tmp_path / "run" / "run" / "config.json").exists()
 
 
+@pytest.mark.full
 def test_more_workers_than_the_cluster_has_room_for_are_refused(
     ray: Any, one_thread: None, tmp_path: Path
 ) -> None:

@@ -64,6 +64,7 @@ def test_each_term_leads_to_something_that_exists(theirs: str, ours: str) -> Non
     assert exists(ours), f"{theirs}: there is no {ours}"
 
 
+@pytest.mark.full
 @in_one_item(
     "word",
     [

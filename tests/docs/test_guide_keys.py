@@ -101,6 +101,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> set[tuple[type, str]]:
     return found
 
 
+@pytest.mark.full
 def test_what_works_is_used_by_a_run(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: set[tuple[type, str]]
 ) -> None:

@@ -106,6 +106,7 @@ async def test_one_call_is_made_where_one_is_allowed(constraint: Constraint, tin
         assert call.sampled.stop_reason is StopReason.STOP
 
 
+@pytest.mark.full
 async def test_no_call_is_made_where_none_is_allowed(tiny: Any) -> None:
     policy = tiny("qwen2")
     marker = policy.codec.tokenizer.get_vocab()["<tool_call>"]
@@ -265,6 +266,7 @@ def test_requests_without_a_grammar_stay_bit_for_bit_what_they_are(
     assert not any(s.allowed for s in runs[0])
 
 
+@pytest.mark.full
 def test_a_constrained_request_is_independent_of_its_neighbours_in_invariant_mode(
     tiny: Any,
 ) -> None:

@@ -231,6 +231,7 @@ def test_a_layout_of_transformers_is_sampled_in_batches(
 # ---------------------------------------------------------------- where it ends
 
 
+@pytest.mark.full
 def test_it_ends_with_the_end_of_turn_token(tiny: Any) -> None:
     policy: Policy = tiny("qwen2")
     engine = tiny_engine(policy, slots=8)

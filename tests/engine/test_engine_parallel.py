@@ -199,6 +199,7 @@ async def test_what_an_outside_task_samples_counts_for_the_rollout_that_made_the
     server.cancel()
 
 
+@pytest.mark.full
 async def test_rollouts_that_use_two_engines_do_not_wait_for_each_other(tiny: Any) -> None:
     together = CallBarrier()
     drivers = [

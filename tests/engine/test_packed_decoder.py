@@ -104,6 +104,7 @@ def test_what_was_kept_before_changes_no_bit(dtype: torch.dtype, tiny: Any) -> N
     assert talks(used, range(20, 27)) == talks(fresh, range(20, 27))
 
 
+@pytest.mark.full
 @types
 def test_shards_change_no_bit_by_the_cores_that_compute_them(
     dtype: torch.dtype, tiny: Any, monkeypatch: pytest.MonkeyPatch

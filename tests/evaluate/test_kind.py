@@ -226,6 +226,7 @@ def test_the_way_on_is_one_that_works(place: Path) -> None:
     assert "resume" not in refused
 
 
+@pytest.mark.full
 def test_code_of_the_run_that_is_evaluated_is_asked_about(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

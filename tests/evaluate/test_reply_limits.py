@@ -104,6 +104,7 @@ def test_a_server_gets_a_limit_only_from_the_user_and_cut_replies_are_counted(pl
     assert record["cost"]["completion_tokens"] < 1000  # of replies that the server did not count
 
 
+@pytest.mark.full
 def test_a_model_on_a_cpu_stops_at_512_tokens_unless_told_otherwise(
     place: Path, one_thread: None
 ) -> None:

@@ -386,6 +386,7 @@ def test_an_agents_file_and_a_server_are_asked(place: Path, url: str) -> None:
     assert "--tools cannot be used with 'open.py'" in refused
 
 
+@pytest.mark.full
 def test_no_torch_is_loaded_for_a_server(place: Path, url: str) -> None:
     code = (
         "import sys; sys.argv = ['tutelage', 'eval', 'agent.py', '--endpoint', sys.argv[1], "
@@ -477,6 +478,7 @@ def leaves(task):
 """
 
 
+@pytest.mark.full
 def test_processes_that_an_agent_leaves_are_ended_with_the_command(place: Path) -> None:
     """Neither Python at its end nor a reader of the output waits for them."""
     (place / "agent.py").write_text(LEAVING)
@@ -494,6 +496,7 @@ SOMETIMES = AGENT.replace(
 )
 
 
+@pytest.mark.full
 def test_rollouts_without_a_model_call_are_counted(place: Path, url: str) -> None:
     on = ("--endpoint", url, "--model", "even")
     (place / "agent.py").write_text(SOMETIMES)

@@ -455,6 +455,7 @@ def test_traces_go_to_the_default_collector(
     assert kept["gen_ai.evaluation.name"] == "reward"
 
 
+@pytest.mark.full
 def test_where_no_collector_listens_one_warning_says_so(
     example: Any, here: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

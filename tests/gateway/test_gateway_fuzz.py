@@ -81,6 +81,7 @@ def asked() -> Any:
     gateway.close()
 
 
+@pytest.mark.full
 @settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

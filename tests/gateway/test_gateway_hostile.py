@@ -6,6 +6,7 @@ from __future__ import annotations
 from itertools import islice
 
 import httpx2
+import pytest
 
 from tutelage.gateway import Gateway, ScriptedClient
 
@@ -13,6 +14,7 @@ from .conftest import TOOL_TURN
 from .malformed import GOOD, malformed, told
 
 
+@pytest.mark.full
 async def test_malformed_bodies_of_every_dialect_are_answered() -> None:
     gateway = Gateway()
     session = gateway.open("r", "a", ScriptedClient(["It is 2.", TOOL_TURN], keep=10))

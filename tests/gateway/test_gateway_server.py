@@ -193,6 +193,7 @@ def _served(attempt_session: AttemptSession) -> bool:
         return False
 
 
+@pytest.mark.full
 def test_the_limit_of_files_is_raised_as_far_as_it_may_be() -> None:
     code = (
         "import resource as r\n"

@@ -108,6 +108,7 @@ def test_parts_of_a_catalog_are_left_out_in_turn() -> None:
     assert reduced(Catalog(whole.tools[:1]), SEEDS) == []
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("one_thread")
 def test_it_is_in_the_checkpoint(tmp_path: Path) -> None:
     model = train(PlannerRecipe(workflows=150, held_out=60, epochs=2, width=16)).model

@@ -64,6 +64,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Phase2Result, lis
     return result, lines
 
 
+@pytest.mark.full
 def test_metrics_have_the_published_names(
     trained: tuple[Phase2Result, list[dict[str, Any]]],
 ) -> None:
@@ -243,6 +244,7 @@ def test_a_resume_of_nothing_is_refused(tmp_path: Path) -> None:
         train_phase2(tmp_path / "new", table=table(), settings=SMALL, resume=True)
 
 
+@pytest.mark.full
 def test_the_checkpoint_of_phase_1_travels_in_that_of_phase_2(tmp_path: Path) -> None:
     first = {"epoch": 3, "model_state_dict": {"w": torch.ones(2)}, "optimizer_state_dict": {},
              "val_loss": 0.5, "task_types": ["a", "b"]}  # fmt: skip

@@ -265,6 +265,7 @@ def test_the_rate_falls_on_a_plateau_and_the_best_epoch_is_kept(trained: Planner
     assert at.best_metrics["val_loss"] == at.best_loss
 
 
+@pytest.mark.full
 def test_a_restored_fit_goes_on_bit_for_bit(
     sets: tuple[list[Workflow], ...], tmp_path: Path
 ) -> None:

@@ -126,6 +126,7 @@ def test_choices_after_the_search_search_once(monkeypatch: pytest.MonkeyPatch) -
     assert tune(model, workflows[40:], search) == with_reuse
 
 
+@pytest.mark.full
 def test_training_goes_on_with_the_held_out_share_too() -> None:
     workflows = generate(builtin_graph(), 120, SEEDS, max_nodes=3)
     settings = Phase1Settings(num_epochs=3, width=16, beam=1)

@@ -47,6 +47,7 @@ def test_no_plan_is_made_up_without_torch(verb: str, tmp_path: Path) -> None:
     assert not done.stdout
 
 
+@pytest.mark.full
 def test_nor_in_python(tmp_path: Path) -> None:
     done = run(IN_PYTHON, [], tmp_path)
     assert TOLD in done.stdout, done.stderr

@@ -404,6 +404,7 @@ def readable(inner: str) -> bool:
     )
 
 
+@pytest.mark.full
 @given(st.lists(pieces, max_size=8).map("".join))
 @settings(max_examples=300, deadline=None)
 def test_whatever_is_sampled_is_read_and_every_byte_is_accounted_for(text: str) -> None:

@@ -82,6 +82,7 @@ def assert_same(one: tuple[Any, Any], other: tuple[Any, Any]) -> None:
         torch.testing.assert_close(a, b, atol=1e-5 * scale, rtol=0)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("layout", ["qwen2", "qwen3"])
 @given(rows=groups(), data=st.data())
 @FEW

@@ -113,6 +113,7 @@ def test_its_samples_have_the_trainers_log_probabilities(policy: Policy) -> None
     assert float((trained - sampled).abs().max()) < 1e-4
 
 
+@pytest.mark.full
 def test_sampler_and_trainer_agree_in_float32_and_differ_in_bfloat16(policy: Policy) -> None:
     """On prompts of several lengths, each shared by three requests, over two turns."""
     gaps: dict[torch.dtype, float] = {}

@@ -268,6 +268,7 @@ async def test_a_budget_for_fewer_than_three_proposals_is_refused() -> None:
         await searched(GEPA(), Settings("clerk", Limits(rollouts=40)))
 
 
+@pytest.mark.full
 async def test_with_samples_the_winner_is_chosen_on_fresh_draws() -> None:
     settings = Settings("clerk", Limits(rollouts=1500), samples=2)
     result = await searched(GEPA(rounds=12), settings)
@@ -281,6 +282,7 @@ async def test_screen_tries_whole_subsets_where_rollouts_are_too_few_for_a_regre
     assert result.test.best_reward > result.test.seed_reward
 
 
+@pytest.mark.full
 async def test_two_components_are_both_edited_and_merged() -> None:
     agent = clerk_agent(0)
 

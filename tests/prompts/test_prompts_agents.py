@@ -67,6 +67,7 @@ def rows(count: int, begin: int = 0) -> list[dict[str, Any]]:
     return [{"id": f"t{i}", "question": f"question {i}"} for i in range(begin, begin + count)]
 
 
+@pytest.mark.full
 def test_a_fingerprint_tells_policies_tools_and_sets_apart_and_repeats() -> None:
     def mark(word: str, names: set[str], seed: int = 0) -> str:
         @tool
@@ -207,6 +208,7 @@ def test_the_trainer_refuses_what_cannot_work(tmp_path: Path) -> None:
         ).fit(polite)
 
 
+@pytest.mark.full
 def test_a_program_of_any_language_is_given_its_prompts(tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text(
         "import json, os, sys\n"
@@ -325,6 +327,7 @@ def test_tool_descriptions_are_searched_and_stand_in_the_request(
     assert edited <= sent, "a description was played that no request held"
 
 
+@pytest.mark.full
 def test_the_other_component_is_untouched_and_blame_finds_the_right_one(
     env: dict[str, str], tmp_path: Path
 ) -> None:

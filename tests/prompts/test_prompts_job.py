@@ -362,6 +362,7 @@ def _lineage(place: Path) -> bytes:
     return (place / "lineage.jsonl").read_bytes()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("named", [pytest.param("by its key", marks=pytest.mark.full), "in .env"])
 def test_traces_go_to_a_collector(
     named: str, env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

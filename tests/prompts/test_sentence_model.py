@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from clerk import SEED_PROMPT, make_task
 from players import clerk_agent, clerk_optimiser, splits
 
@@ -87,6 +88,7 @@ async def test_without_trials_there_are_none() -> None:
         assert not any(e.operation in ("trials", "compose") for e in result.lineage)
 
 
+@pytest.mark.full
 async def test_when_the_optimiser_calls_are_spent_trials_go_on() -> None:
     result = await searched(GEPA(), calls=4)
     assert result.spent.optimiser_calls == 4

@@ -40,6 +40,7 @@ def test_they_are_small() -> None:
         assert {p.dtype for p in load_policy(str(artefact(name))).parameters()} == {torch.float32}
 
 
+@pytest.mark.full
 def test_a_planner_plans_alike_after_it_was_stored(tmp_path: Path) -> None:
     fitting = train(PlannerRecipe(workflows=60, held_out=12, epochs=1, width=16))
     content = saving.checkpoint(fitting.model, {}, 1, 0.0)

@@ -159,6 +159,7 @@ async def test_tasks_that_are_nearly_all_alike_are_found() -> None:
     assert [p.name for p in probes if not p.passed] == ["constant answer"]
 
 
+@pytest.mark.full
 async def test_a_reward_that_never_comes_back_is_stopped(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "def stuck(prediction, answer):\n"
@@ -186,6 +187,7 @@ async def test_of_a_list_the_first_is_the_gold_answer() -> None:
     assert {trial.text for trial in gold.trials} == {"a"}
 
 
+@pytest.mark.full
 def test_the_command_shows_a_table_and_exits_with_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -151,6 +151,7 @@ with open({log!r}, "a") as log:
 """
 
 
+@pytest.mark.full
 async def test_while_one_worker_loads_the_reward_no_other_is_started(tmp_path: Path) -> None:
     log = tmp_path / "log"
     (tmp_path / "slow.py").write_text(LOADS.format(log=str(log)) + SOURCE)

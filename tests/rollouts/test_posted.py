@@ -180,6 +180,7 @@ async def post_late(env: dict[str, str]) -> int:
         return (await http.post(env["AGL_EVENT_URL"], json=body, headers=keys)).status_code
 
 
+@pytest.mark.full
 def test_agents_of_another_machine_train_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_thread: None
 ) -> None:

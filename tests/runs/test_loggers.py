@@ -186,6 +186,7 @@ def test_a_missing_package_is_found_before_the_run(
     check_loggers(["console", "jsonl"])
 
 
+@pytest.mark.full
 def test_an_mlflow_store_that_cannot_be_used_is_an_error_before_training(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,6 +204,7 @@ def test_metrics_of_other_phases_carry_their_name() -> None:
     assert numbers(line | {"phase": "rl"}) == {"reward/mean": 0.5}
 
 
+@pytest.mark.full
 def test_without_any_of_them_nothing_is_written(source: Path, tmp_path: Path) -> None:
     folder = run(source, tmp_path / "run", trainer__total_training_steps=1)
     names = {p.name for p in folder.path.iterdir()}

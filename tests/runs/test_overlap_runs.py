@@ -51,6 +51,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.full
 def test_the_console_the_result_and_the_report_say_it(place: Path) -> None:
     said = " ".join((place / "console.txt").read_text().split())
     assert "held-out success," not in said

@@ -69,6 +69,7 @@ def confused(worth: float) -> float:
     return worth
 
 
+@pytest.mark.full
 def test_a_grader_that_is_down_makes_no_success_of_what_is_left(tmp_path: Path) -> None:
     """Of four tasks one was judged, and was right: 100 % was told."""
     result = train(tmp_path, down, [1.0, -1.0, -1.0, -1.0])
@@ -85,6 +86,7 @@ def test_a_grader_that_is_down_makes_no_success_of_what_is_left(tmp_path: Path) 
     assert "grader error" in page
 
 
+@pytest.mark.full
 def test_a_grader_that_cannot_read_an_answer_counts_it(tmp_path: Path) -> None:
     result = train(tmp_path, confused, [1.0, -1.0, -1.0, -1.0])
     assert result.success_after == 0.25
@@ -99,6 +101,7 @@ def graded(worth: float) -> dict[str, float]:
     return {"reward": worth, "right": float(worth >= 0.7)}
 
 
+@pytest.mark.full
 def test_a_graded_reward_has_its_mean_as_headline(tmp_path: Path) -> None:
     result = train(tmp_path, graded, [0.5, 0.75, 1.0, 0.75])
     assert (result.success_before, result.success_after) == (None, None)
@@ -113,6 +116,7 @@ def test_a_graded_reward_has_its_mean_as_headline(tmp_path: Path) -> None:
     assert all("val/success_sampled" not in line for line in result.metrics)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("rule", "success"), [("right", 0.75), (">=1", 0.25)])
 def test_the_user_says_what_a_success_of_a_graded_reward_is(
     tmp_path: Path, rule: str, success: float

@@ -261,6 +261,7 @@ def test_a_run_without_a_cold_start_says_so(tmp_path: Path) -> None:
     assert "on 200 held-out tasks; beside it" in words
 
 
+@pytest.mark.full
 def test_drawing_loads_no_drawing_library(complete: RunFolder) -> None:
     code = (
         "import sys, tutelage.runs.report as r; loaded = set(sys.modules);"

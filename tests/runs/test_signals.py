@@ -133,6 +133,7 @@ def test_a_trainer_saves_before_the_signal_ends_its_program(number: signal.Signa
     assert (out, process.returncode) == ("saved\n", -number), err
 
 
+@pytest.mark.full
 def test_an_interrupted_notebook_cell_cancels_its_training_and_waits() -> None:
     with program(IN_A_NOTEBOOK) as process:
         process.send_signal(signal.SIGINT)

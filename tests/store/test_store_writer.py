@@ -171,6 +171,7 @@ def test_leaving_the_block_raises_too(store: Store) -> None:
         writer.submit([rollout(run_id="run_x")])
 
 
+@pytest.mark.full
 @pytest.mark.system
 def test_a_program_that_forgot_to_close_still_flushes(tmp_path: Path) -> None:
     code = """

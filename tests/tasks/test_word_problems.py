@@ -130,6 +130,7 @@ def test_each_template_asks_for_its_answer_with_numbers_of_two_and_three_digits(
     assert len(met) == 5 * len(KINDS)
 
 
+@pytest.mark.full
 def test_validation_has_names_and_items_of_its_own(drawn: Mapping[str, Sequence[Task]]) -> None:
     met: dict[str, dict[str, set[str]]] = {"name": {}, "items": {}}
     for split in ("train", "val"):

@@ -79,6 +79,7 @@ def shared() -> Iterator[dict[str, Tool]]:
 # ---------------------------------------------------------------- our calculator
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("where", ["in process", "command"])
 async def test_the_calculator_is_the_built_in_one(where: str) -> None:
     async with rollout_tools(HERE if where == "in process" else CALCULATOR) as tools:
@@ -481,6 +482,7 @@ def address() -> Iterator[str]:
     child.wait(30)
 
 
+@pytest.mark.full
 def test_a_server_over_http(address: str) -> None:
     tools = resolve_tools([f"mcp:{address}"])
     (result,) = asyncio.run(run(tools, ask("calculator", '{"expression": "6*7"}')))

@@ -105,6 +105,7 @@ def test_a_reward_that_never_grades_stops_the_training_at_its_first_step(place: 
     )
 
 
+@pytest.mark.full
 def test_an_agent_that_returned_nothing_is_measured_again_once_it_is_corrected(
     place: Path,
 ) -> None:

@@ -246,6 +246,7 @@ def test_training_replayed_from_the_record_gives_the_same_weights(
         }
 
 
+@pytest.mark.full
 def test_a_lost_rollout_leaves_the_gradient_of_the_others_alone(
     tmp_path: Path, one_thread: None
 ) -> None:
@@ -530,6 +531,7 @@ def test_one_rollouts_failures_do_not_stop_the_run(tmp_path: Path, one_thread: N
     assert set(result.failures) <= {"agent_error", "answer_error"}
 
 
+@pytest.mark.full
 def test_greedy_evaluation_is_greedy_whatever_the_agent_asks_for(
     tmp_path: Path, one_thread: None
 ) -> None:
@@ -550,6 +552,7 @@ def test_greedy_evaluation_is_greedy_whatever_the_agent_asks_for(
     assert Sampling().temperature == 1.0
 
 
+@pytest.mark.full
 def test_a_reward_function_and_emitted_rewards_train_too(tmp_path: Path, one_thread: None) -> None:
     def count(prediction: str) -> float:
         return digits(prediction)
@@ -611,6 +614,7 @@ def test_no_judge_is_silently_the_policy(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.full
 def test_a_judge_on_another_server_is_asked_and_never_trained(
     tmp_path: Path, one_thread: None
 ) -> None:
@@ -696,6 +700,7 @@ async def traced_by_itself(task: Any, llm: LLM) -> float:
     return digits((await llm.chat(task["question"], max_tokens=4)).reply.content)
 
 
+@pytest.mark.full
 def test_spans_that_an_agent_sends_are_joined_to_its_rollout(
     tmp_path: Path, one_thread: None
 ) -> None:

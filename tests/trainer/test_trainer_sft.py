@@ -57,6 +57,7 @@ def supervised(file: Path, folder: Path, **options: Any) -> Trainer:
     return Trainer(algorithm=SFT(file, keys), **(given | options))
 
 
+@pytest.mark.full
 async def test_the_agent_plays_the_test_before_and_after(
     demonstrations: Path, tmp_path: Path, one_thread: None
 ) -> None:

@@ -131,6 +131,7 @@ def test_the_last_group_may_end_just_before_it_is_waited_for() -> None:
     assert running == {}
 
 
+@pytest.mark.full
 def test_every_group_is_trained_once_or_dropped(run: tuple[RunFolder, list[str]]) -> None:
     folder, _ = run
     met = events(folder)
@@ -206,6 +207,7 @@ def test_a_killed_run_goes_on_with_the_steps_that_it_had(
     check_whole(folder)
 
 
+@pytest.mark.full
 def test_ctrl_c_stops_before_the_step_and_a_resume_trains_the_rest(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

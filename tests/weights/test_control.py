@@ -75,6 +75,7 @@ def result(folder: RunFolder) -> Mapping[str, Any]:
     return found
 
 
+@pytest.mark.full
 def test_it_has_as_many_steps_and_rollouts_of_the_same_tasks(graded: RunFolder) -> None:
     rl, control = lines(graded, "rl"), lines(graded, "control")
     assert [line["step"] for line in control] == [line["step"] for line in rl] == [1, 2, 3]
@@ -122,6 +123,7 @@ def test_which_estimator_it_has(
     assert len(lines(folder, "control")) == 1
 
 
+@pytest.mark.full
 def test_it_learns_where_the_best_rewards_are_below_one(source: Path, tmp_path: Path) -> None:
     keys = {**KEYS, "trainer__test_freq": -1, "trainer__total_training_steps": 2}
     keys["agent__reward_name"] = f"{source / 'rewards.py'}:thirds"
@@ -155,6 +157,7 @@ class KillIn(Progress):
             raise Killed
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("phase", "after"),
     [("control", None), pytest.param("control", 1, marks=pytest.mark.full)],

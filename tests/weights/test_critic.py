@@ -167,6 +167,7 @@ def test_explained_variance() -> None:
     assert explained_variance(g / 2, g) == pytest.approx(0.75)
 
 
+@pytest.mark.full
 def test_it_learns_returns(fresh: Fresh) -> None:
     """On one batch again and again the critic comes to explain it."""
     policy = fresh("qwen2", 6)

@@ -79,6 +79,7 @@ def trained(source: Path, out: Path, **keys: Any) -> tuple[RunFolder, list[Rollo
         return folder, list(store.rollouts(folder.name)), notes.notes
 
 
+@pytest.mark.full
 def test_failures_of_every_phase_are_counted_by_cause_and_a_warning_is_kept(
     source: Path, tmp_path: Path
 ) -> None:
@@ -111,6 +112,7 @@ def test_failures_of_every_phase_are_counted_by_cause_and_a_warning_is_kept(
     assert "(agent.max_tokens_per_turn=10, rollout.response_length=20, " in said
 
 
+@pytest.mark.full
 def test_the_failure_reward_is_a_key_for_training_and_evaluation(
     source: Path, tmp_path: Path
 ) -> None:

@@ -102,6 +102,7 @@ def train(name: str, model: Path, folder: Path, *more: str) -> list[Call]:
     return [c for r in stored(made.path) for c in r.last.calls]
 
 
+@pytest.mark.full
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "name",

@@ -200,6 +200,7 @@ def test_groups_without_contrast_are_told_of(train: Train) -> None:
     check_said(told, "flat_groups", "the last 8 steps", "algorithm.filter_groups.enable=true")
 
 
+@pytest.mark.full
 def test_an_exploding_learning_rate_is_told_of(train: Train) -> None:
     told = train("vary", steps=2, actor__optim__lr=1.0)
     check_said(told, "kl_jump", "kl/update", "a smaller actor.optim.lr, which is 1")
@@ -231,6 +232,7 @@ def test_a_kl_penalty_under_which_a_policy_learns_is_not_told_of(train: Train) -
     assert 0 < max(step["kl/pull"] for step in told.steps) < 0.5
 
 
+@pytest.mark.full
 def test_a_policy_that_no_longer_explores_is_told_of(train: Train) -> None:
     told = train("by_task", steps=3, rollout__temperature=0.001)
     check_said(told, "entropy_collapse", "entropy is near zero", "rollout.temperature=1")
@@ -291,6 +293,7 @@ def test_an_agent_that_fails_is_told_of(train: Train) -> None:
     assert entry["step"] == 1
 
 
+@pytest.mark.full
 def test_an_optimizer_batch_keeps_the_rollouts_of_a_task_together(train: Train) -> None:
     parts = train.__dict__["parts"]
     train("vary", steps=2, actor__ppo_mini_batch_size=4, loss_mode=f"{parts}:balanced")

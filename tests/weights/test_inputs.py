@@ -56,6 +56,7 @@ def test_the_split_is_by_numbers_not_by_wording() -> None:
     assert not held & {work(t) for t in tasks.train}
 
 
+@pytest.mark.full
 def test_tasks_repeat_with_the_seed_and_differ_without() -> None:
     """Fewer tasks are drawn anew, and are the first of the others."""
     first, again, other = (
@@ -66,6 +67,7 @@ def test_tasks_repeat_with_the_seed_and_differ_without() -> None:
     assert first != other
 
 
+@pytest.mark.full
 def test_demonstrations_come_from_training_tasks(one_thread: None) -> None:
     """The cold start shows no held-out question."""
     setting = prepare_rl(config("model.size=xs"))
@@ -177,6 +179,7 @@ def test_the_embedded_policy_is_a_function_of_the_seed(one_thread: None) -> None
     assert not all(first[name].equal(other[name]) for name in first)
 
 
+@pytest.mark.full
 def test_a_guess_calls_no_tool(one_thread: None) -> None:
     """The mixed demonstrations: the stated share of them answers without having worked it out."""
     setting = prepare_rl(config())

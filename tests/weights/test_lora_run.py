@@ -50,6 +50,7 @@ def test_killed_and_resumed_is_the_same_bit_for_bit(
     assert rewards[0] == rewards[1]
 
 
+@pytest.mark.full
 def test_what_a_run_with_adapters_leaves_behind(
     one_thread: None, source: Path, tmp_path: Path
 ) -> None:

@@ -142,6 +142,7 @@ def test_what_is_wrong_with_a_loss(wrong: str, train: Train, tmp_path: Path) -> 
     assert words in refusal(train(f"{LOSS}={tmp_path / 'mine.py'}:own"))
 
 
+@pytest.mark.full
 def test_a_loss_of_a_file_trains_with_what_it_declares(
     train: Train, source: Path, tmp_path: Path
 ) -> None:
@@ -280,6 +281,7 @@ def test_what_returns_no_estimate_and_no_loss_is_told(train: Train, tmp_path: Pa
     assert "return TokenLoss(loss_BT, clipped_BT)" in said
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("loss", "words"),
     [
@@ -302,6 +304,7 @@ def test_a_loss_that_cannot_train_is_told_at_once_and_mended_it_trains(
     assert done.exit_code == 0, done.output
 
 
+@pytest.mark.full
 def test_a_foreign_run_does_not_run_them(train: Train, source: Path, tmp_path: Path) -> None:
     """The file is part of what a run is remembered by, as that of a reward is."""
     from tutelage.runs.trust import code_of

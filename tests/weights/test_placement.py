@@ -47,6 +47,7 @@ class BackwardsPlacement(LocalPlacement):
         return workers
 
 
+@pytest.mark.full
 def test_what_other_workers_play_is_trained_on_in_the_order_of_the_specs(
     one_thread: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,6 +67,7 @@ def down(worth: float) -> float:
     return worth
 
 
+@pytest.mark.full
 def test_no_rate_is_told_of_the_few_that_a_grader_judged(tmp_path: Path) -> None:
     """One of four was judged, and was right: that was told as 100 %."""
     result, stored, shown = run(tmp_path, down, [{"worth": w} for w in (1.0, -1.0, -1.0, -1.0)])
@@ -92,6 +93,7 @@ def test_timeouts_are_named_where_the_rate_stands(tmp_path: Path) -> None:
     assert "timeout" in json.dumps(told)
 
 
+@pytest.mark.full
 def test_a_graded_reward_is_told_by_its_mean(tmp_path: Path) -> None:
     """One of four earned full marks: that was told as a success rate of 25 %."""
     rows = [{"worth": worth} for worth in (0.5, 0.75, 1.0, 0.75)]

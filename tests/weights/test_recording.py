@@ -147,6 +147,7 @@ def test_a_recorder_goes_on_where_the_checkpoint_is(tmp_path: Path) -> None:
         assert store.trained_tokens("run") == 15
 
 
+@pytest.mark.full
 def test_a_run_keeps_a_row_for_each_rollout_that_it_learned_from(
     one_thread: None, tmp_path: Path
 ) -> None:

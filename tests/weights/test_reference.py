@@ -233,6 +233,7 @@ def source(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return material(tmp_path_factory.mktemp("source"))
 
 
+@pytest.mark.full
 def test_a_reference_of_its_own(source: Path, tmp_path: Path) -> None:
     tiny_policy("qwen2", 8).save(tmp_path / "other")
     folder = run(source, tmp_path / "run", actor__use_kl_loss="true", ref__path=tmp_path / "other")
@@ -258,6 +259,7 @@ def test_a_second_model_with_other_tokens_is_refused_before_anything_is_written(
     assert not folder.config.exists()
 
 
+@pytest.mark.full
 def test_kl_as_a_loss_warns_once(source: Path, tmp_path: Path) -> None:
     keys = overrides(source, actor__use_kl_loss="true", actor__kl_loss_type="kl")
     notes = Notes()

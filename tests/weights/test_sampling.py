@@ -37,6 +37,7 @@ def test_the_stream_is_one_stream_however_it_is_taken(total: int, first: int, se
     ]
 
 
+@pytest.mark.full
 def test_tasks_are_played_in_the_given_order(source: Path, tmp_path: Path) -> None:
     folder = run(source, tmp_path / "run", data__sampling="sequential")
     first = sorted(
@@ -77,6 +78,7 @@ def test_what_is_remembered() -> None:
     assert first["3"] == 0.75, "the state of a checkpoint is not changed in place"
 
 
+@pytest.mark.full
 def test_difficulty_decides_what_is_played(source: Path, tmp_path: Path) -> None:
     folder = run(source, tmp_path / "run", data__sampling="difficulty")
     played = [r for r in stored(folder.path) if r.mode == "train"]
@@ -89,6 +91,7 @@ def test_difficulty_decides_what_is_played(source: Path, tmp_path: Path) -> None
 # ---------------------------------------------------------------- refills
 
 
+@pytest.mark.full
 def test_flat_groups_are_replaced_within_the_bound(source: Path, tmp_path: Path) -> None:
     """A reward that never differs: every round is played, and the step still has its size."""
     folder = run(
@@ -115,6 +118,7 @@ def _place(r: Rollout) -> tuple[int, int]:
     return int(step), int(place)
 
 
+@pytest.mark.full
 def test_a_batch_is_of_groups_that_teach(source: Path, tmp_path: Path) -> None:
     keys: dict[str, object] = {"agent__num_chains": 2, "data__train_batch_size": 3}
     plain = steps(run(source, tmp_path / "plain", **keys))
@@ -152,6 +156,7 @@ def test_refills_need_groups(keys: tuple[str, ...]) -> None:
 # ---------------------------------------------------------------- greedy baselines
 
 
+@pytest.mark.full
 def test_remax_plays_each_task_once_greedily_through_its_tools(
     source: Path, tmp_path: Path
 ) -> None:

@@ -99,6 +99,7 @@ def test_a_dry_run_says_what_becomes_of_the_guides_settings(
     assert told in " ".join(done.output.split())
 
 
+@pytest.mark.full
 def test_what_is_measured_before_training_is_a_metric(train: Callable[..., Any]) -> None:
     done = train("--output", "run", trainer__val_before_train="true")
     assert done.exit_code == 0, done.output
@@ -157,6 +158,7 @@ def test_the_last_table_has_the_mean_reward_and_no_row_without_tools(
         assert words not in told
 
 
+@pytest.mark.full
 def test_a_rollout_that_was_cut_off_is_listed_with_its_last_text(train: Callable[..., Any]) -> None:
     assert train("--output", "run").exit_code == 0
     listed = CliRunner().invoke(build_app(), ["show", "run", "--rollouts", "12"]).stdout
@@ -174,6 +176,7 @@ def test_ask_is_suggested_with_a_question_of_the_run(train: Callable[..., Any]) 
     assert "does not fit into the context of 'run'" in asked.stderr
 
 
+@pytest.mark.full
 def test_val_batch_size_bounds_what_is_played_at_once(
     train: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -76,6 +76,7 @@ def losses(folder: RunFolder, name: str = "loss/sft") -> list[float]:
     return [x[name] for x in folder.read_metrics() if x["phase"] == "sft" and name in x]
 
 
+@pytest.mark.full
 def test_the_loss_falls_and_everything_is_left_behind(one_thread: None, source: Path) -> None:
     folder, result = run(
         source,
@@ -218,6 +219,7 @@ def test_epochs_count_demonstrations(one_thread: None, source: Path) -> None:
     assert result["sft_steps"] == math.ceil(2 * 7 / 3)
 
 
+@pytest.mark.full
 def test_a_policy_is_made_for_the_demonstrations(one_thread: None, source: Path) -> None:
     folder, _ = run(source, "run", "sft.optimizer=muon", model=None, steps=6)
     assert losses(folder)[-1] < losses(folder)[0]
@@ -227,6 +229,7 @@ def test_a_policy_is_made_for_the_demonstrations(one_thread: None, source: Path)
     assert result["sft_steps"] == 6
 
 
+@pytest.mark.full
 def test_what_a_run_exports_can_be_trained_on(one_thread: None, tmp_path: Path) -> None:
     source = tiny_job.material(tmp_path)
     rewards = source / "rewards.py"

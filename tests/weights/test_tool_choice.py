@@ -78,6 +78,7 @@ def check_required(keys: list[str], folder: RunFolder, tokens: int) -> list[Roll
     return played
 
 
+@pytest.mark.full
 def test_required_calls_are_made_and_trained_by_the_odds_among_what_was_allowed(
     source: list[str], tmp_path: Path
 ) -> None:

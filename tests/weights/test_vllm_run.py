@@ -95,6 +95,7 @@ def test_a_run_trains_on_what_servers_sample(
     assert {c.sampled.policy_version for c in calls} == {1}
 
 
+@pytest.mark.full
 def test_servers_sample_ahead_of_the_steps_and_take_new_weights_meanwhile(
     source: Path, tmp_path: Path, servers: list[VLLMServer]
 ) -> None:
@@ -155,6 +156,7 @@ def test_a_server_that_is_lost_twice_is_one(tmp_path: Path) -> None:
     assert re.search(r"lost +2 vLLM servers; events.jsonl says when", shown.get())
 
 
+@pytest.mark.full
 def test_a_server_that_is_down_as_the_run_begins_is_recorded(
     source: Path, tmp_path: Path, servers: list[VLLMServer]
 ) -> None:
@@ -185,6 +187,7 @@ def lose_the_only_server(source: Path, out: Path, only: list[VLLMServer]) -> Run
     return folder
 
 
+@pytest.mark.full
 def test_with_no_server_left_the_run_ends_and_is_continued(
     source: Path, tmp_path: Path, servers: list[VLLMServer]
 ) -> None:
@@ -197,6 +200,7 @@ def test_with_no_server_left_the_run_ends_and_is_continued(
     check_record(folder, 2)
 
 
+@pytest.mark.full
 def test_a_run_goes_on_with_servers_at_other_addresses(
     source: Path, tmp_path: Path, servers: list[VLLMServer]
 ) -> None:
@@ -210,6 +214,7 @@ def test_a_run_goes_on_with_servers_at_other_addresses(
     check_record(folder, 2)
 
 
+@pytest.mark.full
 def test_an_update_that_lies_ends_the_run_before_it_is_sampled_from(
     source: Path, tmp_path: Path, servers: list[VLLMServer]
 ) -> None:
@@ -228,6 +233,7 @@ def test_an_update_that_lies_ends_the_run_before_it_is_sampled_from(
     check_record(folder, 2)
 
 
+@pytest.mark.full
 def test_adapters_are_trained_at_servers(
     source: Path, tmp_path: Path, servers: list[VLLMServer]
 ) -> None:
