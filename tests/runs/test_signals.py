@@ -152,9 +152,11 @@ FORKING = """
 import multiprocessing, sys, time
 from tutelage.runs.signals import handle_signals
 handle_signals()
-child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+def wait():  # Python drops a signal that comes to a fork before its first instruction
+    print("ready", flush=True)
+    time.sleep(600)
+child = multiprocessing.get_context("fork").Process(target=wait)
 child.start()
-print("ready", flush=True)
 sys.stdin.readline()
 child.terminate()
 child.join()
