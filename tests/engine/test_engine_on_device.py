@@ -72,6 +72,7 @@ def test_it_samples_what_the_cpu_does(
     }
 
 
+@pytest.mark.full
 @on_device
 def test_bfloat16_and_the_invariant_mode_run(device: PretendedDevice, fresh: Fresh) -> None:
     policy, there = fresh("qwen2"), fresh("qwen2").to(device.first)

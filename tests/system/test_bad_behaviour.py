@@ -126,7 +126,7 @@ BROKEN_TOOLS = {
 }
 
 
-LIKE_ANOTHER = ("exits", "base", "none", "nan", "object")
+LIKE_ANOTHER = ("exits", "base", "none", "nan", "object", "surrogate", "megabyte")
 """Those that a run treats like `raises` and `bytes`; `tools/test_execute.py` tells them apart."""
 
 
@@ -166,6 +166,7 @@ def shown(command: Command, rollout: Rollout) -> str:
     return command("show", rollout.id, "--run", "run").check().out
 
 
+@pytest.mark.full
 def test_long_prompts_overflow_and_the_run_goes_on(
     with_tools: Arguments, tutelage: Command
 ) -> None:
@@ -207,6 +208,7 @@ def test_an_agent_without_tools_is_one_turn(with_tools: Arguments, tutelage: Com
     assert all(len(r.last.calls) == 1 and not r.last.tool_results for r in kept)
 
 
+@pytest.mark.full
 def test_tasks_given_as_messages(with_tools: Arguments, tutelage: Command) -> None:
     """A row may bring a whole conversation instead of a question."""
     tasks = [
@@ -228,6 +230,7 @@ def test_tasks_given_as_messages(with_tools: Arguments, tutelage: Command) -> No
     assert {r.last.calls[0].messages[0].content for r in train} == {"Be brief."}
 
 
+@pytest.mark.full
 def test_validation_tasks_are_split_off_when_none_are_given(
     with_tools: Arguments, material: Path, tutelage: Command
 ) -> None:

@@ -23,6 +23,7 @@ Arguments = Callable[..., list[str]]
 NO_DEVICE = not Path("/dev/full").exists()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("kind", "limit", "told"),
     [

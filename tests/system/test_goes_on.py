@@ -67,6 +67,7 @@ def test_what_asks_for_nothing_more_or_for_something_else_is_refused(
     assert outcome(finished) == before
 
 
+@pytest.mark.full
 def test_a_rate_that_fell_towards_the_first_end_is_said(
     with_tools: Arguments, tutelage: Command
 ) -> None:
@@ -181,6 +182,7 @@ def test_what_a_run_was_begun_with_has_to_be_the_same(
     assert "the run is finished" in words(tutelage(*args).check().err)
 
 
+@pytest.mark.full
 def test_a_change_may_be_allowed(own: Path, with_tools: Arguments, tutelage: Command) -> None:
     args = begun_with(own, with_tools)
     tutelage(*args).check()

@@ -85,6 +85,7 @@ def test_killed_and_resumed_with_another_number_of_threads(
     assert_equal(outcome(tutelage.cwd / "run"), reference.outcome)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", [LONGEST, "with_tools"])
 def test_killed_right_after_the_start(
     references: dict[str, Reference], kind: str, tutelage: Command

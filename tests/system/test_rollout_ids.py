@@ -6,6 +6,8 @@ import re
 import shlex
 from collections.abc import Callable
 
+import pytest
+
 from tutelage.testing import tiny_policy
 
 from .command import Command
@@ -14,6 +16,7 @@ from .outcome import stored
 Arguments = Callable[..., list[str]]
 
 
+@pytest.mark.full
 def test_ids_are_unique_over_runs_and_found_from_any_folder(
     with_tools: Arguments, tutelage: Command
 ) -> None:

@@ -110,6 +110,7 @@ def calculator(expression: str) -> str:
 '''
 
 
+@pytest.mark.full
 def test_a_second_ctrl_c_insists(with_tools: Arguments, tutelage: Command) -> None:
     """The step waits for a tool that takes minutes; nobody has to."""
     (tutelage.cwd / "slow.py").write_text(SLOW_TOOL)

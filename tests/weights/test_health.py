@@ -238,6 +238,7 @@ def test_a_policy_that_no_longer_explores_is_told_of(train: Train) -> None:
     check_said(told, "entropy_collapse", "entropy is near zero", "rollout.temperature=1")
 
 
+@pytest.mark.full
 def test_rollouts_that_are_all_cut_off_are_told_of(train: Train) -> None:
     told = train("vary", steps=2, rollout__response_length=1)
     check_said(told, "truncated", "16 of 16 rollouts were cut off", "rollout.response_length=1,")

@@ -92,6 +92,7 @@ def test_a_learner_learns_what_it_does_on_the_cpu(
     assert device.operations
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("run", ["loss vanilla", "gae and its critic", "kl full"])
 @on_device
 def test_it_runs_in_bfloat16(device: PretendedDevice, fresh: Fresh, run: str) -> None:
@@ -101,6 +102,7 @@ def test_it_runs_in_bfloat16(device: PretendedDevice, fresh: Fresh, run: str) ->
     assert {t.dtype for t in policy.parameters()} == {torch.float32}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("kind", "run"), [("gpt2", "gae and its critic"), ("gemma", "token_tis")])
 @on_device
 def test_other_architectures_learn_too(
@@ -110,6 +112,7 @@ def test_other_architectures_learn_too(
     assert_same(found, on_cpu(kind, run))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["qwen2", "gpt2"])
 @on_device
 def test_adapters_learn(device: PretendedDevice, fresh: Fresh, kind: str) -> None:
@@ -123,6 +126,7 @@ def test_adapters_learn(device: PretendedDevice, fresh: Fresh, kind: str) -> Non
         assert all(t.device.type == "cpu" for t in policy.network.state().values())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 @on_device
 def test_supervised_steps(
