@@ -33,7 +33,7 @@ NO_DEVICE = not Path("/dev/full").exists()
             pytest.param(
                 "with_tools",
                 limit,
-                "cannot (store (rollouts|metrics) in|write) 'run/",
+                "cannot (store (rollouts|metrics|a checkpoint) in|write) 'run/",
                 marks=pytest.mark.full,
             )
             for limit in (300_000, 400_000, 750_000)
