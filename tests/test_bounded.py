@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from tests.loopback import listening
 
 from tutelage.agents.react import ReactAgent
 from tutelage.bounded import (
@@ -22,7 +23,6 @@ from tutelage.errors import EngineError
 from tutelage.orchestration.execution.prompts import node_prompt
 from tutelage.orchestration.plan.dag import Node, Plan
 from tutelage.policy.codec import Codec
-from tutelage.testing.loopback import listening
 from tutelage.tools.execute import execute_tool_calls
 from tutelage.tools.tool import tool
 from tutelage.tracing.names import modern

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.collector import Collector
 
 from tutelage.engine.usage import Cost
 from tutelage.evaluate.config import AskConfig, EvaluationConfig
 from tutelage.runs.progress import Progress
 from tutelage.statistics.outcome import Evaluation, summarise
-from tutelage.testing.collector import Collector
 from tutelage.types import Failure, FailureCause, Reward, Rollout, Task
 
 from .conftest import Fake, Tutelage

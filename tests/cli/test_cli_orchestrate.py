@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.loopback import listening
 from tests.orchestration.executing import stored_events
 from typer.testing import CliRunner
 
@@ -20,7 +21,6 @@ from tutelage.cli import build_app
 from tutelage.engine.script import ScriptedReply
 from tutelage.gateway import Gateway, ScriptedClient
 from tutelage.store import open_store
-from tutelage.testing.loopback import listening
 
 PLAN = {
     "instruction": "Say it",

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from tutelage.testing.loopback import listening
+from tests.loopback import listening
 
 ROOT = Path(__file__).parents[2]
 ENDS = "The model cannot be had here, as said above, so the embedded job runs: tutelage train math"

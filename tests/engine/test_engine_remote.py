@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from tests.loopback import listening
 
 from tutelage.engine.endpoint import Endpoint, served_models
 from tutelage.engine.remote import RemoteChatClient, RemoteServers
@@ -18,7 +19,6 @@ from tutelage.errors import ConfigError, ContextOverflowError, EngineError, Remo
 from tutelage.gateway import Gateway, ScriptedClient
 from tutelage.rollouts.rows import build_rows
 from tutelage.seeds import SeedTree
-from tutelage.testing.loopback import listening
 from tutelage.types import (
     UNBOUNDED,
     Constraint,

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.loopback import listening
 from typer.testing import CliRunner
 
 from tutelage.cli import build_app
 from tutelage.testing import tiny_policy
-from tutelage.testing.loopback import listening
 
 AGENT = """
 from tutelage import rollout

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.loopback import listening
 from typer.testing import CliRunner
 
 from tutelage.cli import build_app
@@ -22,7 +23,6 @@ from tutelage.evaluate.config import AskConfig
 from tutelage.evaluate.targets import ask, run_of
 from tutelage.runs.folder import RunFolder
 from tutelage.testing import tiny_policy
-from tutelage.testing.loopback import listening
 
 AGENT = """
 from tutelage import LLM, PromptTemplate, rollout

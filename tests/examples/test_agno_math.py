@@ -21,6 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.collector import Collector
 from tests.prompts.prompt_parts import WORDS, refusing_server, served, without_endpoint
 
 from tutelage.engine.usage import Spend
@@ -28,7 +29,6 @@ from tutelage.errors import TutelageError
 from tutelage.runs.rounds import Round
 from tutelage.runs.stored_evaluation import TOO_MANY_LOST, StoredEvaluation
 from tutelage.store import open_store
-from tutelage.testing.collector import Collector
 from tutelage.types import (
     Attempt,
     Failure,

@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from tests.loopback import listening
 from tests.orchestration.executing import plan_of
 from tests.orchestration.replayed import ReplayPool
 
@@ -29,7 +30,6 @@ from tutelage.orchestration.execution.virtual_time import run_virtual
 from tutelage.orchestration.execution.workers import Latency, Subtask, Worker, WorkerAnswer
 from tutelage.orchestration.routing.contract import cascade, cheapest
 from tutelage.seeds import SeedTree
-from tutelage.testing.loopback import listening
 
 
 def works(count: int, **fields: Any) -> list[Subtask]:

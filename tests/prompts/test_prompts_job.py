@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.loopback import listening
 from tests.prompts.prompt_parts import (
     KEY,
     Watched,
@@ -34,7 +35,6 @@ from tutelage.prompts.setup import setup_from
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.progress import Progress
 from tutelage.store import open_store
-from tutelage.testing.loopback import listening
 from tutelage.types import Mode, Task
 
 RUN = """

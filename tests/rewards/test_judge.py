@@ -8,11 +8,11 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any, ClassVar
 
 import pytest
+from tests.loopback import listening
 
 from tutelage.errors import ConfigError, RewardError
 from tutelage.rewards import compute_reward, judge, resolve_reward
 from tutelage.rewards.judge import read_verdict
-from tutelage.testing.loopback import listening
 from tutelage.tools import ToolOptions
 from tutelage.types import Attempt, RolloutStatus, Task
 

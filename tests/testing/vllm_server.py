@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import parse_qs, urlsplit
 
+from tests.loopback import listening
 from tests.testing import vllm_wire as wire
 from tests.testing.vllm_model import KNOWN, SampledModel
 
 from tutelage.engine.protocol import Request
 from tutelage.seeds import SeedTree
-from tutelage.testing.loopback import listening
 from tutelage.types import JSON, Sampling
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from tests.loopback import listening
 
 from tutelage.errors import ConfigError
-from tutelage.testing.loopback import listening
 from tutelage.tools import ToolOptions, corpus, execute_tool_calls, resolve_tools
 from tutelage.types import ToolCall
 

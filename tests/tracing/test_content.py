@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.collector import Collector
 
 from tutelage.store import export_rows, open_store
-from tutelage.testing.collector import Collector
 from tutelage.tracing import OtlpExporter, SpanRecord, rollout_spans
 from tutelage.tracing.otlp import encode_json
 from tutelage.tracing.records import SpanEvent

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from tests.collector import Collector
 
 from tutelage.errors import ConfigError
-from tutelage.testing.collector import Collector
 from tutelage.tracing import OtlpExporter, rollout_spans
 from tutelage.tracing.content import without_content
 from tutelage.tracing.export import endpoint, headers

@@ -11,7 +11,8 @@ from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler
 from typing import Self
 
-from tutelage.testing.loopback import listening
+from tests.loopback import listening
+
 from tutelage.tracing import SpanRecord, read_otlp
 
 _PATIENCE = 20.0
