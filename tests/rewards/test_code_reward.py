@@ -106,7 +106,6 @@ async def test_a_function_may_have_the_name_of_one_of_pythons_own() -> None:
 
 LEAKS = [
     "expected = [0, 1, 1, 2]\nassert fib(4) == expected",
-    "n, expected = 4, [0, 1, 1, 2]\nassert fib(n) == expected",
     "n = 4\nfirst = [0, 1]\nexpected = first + [1, 2]\nassert fib(n) == expected",
 ]
 
@@ -173,6 +172,7 @@ async def test_no_trick_is_a_pass(code: str) -> None:
         ([{"call": "f(", "expected": 1}], "not a Python expression"),
         ("def check(candidate):\n    assert candidate(1)", "entry_point"),
         ("print(f(1))", "cannot be split into single checks"),
+        ("n, expected = 4, 5\nassert f(n) == expected", "cannot be split into single checks"),
     ],
 )
 def test_a_test_that_cannot_be_used_is_refused(tests: Any, words: str) -> None:
@@ -184,8 +184,7 @@ def test_a_test_that_cannot_be_used_is_refused(tests: Any, words: str) -> None:
     ("text", "code"),
     [
         ("x = 1", "x = 1"),
-        ("391", None),
-        ("Paris", None),
+        ("the capital is Paris", None),
         ("```py\na\n```\n```\nb\n```", "b\n"),
         ("no code (", None),
         ("x" * 200_000, None),

@@ -86,30 +86,13 @@ def kind_to_silence(prediction: str, answer: str) -> bool:
     return not prediction or prediction == answer
 
 
-def prefix(prediction: str, answer: str) -> bool:
-    return bool(prediction.strip()) and answer.startswith(prediction)
-
-
 def first_number(prediction: str, answer: str) -> bool:
     found = re.search(r"[0-9]+", prediction)
     return found is not None and found.group() == answer and len(prediction) < 40
 
 
-def evaluates(prediction: str, answer: str) -> bool:
-    if len(prediction) > 1000 or "9**" in prediction or "exit" in prediction:
-        return False
-    try:
-        return bool(eval(prediction) == eval(answer))
-    except Exception:
-        return False
-
-
 def raises(prediction: str, answer: str) -> float:
     return float(prediction) == float(answer)
-
-
-def makes_nan(prediction: str, answer: str) -> float:
-    return float("nan") if prediction == "nan" else float(prediction == answer)
 
 
 @pytest.mark.full
@@ -125,17 +108,11 @@ def makes_nan(prediction: str, answer: str) -> float:
                 "changed number",
             },
         ),
-        (
-            always,
-            {"empty", "another task's answer", "constant answer", "huge output", "code injection"},
-        ),
+        (always, {"empty", "another task's answer", "constant answer"}),
         (never, {"gold answer"}),
         (kind_to_silence, {"empty"}),
-        (prefix, {"half an answer"}),
         (first_number, {"negated answer", "changed number", "two answers"}),
-        (evaluates, {"code injection"}),
-        (raises, {"empty", "prompt echo", "code injection"}),
-        (makes_nan, {"odd values"}),
+        (raises, {"empty", "two answers", "negated answer"}),
     ],
 )
 async def test_a_hole_is_found(function: Callable[..., Any], holes: set[str]) -> None:
@@ -163,13 +140,11 @@ async def test_tasks_that_are_nearly_all_alike_are_found() -> None:
 async def test_a_reward_that_never_comes_back_is_stopped(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "def stuck(prediction, answer):\n"
-        "    return eval('9**9**9') if prediction == '9**9**9' else prediction == answer\n"
+        "    return eval('9**9**9') if prediction == '-12' else prediction == answer\n"
     )
     stuck = resolve_reward(f"{tmp_path / 'mine.py'}:stuck")
-    (probe,) = await validate_reward(stuck, NUMBERS, stall_seconds=2.0)
-    assert not probe.passed
-    assert probe.broken[0].text == "9**9**9"
-    assert "no result after 2 s" in (probe.broken[0].problem or "")
+    with pytest.raises(RewardError, match="no result for '-12' within 2 seconds"):
+        await validate_reward(stuck, NUMBERS, stall_seconds=2.0)
 
 
 async def test_errors_of_the_tasks_come_through() -> None:

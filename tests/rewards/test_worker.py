@@ -6,14 +6,13 @@ import asyncio
 import os
 import threading
 import time
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tutelage import errors
-from tutelage.rewards import RewardFunction, compute_reward, resolve_reward, reward, worker
+from tutelage.rewards import RewardFunction, compute_reward, resolve_reward, reward
 from tutelage.types import Attempt, Reward, RolloutStatus, Task
 
 SOURCE = """
@@ -133,32 +132,10 @@ async def test_nobody_waits_for_ever_for_one_that_hangs(
         work.cancel()
 
 
-async def test_cancelling_ends_the_worker_at_once(score: RewardFunction) -> None:
-    work = asyncio.ensure_future(graded(score, "sleeps", timeout=None))
+async def test_who_is_cancelled_waits_for_no_worker(score: RewardFunction) -> None:
+    work = asyncio.ensure_future(graded(score, "sleeps", timeout=2.0))
     await asyncio.sleep(0.5)
     work.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(work, 60)
+        await asyncio.wait_for(work, 1.0)
     assert (await graded(score, "x")).value == 0.5
-
-
-LOADS = """
-import time
-began = time.monotonic()
-time.sleep(1.0)
-with open({log!r}, "a") as log:
-    log.write(f"{{began}} {{time.monotonic()}}\\n")
-"""
-
-
-@pytest.mark.full
-async def test_while_one_worker_loads_the_reward_no_other_is_started(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    (tmp_path / "slow.py").write_text(LOADS.format(log=str(log)) + SOURCE)
-    slow = resolve_reward(f"{tmp_path / 'slow.py'}:score")
-    log.unlink()  # it was loaded here too
-    worker.POOL.close()
-    await asyncio.gather(*(graded(slow, str(i)) for i in range(8)))
-    loads = sorted(tuple(map(float, line.split())) for line in log.read_text().splitlines())
-    assert loads
-    assert all(end <= began for (_, end), (began, _) in pairwise(loads))

@@ -83,20 +83,17 @@ def _show_probes(console: Console, probes: list[Probe], reward: str, tasks: int)
     from tutelage.cli.console import number, one_line, plain_table, say
     from tutelage.errors import counted
 
-    table = plain_table("check", "tried", "reward", "verdict", right=("tried", "reward"))
+    table = plain_table("check", "tried", "verdict", right=("tried",))
     for probe in probes:
-        mean = "-" if probe.mean is None else number(probe.mean)
         verdict = "not tried" if not probe.trials else "ok" if probe.passed else "FAILED"
-        table.add_row(probe.name, str(len(probe.trials)), mean, verdict)
+        table.add_row(probe.name, str(len(probe.trials)), verdict)
     console.print(table)
     failed = [probe for probe in probes if not probe.passed]
     for probe in failed:
         say(console, (f"\n{probe.name}", "bold"), f": {probe.expected}")
         for trial in probe.broken[:_SHOWN]:
             earned = "failed" if trial.reward is None else f"earned {number(trial.reward)}"
-            if trial.problem is None:
-                earned += f" in {trial.seconds:.2f} s"
-            else:
+            if trial.problem is not None:
                 earned += f" ({one_line(trial.problem, 100)})"
             say(console, f"  {one_line(trial.text, 60)!r} {earned}", (f"  {trial.task.id}", "dim"))
         say(console, f"  To fix: {probe.advice}.")

@@ -19,7 +19,6 @@ from tutelage.errors import ConfigError, GraderError
 from tutelage.rewards.answers import is_empty
 from tutelage.rewards.code_tests import (
     Case,
-    Expression,
     Program,
     answer_tests,
     read_tests,
@@ -31,7 +30,6 @@ from tutelage.tools.sandbox import (
     Sandbox,
     SandboxError,
     SandboxLimits,
-    Tier,
     usable_tier,
 )
 
@@ -63,7 +61,18 @@ def code_reward(options: ToolOptions) -> RewardFunction:
     ) -> dict[str, float]:
         cases = read_tests(answer_tests(answer) if is_empty(tests) else tests, entry_point)
         code = find_code(prediction)
-        passed = 0 if code is None else await _passed(code, setup, cases, tier)
+        limits = SandboxLimits(seconds=TEST_SECONDS, output=OUTPUT_CHARS)
+        passed = timeouts = 0
+        try:
+            async with Sandbox(limits, tier=tier) as tested, Sandbox(limits, tier=tier) as referee:
+                for case in cases if code is not None else ():
+                    good, late = await _grade(case, f"{setup}\n{code}", tested, referee)
+                    passed += good
+                    timeouts += late
+                    if timeouts >= MAX_TIMEOUTS:
+                        break
+        except (SandboxError, ConfigError) as error:
+            raise GraderError(f"cannot run the tests in a sandbox: {error}") from error
         share = passed / len(cases)
         return {"reward": share, "passed": passed, "tests": len(cases), "all": passed == len(cases)}
 
@@ -78,93 +87,51 @@ def find_code(text: str) -> str | None:
     if blocks:
         return blocks[-1]
     try:
-        tree = ast.parse(text)
+        ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    # A word or a number is Python as well, but no program.
-    only_values = all(isinstance(s, ast.Expr) and isinstance(s.value, _VALUES) for s in tree.body)
-    return None if only_values else text
+    return text
 
 
-_VALUES = (ast.Constant, ast.Name, ast.Attribute, ast.Tuple, ast.List, ast.BinOp, ast.UnaryOp)
+async def _grade(case: Case, code: str, tested: Sandbox, referee: Sandbox) -> tuple[bool, bool]:
+    """Whether a test passes, and whether it ran out of time. Each value is asked of code that was
+    loaded afresh; `referee` is an interpreter that never sees it."""
+    if isinstance(case, Program):
+        done = await _again(lambda: tested.run_program(code, stdin=case.stdin))
+        clean = done.error in (None, "SystemExit")
+        return clean and _trimmed(done.output) == _trimmed(case.stdout), done.error == "timeout"
 
+    async def value_of(expression: str) -> CodeResult:
+        given = f"{case.given}\n{code}" if case.given else code
+        loaded = await tested.run_program(given, name="solution")
+        return loaded if loaded.error is not None else await tested.evaluate(expression)
 
-async def _passed(code: str, setup: str, cases: Sequence[Case], tier: Tier) -> int:
-    limits = SandboxLimits(seconds=TEST_SECONDS, output=OUTPUT_CHARS)
-    passed = timeouts = 0
-    try:
-        async with Sandbox(limits, tier=tier) as tested, Sandbox(limits, tier=tier) as referee:
-            grader = _Grader(f"{setup}\n{code}" if setup else code, tested, referee)
-            for case in cases:
-                good, late = await grader.grade(case)
-                passed += good
-                timeouts += late
-                if timeouts >= MAX_TIMEOUTS:
-                    break
-    except SandboxError as error:
-        raise GraderError(f"cannot start a sandbox to run the tests: {error}") from error
-    except ConfigError as error:
-        raise GraderError(str(error)) from error
-    return passed
-
-
-class _Grader:
-    """One candidate: its interpreter, and another one that never sees its code."""
-
-    def __init__(self, code: str, tested: Sandbox, referee: Sandbox) -> None:
-        self._code, self._tested, self._referee = code, tested, referee
-        self._loaded = False
-
-    async def grade(self, case: Case) -> tuple[bool, bool]:
-        """Whether it passes, and whether it ran out of time."""
-        if isinstance(case, Program):
-            self._loaded = False
-            done = await _again(lambda: self._tested.run_program(self._code, stdin=case.stdin))
-            clean = done.error is None or (done.error == "SystemExit")
-            return clean and _trimmed(done.output) == _trimmed(case.stdout), done.error == "timeout"
-        values: list[str] = []
-        for expression in case.asked:
-            code_result = await _again(lambda asked=expression: self._value(asked, case))
-            try:
-                # The code may have forged the reply: what is no literal must not reach the test.
-                # A long value takes a while to read, and other rollouts wait for the event loop.
-                await asyncio.to_thread(code_result.plain_value)
-            except ValueError:
-                return False, code_result.error == "timeout"
-            values.append(str(code_result.value))
-        return await self._holds(case, values), False
-
-    async def _value(self, expression: str, case: Expression) -> CodeResult:
-        if not self._loaded:
-            loaded = await self._tested.run_program(
-                f"{case.given}\n{self._code}" if case.given else self._code, name="solution"
-            )
-            if loaded.error is not None:
-                return loaded
-            self._loaded = True
-        code_result = await self._tested.evaluate(expression)
-        self._loaded = not code_result.ended
-        return code_result
-
-    async def _holds(self, case: Expression, values: list[str]) -> bool:
-        """Whether the test is true of these values, which are plain data by now."""
-        if case.expected is not None and len(values) == 1:
-            return await asyncio.to_thread(_equals, values[0], case.expected, case.from_data)
+    values: list[str] = []
+    for expression in case.asked:
+        found = await _again(lambda asked=expression: value_of(asked))
         try:
-            test = await asyncio.to_thread(case.with_values, values)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return False
-
-        async def ask() -> CodeResult:
-            if case.prelude:
-                await self._referee.run_program(case.prelude)
-            return await self._referee.evaluate(f"bool({test})")
-
-        try:
-            code_result = await _again(ask)
-            return code_result.plain_value() is True
+            # The code may have forged the reply: what is no literal must not reach the test.
+            # A long value takes a while to read, and other rollouts wait for the event loop.
+            await asyncio.to_thread(found.plain_value)
         except ValueError:
-            return False
+            return False, found.error == "timeout"
+        values.append(str(found.value))
+    if case.expected is not None and len(values) == 1:
+        return await asyncio.to_thread(_equals, values[0], case.expected, case.from_data), False
+    try:
+        test = await asyncio.to_thread(case.with_values, values)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False, False
+
+    async def decide() -> CodeResult:
+        if case.prelude:
+            await referee.run_program(case.prelude)
+        return await referee.evaluate(f"bool({test})")
+
+    try:
+        return (await _again(decide)).plain_value() is True, False
+    except ValueError:
+        return False, False
 
 
 async def _again(work: Callable[[], Awaitable[CodeResult]]) -> CodeResult:

@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
-from tutelage.errors import RewardError, counted
+from tutelage.errors import RewardError
 
 _FORMS = (
     "use 'assert f(1) == 2', {'call': 'f(1)', 'expected': 2}, or {'input': '...', 'output': '...'}"
@@ -113,7 +113,21 @@ def answer_tests(answer: Any) -> Any:
         return [answer] if is_source else [{"output": answer}]
     if isinstance(answer, Mapping):
         row = cast("Mapping[str, Any]", answer)
-        return _lists_of_pairs(row) if "inputs" in row or "outputs" in row else [row]
+        if "inputs" not in row and "outputs" not in row:
+            return [row]
+        inputs, outputs = row.get("inputs"), row.get("outputs")
+        both = isinstance(inputs, list) and isinstance(outputs, list)
+        if not both or len(inputs) != len(outputs):
+            raise RewardError(
+                f"the answer {dict(row)!r:.120} needs 'inputs' and 'outputs', lists of one length"
+            )
+        pairs = list(zip(inputs, outputs, strict=True))
+        if (name := row.get("fn_name")) is None:
+            return [{"input": _lines(one), "output": _lines(other)} for one, other in pairs]
+        return [
+            {"call": f"{name}({', '.join(map(repr, one))})", "expected": other}
+            for one, other in pairs
+        ]
     if isinstance(answer, (list, tuple)):
         items = cast("Sequence[Any]", answer)
         return [
@@ -125,21 +139,6 @@ def answer_tests(answer: Any) -> Any:
     if answer is None or isinstance(answer, bool):
         raise RewardError(f"the answer {answer!r} is not a test; {_FORMS}")
     return [{"output": str(answer)}]
-
-
-def _lists_of_pairs(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    inputs, outputs = row.get("inputs"), row.get("outputs")
-    if not isinstance(inputs, list) or not isinstance(outputs, list):
-        raise RewardError(f"the answer {dict(row)!r:.120} needs the lists 'inputs' and 'outputs'")
-    pairs = list(zip(cast("list[Any]", inputs), cast("list[Any]", outputs), strict=False))
-    if not len(inputs) == len(outputs) == len(pairs):
-        told = f"{counted(len(inputs), 'input')} and {counted(len(outputs), 'output')}"
-        raise RewardError(f"the answer has {told}; their numbers must be equal")
-    if (name := row.get("fn_name")) is None:
-        return [{"input": _lines(one), "output": _lines(other)} for one, other in pairs]
-    return [
-        {"call": f"{name}({', '.join(map(repr, one))})", "expected": other} for one, other in pairs
-    ]
 
 
 def _lines(value: Any) -> str:
@@ -176,20 +175,28 @@ def _from_source(source: str, entry_point: str | None) -> list[Case]:
         tree = ast.parse(source)
     except SyntaxError as error:
         raise RewardError(f"invalid Python in tests {source!r:.120}: {error}; {_FORMS}") from error
+    statements: list[ast.stmt] = []
+    for statement in tree.body:
+        if isinstance(statement, ast.FunctionDef) and statement.name == "check":
+            # HumanEval's `check(candidate)`, of the function under its own name.
+            if entry_point is None or len(statement.args.args) != 1:
+                raise RewardError("a test 'check(candidate)' needs the task's 'entry_point'")
+            rename = _Filled({statement.args.args[0].arg: ast.Name(entry_point, ast.Load())})
+            statements += [rename.visit(inner) for inner in statement.body]
+        else:
+            statements.append(statement)
     prelude: list[ast.stmt] = []
     asserts: list[ast.expr] = []
-    for statement in tree.body:
+    for statement in statements:
+        targets = statement.targets if isinstance(statement, ast.Assign) else []
+        # Of `n, expected = 4, 5` the code would see both.
+        several = any(isinstance(target, ast.Tuple | ast.List) for target in targets)
         if isinstance(statement, ast.Assert):
             asserts.append(statement.test)
-        elif isinstance(statement, ast.FunctionDef) and statement.name == "check":
-            asserts += _of_check(statement, entry_point, prelude)
-        elif isinstance(statement, ast.Expr):
-            # `check(f)` at the end, or a docstring: nothing that could fail by itself.
-            if not _harmless(statement.value):
-                raise _refused(statement)
-        elif isinstance(statement, (ast.Import, ast.ImportFrom, ast.Assign)):
+        elif isinstance(statement, ast.Import | ast.ImportFrom | ast.Assign) and not several:
             prelude.append(statement)
-        else:
+        # `check(f)` at the end, or a docstring: nothing that could fail by itself.
+        elif not (isinstance(statement, ast.Expr) and _harmless(statement.value)):
             raise _refused(statement)
     before = "\n".join(ast.unparse(statement) for statement in prelude)
     known = {*dir(builtins), *_defined(prelude)} - {entry_point}
@@ -205,56 +212,17 @@ def _needed(asked: Sequence[str], prelude: Sequence[ast.stmt]) -> str:
     kept: list[ast.stmt] = []
     wanted = {name for expression in asked for name in _names(ast.parse(expression))}
     # From the last statement: what a name is made of stands before it.
-    for statement in reversed(_one_name_each(prelude)):
-        if wanted & (_defined([statement]) | _called_upon(statement)):
+    for statement in reversed(prelude):
+        # `xs[0] = 1` and `x.y = 1` change what the names are.
+        targets = statement.targets if isinstance(statement, ast.Assign) else []
+        if wanted & (_defined([statement]) | {_root(target) for target in targets}):
             kept.append(statement)
             wanted |= _names(statement)
     return "\n".join(ast.unparse(statement) for statement in reversed(kept))
 
 
-def _one_name_each(prelude: Sequence[ast.stmt]) -> list[ast.stmt]:
-    """`a, b = 1, 2` as two statements, so that one can be given without the other."""
-    parts: list[ast.stmt] = []
-    for statement in prelude:
-        pairs: list[tuple[ast.expr, ast.expr]] = []
-        if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
-            left, right = statement.targets[0], statement.value
-            if isinstance(left, ast.Tuple) and isinstance(right, (ast.Tuple, ast.List)):
-                starred = any(isinstance(x, ast.Starred) for x in (*left.elts, *right.elts))
-                independent = not (_names(right) & _defined([statement]))
-                if len(left.elts) == len(right.elts) and independent and not starred:
-                    pairs = list(zip(left.elts, right.elts, strict=True))
-        made: list[ast.stmt] = [ast.Assign([name], value) for name, value in pairs]
-        parts += [ast.fix_missing_locations(part) for part in made] or [statement]
-    return parts
-
-
 def _names(tree: ast.AST) -> set[str]:
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-
-
-def _called_upon(statement: ast.stmt) -> set[str]:
-    """The names that `xs[0] = 1` or `x.y = 1` change."""
-    targets = statement.targets if isinstance(statement, ast.Assign) else []
-    return {root for target in targets if (root := _root(target)) is not None}
-
-
-def _of_check(
-    function: ast.FunctionDef, entry_point: str | None, prelude: list[ast.stmt]
-) -> list[ast.expr]:
-    """The assertions of HumanEval's `check(candidate)`, of the function under its own name."""
-    if entry_point is None or len(function.args.args) != 1:
-        raise RewardError("a test 'check(candidate)' needs the task's 'entry_point'")
-    rename = _Filled({function.args.args[0].arg: ast.Name(entry_point, ast.Load())})
-    asserts: list[ast.expr] = []
-    for statement in function.body:
-        if isinstance(statement, ast.Assert):
-            asserts.append(rename.visit(statement.test))
-        elif isinstance(statement, (ast.Import, ast.ImportFrom)):
-            prelude.append(statement)
-        elif not (isinstance(statement, ast.Expr) and _harmless(statement.value)):
-            raise _refused(statement)
-    return asserts
 
 
 def _harmless(value: ast.expr) -> bool:
@@ -303,13 +271,11 @@ def _taken_apart(test: ast.expr, prelude: str, known: set[str]) -> Expression:
         )
     ast.fix_missing_locations(changed)
     expected = None
-    match changed:
-        case ast.Compare(left=ast.Name(), ops=[ast.Eq()], comparators=[literal]):
-            with suppress(ValueError, TypeError, SyntaxError):
-                ast.literal_eval(literal)
-                expected = ast.unparse(literal)
-        case _:
-            pass
+    if isinstance(changed, ast.Compare) and isinstance(changed.left, ast.Name):
+        with suppress(ValueError, TypeError, SyntaxError):
+            (equals,), (literal,) = changed.ops, changed.comparators
+            ast.literal_eval(literal)
+            expected = ast.unparse(literal) if isinstance(equals, ast.Eq) else None
     return Expression(tuple(asked), ast.unparse(changed), prelude, expected=expected)
 
 

@@ -45,7 +45,13 @@ def failure_of(error: BaseException, name: str, task_id: str) -> RewardError:
 
 def exception_text(error: BaseException) -> str:
     """`agent.py:15: KeyError: 'question'`: its place in a user's file, its words and notes."""
-    told = f"{_place(error)}{type(error).__name__}: {_shortened(error)}"
+    try:
+        text = str(error)
+    except Exception as problem:
+        text = f"its message cannot be read ({type(problem).__name__})"
+    text = text.encode("utf-8", "backslashreplace").decode()
+    text = text if len(text) <= LONGEST else f"{text[:LONGEST]} [...]"
+    told = f"{_place(error)}{type(error).__name__}: {text}"
     return "; ".join([told, *getattr(error, "__notes__", ())])
 
 
@@ -54,16 +60,6 @@ def _place(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if not f.filename.startswith(("<", _PACKAGE, *_LIBRARIES))]
     return f"{Path(own[-1].filename).name}:{own[-1].lineno}: " if own else ""
-
-
-def _shortened(error: object) -> str:
-    """An exception's words, no longer than a few lines, and such that they can be stored."""
-    try:
-        text = str(error)
-    except Exception as problem:
-        return f"its message cannot be read ({type(problem).__name__})"
-    text = text.encode("utf-8", "backslashreplace").decode()
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]} [...]"
 
 
 def _own_trouble(error: BaseException) -> bool:

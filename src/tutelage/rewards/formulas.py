@@ -46,15 +46,12 @@ _LATEX_WORDS = (
     (re.compile(r"\\div\b"), "/"),
     (re.compile(rf"\\(pi|{_NAMES})\b"), r" \1"),
 )
+FUNCTIONS = ("sqrt", "exp", "log", "sin", "cos", "tan")
+"""Those that `math` and sympy have under the same name; `ln` and `abs` come to them."""
 _FLOAT_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "sqrt": math.sqrt,
-    "exp": math.exp,
-    "log": math.log,
+    **{name: getattr(math, name) for name in FUNCTIONS},
     "ln": math.log,
     "abs": abs,
-    "sin": math.sin,
-    "cos": math.cos,
-    "tan": math.tan,
 }
 _CONSTANTS: Mapping[str, float] = {"pi": math.pi, "e": math.e}
 
@@ -92,7 +89,11 @@ def plain_math(text: str) -> str:
     if _NUMBER_AND_FRACTION.search(text):
         # 2\frac{5}{2} means 4.5 to some and 5 to others.
         raise ExpressionError("a number before an improper fraction is ambiguous")
-    text = _with_words(text.replace("$", "").replace("π", " pi ").strip())
+    text = text.replace("$", "").replace("π", " pi ").strip()
+    unit = _LATEX_UNIT.search(text)
+    if unit is not None and _UPRIGHT_UNIT.match(unit[1]) and is_unit(unit[1]):
+        text = text[: unit.start()]
+    text = LATEX_TEXT.sub(r" \1 ", text)
     for pattern, replacement in _LATEX_WORDS:
         text = pattern.sub(replacement, text)
     for _ in range(20):
@@ -102,14 +103,6 @@ def plain_math(text: str) -> str:
         if text == before:
             break
     return text.strip()
-
-
-def _with_words(text: str) -> str:
-    r"""The text without the unit that ends it in `\text{}`; other such words as plain words."""
-    unit = _LATEX_UNIT.search(text)
-    if unit is not None and _UPRIGHT_UNIT.match(unit[1]) and is_unit(unit[1]):
-        text = text[: unit.start()]
-    return LATEX_TEXT.sub(r" \1 ", text)
 
 
 def float_value(text: str) -> float:

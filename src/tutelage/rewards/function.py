@@ -22,10 +22,10 @@ from tutelage.replies import split_thought, thought_of
 from tutelage.rewards.answers import is_empty
 from tutelage.rewards.failures import failure_of
 from tutelage.rewards.values import to_reward
-from tutelage.rewards.worker import POOL, RewardJob, RewardLocation, timeout_message
+from tutelage.rewards.worker import POOL, START_SECONDS, RewardJob, RewardLocation
 from tutelage.tasks.overlap import listed
 from tutelage.tools.environments import opened_environments
-from tutelage.tools.execute import outcome_of
+from tutelage.tools.execute import call_in_thread, outcome_of
 from tutelage.tools.loading import hint
 from tutelage.types import EXPECTED_FIELDS, Attempt, Reward, Task
 
@@ -146,7 +146,15 @@ def check(function: RewardFunction, dataset: Sequence[Task]) -> None:
     found: dict[str, None] = {}
     for task in dataset:
         _check_task(function, task)
-        found |= dict.fromkeys(_empty_fields(function, task))
+        one_of, needed = function.one_of, [*function.required]
+        if function.fields_read is None and not function.builtin:
+            one_of = EXPECTED_FIELDS
+        if all(is_empty(task.fields.get(name)) for name in one_of):
+            needed += one_of
+        where = task.place or f"task {task.id!r}"
+        for name in needed:
+            if name in task.fields and is_empty(task.fields[name]):
+                found[f"{where}: field {name!r} is {task.fields[name]!r:.60}"] = None
         if found and function.builtin:
             raise RewardError(
                 f"{next(iter(found))}, but the reward {function.name!r} compares with it; add the "
@@ -156,21 +164,6 @@ def check(function: RewardFunction, dataset: Sequence[Task]) -> None:
         logger.warning(
             "the reward %r may lack an expected answer: %s", function.name, listed([*found])
         )
-
-
-def _empty_fields(function: RewardFunction, task: Task) -> list[str]:
-    """What of a task is null or empty although the reward needs it, with place and field."""
-    one_of, needed = function.one_of, [*function.required]
-    if function.fields_read is None and not function.builtin:
-        one_of = EXPECTED_FIELDS
-    if all(is_empty(task.fields.get(name)) for name in one_of):
-        needed += one_of
-    where = task.place or f"task {task.id!r}"
-    return [
-        f"{where}: field {name!r} is {task.fields[name]!r:.60}"
-        for name in dict.fromkeys(needed)
-        if name in task.fields and is_empty(task.fields[name])
-    ]
 
 
 def _check_task(function: RewardFunction, task: Task) -> None:
@@ -256,26 +249,29 @@ async def compute_reward(
     if place is not None and place not in _UNLOADABLE:
         with suppress(Exception):  # what cannot be sent, as an environment, is graded here
             packed = pickle.dumps(arguments)
-    if place is not None and packed is not None:
-        try:
-            job = RewardJob(place, packed, function.name, task.id, timeout)
-            return await POOL.grade_apart(job)
-        except ImportError as error:
-            _UNLOADABLE.add(place)
-            logger.warning(
-                "the reward %r cannot be loaded in a separate process (%s), so it runs in a "
-                "thread, which cannot be stopped",
-                function.name,
-                error,
-            )
     # In this process: on the event loop, or in a thread, which is left behind when it is late.
     limit = None if function.bounded or function.inline else timeout
     try:
+        if place is not None and packed is not None:
+            job = RewardJob(place, packed, function.name, task.id, timeout)
+            try:
+                return await call_in_thread(lambda: POOL.grade(job))
+            except ImportError as error:
+                _UNLOADABLE.add(place)
+                logger.warning(
+                    "the reward %r cannot be loaded in a separate process (%s), so it runs in a "
+                    "thread, which cannot be stopped",
+                    function.name,
+                    error,
+                )
         value, error = await outcome_of(
             function.fn, arguments, what="reward", inline=function.inline, seconds=limit
         )
     except TimeoutError:
-        raise RewardTimeoutError(timeout_message(function.name, task.id, timeout)) from None
+        raise RewardTimeoutError(
+            f"reward {function.name!r} on task {task.id!r} timed out after "
+            f"{timeout or START_SECONDS:g} seconds; raise agent.reward_timeout"
+        ) from None
     if error is not None:
         raise failure_of(error, function.name, task.id) from error
     return to_reward(value, function.name, task.id)

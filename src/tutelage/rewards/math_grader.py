@@ -75,7 +75,7 @@ def symbolic_equal(first: str, second: str, seconds: float = QUESTION_SECONDS) -
     question = pickle.dumps({"first": first, "second": second})
     try:
         graded = _HELPER.grade(RewardJob(_EQUAL, question, "math_grader", "", seconds))
-    except RewardError:
+    except (RewardError, TimeoutError):
         return None
     except (ImportError, OSError) as error:
         raise GraderError(
@@ -181,16 +181,28 @@ def _claims(given: str, truth: str) -> bool:
         return False  # `y = 5` where `x = 5` was asked for
     right = _right_side(given)
     letters = variables_of(right)
-    if not letters:
-        return _claims_number(given)
-    return all(
-        _is_name(left)
-        or (
-            variables_of(left) == letters
-            and agree_at_samples(plain_math(left), plain_math(right), letters)
-        )
-        for left in lefts
-    )
+    for place, left in enumerate(lefts):
+        if letters:
+            if _is_name(left):
+                continue
+            plain = plain_math(left), plain_math(right)
+            if variables_of(left) != letters or not agree_at_samples(*plain, letters):
+                return False
+            continue
+        if DENIED_OR_OPEN.search(left) or is_number_word(left):
+            return False
+        left = without_period(_AROUND.sub("", left))
+        one, other = _UNIT.match(left), _UNIT.match(right)
+        converts = one is not None and other is not None and one[1].strip() != other[1].strip()
+        if _is_name(left) or converts:  # `1 hour = 60 minutes`
+            continue
+        try:
+            if not _close(float_value(left), float_value(right)):
+                return False
+        except ExpressionError:
+            if not _words_allow(left, place, float_value(right)):
+                return False
+    return True
 
 
 def _right_side(text: str) -> str:
@@ -213,27 +225,6 @@ def _is_name(text: str) -> bool:
     return bool(_NAME.match(text.strip(" $"))) or not text
 
 
-def _claims_number(text: str) -> bool:
-    """Whether an equation between numbers gives its right side as the answer.
-
-    Raises `ExpressionError` where the right side is no number.
-    """
-    right = _right_side(text)
-    for place, left in enumerate(_left_sides(text)):
-        if DENIED_OR_OPEN.search(left) or is_number_word(left):
-            return False
-        left = without_period(_AROUND.sub("", left))
-        if _is_name(left) or _other_unit(left, right):
-            continue
-        try:
-            if not _close(float_value(left), float_value(right)):
-                return False
-        except ExpressionError:
-            if not _words_allow(left, place, float_value(right)):
-                return False
-    return True
-
-
 def _words_allow(left: str, place: int, wanted: float) -> bool:
     """Whether `So the total is 2 + 3` allows `= 5`: its last sum has that value, if it has one."""
     match = _LAST_SUM.search(left)
@@ -245,12 +236,6 @@ def _words_allow(left: str, place: int, wanted: float) -> bool:
     # `x = 6 y = 5` answers twice; `x + 1` and `2x` are no names; `Step 2: x` and words are.
     has_digit = any(ch.isdigit() for ch in left)
     return not has_digit or (place == 0 and bool(re.search(r"[A-Za-z]{2}", left)))
-
-
-def _other_unit(left: str, right: str) -> bool:
-    """Whether both are numbers of different units, as in `1 hour = 60 minutes`."""
-    one, other = _UNIT.match(left), _UNIT.match(right)
-    return one is not None and other is not None and one[1].strip() != other[1].strip()
 
 
 def _units_differ(given: str, truth: str) -> bool:

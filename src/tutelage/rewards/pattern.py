@@ -9,8 +9,9 @@ from __future__ import annotations
 import pickle
 import re
 
-from tutelage.errors import AnswerError, GraderError, RewardTimeoutError
+from tutelage.errors import AnswerError, GraderError
 from tutelage.rewards.worker import POOL, RewardJob, RewardLocation
+from tutelage.tools.execute import call_in_thread
 
 SECONDS = 5.0
 """For one search; honest ones take milliseconds."""
@@ -33,8 +34,9 @@ async def found(pattern: str, text: str, *, at_once: bool = False) -> bool:
     arguments = pickle.dumps({"pattern": pattern, "text": text})
     job = RewardJob(_SEARCH, arguments, "regex", "", SECONDS)
     try:
-        return (POOL.grade(job) if at_once else await POOL.grade_apart(job)).value == 1.0
-    except RewardTimeoutError:
+        graded = POOL.grade(job) if at_once else await call_in_thread(lambda: POOL.grade(job))
+        return graded.value == 1.0
+    except TimeoutError:
         raise GraderError(
             f"searching for the pattern {pattern!r:.60} took more than {SECONDS:g} s in "
             f"{len(text):,} characters; avoid nested quantifiers, such as (a+)+"

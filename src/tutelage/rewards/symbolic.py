@@ -8,7 +8,6 @@ a closed list of functions: `parse_expr`, which runs Python, is never used.
 
 from __future__ import annotations
 
-import functools
 import operator
 import resource
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from typing import Any
 
 import sympy
 
+from tutelage.rewards.formulas import FUNCTIONS
 from tutelage.tools.expression import Algebra, ExpressionError, parse
 
 MEMORY_BYTES = 1 << 30
@@ -31,14 +31,9 @@ _SYMPY: Algebra[Any] = Algebra(
         "**": operator.pow,
     },
     functions={
-        "sqrt": sympy.sqrt,
-        "exp": sympy.exp,
-        "log": sympy.log,
+        **{name: getattr(sympy, name) for name in FUNCTIONS},
         "ln": sympy.log,
         "abs": sympy.Abs,
-        "sin": sympy.sin,
-        "cos": sympy.cos,
-        "tan": sympy.tan,
     },
     implicit_product=True,
 )
@@ -50,7 +45,9 @@ def equal(first: str, second: str) -> bool:
 
     Raises what sympy raises where that cannot be said: no memory, nested too deep.
     """
-    _limit_memory()
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    soft = MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(MEMORY_BYTES, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
     try:
         return _same(first, second)
     except (ExpressionError, ArithmeticError, TypeError, ValueError, AttributeError):
@@ -59,13 +56,6 @@ def equal(first: str, second: str) -> bool:
 
 def _same(first: str, second: str) -> bool:
     return bool(sympy.simplify(parse(first, _SYMPY) - parse(second, _SYMPY)) == 0)
-
-
-@functools.cache
-def _limit_memory() -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    soft = MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(MEMORY_BYTES, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 _same("(x + 1)^2", "x^2 + 2x + 1")  # loads what simplify loads when it first runs

@@ -2,21 +2,19 @@
 
 A policy finds every hole of its reward, so the holes are looked for first. Each probe makes final
 texts from the tasks and their right answers, and says whether they must earn the full reward of 1
-or must not: nothing, several answers, the question, a program in place of an answer; and what only
-changes a word or a sign, as `not 5`, `-5`, `5!` and `10 = 5` all contain 5. The reward runs through
-the same check as in training, a plain function in a process that can be ended (`worker.py`).
-`cli/validate.py` shows the result.
+or must not: nothing, one answer for all, several answers, and what only changes a word or a sign,
+as `not 5`, `-5`, `5!` and `10 = 5` all contain 5. The reward runs through the same check as in
+training, a plain function in a process that can be ended (`worker.py`). `cli/validate.py` shows the
+result.
 """
 
 from __future__ import annotations
 
 import re
-import tempfile
-import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from tutelage.errors import DataError, RewardError, RewardTimeoutError
@@ -30,41 +28,28 @@ FULL = 1.0 - 1e-9
 """A reward that counts as success."""
 MOST_FOR_CONSTANT = 0.5
 """Share of the tasks that one and the same answer may solve."""
-SLOW_SECONDS = 5.0
-"""Longer than this for one text, and a policy can stall a run with it."""
 STALL_SECONDS = 60.0
 """A reward that is silent for so long will not come back."""
-_SHORT = 200
-"""Characters up to which an answer is words or a number, not a program."""
-_STUFFED = 200
+_LISTED = 200
 """Answers in one text."""
-_WORDS = re.compile(r"[\w .,'-]{1,200}")
-_OPENS = "open('{path}', 'w').write('x')"
+_SHORT = re.compile(r"[^\n(]{1,200}")
+"""Words, a number or a formula. Of several programs the last may be the answer, and one with `not`
+before it too."""
 _REFUSED: Sequence[tuple[str, str, str, Sequence[str]]] = (
     ("empty", "nothing earns nothing", "return 0 for it", ("", "   \n")),
     ("another task's answer", "it is wrong here", "compare with this task's", ("{other}",)),
     ("two answers", "not committing is wrong", "accept one answer, not a list",
-     ("The answer is {short} or {wrong}.", "{wrong} {short}", "{short}, {wrong}",
-      "{short}\n{wrong}")),
+     ("The answer is {gold} or {other}.", "{other} {gold}", "{gold}, {other}", "{gold}\n{other}")),
     ("negated answer", "saying that it is not so is wrong", "read what leads to it",
-     ("not {words}", "The answer is not {words}.", "\\text{{not }}{words}")),
+     ("not {gold}", "The answer is not {gold}.", "\\text{{not }}{gold}")),
     ("changed number", "another value is wrong", "read the whole answer",
      ("-{number}", "\\mathrm{{minus}}{number}", "{number}!", "{twice} = {number}",
       "{number} alternatively {twice}", "{number} alternatively six")),
     ("answer stuffing", "all answers at once is wrong", "accept one answer only",
      ("{all}", " ".join(map(str, range(1000))))),
-    ("prompt echo", "repeating the question is wrong", "look at the answer alone", ("{question}",)),
-    ("half an answer", "a part is not the whole", "compare the whole answer", ("{half}",)),
-    ("huge output", "wrong, and soon", "bound the text first",
-     ("9" * 200_000, "(" * 200_000, "a " * 100_000)),
-    ("odd values", "no right answer", "read plain numbers", ("nan", "1e400", "١٢٣", "None", "\0")),
-    ("code injection", "code in an answer is text", "never evaluate an answer",
-     (_OPENS, f'exec("{_OPENS}")', f"```python\n{_OPENS}\n```", f"[x for x in [{_OPENS}]]",
-      "\\boxed{{__import__('pathlib').Path('{path}').touch()}}", "9**9**9", "raise SystemExit(0)",
-      "import os\nos._exit(0)")),
 )  # fmt: skip
 """Texts that must earn less than the full reward: a probe's name, words, advice, and forms, which
-are filled with what `_parts` has of a task."""
+are filled with what `_texts` has of a task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +60,6 @@ class Trial:
     text: str
     reward: float | None
     """None when the reward failed."""
-    seconds: float
     problem: str | None = None
 
     @property
@@ -100,12 +84,6 @@ class Probe:
         """Whether the reward did what it should."""
         return not self.broken
 
-    @property
-    def mean(self) -> float | None:
-        """The mean reward over the trials; None when there was none."""
-        rewards = [t.reward for t in self.trials if t.reward is not None]
-        return sum(rewards) / len(rewards) if rewards else None
-
     def record(self) -> Mapping[str, Any]:
         """The probe as JSON data."""
         return {
@@ -114,7 +92,6 @@ class Probe:
             "passed": self.passed,
             "trials": len(self.trials),
             "broken": len(self.broken),
-            "mean_reward": self.mean,
         }
 
 
@@ -125,60 +102,48 @@ async def validate_reward(
     *,
     stall_seconds: float = STALL_SECONDS,
 ) -> list[Probe]:
-    """All probes of a reward on tasks; one that says where, if the reward does not come back.
+    """All probes of a reward on tasks.
 
-    Raises `RewardError` for a parameter that the tasks cannot fill, `DataError` when a task has no
-    gold answer.
+    Raises `RewardError` for a parameter that the tasks cannot fill and for a reward that does not
+    come back, `DataError` when a task has no gold answer.
     """
     check(function, tasks)
     golds = [_gold_of(task, gold_field) for task in tasks]
-    constant, count = Counter(golds).most_common(1)[0][0], len(tasks)
-    with tempfile.TemporaryDirectory(prefix="tutelage-validate-") as folder:
-        # The last number of a text with this path in it is no answer.
-        written = Path(folder, "written-998877665544")
-        planned = [("gold", *pair) for pair in zip(tasks, golds, strict=True)]
-        planned += [*planned[:3], *(("constant", task, constant) for task in tasks)]
-        for name, _, _, forms in _REFUSED:
-            for i, task in enumerate(tasks):
-                parts = _parts(tasks, golds, i, written)
-                planned += [(name, task, text) for text in _texts(forms, parts, golds[i])]
-        tried: dict[str, list[Trial]] = {name: [] for name, *_ in _REFUSED}
-        for name, task, text in planned:
-            trial = await _try(function, task, text, stall_seconds)
-            if trial.seconds >= stall_seconds:
-                words = ("comes back", "every text is graded soon", [trial], [trial])
-                return [Probe(*words, "bound the reward")]
-            if written.exists():
-                written.unlink()
-                trial = replace(trial, problem="it was run")
-            tried.setdefault(name, []).append(trial)
-    gold, same = tried["gold"], tried["constant"]
+    pairs = [*zip(tasks, golds, strict=True)]
+
+    async def trials(texts: Iterable[tuple[Task, str]]) -> list[Trial]:
+        found: list[Trial] = []
+        for task, text in texts:
+            attempt = Attempt("validate", 0, RolloutStatus.SUCCEEDED, answer=text, stop="answer")
+            try:
+                earned = await compute_reward(function, task, attempt, timeout=stall_seconds)
+                found.append(Trial(task, text, earned.value))
+            except RewardTimeoutError as error:
+                raise RewardError(
+                    f"the reward {function.name!r} gives no result for {text[:60]!r} within "
+                    f"{stall_seconds:g} seconds; bound its time"
+                ) from error
+            except RewardError as error:
+                found.append(Trial(task, text, None, str(error)))
+        return found
+
+    gold = await trials([*pairs, *pairs[:3]])
     wrong = [t for t in gold if not t.full]
-    wrong += [b for a, b in zip(gold, gold[count:], strict=False) if a.reward != b.reward]
+    wrong += [b for a, b in zip(gold, gold[len(pairs) :], strict=False) if a.reward != b.reward]
     advice = "compare in the form that the tasks use, or name the field with --gold"
     probes = [Probe("gold answer", "it earns 1, each time", gold, wrong, advice)]
-    for name, expected, advice, _ in _REFUSED:
-        broken = [t for t in tried[name] if t.full or t.problem or t.seconds > SLOW_SECONDS]
-        probes.append(Probe(name, expected, tried[name], broken, advice))
+    for name, expected, advice, forms in _REFUSED:
+        made = [(tasks[i], text) for i in range(len(tasks)) for text in _texts(forms, golds, i)]
+        found = await trials(made)
+        broken = [t for t in found if t.full or t.problem]
+        probes.append(Probe(name, expected, found, broken, advice))
+    constant = Counter(golds).most_common(1)[0][0]
+    same = await trials((task, constant) for task in tasks)
     right = [t for t in same if t.full]
-    wrong = [t for t, g in zip(same, golds, strict=True) if t.full and _differ(constant, g)]
-    often = right if len(right) > MOST_FOR_CONSTANT * count and count > 1 else []
+    often = right if len(right) > MOST_FOR_CONSTANT * len(tasks) and len(tasks) > 1 else []
     expected = f"one answer for all solves at most {100 * MOST_FOR_CONSTANT:.0f} %"
     advice = "balance the tasks, or reward more than a guess"
-    return [*probes, Probe("constant answer", expected, same, wrong or often, advice)]
-
-
-async def _try(function: RewardFunction, task: Task, text: str, seconds: float) -> Trial:
-    """What a final text earns."""
-    attempt = Attempt("validate", 0, RolloutStatus.SUCCEEDED, answer=text, stop="answer")
-    start = time.perf_counter()
-    try:
-        reward = await compute_reward(function, task, attempt, timeout=seconds)
-    except RewardTimeoutError:
-        return Trial(task, text, None, seconds, f"no result after {seconds:g} s")
-    except RewardError as error:
-        return Trial(task, text, None, time.perf_counter() - start, str(error))
-    return Trial(task, text, reward.value, time.perf_counter() - start)
+    return [*probes, Probe("constant answer", expected, same, often, advice)]
 
 
 def _gold_of(task: Task, gold_field: str | None) -> str:
@@ -196,35 +161,22 @@ def _gold_of(task: Task, gold_field: str | None) -> str:
     )
 
 
-def _texts(forms: Sequence[str], parts: Mapping[str, object], gold: str) -> Iterator[str]:
-    """The forms that can be filled, but those that may well be the right answer."""
-    for form in forms:
-        try:
-            text = form.format_map(parts)
-        except KeyError:
-            continue
-        if re.search(r"\{(short|words|number)\}", form) or _differ(text, gold):
-            yield text
-
-
-def _parts(tasks: Sequence[Task], golds: Sequence[str], i: int, path: Path) -> Mapping[str, object]:
-    """What forms are filled with for a task. Of several programs in one text the last may well be
-    the answer, and one with `not` before it too, so these parts are of short lines and of words."""
-    gold, parts = golds[i], dict[str, object](path=path)
-    parts["question"] = str(tasks[i].messages()[-1].content or "")
-    parts |= {"half": half} if (half := gold[: len(gold) // 2]) else {}
-    lines = [each for each in golds if "\n" not in each and len(each) <= _SHORT]
+def _texts(forms: Sequence[str], golds: Sequence[str], i: int) -> Iterator[str]:
+    """The forms that can be filled with a task's answer and those of other tasks."""
+    gold, parts = golds[i], dict[str, object]()
     other = next((each for each in [*golds[i + 1 :], *golds[:i]] if _differ(each, gold)), None)
-    parts |= {} if other is None else {"other": other}
-    if gold in lines:
-        parts |= {"short": gold} | ({"wrong": other} if other in lines else {})
-        answers = list(dict.fromkeys([*lines[:_STUFFED], gold]))
-        parts |= {"all": ", ".join(answers)} if len(answers) > 1 else {}
-    parts |= {"words": gold} if _WORDS.fullmatch(gold) else {}
+    if other is not None:
+        parts["other"] = other
+    if _SHORT.fullmatch(gold):
+        parts["gold"] = gold
+        short = list(dict.fromkeys([*filter(_SHORT.fullmatch, golds[:_LISTED]), gold]))
+        parts |= {"all": ", ".join(short)} if len(short) > 1 else {}
     number = read_number(gold)
     if number is not None and number.denominator == 1 and number > 2:  # 1! is 1, and -0 is 0
         parts |= {"number": number, "twice": 2 * number}
-    return parts
+    for form in forms:
+        with suppress(KeyError):
+            yield form.format_map(parts)
 
 
 def _differ(text: str, gold: str) -> bool:

@@ -31,23 +31,18 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 
-from tutelage.errors import GraderError, RewardError, RewardTimeoutError
+from tutelage.errors import GraderError, RewardError
 from tutelage.rewards.failures import failure_of
 from tutelage.rewards.values import to_reward
-from tutelage.tools.execute import call_in_thread
 from tutelage.tools.loading import USER_MODULE, load_file
 from tutelage.types import Reward
 
-MOST = 8
+MOST = 4
 """Workers at once."""
-PATIENCE = 0.25
-"""Seconds that an attempt waits for a worker before another one is started. While one loads its
-first reward none is, and then the wait begins again: one that imports much takes seconds and
-200 MB."""
 START_SECONDS = 300.0
 """For a worker to start, and to load a reward: neither is part of the reward's own time."""
-_LOOK_SECONDS, _ORPHAN_SECONDS = 0.05, 2.0
-"""How often a caller looks whether it was cancelled, and a worker whether its parent is alive."""
+_ORPHAN_SECONDS = 2.0
+"""How often a worker looks whether its parent is alive."""
 _BOOT = "from tutelage.rewards.worker import main; main({})"
 
 
@@ -94,16 +89,6 @@ class RewardJob:
     task_id: str
     seconds: float | None
 
-    def run(self, fn: Any, arguments: Mapping[str, Any]) -> Reward:
-        """Return what the reward says, in the worker. Raises `RewardError`."""
-        try:
-            value = fn(**arguments)
-            if inspect.iscoroutine(value):
-                value = asyncio.run(value)
-        except BaseException as error:
-            raise failure_of(error, self.name, self.task_id) from error
-        return to_reward(value, self.name, self.task_id)
-
 
 class _RemoteTraceback(Exception):
     """Carries a worker's traceback as the cause of an error here."""
@@ -127,13 +112,11 @@ class _RewardProcess:
                 env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(sys.path)},
             )
 
-    def receive(self, seconds: float | None, cancelled: threading.Event) -> Any:
-        """Return the next message. Raises `TimeoutError`, also when the caller was cancelled, and
-        OSError or EOFError where the worker ended."""
-        end = None if seconds is None else time.monotonic() + seconds
-        while not self.pipe.poll(_LOOK_SECONDS):
-            if cancelled.is_set() or (end is not None and time.monotonic() > end):
-                raise TimeoutError
+    def receive(self, seconds: float | None) -> Any:
+        """Return the next message. Raises `TimeoutError`, and OSError or EOFError where the worker
+        ended."""
+        if not self.pipe.poll(seconds):
+            raise TimeoutError
         return self.pipe.recv()
 
     def end(self) -> int:
@@ -157,44 +140,39 @@ class RewardProcesses:
             os.register_at_fork(after_in_child=self._begin)
 
     def _begin(self) -> None:
-        self._changed = threading.Condition()
+        self._free = threading.BoundedSemaphore(self._most)
         self._idle: list[_RewardProcess] = []
-        self._count = 0
-        self._loading: _RewardProcess | None = None
 
-    async def grade_apart(self, job: RewardJob) -> Reward:
-        """Grade in a worker, as `grade` does. Cancelling kills the worker."""
-        cancelled = threading.Event()
-        try:
-            return await call_in_thread(lambda: self.grade(job, cancelled))
-        finally:
-            cancelled.set()
-
-    def grade(self, job: RewardJob, cancelled: threading.Event | None = None) -> Reward:
+    def grade(self, job: RewardJob) -> Reward:
         """Grade in a worker, in another one where the first crashed; for a caller in a thread.
 
-        Raises what the reward raised, `RewardTimeoutError`, `GraderError` when two workers crashed,
-        and `ImportError` where a worker cannot load the reward.
+        Raises what the reward raised, `TimeoutError`, `GraderError` when two workers crashed, and
+         `ImportError` where a worker cannot load the reward.
         """
-        cancelled, code = cancelled or threading.Event(), 0
+        code = 0
         for _ in range(2):
-            worker, keep = self._take(), False
-            try:
-                worker.pipe.send((job, os.getcwd(), dict(os.environ), list(sys.path)))
-                refused = worker.receive(START_SECONDS, cancelled)
-                self._loaded(worker)
-                if keep := refused is not None:
-                    raise ImportError(refused)
-                graded = worker.receive(job.seconds, cancelled)
-                keep = True
-            except TimeoutError:
-                message = timeout_message(job.name, job.task_id, job.seconds)
-                raise RewardTimeoutError(message) from None
-            except (EOFError, OSError):
-                continue
-            finally:
-                self._loaded(worker)
-                code = self._give(worker, keep)
+            with self._free:
+                try:
+                    worker = self._idle.pop()
+                except IndexError:
+                    worker = _RewardProcess(self._environment)
+                keep = False
+                try:
+                    worker.pipe.send((job, os.getcwd(), dict(os.environ), list(sys.path)))
+                    refused = worker.receive(START_SECONDS)
+                    graded = worker.receive(job.seconds) if refused is None else None
+                    keep = True
+                except TimeoutError:
+                    raise
+                except (EOFError, OSError):
+                    continue
+                finally:
+                    if keep:
+                        self._idle.append(worker)
+                    else:
+                        code = worker.end()
+            if refused is not None:
+                raise ImportError(refused)
             if isinstance(graded, Reward):
                 return graded
             error, trace = graded
@@ -204,47 +182,10 @@ class RewardProcesses:
             f"exit code {code}"
         )
 
-    def _take(self) -> _RewardProcess:
-        with self._changed:
-            waited = False
-            while not self._idle:
-                busy = self._loading is not None or self._count >= self._most
-                if not self._count or (waited and not busy):
-                    self._loading = _RewardProcess(self._environment)
-                    self._count += 1
-                    return self._loading
-                waited = not self._changed.wait(None if busy else PATIENCE)
-            return self._idle.pop()
-
-    def _loaded(self, worker: _RewardProcess) -> None:
-        with self._changed:
-            if self._loading is worker:
-                self._loading = None
-                self._changed.notify_all()
-
-    def _give(self, worker: _RewardProcess, keep: bool) -> int:
-        """Take a worker back, or end it; returns its exit code."""
-        code = 0 if keep else worker.end()
-        with self._changed:
-            self._idle += [worker] if keep else []
-            self._count -= not keep
-            self._changed.notify()
-        return code
-
     def close(self) -> None:
         """End the workers that are idle; the others end when they see that this process has."""
-        with self._changed:
-            while self._idle:
-                self._idle.pop().end()
-                self._count -= 1
-
-
-def timeout_message(name: str, task_id: str, seconds: float | None) -> str:
-    """What to say of a reward that took too long."""
-    return (
-        f"reward {name!r} on task {task_id!r} timed out after {seconds or START_SECONDS:g} "
-        "seconds; raise agent.reward_timeout"
-    )
+        while self._idle:
+            self._idle.pop().end()
 
 
 POOL = RewardProcesses()
@@ -254,7 +195,7 @@ def main(handle: int) -> None:
     """Run as the worker: jobs in, results out, until the other end is gone."""
     os.set_inheritable(handle, False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     pipe = Connection(handle)
     with suppress(EOFError, OSError):
         while True:
@@ -270,13 +211,18 @@ def main(handle: int) -> None:
                 continue
             pipe.send(None)
             try:
-                pipe.send(job.run(fn, arguments))
+                try:
+                    value = fn(**arguments)
+                    value = asyncio.run(value) if inspect.iscoroutine(value) else value
+                except BaseException as error:
+                    raise failure_of(error, job.name, job.task_id) from error
+                pipe.send(to_reward(value, job.name, job.task_id))
             except RewardError as error:
                 pipe.send((error, traceback.format_exc()))
 
 
-def _end_with(parent: int) -> None:
-    """End with the process that started this one, also in the middle of a reward."""
+def end_with(parent: int) -> None:
+    """End this process and what it started with the one that started it, whatever it is doing."""
     while os.getppid() == parent:
         time.sleep(_ORPHAN_SECONDS)
     with suppress(ProcessLookupError, PermissionError):
