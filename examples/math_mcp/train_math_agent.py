@@ -25,7 +25,7 @@ from tutelage.tools.registry import close_tools
 from tutelage.types import Message
 
 HERE = Path(__file__).parent
-SERVER = f"mcp:{shlex.quote(sys.executable)} -m tutelage.tools.mcp_calculator"
+SERVER = f"mcp:{shlex.join([sys.executable, str(HERE / 'calculator_server.py')])}"
 NAME = "openai/gpt-4o-mini-2024-07-18"
 MAX_TURNS = 4
 

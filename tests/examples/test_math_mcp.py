@@ -26,7 +26,7 @@ from tutelage.tools.registry import close_tools
 from tutelage.types import Mode
 
 HERE = Path(__file__).parents[2] / "examples" / "math_mcp"
-SERVER = shlex.join([sys.executable, "-m", "tutelage.tools.mcp_calculator"])
+SERVER = shlex.join([sys.executable, str(HERE / "calculator_server.py")])
 FIELDS = {"id", "question", "chain", "result", "source"}
 
 
@@ -150,7 +150,7 @@ def test_the_command_of_the_readme_trains_through_the_mcp_server(place: Path) ->
         "runs/math-mcp": str(tmp_path / "run"),
         "examples/math_mcp/train.jsonl": str(tmp_path / "train.jsonl"),
         "examples/math_mcp/val.jsonl": str(tmp_path / "val.jsonl"),
-        "mcp:python -m tutelage.tools.mcp_calculator,sum_1_to_n,lookup": f"mcp:{SERVER}",
+        "mcp:python examples/math_mcp/calculator_server.py,sum_1_to_n,lookup": f"mcp:{SERVER}",
         "lr=2e-4": "lr=1e-3",
         "30": "10",
     }

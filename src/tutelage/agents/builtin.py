@@ -80,6 +80,5 @@ AGENTS = ExtensionRegistry(
         "code": "tutelage.agents.code:CodeAgent",
     },
     _as_agent,
-    planned={"gui": "it needs a browser, which is not supported yet"},
 )
 """The values of `agent.agent_type`."""

@@ -58,7 +58,17 @@ def build(files: Sequence[str | Path], out: str | Path) -> int:
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with closing(sqlite3.connect(aside)) as database:
-            _create(database)
+            try:
+                database.execute(
+                    "CREATE VIRTUAL TABLE passages USING fts5"
+                    "(title, text, tokenize = 'porter unicode61 remove_diacritics 2')"
+                )
+            except sqlite3.OperationalError as error:
+                raise DataError(
+                    f"this Python's SQLite has no full-text search (FTS5): {error}; "
+                    "use a Python from python.org, conda or your distribution"
+                ) from error
+            database.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
             count = 0
             for passage in (p for file in files for p in _read_passages(file)):
                 row = (passage.title, passage.text)
@@ -117,24 +127,23 @@ def _read_passages(file: str | Path) -> Iterator[Passage]:
         yield from _text_passages(path)
     elif suffix in (".json", ".jsonl", ".ndjson", ".csv", ".parquet"):
         for row in read_rows(path):
-            yield _row_passage(row.place, row.value)
+            if not isinstance(row.value, dict):
+                kind = type(row.value).__name__
+                raise DataError(f"{row.place}: expected an object with 'text', not a {kind}")
+            fields: dict[str, object] = {str(key): item for key, item in row.value.items()}
+            text = next((fields[name] for name in TEXT_FIELDS if name in fields), None)
+            if not isinstance(text, str) or not text.strip():
+                there = ", ".join(map(repr, fields)) or "nothing"
+                raise DataError(
+                    f"{row.place}: no text field; the row has {there}; use one of {TEXT_FIELDS}"
+                )
+            title = next((fields[name] for name in TITLE_FIELDS if name in fields), "")
+            yield Passage(str(title if title is not None else ""), text)
     else:
         raise DataError(
             f"cannot index {str(path)!r}: unsupported suffix {suffix!r}; use .jsonl, .json, .csv, "
             ".parquet, .txt or .md"
         )
-
-
-def _row_passage(place: str, value: object) -> Passage:
-    if not isinstance(value, dict):
-        raise DataError(f"{place}: expected an object with 'text', not a {type(value).__name__}")
-    fields: dict[str, object] = {str(key): item for key, item in value.items()}
-    text = next((fields[name] for name in TEXT_FIELDS if name in fields), None)
-    if not isinstance(text, str) or not text.strip():
-        there = ", ".join(map(repr, fields)) or "nothing"
-        raise DataError(f"{place}: no text field; the row has {there}; use one of {TEXT_FIELDS}")
-    title = next((fields[name] for name in TITLE_FIELDS if name in fields), "")
-    return Passage(str(title if title is not None else ""), text)
 
 
 def _text_passages(path: Path) -> Iterator[Passage]:
@@ -161,20 +170,6 @@ def _text_passages(path: Path) -> Iterator[Passage]:
 def _joined(title: str, paragraphs: list[str]) -> Iterator[Passage]:
     if paragraphs:
         yield Passage(title, "\n\n".join(paragraphs))
-
-
-def _create(database: sqlite3.Connection) -> None:
-    try:
-        database.execute(
-            "CREATE VIRTUAL TABLE passages USING fts5"
-            "(title, text, tokenize = 'porter unicode61 remove_diacritics 2')"
-        )
-    except sqlite3.OperationalError as error:
-        raise DataError(
-            f"this Python's SQLite has no full-text search (FTS5): {error}; "
-            "use a Python from python.org, conda or your distribution"
-        ) from error
-    database.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
 
 
 def _connect(path: str | Path) -> sqlite3.Connection:

@@ -50,25 +50,22 @@ class _Environments:
         for name, tool in tools.items():
             make = tool.environment
             if make is not None and make not in self._states:
-                environment = make()
-                await self._reset(environment)
+                environment, limit = make(), asyncio.timeout(OPEN_SECONDS)
+                try:
+                    async with limit:
+                        observation = await environment.reset(self._task, self._seed)
+                except TimeoutError as error:
+                    if not limit.expired():
+                        raise
+                    raise ToolError(
+                        f"the environment {environment.name!r} did not open within "
+                        f"{OPEN_SECONDS:g} seconds"
+                    ) from error
+                self.observed += observation.messages
                 self._stack.push_async_callback(_close, environment)
                 self._states[make] = self.opened[environment.name] = environment.state
             bound[name] = tool if make is None else tool.bind(self._states[make])
         return bound
-
-    async def _reset(self, environment: ToolEnvironment) -> None:
-        limit = asyncio.timeout(OPEN_SECONDS)
-        try:
-            async with limit:
-                observation = await environment.reset(self._task, self._seed)
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            raise ToolError(
-                f"the environment {environment.name!r} did not open within {OPEN_SECONDS:g} seconds"
-            ) from error
-        self.observed += observation.messages
 
 
 async def _close(environment: ToolEnvironment) -> None:

@@ -252,7 +252,6 @@ def _unknown(name: str, tools: Mapping[str, Tool]) -> str:
     if not tools:
         return f"Error: unknown tool {name!r}; there are no tools"
     near = hint(name, tools, " Did you mean {!r}?")
-    listed = ", ".join(list(tools)[:_LISTED_TOOLS]) + (
-        ", ..." if len(tools) > _LISTED_TOOLS else ""
-    )
-    return f"Error: unknown tool {name!r}.{near} Tools: {listed}"
+    names = [*tools]
+    shown = names if len(names) <= _LISTED_TOOLS else [*names[:_LISTED_TOOLS], "..."]
+    return f"Error: unknown tool {name!r}.{near} Tools: {', '.join(shown)}"

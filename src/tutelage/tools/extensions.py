@@ -11,7 +11,6 @@ both before any model loads; what it held then is used to the end. The registrie
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from tutelage.errors import ConfigError, TutelageError
@@ -35,13 +34,10 @@ class ExtensionRegistry(Mapping[str, Entry], Generic[Entry]):
         key: str,
         places: Mapping[str, str],
         accept: Callable[[object], Entry],
-        planned: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`places` has `module:attribute` by name, `planned` why nothing is behind a name yet.
-        `accept` makes an entry of what a file holds, and raises `ConfigError` if it is not
-        valid."""
-        self.key, self.planned = key, planned
-        self._places, self._accept = places, accept
+        """`places` has `module:attribute` by name. `accept` makes an entry of what a file holds,
+        and raises `ConfigError` if it is not valid."""
+        self.key, self._places, self._accept = key, places, accept
         self._loaded: dict[str, Entry] = {}
 
     def __iter__(self) -> Iterator[str]:
@@ -62,7 +58,7 @@ class ExtensionRegistry(Mapping[str, Entry], Generic[Entry]):
         if not is_file_reference(name):
             return self.find(name)
         _, _, own = name.rpartition(":")
-        if own in self._places or own in self.planned:
+        if own in self._places:
             raise ConfigError(
                 f"{self.key} {name!r}: the name {own!r} is already registered; choose another name "
                 "for yours"
@@ -107,8 +103,5 @@ class ExtensionRegistry(Mapping[str, Entry], Generic[Entry]):
         """What is wrong with an unknown name, and the way out; None for others."""
         if name in self._places or is_file_reference(name):
             return None
-        listed = ", ".join(self)
-        if name in self.planned:
-            return self.planned[name], f"Available: {listed}. Use {self.key}={next(iter(self))}."
         near = hint(name, self, "Did you mean {!r}? ")
-        return "unknown extension", f"{near}Use one of {listed}, or FILE.py:name."
+        return "unknown extension", f"{near}Use one of {', '.join(self)}, or FILE.py:name."

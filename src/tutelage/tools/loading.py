@@ -136,15 +136,12 @@ def user_traceback(text: str) -> str:
     """A traceback from the first frame on that is a user's: above it stands how it was called, in
     this package and in Python's library. Whole where there is no such frame."""
     frames = list(_FRAME.finditer(text))
-    own = (f for f in frames if not Path(f[1]).is_relative_to(_PACKAGE))
-    first = next((f for f in own if not _of_python(f[1])), None)
-    return text if first is None else text[: frames[0].start()] + text[first.start() :]
-
-
-def _of_python(file: str) -> bool:
-    """Whether a file belongs to Python's library."""
-    library = Path(file).is_relative_to(_LIBRARY) and "site-packages" not in file
-    return library or file.startswith("<frozen")
+    for frame in frames:
+        file = Path(frame[1])
+        library = file.is_relative_to(_LIBRARY) and "site-packages" not in file.parts
+        if not (file.is_relative_to(_PACKAGE) or library or frame[1].startswith("<frozen")):
+            return text[: frames[0].start()] + text[frame.start() :]
+    return text
 
 
 def _raised(error: BaseException, path: Path) -> str:

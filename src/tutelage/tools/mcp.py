@@ -52,7 +52,6 @@ from tutelage.tools.schema import (
 from tutelage.tools.tool import Tool, ToolEnvironment, ToolError
 from tutelage.types import JSON, Task
 
-PREFIX, ROLLOUT_PREFIX = "mcp:", "mcp/rollout:"
 MAX_RESTARTS = 3
 """How often a server for a run that ended is started again."""
 START_SECONDS = 30.0
@@ -61,6 +60,7 @@ _TAIL = 500
 """Characters of a server's last words that an error shows."""
 _LONGEST_PROBLEM = 300
 """Characters of what a validator says of a value; beyond them it is said without all of it."""
+_ENDED = "the MCP server of this tool has ended"
 _NOT_A_NAME = re.compile(r"[^A-Za-z0-9_-]")
 
 _Target = str | Sequence[str] | MCPServer
@@ -69,40 +69,35 @@ _Target = str | Sequence[str] | MCPServer
 
 def tools_of(reference: str) -> list[Tool]:
     """What `mcp:...` or `mcp/rollout:...` names. Raises `ConfigError` when it cannot be opened."""
-    prefix = ROLLOUT_PREFIX if reference.startswith(ROLLOUT_PREFIX) else PREFIX
-    target = _read_target(reference.removeprefix(prefix))
+    kind, _, text = reference.partition(":")
+    if not (text := text.strip()):
+        raise ConfigError("missing a command, a URL or FILE.py:name of an MCP server after 'mcp:'")
+    if text.startswith(("http://", "https://")):
+        target: _Target = text
+    elif is_file_reference(text) and " " not in text:
+        found = load_attribute(text, "MCP server")
+        if not isinstance(found, MCPServer):
+            raise ConfigError(
+                f"MCP server {text!r} is a {type(found).__name__}, not an MCPServer object"
+            )
+        target = found
+    else:
+        try:
+            target = shlex.split(text)
+        except ValueError as error:
+            raise ConfigError(f"cannot parse the command {text!r}: {error}") from None
     shared = _Server(target, MAX_RESTARTS)
     try:
         tools = _tools(shared.open(), _shown(target))
     except BaseException:
         shared.close_after_run()
         raise
-    if prefix == PREFIX:
+    if kind == "mcp":
         atexit.register(shared.close_after_run)
         return [tool.bind(shared) for tool in tools]
     shared.close_after_run()  # it was opened to ask for its tools; each rollout opens its own
     environment = partial(ToolEnvironment, _shown(target), lambda task: _Server(target))
     return [replace(tool, environment=environment) for tool in tools]
-
-
-def _read_target(text: str) -> _Target:
-    """A URL, `FILE.py:name` of a server object, or a command, from one text."""
-    text = text.strip()
-    if not text:
-        raise ConfigError("missing a command, a URL or FILE.py:name of an MCP server after 'mcp:'")
-    if text.startswith(("http://", "https://")):
-        return text
-    if is_file_reference(text) and " " not in text:
-        found = load_attribute(text, "MCP server")
-        if not isinstance(found, MCPServer):
-            raise ConfigError(
-                f"MCP server {text!r} is a {type(found).__name__}, not an MCPServer object"
-            )
-        return found
-    try:
-        return shlex.split(text)
-    except ValueError as error:
-        raise ConfigError(f"cannot parse the command {text!r}: {error}") from None
 
 
 class _Server(Environment):
@@ -112,9 +107,6 @@ class _Server(Environment):
 
     def __init__(self, target: _Target, restarts: int = 0) -> None:
         self._target, self._left = target, restarts
-        self._ended = (
-            f"the MCP server ended {restarts + 1} times" if restarts else "the MCP server ended"
-        )
         self._lock, self._thread = threading.RLock(), ExitStack()
         self._portal: BlockingPortal | None = None
         self._client: Client | None = None
@@ -138,7 +130,7 @@ class _Server(Environment):
         """Leave the connection and end the thread; `registry.close_tools` calls it, twice too."""
         atexit.unregister(self.close_after_run)
         with self._lock:
-            self._left, self._ended = 0, "the MCP server of this tool is closed"
+            self._left = 0
             self._leave()
             self._thread.close()
 
@@ -201,7 +193,7 @@ class _Server(Environment):
             if not (self._broken or self._task.done()):
                 return  # another call did
             if not self._left:
-                raise ToolError(self._ended)
+                raise ToolError(_ENDED)
             self._left -= 1
             self._leave()
             self.open()
@@ -213,7 +205,7 @@ class _Server(Environment):
             await call_in_thread(self._again)
         client, portal = self._client, self._portal
         if client is None or portal is None:
-            raise ToolError(self._ended)
+            raise ToolError(_ENDED)
         work = portal.start_task_soon(client.call_tool, name, arguments)
         try:
             return await asyncio.wrap_future(work)

@@ -19,9 +19,6 @@ from pydantic import ValidationError
 from tutelage.bounded import parse_json
 from tutelage.types import JSON
 
-_SHOWN = 80
-"""Characters of a line that is no message."""
-
 
 class SentText(str):
     """A result that came as text whatever it is: what `execute.py` takes for no text of its own."""
@@ -86,17 +83,11 @@ def _block(block: Any) -> str:
 
 
 def on_one_line(record: logging.LogRecord) -> bool:
-    """Have the library say on one line, as a warning, that a server printed what is no message;
-    its own words come with a traceback."""
-    error = record.exc_info[1] if record.exc_info else None
-    if isinstance(error, ValidationError):
-        said = error.errors(include_url=False)[0]["input"]
-        record.msg = (
-            f"an MCP server printed {str(said)[:_SHOWN]!r}, which is not a valid MCP message; "
-            "it is ignored (logs belong on standard error)"
-        )
-        record.args, record.exc_info, record.exc_text = (), None, None
-        record.levelno, record.levelname = logging.WARNING, "WARNING"
+    """Have the library say on one line that a server printed what is no message."""
+    if record.exc_info and isinstance(record.exc_info[1], ValidationError):
+        printed = record.exc_info[1].errors(include_url=False)[0]["input"]
+        record.msg = f"{record.msg}: {str(printed)[:80]!r} (logs belong on standard error)"
+        record.exc_info = None
     return True
 
 

@@ -48,12 +48,9 @@ def resolve_tools(names: Sequence[str], options: ToolOptions | None = None) -> d
     for reference in names:
         for found in _resolve(reference, options or ToolOptions()):
             if found.name in tools:
-                way = "rename one with @tool('name')"
-                if reference.startswith(MCP_PREFIXES):
-                    way = "the names of an MCP server are fixed: leave out one of the two, or "
-                    way += "rename your own"
                 raise ConfigError(
-                    f"duplicate tool name {found.name!r}, again from {reference!r}; {way}"
+                    f"duplicate tool name {found.name!r}, again from {reference!r}; rename your "
+                    "own with @tool('name'), or leave out one of the two"
                 )
             tools[found.name] = found
     return tools
@@ -91,7 +88,17 @@ def _resolve(reference: str, options: ToolOptions) -> list[Tool]:
             f"{', '.join(known)}; for your own use FILE.py:name, for an MCP server mcp:COMMAND"
         )
     if reference.endswith(".py"):
-        return _all_of(reference)
+        module = load_file(reference, "tools")
+        own = [
+            value
+            for value in vars(module).values()
+            if isinstance(value, Tool) and value.fn.__module__ == module.__name__
+        ]
+        if not own:
+            raise ConfigError(
+                f"tools {reference!r}: no @tool in this file; to use a function: {reference}:NAME"
+            )
+        return own
     found = load_attribute(reference, "tool")
     if isinstance(found, Tool):
         return [found]
@@ -103,19 +110,3 @@ def _resolve(reference: str, options: ToolOptions) -> list[Tool]:
             "environment class"
         )
     return [tool(found)]
-
-
-def _all_of(file: str) -> list[Tool]:
-    """The tools that a file names in `__all__`; without that those that it defines, not those that
-    it imports."""
-    module = load_file(file, "tools")
-    listed = getattr(module, "__all__", None)
-    found = [(name, v) for name, v in vars(module).items() if isinstance(v, Tool)]
-    own = [
-        v
-        for name, v in found
-        if (listed is None and v.fn.__module__ == module.__name__) or name in (listed or ())
-    ]
-    if not own:
-        raise ConfigError(f"tools {file!r}: no @tool in this file; to use a function: {file}:NAME")
-    return own

@@ -72,14 +72,28 @@ def signature_of(
     fields: dict[str, Any] = {}
     names: dict[str, str] = {}
     for index, parameter in enumerate(parameters):
-        hint = _hint(name, parameter, hints)
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise ToolDefinitionError(
+                f"tool {name!r}: {parameter} cannot be described by a JSON schema; "
+                "declare each parameter by name"
+            )
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            raise ToolDefinitionError(
+                f"tool {name!r}: parameter {parameter.name!r} is positional-only; a model passes "
+                "arguments by name, so remove the '/'"
+            )
+        if parameter.name not in hints:
+            raise ToolDefinitionError(
+                f"tool {name!r}: parameter {parameter.name!r} has no type hint; "
+                f"add one, for example `{parameter.name}: str`"
+            )
         default: Any = parameter.default
         if default is inspect.Parameter.empty:
             default = PydanticUndefined
         # The model's own names are neutral: a parameter may be called `schema` or `_x`.
         names[f"p{index}"] = parameter.name
         fields[f"p{index}"] = (
-            hint,
+            hints[parameter.name],
             Field(default, alias=parameter.name, description=about.get(parameter.name)),
         )
     try:
@@ -144,11 +158,10 @@ def _check_references(part: Any, resolver: Any) -> None:
 def resolved(schema: object, root: JSON) -> JSON:
     """The schema itself behind `$ref`s into the same document; an empty one for any other."""
     for _ in range(20):
-        if not isinstance(schema, Mapping):
-            return {}
-        target = cast("JSON", schema).get("$ref")
+        here = cast("JSON", schema) if isinstance(schema, Mapping) else {}
+        target = here.get("$ref")
         if not isinstance(target, str):
-            return cast("JSON", schema)
+            return here
         schema = root if target.startswith("#") else {}
         for part in target.removeprefix("#").strip("/").split("/"):
             if part and isinstance(schema, Mapping):
@@ -191,25 +204,6 @@ def _parse_docstring(doc: str) -> tuple[str, dict[str, str]]:
                 about[current] = f"{about[current]} {stripped}".strip()
     paragraphs = " ".join(line or "\n" for line in lead).split("\n")
     return "\n".join(p.strip() for p in paragraphs if p.strip()), about
-
-
-def _hint(tool: str, parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Any:
-    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-        raise ToolDefinitionError(
-            f"tool {tool!r}: {parameter} cannot be described by a JSON schema; "
-            "declare each parameter by name"
-        )
-    if parameter.kind is parameter.POSITIONAL_ONLY:
-        raise ToolDefinitionError(
-            f"tool {tool!r}: parameter {parameter.name!r} is positional-only; a model passes "
-            "arguments by name, so remove the '/'"
-        )
-    if parameter.name not in hints:
-        raise ToolDefinitionError(
-            f"tool {tool!r}: parameter {parameter.name!r} has no type hint; "
-            f"add one, for example `{parameter.name}: str`"
-        )
-    return hints[parameter.name]
 
 
 class _QuietSchema(GenerateJsonSchema):
@@ -264,12 +258,10 @@ def _problems(error: ValidationError, given: JSON) -> list[str]:
     Of an argument that may be one of several things pydantic tells what is wrong with each: here
     that is said of the closest, which has the fewest errors, furthest into the value.
     """
-    told: dict[str, list[str]] = {}
-    unions: dict[str, dict[object, list[dict[str, Any]]]] = {}
+    told: dict[str, dict[object, list[dict[str, Any]]]] = {}
     for each in error.errors(include_url=False):
-        if not each["loc"]:  # what is wrong is in none of them, such as a lone surrogate
-            told[""] = [str(each["msg"])]
-            continue
+        if not each["loc"]:  # what is wrong is in none of them: a lone surrogate
+            return [str(each["msg"])]
         name, missing = str(each["loc"][0]), each["loc"][-1:] if each["type"] == "missing" else ()
         value = cast("Any", given)
         path, branch = list[Any](), None
@@ -279,22 +271,20 @@ def _problems(error: ValidationError, given: JSON) -> list[str]:
                 path.append(part)
             except (LookupError, TypeError):  # the path has the name of the branch too
                 branch = branch or part
-        phrases = told.setdefault(name, [])
-        if branch is None:
-            phrases.append(_problem(dict(each)))
-        else:
-            found = unions.setdefault(name, {}).setdefault(branch, [])
-            found.append({**each, "loc": (*path, *missing)})
-    for name, branches in unions.items():
-        fewest = min(map(len, branches.values()))
+        found = told.setdefault(name, {}).setdefault(branch, [])
+        found.append({**each, "loc": (*path, *missing)})
+    phrases: list[str] = []
+    for branches in told.values():
+        phrases += map(_problem, branches.pop(None, ()))
+        fewest = min(map(len, branches.values()), default=0)
         close = [each for found in branches.values() if len(found) == fewest for each in found]
-        deepest = max(len(each["loc"]) for each in close)
+        deepest = max((len(each["loc"]) for each in close), default=0)
         for place in dict.fromkeys(each["loc"] for each in close if len(each["loc"]) == deepest):
             same = [each for each in close if each["loc"] == place]
             words = " or ".join(dict.fromkeys(str(each["msg"]) for each in same))
             words = words.replace(" or Input should be", " or")
-            told[name].append(_problem({**same[0], "msg": words}))
-    return [phrase for phrases in told.values() for phrase in phrases]
+            phrases.append(_problem({**same[0], "msg": words}))
+    return phrases
 
 
 def _problem(error: Mapping[str, Any]) -> str:

@@ -44,7 +44,17 @@ def google_search_tool(options: ToolOptions) -> Tool:
     """
     service = _service_of(options.environ)
     if service is not None:
-        return _web_tool(service)
+
+        @tool("google_search", timeout=_HTTP_SECONDS + 5)
+        async def google_search(query: str) -> str:
+            """Search the web.
+
+            Args:
+                query: What to look for, in a few words.
+            """
+            return format_passages(await _ask_service(service, query))
+
+        return google_search
     try:
         local = _local(options, "google_search", "Search for passages about something.")
     except ConfigError as error:
@@ -126,20 +136,6 @@ def _service_of(environ: Mapping[str, str]) -> _Service | None:
         url = environ.get("GOOGLE_SEARCH_URL", GOOGLE)
         return _Service("Google", "GET", url, {}, fixed, "items")
     return None
-
-
-def _web_tool(service: _Service) -> Tool:
-
-    @tool("google_search", timeout=_HTTP_SECONDS + 5)
-    async def google_search(query: str) -> str:
-        """Search the web.
-
-        Args:
-            query: What to look for, in a few words.
-        """
-        return format_passages(await _ask_service(service, query))
-
-    return google_search
 
 
 async def _ask_service(service: _Service, query: str) -> list[corpus.Passage]:

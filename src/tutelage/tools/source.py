@@ -1,9 +1,9 @@
 """Hashes of code: equal for equal definitions, so that a run knows the code that it was begun with.
 
-What counts of a function is its file's statements that it reaches: itself, those that define or
-change the names that it uses, and theirs, also in files beside it that it imports. Comments, the
-layout and the rest of a script do not count, so the lines that start a training may change where
-its agent stays the same.
+What counts of a function is its file's statements that it reaches: itself, those that define the
+names that it uses, and theirs, also in files beside it that it imports. Comments, the layout and
+the rest of a script do not count, so the lines that start a training may change where its agent
+stays the same.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _reached(path: Path, name: str, seen: set[tuple[Path, str]]) -> Iterator[str
 
 
 def _owned(statement: ast.stmt) -> set[str]:
-    """The names that a statement at the top of a file defines or changes."""
+    """The names that a statement at the top of a file defines."""
     if isinstance(statement, _DEFINED):
         return {statement.name}
     names: set[str] = set()
@@ -63,12 +63,6 @@ def _owned(statement: ast.stmt) -> set[str]:
             names.add(node.name)
         elif isinstance(node, ast.Import | ast.ImportFrom):
             names |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.Name | ast.Attribute | ast.Subscript | ast.Call):
-            stores = not isinstance(node, ast.Call) and not isinstance(node.ctx, ast.Load)
-            if stores or (isinstance(statement, ast.Expr) and node is statement.value):
-                # `TABLE["a"].b = 1` and `TABLE.update(...)` change what `TABLE` is.
-                part: ast.expr = node.func if isinstance(node, ast.Call) else node
-                while isinstance(part, ast.Attribute | ast.Subscript):
-                    part = part.value
-                names |= {part.id} if isinstance(part, ast.Name) else set()
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
     return names

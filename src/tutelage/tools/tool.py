@@ -154,14 +154,10 @@ def tool(
             )
         description, signature = signature_of(plain, namespace)
         made = Tool(given, description, fn, signature, **settings)
-        if not (made.timeout > 0 and math.isfinite(made.timeout)):
+        if not 0 < made.timeout < math.inf or made.max_chars < MIN_MAX_CHARS:
             raise ToolDefinitionError(
-                f"tool {given!r}: timeout must be positive, not {made.timeout!r}"
-            )
-        if made.max_chars < MIN_MAX_CHARS:
-            raise ToolDefinitionError(
-                f"tool {given!r}: max_chars must be at least {MIN_MAX_CHARS}, not "
-                f"{made.max_chars!r}"
+                f"tool {given!r}: timeout must be positive and max_chars at least {MIN_MAX_CHARS}, "
+                f"not {made.timeout!r} and {made.max_chars!r}"
             )
         return made
 

@@ -9,14 +9,10 @@ from tutelage.tools.sandbox.client import CodeResult, Sandbox, tier_problems, us
 from tutelage.tools.sandbox.limits import MIB, TIERS, SandboxLimits, Tier
 from tutelage.tools.sandbox.spawn import SandboxError
 
-Limits = SandboxLimits
-"""Its name in earlier pages."""
-
 __all__ = [
     "MIB",
     "TIERS",
     "CodeResult",
-    "Limits",
     "Sandbox",
     "SandboxError",
     "SandboxLimits",

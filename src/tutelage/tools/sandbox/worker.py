@@ -60,8 +60,6 @@ class Interpreter:
                 self._run(source, name, show=request.get("op") == "cell")
         except BaseException as error:
             reply["error"] = type(error).__name__
-            if isinstance(error, SystemExit):
-                reply["exit"] = error.code if isinstance(error.code, int) else int(bool(error.code))
             message = _cut(_told(error, name), self._kept)
         reply["output"] = self._collect(out) + message
         return reply

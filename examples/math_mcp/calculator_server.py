@@ -1,8 +1,7 @@
-"""A calculator as an MCP server: `python -m tutelage.tools.mcp_calculator`, on standard input.
+"""A calculator as an MCP server: `python calculator_server.py`, on standard input.
 
 The same arithmetic as the built-in tool `calculator`, with the same name and description, behind
-the Model Context Protocol: what the examples and tests use where others would start a server of
-their own. `mcp.py` is the client.
+the Model Context Protocol.
 """
 
 from __future__ import annotations
