@@ -23,6 +23,7 @@ from tutelage.agents.isolated import IsolatedAgent
 from tutelage.agents.loading import load_agent
 from tutelage.errors import ConfigError
 from tutelage.gateway import Gateway
+from tutelage.tools.loading import load_file
 from tutelage.types import FailureCause, Task
 
 
@@ -47,8 +48,12 @@ def apart() -> Iterator[Any]:
 
 
 async def test_rewards_marks_and_answers_come_back_and_workers_are_used_again(
-    apart: Any, gateway: Gateway, tiny: Any
+    apart: Any, gateway: Gateway, tiny: Any, tmp_path: Path
 ) -> None:
+    other = tmp_path / "reward_of_another_run.py"
+    other.write_text("")
+    load_file(str(other), "reward")
+    other.write_text("changed = True\n")  # which is nothing to this agent
     codec = tiny("qwen2").codec
     played = await play(gateway, codec, apart(blocking), 6, concurrency=2, timeout=120)
     assert [r.reward and r.reward.value for r in played] == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]

@@ -32,6 +32,7 @@ from tutelage.agents.session import RolloutSession, enter_rollout
 from tutelage.errors import ConfigError, EngineError
 from tutelage.resources import LLM, NamedResources
 from tutelage.rewards.failures import exception_text
+from tutelage.rewards.worker import end_with
 from tutelage.tools.execute import call_in_thread
 from tutelage.tools.loading import USER_MODULE, load_module
 from tutelage.types import Task
@@ -108,16 +109,14 @@ class _AgentProcess:
     def __init__(self, packed: bytes, files: Mapping[str, str]) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        lifeline, self._lifeline = context.Pipe(duplex=False)
         self.process: BaseProcess = context.Process(
             target=_work,
-            args=(theirs, lifeline, packed, files),
+            args=(theirs, packed, files),
             name="tutelage-agent",
             daemon=False,
         )
         self.process.start()
         theirs.close()
-        lifeline.close()
 
     async def play(self, session: RolloutSession) -> _Done:
         # Its clock stays here, where its calls are seen: the worker's own runs on during calls, so
@@ -152,9 +151,7 @@ class _AgentProcess:
 
     def _bury(self) -> None:
         self.process.join(5.0)
-        for end in (self._pipe, self._lifeline):
-            with suppress(OSError):
-                end.close()
+        self._pipe.close()
 
 
 def _portable(resources: NamedResources) -> NamedResources:
@@ -164,26 +161,31 @@ def _portable(resources: NamedResources) -> NamedResources:
 
 
 def _files_of(packed: bytes) -> dict[str, str]:
-    """The files of an agent by the names of their modules, which no import finds: those
-    that it names, else all of them, since one may have imported it from a file beside it."""
+    """The files of an agent by the names of their modules, which no import finds: those that it
+    names, else all that are there, since one may have imported it from a file beside it."""
     known = {n: str(m.__file__) for n, m in sys.modules.items() if n.startswith(USER_MODULE)}
-    return {n: file for n, file in known.items() if n.encode() in packed} or known
+    named = {n: file for n, file in known.items() if n.encode() in packed}
+    return named or {n: file for n, file in known.items() if Path(file).is_file()}
 
 
 def _unpacked(packed: bytes, files: Mapping[str, str]) -> Agent:
-    """The agent, after the files that it came from. Raises `ConfigError` where one has changed."""
+    """The agent, after the files that it came from unless an import finds it. Raises `ConfigError`
+    where one that it names has changed."""
+    with suppress(ModuleNotFoundError):
+        return pickle.loads(packed)
     for name, file in files.items():
-        if load_module(Path(file), "the agent's file").__name__ != name:
+        module = load_module(Path(file), "the agent's file")
+        if module.__name__ != name and name.encode() in packed:
             raise ConfigError(
                 f"{file} has changed since the run started; restore it, or start a new run"
             )
     return pickle.loads(packed)
 
 
-def _work(pipe: Connection, lifeline: Connection, packed: bytes, files: Mapping[str, str]) -> None:
+def _work(pipe: Connection, packed: bytes, files: Mapping[str, str]) -> None:
     """The worker's main loop."""
     os.setsid()
-    threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
+    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     try:
         agent = _unpacked(packed, files)
@@ -213,12 +215,3 @@ def _play(agent: Agent, session: RolloutSession) -> _Done:
     except BaseException as raised:
         error = (exception_text(raised), traceback.format_exc())
     return _Done(value, error, {name: getattr(session, name) for name in _BROUGHT_BACK})
-
-
-def _end_with(lifeline: Connection) -> None:
-    """Wait until the parent is gone, then end this process and what it started."""
-    with suppress(EOFError, OSError):
-        lifeline.recv()
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(0, signal.SIGKILL)
-    os._exit(1)
