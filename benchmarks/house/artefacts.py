@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 from benchmarks.house.planner_recipe import RECIPE, PlannerRecipe, save_shipped, train
+from benchmarks.house.prompt_recipe import PolicyRecipe, train_policy
 from safetensors.torch import load_file, save_file
 
 from tutelage.orchestration.data.synthetic import builtin_graph
@@ -33,7 +34,6 @@ from tutelage.orchestration.planner import saving
 from tutelage.policy.model import Policy, load_policy
 from tutelage.policy.sources import artefact
 from tutelage.policy.template import CHAT_TEMPLATE
-from tutelage.recipes.prompt_policy import PolicyRecipe, train_policy
 from tutelage.recipes.prompted import PROMPTED_TOOLS
 from tutelage.runs.inputs import EMBEDDED_TOOLS
 from tutelage.runs.progress import Progress

@@ -1,10 +1,10 @@
 """The embedded default: from a seed prompt near 0 to what `screen` and `grips` find, without a key.
 
-    python benchmarks/prompt/embedded.py [--rollouts 600] [--seeds 0,1,2] [--fresh]
+    python benchmarks/prompt/embedded.py [--rollouts 600] [--seeds 0,1,2]
 
-The policy is built first, or taken from the cache; its build is reported apart. Then each search
-runs with each seed: 20 training and 20 validation tasks, a held-out test of 200 tasks, other ones
-for each seed, greedy decoding on the native engine in its occupancy-invariant mode. Rewards are the
+The policy is the one that comes with the package. Each search runs with each seed: 20 training and
+20 validation tasks, a held-out test of 200 tasks, other ones for each seed, greedy decoding on the
+native engine in its occupancy-invariant mode. Rewards are the
 document's partial credit; `exact` is the share of right answers. The policy's sensitivity to its
 prompt was trained in: these figures compare searches on one real small network, and say nothing of
 language models. `embedded.json` is the committed result.
@@ -16,15 +16,15 @@ import argparse
 import asyncio
 import json
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
 import torch
+from benchmarks.house.prompt_phrases import RULES, Rule
+from benchmarks.house.prompt_recipe import CONTEXT
 
 from tutelage.agents.tool_calling import ToolCallingAgent
 from tutelage.engine.backends import make_backend
@@ -47,13 +47,11 @@ from tutelage.prompts import (
 )
 from tutelage.prompts.bank import bank_of
 from tutelage.prompts.contract import RolloutSlot
-from tutelage.recipes.phrases import RULES, Rule
-from tutelage.recipes.prompt_policy import CONTEXT, built_policy, fingerprint
+from tutelage.recipes.prompt_following import EMBEDDED
 from tutelage.recipes.prompted import PROMPTED_TOOLS, SEED_PROMPT, prompted_tasks
 from tutelage.rewards import resolve_reward
 from tutelage.rollouts.models import EngineModelProvider
 from tutelage.rollouts.runner import RolloutSpec, Runner, RunnerSettings
-from tutelage.runs.progress import Progress
 from tutelage.seeds import SeedTree
 from tutelage.tasks.arithmetic import PROMPTED_REWARD
 from tutelage.tools.registry import resolve_tools
@@ -118,7 +116,7 @@ def search(
     policy: Policy, name: str, seed: int, rollouts: int, runners: int = RUNNERS
 ) -> SearchResult:
     """One search and its held-out test."""
-    settings = Settings(fingerprint(), Limits(rollouts=rollouts), seed=seed, runners=runners)
+    settings = Settings("embedded", Limits(rollouts=rollouts), seed=seed, runners=runners)
     return asyncio.run(
         optimise(algorithm(name), {"prompt": SEED_PROMPT}, splits(seed), player(policy), settings)
     )
@@ -183,22 +181,18 @@ def main() -> None:
     parser.add_argument("--rollouts", type=int, default=600)
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--algorithms", default="screen,grips")
-    parser.add_argument("--fresh", action="store_true", help="build in a new, temporary cache")
     parser.add_argument("--check-runners", action="store_true", help="search again with 8 runners")
     parser.add_argument("--output", type=Path, default=HERE / "embedded.json")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() if given.fresh else nullcontext() as cache:
-        built = built_policy(Path(cache) if cache else None, progress=Progress())
+    policy = EMBEDDED.policy()
     names, seeds = given.algorithms.split(","), [int(s) for s in given.seeds.split(",")]
     rows: list[Mapping[str, object]] = []
     result: dict[str, object] = {
         "machine": measure.machine(),
         "date": date.today().isoformat(),
         "rollouts_limit": given.rollouts,
-        "build_seconds": round(built.seconds, 1),
-        "build_cpu_seconds": round(built.cpu_seconds, 1),
-        "parameters": built.policy.count(),
+        "parameters": policy.count(),
         "searches": rows,
     }
 
@@ -207,13 +201,13 @@ def main() -> None:
 
     for name in names:
         for seed in seeds:
-            rows.append(row(built.policy, name, seed, given.rollouts))
+            rows.append(row(policy, name, seed, given.rollouts))
             print({k: v for k, v in rows[-1].items() if k != "prompt"}, flush=True)
             keep()
-    result["held_out_wordings"] = held_out(built.policy)
+    result["held_out_wordings"] = held_out(policy)
     keep()
     if given.check_runners:
-        same = same_with(8, built.policy, seeds[0], given.rollouts)
+        same = same_with(8, policy, seeds[0], given.rollouts)
         result["same_with_8_runners"] = same
         keep()
 

@@ -1,14 +1,14 @@
 """Phrases that no training prompt of the embedded policy holds: they tell what it learned.
 
-Its training is on the wordings of `tutelage/recipes/phrases.py`. A policy that had learned wordings
-rather than rules would obey none of these.
+Its training is on the wordings of `benchmarks/house/prompt_phrases.py`. A policy that had learned
+wordings rather than rules would obey none of these.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tutelage.recipes.phrases import Rule
+from benchmarks.house.prompt_phrases import Rule
 
 HELD_OUT: Mapping[Rule, tuple[str, ...]] = {
     "calculator": (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from benchmarks.house.prompt_recipe import PolicyRecipe, train_policy, training_rows
 
-from tutelage.recipes.prompt_policy import PolicyRecipe, train_policy, training_rows
 from tutelage.recipes.prompted import prompted_tasks
 from tutelage.runs.progress import Progress
 from tutelage.seeds import SeedTree

@@ -9,23 +9,22 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-
-from tutelage.errors import ConfigError
-from tutelage.prompts.bank import bank_of
-from tutelage.recipes.phrases import (
+from benchmarks.house.prompt_phrases import (
     BOTH_TOOLS,
     RULES,
     USELESS,
     WORDINGS,
     Rule,
 )
+from benchmarks.house.prompt_recipe import draw_prompt, target_turns
+
+from tutelage.errors import ConfigError
+from tutelage.prompts.bank import bank_of
 from tutelage.recipes.prompted import (
     MOST_TASKS,
     PROMPTED_TOOLS,
     SEED_PROMPT,
-    draw_prompt,
     prompted_tasks,
-    target_turns,
 )
 from tutelage.rewards import resolve_reward
 from tutelage.tasks.arithmetic import PROMPTED_REWARD

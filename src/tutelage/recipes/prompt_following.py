@@ -1,6 +1,6 @@
 """The prompt-following recipe as a search takes it: its tasks, and a policy that obeys its prompt.
 
-`prompted.py` has the tasks, `prompt_policy.py` the training of the policy.
+`prompted.py` has the tasks; `benchmarks/house/prompt_recipe.py` trained the policy.
 """
 
 from __future__ import annotations

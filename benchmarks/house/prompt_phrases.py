@@ -2,7 +2,7 @@
 
 `WORDINGS`, `BOTH_TOOLS`, `USELESS` and `FILLERS` are what it is trained on: wordings of each rule,
 and what states none. The bank of a search (`prompts/bank.py`) shares no phrase with the training.
-`prompted.py` draws prompts of these phrases and says what each rule changes.
+`prompt_recipe.py` draws prompts of these phrases and says what each rule changes.
 """
 
 from __future__ import annotations
