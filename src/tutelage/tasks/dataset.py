@@ -29,12 +29,6 @@ from tutelage.types import INPUT_FIELDS, Task
 RowT = TypeVar("RowT", bound=Mapping[str, Any])
 
 
-def _content_id(fields: Mapping[str, Any]) -> str:
-    """The id of a task that was given none: a hash of its fields, whatever their order."""
-    text = json.dumps(fields, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
-    return "task_" + hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
-
 def _make_task(row: RawRow, *, input_required: bool = True) -> Task:
     """Check one raw row and make it a task. Raises `DataError` with the place and the field."""
     if not isinstance(row.value, Mapping):
@@ -49,7 +43,16 @@ def _make_task(row: RawRow, *, input_required: bool = True) -> Task:
         fields[key] = _plain(row.place, key, value)
     if input_required:
         _check_input(row.place, fields)
-    return Task(_id_of(row.place, fields), fields, row.place)
+    given = fields.get("id", "")
+    if "id" not in fields:
+        # A hash of the fields, whatever their order.
+        text = json.dumps(fields, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+        given = "task_" + hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    if isinstance(given, bool) or not isinstance(given, (str, int)) or given == "":
+        raise DataError(
+            f"{row.place}: field 'id' must be a non-empty string or an integer, not {given!r}"
+        )
+    return Task(str(given), fields, row.place)
 
 
 class Dataset(Sequence[Task], Generic[RowT]):
@@ -173,35 +176,20 @@ def _unique(placed: Iterable[tuple[str, Task]]) -> tuple[Task, ...]:
                     f"{place}: duplicate id {task.id!r}, already used by a different row, "
                     f"{known[0]}; use a unique id for each row"
                 )
-            task = replace(task, id=_free(task.id, times, taken))
+            # `name-2` for the second row of a name, and so on past what other rows are called.
+            while (made := f"{task.id}-{times[task.id]}") in taken:
+                times[task.id] += 1
+            taken.add(made)
+            task = replace(task, id=made)
         tasks.append(task)
     return tuple(tasks)
-
-
-def _free(name: str, times: Counter[str], taken: set[str]) -> str:
-    """`name-2` for the second row of a name, and so on past what other rows are called."""
-    while (made := f"{name}-{times[name]}") in taken:
-        times[name] += 1
-    taken.add(made)
-    return made
-
-
-def _id_of(place: str, fields: Mapping[str, Any]) -> str:
-    if "id" not in fields:
-        return _content_id(fields)
-    given = fields["id"]
-    if isinstance(given, bool) or not isinstance(given, (str, int)) or given == "":
-        raise DataError(
-            f"{place}: field 'id' must be a non-empty string or an integer, not {given!r}"
-        )
-    return str(given)
 
 
 def _check_input(place: str, fields: Mapping[str, Any]) -> None:
     name = next((field for field in INPUT_FIELDS if field in fields), None)
     if name is None:
         there = ", ".join(repr(field) for field in fields) or "nothing"
-        near = [near for field in fields for near in _near(field, INPUT_FIELDS)]
+        near = [n for f in fields for n in difflib.get_close_matches(f.lower(), INPUT_FIELDS, n=1)]
         raise DataError(
             f"{place}: no input field; the row has {there}; "
             f"expected one of {', '.join(INPUT_FIELDS)}"
@@ -242,7 +230,3 @@ def _plain(place: str, field: str, value: Any) -> Any:
         f"{place}: field {field!r} has the unsupported type {type(value).__name__}; "
         "use strings, numbers, booleans, null, lists and objects"
     )
-
-
-def _near(word: str, known: Sequence[str]) -> list[str]:
-    return difflib.get_close_matches(word.lower(), known, n=1)

@@ -67,7 +67,9 @@ def read_demonstration(row: RawRow, file: str) -> Demonstration:
     else:
         messages = _pair(place, fields)
     _check_trainable(place, messages)
-    return Demonstration(tuple(messages), _tools(place, fields.get("tools")), place, file)
+    told = read_field(_TOOLS, place, "tools", fields.get("tools")) or ()
+    tools = tuple(ToolSpec(t.name, t.description or "", t.parameters) for t in told)
+    return Demonstration(tuple(messages), tools, place, file)
 
 
 def _pair(place: str, fields: Mapping[str, Any]) -> list[Message]:
@@ -109,11 +111,6 @@ def _within_function(value: Any) -> Any:
 
 
 _TOOLS = TypeAdapter(list[Annotated[_Told, BeforeValidator(_within_function)]] | None)
-
-
-def _tools(place: str, value: Any) -> tuple[ToolSpec, ...]:
-    items = read_field(_TOOLS, place, "tools", value) or ()
-    return tuple(ToolSpec(t.name, t.description or "", t.parameters) for t in items)
 
 
 def _check_trainable(place: str, messages: Sequence[Message]) -> None:

@@ -1,8 +1,8 @@
 """Files to rows: JSON arrays, JSONL, CSV and Parquet, each row with the place it came from.
 
 The only promise is exactness about places: whatever is wrong, the error names the file and the line
-that a text editor shows (for a JSON array also the index of the element, for Parquet the row). What
-a row must contain is not decided here but in `dataset.py`.
+that a text editor shows (for a JSON array the index of the element, for Parquet the row). What a
+row must contain is not decided here but in `dataset.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import importlib
 import io
 import json
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -21,7 +21,8 @@ from tutelage.bounded import RepeatedKeyError, json_lines, unique_keys
 from tutelage.errors import DataError, MissingExtraError, counted
 from tutelage.types import INPUT_FIELDS
 
-_SPACE = re.compile(r"[ \t\r\n]*")
+_BLANK = " \t\r\n"
+_DECODER = json.JSONDecoder(object_pairs_hook=unique_keys)
 _HALF = re.compile("[\ud800-\udfff]")
 _LONGEST_CELL = 2**31 - 1
 """Characters of a cell of CSV that are read; Python's own limit is 131,072."""
@@ -103,40 +104,29 @@ def _text(path: Path) -> str:
 
 
 def _read_json(path: Path) -> Iterator[RawRow]:
+    """Rows of an array; of one object a line; of a single object, which is a row itself or holds
+    the list of rows under one of its keys."""
     text = _text(path)
-    start = _skip_space(text, 0)
-    if text.startswith("{", start):
-        yield from _json_object(path, text, start)
-    elif text.startswith("[", start):
-        at = _skip_space(text, (yield from _json_array(path, text, start + 1)))
-        if at < len(text):
-            raise DataError(f"{path}:{_line(text, at)}: text after the end of the JSON array")
-    elif start < len(text):
-        raise DataError(
-            f"{path}:{_line(text, start)}: expected a JSON array of objects, found {text[start]!r}"
-        )
-
-
-def _json_object(path: Path, text: str, start: int) -> Iterator[RawRow]:
-    """Rows of a file that begins with an object: one object a line, or a single object, which is a
-    row itself or holds the list of rows under one of its keys."""
-    decoder = json.JSONDecoder(object_pairs_hook=unique_keys)
-    place = f"{path}:{_line(text, start)}"
-    value, end = _decode(decoder, text, start, str(path), place)
-    if _skip_space(text, end) < len(text):
+    if not text.strip():
+        return
+    value, rest = _parse(text, str(path), within=path)
+    if rest and isinstance(value, dict):
         yield from _json_lines(path)
         return
-    keys = [key for key, rows in value.items() if _is_rows(rows)]
-    if not keys or any(name in value for name in ("id", *INPUT_FIELDS)):
-        yield RawRow(place, value)
-        return
-    if len(keys) > 1:
-        raise DataError(
-            f"{place}: found lists of rows under {', '.join(map(repr, keys))}; write each to "
-            "its own file"
-        )
-    for index, row in enumerate(value[keys[0]]):
-        yield RawRow(f"{place} (index {index})", row)
+    if rest:
+        raise DataError(f"{path}: text after the end of the JSON array")
+    if isinstance(value, dict):
+        found = cast("dict[str, Any]", value)
+        is_row = any(name in found for name in ("id", *INPUT_FIELDS))
+        keys = [] if is_row else [key for key, rows in found.items() if _is_rows(rows)]
+        if len(keys) > 1:
+            raise DataError(
+                f"{path}: found lists of rows under {', '.join(map(repr, keys))}; write each to "
+                "its own file"
+            )
+        value = found[keys[0]] if keys else [found]
+    for index, row in enumerate(cast("list[Any]", value) if isinstance(value, list) else [value]):
+        yield RawRow(f"{path} (index {index})", row)
 
 
 def _is_rows(value: object) -> bool:
@@ -144,57 +134,30 @@ def _is_rows(value: object) -> bool:
     return isinstance(value, list) and {dict} == {type(row) for row in cast("list[Any]", value)}
 
 
-def _json_array(path: Path, text: str, at: int) -> Generator[RawRow, None, int]:
-    """Yield the elements of the array whose `[` ends just before `at`, decoded one by one for their
-    lines; return where its `]` ends."""
-    decoder = json.JSONDecoder(object_pairs_hook=unique_keys)
-    index, line, counted = 0, 1, 0
-    at = _skip_space(text, at)
-    closed = text.startswith("]", at)
-    while not closed:
-        # Counted on from the last element: counting from the top each time would be quadratic.
-        line, counted = line + text.count("\n", counted, at), at
-        place = f"{path}:{line} (index {index})"
-        value, at = _decode(decoder, text, at, str(path), place)
-        yield RawRow(place, value)
-        index += 1
-        at = _skip_space(text, at)
-        closed = text.startswith("]", at)
-        if not closed:
-            if not text.startswith(",", at):
-                raise DataError(
-                    f"{path}:{_line(text, at)}: expected ',' or ']' after the element of "
-                    f"index {index - 1}"
-                )
-            at = _skip_space(text, at + 1)
-    return at + 1
-
-
 def _json_lines(path: Path) -> Iterator[RawRow]:
-    text = _text(path)
-    decoder = json.JSONDecoder(object_pairs_hook=unique_keys)
-    for number, line in json_lines(text):
+    for number, line in json_lines(_text(path)):
         place = f"{path}:{number}"
-        value, end = _decode(decoder, line, _skip_space(line, 0), path=None, place=place)
-        if _skip_space(line, end) < len(line):
+        value, rest = _parse(line, place)
+        if rest:
             raise DataError(f"{place}: text after the JSON object; write one object per line")
         yield RawRow(place, value)
 
 
-def _decode(
-    decoder: json.JSONDecoder, text: str, at: int, path: str | None, place: str
-) -> tuple[Any, int]:
-    """Decode one value at `at`; `path` is given where the text spans the lines of the file."""
+def _parse(text: str, place: str, within: Path | None = None) -> tuple[Any, str]:
+    """The JSON value that a text begins with, and the rest; the text may be a file `within` whose
+    lines an error is found."""
+    blank = len(text) - len(text.lstrip(_BLANK))
     try:
-        return decoder.raw_decode(text, at)
+        value, end = _DECODER.raw_decode(text, blank)
     except json.JSONDecodeError as error:
-        where = place if path is None else f"{path}:{error.lineno}"
+        where = place if within is None else f"{within}:{error.lineno}"
         raise DataError(f"{where}: invalid JSON at column {error.colno}: {error.msg}") from error
     except RepeatedKeyError as error:
         raise DataError(f"{place}: field {error.key!r} occurs twice in one object") from error
     except (RecursionError, ValueError) as error:
         # Nesting beyond the interpreter's stack, or an integer of thousands of digits.
         raise DataError(f"{place}: cannot parse JSON: {error}") from error
+    return value, text[end:].strip(_BLANK)
 
 
 def _read_csv(path: Path) -> Iterator[RawRow]:
@@ -246,15 +209,6 @@ def _read_parquet(path: Path) -> Iterator[RawRow]:
         raise DataError(f"{path}: not a readable Parquet file: {error}") from error
     for number, value in enumerate(rows, 1):
         yield RawRow(f"{path} (row {number})", value)
-
-
-def _skip_space(text: str, at: int) -> int:
-    match = _SPACE.match(text, at)
-    return match.end() if match else at
-
-
-def _line(text: str, at: int) -> int:
-    return text.count("\n", 0, at) + 1
 
 
 READERS: dict[str, Callable[[Path], Iterator[RawRow]]] = {
