@@ -46,7 +46,12 @@ class AgentFunction:
         functools.update_wrapper(self, fn, updated=())
         values = ((MODEL, model), (TOKENIZER, tokenizer))
         self._own = {name: value for name, value in values if value is not None}
-        _check_roles(self.name, model, tokenizer)
+        if model is not None and model.tokenizer_only:
+            raise ConfigError(
+                f"agent {self.name!r}: model=LLM(tokenizer_only=True) cannot generate text"
+            )
+        if tokenizer is not None and not tokenizer.tokenizer_only:
+            raise ConfigError(f"agent {self.name!r}: use tokenizer=LLM(..., tokenizer_only=True)")
         positional, required, optional = 0, list[str](), list[str]()
         for index, parameter in enumerate(inspect.signature(fn).parameters.values()):
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
@@ -168,13 +173,6 @@ def wants_model(agent: Agent, resources: Mapping[str, Any]) -> bool:
     llms = {name for name, value in resources.items() if isinstance(value, LLM)}
     names = {MODEL, TOKENIZER, "rollout", "resources", "main", *llms}
     return bool(names & {*agent.required, *agent.optional})
-
-
-def _check_roles(name: str, model: LLM | None, tokenizer: LLM | None) -> None:
-    if model is not None and model.tokenizer_only:
-        raise ConfigError(f"agent {name!r}: model=LLM(tokenizer_only=True) cannot generate text")
-    if tokenizer is not None and not tokenizer.tokenizer_only:
-        raise ConfigError(f"agent {name!r}: use tokenizer=LLM(..., tokenizer_only=True)")
 
 
 def _find(module: str, qualname: str) -> Any:

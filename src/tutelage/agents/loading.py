@@ -49,27 +49,22 @@ def load_agent(
         near = near_file(Path(file)) or "; pass the path of one"
         raise ConfigError(f"agent file not found: {file!r}{near}")
     names = vars(load_module(Path(file).resolve(), f"agent {file!r}"))
-    agent = _named(names, file, name) if name else _only(names, file)
+    if name in names:
+        found = names[name]
+    else:
+        agents = _agents(names)
+        if name:
+            known = ", ".join(agents) or "none"
+            raise ConfigError(f"{file} does not define {name!r}; its agents are {known}")
+        if len(agents) != 1:
+            known = f"several agents, {', '.join(agents)}" if agents else "no agent"
+            raise ConfigError(
+                f"{file} has {known}; decorate one function with @rollout, or choose one: "
+                f"{file}:{next(iter(agents), 'name')}"
+            )
+        (found,) = agents.values()
+    agent = as_agent(found() if isinstance(found, type) else found)
     return agent, NamedResources({**_resources(names, resources), **resources})
-
-
-def _named(names: Mapping[str, Any], file: str, name: str) -> Agent:
-    if name not in names:
-        agents = ", ".join(_agents(names)) or "none"
-        raise ConfigError(f"{file} does not define {name!r}; its agents are {agents}")
-    found = names[name]
-    return as_agent(found() if isinstance(found, type) else found)
-
-
-def _only(names: Mapping[str, Any], file: str) -> Agent:
-    values = _agents(names)
-    if len(values) != 1:
-        known = f"several agents, {', '.join(values)}" if values else "no agent"
-        raise ConfigError(
-            f"{file} has {known}; decorate one function with @rollout, or choose one: "
-            f"{file}:{next(iter(values), 'name')}"
-        )
-    return as_agent(next(iter(values.values())))
 
 
 def _agents(names: Mapping[str, Any]) -> dict[str, Any]:

@@ -79,7 +79,11 @@ class Grader:
                 )
             # What was emitted without a final reward is checked first.
             values = to_reward({**named, "reward": 0.0}, agent, task.id).parts if named else {}
-            reward = await self._asked(self.reward, task, attempt)
+            self._under_way[attempt.id] = perf_counter()
+            try:
+                reward = await compute_reward(self.reward, task, attempt, timeout=self.timeout)
+            finally:
+                del self._under_way[attempt.id]
             return replace(attempt, reward=Reward(reward.value, {**values, **reward.parts}))
         if isinstance(value, dict):
             value = {**named, **value}
@@ -94,14 +98,6 @@ class Grader:
                 "FILE.py:function (in Python Trainer(reward=...))"
             )
         return replace(attempt, reward=to_reward(value, agent, task.id))
-
-    async def _asked(self, reward: RewardFunction, task: Task, attempt: Attempt) -> Reward:
-        """What the reward function says."""
-        self._under_way[attempt.id] = perf_counter()
-        try:
-            return await compute_reward(reward, task, attempt, timeout=self.timeout)
-        finally:
-            del self._under_way[attempt.id]
 
 
 def stop_if_text(rollout: Rollout, reward: RewardFunction | None) -> None:

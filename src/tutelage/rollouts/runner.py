@@ -169,15 +169,28 @@ class Runner:
         await gate.acquire()
         async with self._models.participant():
             try:
-                while self._goes_on(attempts):
-                    if attempts:
-                        jitter = 0.5 + spec.seeds.child("retry", len(attempts)).python().random()
-                        pause = self._settings.backoff * 2 ** (len(attempts) - 1) * jitter
-                        await asyncio.sleep(pause)
+                while True:
                     attempts.append(await self._attempt(order, spec, len(attempts), spans))
+                    failure = attempts[-1].failure
+                    lost = failure is not None and failure.cause is FailureCause.ENGINE_ERROR
+                    if not lost or len(attempts) >= self._settings.attempts:
+                        break
+                    jitter = 0.5 + spec.seeds.child("retry", len(attempts)).python().random()
+                    pause = self._settings.backoff * 2 ** (len(attempts) - 1) * jitter
+                    await asyncio.sleep(pause)
             finally:
                 gate.release()
-            rollout = self._record(spec, attempts)
+            rollout = Rollout(
+                id=spec.seeds.id("roll", self._settings.run_id),
+                run_id=self._settings.run_id,
+                task=spec.task,
+                mode=spec.mode,
+                step=spec.step,
+                group=spec.group,
+                index=spec.index,
+                attempts=tuple(attempts),
+                label=spec.label,
+            )
             if self._on_spans is not None:
                 self._on_spans(rollout, spans)
             # Who waits at the gate begins before this rollout leaves the schedule: else what
@@ -186,24 +199,6 @@ class Runner:
         if on_done is not None:
             on_done(rollout)
         return rollout
-
-    def _goes_on(self, attempts: Sequence[Attempt]) -> bool:
-        failure = attempts[-1].failure if attempts else None
-        lost = failure is not None and failure.cause is FailureCause.ENGINE_ERROR
-        return not attempts or (lost and len(attempts) < self._settings.attempts)
-
-    def _record(self, spec: RolloutSpec, attempts: Sequence[Attempt]) -> Rollout:
-        return Rollout(
-            id=spec.seeds.id("roll", self._settings.run_id),
-            run_id=self._settings.run_id,
-            task=spec.task,
-            mode=spec.mode,
-            step=spec.step,
-            group=spec.group,
-            index=spec.index,
-            attempts=tuple(attempts),
-            label=spec.label,
-        )
 
     async def _attempt(
         self, order: int, spec: RolloutSpec, number: int, spans: list[SpanRecord]
