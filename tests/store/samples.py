@@ -6,8 +6,10 @@ from dataclasses import fields as fields_of
 from typing import Any
 
 from hypothesis import strategies as st
+from sqlalchemy import func, select
 from tests.builders import make_attempt, make_call, make_rollout
 
+from tutelage.store import Store, schema
 from tutelage.tracing.records import KINDS, STATUSES, SpanEvent, SpanRecord
 from tutelage.types import (
     Attempt,
@@ -40,6 +42,13 @@ RUN: dict[str, Any] = {
 }
 """What `put_run` needs besides the id."""
 OF_ROLLOUT = {field.name for field in fields_of(Rollout)}
+
+
+def count_spans(store: Store, run_id: str) -> int:
+    """How many spans of user code and other programs a run has."""
+    query = select(func.count()).where(schema.spans.c.run_id == run_id)
+    with store._backend.reader.begin() as conn:  # pyright: ignore[reportPrivateUsage]
+        return conn.execute(query).scalar_one()
 
 
 def call(index: int = 0, tokens: int = 8) -> Call:

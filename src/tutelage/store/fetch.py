@@ -106,10 +106,12 @@ def resolve(conn: Connection, prefix: str, run_id: str | None) -> tuple[str, str
         raise StoreError(
             f"{prefix!r} matches several rollouts of {place}, {names}{more}: pass more of the id"
         )
-    near = _nearest(conn, prefix, run_id)
+    # Those that share the longest beginning.
+    begins = (prefix[:length] for length in range(len(prefix) - 1, -1, -1))
+    near = next(filter(None, (_starting(conn, begin, run_id) for begin in begins)), [])
     if not near:
         raise StoreError(f"no rollout {prefix!r}: {place} has no rollouts")
-    names = ", ".join(repr(rollout) for _, rollout in near)
+    names = ", ".join(repr(rollout) for _, rollout in near[:SHOWN])
     raise StoreError(f"no rollout of {place} starts with {prefix!r}: the closest are {names}")
 
 
@@ -125,11 +127,3 @@ def _starting(
         query = query.where(c.run_id == run_id)
     rows = conn.execute(query.order_by(c.id, c.run_id).limit(SHOWN + 1))
     return [(run, rollout) for run, rollout in rows]
-
-
-def _nearest(conn: Connection, prefix: str, run_id: str | None) -> list[tuple[str, str]]:
-    """Rollouts that share the longest beginning with `prefix`."""
-    for length in range(len(prefix) - 1, -1, -1):
-        if pairs := _starting(conn, prefix[:length], run_id):
-            return pairs[:SHOWN]
-    return []

@@ -227,12 +227,6 @@ class Queries:
         with self._read("read spans from") as conn:
             return [schema.SPAN.decode(row) for row in conn.execute(query).mappings()]
 
-    def count_spans(self, run_id: str) -> int:
-        """How many such spans a run has. Raises `StoreError` for an unknown run."""
-        query = select(func.count()).where(schema.spans.c.run_id == run_id)
-        with self._read("count spans of", run_id) as conn:
-            return conn.execute(query).scalar_one()
-
     # What else a run has
 
     def training_rows(
