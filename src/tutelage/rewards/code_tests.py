@@ -115,7 +115,7 @@ def answer_tests(answer: Any) -> Any:
         row = cast("Mapping[str, Any]", answer)
         if "inputs" not in row and "outputs" not in row:
             return [row]
-        inputs, outputs = row.get("inputs"), row.get("outputs")
+        inputs, outputs = cast("Any", row.get("inputs")), cast("Any", row.get("outputs"))
         both = isinstance(inputs, list) and isinstance(outputs, list)
         if not both or len(inputs) != len(outputs):
             raise RewardError(

@@ -252,6 +252,5 @@ def _unknown(name: str, tools: Mapping[str, Tool]) -> str:
     if not tools:
         return f"Error: unknown tool {name!r}; there are no tools"
     near = hint(name, tools, " Did you mean {!r}?")
-    names = [*tools]
-    shown = names if len(names) <= _LISTED_TOOLS else [*names[:_LISTED_TOOLS], "..."]
+    shown = [*tools][:_LISTED_TOOLS] + ["..."] * (len(tools) > _LISTED_TOOLS)
     return f"Error: unknown tool {name!r}.{near} Tools: {', '.join(shown)}"

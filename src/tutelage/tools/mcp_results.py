@@ -84,9 +84,10 @@ def _block(block: Any) -> str:
 
 def on_one_line(record: logging.LogRecord) -> bool:
     """Have the library say on one line that a server printed what is no message."""
-    if record.exc_info and isinstance(record.exc_info[1], ValidationError):
-        printed = record.exc_info[1].errors(include_url=False)[0]["input"]
-        record.msg = f"{record.msg}: {str(printed)[:80]!r} (logs belong on standard error)"
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, ValidationError):
+        printed = str(error.errors(include_url=False)[0]["input"])[:80]
+        record.msg = f"{record.msg}: {printed!r} (logs belong on standard error)"
         record.exc_info = None
     return True
 
