@@ -160,7 +160,7 @@ class RewardProcesses:
                 try:
                     worker.pipe.send((job, os.getcwd(), dict(os.environ), list(sys.path)))
                     refused = worker.receive(START_SECONDS)
-                    graded = worker.receive(job.seconds) if refused is None else None
+                    graded: Any = worker.receive(job.seconds) if refused is None else None
                     keep = True
                 except TimeoutError:
                     raise
