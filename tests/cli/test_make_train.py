@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.marks import long
 
 from tutelage.testing.loopback import listening
 
@@ -101,9 +102,17 @@ def test_a_stop_is_no_error(target: str, number: signal.Signals, clone: Path) ->
     ("gpu", "answers", "given", "options", "said"),
     [
         ("", True, "", "--extra-index-url {url} ", "the CPU build, since no NVIDIA GPU is seen"),
-        ("", False, "", "", "no NVIDIA GPU is seen, but http://127.0.0.1:9 does not answer"),
         ("1", True, "", "", "the CUDA build, since an NVIDIA GPU is seen"),
-        ("1", True, "--index-url X", "--index-url X ", "with --index-url X, as TORCH_ARGS says"),
+        *long(
+            ("", False, "", "", "no NVIDIA GPU is seen, but http://127.0.0.1:9 does not answer"),
+            (
+                "1",
+                True,
+                "--index-url X",
+                "--index-url X ",
+                "with --index-url X, as TORCH_ARGS says",
+            ),
+        ),
     ],
 )
 def test_torch_is_installed_first_and_nothing_twice(
