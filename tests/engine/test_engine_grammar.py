@@ -96,7 +96,7 @@ async def test_a_required_call_is_made_and_fits_its_schema(layout: str, tiny: An
 
 
 @pytest.mark.parametrize(
-    "constraint", [Constraint("say"), Constraint("stop"), Constraint("required", False)]
+    "constraint", [Constraint("say"), *long(Constraint("stop"), Constraint("required", False))]
 )
 async def test_one_call_is_made_where_one_is_allowed(constraint: Constraint, tiny: Any) -> None:
     for call in await asked(tiny("qwen2"), constraint, range(4)):

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from playback import finish, one, prompt, request, slowly, transformers_model
-from tests.marks import long
+from tests.marks import first, long
 
 from tutelage.engine.protocol import Request
 from tutelage.engine.sampler import draw, uniforms
@@ -202,7 +202,7 @@ def test_log_probabilities_are_the_trainers(kind: str, temperature: float, tiny:
         assert float((trained - flat).abs().max()) < 1e-4
 
 
-@pytest.mark.parametrize("kind", FALLBACK)
+@pytest.mark.parametrize("kind", first(1, FALLBACK))
 def test_a_layout_of_transformers_is_sampled_in_batches(
     kind: str, tiny: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -444,7 +444,7 @@ def test_new_weights_drop_what_was_cached_under_the_old_ones(fresh: Any) -> None
 
 
 @kinds
-@pytest.mark.parametrize("invariant", [False, True])
+@pytest.mark.parametrize("invariant", [True, *long(False)])
 def test_what_runs_goes_on_under_new_weights_from_what_they_say_of_the_whole(
     kind: str, invariant: bool, fresh: Any
 ) -> None:

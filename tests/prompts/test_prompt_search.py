@@ -76,7 +76,9 @@ async def test_grips_lifts_it_too_without_a_model() -> None:
     assert result.spent.optimiser_calls == 0
 
 
-@pytest.mark.parametrize("algorithm", [APO(), GEPA(), Screen(bank=BANK)], ids=lambda a: a.name)
+@pytest.mark.parametrize(
+    "algorithm", [GEPA(), *long(APO(), Screen(bank=BANK))], ids=lambda a: a.name
+)
 async def test_one_runner_and_eight_give_the_same_lineage(algorithm: Algorithm) -> None:
     one = await searched(algorithm, replace(SETTINGS, runners=1))
     eight = await searched(algorithm, replace(SETTINGS, runners=8))
@@ -88,7 +90,9 @@ class Killed(BaseException):
     """Ends a search at once, as SIGKILL does: nothing after it runs."""
 
 
-@pytest.mark.parametrize("algorithm", [APO(), GEPA(), Screen(bank=BANK)], ids=lambda a: a.name)
+@pytest.mark.parametrize(
+    "algorithm", [APO(), *long(GEPA(), Screen(bank=BANK))], ids=lambda a: a.name
+)
 @pytest.mark.parametrize("at", [150, *long(1)])
 async def test_killed_and_resumed_is_the_same_byte_for_byte(
     algorithm: Algorithm, at: int, tmp_path: Path
