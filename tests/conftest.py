@@ -71,8 +71,9 @@ def pytest_collection() -> None:
     gc.disable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out the long tests, and two of three examples of the property tests."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the long tests, and two of three examples of the property tests, unless other
+    examples are asked for."""
     if os.environ.get("TUTELAGE_TEST_FULL"):
         return
     properties: set[Any] = set()
@@ -82,7 +83,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         test = getattr(item, "obj", None)
         if hypothesis.is_hypothesis_test(test):
             properties.add(getattr(test, "__func__", test))
-    for test in properties:
+    for test in () if config.getoption("--hypothesis-seed", None) else properties:
         whole = test._hypothesis_internal_use_settings
         fewer = hypothesis.settings(whole, max_examples=-(-whole.max_examples // 3))
         test._hypothesis_internal_use_settings = fewer
