@@ -19,9 +19,9 @@ MISSING := 69
 VLLM ?=
 # Rounds of the property tests in `make test-full`, each with other random examples.
 ROUNDS ?= 5
-# Processes that the tests are spread over, whole files at a time; 0 runs them in this one. A third
-# on two cores works while tests wait for processes and clocks.
-WORKERS ?= 3
+# Processes that the tests are spread over, whole files at a time, each of 0.9 GB; 0 runs them in
+# this one.
+WORKERS ?= 2
 
 # Never another folder: `make clean` removes it.
 override VENV := .venv

@@ -71,19 +71,29 @@ def pytest_collection() -> None:
     gc.disable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out the long tests."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the long tests, and two of three examples of the property tests, unless other
+    examples are asked for."""
     if os.environ.get("TUTELAGE_TEST_FULL"):
         return
+    properties: set[Any] = set()
     for item in items:
         if item.get_closest_marker("full"):
             item.add_marker(pytest.mark.skip(reason="long: set TUTELAGE_TEST_FULL=1"))
+        test = getattr(item, "obj", None)
+        if hypothesis.is_hypothesis_test(test):
+            properties.add(getattr(test, "__func__", test))
+    for test in () if config.getoption("--hypothesis-seed", None) else properties:
+        whole = test._hypothesis_internal_use_settings
+        fewer = hypothesis.settings(whole, max_examples=-(-whole.max_examples // 3))
+        test._hypothesis_internal_use_settings = fewer
 
 
 def pytest_collection_finish() -> None:
-    """Ten thousand tests and the modules that they came from stay: no collection of garbage looks
-    at them again, nor while they are made."""
+    """The tests and the modules that they came from stay: no collection of garbage looks at them
+    again, nor while they are made."""
     gc.enable()
+    gc.collect()
     gc.freeze()
 
 

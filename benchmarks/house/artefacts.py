@@ -44,7 +44,13 @@ NAMES = ("math", "prompts", "planner")
 POSITIONS = 2048
 """Longest sequence that the start of the math job says it is made for: agents of one's own have
 longer prompts than the job's."""
-SHORT = ("sft.max_steps=3", "sft.cooldown_steps=0", "sft.mixed_steps=0", "trainer.val_tasks=1")
+SHORT = (
+    "sft.max_steps=3",
+    "sft.cooldown_steps=0",
+    "sft.mixed_steps=0",
+    "trainer.val_tasks=1",
+    "trainer.test_tasks=1",
+)
 SMALL_PLANNER = PlannerRecipe(workflows=120, held_out=24, epochs=3)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,21 @@ from .conftest import Tutelage
 AGENT = {"agent": "solve", "reward": "numeric_partial_credit", "remote": {}}
 
 
-@pytest.fixture
-def three(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A prompt search, a supervised and a reinforced training, all on the same tasks."""
-    runs = tmp_path / "runs"
+    runs = tmp_path_factory.mktemp("made") / "runs"
     start = rewards(80, 0.15, 3, 0.1)
     prompt_run(runs / "apo-1", rewards(80, 0.12, 1, 0.5), rewards(80, 0.96, 2))
     weights_run(runs / "sft-1", start, rewards(80, 0.5, 4), agent=AGENT, estimator="sft")
     weights_run(runs / "rl-1", start, rewards(80, 0.98, 5), agent=AGENT)
     return runs
+
+
+@pytest.fixture
+def three(made: Path, tmp_path: Path) -> Path:
+    """A copy of them in the working directory."""
+    return shutil.copytree(made, tmp_path / "runs")
 
 
 def found(tutelage: Tutelage, *args: str) -> dict[str, Any]:

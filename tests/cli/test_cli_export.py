@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from policy.gguf_samples import tiny_llama
+from tests.marks import long
 from tests.tracing.samples import orphans
 
 from tutelage.store import open_store
@@ -158,11 +159,13 @@ def test_nothing_to_export_is_an_error_and_makes_no_file(
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        (("sums", "--format", "csv"), "--format='csv': expected 'jsonl' or 'sft' or 'otlp'"),
         (("other",), "no run 'other'"),
-        (("bare",), "has no store"),
         (("sums", "--out", "nowhere/rows.jsonl"), "cannot write 'nowhere/rows.jsonl'"),
-        (("sums", "--out", "runs"), "cannot write 'runs'"),
+        *long(
+            (("sums", "--format", "csv"), "--format='csv': expected 'jsonl' or 'sft' or 'otlp'"),
+            (("bare",), "has no store"),
+            (("sums", "--out", "runs"), "cannot write 'runs'"),
+        ),
     ],
 )
 def test_mistakes(tutelage: Tutelage, runs: Path, args: tuple[str, ...], told: str) -> None:

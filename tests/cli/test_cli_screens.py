@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 from tests.cli.sample_run import make_run
+from tests.marks import long
 
 SHOWING = """
 from tutelage.cli.console import messages, output, plain_table
@@ -48,7 +49,7 @@ def shown(code: str, columns: int) -> str:
         return terminal.read(65536).decode().replace("\r\n", "\n")
 
 
-@pytest.mark.parametrize("columns", [60, 80])
+@pytest.mark.parametrize("columns", [60, *long(80)])
 def test_on_a_dumb_terminal_lines_fit_and_are_plain(columns: int) -> None:
     text = shown(SHOWING, columns)
     lines = text.splitlines()
@@ -59,7 +60,7 @@ def test_on_a_dumb_terminal_lines_fit_and_are_plain(columns: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "left_out"), [(60, "seed, steps, reward, tested, disk, age"), (120, "")]
+    ("columns", "left_out"), [(60, "seed, steps, reward, tested, disk, age"), *long((120, ""))]
 )
 def test_a_list_of_runs_leaves_columns_out_rather_than_break_cells(
     tmp_path: Path, columns: int, left_out: str

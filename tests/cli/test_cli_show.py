@@ -10,6 +10,7 @@ from random import Random
 
 import pytest
 from tests.builders import make_attempt
+from tests.marks import long
 
 from tutelage.cli.runs import last_metrics
 from tutelage.runs.folder import is_held
@@ -264,7 +265,7 @@ def test_a_damaged_store_is_no_bug(tutelage: Tutelage, runs: Path) -> None:
     assert "Traceback" not in result.output
 
 
-@pytest.mark.parametrize("seed", [4, 11, 20, 33])
+@pytest.mark.parametrize("seed", [4, *long(11, 20, 33)])
 def test_flipped_bits_of_a_store_are_told_in_words(
     tutelage: Tutelage, runs: Path, seed: int
 ) -> None:

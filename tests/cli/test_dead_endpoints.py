@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.marks import long
 from tests.prompts.prompt_parts import WORDS, refusing_server
 from typer.testing import CliRunner, Result
 
@@ -89,7 +90,7 @@ def ended(done: Result, words: str = WORDS) -> str:
     return said
 
 
-@pytest.mark.parametrize("algorithm", ["screen", "grips", "apo", "gepa"])
+@pytest.mark.parametrize("algorithm", ["apo", *long("screen", "grips", "gepa")])
 def test_a_player_that_is_refused_stops_a_search(
     alone: Path, refusing: str, algorithm: str
 ) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.loopback import listening
+from tests.marks import long
 
 ROOT = Path(__file__).parents[2]
 ENDS = "The model cannot be had here, as said above, so the embedded job runs: tutelage train math"
@@ -100,9 +101,17 @@ def test_a_stop_is_no_error(target: str, number: signal.Signals, clone: Path) ->
     ("gpu", "answers", "given", "options", "said"),
     [
         ("", True, "", "--extra-index-url {url} ", "the CPU build, since no NVIDIA GPU is seen"),
-        ("", False, "", "", "no NVIDIA GPU is seen, but http://127.0.0.1:9 does not answer"),
         ("1", True, "", "", "the CUDA build, since an NVIDIA GPU is seen"),
-        ("1", True, "--index-url X", "--index-url X ", "with --index-url X, as TORCH_ARGS says"),
+        *long(
+            ("", False, "", "", "no NVIDIA GPU is seen, but http://127.0.0.1:9 does not answer"),
+            (
+                "1",
+                True,
+                "--index-url X",
+                "--index-url X ",
+                "with --index-url X, as TORCH_ARGS says",
+            ),
+        ),
     ],
 )
 def test_torch_is_installed_first_and_nothing_twice(

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import os
-import re
 import subprocess
 import sys
-import tomllib
-from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
 from prompts.prompt_parts import served
 
 ROOT = Path(__file__).parents[2]
-BROUGHT_BY = {
-    "huggingface_hub": "transformers",
-    "markupsafe": "jinja2",
-    "mcp_types": "mcp",
-    "pydantic_core": "pydantic",
-    "vllm": "torch",  # its plugin, which vLLM's own interpreter loads
-}
-"""Packages that another one, which is declared, cannot be without."""
 WITHOUT = """
 import sys
 for name in ("torch", "transformers", "tokenizers", "safetensors"):
@@ -60,40 +48,6 @@ def test_the_doctor_says_what_is_missing_and_how_to_get_it(tmp_path: Path) -> No
     assert "pip install 'tutelage[train]'" in told
     assert "ok python" in told
     assert "Start with: tutelage train math --algorithm apo" in told
-
-
-def imported(tree: ast.AST) -> set[str]:
-    """The packages that a module imports, anywhere in it."""
-    found: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found |= {each.name for each in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            found.add(node.module or "")
-    return {name.partition(".")[0] for name in found} - {*sys.stdlib_module_names, "tutelage", ""}
-
-
-def declared(group: list[str]) -> set[str]:
-    """The names of requirements."""
-    return {re.split(r"[\s\[<>=!;]", each)[0].lower().replace("_", "-") for each in group}
-
-
-def test_what_is_imported_is_a_dependency_of_the_package() -> None:
-    """Not only of the tests' environment, where others may have brought it along."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = project["optional-dependencies"]
-    known = declared(project["dependencies"])
-    for name in extras.keys() - {"dev", "bench"}:
-        known |= declared(extras[name])
-    packages = packages_distributions()
-    lacking = {
-        name
-        for file in (ROOT / "src").rglob("*.py")
-        if file.parent.name != "starter"  # what `tutelage init` copies has `agent` beside it
-        for name in imported(ast.parse(file.read_text(encoding="utf-8")))
-        if not known & declared([BROUGHT_BY.get(name, name), *packages.get(name, ())])
-    }
-    assert not lacking
 
 
 @pytest.mark.full  # three seconds; test_layering.py has what is loaded

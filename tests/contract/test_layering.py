@@ -1,4 +1,5 @@
-"""What may import what: a room imports from lines above it and from rooms left of it on its line.
+"""What all modules promise, read from their source: a paragraph about themselves, and what they
+may import. A room imports from lines above it and from rooms left of it on its line.
 
 `docs/design/house.md` has the rooms. Imports inside functions and type hints count like any other,
 and so do modules that are named in a string to be loaded later.
@@ -6,13 +7,18 @@ and so do modules that are named in a string to be loaded later.
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
+from importlib.metadata import packages_distributions
 
 import pytest
-from source_tree import imported, loaded, modules, named
+from source_tree import ROOT, imported, loaded, modules, named, tree
 from tests.in_one_item import in_one_item
 
 LINES = (
@@ -40,6 +46,23 @@ BY_NAME = {("prompts", "recipes"), ("trainer", "cli"), ("weights", "distributed"
 """A room that finds another one below it by a module's name, at the moment it is asked for: a
 search its default agent, which a recipe makes of the search's own parts, a `Trainer` the display of
 a job, a training the workers that its configuration names and the ranks that a launcher started."""
+
+
+BROUGHT_BY = {
+    "huggingface_hub": "transformers",
+    "markupsafe": "jinja2",
+    "mcp_types": "mcp",
+    "pydantic_core": "pydantic",
+    "vllm": "torch",  # its plugin, which vLLM's own interpreter loads
+}
+"""Packages that another one, which is declared, cannot be without."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def parsed_once() -> Iterator[None]:
+    """The syntax trees of all modules are large: they go with the last test that reads them."""
+    yield
+    tree.cache_clear()
 
 
 def room(module: str) -> str:
@@ -112,3 +135,64 @@ def test_imports_are_found_wherever_they_stand() -> None:
     assert "tutelage.policy.tokenizer" in set(loaded("tutelage.policy.model"))
     assert "tutelage.policy.model.Policy" in set(imported("tutelage.testing.tiny"))
     assert {room(t) for t in named("tutelage.prompts.embedded")} == {"recipes"}
+
+
+def packages_of(module: ast.AST) -> set[str]:
+    """The packages that a module imports, anywhere in it."""
+    found: set[str] = set()
+    for node in ast.walk(module):
+        if isinstance(node, ast.Import):
+            found |= {each.name for each in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            found.add(node.module or "")
+    return {name.partition(".")[0] for name in found} - {*sys.stdlib_module_names, "tutelage", ""}
+
+
+def declared(group: list[str]) -> set[str]:
+    """The names of requirements."""
+    return {re.split(r"[\s\[<>=!;]", each)[0].lower().replace("_", "-") for each in group}
+
+
+def test_what_is_imported_is_a_dependency_of_the_package() -> None:
+    """Not only of the tests' environment, where others may have brought it along."""
+    text = (ROOT.parents[1] / "pyproject.toml").read_text(encoding="utf-8")
+    project = tomllib.loads(text)["project"]
+    extras = project["optional-dependencies"]
+    known = declared(project["dependencies"])
+    for name in extras.keys() - {"dev", "bench"}:
+        known |= declared(extras[name])
+    packages = packages_distributions()
+    plugin = (ROOT / "distributed" / "vllm_plugin").glob("*.py")
+    others = [ast.parse(file.read_text(encoding="utf-8")) for file in plugin]
+    lacking = {
+        name
+        for module in (*map(tree, modules()), *others)
+        for name in packages_of(module)
+        if not known & declared([BROUGHT_BY.get(name, name), *packages.get(name, ())])
+    }
+    assert not lacking
+
+
+@in_one_item("name", modules())
+def test_a_module_opens_with_a_paragraph_about_itself(name: str) -> None:
+    words = ast.get_docstring(tree(name))
+    assert words, f"{modules()[name].relative_to(ROOT)} has no docstring"
+    assert words[0].isupper() or not words[0].isalpha(), words
+    assert words.rstrip()[-1] in ".:`)", words
+
+
+JSON_READERS = {"loads", "raw_decode", "parse_json", "parse_arguments", "model_validate_json"}
+
+
+def test_only_json_lines_cuts_text_that_holds_json() -> None:
+    """`splitlines` and httpx's `iter_lines` also cut at U+2028, U+2029 and U+0085, which may stand
+    in a JSON string. So a module that reads JSON has no `splitlines`: `bounded.json_lines` cuts
+    lines of JSON, `split("\\n")` other text."""
+    wrong: list[str] = []
+    for name in modules():
+        words = {node.attr for node in ast.walk(tree(name)) if isinstance(node, ast.Attribute)}
+        words |= {node.id for node in ast.walk(tree(name)) if isinstance(node, ast.Name)}
+        reads_json = words & JSON_READERS
+        if words & {"aiter_lines", "iter_lines"} or (reads_json and "splitlines" in words):
+            wrong.append(name)
+    assert wrong == []

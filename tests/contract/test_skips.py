@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.marks import long
 from tests.skips import LIST, unlisted
 
 TEST = "import pytest\ndef test_it():\n    pytest.skip({reason!r})\n"
@@ -35,9 +36,12 @@ def test_every_reason_that_a_test_gives_in_plain_text_is_listed() -> None:
     assert unlisted(reasons, LIST.read_text(encoding="utf-8")) == []
 
 
-@pytest.mark.parametrize(("reason", "code"), [(LISTED, 0), ("no time", 1)], ids=["old", "new"])
 @pytest.mark.parametrize(
-    "workers", [(), pytest.param(("-n", "1"), marks=pytest.mark.full)], ids=["alone", "spread"]
+    ("reason", "code", "workers"),
+    [
+        ("no time", 1, ()),
+        *long((LISTED, 0, ()), ("no time", 1, ("-n", "1")), (LISTED, 0, ("-n", "1"))),
+    ],
 )
 def test_a_new_reason_is_red(
     tmp_path: Path, reason: str, code: int, workers: tuple[str, ...]

@@ -1,26 +1,17 @@
-"""What every module and every error promises."""
+"""What every error promises, and that folders are packages."""
 
 from __future__ import annotations
 
-import ast
 import pickle
 import re
 
-from source_tree import ROOT, modules, tree
+from source_tree import ROOT, modules
 from tests.in_one_item import in_one_item
 
 from tutelage import errors
 from tutelage.errors import TutelageError
 
 ERRORS = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, Exception)]
-
-
-@in_one_item("name", modules())
-def test_a_module_opens_with_a_paragraph_about_itself(name: str) -> None:
-    words = ast.get_docstring(tree(name))
-    assert words, f"{modules()[name].relative_to(ROOT)} has no docstring"
-    assert words[0].isupper() or not words[0].isalpha(), words
-    assert words.rstrip()[-1] in ".:`)", words
 
 
 def test_every_folder_of_modules_is_a_package() -> None:
@@ -71,20 +62,3 @@ def test_exit_codes_are_those_of_the_tree() -> None:
         assert issubclass(error, TutelageError)
         wanted = said.get(error.__name__, said["TutelageError"])
         assert error.exit_code == wanted
-
-
-JSON_READERS = {"loads", "raw_decode", "parse_json", "parse_arguments", "model_validate_json"}
-
-
-def test_only_json_lines_cuts_text_that_holds_json() -> None:
-    """`splitlines` and httpx's `iter_lines` also cut at U+2028, U+2029 and U+0085, which may stand
-    in a JSON string. So a module that reads JSON has no `splitlines`: `bounded.json_lines` cuts
-    lines of JSON, `split("\\n")` other text."""
-    wrong: list[str] = []
-    for name in modules():
-        words = {node.attr for node in ast.walk(tree(name)) if isinstance(node, ast.Attribute)}
-        words |= {node.id for node in ast.walk(tree(name)) if isinstance(node, ast.Name)}
-        reads_json = words & JSON_READERS
-        if words & {"aiter_lines", "iter_lines"} or (reads_json and "splitlines" in words):
-            wrong.append(name)
-    assert wrong == []

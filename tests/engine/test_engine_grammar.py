@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from playback import finish, prompt, request
+from tests.marks import long
 
 from tutelage.engine.chat import ChatSession
 from tutelage.engine.driver import EngineDriver
@@ -48,7 +49,6 @@ SCHEMA = {
     "required": ["answer"],
     "additionalProperties": False,
 }
-LAYOUTS = ["qwen2", "qwen3", "gpt2"]
 
 
 def session(engine: Any, codec: Any, seed: int = 0) -> ChatSession:
@@ -78,7 +78,7 @@ def fits(arguments: str, name: str) -> bool:
 # ---------------------------------------------------------------- what is asked for comes
 
 
-@pytest.mark.parametrize("layout", ["qwen2", pytest.param("qwen3", marks=pytest.mark.full), "gpt2"])
+@pytest.mark.parametrize("layout", ["qwen2", *long("qwen3", "gpt2")])
 async def test_a_required_call_is_made_and_fits_its_schema(layout: str, tiny: Any) -> None:
     calls = await asked(tiny(layout), Constraint("required"), range(8), temperature=3.0)
     ended = [c for c in calls if c.sampled.stop_reason is StopReason.STOP]
@@ -96,7 +96,7 @@ async def test_a_required_call_is_made_and_fits_its_schema(layout: str, tiny: An
 
 
 @pytest.mark.parametrize(
-    "constraint", [Constraint("say"), Constraint("stop"), Constraint("required", False)]
+    "constraint", [Constraint("say"), *long(Constraint("stop"), Constraint("required", False))]
 )
 async def test_one_call_is_made_where_one_is_allowed(constraint: Constraint, tiny: Any) -> None:
     for call in await asked(tiny("qwen2"), constraint, range(4)):
@@ -294,8 +294,8 @@ def test_a_slot_forgets_its_grammar(tiny: Any) -> None:
 # ---------------------------------------------------------------- the trainer
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("temperature", [1.0, 1.7, 0.6])
+@pytest.mark.parametrize("layout", ["qwen2", *long("qwen3"), "gpt2"])
+@pytest.mark.parametrize("temperature", [1.7, *long(1.0, 0.6)])
 @pytest.mark.parametrize("invariant", [False, True])
 async def test_the_trainer_computes_what_the_engine_drew_from(
     layout: str, temperature: float, invariant: bool, tiny: Any

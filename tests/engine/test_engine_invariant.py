@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from playback import finish, one, prompt, request, short_chunks
+from tests.marks import long
 
 from tutelage.engine.protocol import Request
 from tutelage.policy.model import Policy
@@ -55,14 +56,8 @@ def talk_request(i: int, said: Sequence[Sampled]) -> Request:
     return Request(ids, sampling, 7 * i + len(said), i, f"talk{i}")
 
 
-@pytest.mark.parametrize("whole", [1024, 24])
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "qwen2",
-        *(pytest.param(k, marks=pytest.mark.full) for k in ("qwen3", "llama", "gpt2", "gemma")),
-    ],
-)
+@pytest.mark.parametrize("whole", [24, *long(1024)])
+@pytest.mark.parametrize("kind", ["qwen2", *long("qwen3", "llama", "gpt2", "gemma")])
 def test_in_invariant_mode_a_request_is_the_same_bit_for_bit_in_any_company(
     kind: str, whole: int, tiny: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,6 +81,7 @@ def test_bfloat16_and_the_invariant_mode_run(device: PretendedDevice, fresh: Fre
         assert one.token_ids
 
 
+@pytest.mark.full
 @on_device
 def test_a_grammar_narrows_it(device: PretendedDevice, fresh: Fresh) -> None:
     policy, there = fresh("qwen2"), fresh("qwen2").to(device.first)

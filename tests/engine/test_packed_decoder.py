@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from playback import finish, one, prompt, request, slowly
+from tests.marks import long
 
 from tutelage.engine.factory import make_engine
 from tutelage.engine.native import NativeEngine
@@ -22,7 +23,7 @@ from tutelage.testing import tiny_policy
 from tutelage.types import Sampled, Sampling
 
 SYSTEM = prompt(99, 40)
-kinds = pytest.mark.parametrize("kind", ["qwen2", "qwen3", "llama"])
+kinds = pytest.mark.parametrize("kind", ["qwen2", *long("qwen3", "llama")])
 types = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 
 
@@ -83,7 +84,7 @@ def talks(engine: NativeEngine, seeds: range) -> list[tuple[Row, list[Sampled]]]
 @pytest.mark.parametrize(
     ("dtype", "most"), [(torch.float32, 1e-4), (torch.bfloat16, 0.2)], ids=["fp32", "bf16"]
 )
-@pytest.mark.parametrize("slots", [3, 12], ids=["few slots", "a slot each"])
+@pytest.mark.parametrize("slots", [3, *long(12)])
 def test_log_probabilities_are_the_trainers(
     kind: str, dtype: torch.dtype, most: float, slots: int, tiny: Any
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from playback import finish, one, prompt, request, short_chunks, slowly
+from tests.marks import long
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tutelage.engine.driver import EngineDriver, Schedule
@@ -20,7 +21,7 @@ from tutelage.policy.model import Policy
 from tutelage.testing import tiny_engine, tiny_policy
 from tutelage.types import Sampled, Sampling
 
-KINDS = ["qwen2", "qwen3", "packed", "gpt2", "sliding"]
+KINDS = ["qwen2", *long("qwen3"), "packed", "gpt2", *long("sliding")]
 kinds = pytest.mark.parametrize("kind", KINDS)
 SYSTEM = prompt(99, 70)
 
@@ -97,8 +98,8 @@ def test_others_go_on_between_the_chunks(
     ]
 
 
-@pytest.mark.parametrize("large", [False, True])
-@pytest.mark.parametrize("size", [1000, 1024, 1025])
+@pytest.mark.parametrize("large", [True, *long(False)])
+@pytest.mark.parametrize("size", [1024, 1025, *long(1000)])
 def test_a_prompt_of_up_to_1024_tokens_is_computed_in_one_call(
     size: int, large: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

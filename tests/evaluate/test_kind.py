@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.marks import long
 from typer.testing import CliRunner
 
 from tutelage.cli import build_app
@@ -193,7 +194,7 @@ def test_what_no_judge_saw_is_played_again(place: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(
     ("changed", "said"),
-    [("model", "model (target) changed"), ("tasks", "t.jsonl (test) changed")],
+    [("model", "model (target) changed"), *long(("tasks", "t.jsonl (test) changed"))],
 )
 def test_it_goes_on_with_what_it_began_with_alone(place: Path, changed: str, said: str) -> None:
     asked = EvaluationConfig(test=("t.jsonl",), reward="r.py:vary", samples=2)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.marks import long
 
 from tutelage import RL, Trainer
 from tutelage.engine.script import ScriptedReply
@@ -49,7 +50,7 @@ def test_all_are_there(example: Any) -> None:
     assert tuple(example("gather").FRAMEWORKS) == NAMES
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("stream", [True, *long(False)], ids=["whole", "streamed"])
 @pytest.mark.parametrize(("name", "api"), CASES)
 async def test_every_call_is_recorded_with_its_tokens_and_joined_to_its_rollout(
     example: Any, name: str, api: str, stream: bool

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.gateway.conftest import ASK
+from tests.in_one_item import in_one_item
 
 from tutelage.gateway.completions import KeptAnswers
 from tutelage.gateway.dialects import DIALECTS, Dialect
@@ -42,8 +43,8 @@ def test_every_dialect_is_asked() -> None:
     assert {d.name for d in DIALECTS} == set(BODIES)
 
 
-@pytest.mark.parametrize("name", UNUSED)
 @pytest.mark.parametrize("dialect", DIALECTS, ids=named)
+@in_one_item("name", UNUSED)
 def test_what_is_accepted_without_effect_asks_for_the_same(dialect: Dialect, name: str) -> None:
     for value in VALUES:
         assert asked(dialect, **{name: value}) == asked(dialect)
@@ -51,13 +52,13 @@ def test_what_is_accepted_without_effect_asks_for_the_same(dialect: Dialect, nam
         assert unused == ({} if value is None else {name: value}), "for the record"
 
 
-@pytest.mark.parametrize(("dialect", "name"), REFUSED, ids=named)
+@in_one_item(("dialect", "name"), REFUSED)
 def test_values_that_ask_for_nothing_ask_for_the_same(dialect: Dialect, name: str) -> None:
     for value in (*dialect.request.refused[name], None):
         assert asked(dialect, **{name: value}) == asked(dialect)
 
 
-@pytest.mark.parametrize(("dialect", "name"), REFUSED, ids=named)
+@in_one_item(("dialect", "name"), REFUSED)
 def test_other_values_are_refused_by_name(dialect: Dialect, name: str) -> None:
     with pytest.raises(ApiError, match=name) as caught:
         asked(dialect, **{name: NONE_OF_OURS})

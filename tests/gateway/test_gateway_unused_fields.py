@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from tests.in_one_item import in_one_item
 
 from tutelage.engine.driver import EngineDriver
 from tutelage.gateway import Gateway
@@ -148,14 +149,14 @@ def test_the_tokens_tell_requests_apart(drawn: Any, plain: dict[str, Drawn], dia
     assert drawn(dialect, BODIES[dialect] | more)[0] != prompt
 
 
-@pytest.mark.parametrize(("dialect", "name", "value"), TOP)
+@in_one_item(("dialect", "name", "value"), TOP)
 def test_a_field_of_a_request(
     drawn: Any, plain: dict[str, Drawn], dialect: str, name: str, value: Any
 ) -> None:
     assert drawn(dialect, BODIES[dialect] | {name: value}) == plain[dialect]
 
 
-@pytest.mark.parametrize(("dialect", "asked", "more"), INSIDE)
+@in_one_item(("dialect", "asked", "more"), INSIDE)
 def test_a_field_of_an_object(
     drawn: Any, dialect: str, asked: dict[str, Any], more: dict[str, Any]
 ) -> None:

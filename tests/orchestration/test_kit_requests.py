@@ -6,9 +6,10 @@ everything there is. The right plans are hand-written (`kit_plans.py`) and measu
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
@@ -26,6 +27,7 @@ from benchmarks.orchestration.grading.requests import (
 )
 from benchmarks.orchestration.grading.state import FolderState, read_state
 from benchmarks.orchestration.kit import make_folder, make_tools, serve_pages
+from tests.in_one_item import in_one_item
 from tests.orchestration.kit_plans import (
     RIGHT,
     altered,
@@ -105,26 +107,27 @@ def played() -> dict[tuple[str, int], Played]:
     return {}
 
 
-@pytest.fixture
-def play(
-    request: pytest.FixtureRequest,
-    worlds: dict[int, World],
-    played: dict[tuple[str, int], Played],
-) -> Played:
-    name, seed = request.param
-    if (name, seed) not in played:
-        played[name, seed] = Played(name, seed, worlds[seed])
-    return played[name, seed]
+def each(
+    names: Sequence[str], quick: int = len(SEEDS)
+) -> Callable[[Callable[[Played], None]], Callable[..., None]]:
+    """Each request of each seed, in one item; of the first `quick` seeds in `make test`."""
+    seeds = SEEDS if os.environ.get("TUTELAGE_TEST_FULL") else SEEDS[:quick]
 
+    def decorate(test: Callable[[Played], None]) -> Callable[..., None]:
+        def one(
+            name: str,
+            seed: int,
+            worlds: dict[int, World],
+            played: dict[tuple[str, int], Played],
+        ) -> None:
+            if (name, seed) not in played:
+                played[name, seed] = Played(name, seed, worlds[seed])
+            test(played[name, seed])
 
-def each(names: Sequence[str], quick: int = len(SEEDS)) -> pytest.MarkDecorator:
-    """Each request of each seed; of the first `quick` seeds in `make test`."""
-    cases = [
-        pytest.param((name, seed), id=f"{name}-{seed}", marks=() if i < quick else pytest.mark.full)
-        for name in names
-        for i, seed in enumerate(SEEDS)
-    ]
-    return pytest.mark.parametrize("play", cases, indirect=True)
+        one.__name__, one.__doc__ = test.__name__, test.__doc__
+        return in_one_item(("name", "seed"), [(n, s) for n in names for s in seeds])(one)
+
+    return decorate
 
 
 def test_every_request_has_a_grader_a_plan_and_its_names() -> None:
@@ -134,7 +137,7 @@ def test_every_request_has_a_grader_a_plan_and_its_names() -> None:
     assert all((grader.__doc__ or "").strip() for grader in GRADERS.values())
 
 
-@pytest.mark.parametrize("name", sorted(REQUESTS))
+@in_one_item("name", sorted(REQUESTS))
 def test_a_plan_is_a_dag_of_at_most_five_nodes_with_tools_that_may_be_used(name: str) -> None:
     plan = plan_of(name)
     assert {node.tool for node in plan.nodes} <= {*REQUESTS[name].uses}
@@ -205,7 +208,7 @@ def test_an_answer_that_is_not_asked_for_is_not_judged(play: Played) -> None:
     assert play.grade(play.after, "I have no idea what I did.") == EndState(True)
 
 
-@pytest.mark.parametrize("name", sorted(REQUESTS))
+@in_one_item("name", sorted(REQUESTS))
 def test_a_sentence_is_the_same_each_time_and_differs_by_seed(name: str) -> None:
     asked = [fill(REQUESTS[name], seed).sentence for seed in range(6)]
     assert asked == [fill(REQUESTS[name], seed).sentence for seed in range(6)]

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from routing_world import SMALL, table, topical_outcomes
+from tests.marks import long
 
 from tutelage.errors import ConfigError, DataError, RunError
 from tutelage.orchestration.data.outcomes import read_tables
@@ -215,7 +216,7 @@ class Killed(Exception):
     """Stands for a kill at a moment that the test chooses."""
 
 
-@pytest.mark.parametrize("at", [1, 3, 5])
+@pytest.mark.parametrize("at", [3, *long(1, 5)])
 def test_a_killed_run_goes_on_bit_for_bit(
     at: int, tmp_path: Path, trained: tuple[Phase2Result, list[dict[str, Any]]]
 ) -> None:

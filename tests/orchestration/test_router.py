@@ -10,6 +10,7 @@ import torch
 from recorded import RecordedVerifier, as_plan, as_settings, result_of
 from replayed import ReplayPool
 from routing_world import world
+from tests.marks import long
 
 from tutelage.errors import ConfigError
 from tutelage.orchestration.evaluation.rewards import References, compute_reward
@@ -67,7 +68,7 @@ def execute(flows: WorkflowBatch, b: int, scenario: Scenario, router: object) ->
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-@pytest.mark.parametrize("trained", [False, True], ids=["lookahead", "policy"])
+@pytest.mark.parametrize("trained", [*long(False), True])
 def test_executor_and_environment_take_the_same_actions(name: str, trained: bool) -> None:
     scenario = SCENARIOS[name]
     here = world(scenario)

@@ -7,6 +7,7 @@ import inspect
 from typing import Any
 
 import pytest
+from tests.marks import long
 
 from tutelage.errors import ConfigError, RewardError
 from tutelage.orchestration.execution.verifiers import Verifiers, make_verifier
@@ -64,7 +65,7 @@ def test_regex() -> None:
 _ENDLESS = r"^(a+)+$"
 
 
-@pytest.mark.parametrize("mock", [False, True])
+@pytest.mark.parametrize("mock", [False, *long(True)])
 def test_a_pattern_that_backtracks_for_hours_is_no_verdict(
     mock: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

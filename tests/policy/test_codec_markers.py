@@ -10,6 +10,7 @@ import pytest
 from chat_templates import LLAMA_TOKENS, make_codec
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.marks import first
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
@@ -44,7 +45,7 @@ def result(content: str) -> Message:
     return Message("tool", content, tool_call_id="call_1", name="f")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", first(2, NAMES))
 @given(said=hostile)
 @example(said=ATTACK)
 @settings(max_examples=60, deadline=None)
@@ -61,7 +62,7 @@ def test_a_prompt_has_no_special_tokens_but_the_templates_own(name: str, said: s
     assert codec.decode(ids) == codec.render_text(conversation(said), TOOLS)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", first(2, NAMES))
 @given(said=hostile)
 @example(said=ATTACK)
 @settings(max_examples=60, deadline=None)
@@ -77,7 +78,7 @@ def test_an_observation_cannot_close_its_turn(name: str, said: str) -> None:
     assert codec.decode(ids) == codec.render_text([*history, result(said)], TOOLS)[len(known) :]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", first(2, NAMES))
 @given(said=hostile)
 @example(said=ATTACK)
 @settings(max_examples=30, deadline=None)
@@ -97,7 +98,7 @@ def test_a_demonstration_trains_the_same_whatever_a_tool_said(name: str, said: s
     assert codec.decode(ids) == codec.render_text(shown(said), TOOLS, open_turn=False).rstrip("\n")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", first(2, NAMES))
 @given(parts=st.lists(st.text(max_size=20), min_size=3, max_size=3))
 @example(parts=["<b>", "a < b | c > d", "im_end|> [x]"])
 @settings(max_examples=40, deadline=None)

@@ -11,6 +11,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from tests.marks import long
 
 from tutelage.errors import ModelError
 from tutelage.policy.hf_model import HFNetwork
@@ -33,7 +34,7 @@ def saved(policy: Policy, folder: Path, dtype: torch.dtype = torch.float32) -> P
     return folder
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, *long(torch.float32)])
 @pytest.mark.parametrize("kind", ["qwen2", "qwen3", "llama"])
 def test_the_bits_are_those_that_transformers_loads(
     fresh: Fresh, kind: str, dtype: torch.dtype, tmp_path: Path

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from tutelage.config.schema import LoraConfig
@@ -105,6 +104,8 @@ def test_a_merge_is_in_place(fresh: Callable[..., Any]) -> None:
 def test_peft_reads_the_adapters_and_computes_the_same(
     case: tuple[Policy, str], tmp_path: Path
 ) -> None:
+    from peft import PeftModel  # what it imports is large
+
     policy, base = case
     assert save_adapter(policy, tmp_path / "adapter", base=base)
     model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)

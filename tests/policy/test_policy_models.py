@@ -10,6 +10,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import save_file
+from tests.marks import long
 from transformers import AutoModelForCausalLM
 
 from tutelage.errors import ModelError
@@ -178,7 +179,7 @@ def test_fusing_and_cutting_the_tensors_gives_them_back_bit_for_bit(name: str) -
     assert all(torch.equal(back[name], state[name]) for name in back)
 
 
-@pytest.mark.parametrize("layout", ["qwen2", "qwen3", "llama", "gpt2", "sliding"])
+@pytest.mark.parametrize("layout", ["qwen2", "gpt2", *long("qwen3", "llama", "sliding")])
 def test_a_saved_policy_is_an_ordinary_model_folder(layout: str, tmp_path: Path, tiny: Any) -> None:
     policy: Policy = tiny(layout)
     policy.save(tmp_path / "policy")

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.marks import long
 
 from tutelage.policy import network
 from tutelage.policy.packing import MicroBatch, plan_for_two, plan_micro_batches
@@ -142,7 +143,7 @@ def test_rows_without_trained_tokens_add_nothing(kind: str, tiny: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("temperature", [0.7, 1.0, 1.5])
+@pytest.mark.parametrize("temperature", [0.7, *long(1.0, 1.5)])
 def test_scores_are_of_the_tempered_distribution(kind: str, temperature: float, tiny: Any) -> None:
     row = fixed_rows()[2]
     policy = tiny(kind)

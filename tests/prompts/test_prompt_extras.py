@@ -9,6 +9,7 @@ from typing import Any
 import clerk
 import pytest
 from players import clerk_agent, clerk_optimiser, splits
+from tests.marks import long
 
 from tutelage.engine.usage import Spend
 from tutelage.prompts import (
@@ -68,9 +69,11 @@ async def searched(
 @pytest.mark.parametrize(
     "algorithm",
     [
-        APO(beam=4, branches=4, selection="brute", rounds=2, trials=0),
         APO(beam=3, branches=3, selection="ucb", rounds=2, trials=0),
-        APO(paraphrases=1, rounds=2, trials=0),
+        *long(
+            APO(beam=4, branches=4, selection="brute", rounds=2, trials=0),
+            APO(paraphrases=1, rounds=2, trials=0),
+        ),
     ],
     ids=["brute", "ucb", "paraphrases"],
 )
@@ -196,7 +199,9 @@ async def shown(components: Components, task: Task, slot: RolloutSlot) -> Episod
     return Episode(float(right), right, trace=f"I solved {task.id}." if right else "")
 
 
-@pytest.mark.parametrize("algorithm", [APO(rounds=2), GEPA(rounds=8), GRIPS(steps=2), Screen()])
+@pytest.mark.parametrize(
+    "algorithm", [APO(rounds=2), GRIPS(steps=2), *long(GEPA(rounds=8), Screen())]
+)
 async def test_demonstrations_are_tried_by_every_algorithm(algorithm: Algorithm) -> None:
     async def ask(role: str, messages: Sequence[Message], step_key: str) -> OptimiserReply:
         assert DEMONSTRATIONS not in messages[1].content.partition("\n")[0]  # pyright: ignore

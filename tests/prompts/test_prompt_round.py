@@ -8,6 +8,7 @@ import pytest
 from clerk import RULES, SEED_PROMPT, make_task
 from contract.source_tree import modules, tree
 from players import clerk_agent, clerk_optimiser, splits
+from tests.marks import long
 
 from tutelage.prompts import (
     APO,
@@ -42,7 +43,8 @@ def test_the_round_stands_on_one_page_in_its_order() -> None:
 
 
 @pytest.mark.parametrize(
-    "algorithm", [APO(), GEPA(), GEPA(trials=0, minibatch=3), Screen(bank=BANK), GRIPS(bank=BANK)]
+    "algorithm",
+    [APO(), GEPA(), *long(GEPA(trials=0, minibatch=3), Screen(bank=BANK), GRIPS(bank=BANK))],
 )
 async def test_all_that_is_played_for_a_candidate_is_played_in_a_round(
     algorithm: Algorithm, monkeypatch: pytest.MonkeyPatch

@@ -12,6 +12,7 @@ from pathlib import Path
 import clerk
 import pytest
 from players import clerk_agent, clerk_optimiser, placebo_agent, splits
+from tests.marks import long
 
 from tutelage.cli.prompt_view import round_lines
 from tutelage.errors import ConfigError, EngineError, RemoteError, RunError
@@ -75,7 +76,9 @@ async def test_grips_lifts_it_too_without_a_model() -> None:
     assert result.spent.optimiser_calls == 0
 
 
-@pytest.mark.parametrize("algorithm", [APO(), GEPA(), Screen(bank=BANK)], ids=lambda a: a.name)
+@pytest.mark.parametrize(
+    "algorithm", [GEPA(), *long(APO(), Screen(bank=BANK))], ids=lambda a: a.name
+)
 async def test_one_runner_and_eight_give_the_same_lineage(algorithm: Algorithm) -> None:
     one = await searched(algorithm, replace(SETTINGS, runners=1))
     eight = await searched(algorithm, replace(SETTINGS, runners=8))
@@ -87,8 +90,10 @@ class Killed(BaseException):
     """Ends a search at once, as SIGKILL does: nothing after it runs."""
 
 
-@pytest.mark.parametrize("algorithm", [APO(), GEPA(), Screen(bank=BANK)], ids=lambda a: a.name)
-@pytest.mark.parametrize("at", [1, 150])
+@pytest.mark.parametrize(
+    "algorithm", [APO(), *long(GEPA(), Screen(bank=BANK))], ids=lambda a: a.name
+)
+@pytest.mark.parametrize("at", [150, *long(1)])
 async def test_killed_and_resumed_is_the_same_byte_for_byte(
     algorithm: Algorithm, at: int, tmp_path: Path
 ) -> None:
@@ -188,7 +193,9 @@ async def test_malformed_optimiser_replies_end_in_the_seed_and_a_full_lineage() 
     assert result.spent.optimiser_calls <= 40
 
 
-@pytest.mark.parametrize("algorithm", [APO(), GEPA(), GEPA(trials=0)], ids=["apo", "gepa", "paper"])
+@pytest.mark.parametrize(
+    "algorithm", [APO(), *long(GEPA(), GEPA(trials=0))], ids=["apo", "gepa", "paper"]
+)
 async def test_an_endpoint_that_refuses_stops_the_search_in_its_own_words(
     algorithm: Algorithm, tmp_path: Path
 ) -> None:

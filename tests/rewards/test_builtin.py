@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.marks import long
 
 from tutelage.rewards import builtin, resolve_reward
 from tutelage.rewards.answers import find_number, read_number, stated_answer
@@ -283,7 +284,7 @@ def test_the_last_number_or_box_is_the_answer(
     assert math_reward_string_equal(prediction, answer) == expected
 
 
-@pytest.mark.parametrize("unit", ["a", "("])
+@pytest.mark.parametrize("unit", ["(", *long("a")])
 def test_string_equality_of_ten_million_characters(unit: str) -> None:
     assert math_reward_string_equal(unit * 10_000_000, unit) == 0.0
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.marks import long
 from typer.testing import CliRunner
 
 from tutelage.cli import build_app
@@ -42,7 +43,9 @@ async def failed(function: Any, tasks: list[Task]) -> set[str]:
     return {probe.name for probe in probes if not probe.passed}
 
 
-@pytest.mark.parametrize("name", ["math", "math_grader", "exact_text", "numeric_partial_credit"])
+@pytest.mark.parametrize(
+    "name", ["math", "numeric_partial_credit", *long("math_grader", "exact_text")]
+)
 async def test_the_maths_rewards_pass(name: str) -> None:
     assert await failed(resolve_reward(name), NUMBERS) == set()
 
@@ -53,7 +56,7 @@ async def test_the_last_number_is_shown_to_be_lenient() -> None:
     assert {"two answers", "negated answer"} <= holes <= lenient
 
 
-@pytest.mark.parametrize("name", ["qa_f1_reward", "exact_match", "gaia_scorer"])
+@pytest.mark.parametrize("name", ["qa_f1_reward", *long("exact_match", "gaia_scorer")])
 async def test_the_rewards_of_short_answers_pass(name: str) -> None:
     assert await failed(resolve_reward(name), TEXTS) == set()
 

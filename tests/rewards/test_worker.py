@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.marks import long
 
 from tutelage import errors
 from tutelage.rewards import RewardFunction, compute_reward, resolve_reward, reward
@@ -62,7 +63,7 @@ async def test_a_plain_reward_runs_in_another_process(score: RewardFunction) -> 
         assert found.parts["process"] != os.getpid()
 
 
-@pytest.mark.parametrize("how", ["backtracks", "sleeps"])
+@pytest.mark.parametrize("how", ["backtracks", *long("sleeps")])
 async def test_one_that_hangs_is_ended_and_the_next_one_is_graded(
     how: str, score: RewardFunction
 ) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from tests.marks import long
 
 from tutelage.agents.agent import Agent
 from tutelage.agents.session import RolloutSession
@@ -367,7 +368,7 @@ def without_clock(rollouts: list[Rollout]) -> list[Any]:
     return [(r.id, a.calls, a.answer, a.reward) for r in rollouts for a in r.attempts]
 
 
-@pytest.mark.parametrize("concurrency", [3, 512])
+@pytest.mark.parametrize("concurrency", [3, *long(512)])
 async def test_the_deterministic_schedule_repeats_a_run_call_for_call(
     concurrency: int, tiny: Any
 ) -> None:

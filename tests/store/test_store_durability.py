@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.marks import long
 
 from tutelage.store import Store, open_store
 
@@ -52,8 +53,8 @@ def test_a_kill_loses_nothing_that_was_acknowledged(tmp_path: Path, how: str) ->
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("how", ["put", "writer"])
-@pytest.mark.parametrize("limit", [500_000, pytest.param(1_500_000, marks=pytest.mark.full)])
+@pytest.mark.parametrize("how", [pytest.param("put", marks=pytest.mark.full), "writer"])
+@pytest.mark.parametrize("limit", [500_000, *long(pytest.param(1_500_000, marks=pytest.mark.full))])
 def test_a_full_disk_keeps_what_was_acknowledged(tmp_path: Path, how: str, limit: int) -> None:
     path = tmp_path / "x.db"
     out, _ = spawn(path, how, 0, limit).communicate(timeout=120)

@@ -149,8 +149,15 @@ def with_tools(material: Path) -> Arguments:
 def references(
     embedded: Arguments, with_tools: Arguments, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Reference]:
-    """One run of each of `reference.KINDS`."""
+    """A run of the embedded job through all its phases, and one of a given model with tools; each
+    is made when it is first asked for."""
     from .reference import Reference
 
     makers = {"embedded": embedded, "with_tools": with_tools}
-    return {kind: Reference(make(), tmp_path_factory.mktemp(kind)) for kind, make in makers.items()}
+
+    class References(dict[str, Reference]):
+        def __missing__(self, kind: str) -> Reference:
+            self[kind] = Reference(makers[kind](), tmp_path_factory.mktemp(kind))
+            return self[kind]
+
+    return References()

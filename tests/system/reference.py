@@ -8,9 +8,6 @@ from pathlib import Path
 from .command import Command
 from .outcome import assert_equal, outcome
 
-KINDS = ("embedded", "with_tools")
-"""The embedded job through all its phases, and a given model with tools."""
-
 
 class Reference:
     """A run that was not stopped: what to start, how long it takes, what comes out."""

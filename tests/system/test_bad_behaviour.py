@@ -126,8 +126,8 @@ BROKEN_TOOLS = {
 }
 
 
-LIKE_ANOTHER = ("exits", "base", "none", "nan", "object", "surrogate", "megabyte")
-"""Those that a run treats like `raises` and `bytes`; `tools/test_execute.py` tells them apart."""
+LIKE_ANOTHER = ("exits", "base", "bytes", "none", "nan", "object", "surrogate", "megabyte")
+"""Those that a run treats like `raises`; `tools/test_execute.py` tells them apart."""
 
 
 @pytest.mark.parametrize(
@@ -199,6 +199,7 @@ def test_when_every_prompt_is_too_long_the_run_says_so(
     assert len([r for r in stored(tutelage.cwd / "run") if r.mode == "train"]) == 16
 
 
+@pytest.mark.full
 def test_an_agent_without_tools_is_one_turn(with_tools: Arguments, tutelage: Command) -> None:
     keys = {"agent.use_agent": "false"}
     job = tutelage(*with_tools(keys, tools=None, steps="2")).check()

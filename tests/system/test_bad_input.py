@@ -21,7 +21,7 @@ GOOD = [json.dumps(row) for row in rows(0, 3)]
 def refused(command: Command, arguments: list[str], *told: str) -> str:
     """The command says `told`, exits with 2, and leaves the folder as it was."""
     before = sorted(p for p in command.cwd.rglob("*") if not p.name.startswith("."))
-    err = command(*arguments).check(2).err
+    err = command.here(*arguments).check(2).err
     for text in told:
         assert text in err, err
     after = sorted(p for p in command.cwd.rglob("*") if not p.name.startswith("."))
@@ -212,7 +212,7 @@ def test_a_model_that_cannot_be_used(
     damage(tutelage.cwd / "model")
     err = refused(tutelage, with_tools(model="model"), told)
     assert "Loading weights" not in err
-    err = tutelage("ask", "model", "What?", "--tools", "").check(2).err
+    err = tutelage.here("ask", "model", "What?", "--tools", "").check(2).err
     assert told in err
 
 
@@ -220,18 +220,18 @@ def test_a_dry_run_refuses_and_writes_nothing_either(
     with_tools: Arguments, tutelage: Command
 ) -> None:
     refused(tutelage, [*with_tools(model="no/such/folder"), "--dry-run"], "folder not found:")
-    done = tutelage(*with_tools(), "--dry-run").check()
+    done = tutelage.here(*with_tools(), "--dry-run").check()
     assert "one task was played and nothing was trained" in done.out
     assert not (tutelage.cwd / "run").exists()
 
 
 def test_eval_names_what_is_missing(material: Path, tutelage: Command) -> None:
     model, tasks = str(material / "parrot"), str(material / "val.jsonl")
-    told = tutelage("eval", model, "--test", tasks).check(2).err
+    told = tutelage.here("eval", model, "--test", tasks).check(2).err
     assert "--reward" in told
-    told = tutelage("eval", "nobody", "--test", tasks).check(2).err
+    told = tutelage.here("eval", "nobody", "--test", tasks).check(2).err
     assert "no run 'nobody'" in told
-    told = tutelage("eval", model, "--test", "nope.jsonl", "--reward", "math").check(2).err
+    told = tutelage.here("eval", model, "--test", "nope.jsonl", "--reward", "math").check(2).err
     assert "'nope.jsonl' does not exist" in told
 
 

@@ -60,9 +60,9 @@ def test_what_asks_for_nothing_more_or_for_something_else_is_refused(
     finished: Path, with_tools: Arguments, tutelage: Command
 ) -> None:
     before = outcome(finished)
-    told = words(tutelage(*with_tools(steps="4")).check(2).err)
+    told = words(tutelage.here(*with_tools(steps="4")).check(2).err)
     assert "differs in trainer.total_training_steps (5, now 4)" in told
-    told = words(tutelage(*with_tools(minutes="90")).check(2).err)
+    told = words(tutelage.here(*with_tools(minutes="90")).check(2).err)
     assert "ended at trainer.total_training_steps=5; raise it to train further" in told
     assert outcome(finished) == before
 
@@ -191,7 +191,7 @@ def test_a_change_may_be_allowed(own: Path, with_tools: Arguments, tutelage: Com
     kept = (own / "train.jsonl").read_text()
     append(own / "train.jsonl", "{broken\n")
     tutelage("resume", "run", "--allow-changes").check(2)
-    refused = words(tutelage("resume", "run").check(2).err)
+    refused = words(tutelage.here("resume", "run").check(2).err)
     assert "was started with different sources: own/train.jsonl" in refused, "nothing has gone on"
     (own / "train.jsonl").write_text(kept)
     EDITS["reward"][1](own)
@@ -205,11 +205,11 @@ def test_an_edited_configuration_is_refused(finished: Path, tutelage: Command) -
     config = finished / "config.json"
     kept = config.read_text()
     config.write_text(kept.replace('"seed": 3', '"seed": 4'))
-    told = words(tutelage("resume", "run", "--trust").check(2).err)
+    told = words(tutelage.here("resume", "run", "--trust").check(2).err)
     assert "config.json was edited: seed was 3 and is 4; restore them" in told
     config.write_text(kept.replace('"use_kl_loss": false', '"use_kl_loss": true'))
-    told = words(tutelage("resume", "run", "--trust").check(2).err)
+    told = words(tutelage.here("resume", "run", "--trust").check(2).err)
     assert "config.json was edited: actor.use_kl_loss was False and is True; restore" in told
     (finished / "fingerprint.json").unlink()
-    told = words(tutelage("resume", "run", "--trust").check(2).err)
+    told = words(tutelage.here("resume", "run", "--trust").check(2).err)
     assert "Runs of earlier versions must be started again with another --output" in told

@@ -28,7 +28,7 @@ def test_weights_that_are_damaged_are_named(
     folder = shutil.copytree(str(material) + "/parrot", tutelage.cwd / "broken")
     (folder / "model.safetensors").unlink()
     (folder / "pytorch_model.bin").write_bytes(b"\x80\x02no weights")
-    told = tutelage(*with_tools(model="broken", steps="1")).check(2).err
+    told = tutelage.here(*with_tools(model="broken", steps="1")).check(2).err
     assert "cannot load the weights of 'broken'" in told
 
 
@@ -41,9 +41,9 @@ def test_a_run_folder_that_cannot_be_used_is_named(
     (run / name).unlink()
     if name == ".lock":
         (run / name).mkdir()
-        assert "cannot write to the run folder 'run'" in tutelage("resume", "run").check(2).err
+        assert "cannot write to the run folder 'run'" in tutelage.here("resume", "run").check(2).err
     else:
         (run / name).write_text("{")
-        told = tutelage("resume", "run").check(2).err
+        told = tutelage.here("resume", "run").check(2).err
         assert "'run/result.json' is damaged" in told
         assert "remove it, and resume the run" in told

@@ -44,6 +44,7 @@ def test_ids_are_unique_over_runs_and_found_from_any_folder(
     assert "-> nothing" not in listed
 
 
+@pytest.mark.full
 def test_runs_lists_runs_alone_with_their_steps(with_tools: Arguments, tutelage: Command) -> None:
     keys = {"trainer.val_before_train": "false", "trainer.test_freq": -1}
     tutelage(*with_tools(keys, steps="2", output="runs/trained")).check()

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from tests.marks import long
 
 from tutelage.store import open_store
 from tutelage.types import RolloutStatus
@@ -35,11 +36,13 @@ def status(command: Command) -> tuple[str, RolloutStatus]:
 @pytest.mark.parametrize(
     ("kind", "moment", "number"),
     [
-        pytest.param("embedded", "cold start", signal.SIGINT, marks=pytest.mark.full),
-        ("embedded", "measure before", signal.SIGTERM),
-        pytest.param("embedded", "control", signal.SIGINT, marks=pytest.mark.full),
         ("with_tools", "reinforcement learning", signal.SIGINT),
-        pytest.param("with_tools", "reinforcement learning", signal.SIGHUP, marks=pytest.mark.full),
+        *long(
+            ("embedded", "cold start", signal.SIGINT),
+            ("embedded", "measure before", signal.SIGTERM),
+            ("embedded", "control", signal.SIGINT),
+            ("with_tools", "reinforcement learning", signal.SIGHUP),
+        ),
     ],
 )
 def test_a_signal_stops_after_the_step_and_a_resume_finishes(

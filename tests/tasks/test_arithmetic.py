@@ -9,6 +9,7 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.marks import long
 
 from tutelage.errors import ConfigError
 from tutelage.tasks import Dataset
@@ -38,7 +39,7 @@ def content(task: Task) -> tuple[str, ...]:
     return (str(task.fields["family"]), *numbers, *operators, *item)
 
 
-@pytest.mark.parametrize("level", ["default", "hard"])
+@pytest.mark.parametrize("level", ["hard", *long("default")])
 @given(seeds=st.tuples(st.integers(0, 2**40), st.integers(0, 2**40), st.integers(0, 2**40)))
 @settings(max_examples=3, deadline=None)
 def test_no_problem_is_in_two_splits_under_any_wording_or_seed(

@@ -11,6 +11,7 @@ import httpx2
 import pytest
 import torch
 from safetensors.torch import save_file
+from tests.marks import long
 from tests.testing.vllm_server import VLLMServer
 
 from tutelage.policy.model import Policy
@@ -75,7 +76,7 @@ def weights(policy: Policy, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize("temperature", [0.7, *long(0.0, 1.0)])
 def test_its_log_probabilities_are_those_of_the_trainer_at_the_temperature(
     server: VLLMServer, temperature: float
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -107,8 +108,22 @@ def conversation(
     return calls
 
 
+_STEPS: dict[tuple[Any, ...], list[Rollout]] = {}
+
+
 def step_of_rollouts(policy: Any, seed: int, *, groups: int = 3, members: int = 4) -> list[Rollout]:
-    """A training step: groups with different rewards, one without variance, some with many rows."""
+    """A training step: groups with different rewards, one without variance, some with many rows.
+    The same for equal weights, for which it is made once."""
+    weights = hashlib.blake2b()
+    for _, tensor in policy.named():
+        weights.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy())
+    key = (policy.config.model_type, weights.digest(), seed, groups, members)
+    if key not in _STEPS:
+        _STEPS[key] = _made(policy, seed, groups, members)
+    return list(_STEPS[key])
+
+
+def _made(policy: Any, seed: int, groups: int, members: int) -> list[Rollout]:
     rng = random.Random(seed)
     out: list[Rollout] = []
     for g in range(groups):

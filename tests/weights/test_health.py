@@ -5,12 +5,14 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from typer.testing import CliRunner
 
 from tutelage.cli import build_app
+from tutelage.testing import tiny_policy
 
 from .parrot import make_parrot, rows, write_rows
 
@@ -122,7 +124,6 @@ Train = Callable[..., Told]
 def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
     """`tutelage train math` on the parrot, whose answers and tool calls vary."""
     folder = tmp_path_factory.mktemp("health")
-    make_parrot(folder / "model")
     write_rows(folder / "train.jsonl", rows(0, 8))
     write_rows(folder / "val.jsonl", rows(8, 2))
     (folder / "parts.py").write_text(PARTS)
@@ -130,6 +131,8 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
 
     def run(reward: str | None = None, steps: int = 20, **changed: object) -> Told:
         out = folder / f"run{next(numbers)}"
+        if "model__path" not in changed and not (folder / "model").is_dir():
+            make_parrot(folder / "model")
         keys: dict[str, object] = {
             "model.path": folder / "model",
             "data.train_files": folder / "train.jsonl",
@@ -288,8 +291,10 @@ def test_an_entropy_that_explodes_is_told_of(train: Train) -> None:
     check_said(told, "entropy_explosion", "the entropy has risen", "actor.entropy_coeff")
 
 
-def test_an_agent_that_fails_is_told_of(train: Train) -> None:
-    told = train("vary", steps=1, agent__agent_type=f"{train.__dict__['parts']}:Failing")
+def test_an_agent_that_fails_is_told_of(train: Train, tmp_path: Path) -> None:
+    tiny_policy(max_positions=1024).save(tmp_path / "tiny")
+    agent = f"{train.__dict__['parts']}:Failing"
+    told = train("vary", steps=1, agent__agent_type=agent, model__path=tmp_path / "tiny")
     entry = check_said(told, "failed", "12 of 16 rollouts failed, mostly: agent error", "show")
     assert entry["step"] == 1
 

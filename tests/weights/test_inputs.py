@@ -167,10 +167,13 @@ def test_a_template_that_leaves_out_what_the_recipes_tasks_need_is_refused(
     assert prepare_rl(resolve("rl", own, machine=LAPTOP).config).tools == {}
 
 
+FEW = ("data.train_tasks=8", "trainer.val_tasks=2", "trainer.test_tasks=2")
+
+
 def test_the_embedded_policy_is_a_function_of_the_seed(one_thread: None) -> None:
     def weights(seed: int) -> dict[str, Any]:
         made: TrainingInputs = prepare_rl(
-            resolve("math", [f"seed={seed}", "model.path=null"], machine=LAPTOP).config
+            resolve("math", [f"seed={seed}", "model.path=null", *FEW], machine=LAPTOP).config
         )
         return {name: tensor.clone() for name, tensor in made.policy.named()}
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
@@ -54,6 +53,8 @@ def test_killed_and_resumed_is_the_same_bit_for_bit(
 def test_what_a_run_with_adapters_leaves_behind(
     one_thread: None, source: Path, tmp_path: Path
 ) -> None:
+    from peft import PeftModel  # what it imports is large
+
     folder = tiny_job.run(source, tmp_path / "run", **LORA)
     lines = tiny_job.steps(folder)
     assert max(x["max_dlogp"] for x in lines) < 1e-4

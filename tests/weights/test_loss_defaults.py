@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.marks import long
 
 from tutelage import RL
 from tutelage.config import Resolved
@@ -90,7 +91,7 @@ def test_a_choice_wins_and_one_that_the_paper_contradicts_is_warned_of(
     assert bool(said) == bool(told)
 
 
-@pytest.mark.parametrize("loss", ["gspo", "sapo", "geo_mean"])
+@pytest.mark.parametrize("loss", ["gspo", *long("sapo", "geo_mean")])
 def test_an_update_averages_by_sequence_where_the_loss_does(
     fresh: Callable[..., Any], loss: str
 ) -> None:

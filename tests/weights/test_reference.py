@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.marks import long
 from torch import Tensor
 
 from tutelage.algorithms.rl import estimate_advantages, kl_penalty
@@ -62,10 +63,13 @@ def gradient(policy: Any, learner: Learner, seed: int) -> tuple[list[Tensor], Ma
 @pytest.mark.parametrize(
     ("layout", "kind"),
     [
-        *(pytest.param("qwen2", k, marks=[pytest.mark.full] * (k == "full")) for k in KINDS),
-        *(pytest.param("qwen2", f"{k}+", marks=[pytest.mark.full] * (k == "full")) for k in KINDS),
-        ("gpt2", "k3"),
-        pytest.param("gpt2", "full", marks=pytest.mark.full),
+        ("qwen2", "kl"),
+        ("qwen2", "low_var_kl"),
+        ("qwen2", "kl+"),
+        ("gpt2", "mse"),
+        *long(*(("qwen2", kind) for kind in ("abs", "mse", "full"))),
+        *long(*(("qwen2", f"{kind}+") for kind in KINDS[1:])),
+        *long(("gpt2", "k3"), ("gpt2", "full")),
     ],
 )
 def test_the_loss_gets_the_formulas_gradient(fresh: Fresh, layout: str, kind: str) -> None:
@@ -126,9 +130,7 @@ def exact_kl(policy: Any, reference: Any, row: Row) -> tuple[Tensor, list[Any]]:
     return torch.stack(out), slopes
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(k, marks=[pytest.mark.full] * (k == "full")) for k in KINDS]
-)
+@pytest.mark.parametrize("kind", ["kl", "low_var_kl", *long("abs", "mse", "full")])
 def test_the_reward_pays_for_each_token(fresh: Fresh, kind: str) -> None:
     """Advantages are those of `score - beta * kl`, and groups are counted by their scores."""
     policy = fresh("qwen2", 2)

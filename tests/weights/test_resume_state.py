@@ -41,7 +41,13 @@ KINDS: dict[str, dict[str, object]] = {
         "actor__ppo_mini_batch_size": 3,
     },
 }
-TOLD_BY_ANOTHER = ("critic of its own", "refills", "greedy baselines")
+TOLD_BY_ANOTHER = (
+    "critic of its own",
+    "reference",  # which the adaptive coefficient has too
+    "refills",
+    "greedy baselines",
+    "random selection",
+)
 """Kinds whose state another kind has too."""
 REST = tuple(name for name in ESTIMATORS if name not in ("gae", "remax", "grpo"))
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.marks import long
 from torch import Tensor
 from typer.testing import CliRunner
 
@@ -123,9 +124,11 @@ def test_no_tools_means_none(train: Callable[..., Any], asked: str, told: str) -
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"output": "full"}, "is not empty: it contains 'x'"),
-        ({"output": "file"}, "is a file; choose another --output"),
         ({"output": "run"}, "differs in seed"),
+        *long(
+            ({"output": "full"}, "is not empty: it contains 'x'"),
+            ({"output": "file"}, "is a file; choose another --output"),
+        ),
     ],
 )
 def test_a_dry_run_says_what_the_run_would_refuse(

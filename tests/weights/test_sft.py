@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.marks import long
 from typer.testing import CliRunner
 
 from tutelage.cli import build_app
@@ -195,7 +196,7 @@ def test_only_what_the_assistant_wrote_is_learned(one_thread: None, source: Path
     assert math.isfinite(found.loss)
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("optimizer", ["muon", *long("adamw")])
 def test_killed_and_resumed_is_the_same_bit_for_bit(
     one_thread: None, source: Path, optimizer: str
 ) -> None:
