@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tutelage import files
-from tutelage.errors import ModelError
+from tutelage.errors import ModelError, StoreError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,7 +26,7 @@ def put_folder(folder: Path, write: Callable[[Path], None], *, replace: bool) ->
     """Fill an empty folder by `write`, then rename it to `folder`.
 
     A folder that holds anything is refused, or with `replace` replaced, where files of other names
-    stay. Raises `ModelError` for that, and when the disk refuses.
+    stay. Raises `ModelError` for that, and `StoreError` when the disk refuses.
     """
     from safetensors import SafetensorError
 
@@ -49,7 +49,7 @@ def put_folder(folder: Path, write: Callable[[Path], None], *, replace: bool) ->
         shutil.rmtree(aside, ignore_errors=True)
         if old is not None and not folder.exists():
             os.replace(old, folder)
-        raise ModelError(
+        raise StoreError(
             f"cannot write the policy to {str(folder)!r}: {error}; free some space"
         ) from error
 

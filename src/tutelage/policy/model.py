@@ -156,8 +156,8 @@ class Policy:
         """Write an ordinary Hugging Face folder, aside first and then renamed into place.
 
         A folder that holds anything is refused; with `replace`, for one that the caller made, its
-        policy is replaced and files of other names stay. Raises `ModelError` for that, and when
-        the disk refuses; what was in the folder before stays then.
+        policy is replaced and files of other names stay. Raises `ModelError` for that, and
+        `StoreError` when the disk refuses; what was in the folder before stays then.
         """
         put_folder(Path(folder), self._write, replace=replace)
 
