@@ -76,21 +76,15 @@ def machine_facts() -> Machine:
 
 def free_memory(device: torch.device) -> int:
     """Bytes of memory that this process may still take: of a GPU, else of the machine, within the
-    limits of its control group and of the process itself (`ulimit -v`)."""
+    limits of its control group."""
     if device.type == "cuda":
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + kept  # torch gives out what it keeps first
     if sys.platform != "linux":
         return machine_facts().memory
-    import resource
-
     lines = Path("/proc/self/status").read_text() + Path("/proc/meminfo").read_text()
     sizes = {key: 1024 * int(kb) for key, kb in re.findall(r"(\w+):\s+(\d+) kB", lines)}
-    free = [sizes["MemAvailable"], machine_facts().memory - sizes["VmRSS"]]
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit != resource.RLIM_INFINITY:
-        free.append(limit - sizes["VmSize"])
-    return max(0, min(free))
+    return max(0, min(sizes["MemAvailable"], machine_facts().memory - sizes["VmRSS"]))
 
 
 def this_platform() -> Support:
@@ -217,23 +211,15 @@ def one_thread() -> Generator[None]:
 
 
 def in_parallel(work: Callable[[Item], Out], items: Sequence[Item], threads: int) -> list[Out]:
-    """What `work` gives for each item, in order, on up to `threads` threads where there are as many
-    cores. The caller's is among them, and one operation gets one thread, so no bit depends on
-    the cores. All have ended when this ends, also where one raised."""
+    """Return what `work` gives for each item, in order, on up to `threads` threads where there are
+    as many cores. One operation gets one thread, so no bit depends on the cores. All have ended
+    when this ends, also where one raised."""
     if threads == 1:
         return [work(item) for item in items]
-    count = max(1, min(threads, len(items), _cores()))
-
-    def some(first: int) -> list[Out]:
-        return [work(item) for item in items[first::count]]
-
     with one_thread():
-        others = [_pool(threads - 1).submit(some, i) for i in range(1, count)]
-        try:
-            found = [some(0), *(other.result() for other in others)]
-        finally:
-            wait(others)
-    return [found[i % count][i // count] for i in range(len(items))]
+        working = [_pool(min(threads, _cores())).submit(work, item) for item in items]
+        wait(working)
+    return [one.result() for one in working]
 
 
 @functools.cache
@@ -308,6 +294,5 @@ def describe() -> list[tuple[str, str, str | None]]:
         ("device", f"{device}; {support.remark}" if support.remark else device, None),
         ("cores", str(_cores()), None),
         ("processor", f"{cpu_vendor()}, {torch.backends.cpu.get_cpu_capability()}", None),
-        ("matrix kernels", matmul_kernel(), None),
         ("bfloat16", "native" if bfloat16_pays() or cuda else "not native: float32 is used", None),
     ]

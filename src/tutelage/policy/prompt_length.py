@@ -13,8 +13,6 @@ from tutelage.errors import ContextOverflowError
 
 _LONG = 32
 """Characters for each token of the context that are encoded first."""
-_SHORT = 4096
-"""Characters up to which a text is not worth it."""
 
 
 def check_length(text: str, most: int, encode: Callable[[str], Sequence[int]]) -> None:
@@ -22,7 +20,7 @@ def check_length(text: str, most: int, encode: Callable[[str], Sequence[int]]) -
 
     Twice, since a word that is cut may have more tokens than it has as a whole.
     """
-    beginning = text[: max(_SHORT, _LONG * most)]
+    beginning = text[: _LONG * most]
     if len(beginning) < len(text) and len(encode(beginning)) > 2 * most:
         raise ContextOverflowError(
             f"the prompt has more than {most} tokens; shorten the input or, where the model's own "
