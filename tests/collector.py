@@ -13,7 +13,8 @@ from typing import Self
 
 from tests.loopback import listening
 
-from tutelage.tracing import SpanRecord, read_otlp
+from tutelage.tracing import SpanRecord
+from tutelage.tracing.otlp import read_otlp
 
 _PATIENCE = 20.0
 """Seconds that a request waits at most while `go` is not set."""
@@ -53,7 +54,7 @@ def _handler(collector: Collector) -> type[BaseHTTPRequestHandler]:
             collector.requests.append({"path": self.path, **values})
             if status == 200:
                 kind, encoding = values["content-type"], values.get("content-encoding", "")
-                collector.spans += read_otlp(body, kind, encoding)
+                collector.spans += read_otlp(body, kind, encoding)[0]
             self.send_response(status)
             self.end_headers()
 

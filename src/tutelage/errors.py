@@ -99,7 +99,7 @@ class ModelError(TutelageError, ValueError):
 
 
 class StoreError(TutelageError, OSError):
-    """The store cannot be opened, written or read."""
+    """The store cannot be opened, written or read, or a model's folder written."""
 
 
 class RunError(TutelageError, OSError):

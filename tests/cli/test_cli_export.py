@@ -15,7 +15,7 @@ from tests.tracing.samples import orphans
 from tutelage.store import open_store
 from tutelage.testing import tiny_policy
 from tutelage.tools.registry import BUILTIN_TOOLS
-from tutelage.tracing import read_otlp
+from tutelage.tracing.otlp import read_otlp
 
 from .conftest import Tutelage
 from .sample_run import add_span, failure, make_run, rollout, success
@@ -124,7 +124,7 @@ def test_traces(tutelage: Tutelage, runs: Path) -> None:
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     assert len(lines) == 4
-    traces = [read_otlp(line.encode(), "application/json") for line in lines]
+    traces = [read_otlp(line.encode(), "application/json")[0] for line in lines]
     assert all(orphans(spans) == [] for spans in traces)
     (found,) = [s for spans in traces for s in spans if s.name == "my step"]
     assert found.attributes["n"] == 1

@@ -10,7 +10,7 @@ import pytest
 from tutelage.gateway import Gateway
 from tutelage.gateway.rewards import LATE
 from tutelage.tracing import names
-from tutelage.tracing.otlp import read_counted
+from tutelage.tracing.otlp import read_otlp
 from tutelage.types import Mode
 
 from .conftest import ASK, Open
@@ -102,7 +102,7 @@ class Sink:
         self.got: list[tuple[Any, Any]] = []
 
     def __call__(self, body: bytes, kind: str, encoding: str, *, only: Any) -> bytes:
-        spans, _ = read_counted(body, kind, encoding)
+        spans, _ = read_otlp(body, kind, encoding)
         self.got += [(only, span) for span in spans]
         return b""
 

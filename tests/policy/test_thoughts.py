@@ -21,7 +21,6 @@ DROPS = "m.content.split('</think>')[-1].lstrip('\\n')"
 TEMPLATES = {
     "always drops": TURNS.replace("SPOKEN", DROPS),
     "may keep": TURNS.replace("SPOKEN", f"m.content if keep_all else {DROPS}"),
-    "may drop": TURNS.replace("SPOKEN", f"{DROPS} if clear_thinking else m.content"),
     "trims": TURNS.replace("SPOKEN", "m.content | trim"),
     "counts": "{{ messages | length }} turns\n" + TURNS.replace("SPOKEN", "m.content"),
     "retells": "{% for m in messages %}{{ m.role + ': ' }}"
@@ -52,9 +51,7 @@ def codec_of(name: str) -> Codec:
             "drops reasoning (to </think>) from a turn that a user message or a tool result "
             "follows",
         ),
-        ("trims", "trims white space around the assistant's text"),
-        ("llama3.2", "trims white space around the assistant's text"),
-        ("counts", "turns '2 turns\\n"),
+        *((name, "changes earlier turns") for name in ("trims", "llama3.2", "counts")),
     ],
 )
 def test_what_a_template_does_to_earlier_turns_is_found_by_trying(
@@ -62,8 +59,6 @@ def test_what_a_template_does_to_earlier_turns_is_found_by_trying(
 ) -> None:
     found = codec_of(name).thoughts.rewriting
     assert str(found).startswith(str(said))
-    if name != "counts":
-        assert found == said
 
 
 @pytest.mark.parametrize("name", ["qwen3", "always drops", "may keep"])
@@ -82,25 +77,13 @@ def test_a_thought_is_left_out_or_kept_as_chosen(name: str, follows: Message) ->
     whole = codec.render_text([ASK, reply, follows])
     assert whole.endswith(codec.decode(ids))
     assert codec.decode(ids).count("<|im_end|>") == 1
-    assert bool(codec.thoughts.options) is (name == "may keep")
-    assert codec.thoughts.optional is False
-
-
-def test_a_template_that_may_drop_thoughts_does_when_asked() -> None:
-    codec = codec_of("may drop")
-    assert codec.observation(THOUGHT, [MORE]) is not None
-    codec.choose_thinking("drop", None)
-    assert codec.thoughts.options == {"clear_thinking": True}
-    assert codec.observation(THOUGHT, [MORE]) is None
-    assert "12 and 34" not in codec.render_text([ASK, THOUGHT, MORE])
-    codec.choose_thinking(None, None)
-    assert "12 and 34" in codec.render_text([ASK, THOUGHT, MORE])
+    assert "drops" not in str(codec.thoughts.rewriting)
 
 
 @pytest.mark.parametrize(
     ("name", "choice", "limit", "reason"),
     [
-        ("qwen2.5", "drop", None, "agent.thinking='drop': the chat template always includes"),
+        ("qwen2.5", "drop", None, "agent.thinking='drop': the chat template includes"),
         ("retells", "keep", None, "agent.thinking='keep': the chat template does not mark the end"),
         ("qwen2.5", None, 8, "agent.max_thinking_tokens=8 needs a chat template"),
     ],

@@ -12,9 +12,9 @@ import pytest
 from tests.collector import Collector
 
 from tutelage.errors import ConfigError
-from tutelage.tracing import OtlpExporter, rollout_spans
+from tutelage.tracing import rollout_spans
 from tutelage.tracing.content import without_content
-from tutelage.tracing.export import endpoint, headers
+from tutelage.tracing.export import OtlpExporter, endpoint, headers
 from tutelage.tracing.otlp import encode_protobuf
 
 from .samples import foreign, rollout
@@ -40,16 +40,17 @@ def exporter(url: str, warnings: list[str], **settings: object) -> OtlpExporter:
 def test_rollouts_and_spans_arrive(collector: Collector) -> None:
     warnings: list[str] = []
     with exporter(endpoint(collector.url) or "", warnings) as out:
+        out.submit([foreign(1, rollout_id="roll_99")])
         out.submit([rollout(name=f"roll_{i}") for i in range(100)])
-        out.submit([foreign(1)])
         assert out.flush(30)
     wanted = [s for i in range(100) for s in rollout_spans(rollout(name=f"roll_{i}"))]
     wanted = [without_content(span) for span in wanted]
-    *sent, late = collector.spans
+    (theirs,) = (span for span in collector.spans if span.scope == "theirs")
+    sent = [span for span in collector.spans if span is not theirs]
     assert encode_protobuf(sent) == encode_protobuf(wanted)
-    assert (late.name, late.parent_id) == ("foreign 1", wanted[0].span_id)
+    assert (theirs.name, theirs.parent_id) == ("foreign 1", wanted[-4].span_id)
     assert {r["path"] for r in collector.requests} == {"/v1/traces"}
-    assert (out.sent, out.dropped, warnings) == (401, 0, [])
+    assert (out.dropped, warnings) == (0, [])
 
 
 def test_content_goes_only_when_asked_for(collector: Collector) -> None:
@@ -71,7 +72,7 @@ def test_a_collector_that_is_down_is_one_warning_and_holds_up_nothing() -> None:
     assert len(warnings) == 1
     assert "cannot reach http://127.0.0.1" in warnings[0]
     assert "the run continues" in warnings[0].lower()
-    assert (out.sent, out.dropped) == (0, 400)
+    assert out.dropped == 400
 
 
 def test_a_collector_that_answers_late_holds_up_nothing(collector: Collector) -> None:
@@ -112,7 +113,7 @@ def test_what_a_collector_that_is_down_for_long_misses_is_lost_and_counted(
         out.submit([rollout(name="roll_2")])
         assert out.flush(30)
     assert (len(collector.requests), len(collector.spans)) == (2, 4)
-    assert (out.sent, out.dropped, len(warnings)) == (4, 2, 1)
+    assert (out.dropped, len(warnings)) == (2, 1)
     assert "returned status 503" in warnings[0]
 
 
@@ -168,11 +169,9 @@ def test_a_header_that_cannot_be_sent_is_named_without_its_value(written: str) -
     name = "OTEL_EXPORTER_OTLP_HEADERS"
     with pytest.raises(ConfigError) as caught:
         headers({name: f"a=b,{written}"})
-    why = "character 2 of 6 is U+00FC, but headers allow only printable ASCII; its value must be ASCII"  # noqa: E501
-    assert str(caught.value) == f"invalid header 'x-team' in {name}: {why}"
-    with pytest.raises(ConfigError) as caught:
-        OtlpExporter(dead(), warn=pytest.fail, extra_headers={"x-team": "Zürich"})
-    assert str(caught.value) == f"invalid header 'x-team': {why}"
+    told = str(caught.value)
+    assert told.startswith(f"header 2 of 2 in {name} cannot be sent: use letters, digits and -")
+    assert "rich" not in told
 
 
 def test_a_header_whose_name_cannot_be_sent_is_told_by_its_number() -> None:
@@ -180,9 +179,8 @@ def test_a_header_whose_name_cannot_be_sent_is_told_by_its_number() -> None:
     name = "OTEL_EXPORTER_OTLP_HEADERS"
     with pytest.raises(ConfigError) as caught:
         headers({name: "a=b,Authorization: Bearer sk-secret="})
-    assert str(caught.value) == (
-        f"header 2 of 2 in {name} has an invalid name: use letters, digits and -, as in x-team"
-    )
+    assert str(caught.value).startswith(f"header 2 of 2 in {name} cannot be sent")
+    assert "sk-secret" not in str(caught.value)
 
 
 def test_headers_of_the_environment() -> None:

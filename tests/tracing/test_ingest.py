@@ -7,7 +7,8 @@ from functools import partial
 
 import pytest
 
-from tutelage.tracing import Identity, SpanRecord, ingest_traces, names
+from tutelage.tracing import Identity, SpanRecord, names
+from tutelage.tracing.ingest import ingest_traces
 from tutelage.tracing.otlp import PROTOBUF, OtlpError, encode_protobuf, response_body
 
 from .samples import foreign

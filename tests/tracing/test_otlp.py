@@ -18,7 +18,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
-from tutelage.tracing import SpanEvent, SpanRecord, read_otlp, rollout_spans
+from tutelage.tracing import SpanRecord, rollout_spans
 from tutelage.tracing.otlp import (
     JSON_TYPE,
     MAX_BODY,
@@ -26,9 +26,10 @@ from tutelage.tracing.otlp import (
     OtlpError,
     encode_json,
     encode_protobuf,
-    read_counted,
+    read_otlp,
     response_body,
 )
+from tutelage.tracing.records import SpanEvent
 
 from .samples import foreign, rollout
 
@@ -58,7 +59,7 @@ def test_what_is_written_reads_back(kind: str, encoding: str) -> None:
     spans = [*plain(rollout_spans(rollout(), content=True)), SPAN]
     body = encode_protobuf(spans) if kind == PROTOBUF else json.dumps(encode_json(spans)).encode()
     body = gzip.compress(body, mtime=0) if encoding.lower() == "gzip" else body
-    assert read_otlp(body, kind, encoding) == spans
+    assert read_otlp(body, kind, encoding) == (spans, 0)
 
 
 def test_json_has_hexadecimal_identifiers_and_plain_messages_do_not() -> None:
@@ -93,7 +94,7 @@ def test_the_official_example_of_json_is_read() -> None:
             }],
         }],
     }  # fmt: skip
-    (span,) = read_otlp(json.dumps(body).encode(), JSON_TYPE)
+    ((span,), _) = read_otlp(json.dumps(body).encode(), JSON_TYPE)
     assert (span.trace_id, span.kind, span.scope) == (
         "5b8efff798038103d269b633813fc60c", "server", "my.library",
     )  # fmt: skip
@@ -110,20 +111,20 @@ def test_spans_without_valid_identifiers_are_counted() -> None:
         made.trace_id, made.span_id = trace, span
         made.start_time_unix_nano, made.end_time_unix_nano = 2**64 - 1, 1
         made.kind = 77  # pyright: ignore
-    spans, rejected = read_counted(request.SerializeToString(), PROTOBUF)
+    spans, rejected = read_otlp(request.SerializeToString(), PROTOBUF)
     assert (len(spans), rejected) == (1, 3)
     assert (spans[0].start_ns, spans[0].end_ns, spans[0].kind) == (2**63 - 1,) * 2 + (
         "unspecified",
     )
     body = json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": "xyz"}]}]}]})
-    assert read_counted(body.encode(), JSON_TYPE) == ([], 1)
+    assert read_otlp(body.encode(), JSON_TYPE) == ([], 1)
 
 
 def test_what_json_has_no_word_for_becomes_text() -> None:
     odd = replace(SPAN, attributes={"nan": float("nan"), "inf": float("inf"), "big": 2**70})
-    (span,) = read_otlp(encode_protobuf([odd]), PROTOBUF)
+    ((span,), _) = read_otlp(encode_protobuf([odd]), PROTOBUF)
     assert span.attributes == {"nan": "nan", "inf": "inf", "big": str(2**70)}
-    (span,) = read_otlp(encode_protobuf([replace(SPAN, name="half \ud83d")]), PROTOBUF)
+    ((span,), _) = read_otlp(encode_protobuf([replace(SPAN, name="half \ud83d")]), PROTOBUF)
     assert span.name == "half \\ud83d"
 
 
@@ -199,7 +200,7 @@ def test_too_many_spans_are_refused() -> None:
 )
 def test_any_bytes_are_spans_or_an_error(body: bytes, kind: str, encoding: str) -> None:
     try:
-        spans = read_otlp(body, kind, encoding)
+        spans, _ = read_otlp(body, kind, encoding)
     except OtlpError:
         return
     assert all(len(span.trace_id) == 32 for span in spans)

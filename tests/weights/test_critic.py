@@ -33,7 +33,8 @@ GAE = ("algorithm.adv_estimator=gae", "agent.num_chains=4", "critic.optim.lr=1e-
 
 def value_model(policy: Any, seed: int = 0) -> ValueModel:
     """A critic whose head is not zero any more, so that gradients reach the trunk."""
-    model = ValueModel(policy.copy().network)
+    described: Any = policy.config
+    model = ValueModel(policy.copy().network, described.hidden_size)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, tensor in model.named():

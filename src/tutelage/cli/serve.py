@@ -80,7 +80,7 @@ def serve(
     from tutelage.gateway import Gateway
     from tutelage.gateway.call_log import CallLog
     from tutelage.gateway.limits import GatewayLimits
-    from tutelage.tracing import ingest_traces
+    from tutelage.tracing.ingest import ingest_traces
     from tutelage.types import UNBOUNDED, Sampling
 
     secret = _secret(options)

@@ -35,7 +35,7 @@ _LOSSES = 3
 """Workers that a group may lose while it plays there alone: then it is the group that ends them."""
 _ASK_SECONDS = 1.0
 """Between two questions how long rewards have been running."""
-_NOT_BITS = ("platform", "operation_threads", "operation_threads_from", "shards")
+_NOT_BITS = ("platform", "operation_threads", "shards")
 """Conditions of a machine that change no rollout."""
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import takewhile
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from tutelage.bounded import parse_json
 from tutelage.errors import ModelError
+from tutelage.policy.grammar import GrammarMaker
 from tutelage.policy.markers import SpecialTokens
 from tutelage.policy.named_templates import template_advice
 from tutelage.policy.prompt_length import check_length
@@ -32,13 +34,11 @@ from tutelage.types import JSON, THOUGHTS, Constraint, Message, ToolCall, ToolSp
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from tutelage.policy.grammar import Grammar, GrammarMaker
+    from tutelage.policy.grammar import Grammar
     from tutelage.replies import ThoughtMarks
 
 _CACHE_LIMIT = 20_000
 _MARK, _PROBE = "\u00a7", "zq_probe"
-_ASKED = ("x", "?")
-"""Questions that begin with different tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,7 @@ class Codec:
         self._markers = SpecialTokens(tokenizer)
         self._joins = self.decode([*self.encode("<"), *self.encode("|x|>")]) == "<|x|>"
         """Whether a text may be encoded in pieces."""
+        self._grammars = GrammarMaker(self)
         self._prompts: dict[Any, tuple[int, ...]] = {}
         self._frames: dict[Any, tuple[str, ...] | None] = {}
         names = [str(tokenizer.convert_ids_to_tokens(i)) for i in sorted(self.eos_ids)]
@@ -92,7 +93,9 @@ class Codec:
         """Whether the chat template shows a tool that it is given, which is tried."""
         tool = ToolSpec(_PROBE, _PROBE, {"type": "object", "properties": {}})
         try:
-            return _PROBE in self._templated(*template_forms([Message("user", "?")], [tool]), True)
+            return _PROBE in self._templated(
+                *template_forms([Message("user", "?")], [tool]), True, {}
+            )
         except ModelError:  # one that refuses this talk may show tools in another
             return "tools" in str(self.tokenizer.chat_template)
 
@@ -102,7 +105,9 @@ class Codec:
         tried."""
         turn = {"role": "assistant", "content": "?", **dict.fromkeys(THOUGHTS, _PROBE)}
         try:
-            return _PROBE in self._templated([{"role": "user", "content": "?"}, turn], [], False)
+            return _PROBE in self._templated(
+                [{"role": "user", "content": "?"}, turn], [], False, {}
+            )
         except ModelError:
             return False
 
@@ -142,10 +147,10 @@ class Codec:
             )
         messages = [self._markers.message(m, breaker) for m in messages]
         tools = tools if breaker is None else self._markers.broken(tools, breaker)
-        return self._templated(messages, tools, open_turn)
+        return self._templated(messages, tools, open_turn, {})
 
     def _templated(
-        self, messages: list[JSON], tools: list[JSON], open_turn: bool, options: JSON | None = None
+        self, messages: list[JSON], tools: list[JSON], open_turn: bool, options: JSON
     ) -> str:
         try:
             text = self.tokenizer.apply_chat_template(
@@ -153,7 +158,7 @@ class Codec:
                 tools=cast("Any", tools or None),
                 add_generation_prompt=open_turn,
                 tokenize=False,
-                **(self.thoughts.options if options is None else options),
+                **options,
             )
         except Exception as error:
             raise ModelError(
@@ -182,9 +187,6 @@ class Codec:
         key = (tuple(messages), seen)
         numbers = self._prompts.get(key)
         if numbers is None:
-            if most is not None:  # before they are read: templates get them as objects
-                said = (call.arguments for message in messages for call in message.tool_calls)
-                check_length("".join(said), most, self.encode)
             given, records = template_forms(messages, tools)
             breaker = self._markers.breaker([*given, *records])
             text = self._apply(given, records, breaker, open_turn=True)
@@ -199,7 +201,8 @@ class Codec:
     ) -> int:
         """How many leading tokens any conversation with this system prompt and these tools has."""
         system = [*takewhile(lambda m: m.role == "system", messages)]
-        first, second = (self.render([*system, Message("user", x)], tools) for x in _ASKED)
+        # Questions that begin with different tokens.
+        first, second = (self.render([*system, Message("user", x)], tools) for x in ("x", "?"))
         columns = enumerate(zip(first, second, ids, strict=False))
         return next((i for i, column in columns if len({*column}) > 1), 0)
 
@@ -299,12 +302,6 @@ class Codec:
         """
         return None if constraint is None else self._grammars.make(tools, constraint)
 
-    @cached_property
-    def _grammars(self) -> GrammarMaker:
-        from tutelage.policy.grammar import GrammarMaker
-
-        return GrammarMaker(self)
-
     def parse(
         self,
         ids: Sequence[int],
@@ -401,22 +398,9 @@ def _read_call(text: str, field: str, call_id: str) -> ToolCall | str:
         return ToolCall(call_id, fields["name"], arguments)
     if not isinstance(arguments, dict):
         return f'"{field}" must be an object, not {type(arguments).__name__}'
-    return ToolCall(call_id, fields["name"], _raw(text, field) or json.dumps(arguments))
-
-
-def _raw(text: str, field: str) -> str | None:
-    """The JSON text of the top-level object's last `field`, as it was written."""
-    decoder = json.JSONDecoder()
-    message = None
-    at = text.index("{") + 1
-    skip = re.compile(r"[\s,:]*")
-    while True:
-        at = cast("re.Match[str]", skip.match(text, at)).end()
-        if at >= len(text) or text[at] == "}":
-            return message
-        key, at = decoder.raw_decode(text, at)
-        at = cast("re.Match[str]", skip.match(text, at)).end()
-        _, end = decoder.raw_decode(text, at)
-        if key == field:
-            message = text[at:end]
-        at = end
+    written = json.dumps(arguments)
+    for found in re.finditer(rf'"{field}"\s*:\s*', text):
+        with suppress(ValueError, RecursionError):
+            value, end = json.JSONDecoder().raw_decode(text, found.end())
+            written = text[found.end() : end] if value == arguments else written
+    return ToolCall(call_id, fields["name"], written)

@@ -70,7 +70,3 @@ class AllowedTokens:
         trained = ((b, c) for b, r in enumerate(rows) for c in range(1, len(r.ids)) if r.mask[c])
         numbers = torch.tensor([of.get(place, -1) for place in trained], dtype=torch.long)
         return AllowedTokens(torch.from_numpy(np.stack(sets)).to(device), numbers.to(device))
-
-    def some(self, which_K: Tensor) -> AllowedTokens:
-        """For some of the trained tokens."""
-        return AllowedTokens(self.words_NW, self.number_K[which_K])

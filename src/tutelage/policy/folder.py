@@ -6,32 +6,33 @@ was there before.
 
 from __future__ import annotations
 
-import copy
 import os
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tutelage import files
-from tutelage.errors import ModelError
+from tutelage.errors import ModelError, StoreError
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PretrainedConfig
 
 
 def put_folder(folder: Path, write: Callable[[Path], None], *, replace: bool) -> None:
     """Fill an empty folder by `write`, then rename it to `folder`.
 
     A folder that holds anything is refused, or with `replace` replaced, where files of other names
-    stay. Raises `ModelError` for that, and when the disk refuses.
+    stay. Raises `ModelError` for that, and `StoreError` when the disk refuses.
     """
     from safetensors import SafetensorError
 
-    if not replace:
-        check_folder_free(folder)
+    if not replace and (held := files.folder_content(folder)) is not None:
+        raise ModelError(
+            f"refusing to write a policy to {str(folder)!r}: {held}, which would be lost; choose a "
+            "new or empty folder"
+        )
     aside, old = files.temporary_path(folder), None
     try:
         aside.mkdir(parents=True)
@@ -49,7 +50,7 @@ def put_folder(folder: Path, write: Callable[[Path], None], *, replace: bool) ->
         shutil.rmtree(aside, ignore_errors=True)
         if old is not None and not folder.exists():
             os.replace(old, folder)
-        raise ModelError(
+        raise StoreError(
             f"cannot write the policy to {str(folder)!r}: {error}; free some space"
         ) from error
 
@@ -64,25 +65,3 @@ def save_tensors(tensors: dict[str, Tensor], file: Path) -> None:
     save_file(tensors, file, metadata={"format": "pt"})
     with suppress(OSError):  # there are filesystems that have none
         file.chmod(mode)
-
-
-def generator_config(config: PretrainedConfig) -> PretrainedConfig:
-    """The config, with the class that generates from it: where none is named, vLLM serves a pooling
-    model, without a word."""
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-
-    out: Any = copy.copy(config)
-    known: Any = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(out.model_type)
-    if not out.architectures and known is not None:
-        out.architectures = [known if isinstance(known, str) else known[0]]
-    return out
-
-
-def check_folder_free(folder: Path) -> None:
-    """Raise `ModelError` when something is in the folder that a policy is to be written to."""
-    held = files.folder_content(folder)
-    if held is not None:
-        raise ModelError(
-            f"refusing to write a policy to {str(folder)!r}: {held}, which would be lost; choose a "
-            "new or empty folder"
-        )

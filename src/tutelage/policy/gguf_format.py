@@ -10,7 +10,6 @@ folders; `cli/export.py` writes files of trained policies.
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tutelage import files
-from tutelage.errors import MissingExtraError, ModelError
+from tutelage.errors import ModelError
 from tutelage.policy.folder import save_tensors
 
 if TYPE_CHECKING:
@@ -37,16 +36,6 @@ _OWN_IDS = {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}
 """Tokens with a role, and what GGUF calls them."""
 _NORMAL, _CONTROL, _USER_DEFINED, _UNUSED = 1, 3, 4, 5
 """Kinds of tokens."""
-
-
-def _package() -> Any:
-    try:
-        return importlib.import_module("gguf")
-    except ImportError as error:
-        raise MissingExtraError(
-            "GGUF files need the package gguf, which is not installed: "
-            "pip install 'tutelage[train]'"
-        ) from error
 
 
 # ---------------------------------------------------------------- tokenizers
@@ -105,33 +94,27 @@ def _read_tokenizer(facts: Mapping[str, Any], template: str | None) -> PreTraine
     return fast
 
 
-def _rule_of(backend: Any) -> str:
-    """Return the name of a tokenizer's splitting rule. Raises `ModelError` where GGUF has none."""
-
-    def settings(rule: Any) -> str:  # without what changes no token
-        return re.sub(r'"trim_offsets": \w+(, )?', "", json.dumps(rule))
-
-    for name, rule in _splits().items():
-        same = settings(backend["pre_tokenizer"]) == settings(json.loads(rule.__getstate__()))
-        if same and backend["model"]["type"] == "BPE" and backend["normalizer"] is None:
-            return name
-    raise ModelError(
-        "GGUF has no name for its pre-tokenizer, so other programs would produce different "
-        f"tokens; supported: {', '.join(map(repr, _splits()))}"
-    )
-
-
 def _write_tokenizer(writer: Any, tokenizer: PreTrainedTokenizerBase, size: int) -> None:
     """The tokenizer as metadata; ids of the model that it does not use are named as unused."""
     fast: Any = tokenizer
     backend = json.loads(fast.backend_tokenizer.to_str())
-    rule = _rule_of(backend)
+
+    def settings(rule: Any) -> str:  # without what changes no token
+        return re.sub(r'"trim_offsets": \w+(, )?', "", json.dumps(rule))
+
+    own = settings(backend["pre_tokenizer"])
+    rules = [n for n, r in _splits().items() if settings(json.loads(r.__getstate__())) == own]
+    if not rules or backend["model"]["type"] != "BPE" or backend["normalizer"] is not None:
+        raise ModelError(
+            "GGUF has no name for its pre-tokenizer, so other programs would produce different "
+            f"tokens; supported: {', '.join(map(repr, _splits()))}"
+        )
     known = {number: token for token, number in tokenizer.get_vocab().items()}
     kinds = dict.fromkeys(known, _NORMAL)
     for token in backend["added_tokens"]:
         kinds[token["id"]] = _CONTROL if token["special"] else _USER_DEFINED
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(rule)
+    writer.add_tokenizer_pre(rules[0])
     writer.add_token_list([known.get(i, f"[PAD{i}]") for i in range(size)])
     writer.add_token_types([kinds.get(i, _UNUSED) for i in range(size)])
     merges = backend["model"]["merges"]
@@ -159,9 +142,9 @@ def read_gguf(
     `template` takes the place of its chat template; `watch` is told which part is done, 0 once the
     file is understood. Raises `ModelError` for what is not, before anything is written.
     """
+    import gguf
     import torch
 
-    gguf = _package()
     try:
         reader = gguf.GGUFReader(str(file))
         facts = {name: field.contents() for name, field in reader.fields.items()}
@@ -235,11 +218,8 @@ def _config(facts: Mapping[str, Any]) -> Any:
     head_dim = own.get("attention.key_length", own["embedding_length"] // heads)
     if own.get("rope.dimension_count", head_dim) != head_dim:
         raise ModelError("partial rotary embeddings are not supported")
-    ids: dict[str, Any] = {
-        f"{ours}_token_id": facts.get(f"tokenizer.ggml.{name}_token_id")
-        for ours, name in _OWN_IDS.items()
-        if ours != "unk"
-    }
+    theta = _decimal(own.get("rope.freq_base", 10000.0))
+    ids = {ours: facts.get(f"tokenizer.ggml.{name}_token_id") for ours, name in _OWN_IDS.items()}
     return LlamaConfig(
         architectures=["LlamaForCausalLM"],
         hidden_size=own["embedding_length"],
@@ -250,12 +230,11 @@ def _config(facts: Mapping[str, Any]) -> Any:
         head_dim=head_dim,
         max_position_embeddings=own["context_length"],
         rms_norm_eps=_decimal(own["attention.layer_norm_rms_epsilon"]),
-        rope_parameters={
-            "rope_type": "default",
-            "rope_theta": _decimal(own.get("rope.freq_base", 10000.0)),
-        },
+        rope_parameters={"rope_type": "default", "rope_theta": theta},
         dtype="float32",
-        **ids,
+        bos_token_id=ids["bos"],
+        eos_token_id=ids["eos"],
+        pad_token_id=ids["pad"],
     )
 
 
@@ -266,9 +245,10 @@ def _decimal(value: float) -> float:
 
 def _names(layers: int) -> dict[str, str]:
     """Return what GGUF calls the tensors of a Llama model, by their Hugging Face names."""
+    import gguf
+
     from tutelage.policy.weights import OPTIONAL, PARTS
 
-    gguf = _package()
     known = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, layers)
     inner = [name for field, parts in PARTS.items() if field not in OPTIONAL for name in parts]
     names = ["model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"]
@@ -298,6 +278,8 @@ def write_gguf(policy: Policy, file: Path, name: str) -> None:
 
     Raises `ModelError` for a layout or a tokenizer that the format cannot tell.
     """
+    import gguf
+
     config: Any = policy.config
     rope = dict(getattr(config, "rope_parameters", None) or {})
     if config.model_type != ARCHITECTURE or rope.get("rope_type", "default") != "default":
@@ -306,7 +288,7 @@ def write_gguf(policy: Policy, file: Path, name: str) -> None:
             f"GGUF export supports {ARCHITECTURE!r} with default rotary embeddings, not "
             f"{found}; convert the policy's folder with convert_hf_to_gguf.py of llama.cpp"
         )
-    gguf, state = _package(), policy.network.state()
+    state = policy.network.state()
     names = _names(config.num_hidden_layers)
     if config.tie_word_embeddings:
         state.pop("lm_head.weight", None)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
@@ -124,49 +124,38 @@ class Grammar:
         return Matcher(self._first.deep_copy())
 
 
-class AtLeast(Grammar):
-    """Any reply of at least `tokens` tokens, the end of the turn not counted: until then nothing
-    may be drawn that ends a turn."""
+class AtLeast(Grammar, Matcher):
+    """Any reply of at least some tokens, the end of the turn not counted: until then nothing may be
+    drawn that ends a turn. It is its own matcher, which counts down."""
 
     def __init__(self, codec: Codec, tokens: int) -> None:
-        self.text, self._tokens = f"at least {tokens} tokens", tokens
+        self.text, self._left = f"at least {tokens} tokens", tokens
         vocabulary = len(codec.tokenizer)
-        self._all = _bits(range(vocabulary), vocabulary)
-        self._ends = _bits(codec.eos_ids, vocabulary)
+        flags = np.zeros(-(-vocabulary // 32) * 32, np.uint8)
+        flags[:vocabulary] = 1
+        self._all = np.packbits(flags, bitorder="little").view(np.int32)
+        flags[list(codec.eos_ids)] = 0
+        self._unended = np.packbits(flags, bitorder="little").view(np.int32)
 
     def after(self, ids: Sequence[int]) -> AtLeast:
         """What is left of it after the first tokens of a reply."""
         rest = copy(self)
-        rest._tokens = max(0, self._tokens - len(ids))
+        rest._left -= len(ids)
         return rest
 
-    def start(self) -> Matcher:
+    def start(self) -> AtLeast:
         """A matcher at the beginning of a reply."""
-        return _Counter(self._all & ~self._ends, self._all, self._tokens)
-
-
-class _Counter(Matcher):
-    """Counts the tokens of one reply."""
-
-    def __init__(self, before: Words, afterwards: Words, left: int) -> None:
-        self._before, self._afterwards, self._left = before, afterwards, left
+        return copy(self)
 
     def fill(self, words: Words) -> None:
         """Write the set of tokens that may come next; see `Matcher`."""
-        found = self._before if self._left > 0 else self._afterwards
+        found = self._unended if self._left > 0 else self._all
         words[:] = 0
         words[: len(found)] = found[: len(words)]
 
     def accept(self, token: int) -> None:
         """Go on after a token."""
         self._left -= 1
-
-
-def _bits(ids: Collection[int], vocabulary: int) -> Words:
-    """A set of tokens, one bit each, least significant first."""
-    flags = np.zeros(-(-vocabulary // 32) * 32, np.uint8)
-    flags[list(ids)] = 1
-    return np.packbits(flags, bitorder="little").view(np.int32)
 
 
 class GrammarMaker:
@@ -197,8 +186,16 @@ class GrammarMaker:
 
     def _make(self, tools: Sequence[ToolSpec], constraint: Constraint) -> Grammar | None:
         choice, schema = constraint.tool_choice, constraint.json_schema
-        callable_ = _callable(tools, choice)
-        calls = self._calls(callable_, constraint)
+        if choice == "required" and not tools:
+            raise ConstraintError("`tool_choice` 'required' needs `tools`", "tool_choice")
+        able = [t for t in tools if choice != "none" and choice in ("auto", "required", t.name)]
+        if not able and choice not in ("none", "auto"):
+            names = ", ".join(repr(t.name) for t in tools) or "none"
+            raise ConstraintError(
+                f"`tool_choice` names an unknown tool {choice!r}; the tools are {names}",
+                "tool_choice",
+            )
+        calls = self._calls(able, constraint)
         if schema is not None and choice in ("auto", "none"):
             rules, start = [f"document: {_json(schema)}"], "document"
             if calls and choice == "auto":
@@ -220,7 +217,7 @@ class GrammarMaker:
         else:
             return None
         # Each schema by itself first, so that the error names the one that is at fault.
-        schemas = [(f"tools.{t.name}.parameters", _arguments(t)) for t in callable_]
+        schemas = [(f"tools.{t.name}.parameters", _arguments(t)) for t in able]
         for field, one in [*schemas, *([] if schema is None else [(SCHEMA_FIELD, schema)])]:
             Grammar(f"%llguidance {{}}\nstart: {_json(one)}\n", self._library, field)
         text = "\n".join(["%llguidance {}", f"start: {start}", *rules, *self._texts(), ""])
@@ -282,22 +279,14 @@ class GrammarMaker:
         calls = tuple(ToolCall(f"zq{i}", _NAMES[i], '{"zqc": 1}') for i in range(count))
         turns = [Message("user", "x"), Message("assistant", None, calls)]
         text = self._codec.render_text(turns, open_turn=False)
-        tag = usual.before.split('{"name"')[0]
-        parts = re.split(f"{_NAMES[0]}|{_NAMES[1]}|{_ARGUMENTS}", text)
-        if len(parts) != 2 * count + 1:
+        call = rf"(\{{[^{{]*){_NAMES[0]}(.*?){_ARGUMENTS}([^}}]*\}})()"
+        if usual.several:
+            call = rf"(<tool_call>[^<]*){_NAMES[0]}(.*?){_ARGUMENTS}(.*?</tool_call>)(\s*)"
+            call += rf"\1{_NAMES[1]}\2{_ARGUMENTS}\3"
+        found = re.search(call, text, re.DOTALL)
+        if found is None or '"name"' not in found[1]:
             return usual
-        begin = parts[0].rfind(tag or "{")
-        before, middle, after = parts[0][begin:], parts[1], parts[2]
-        if begin < 0 or '"name"' not in before:
-            return usual
-        if not usual.several:
-            end = after.find("}") + 1
-            return _CallForm(before, middle, after[:end], "", False) if end else usual
-        end = after.find("</tool_call>") + len("</tool_call>")
-        between = after[end:].removesuffix(before)
-        if "</tool_call>" not in after or not after.endswith(before) or between.strip():
-            return usual
-        return _CallForm(before, middle, after[:end], between, True)
+        return _CallForm(*found.groups(), several=usual.several)
 
     @cached_property
     def _library(self) -> LLTokenizer:
@@ -330,23 +319,6 @@ class GrammarMaker:
                 "out `tool_choice` and `response_format`",
                 "tool_choice",
             ) from error
-
-
-def _callable(tools: Sequence[ToolSpec], choice: str) -> list[ToolSpec]:
-    """The tools that a reply may call. Raises `ConstraintError` when it must and cannot."""
-    if choice == "none":
-        return []
-    if choice in ("auto", "required"):
-        if choice == "required" and not tools:
-            raise ConstraintError("`tool_choice` 'required' needs `tools`", "tool_choice")
-        return list(tools)
-    tool_specs = [t for t in tools if t.name == choice]
-    if not tool_specs:
-        names = ", ".join(repr(t.name) for t in tools) or "none"
-        raise ConstraintError(
-            f"`tool_choice` names an unknown tool {choice!r}; the tools are {names}", "tool_choice"
-        )
-    return tool_specs
 
 
 def _arguments(tool: ToolSpec) -> JSON:

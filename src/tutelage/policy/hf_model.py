@@ -65,11 +65,6 @@ class HFNetwork:
         module: nn.Module = self.model
         return ((n, p) for n, p in module.named_parameters() if p.requires_grad)
 
-    @property
-    def width(self) -> int:
-        """Size of a hidden state."""
-        return int(self.model.get_output_embeddings().weight.shape[1])
-
     def body(self) -> Any:
         """The model without its output head."""
         return self.model.base_model
@@ -89,15 +84,12 @@ class HFNetwork:
 
     def copy(self) -> Self:
         """The same network with tensors of its own."""
-        made = copy.copy(self)
-        made.model = copy.deepcopy(self.model)
-        return made
+        return copy.deepcopy(self)
 
     def to(self, device: torch.device) -> Self:
-        """The same network on another device."""
-        made = copy.copy(self)
-        made.model, made.device = self.model.to(device), device
-        return made
+        """Move it to another device."""
+        self.model, self.device = self.model.to(device), device
+        return self
 
     def count(self) -> int:
         """Number of parameters, frozen ones too."""
@@ -163,8 +155,7 @@ class HFNetwork:
                 input_ids=ids_BT, attention_mask=seen_BT, use_cache=False
             ).logits
         z = logits_BTV[rows_K, columns_K - 1].float()
-        if temperature != 1.0:
-            z = z / temperature
+        z = z if temperature == 1.0 else z / temperature
         return z, ids_BT[rows_K, columns_K], rows_K, columns_K
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import platform
+import re
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +30,16 @@ def rounded(count: int, multiple: int = ROUND_TO) -> int:
 
 
 @functools.cache
+def cpu_description() -> str:
+    """Return what Linux says of the processor; empty on other systems."""
+    file = Path("/proc/cpuinfo")
+    return file.read_text() if file.is_file() else ""
+
+
 def cpu_vendor() -> str:
     """The processor's vendor string, such as AuthenticAMD; empty where it is not known."""
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return platform.processor()
-    lines = (line.partition(":")[2].strip() for line in text.splitlines() if "vendor_id" in line)
-    return next(lines, platform.processor())
+    found = re.search(r"vendor_id\s*: *(\S+)", cpu_description())
+    return found[1] if found else platform.processor()
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -109,7 +109,7 @@ class _LoraNetwork(FusedNetwork):
         super().__init__(base, block)
         self.lora = lora
         with torch.no_grad():
-            self._merged = self.current()
+            self._merged = super().weights
 
     @staticmethod
     def fresh(network: FusedNetwork, lora: LoraConfig, seed: int) -> _LoraNetwork:
@@ -150,10 +150,6 @@ class _LoraNetwork(FusedNetwork):
         """The adapters."""
         return ((name, t) for name, t in self.named_parameters() if ".lora_" in name)
 
-    def trunk(self) -> Iterable[tuple[str, Tensor]]:
-        """The adapters: all that hidden states depend on and training may change."""
-        return self.named()
-
     @torch.no_grad()
     def copy(self) -> _LoraNetwork:
         """The same base with adapters of its own."""
@@ -166,7 +162,7 @@ class _LoraNetwork(FusedNetwork):
         """Move base and adapters, and merge them there."""
         super().to(*args, **kwargs)
         with torch.no_grad():
-            self._merged = self.current()
+            self._merged = super().weights
         return self
 
     @torch.no_grad()
@@ -225,9 +221,6 @@ def save_adapter(policy: Policy, folder: Path, *, base: str) -> bool:
     folder.mkdir(parents=True, exist_ok=True)
     base = local_folder(base)
     config = _peft_config(network.lora, base)
-    if isinstance(network, _PeftNetwork):
-        config = deepcopy(network.model.peft_config["default"])
-        config.base_model_name_or_path = base
     config.inference_mode = True
     config.save_pretrained(str(folder))
     tensors: dict[str, Tensor] = {}
@@ -246,12 +239,11 @@ def save_adapter(policy: Policy, folder: Path, *, base: str) -> bool:
 def _peft_config(lora: LoraConfig, base: str | None) -> Any:
     from peft import LoraConfig as PeftConfig
 
-    targets: Sequence[str] | str = list(lora.target_modules) or "all-linear"
     alpha: Any = lora.alpha  # peft says int, and multiplies
     return PeftConfig(
         r=lora.rank,
         lora_alpha=int(alpha) if float(alpha).is_integer() else alpha,
-        target_modules=targets,
+        target_modules=list(lora.target_modules) or "all-linear",
         lora_dropout=0.0,
         task_type="CAUSAL_LM",
         base_model_name_or_path=base,

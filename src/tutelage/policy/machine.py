@@ -26,7 +26,7 @@ from tutelage import __version__
 from tutelage.config import Machine, RunConfig
 from tutelage.errors import ConfigError
 from tutelage.platforms import Accelerator, Support, platform_support
-from tutelage.policy.kernels import cpu_vendor, matmul_kernel
+from tutelage.policy.kernels import cpu_description, cpu_vendor, matmul_kernel
 from tutelage.policy.numerics import Numerics
 
 Item = TypeVar("Item")
@@ -36,11 +36,9 @@ RANK_HERE = "LOCAL_RANK"
 """What launchers such as torchrun number the processes of one machine in."""
 _CUBLAS, _REPEATS = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
 """cuBLAS adds in one order with a workspace of this size, where none is configured."""
-_DRIVER = Path("/proc/driver/nvidia/version")
 _KERNELS = 128
 _ARENA_MAX = -8
 """The number of `mallopt` for how many heaps there are, in glibc's `malloc.h`."""
-_THREADS_FROM, _BY_SIZE = "operation_threads_from", "the model's size"
 _PARTS = 2
 """Parts of a large model's batch that are computed at the same time, in sampling and in training:
 not as many as there are cores, or bits would depend on them."""
@@ -57,8 +55,7 @@ class ComputeSettings:
     cold_start: Numerics
     reason: str
     operation_threads: int = 1
-    threads_from: str = _BY_SIZE
-    """How many threads one operation gets, and what decides it."""
+    """How many threads one operation gets."""
     shards: int = 1
     """In how many parts the engine computes a batch."""
 
@@ -79,21 +76,15 @@ def machine_facts() -> Machine:
 
 def free_memory(device: torch.device) -> int:
     """Bytes of memory that this process may still take: of a GPU, else of the machine, within the
-    limits of its control group and of the process itself (`ulimit -v`)."""
+    limits of its control group."""
     if device.type == "cuda":
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + kept  # torch gives out what it keeps first
     if sys.platform != "linux":
         return machine_facts().memory
-    import resource
-
     lines = Path("/proc/self/status").read_text() + Path("/proc/meminfo").read_text()
     sizes = {key: 1024 * int(kb) for key, kb in re.findall(r"(\w+):\s+(\d+) kB", lines)}
-    free = [sizes["MemAvailable"], machine_facts().memory - sizes["VmRSS"]]
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit != resource.RLIM_INFINITY:
-        free.append(limit - sizes["VmSize"])
-    return max(0, min(free))
+    return max(0, min(sizes["MemAvailable"], machine_facts().memory - sizes["VmRSS"]))
 
 
 def this_platform() -> Support:
@@ -125,7 +116,7 @@ def threads_of(key: int | None = None, *, large: bool = False) -> tuple[int, int
     text = os.environ.get(OMP, "").partition(",")[0].strip()
     if text.isdecimal() and int(text) > 0:
         return int(text), 1, OMP
-    return (1, _PARTS, _BY_SIZE) if large else (_cores(), 1, "the cores here")
+    return (1, _PARTS, "the model's size") if large else (_cores(), 1, "the cores here")
 
 
 def gradient_threads(config: RunConfig, parameters: int, *, gpu: bool) -> int:
@@ -133,9 +124,9 @@ def gradient_threads(config: RunConfig, parameters: int, *, gpu: bool) -> int:
     of a micro-batch that is in memory meanwhile; they use one core each and change no result."""
     if gpu:
         return 1
-    if parameters < SMALL_MODEL:
-        return threads_of(config.trainer.threads)[0]
-    return min(threads_of(config.trainer.threads, large=True)[1], _cores())
+    large = parameters >= SMALL_MODEL
+    threads, shards, _ = threads_of(config.trainer.threads, large=large)
+    return min(shards, _cores()) if large else threads
 
 
 def sampling_device(wanted: str = "auto") -> torch.device:
@@ -157,26 +148,18 @@ def sampling_device(wanted: str = "auto") -> torch.device:
 
 def bfloat16_pays() -> bool:
     """Whether the processor multiplies bfloat16 natively."""
-    try:
-        flags = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return False
-    return "avx512_bf16" in flags or "amx_bf16" in flags
+    return re.search("(avx512|amx)_bf16", cpu_description()) is not None
 
 
 def choose_compute(config: RunConfig, parameters: int, sharded: bool = True) -> ComputeSettings:
     """Choose device, formats and threads for a policy of this number of parameters. `sharded` says
     whether the engine can compute a batch in parts."""
-    wanted, key = config.trainer.device, config.trainer.threads
+    wanted, large = config.trainer.device, parameters >= SMALL_MODEL
     device = sampling_device(wanted)
     cuda = device.type == "cuda"
     dtype = torch.bfloat16 if cuda else torch.float32
     fast = torch.bfloat16 if cuda or bfloat16_pays() else torch.float32
-    why = (
-        "the default on a GPU"
-        if cuda
-        else "float32 on a CPU: sampler and trainer agree to rounding"
-    )
+    why = "the default on a GPU" if cuda else "sampler and trainer agree to rounding"
     if config.model.dtype != "auto":
         dtype = fast = getattr(torch, config.model.dtype)
         why = f"model.dtype={config.model.dtype}"
@@ -184,37 +167,21 @@ def choose_compute(config: RunConfig, parameters: int, sharded: bool = True) -> 
         level = config.rollout.correction
         does = "which corrects nothing" if level == "none" else "which corrects it"
         why += f"; sampler and trainer differ by rounding: rollout.correction={level}, {does}"
-    threads, shards, source = threads_of(key)
-    said = f"{threads} thread{'s' if threads > 1 else ''} ({source})"
-    if parameters < SMALL_MODEL:
-        threads, source = 1, _BY_SIZE
-    elif not cuda:
-        cores = threads
-        threads, shards, source = threads_of(key, large=True)
-        if source == _BY_SIZE:
-            shards = shards if sharded else 1
-            said, equal = "1 thread", "equal bits on any number of cores"
-            if cores > 1:
-                said = f"{shards} thread{'s' if sharded else ''} to sample and {_PARTS} to train"
-                equal += f"; trainer.threads={cores} or {OMP}={cores} samples faster when idle"
-            said += f" ({equal})"
-    text = "torch sees a GPU" if cuda else "no GPU" if wanted == "auto" else "as configured"
-    words = [
-        f"{device if device.index else device.type} ({this_platform().remark or text})",
-        f"{str(dtype).removeprefix('torch.')} ({why})",
-        said,
-    ]
-    if not cuda:
-        words.append(f"{matmul_kernel()} kernels")
+    threads, shards, source = threads_of(config.trainer.threads, large=large and not cuda)
     for_gradients = gradient_threads(config, parameters, gpu=cuda)
+    seen = "torch sees a GPU" if cuda else "no GPU" if wanted == "auto" else "as configured"
+    reason = (
+        f"{device if device.index else device.type} ({this_platform().remark or seen}), "
+        f"{str(dtype).removeprefix('torch.')} ({why}), "
+        f"threads: {max(threads, for_gradients)} ({source})"
+    )
     return ComputeSettings(
         device=device,
         numerics=Numerics(dtype, for_gradients),
         cold_start=Numerics(fast, for_gradients),
-        reason=", ".join(words),
-        operation_threads=threads,
-        threads_from=source,
-        shards=shards,
+        reason=reason if cuda else f"{reason}, {matmul_kernel()} kernels",
+        operation_threads=threads if large else 1,
+        shards=shards if sharded else 1,
     )
 
 
@@ -244,23 +211,15 @@ def one_thread() -> Generator[None]:
 
 
 def in_parallel(work: Callable[[Item], Out], items: Sequence[Item], threads: int) -> list[Out]:
-    """What `work` gives for each item, in order, on up to `threads` threads where there are as many
-    cores. The caller's is among them, and one operation gets one thread, so no bit depends on
-    the cores. All have ended when this ends, also where one raised."""
+    """Return what `work` gives for each item, in order, on up to `threads` threads where there are
+    as many cores. One operation gets one thread, so no bit depends on the cores. All have ended
+    when this ends, also where one raised."""
     if threads == 1:
         return [work(item) for item in items]
-    count = max(1, min(threads, len(items), _cores()))
-
-    def some(first: int) -> list[Out]:
-        return [work(item) for item in items[first::count]]
-
     with one_thread():
-        others = [_pool(threads - 1).submit(some, i) for i in range(1, count)]
-        try:
-            found = [some(0), *(other.result() for other in others)]
-        finally:
-            wait(others)
-    return [found[i % count][i // count] for i in range(len(items))]
+        working = [_pool(min(threads, _cores())).submit(work, item) for item in items]
+        wait(working)
+    return [one.result() for one in working]
 
 
 @functools.cache
@@ -304,16 +263,13 @@ def conditions(choice: ComputeSettings) -> dict[str, Any]:
         "dtype": str(choice.numerics.dtype),
         "cold_start_dtype": str(choice.cold_start.dtype),
         "operation_threads": torch.get_num_threads(),
-        _THREADS_FROM: choice.threads_from,
     }
     if choice.shards > 1:
         found["shards"] = choice.shards
     if choice.device.type == "cuda":
-        number = re.search(r"\d+\.\d+(\.\d+)?", _DRIVER.read_text() if _DRIVER.is_file() else "")
         found |= {
             "gpu": torch.cuda.get_device_name(choice.device),
             "cuda": torch.version.cuda or torch.version.hip,
-            "driver": number[0] if number else "unknown",
             _CUBLAS: os.environ.get(_CUBLAS),
             "tf32": torch.backends.cuda.matmul.allow_tf32,
         }
@@ -321,10 +277,10 @@ def conditions(choice: ComputeSettings) -> dict[str, Any]:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Conditions that changed, in words; who set a number does not count."""
+    """Conditions that changed, in words."""
     return [
         f"{key} was {before.get(key)!r} and is {now.get(key)!r}"
-        for key in sorted({*before, *now} - {_THREADS_FROM})
+        for key in sorted({*before, *now})
         if before.get(key) != now.get(key)
     ]
 
@@ -338,6 +294,5 @@ def describe() -> list[tuple[str, str, str | None]]:
         ("device", f"{device}; {support.remark}" if support.remark else device, None),
         ("cores", str(_cores()), None),
         ("processor", f"{cpu_vendor()}, {torch.backends.cpu.get_cpu_capability()}", None),
-        ("matrix kernels", matmul_kernel(), None),
         ("bfloat16", "native" if bfloat16_pays() or cuda else "not native: float32 is used", None),
     ]

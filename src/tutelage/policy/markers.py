@@ -10,8 +10,9 @@ renders with this.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from tutelage.types import JSON
@@ -51,10 +52,10 @@ class SpecialTokens:
     def breaker(self, forms: Iterable[JSON]) -> str | None:
         """The character to break with; None when no content spells a special token."""
         records = list(forms)
-        doubtful = (form for form in records if form.get("role") not in _TRUSTED)
-        if all(self.plain(text) for form in doubtful for text in _texts(form)):
+        doubtful = [form for form in records if form.get("role") not in _TRUSTED]
+        if self.broken(doubtful, _BREAKS[0]) == doubtful:
             return None
-        used = set("".join(text for form in records for text in _texts(form)))
+        used = json.dumps(records, ensure_ascii=False)
         return next((c for c in _BREAKS if c not in used), _BREAKS[0])
 
     def message(self, form: JSON, breaker: str | None) -> JSON:
@@ -86,15 +87,3 @@ def _starts(tokens: Iterable[str]) -> re.Pattern[str] | None:
     """Finds every character at which one of `tokens` begins, also where they overlap."""
     alternatives = "|".join(re.escape(t) for t in sorted(tokens))
     return re.compile(f"(?=(?:{alternatives}))(.)", re.DOTALL) if alternatives else None
-
-
-def _texts(data: Any) -> Iterator[str]:
-    if isinstance(data, str):
-        yield data
-    elif isinstance(data, Mapping):
-        for key, value in cast("Mapping[str, Any]", data).items():
-            yield key
-            yield from _texts(value)
-    elif isinstance(data, list | tuple):
-        for value in cast("Sequence[Any]", data):
-            yield from _texts(value)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from torch import Tensor
 from tutelage.errors import ModelError
 from tutelage.policy.codec import Codec
 from tutelage.policy.constrained import AllowedTokens
-from tutelage.policy.folder import generator_config, put_folder, save_tensors
+from tutelage.policy.folder import put_folder, save_tensors
 from tutelage.policy.hf_model import HFNetwork, Network
 from tutelage.policy.kernels import rounded
 from tutelage.policy.machine import machine_facts
@@ -126,8 +126,7 @@ class Policy:
         Where a grammar narrowed a token's choice, its log-probability is that among the tokens that
         were allowed; an exact KL is that of the whole vocabulary also there.
         """
-        narrowed = any(r.narrowed for r in rows)
-        allowed = AllowedTokens.replay(self.codec, rows, self.device) if narrowed else None
+        allowed = AllowedTokens.replay(self.codec, rows, self.device)
         how = Scoring(temperature, dtype, entropy_gradient, reference_KV, allowed)
         return self.network.score(rows, how)
 
@@ -156,14 +155,14 @@ class Policy:
         """Write an ordinary Hugging Face folder, aside first and then renamed into place.
 
         A folder that holds anything is refused; with `replace`, for one that the caller made, its
-        policy is replaced and files of other names stay. Raises `ModelError` for that, and when
-        the disk refuses; what was in the folder before stays then.
+        policy is replaced and files of other names stay. Raises `ModelError` for that, and
+        `StoreError` when the disk refuses; what was in the folder before stays then.
         """
         put_folder(Path(folder), self._write, replace=replace)
 
     def _write(self, aside: Path) -> None:
         save_tensors(self.network.state(), aside / "model.safetensors")
-        generator_config(self.config).save_pretrained(aside)
+        self.config.save_pretrained(aside)
         self.codec.tokenizer.save_pretrained(aside)
         generation = {
             "eos_token_id": sorted(self.codec.eos_ids),
@@ -191,7 +190,6 @@ def build_policy(
     if layout not in LAYOUTS:
         raise ModelError(f"unknown layout {layout!r}; choose one of {', '.join(LAYOUTS)}")
     tokenizer = train_tokenizer(corpus, vocab_size=vocab_size, max_length=max_positions)
-    codec = Codec(tokenizer)
     hidden, layers, heads, kv_heads, ffn = SIZES[size]
     config: Any = getattr(transformers, LAYOUTS[layout])(
         vocab_size=rounded(len(tokenizer)),
@@ -210,7 +208,8 @@ def build_policy(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model: Any = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    return Policy(_network(model).to(device or torch.device("cpu")), config, codec)
+    config.architectures = [type(model).__name__]  # without it vLLM serves a pooling model
+    return Policy(_network(model).to(device or torch.device("cpu")), config, Codec(tokenizer))
 
 
 def load_codec(
@@ -221,7 +220,8 @@ def load_codec(
     Raises `ModelError` when the folder is missing or broken, its layout is not supported, or it has
     no chat template, or one that leaves out `tools`.
     """
-    from transformers import AutoConfig
+    from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
+    from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
     path = local_folder(path)
     if Path(path).exists() and not (Path(path) / "config.json").is_file():
@@ -231,12 +231,20 @@ def load_codec(
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
         HFNetwork.check_layout(path, config)
-        tokenizer = _tokenizer(path)
+        # One that was saved as its own `tokenizer.json` alone is read so: for some model types,
+        # `qwen2` among them, AutoTokenizer would split texts by other rules.
+        declared = get_tokenizer_config(path).get("tokenizer_class")
+        own = declared in ("TokenizersBackend", "PreTrainedTokenizerFast")
+        kind: Any = PreTrainedTokenizerFast if own else AutoTokenizer
+        tokenizer = kind.from_pretrained(path, trust_remote_code=False)
     except ModelError:
         raise
     except Exception as error:  # a broken file comes out of transformers as almost anything
         message = str(error) if isinstance(error, (OSError, ValueError)) else repr(error)
         raise ModelError(f"cannot load {path!r}: {message}") from error
+    for how_it_was_loaded in ("trust_remote_code", "is_local", "local_files_only"):
+        # Else it would be saved with the tokenizer, and a policy would tell whether it was resumed.
+        tokenizer.init_kwargs.pop(how_it_was_loaded, None)
     if template is not None:
         put_template(tokenizer, template)
     codec = Codec(tokenizer, source=repr(path))
@@ -275,7 +283,7 @@ def load_policy(
     logging.disable_progress_bar()  # the job has its own display, and errors are raised
     logging.set_verbosity_error()
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
+        model, found = cast("Any", AutoModelForCausalLM).from_pretrained(
             path, dtype=torch.float32, output_loading_info=True, trust_remote_code=False
         )
     except Exception as error:  # whatever a reader makes of a damaged file, such as a pickle
@@ -285,11 +293,10 @@ def load_policy(
         logging.set_verbosity(level)
         if shown:
             logging.enable_progress_bar()
-    model, found = loaded
-    del loaded
     if found["missing_keys"]:
         missing = sorted(found["missing_keys"])[:3]
         raise ModelError(f"missing weights in {path!r}: {missing!r}; copy the folder again")
+    config.architectures = config.architectures or [type(model).__name__]
     network = _network(model)
     del model
     try:
@@ -300,23 +307,6 @@ def load_policy(
             f"the weights of {path!r}, in float32, do not fit on {device} ({reason}); "
             "set CUDA_VISIBLE_DEVICES= to keep the model on the CPU"
         ) from error
-
-
-def _tokenizer(path: str) -> Any:
-    """The tokenizer of a folder. One that was saved as its own `tokenizer.json` alone is read so:
-    for some model types, `qwen2` among them, AutoTokenizer would split texts by other rules."""
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast
-    from transformers.models.auto.tokenization_auto import get_tokenizer_config
-
-    declared = get_tokenizer_config(path).get("tokenizer_class")
-    own = declared in ("TokenizersBackend", "PreTrainedTokenizerFast")
-    kind = PreTrainedTokenizerFast if own else AutoTokenizer
-    tokenizer: Any = kind.from_pretrained(path, trust_remote_code=False)
-    tokenizer.init_kwargs.pop("trust_remote_code", None)
-    for how_it_was_loaded in ("is_local", "local_files_only"):
-        # Else it would be saved with the tokenizer, and a policy would tell whether it was resumed.
-        tokenizer.init_kwargs.pop(how_it_was_loaded, None)
-    return tokenizer
 
 
 def _network(model: Any) -> Network:

@@ -8,7 +8,8 @@ log-probabilities of trained tokens. `FusedNetwork` runs the fused decoder (`tra
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any, NamedTuple, cast
 
@@ -133,10 +134,6 @@ class FusedNetwork(nn.Module):
     @property
     def weights(self) -> DecoderWeights:
         """Its tensors as the kernels see them: the engine samples from these very ones."""
-        return self.current()
-
-    def current(self) -> DecoderWeights:
-        """The weights that a training forward computes with, with gradients."""
         layers = [block.tensors() for block in self._blocks()]
         return DecoderWeights(
             self.shape, self.embed, layers, self.norm, self._output, self.inv_freq, self.rope_scale
@@ -165,11 +162,6 @@ class FusedNetwork(nn.Module):
         """Trainable tensors, in a fixed order."""
         return self.weights.named()
 
-    @property
-    def width(self) -> int:
-        """Size of a hidden state."""
-        return self.shape.hidden
-
     def recompute(self) -> None:
         """Compute the activations again in the backward pass: less memory, more time."""
         self.checkpoints_blocks = True
@@ -179,9 +171,7 @@ class FusedNetwork(nn.Module):
 
     def copy(self) -> FusedNetwork:
         """The same network with tensors of its own."""
-        made = FusedNetwork(self.weights.to(self.device, torch.float32))
-        made.checkpoints_blocks = self.checkpoints_blocks
-        return made
+        return deepcopy(self)
 
     def count(self) -> int:
         """Number of parameters."""
@@ -189,7 +179,7 @@ class FusedNetwork(nn.Module):
 
     def trunk(self) -> Iterable[tuple[str, Tensor]]:
         """All tensors but a separate output head."""
-        return ((n, t) for n, t in self.weights.named() if n != "head")
+        return ((n, t) for n, t in self.named() if n != "head")
 
     def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """The weights of now under their Hugging Face names, one after the other, without copies:
@@ -305,7 +295,9 @@ def _chunks(
     for at in range(0, len(batch.sources_S), size):
         which_K = ((batch.lines_K >= at) & (batch.lines_K < at + size)).nonzero().squeeze(1)
         if len(which_K):
-            narrowed = None if allowed is None else allowed.some(which_K)
+            narrowed = (
+                None if allowed is None else replace(allowed, number_K=allowed.number_K[which_K])
+            )
             lines_K, targets_K = batch.lines_K[which_K] - at, batch.targets_K[which_K]
             yield slice(at, at + size), which_K, lines_K, targets_K, narrowed
 

@@ -23,7 +23,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -80,19 +80,6 @@ class _Block:
     down: Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class _CallTables:
-    """What the blocks share in one `extend` of [B, T] tokens: which of them are real (None: all),
-    where the cache keeps theirs, its rows, what is hidden, and which rows read which prefix."""
-
-    size: tuple[int, int]
-    real_N: Tensor | None
-    places: Tensor
-    rows: Tensor | slice
-    mask_B11TL: Tensor
-    prefixes: list[tuple[_Prefix, Tensor | slice]]
-
-
 class PackedDecoder:
     """A large policy and numbered rows of its cached keys and values; see the module's docstring.
 
@@ -124,9 +111,7 @@ class PackedDecoder:
 
     def load(self, source: Policy) -> None:
         """Compute with the policy's weights as they are now; prefixes are computed again."""
-        if not isinstance(source.network, FusedNetwork):
-            raise TypeError(f"a fused engine does not support a {type(source.network).__name__}")
-        self._take(source.network)
+        self._take(cast("FusedNetwork", source.network))
         self._kept.clear()
 
     def free(self) -> None:
@@ -159,10 +144,8 @@ class PackedDecoder:
             self._values = [lazy_zeros(w.embed, room) for _ in self._blocks]
 
     def _packed(self, weight: Tensor) -> Tensor:
-        if not self._pack:
-            return weight
-        packed: Any = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _ROWS)
-        return packed
+        mkldnn: Any = torch.ops.mkldnn
+        return mkldnn._reorder_linear_weight(weight.contiguous(), _ROWS) if self._pack else weight
 
     # ------------------------------------------------------------ rows
 
@@ -196,19 +179,6 @@ class PackedDecoder:
         size = shape[0] * shape[1] * shape[2] * self._weights.shape.head_dim
         return flat[:size].view(shape)
 
-    def _fit(self) -> None:
-        """Lay rows out as wide as what they hold needs, and not much wider."""
-        step = _COLUMNS if self._filled.max() <= WHOLE_PROMPT else _LONG_COLUMNS
-        before, width = self._width, rounded(int(self._filled.max()), step)
-        if before - 2 * _COLUMNS < width <= before:
-            return
-        rows, columns = int(self._filled.nonzero().max()) + 1, min(before, width)
-        for flat in (*self._keys, *self._values):
-            self._width = before
-            held = self._view(flat)[:rows, :, :columns].clone()
-            self._width = width
-            self._view(flat)[:rows, :, :columns] = held
-
     # ------------------------------------------------------------ forward
 
     @torch.inference_mode()
@@ -218,7 +188,16 @@ class PackedDecoder:
         """Append tokens and return logits [B, V]; see `policy.decoder.extend`."""
         at = slice(rows) if isinstance(rows, int) else rows
         self._filled[at] = starts_B + lengths_B - self._base[at]
-        self._fit()
+        # Lay rows out as wide as what they hold needs, and not much wider.
+        step = _COLUMNS if self._filled.max() <= WHOLE_PROMPT else _LONG_COLUMNS
+        before, width = self._width, rounded(int(self._filled.max()), step)
+        if not before - 2 * _COLUMNS < width <= before:
+            used, columns = int(self._filled.nonzero().max()) + 1, min(before, width)
+            for flat in (*self._keys, *self._values):
+                self._width = before
+                held = self._view(flat)[:used, :, :columns].clone()
+                self._width = width
+                self._view(flat)[:used, :, :columns] = held
 
         def shard(some: slice) -> Tensor:
             of = some if isinstance(rows, int) else rows[some]
@@ -257,6 +236,7 @@ class PackedDecoder:
         places = (first[:, None] + columns_BT[..., None]).flatten(0, 1)
         if real_N is not None:
             places = places[real_N]
+        places = places.flatten()
         readers: dict[int, tuple[_Prefix, list[int]]] = {}
         for b, row in enumerate(numbers.tolist()):
             if (prefix := self._of[row]) is not None:
@@ -265,10 +245,58 @@ class PackedDecoder:
             (prefix, slice(None) if len(some) == batch else torch.tensor(some))
             for prefix, some in readers.values()
         ]
-        call = _CallTables((batch, count), real_N, places.flatten(), rows, mask, prefixes)
-        return self._forward(
-            ids_N, positions_N, lambda i, q, k, v: self._attend(i, q, k, v, call), last
-        )
+        s = self._weights.shape
+        group, scale = s.heads // s.kv_heads, s.head_dim**-0.5
+        beyond = max((prefix.size for prefix, _ in prefixes), default=0)
+
+        def attend(i: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            """Attention of block i over the rows of this shard and their prefixes."""
+            read: list[Tensor] = []  # keys and values [B * kv, L, D]
+            for flat, new in ((self._keys[i], k), (self._values[i], v)):
+                view = self._view(flat)
+                view.view(-1, s.head_dim).index_copy_(0, places, new.flatten(0, 1))
+                view = view[:, :, :length]
+                held = view[rows] if isinstance(rows, slice) else view.index_select(0, rows)
+                read.append(held.flatten(0, 1))
+            keys, values = read
+            if batch == 1 < count and beyond + length - _COLUMNS >= WHOLE_PROMPT:  # a chunk
+                chunk_mask = F.pad(mask[0, 0, 0, : len(q)], (beyond, 0))
+                for prefix, _ in prefixes:
+                    keys = torch.cat([prefix.keys[i], keys], 1)
+                    values = torch.cat([prefix.values[i], values], 1)
+                return _attended(q, keys, values, chunk_mask)
+            if real_N is not None:
+                q = q.new_zeros(batch * count, s.heads, s.head_dim).index_copy_(0, real_N, q)
+            q = q.reshape(batch, count, s.kv_heads, group, s.head_dim).permute(0, 2, 3, 1, 4)
+            q = q.reshape(batch, s.kv_heads, group * count, s.head_dim)
+            scores = q.new_empty(batch, s.kv_heads, group * count, beyond + length)
+            scores[..., :beyond] = -torch.inf
+            for prefix, some in prefixes:
+                of_kv = q[some].transpose(0, 1).flatten(1, 2)
+                found = torch.bmm(of_kv, prefix.keys[i].transpose(1, 2)).mul_(scale)
+                scores[some, ..., : prefix.size] = found.unflatten(1, (-1, q.shape[2])).transpose(
+                    0, 1
+                )
+            flat = q.flatten(0, 1)
+            own = torch.bmm(keys, flat.mT).mT if flat.shape[1] < _FEW else torch.bmm(flat, keys.mT)
+            torch.add(
+                mask,
+                own.view(batch, s.kv_heads, group, count, -1),
+                alpha=scale,
+                out=scores.unflatten(2, (group, count))[..., beyond:],
+            )
+            probs = scores.softmax(-1)
+            out = torch.bmm(probs[..., beyond:].flatten(0, 1), values)
+            out = out.view(batch, s.kv_heads, group * count, s.head_dim)
+            for prefix, some in prefixes:
+                of_kv = probs[some, ..., : prefix.size].transpose(0, 1).flatten(1, 2)
+                found = torch.bmm(of_kv, prefix.values[i]).unflatten(1, (-1, q.shape[2]))
+                out[some] += found.transpose(0, 1)
+            out = out.view(batch, s.kv_heads, group, count, s.head_dim).permute(0, 3, 1, 2, 4)
+            out = out.reshape(batch * count, s.heads * s.head_dim)
+            return out if real_N is None else out[real_N]
+
+        return self._forward(ids_N, positions_N, attend, last)
 
     def _prefix(self, ids: tuple[int, ...], compute: bool) -> _Prefix:
         """The prefix of these tokens, computed as far as `begin` says unless it is kept."""
@@ -322,58 +350,6 @@ class PackedDecoder:
             )
         return joined_linear(_norm(x, w.norm, s.eps), self._head)
 
-    def _attend(self, i: int, q: Tensor, k: Tensor, v: Tensor, call: _CallTables) -> Tensor:
-        """Attention of block i over the rows of `call` and their prefixes."""
-        s, (batch, count) = self._weights.shape, call.size
-        group, scale = s.heads // s.kv_heads, s.head_dim**-0.5
-        keys, values = (
-            self._append(flat[i], new, call) for flat, new in ((self._keys, k), (self._values, v))
-        )
-        length = call.mask_B11TL.shape[-1]
-        beyond = max((prefix.size for prefix, _ in call.prefixes), default=0)
-        if batch == 1 < count and beyond + length - _COLUMNS >= WHOLE_PROMPT:  # a chunk
-            mask = F.pad(call.mask_B11TL[0, 0, 0, : len(q)], (beyond, 0))
-            for prefix, _ in call.prefixes:
-                keys = torch.cat([prefix.keys[i], keys], 1)
-                values = torch.cat([prefix.values[i], values], 1)
-            return _attended(q, keys, values, mask)
-        if call.real_N is not None:
-            q = q.new_zeros(batch * count, s.heads, s.head_dim).index_copy_(0, call.real_N, q)
-        q = q.reshape(batch, count, s.kv_heads, group, s.head_dim).permute(0, 2, 3, 1, 4)
-        q = q.reshape(batch, s.kv_heads, group * count, s.head_dim)
-        scores = q.new_empty(batch, s.kv_heads, group * count, beyond + length)
-        scores[..., :beyond] = -torch.inf
-        for prefix, some in call.prefixes:
-            of_kv = q[some].transpose(0, 1).flatten(1, 2)
-            found = torch.bmm(of_kv, prefix.keys[i].transpose(1, 2)).mul_(scale)
-            scores[some, ..., : prefix.size] = found.unflatten(1, (-1, q.shape[2])).transpose(0, 1)
-        own = _product(q.flatten(0, 1), keys).unflatten(0, (batch, s.kv_heads))
-        torch.add(
-            call.mask_B11TL,
-            own.unflatten(2, (group, count)),
-            alpha=scale,
-            out=scores.unflatten(2, (group, count))[..., beyond:],
-        )
-        probs = scores.softmax(-1)
-        out = torch.bmm(probs[..., beyond:].flatten(0, 1), values)
-        out = out.view(batch, s.kv_heads, group * count, s.head_dim)
-        for prefix, some in call.prefixes:
-            of_kv = probs[some, ..., : prefix.size].transpose(0, 1).flatten(1, 2)
-            found = torch.bmm(of_kv, prefix.values[i]).unflatten(1, (-1, q.shape[2]))
-            out[some] += found.transpose(0, 1)
-        out = out.view(batch, s.kv_heads, group, count, s.head_dim).permute(0, 3, 1, 2, 4)
-        out = out.reshape(batch * count, s.heads * s.head_dim)
-        return out if call.real_N is None else out[call.real_N]
-
-    def _append(self, flat: Tensor, new: Tensor, call: _CallTables) -> Tensor:
-        """Keep new keys or values, and return those that the call reads [B * kv, L, D]."""
-        view, length = self._view(flat), call.mask_B11TL.shape[-1]
-        view.view(-1, view.shape[-1]).index_copy_(0, call.places, new.flatten(0, 1))
-        view = view[:, :, :length]
-        if isinstance(call.rows, slice):
-            return view[call.rows].flatten(0, 1)
-        return view.index_select(0, call.rows).flatten(0, 1)
-
 
 def _attended(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
     """Attention [N, heads * D] of one row's queries to its keys [kv, L, D], without holding their
@@ -383,13 +359,6 @@ def _attended(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> T
         is_causal=mask is None, enable_gqa=True,
     )  # fmt: skip
     return out[0].transpose(0, 1).flatten(1)
-
-
-def _product(q: Tensor, keys: Tensor) -> Tensor:
-    """Scores [rows, queries, keys]."""
-    if q.shape[1] < _FEW:
-        return torch.bmm(keys, q.transpose(1, 2)).transpose(1, 2)
-    return torch.bmm(q, keys.transpose(1, 2))
 
 
 def _norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

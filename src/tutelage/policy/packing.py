@@ -10,7 +10,7 @@ result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,8 +70,20 @@ class MicroBatch:
         """`rows` laid out flat, for activations of `dtype`. Every row needs at least one token;
         `rows_K` counts from 0 here."""
         lanes = _VECTOR_BYTES // dtype.itemsize
-        runs, run_of = _tree(rows)
-        parts = _similar(runs)
+        # The runs of the prefix tree, sorted, so that a row shares most with the one before it; and
+        # the run at whose end each row lies.
+        runs, run_of = list[_TreeRow](), [0] * len(rows)
+        for r in sorted(range(len(rows)), key=lambda r: rows[r].ids):
+            path = np.array(rows[r].ids, np.int64)
+            before = _common(runs[-1].ids, path) if runs else 0
+            if before < len(path):
+                runs.append(_TreeRow(path, before, path))
+            run_of[r] = len(runs) - 1
+        parts: list[list[_TreeRow]] = []  # runs of similar size, so that little is padded
+        for run in sorted(runs, key=lambda run: -run.size):
+            if not parts or parts[-1][0].size > _SPREAD * run.size:
+                parts.append([])
+            parts[-1].append(run)
         total = 0
         for run in (run for part in parts for run in part):
             run.start, total = total, total + run.size
@@ -91,10 +103,19 @@ class MicroBatch:
         def tensor(numbers: Ints) -> Tensor:
             return torch.from_numpy(numbers.astype(np.int64)).to(device)
 
+        segments: list[AttentionSegment] = []
+        for part in parts:
+            width = rounded(max(len(run.ids) for run in part), lanes)
+            queries, keys = (np.full((len(part), n), padded - 1) for n in (part[0].size, width))
+            for r, run in enumerate(part):
+                queries[r, : run.size] = run.path[run.before :]
+                keys[r, : len(run.path)] = run.path
+            before_R = np.array([run.before for run in part])
+            segments.append(AttentionSegment(tensor(queries), tensor(keys), tensor(before_R)))
         return MicroBatch(
             ids_N=tensor(ids),
             positions_N=tensor(positions),
-            segments=tuple(_segment(part, padded - 1, lanes, tensor) for part in parts),
+            segments=tuple(segments),
             sources_S=tensor(np.concatenate([sources, rest])),
             lines_K=tensor(lines),
             targets_K=tensor(targets),
@@ -169,46 +190,8 @@ class _TreeRow:
         return len(self.ids) - self.before
 
 
-def _tree(rows: Sequence[Row]) -> tuple[list[_TreeRow], list[int]]:
-    """The runs of the prefix tree in sorted order, and the run at whose end each row lies.
-
-    In sorted order a row shares more with the one before it than with any earlier one.
-    """
-    runs: list[_TreeRow] = []
-    run_of = [0] * len(rows)
-    for r in sorted(range(len(rows)), key=lambda r: rows[r].ids):
-        ids = np.array(rows[r].ids, np.int64)
-        before = _common(runs[-1].ids, ids) if runs else 0
-        if before < len(ids):
-            runs.append(_TreeRow(ids, before, ids))
-        run_of[r] = len(runs) - 1
-    return runs, run_of
-
-
 def _common(a: Ints, b: Ints) -> int:
     """How many leading numbers are equal."""
     size = min(len(a), len(b))
     different = np.flatnonzero(a[:size] != b[:size])
     return int(different[0]) if len(different) else size
-
-
-def _similar(runs: Sequence[_TreeRow]) -> list[list[_TreeRow]]:
-    """Runs grouped by size, so that little is padded."""
-    parts: list[list[_TreeRow]] = []
-    for run in sorted(runs, key=lambda run: -run.size):
-        if not parts or parts[-1][0].size > _SPREAD * run.size:
-            parts.append([])
-        parts[-1].append(run)
-    return parts
-
-
-def _segment(
-    runs: Sequence[_TreeRow], padding: int, lanes: int, tensor: Callable[[Ints], Tensor]
-) -> AttentionSegment:
-    queries = np.full((len(runs), max(run.size for run in runs)), padding)
-    keys = np.full((len(runs), rounded(max(len(run.ids) for run in runs), lanes)), padding)
-    for r, run in enumerate(runs):
-        queries[r, : run.size] = run.path[run.before :]
-        keys[r, : len(run.path)] = run.path
-    before = np.array([run.before for run in runs])
-    return AttentionSegment(tensor(queries), tensor(keys), tensor(before))

@@ -34,7 +34,4 @@ class Row:
 
     def prompt_length(self) -> int:
         """Number of leading tokens that carry no loss."""
-        for i, m in enumerate(self.mask):
-            if m:
-                return i
-        return len(self.mask)
+        return next((i for i, m in enumerate(self.mask) if m), len(self.mask))

@@ -14,7 +14,7 @@ vectors, J heads of all kinds (queries, keys, values).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from tutelage.policy.decoder import rotate
 from tutelage.policy.kernels import outer, product
-from tutelage.policy.packing import AttentionSegment, MicroBatch
+from tutelage.policy.packing import MicroBatch
 from tutelage.policy.weights import DecoderShape, Layer
 
 # ---------------------------------------------------------------- where attention finds its vectors
@@ -76,6 +76,7 @@ class IndexTables:
         type of its activations."""
         total, device = len(batch.ids_N), batch.ids_N.device
         parts: list[_Part] = []
+        places: list[Tensor] = []
         queries, keys = 0, 0
         for segment in batch.segments:
             (rows, t), length = segment.queries_RT.shape, segment.keys_RL.shape[1]
@@ -87,6 +88,8 @@ class IndexTables:
             )
             mask = torch.zeros(hide.shape, dtype=tables[0].dtype, device=device)
             parts.append(_Part(rows, t, length, *where, mask.masked_fill_(hide, -torch.inf)))
+            place = torch.arange(keys, keys + k, device=device).view(rows, s.kv_heads, length)
+            places.append(place.transpose(0, 1).flatten(1))
             queries, keys = queries + q, keys + k
         every = s.heads + 2 * s.kv_heads
         heads = torch.arange(every, device=device)
@@ -97,31 +100,19 @@ class IndexTables:
         gather = [_by_head(g.queries_RT * every, q_of) for g in batch.segments]
         for of in (k_of, v_of):
             gather += [_by_head(g.keys_RL * every, of) for g in batch.segments]
-        uses, first = _uses(batch.segments, total, s.kv_heads)
+        # For each kv head, then each token, its places among the keys: a list and its cuts.
+        token, order = torch.cat([g.keys_RL.flatten() for g in batch.segments]).sort(stable=True)
+        first = torch.searchsorted(token, torch.arange(total, device=device))
+        first_KN = (torch.arange(s.kv_heads, device=device)[:, None] * len(token) + first).flatten()
+        uses_E = torch.cat(places, 1)[:, order].flatten()
         return IndexTables(
-            s, *tables, tuple(parts), torch.cat(gather), gather_Q, place_NH, uses, first, lean
+            s, *tables, tuple(parts), torch.cat(gather), gather_Q, place_NH, uses_E, first_KN, lean
         )
 
 
 def _by_head(numbers_RT: Tensor, heads: Tensor) -> Tensor:
     """[R, T] numbers plus each head's, flattened in the order [R, heads, T]."""
     return (numbers_RT[:, None] + heads[:, None]).flatten()
-
-
-def _uses(segments: Sequence[AttentionSegment], total: int, kv_heads: int) -> tuple[Tensor, Tensor]:
-    """For each kv head, then each token, its places among the keys: a list and its cuts."""
-    tokens = torch.cat([g.keys_RL.flatten() for g in segments])
-    heads = torch.arange(kv_heads, device=tokens.device)[:, None, None]
-    places: list[Tensor] = []
-    at = 0
-    for segment in segments:
-        rows, length = segment.keys_RL.shape
-        place = torch.arange(rows * kv_heads * length, device=tokens.device)
-        places.append(at + place.view(rows, kv_heads, length).transpose(0, 1).flatten(1))
-        at += len(place)
-    token, order = tokens.sort(stable=True)
-    first = torch.searchsorted(token, torch.arange(total, device=tokens.device))
-    return torch.cat(places, 1)[:, order].flatten(), (heads[:, 0] * len(tokens) + first).flatten()
 
 
 # ---------------------------------------------------------------- one block
@@ -176,8 +167,13 @@ class BlockFunction(torch.autograd.Function):
         head_parts, dear = rest[:at], rest[at:weights]
         plan: IndexTables = ctx.plan
         layer, s, total = _cast(rest[weights:], normed1.dtype), plan.shape, len(normed1)
-        again = _again(dear[0], normed2 * layer.norm2, layer, plan) if plan.lean else dear
-        gathered, gate_up, silu, inner, *probs = again
+        if plan.lean:  # what was not kept, by the operations of the forward pass, bit for bit
+            gathered = dear[0].view(-1, s.head_dim).index_select(0, plan.gather_M)
+            gate_up = product(normed2 * layer.norm2, layer.gate_up.t())
+            silu = F.silu(gate_up[:, : s.ffn])
+            inner, probs = silu * gate_up[:, s.ffn :], _probabilities(gathered, plan)
+        else:
+            gathered, gate_up, silu, inner, *probs = dear
         # Feed-forward.
         d_inner = product(grads[0], layer.down)
         d_gate_up = torch.empty_like(gate_up)
@@ -226,16 +222,6 @@ def _cast(weights: Sequence[Tensor | None], dtype: torch.dtype) -> Layer:
     return Layer(*(cast("Any", None if t is None else t.to(dtype)) for t in weights))
 
 
-def _again(qkv: Tensor, fed: Tensor, layer: Layer, plan: IndexTables) -> list[Tensor]:
-    """What a lean block did not keep, by the operations of its forward pass, bit for bit; `fed` is
-    what its feed-forward part reads."""
-    s = plan.shape
-    gathered = qkv.view(-1, s.head_dim).index_select(0, plan.gather_M)
-    gate_up = product(fed, layer.gate_up.t())
-    silu = F.silu(gate_up[:, : s.ffn])
-    return [gathered, gate_up, silu, silu * gate_up[:, s.ffn :], *_probabilities(gathered, plan)]
-
-
 class NormFunction(torch.autograd.Function):
     """RMS norm of x [S, hidden], with gradients."""
 
@@ -272,23 +258,14 @@ def _normalise_backward(
 # ---------------------------------------------------------------- attention
 
 
-def _views(gathered: Tensor, plan: IndexTables) -> list[tuple[_Part, Tensor, Tensor, Tensor]]:
+def _views(gathered: Tensor, plan: IndexTables) -> Iterator[tuple[_Part, Tensor, Tensor, Tensor]]:
     """Queries [R*kv, group*T, D], keys and values [R*kv, L, D] of each segment."""
-    s = plan.shape
     keys = (len(gathered) - len(plan.gather_Q)) // 2
     q, k, v = gathered.split([len(plan.gather_Q), keys, keys])
-    views: list[tuple[_Part, Tensor, Tensor, Tensor]] = []
     for part in plan.parts:
-        batch = part.rows * s.kv_heads
-        views.append(
-            (
-                part,
-                q[part.query_rows].view(batch, -1, s.head_dim),
-                k[part.key_rows].view(batch, part.keys, s.head_dim),
-                v[part.key_rows].view(batch, part.keys, s.head_dim),
-            )
-        )
-    return views
+        batch = (part.rows * plan.shape.kv_heads, -1, plan.shape.head_dim)
+        of_keys = (t[part.key_rows].view(batch) for t in (k, v))
+        yield part, q[part.query_rows].view(batch), *of_keys
 
 
 def _probabilities(gathered: Tensor, plan: IndexTables) -> list[Tensor]:

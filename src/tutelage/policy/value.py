@@ -24,13 +24,12 @@ HEAD = "value_head"
 class ValueModel:
     """A trunk and a value head in float32."""
 
-    def __init__(self, network: Network, width: int | None = None) -> None:
+    def __init__(self, network: Network, width: int) -> None:
         """`network` becomes the trunk: hand in a copy where it is still used elsewhere. `width` is
-        that of a hidden state, where a network without its output head cannot say it."""
+        that of a hidden state."""
         self._network = network
-        device, size = network.device, network.width if width is None else width
-        self._line_H = torch.zeros(size, device=device, requires_grad=True)
-        self._bias = torch.zeros((), device=device, requires_grad=True)
+        self._line_H = torch.zeros(width, device=network.device, requires_grad=True)
+        self._bias = torch.zeros((), device=network.device, requires_grad=True)
 
     def named(self) -> list[tuple[str, Tensor]]:
         """Trainable tensors, in a fixed order."""

@@ -34,7 +34,6 @@ class DecoderShape:
     ffn: int
     vocab: int
     eps: float
-    max_positions: int
     tied: bool
 
     @staticmethod
@@ -50,7 +49,6 @@ class DecoderShape:
             ffn=c.intermediate_size,
             vocab=c.vocab_size,
             eps=c.rms_norm_eps,
-            max_positions=c.max_position_embeddings,
             tied=bool(c.tie_word_embeddings),
         )
 

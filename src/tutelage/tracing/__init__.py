@@ -10,37 +10,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tutelage.tracing.records import Identity, SpanEvent, SpanRecord
+from tutelage.tracing.records import Identity, SpanRecord
 from tutelage.tracing.rollout import rollout_spans
-from tutelage.tracing.tree import SpanNode, rollout_trees, whole_trace
+from tutelage.tracing.tree import rollout_trees, whole_trace
 
 if TYPE_CHECKING:
-    from tutelage.tracing.export import OtlpExporter
-    from tutelage.tracing.ingest import ingest_traces
     from tutelage.tracing.live import emit_evaluation, instrument, span, trace_attempt
-    from tutelage.tracing.otlp import read_otlp
-
-_LAZY = {
-    "OtlpExporter": "export",
-    "ingest_traces": "ingest",
-    "emit_evaluation": "live",
-    "instrument": "live",
-    "read_otlp": "otlp",
-    "span": "live",
-    "trace_attempt": "live",
-}
-"""Names whose modules need OpenTelemetry or HTTP, loaded when they are asked for."""
 
 __all__ = [
     "Identity",
-    "OtlpExporter",
-    "SpanEvent",
-    "SpanNode",
     "SpanRecord",
     "emit_evaluation",
-    "ingest_traces",
     "instrument",
-    "read_otlp",
     "rollout_spans",
     "rollout_trees",
     "span",
@@ -50,8 +31,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        import importlib
+    """Return a name of `live.py`, which loads OpenTelemetry, when it is used first."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
 
-        return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.live"), name)

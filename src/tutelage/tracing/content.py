@@ -31,31 +31,20 @@ _TEXTS = frozenset({
 _RESOURCE = ("service.", "telemetry.", "tutelage.")
 _LONGEST = 128
 _ONE_WORD = re.compile(r"[\w.:/@+-]{1,64}")
-_FEW_WORDS = re.compile(r"[\w.:/@-]{1,64}( [\w.:/@-]{1,64}){0,2}")
+_NAME = re.compile(r"[\w.:/@-]{1,64}( [\w.:/@-]{1,64})?")
 _KEY = re.compile(r"[\w.:/-]{1,100}")
-_NAMED_BY = {
-    names.INVOKE_AGENT: names.AGENT,
-    names.INVOKE_WORKFLOW: names.WORKFLOW,
-    names.CHAT: names.REQUEST_MODEL,
-    names.EXECUTE_TOOL: names.TOOL,
-}
-UNNAMED = "span"
 
 
 def without_content(span: SpanRecord) -> SpanRecord:
     """The span with its times, its place in the tree, numbers, and texts that are on the list."""
     attributes = _kept(span.attributes)
     kept = _kept(span.resource, all_texts=True).items()
-    name, operation = _few_words(span.name), attributes.get(names.OPERATION)
-    if isinstance(operation, str):  # the name that the conventions ask for
-        what = attributes.get(_NAMED_BY.get(operation, ""))
-        name = f"{operation} {what}" if isinstance(what, str) else operation
     return replace(
         span,
-        name=name,
+        name=_named(span.name, str(attributes.get(names.OPERATION, "span"))),
         attributes=attributes,
         events=tuple(
-            SpanEvent(_few_words(event.name), event.time_ns, _kept(event.attributes))
+            SpanEvent(_named(event.name, "event"), event.time_ns, _kept(event.attributes))
             for event in span.events
         ),
         status_message="",
@@ -63,8 +52,8 @@ def without_content(span: SpanRecord) -> SpanRecord:
     )
 
 
-def _few_words(name: str) -> str:
-    return name if _FEW_WORDS.fullmatch(name) else UNNAMED
+def _named(name: str, otherwise: str) -> str:
+    return name if _NAME.fullmatch(name) else otherwise
 
 
 def _kept(attributes: Mapping[str, Any], *, all_texts: bool = False) -> dict[str, Any]:

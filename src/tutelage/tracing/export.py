@@ -13,19 +13,16 @@ import os
 import re
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from tutelage.config.api_keys import unsendable
 from tutelage.errors import ConfigError, MissingExtraError
-from tutelage.tracing import names
 from tutelage.tracing.content import without_content
 from tutelage.tracing.otlp import readable
 from tutelage.tracing.records import SpanRecord
-from tutelage.tracing.rollout import rollout_spans
 from tutelage.tracing.tree import whole_trace
 from tutelage.types import Rollout
 
@@ -41,10 +38,8 @@ CLOSE_SECONDS = 5.0
 PAUSE = 30.0
 """Seconds without a try after one that failed: what is submitted meanwhile is lost."""
 _THREAD = "otlp-export"
-_MAX_WAITING = 4096
+_MAX_EARLY = 4096
 """Spans that may wait for their rollouts; the first ones then go without."""
-_MAX_REMEMBERED = 256
-"""Rollouts whose late spans can be joined."""
 _HEADER_NAME = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]+")
 """What HTTP calls a token."""
 
@@ -58,9 +53,8 @@ def endpoint(url: str | None = None, env: Mapping[str, str] = os.environ) -> str
     if env.get("OTEL_SDK_DISABLED", "").strip().lower() == "true" and url is None:
         return None
     text = url or env.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "").strip()
-    if not text:
-        base = env.get("OTEL_EXPORTER_OTLP_ENDPOINT", "").strip()
-        text = base and base.rstrip("/") + TRACES_PATH
+    if not text and (base := env.get("OTEL_EXPORTER_OTLP_ENDPOINT", "").strip()):
+        text = base.rstrip("/") + TRACES_PATH
     if not text:
         return None
     parts = urlsplit(text)
@@ -80,21 +74,14 @@ def headers(env: Mapping[str, str] = os.environ) -> dict[str, str]:
     name = name if env.get(name) else "OTEL_EXPORTER_OTLP_HEADERS"
     pairs = (item.partition("=") for item in env.get(name, "").split(",") if "=" in item)
     given = {key.strip().lower(): unquote(value).strip() for key, _, value in pairs}
-    return checked_headers(given, f" in {name}")
-
-
-def checked_headers(given: Mapping[str, str], place: str = "") -> dict[str, str]:
-    """Headers as they are given. Raises `ConfigError` for what no header can carry, without a
-    value; `place` says where it is from."""
-    for number, (name, value) in enumerate(given.items(), 1):
-        if not _HEADER_NAME.fullmatch(name):  # which may be a key that was written in its place
+    for number, (key, value) in enumerate(given.items(), 1):
+        # Neither is shown: a key may have been written in the place of a name.
+        if not _HEADER_NAME.fullmatch(key) or unsendable(value):
             raise ConfigError(
-                f"header {number} of {len(given)}{place} has an invalid name: use "
-                "letters, digits and -, as in x-team"
+                f"header {number} of {len(given)} in {name} cannot be sent: use letters, digits "
+                "and - in its name, as in x-team, and printable ASCII in its value"
             )
-        if wrong := unsendable(value):
-            raise ConfigError(f"invalid header {name!r}{place}: {wrong}; its value must be ASCII")
-    return dict(given)
+    return given
 
 
 class OtlpExporter:
@@ -115,7 +102,7 @@ class OtlpExporter:
         max_queue: int = MAX_QUEUE,
         extra_headers: Mapping[str, str] | None = None,
     ) -> None:
-        own = headers() if extra_headers is None else checked_headers(extra_headers)
+        own = headers() if extra_headers is None else dict(extra_headers)
         try:
             import requests
             from opentelemetry.exporter.otlp.proto.http import Compression
@@ -129,20 +116,24 @@ class OtlpExporter:
         self._exporter = OTLPSpanExporter(
             url, headers=own, timeout=TIMEOUT, compression=Compression.Gzip, session=session
         )
-        self.url, self._warn, self._most, self._waiting = url, warn, max_queue, 0
-        self._traces, self._lock = _LiveTraces(content), threading.Lock()
+        self.url, self._warn, self._content, self._most = url, warn, content, max_queue
+        self._lock, self._waiting = threading.Lock(), 0
+        self._early: dict[str, list[SpanRecord]] = {}
+        """Spans that wait for their rollouts."""
         self._sending = threading.Lock()
         """Held while a request is made."""
-        self._down = self._warned = self._closed = False
+        self._warned = self._closed = False
         self._again = 0.0
-        """When a collector that was down is tried again."""
-        self._statuses: list[int] = []
-        """What the collector answered to the last request, and to its repeats."""
+        """When a collector that failed is tried again; 0 where it did not."""
+        self._reason = f"cannot reach {url}"
         session.hooks["response"].append(self._answered)
-        self.sent = self.dropped = 0
-        """Spans that were taken by the collector; rollouts and spans that were not sent."""
+        self.dropped = 0
+        """Rollouts and spans that were not sent."""
         self._pool = ThreadPoolExecutor(1, _THREAD)
-        logging.getLogger(OTLPSpanExporter.__module__).addFilter(_of_another_thread)
+        # What the exporter logs of each of our tries is told once, by `warn`.
+        logging.getLogger(OTLPSpanExporter.__module__).addFilter(
+            lambda record: not (record.threadName or "").startswith(_THREAD)
+        )
 
     def __enter__(self) -> OtlpExporter:
         return self
@@ -165,7 +156,7 @@ class OtlpExporter:
     def flush(self, seconds: float = CLOSE_SECONDS) -> bool:
         """Wait until all is sent, at most so long; False when it was not, or could not be."""
         done = wait([self._pool.submit(int)], seconds).done
-        return bool(done) and not self._down
+        return bool(done) and not self._again
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
         """Send what is queued within `seconds`, then end. May be called twice."""
@@ -174,7 +165,7 @@ class OtlpExporter:
                 return
             self._closed = True
             waiting = self._pool.submit(self._send, ())
-        wait([waiting], 0.0 if self._down else seconds)
+        wait([waiting], 0.0 if self._again else seconds)
         self._exporter.shutdown()  # it tries no more
         self._pool.shutdown(wait=False, cancel_futures=True)
         if self._sending.acquire(timeout=1.0):  # which ends at once, unless a collector is silent
@@ -185,91 +176,42 @@ class OtlpExporter:
 
     def _send(self, items: Sequence[Rollout | SpanRecord]) -> None:
         with self._sending:
-            spans = self._traces.take(items) if items else self._traces.rest()
+            spans = self._joined(items)
             taken = not spans
             if spans and time.monotonic() >= self._again:
-                self._statuses.clear()
                 taken = self._exporter.export([readable(span) for span in spans]).name == "SUCCESS"
-                refused = any(status < 500 and status != 429 for status in self._statuses[-1:])
-                self._down = not taken and not refused
-                self._again = time.monotonic() + PAUSE if self._down else 0.0
+                self._again = 0.0 if taken else time.monotonic() + PAUSE
             with self._lock:
                 self._waiting -= len(items)
-                self.sent += len(spans) if taken else 0
                 self.dropped += 0 if taken else len(items)
             if not taken:
-                told = f"cannot reach {self.url}"
-                for status in self._statuses[-1:]:
-                    told = f"{self.url} returned status {status}"
                 self._tell(
-                    f"cannot send traces: {told}. The run continues; its store keeps the traces: "
-                    "tutelage export RUN --format otlp"
+                    f"cannot send traces: {self._reason}. The run continues; its store keeps the "
+                    "traces: tutelage export RUN --format otlp"
                 )
 
+    def _joined(self, items: Sequence[Rollout | SpanRecord]) -> list[SpanRecord]:
+        """Return the spans to send now; without items, those whose rollout never came.
+
+        A framework's spans of a rollout come before it, and both know its calls: so spans wait for
+        their rollout, and are joined with it as in `tree.py`, each call once.
+        """
+        spans: list[SpanRecord] = []
+        for item in items:
+            if isinstance(item, Rollout):
+                early = self._early.pop(item.id, ())
+                spans += whole_trace(item, early, content=self._content)
+            else:
+                self._early.setdefault(item.rollout_id or "", []).append(item)
+        most = _MAX_EARLY if items else 0
+        while sum(map(len, self._early.values())) > most:
+            spans += self._early.pop(next(iter(self._early)))
+        return spans if self._content else [without_content(span) for span in spans]
+
     def _answered(self, response: Any, **options: Any) -> None:
-        self._statuses.append(response.status_code)
+        self._reason = f"{self.url} returned status {response.status_code}"
 
     def _tell(self, sentence: str) -> None:
         if not self._warned:
             self._warned = True
             self._warn(sentence)
-
-
-def _of_another_thread(record: logging.LogRecord) -> bool:
-    """Leave out what the exporter logs of each of our tries: it is told once."""
-    return not (record.threadName or "").startswith(_THREAD)
-
-
-class _LiveTraces:
-    """What leaves while a run goes on: rollouts with the spans others recorded of them, as traces.
-
-    The record of a rollout and a framework's spans of it come one after another, and both know its
-    calls. So spans wait for their rollout, and are joined with it as in `tree.py`, each call once.
-    Spans that come after it are joined with what is remembered of it, and only what is new goes
-    out.
-    """
-
-    def __init__(self, content: bool) -> None:
-        self._content = content
-        self._waiting: OrderedDict[str, list[SpanRecord]] = OrderedDict()
-        self._sent: OrderedDict[str, Rollout] = OrderedDict()
-
-    def take(self, items: Iterable[Rollout | SpanRecord]) -> list[SpanRecord]:
-        """The spans to send now."""
-        out: list[SpanRecord] = []
-        late: dict[str, list[SpanRecord]] = {}
-        for item in items:
-            if isinstance(item, Rollout):
-                waited = self._waiting.pop(item.id, [])
-                self._sent[item.id] = item
-                while len(self._sent) > _MAX_REMEMBERED:
-                    self._sent.popitem(last=False)
-                out += whole_trace(item, waited, content=self._content)
-            elif item.rollout_id in self._sent:
-                late.setdefault(item.rollout_id, []).append(item)
-            elif item.rollout_id:
-                self._waiting.setdefault(item.rollout_id, []).append(item)
-            else:
-                out.append(item)
-        for rollout_id, spans in late.items():
-            # Calls and agents were sent with the rollout.
-            rollout = self._sent[rollout_id]
-            sent = {span.span_id for span in rollout_spans(rollout)}
-            out += [
-                span
-                for span in whole_trace(rollout, spans, content=self._content)
-                if span.span_id not in sent
-                and span.attributes.get(names.OPERATION) != names.INVOKE_AGENT
-            ]
-        while sum(map(len, self._waiting.values())) > _MAX_WAITING:
-            out += self._waiting.popitem(last=False)[1]
-        return self._allowed(out)
-
-    def rest(self) -> list[SpanRecord]:
-        """Spans whose rollout never came."""
-        out = [span for spans in self._waiting.values() for span in spans]
-        self._waiting.clear()
-        return self._allowed(out)
-
-    def _allowed(self, spans: list[SpanRecord]) -> list[SpanRecord]:
-        return spans if self._content else [without_content(span) for span in spans]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tutelage.tracing import names
-from tutelage.tracing.otlp import read_counted, response_body
+from tutelage.tracing.otlp import read_otlp, response_body
 from tutelage.tracing.records import Identity, SpanRecord
 
 Sink = Callable[[str, Sequence[SpanRecord]], None]
@@ -27,7 +27,7 @@ def ingest_traces(
     Spans without a rollout get that one's, and spans of another are rejected. Raises `OtlpError`,
     whose `status` is the HTTP status.
     """
-    spans, rejected = read_counted(body, content_type, encoding)
+    spans, rejected = read_otlp(body, content_type, encoding)
     placed: list[SpanRecord] = []
     for span in spans:  # those that are, or may be, of the attempt
         attributes = names.modern(span.attributes)

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import functools
 import itertools
-import random
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, cast
 
 from opentelemetry import baggage, context, trace
@@ -21,19 +21,12 @@ from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace import Span as SdkSpan
-from opentelemetry.sdk.trace.id_generator import IdGenerator
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.trace import NonRecordingSpan, SpanContext, Status, StatusCode, TraceFlags
 
 from tutelage.tracing import names
-from tutelage.tracing.records import (
-    KINDS,
-    STATUSES,
-    Identity,
-    SpanEvent,
-    SpanRecord,
-    span_id_of,
-    trace_id_of,
-)
+from tutelage.tracing.otlp import from_sdk
+from tutelage.tracing.records import Identity, SpanRecord, span_id_of, trace_id_of
 
 SCOPE = "tutelage.user"
 _KEY = context.create_key("tutelage-attempt")
@@ -55,7 +48,16 @@ class _AttemptTrace:
     @property
     def records(self) -> tuple[SpanRecord, ...]:
         """The spans that have ended, in the order in which they did."""
-        return tuple(_record(span, self.identity) for span in self.ended)
+        own = {"rollout_id": self.identity.rollout_id, "attempt_id": self.identity.attempt_id}
+        return tuple(
+            replace(
+                record,
+                attributes=names.modern(record.attributes),
+                resource={**record.resource, names.RUN_ID: self.identity.run_id},
+                **own,
+            )
+            for record in map(from_sdk, self.ended)
+        )
 
     def next_id(self) -> int:
         """The identifier of the next span: the same in every repeat of the same attempt."""
@@ -168,16 +170,13 @@ def instrument(provider: TracerProvider) -> None:
     provider.add_span_processor(_AttemptProcessor())
 
 
-class _Ids(IdGenerator):
+class _Ids(RandomIdGenerator):
     """Identifiers from the attempt while there is one, otherwise random."""
 
     def generate_span_id(self) -> int:
         attempt_trace = _current(None)
         # Outside of a rollout nothing repeats anyway.
-        return random.getrandbits(64) or 1 if attempt_trace is None else attempt_trace.next_id()
-
-    def generate_trace_id(self) -> int:
-        return random.getrandbits(128) or 1
+        return super().generate_span_id() if attempt_trace is None else attempt_trace.next_id()
 
 
 def _current(parent: Context | None) -> _AttemptTrace | None:
@@ -194,29 +193,3 @@ def _tracer() -> trace.Tracer:
     )
     instrument(provider)
     return provider.get_tracer(SCOPE)
-
-
-def _record(span: ReadableSpan, identity: Identity) -> SpanRecord:
-    span_context = span.get_span_context()
-    assert span_context is not None
-    parent, scope = span.parent, span.instrumentation_scope
-    return SpanRecord(
-        trace_id=f"{span_context.trace_id:032x}",
-        span_id=f"{span_context.span_id:016x}",
-        parent_id=None if parent is None else f"{parent.span_id:016x}",
-        name=span.name,
-        start_ns=span.start_time or 0,
-        end_ns=span.end_time or 0,
-        kind=KINDS[span.kind.value + 1],
-        attributes=names.modern(dict(span.attributes or {})),
-        events=tuple(
-            SpanEvent(event.name, event.timestamp, dict(event.attributes or {}))
-            for event in span.events
-        ),
-        status=STATUSES[span.status.status_code.value],
-        status_message=span.status.description or "",
-        resource={**span.resource.attributes, names.RUN_ID: identity.run_id},
-        scope="" if scope is None else scope.name,
-        rollout_id=identity.rollout_id,
-        attempt_id=identity.attempt_id,
-    )

@@ -8,10 +8,7 @@ of the same conventions, and OpenInference's `llm.*`. `records.py` has the span 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
-
-from tutelage.bounded import parse_json
 
 # Operations: the value of OPERATION, and the first word of a span's name.
 INVOKE_AGENT = "invoke_agent"
@@ -111,16 +108,6 @@ _OPERATIONS: Mapping[str, str] = {
 }
 """Kinds of OpenInference (in upper case) and of OpenLLMetry, to operations."""
 
-_KINDS = ("openinference.span.kind", "traceloop.span.kind")
-_PARAMETERS: Mapping[str, str] = {
-    "temperature": TEMPERATURE,
-    "top_p": TOP_P,
-    "max_tokens": MAX_TOKENS,
-    "max_completion_tokens": MAX_TOKENS,
-    "seed": SEED,
-}
-"""Members of OpenInference's `llm.invocation_parameters`, a JSON object in a string."""
-
 
 def modern(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """The attributes, with the present name added for each old one; a present name wins."""
@@ -128,14 +115,10 @@ def modern(attributes: Mapping[str, Any]) -> dict[str, Any]:
     for old, new in OLD_NAMES.items():
         if old in attributes:
             values.setdefault(new, attributes[old])
-    for kind in _KINDS:
+    for kind in ("openinference.span.kind", "traceloop.span.kind"):
         operation = _OPERATIONS.get(str(attributes.get(kind)).lower())
         if operation is not None:
             values.setdefault(OPERATION, operation)
-    with suppress(LookupError, ValueError, TypeError, AttributeError):  # where it is no JSON object
-        for name, value in parse_json(attributes["llm.invocation_parameters"]).items():
-            if name in _PARAMETERS and value is not None:
-                values.setdefault(_PARAMETERS[name], value)
     if isinstance(values.get(FINISH_REASONS), str):
         values[FINISH_REASONS] = [values[FINISH_REASONS]]
     return values | dict(attributes)

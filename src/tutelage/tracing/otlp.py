@@ -12,7 +12,7 @@ import base64
 import math
 import re
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from google.protobuf import json_format
@@ -23,7 +23,6 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
-from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
@@ -40,8 +39,7 @@ MAX_SPANS = 20_000
 """Spans, or groups of them, in one body."""
 MAX_OBJECTS = 1_000_000
 """Objects in a body of JSON, which are read slowly."""
-_HEX = re.compile(r"[0-9a-fA-F]*\Z")
-_ID_FIELDS = ("traceId", "spanId", "parentSpanId", "trace_id", "span_id", "parent_span_id")
+_TRACE_ID, _SPAN_ID = re.compile("(?!0+$)[0-9a-f]{32}"), re.compile("(?!0+$)[0-9a-f]{16}")
 
 
 class OtlpError(ValueError):
@@ -52,27 +50,22 @@ class OtlpError(ValueError):
         self.status = status
 
 
-def read_otlp(body: bytes, content_type: str, encoding: str = "") -> list[SpanRecord]:
-    """The spans of the body of `POST /v1/traces`.
+def read_otlp(body: bytes, content_type: str, encoding: str = "") -> tuple[list[SpanRecord], int]:
+    """Return the spans of a body of `POST /v1/traces`, and how many were left out because their
+    identifiers are not valid.
 
     `content_type` is `application/x-protobuf` or `application/json`, `encoding` empty, `identity`
-    or `gzip`. Spans without valid identifiers are left out (see `read_counted`). Raises `OtlpError`
-    with 400 for what cannot be read, 413 for what is too large, 415 for another type or encoding.
+    or `gzip`. Raises `OtlpError` with 400 for what cannot be read, 413 for what is too large, 415
+    for another type or encoding.
     """
-    return read_counted(body, content_type, encoding)[0]
-
-
-def read_counted(
-    body: bytes, content_type: str, encoding: str = ""
-) -> tuple[list[SpanRecord], int]:
-    """`read_otlp`, and how many spans were left out because their identifiers are not valid."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind not in (PROTOBUF, JSON_TYPE):
         raise OtlpError(f"unsupported type {content_type!r}: send {PROTOBUF} or {JSON_TYPE}", 415)
     plain = _decompress(body, encoding.strip().lower())
     try:
-        parse = _parse_json if kind == JSON_TYPE else ExportTraceServiceRequest.FromString
-        return _records(parse(plain))
+        if kind == JSON_TYPE:
+            return _records(_parse_json(plain), lambda raw: base64.b64encode(raw).decode().lower())
+        return _records(ExportTraceServiceRequest.FromString(plain))
     except DecodeError as error:
         raise OtlpError(f"the body is not an OTLP request: {error}") from None
 
@@ -96,7 +89,17 @@ def encode_protobuf(spans: Iterable[SpanRecord]) -> bytes:
 def encode_json(spans: Iterable[SpanRecord]) -> dict[str, Any]:
     """The same in OTLP's JSON; one of these a line is what collectors read from a file."""
     data = json_format.MessageToDict(_request(spans), use_integers_for_enums=True)
-    return cast("dict[str, Any]", _convert_ids(data, _to_hex))
+    scoped = (each for group in data.get("resourceSpans", ()) for each in group["scopeSpans"])
+    for span in (span for each in scoped for span in each["spans"]):
+        for name in ("traceId", "spanId", "parentSpanId"):
+            if name in span:
+                span[name] = base64.b64decode(span[name]).hex()
+    return data
+
+
+def from_sdk(span: ReadableSpan) -> SpanRecord:
+    """Return a span that ended in the OpenTelemetry SDK as a record."""
+    return _records(encode_spans([span]))[0][0]
 
 
 # ---------------------------------------------------------------- reading
@@ -128,9 +131,8 @@ def _parse_json(body: bytes) -> ExportTraceServiceRequest:
         data: Any = parse_json(body, longest=MAX_BODY)
         if not isinstance(data, dict):
             raise OtlpError(f"the body is a JSON {type(data).__name__}, not an object")
-        plain = _convert_ids(data, _from_hex)
         return json_format.ParseDict(
-            cast("dict[str, Any]", plain), ExportTraceServiceRequest(), ignore_unknown_fields=True
+            cast("dict[str, Any]", data), ExportTraceServiceRequest(), ignore_unknown_fields=True
         )
     except OtlpError:
         raise
@@ -140,34 +142,11 @@ def _parse_json(body: bytes) -> ExportTraceServiceRequest:
         raise OtlpError(f"the body is not an OTLP request: {str(error)[:300]}") from None
 
 
-def _convert_ids(value: Any, convert: Any) -> Any:
-    """A copy with the identifiers in `resourceSpans` written the other way."""
-    if isinstance(value, list):
-        return [_convert_ids(item, convert) for item in cast("list[Any]", value)]
-    if not isinstance(value, dict):
-        return value
-    out: dict[str, Any] = {}
-    for key, item in cast("dict[str, Any]", value).items():
-        if key in _ID_FIELDS and isinstance(item, str):
-            out[key] = convert(item)
-        elif key in ("attributes", "body"):
-            out[key] = item  # what people wrote may use the same names
-        else:
-            out[key] = _convert_ids(item, convert)
-    return out
-
-
-def _from_hex(text: str) -> str:
-    if len(text) % 2 or not _HEX.match(text):
-        return ""  # no identifier: the span is counted as rejected
-    return base64.b64encode(bytes.fromhex(text)).decode()
-
-
-def _to_hex(text: str) -> str:
-    return base64.b64decode(text).hex()
-
-
-def _records(request: ExportTraceServiceRequest) -> tuple[list[SpanRecord], int]:
+def _records(
+    request: ExportTraceServiceRequest, read_id: Callable[[bytes], str] = bytes.hex
+) -> tuple[list[SpanRecord], int]:
+    """Return the spans of a request, and how many of them lack a valid identifier. JSON writes
+    identifiers as hexadecimal texts, which were parsed as base64: `read_id` undoes that."""
     out: list[SpanRecord] = []
     rejected = 0
     groups = request.resource_spans
@@ -179,39 +158,36 @@ def _records(request: ExportTraceServiceRequest) -> tuple[list[SpanRecord], int]
             if len(out) + rejected + len(scoped.spans) > MAX_SPANS:
                 raise OtlpError(f"the body has more than {MAX_SPANS} spans", 413)
             for span in scoped.spans:
-                if _valid(span.trace_id, 16) and _valid(span.span_id, 8):
-                    out.append(_record(span, resource, scoped.scope.name))
-                else:
+                trace_id, span_id, parent = map(
+                    read_id, (span.trace_id, span.span_id, span.parent_span_id)
+                )
+                if not (_TRACE_ID.fullmatch(trace_id) and _SPAN_ID.fullmatch(span_id)):
                     rejected += 1
+                    continue
+                # Times are unsigned on the wire; a store's integers are not.
+                start, code = min(span.start_time_unix_nano, _MAX_TIME), span.status.code
+                record = SpanRecord(
+                    trace_id=trace_id,
+                    span_id=span_id,
+                    parent_id=parent if _SPAN_ID.fullmatch(parent) else None,
+                    name=span.name,
+                    start_ns=start,
+                    end_ns=max(start, min(span.end_time_unix_nano, _MAX_TIME)),
+                    kind=KINDS[span.kind] if span.kind < len(KINDS) else "unspecified",
+                    attributes=_attributes(span.attributes),
+                    events=tuple(
+                        SpanEvent(
+                            e.name, min(e.time_unix_nano, _MAX_TIME), _attributes(e.attributes)
+                        )
+                        for e in span.events
+                    ),
+                    status=STATUSES[code] if code < len(STATUSES) else "unset",
+                    status_message=span.status.message,
+                    resource=resource,
+                    scope=scoped.scope.name,
+                )
+                out.append(record)
     return out, rejected
-
-
-def _valid(identifier: bytes, size: int) -> bool:
-    return len(identifier) == size and any(identifier)
-
-
-def _record(span: Span, resource: Mapping[str, Any], scope: str) -> SpanRecord:
-    parent = span.parent_span_id
-    # Times are unsigned on the wire; a store's integers are not.
-    start = min(span.start_time_unix_nano, _MAX_TIME)
-    return SpanRecord(
-        trace_id=span.trace_id.hex(),
-        span_id=span.span_id.hex(),
-        parent_id=parent.hex() if _valid(parent, 8) else None,
-        name=span.name,
-        start_ns=start,
-        end_ns=max(start, min(span.end_time_unix_nano, _MAX_TIME)),
-        kind=KINDS[span.kind] if span.kind < len(KINDS) else "unspecified",
-        attributes=_attributes(span.attributes),
-        events=tuple(
-            SpanEvent(e.name, min(e.time_unix_nano, _MAX_TIME), _attributes(e.attributes))
-            for e in span.events
-        ),
-        status=STATUSES[span.status.code] if span.status.code < len(STATUSES) else "unset",
-        status_message=span.status.message,
-        resource=resource,
-        scope=scope,
-    )
 
 
 _MAX_TIME = 2**63 - 1

@@ -33,8 +33,7 @@ from tutelage.tracing.records import (
 from tutelage.types import Attempt, Call, Message, Rollout, RolloutStatus, ToolResult
 
 PROVIDER = "tutelage"
-SERVICE = "tutelage"
-SCOPE = "tutelage"
+"""Also the service, and the scope of our spans."""
 MODEL, OTHER_MODEL = "policy", "other"
 """The policy that is trained by default, and what answered calls of which no model is known."""
 TEAM = "rollout"
@@ -64,14 +63,14 @@ def as_workflow(root: SpanRecord) -> SpanRecord:
 
 
 class _Builder:
-    """Collects one attempt's spans; `_cursor` is where a span begins whose time is not known."""
+    """Collects one attempt's spans."""
 
     def __init__(self, rollout: Rollout, attempt: Attempt, content: bool) -> None:
         self._rollout, self._attempt, self._content = rollout, attempt, content
         self._trace = trace_id_of(Identity(rollout.run_id, rollout.id, attempt.id))
         self._root = span_id_of(self._trace)
         first = next((c.started for c in attempt.calls if c.started), 0.0)
-        self._start = self._cursor = _ns(attempt.started or first)
+        self._start = _ns(attempt.started or first)
 
     def build(self) -> list[SpanRecord]:
         attempt = self._attempt
@@ -110,18 +109,12 @@ class _Builder:
         return SpanRecord(
             trace_id=self._trace,
             attributes={k: v for k, v in attributes.items() if v is not None} | own,
-            resource={names.SERVICE: SERVICE, names.RUN_ID: rollout.run_id},
-            scope=SCOPE,
+            resource={names.SERVICE: PROVIDER, names.RUN_ID: rollout.run_id},
+            scope=PROVIDER,
             rollout_id=rollout.id,
             attempt_id=attempt.id,
             **fields,
         )
-
-    def _times(self, started: float, seconds: float) -> tuple[int, int]:
-        start = _ns(started) if started else self._cursor
-        end = start + _ns(seconds)
-        self._cursor = max(self._cursor, end)
-        return start, end
 
     def _top(self, agent: str, below: Sequence[SpanRecord]) -> SpanRecord:
         rollout, attempt, failure = self._rollout, self._attempt, self._attempt.failure
@@ -215,14 +208,14 @@ class _Builder:
             names.INPUT_MESSAGES: _messages(call.messages) if self._content else None,
             names.OUTPUT_MESSAGES: _messages([call.reply], reason) if self._content else None,
         }
-        start, end = self._times(call.started, call.seconds)
+        start = _ns(call.started) or self._start
         return self._span(
             attributes,
             span_id=span_id_of(self._trace, "chat", position),
             parent_id=parent,
             name=f"{names.CHAT} {model}",
             start_ns=start,
-            end_ns=end,
+            end_ns=start + _ns(call.seconds),
             kind="client",
         )
 
@@ -235,14 +228,14 @@ class _Builder:
             names.TOOL_ARGUMENTS: result.arguments if self._content else None,
             names.TOOL_RESULT: result.text if self._content else None,
         }
-        start, end = self._times(result.started, result.seconds)
+        start = _ns(result.started) or self._start
         return self._span(
             attributes,
             span_id=span_id_of(self._trace, "tool", place),
             parent_id=parent,
             name=f"{names.EXECUTE_TOOL} {result.name}",
             start_ns=start,
-            end_ns=end,
+            end_ns=start + _ns(result.seconds),
             status="unset" if result.error is None else "error",
             status_message=result.error or "",
         )

@@ -81,13 +81,8 @@ def _attempt_tree(own: Sequence[SpanRecord], extra: Sequence[SpanRecord]) -> Spa
             above = _above(spans, moved, span_id)
             nodes[above[0] if above else root.span_id].children.append(node)
 
-    def place(child: SpanNode) -> tuple[int, str]:
-        """Of spans that begin at once, those of our record are in the order of their making."""
-        span = child.span
-        return span.start_ns, "" if span.scope == "tutelage" else span.span_id
-
     for node in nodes.values():
-        node.children.sort(key=place)
+        node.children.sort(key=lambda child: child.span.start_ns)
     return nodes[root.span_id]
 
 

@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 
-from tutelage.errors import ModelError, RunError
+from tutelage.errors import RunError
 from tutelage.runs.folder import RunFolder, disk_error, write_json
 
 KEPT = 2
@@ -113,9 +113,9 @@ def save(
         shutil.rmtree(final, ignore_errors=True)
         os.replace(aside, final)
         _flush(folder.checkpoints)
-    except (OSError, RuntimeError, ModelError) as error:
+    except (OSError, RuntimeError) as error:
         shutil.rmtree(aside, ignore_errors=True)
-        reason = error.__cause__ if isinstance(error, ModelError) else error
+        reason = error.__cause__ or error
         if not isinstance(reason, OSError):  # torch reports a full disk by a RuntimeError
             text = str(error).partition("\n")[0]
             reason = OSError(

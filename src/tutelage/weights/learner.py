@@ -219,9 +219,9 @@ def make_learner(
             source.network.recompute()
         fsdp = config.actor.fsdp_config
         offload = fsdp.param_offload or fsdp.optimizer_offload
-        width = source.network.width
+        described: Any = source.config.get_text_config()
         trunk = group.shard(source, numerics.dtype, offload=offload, head=False)
-        critic = Critic(ValueModel(trunk.network, width), config, group)
+        critic = Critic(ValueModel(trunk.network, described.hidden_size), config, group)
     reference = None
     if config.needs_reference:
         start_policy, offload = _starting(policy, config, fresh, start), config.ref.fsdp_config

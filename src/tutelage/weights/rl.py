@@ -146,7 +146,6 @@ def _tell_rows(ctx: TrainingContext, rows: float) -> None:
         f"a rollout became {rows:.3g} training rows on average: the chat template "
         f"{thoughts.rewriting}, so the next prompt does not begin with what was sampled. The rows "
         "count as one rollout, and each is computed by itself, which takes longer"
-        + ("; agent.thinking=keep keeps the reasoning, and one row" if thoughts.optional else "")
     )
     ctx.warn(warnings[-1])
 
