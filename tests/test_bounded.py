@@ -9,6 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 from tests.loopback import listening
+from tests.testing.upstream import remote_over
 
 from tutelage.agents.react import ReactAgent
 from tutelage.bounded import (
@@ -18,7 +19,6 @@ from tutelage.bounded import (
     json_lines,
     unique_keys,
 )
-from tutelage.engine.remote import RemoteChatClient
 from tutelage.errors import EngineError
 from tutelage.orchestration.execution.prompts import node_prompt
 from tutelage.orchestration.plan.dag import Node, Plan
@@ -97,7 +97,7 @@ def test_spans_of_a_client() -> None:
 @pytest.mark.parametrize("status", [200, 400])
 async def test_a_servers_reply_of_any_depth(deep: str, status: int) -> None:
     transport = httpx2.MockTransport(lambda _: httpx2.Response(status, content=deep.encode()))
-    client = RemoteChatClient("http://up/v1", transport=transport, attempts=1)
+    client = remote_over(transport, attempts=1)
     with pytest.raises(EngineError):
         await client.chat([Message("user", "hi")], sampling=Sampling())
 
@@ -108,7 +108,7 @@ async def test_half_a_surrogate_pair_that_an_agent_says_is_sent_as_a_whole_chara
         message = {"role": "assistant", "content": said}
         return httpx2.Response(200, json={"choices": [{"message": message}]})
 
-    client = RemoteChatClient("http://up/v1", transport=httpx2.MockTransport(reply), attempts=1)
+    client = remote_over(httpx2.MockTransport(reply), attempts=1)
     call = await client.chat([Message("user", "a \ud83d\ude00 \ud83d")], sampling=Sampling())
     assert call.reply.content == "a \U0001f600 \ufffd"
 

@@ -8,10 +8,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from playback import one, prompt, request
+from playback import prompt, request
 
 from tutelage.engine import call_barrier
-from tutelage.engine.call_barrier import CallBarrier
 from tutelage.engine.chat import ChatSession
 from tutelage.engine.driver import EngineDriver
 from tutelage.engine.native import NativeEngine
@@ -197,29 +196,6 @@ async def test_what_an_outside_task_samples_counts_for_the_rollout_that_made_the
     assert got == [3, 3]
     assert driver.barrier.thinking == 0
     server.cancel()
-
-
-@pytest.mark.full
-async def test_rollouts_that_use_two_engines_do_not_wait_for_each_other(tiny: Any) -> None:
-    together = CallBarrier()
-    drivers = [
-        EngineDriver(tiny_engine(tiny("qwen2"), slots=2), barrier=together) for _ in range(2)
-    ]
-
-    async def rollout(number: int) -> list[tuple[int, ...]]:
-        async with drivers[0].participant():
-            said = []
-            for turn in range(3):
-                engine = drivers[(number + turn) % 2]
-                said.append((await engine.sample(request(10 * number + turn))).token_ids)
-            return said
-
-    said = await asyncio.wait_for(asyncio.gather(*(rollout(n) for n in range(4))), 60)
-    alone = tiny_engine(tiny("qwen2"), slots=1)
-    assert said == [
-        [one(alone, request(10 * n + turn)).token_ids for turn in range(3)] for n in range(4)
-    ]
-    assert together.thinking == 0
 
 
 async def test_a_rollout_that_ends_before_its_branches_leaves_no_trace(tiny: Any) -> None:

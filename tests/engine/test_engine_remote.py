@@ -11,6 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 from tests.loopback import listening
+from tests.testing.upstream import remote_over
 
 from tutelage.engine.endpoint import Endpoint, served_models
 from tutelage.engine.remote import RemoteChatClient, RemoteServers
@@ -55,7 +56,7 @@ def client(*answers: httpx2.Response | Exception, **given: Any) -> tuple[RemoteC
         return answer
 
     transport = httpx2.MockTransport(handle)
-    return RemoteChatClient("http://up/v1/", "key", "big", transport=transport, **given), seen
+    return remote_over(transport, "http://up/v1/", "key", "big", **given), seen
 
 
 @pytest.fixture
@@ -228,10 +229,9 @@ async def test_it_speaks_to_our_own_gateway_with_token_ids() -> None:
     inner, outer = Gateway(), Gateway()
     source = ScriptedClient(["one", ScriptedReply(None, (("f", "{}"),))])
     below = inner.open("r", "a", source)
-    remote = RemoteChatClient(
-        below.base_url, below.api_key, "m", token_ids=True,
-        transport=httpx2.ASGITransport(app=inner.app),
-    )  # fmt: skip
+    remote = remote_over(
+        httpx2.ASGITransport(app=inner.app), below.base_url, below.api_key, "m", token_ids=True
+    )
     above = outer.open("r", "a", remote)
     headers = {"authorization": f"Bearer {above.api_key}"}
     transport = httpx2.ASGITransport(app=outer.app)
@@ -270,7 +270,7 @@ def worded(*refused: str) -> tuple[list[set[str]], httpx2.MockTransport]:
 
 async def test_a_server_is_asked_in_the_words_that_it_takes() -> None:
     seen, transport = worded("max_tokens", "seed")
-    asked = RemoteChatClient("http://up/v1", transport=transport)
+    asked = remote_over(transport)
     for _ in range(2):
         assert (await asked.chat(ASK, sampling=SAMPLING, seed=3)).reply.content == "hello"
     old, new = {"max_tokens", "seed"}, {"max_completion_tokens"}
@@ -314,7 +314,7 @@ async def test_token_ids_are_asked_for_until_the_server_refuses_them() -> None:
         return httpx2.Response(400, json={"error": told})
 
     transport = httpx2.MockTransport(handle)
-    remote = RemoteChatClient("http://up/v1", token_ids=True, transport=transport)
+    remote = remote_over(transport, token_ids=True)
     for _ in range(2):
         call = await remote.chat(ASK, sampling=SAMPLING)
         assert call.reply.content == "hello"

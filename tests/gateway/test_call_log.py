@@ -13,8 +13,8 @@ from typing import Any
 
 import httpx2
 import pytest
+from tests.testing.upstream import remote_over
 
-from tutelage.engine.remote import RemoteChatClient
 from tutelage.engine.script import ScriptedReply
 from tutelage.gateway import Gateway
 from tutelage.gateway.call_log import CallLog
@@ -63,7 +63,7 @@ def recorded(path: Path, chunks: Sequence[bytes], body: JSON, *, leave: bytes = 
         return httpx2.Response(200, headers=headers, stream=Chunks(chunks, bool(leave)))
 
     transport = httpx2.MockTransport(answer)
-    remote = RemoteChatClient("http://up/v1", "k", "far", transport=transport)
+    remote = remote_over(transport, "http://up/v1", "k", "far")
     log = CallLog(path)
     with Gateway() as gateway:
         session = gateway.open("r", "a", remote, on_span=log)

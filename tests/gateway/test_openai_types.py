@@ -78,7 +78,8 @@ def streamed(text: str) -> list[Any]:
 @pytest.mark.parametrize("reply", REPLIES)
 @pytest.mark.parametrize("body", CHAT_BODIES)
 async def test_chat_completions(attempt_session: Open, reply: str, body: str) -> None:
-    script, asked = [REPLIES[reply], *ALSO.get(body, ())], CHAT_BODIES[body]
+    script = [REPLIES[reply], *ALSO.get(body, ())]
+    asked = {"tools": [CALCULATOR], **CHAT_BODIES[body]}
     answer = await attempt_session(*script).chat(**asked)
     made = parsed(ChatCompletion, answer.json())
     assert len(made.choices) == asked.get("n", 1)
@@ -97,7 +98,8 @@ async def test_chat_completions(attempt_session: Open, reply: str, body: str) ->
 @pytest.mark.parametrize("reply", REPLIES)
 @pytest.mark.parametrize("body", RESPONSE_BODIES)
 async def test_responses(attempt_session: Open, reply: str, body: str) -> None:
-    script, asked = [REPLIES[reply], *ALSO.get(body, ())], RESPONSE_BODIES[body]
+    script = [REPLIES[reply], *ALSO.get(body, ())]
+    asked = {"tools": [FLAT_CALCULATOR], **RESPONSE_BODIES[body]}
     made = parsed(Response, (await attempt_session(*script).respond(**asked)).json())
     answer = await attempt_session(*script).respond(**asked, stream=True)
     found = [parsed(EVENT, each) for each in streamed(answer.text)]

@@ -9,8 +9,8 @@ from typing import Any
 
 import httpx2
 import pytest
+from tests.testing.upstream import remote_over
 
-from tutelage.engine.remote import RemoteChatClient
 from tutelage.gateway import Gateway
 from tutelage.gateway.call_log import CallLog
 
@@ -61,7 +61,7 @@ class Case:
     async def ask(self, path: str = "/chat/completions", *, stream: bool = False) -> Any:
         """One request."""
         transport = httpx2.MockTransport(self._respond)
-        client = RemoteChatClient("http://up/v1", "k", "far", transport=transport)
+        client = remote_over(transport, "http://up/v1", "k", "far")
         log, gateway = CallLog(self._path), Gateway()
         session = gateway.open("r", "a", client, on_span=log)
         asgi = httpx2.ASGITransport(app=gateway.app)

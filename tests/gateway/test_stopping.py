@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from tests.testing.upstream import remote_over
 
 from tutelage.engine.remote import RemoteChatClient
 from tutelage.errors import ConfigError, UnreachableError
@@ -36,7 +37,7 @@ async def cut_off(
         )
 
     transport = httpx2.MockTransport(answer)
-    remote = RemoteChatClient("http://up/v1", "k", "far", transport=transport)
+    remote = remote_over(transport, "http://up/v1", "k", "far")
     log, gateway = CallLog(tmp_path / "calls.jsonl"), Gateway().start()
     session = gateway.open("r", "a", remote, on_span=log)
     http = httpx2.AsyncClient(headers={"authorization": f"Bearer {session.api_key}"})

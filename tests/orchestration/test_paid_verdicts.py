@@ -33,6 +33,17 @@ PRICE = (1000 * 2.0 + 10 * 4.0) / 1e6
 WORK = Subtask(0, "sum", prompt="1 + 1?")
 
 
+REPLIES: dict[str, Callable[[httpx2.Request], httpx2.Response]] = {}
+"""What judges reply, by host."""
+
+
+@pytest.fixture(autouse=True)
+def _upstream(monkeypatch: pytest.MonkeyPatch) -> None:
+    transport = httpx2.MockTransport(lambda request: REPLIES[request.url.host](request))
+    client = "openai.DefaultAsyncHttpxClient"
+    monkeypatch.setattr(client, lambda **_: httpx2.AsyncClient(transport=transport))
+
+
 def judge(
     said: Callable[[dict[str, Any]], httpx2.Response] | str, **fields: Any
 ) -> tuple[Any, list[dict[str, Any]]]:
@@ -43,9 +54,10 @@ def judge(
         asked.append(json.loads(request.content))
         return answered(said) if isinstance(said, str) else said(asked[-1])
 
-    transport = httpx2.MockTransport(reply)
-    at = {"base_url": "http://judge/v1", "model": "m", "price_in": 2.0, "price_out": 4.0}
-    return make_verifier({"kind": "judge", **at, "transport": transport, **fields}), asked
+    host = f"judge{len(REPLIES)}"
+    REPLIES[host] = reply
+    at = {"base_url": f"http://{host}/v1", "model": "m", "price_in": 2.0, "price_out": 4.0}
+    return make_verifier({"kind": "judge", **at, **fields}), asked
 
 
 def answered(text: str, usage: Any = USAGE) -> httpx2.Response:

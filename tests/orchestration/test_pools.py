@@ -12,7 +12,6 @@ from http.server import BaseHTTPRequestHandler
 from statistics import fmean
 from typing import Any
 
-import httpx2
 import pytest
 from tests.loopback import listening
 from tests.orchestration.executing import plan_of
@@ -451,8 +450,3 @@ async def test_a_pool_can_be_used_again_on_another_loop() -> None:
         second = await asyncio.to_thread(run_in_thread)
         await pool.close()
     assert first.output == second.output == "x"
-
-
-def test_the_transport_can_be_replaced_for_tests() -> None:
-    transport = httpx2.MockTransport(lambda request: httpx2.Response(200, json=completion("x")))
-    assert ask("http://nowhere/v1", transport=transport).output == "x"

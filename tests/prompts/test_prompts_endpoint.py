@@ -10,6 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 from tests.prompts.prompt_parts import KEY, set_up
+from tests.testing.upstream import api_over
 
 from tutelage.engine.endpoint import Endpoint, environment, read_endpoints
 from tutelage.engine.meter import CallLimits, MeteredClient, UsageMeter
@@ -26,9 +27,10 @@ Answer = Callable[[httpx2.Request], httpx2.Response]
 
 def client(answer: Answer, price: Price | None = None) -> OptimiserClient:
     endpoint = Endpoint("edit", "http://there/v1", "m", KEY)
-    return OptimiserClient(
-        {"edit": endpoint}, {"edit": price}, SEEDS, transport=httpx2.MockTransport(answer)
-    )
+    asked = OptimiserClient({"edit": endpoint}, {"edit": price}, SEEDS)
+    api = api_over(httpx2.MockTransport(answer), endpoint.base_url, KEY)
+    asked._clients["edit"]._api = api  # pyright: ignore[reportPrivateUsage]
+    return asked
 
 
 def reply(text: str = "hi", usage: dict[str, int] | None = None) -> httpx2.Response:

@@ -8,8 +8,8 @@ from typing import Any
 
 import httpx2
 import pytest
+from tests.testing.upstream import remote_over
 
-from tutelage.engine.remote import RemoteChatClient
 from tutelage.gateway import Gateway
 from tutelage.resources import LLM, NamedResources, Roles
 from tutelage.rollouts.models import GatewayModelProvider, PolicySource
@@ -42,7 +42,7 @@ class Elsewhere:
     def __init__(self, gateway: Gateway, codec: Any) -> None:
         self.seen: list[dict[str, Any]] = []
         transport = httpx2.MockTransport(self._answer)
-        client = RemoteChatClient("http://up/v1", "k", "far", token_ids=True, transport=transport)
+        client = remote_over(transport, "http://up/v1", "k", "far", token_ids=True)
         resources = NamedResources(
             {"main": LLM("main", trainable=True, endpoint="http://up/v1", api_key="k")}
         )

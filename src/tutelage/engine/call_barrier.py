@@ -7,9 +7,7 @@ context it was made. A rollout thinks while any of its branches neither waits fo
 children that are not done; a branch with children is taken to wait for them, as structured
 concurrency (`gather`, `TaskGroup`) does. Branches that wait for each other in other ways would stop
 the engine for ever: when nothing else has moved for a while, such rollouts are taken to think only
-while none of their branches waits, from then on. `driver.py` steps an engine by what is known here;
-drivers of several engines share one call barrier, so that a rollout that waits for one engine does
-not hold up another.
+while none of their branches waits, from then on. `driver.py` steps an engine by what is known here.
 """
 
 from __future__ import annotations
@@ -19,6 +17,7 @@ import logging
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import partial
 
 _PATIENCE = 2.0
@@ -27,16 +26,15 @@ _PATIENCE = 2.0
 logger = logging.getLogger(__name__)
 
 
+@dataclass(slots=True, eq=False)
 class _Branch:
     """One task of a rollout that samples."""
 
-    __slots__ = ("children", "parent", "participant", "waiting")
-
-    def __init__(self, participant: _Participant, parent: _Branch | None) -> None:
-        self.participant, self.parent = participant, parent
-        self.waiting = False
-        self.children = 0
-        """Branches made inside this one whose tasks are not done."""
+    participant: _Participant
+    parent: _Branch | None
+    waiting: bool = False
+    children: int = 0
+    """Branches made inside this one whose tasks are not done."""
 
 
 _HERE: ContextVar[tuple[_Branch, ...]] = ContextVar("tutelage_branches", default=())
@@ -63,8 +61,6 @@ def acting_for(branches: tuple[_Branch, ...]) -> Generator[None]:
 
 class _Participant:
     """One rollout, and the branches of its code that have sampled."""
-
-    __slots__ = ("barrier", "branches", "open", "root", "thinking", "waiting")
 
     def __init__(self, barrier: CallBarrier, task: asyncio.Task[object] | None) -> None:
         self.barrier = barrier
@@ -103,17 +99,14 @@ class _Participant:
 class CallBarrier:
     """The rollouts that take part, and how many of them think."""
 
-    def __init__(self) -> None:
+    def __init__(self, changed: Callable[[], None]) -> None:
+        """`changed` is called whenever what is known here has changed."""
         self.thinking = 0
         """Rollouts that think, less the requests from outside of any that wait."""
         self._present: dict[_Participant, None] = {}
-        self._listeners: list[Callable[[], None]] = []
+        self._on_change = changed
         self._trusting = True
         self._timer: asyncio.TimerHandle | None = None
-
-    def listen(self, listener: Callable[[], None]) -> None:
-        """Call `listener` whenever what is known here has changed."""
-        self._listeners.append(listener)
 
     @contextmanager
     def participant(self) -> Generator[None]:
@@ -177,8 +170,7 @@ class CallBarrier:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for listener in self._listeners:
-            listener()
+        self._on_change()
 
     def _lose_trust(self) -> None:
         self._timer = None

@@ -57,7 +57,9 @@ class ChatSession:
         self, engine: Engine, codec: Codec, *, seeds: SeedTree, name: str, order: int = 0
     ) -> None:
         self.calls: list[Call] = []
-        self._engine, self._codec, self._seeds = engine, codec, seeds
+        self.codec = codec
+        """How the tokens of its calls read; the gateway streams text with it."""
+        self._engine, self._seeds = engine, seeds
         self._name, self._order = name, order
         self._lanes: list[_Lane] = []
         self._histories: dict[str, _History] = {}
@@ -67,11 +69,6 @@ class ChatSession:
         """Names of the conversations that the engine may keep, in order of appearance."""
         self._closed = False
         self._rollout = current_branches()
-
-    @property
-    def codec(self) -> Codec:
-        """How the tokens of its calls read; the gateway streams text with it."""
-        return self._codec
 
     @property
     def max_length(self) -> int:
@@ -96,34 +93,44 @@ class ChatSession:
         fields = recorded_options(options)
         given, told, agent = tuple(messages), fields["tools"], fields["agent"]
         constraint, seed = fields["constraint"], options.get("seed")
-        grammar = self._codec.grammar(told, constraint)
+        grammar = self.codec.grammar(told, constraint)
         history = self._histories.setdefault(agent, _History())
         raw = options.get("prompt")
-        prompt, lane = self._prompt(history, given, told) if raw is None else self._raw(raw)
+        if isinstance(raw, str):
+            check_length(raw, self._engine.max_length, self.codec.encode)
+            raw = tuple(self.codec.encode(raw))
+        most = len(self.codec.tokenizer) - 1
+        if raw is not None and (not raw or max(raw) > most):
+            raise DataError(f"a prompt needs at least one token id, and no id above {most}")
+        prompt, lane = self._prompt(history, given, told) if raw is None else (raw, self._lane())
         if on_prompt is not None:
             on_prompt(len(prompt))
+        # The conversation whose cache the engine keeps: an agent's own, or one beside it.
+        beside = lane.number != self._homes.setdefault(agent, lane.number)
+        session = f"{self._name}/{agent}" + (f"/{lane.number}" if beside else "")
+        self._sessions[session] = None
         # Taken before anything is awaited: other calls of the attempt may begin meanwhile.
         seeds = lane.begin(self._seeds)
         started, clock = time.time(), time.perf_counter()
         request = Request(
             prompt, options["sampling"],
             seeds.value(SEED_BITS) if seed is None else seed % (1 << SEED_BITS),
-            self._order, self._session(agent, lane), lane.number,
+            self._order, session, lane.number,
             grammar, on_token, 0 if raw is not None else history.shared,
             options.get("top_logprobs", 0), on_logprobs,
         )  # fmt: skip
         try:
             with acting_for(self._rollout):
-                sampled = await sample(self._engine, self._codec, request)
+                sampled = await sample(self._engine, self.codec, request)
         finally:
             lane.busy = False
             if self._closed:  # the session ended before this call
-                self._engine.release(request.session or "")
+                self._engine.release(session)
         # A JSON document may well spell a call in its strings.
         may_call = constraint is None or (
             constraint.tool_choice != "none" and (bool(told) or constraint.json_schema is None)
         )
-        parsed = self._codec.parse(
+        parsed = self.codec.parse(
             sampled.token_ids,
             lambda i: seeds.child("tool", i).id("call")[:21],
             calls=may_call,
@@ -131,8 +138,8 @@ class ChatSession:
         )
         reply, ids = parsed.message, sampled.token_ids
         if raw is not None:  # what continues a prompt that is no conversation
-            said = [i for i in ids if i not in self._codec.eos_ids]
-            reply = Message("assistant", self._codec.decode(said))
+            said = [i for i in ids if i not in self.codec.eos_ids]
+            reply = Message("assistant", self.codec.decode(said))
         call = Call(
             id=seeds.id("call"),
             index=len(self.calls),
@@ -148,20 +155,9 @@ class ChatSession:
         )
         self.calls.append(call)
         if raw is None:
-            ended = sampled.stop_reason is StopReason.STOP and ids[-1] in self._codec.eos_ids
+            ended = sampled.stop_reason is StopReason.STOP and ids[-1] in self.codec.eos_ids
             history.add(_Said(call, ended, lane.number))
         return call
-
-    def _raw(self, prompt: str | tuple[int, ...]) -> tuple[tuple[int, ...], _Lane]:
-        """The ids of a prompt that is no conversation, and a lane of its own."""
-        if isinstance(prompt, str):
-            check_length(prompt, self._engine.max_length, self._codec.encode)
-            prompt = tuple(self._codec.encode(prompt))
-        ids = prompt
-        most = len(self._codec.tokenizer) - 1
-        if not ids or max(ids) > most:
-            raise DataError(f"a prompt needs at least one token id, and no id above {most}")
-        return ids, self._lane(None)
 
     def close(self) -> None:
         """Give the engine's slots back, those of calls that still run when they end."""
@@ -176,23 +172,23 @@ class ChatSession:
 
         They are recorded ids plus those of new observations, when `given` continues a call.
         """
-        values = history.find(given, tools, equal=self._codec.thoughts.keeps)
+        values = history.find(given, tools, equal=self.codec.thoughts.keeps)
         if values is not None:
             said, known = values
-            call, closing = said.call, self._codec.thoughts.closing
+            call, closing = said.call, self.codec.thoughts.closing
             # What the template does with a thought, it does with any of those in this history.
             thoughts = [m for m in given[:known] if m.role == "assistant" and m.content]
             content = next((m.content for m in thoughts if closing in str(m.content)), None)
             reply = replace(call.reply, content=content or call.reply.content)
-            more = self._codec.observation(reply, given[known:], self._engine.max_length)
+            more = self.codec.observation(reply, given[known:], self._engine.max_length)
             if more is not None:
                 ids = call.prompt_ids + call.sampled.token_ids
                 return ids + more, self._lane(said.lane)
-        ids = self._codec.render(given, tools, self._engine.max_length)
-        history.shared = self._codec.shared_length(given, tools, ids)
-        return ids, self._lane(None)
+        ids = self.codec.render(given, tools, self._engine.max_length)
+        history.shared = self.codec.shared_length(given, tools, ids)
+        return ids, self._lane()
 
-    def _lane(self, continued: int | None) -> _Lane:
+    def _lane(self, continued: int | None = None) -> _Lane:
         """The current task's lane, else that of the call which is continued, else one that nobody
         uses any more, else a new one."""
         idle = [lane for lane in self._lanes if not lane.busy]
@@ -204,13 +200,6 @@ class ChatSession:
             return lane
         self._lanes.append(_Lane(len(self._lanes)))
         return self._lanes[-1]
-
-    def _session(self, agent: str, lane: _Lane) -> str:
-        """The conversation whose cache the engine keeps: an agent's own, or one beside it."""
-        home = self._homes.setdefault(agent, lane.number)
-        name = f"{self._name}/{agent}" + ("" if lane.number == home else f"/{lane.number}")
-        self._sessions[name] = None
-        return name
 
 
 # ---------------------------------------------------------------- which call is continued
@@ -257,7 +246,11 @@ class _History:
         nothing can follow the reply.
         """
         for at in range(len(given) - 2, -1, -1):
-            said = self._said(given[at]) if given[at].role == "assistant" else None
+            turn, said = given[at], None
+            if turn.role == "assistant":
+                said = self._by_object.get(id(turn))
+                if said is None and turn.tool_calls:
+                    said = self._by_calls.get(_ids(turn))
             if said is None and equal and at in self._lengths:
                 said = self._by_messages.get(tuple(given[: at + 1]))
             if said is None:
@@ -270,12 +263,6 @@ class _History:
             )
             return (said, at + 1) if same else None
         return None
-
-    def _said(self, turn: Message) -> _Said | None:
-        found = self._by_object.get(id(turn))
-        if found is None and turn.tool_calls:
-            found = self._by_calls.get(_ids(turn))
-        return found
 
 
 def _ids(turn: Message) -> frozenset[str]:

@@ -17,7 +17,6 @@ from functools import partial
 from typing import Literal
 
 from tutelage.engine.call_barrier import CallBarrier
-from tutelage.engine.logprobs import TokenLogprob
 from tutelage.engine.native import NativeEngine
 from tutelage.engine.protocol import Request
 from tutelage.engine.stopwatch import ENGINE_CLOCK
@@ -43,19 +42,11 @@ class _Waiting:
 class EngineDriver:
     """A `NativeEngine` as an `Engine`; see the module's docstring."""
 
-    def __init__(
-        self,
-        engine: NativeEngine,
-        schedule: Schedule = "deterministic",
-        *,
-        barrier: CallBarrier | None = None,
-    ) -> None:
-        """Drivers whose engines serve the same rollouts need the same `barrier`."""
+    def __init__(self, engine: NativeEngine, schedule: Schedule = "deterministic") -> None:
         self.engine = engine
         engine.chunks = 1 if schedule == "free" else _CHUNKS
         self.schedule: Schedule = schedule
-        self.barrier = barrier or CallBarrier()
-        self.barrier.listen(self._wake)
+        self.barrier = CallBarrier(self._wake)
         self._waiting: dict[int, _Waiting] = {}
         self._planned: asyncio.AbstractEventLoop | None = None
         """The loop in which a step is planned."""
@@ -86,8 +77,7 @@ class EngineDriver:
 
     async def sample(self, request: Request) -> Sampled:
         """Run one request; see `Engine.sample`."""
-        rank = request.lane if self.schedule == "deterministic" else 0
-        handle = self.engine.submit(request, rank)
+        handle = self.engine.submit(request)
         future = asyncio.get_running_loop().create_future()
         resume = self.barrier.wait()
         self._waiting[handle] = _Waiting(future, resume, request)
@@ -128,12 +118,22 @@ class EngineDriver:
                 failure = EngineError(f"the engine failed: {type(error).__name__}: {error}")
                 failure.__cause__ = error
                 self._settle(handle, failure)
-            self.engine.news()
-            self.engine.failures()
+            self.engine.news, self.engine.failures = [], []
             return
-        for handle, token, logprob in self.engine.news():
-            self._tell(handle, token, logprob)
-        for handle, error in self.engine.failures():
+        news, self.engine.news = self.engine.news, []
+        for handle, token, logprob in news:
+            waiting = self._waiting.get(handle)
+            if waiting is None or waiting.request.on_token is None:
+                continue
+            try:
+                if waiting.request.on_logprobs is not None:
+                    waiting.request.on_logprobs((logprob,))
+                waiting.request.on_token((token,))
+            except Exception as error:  # a listener that fails loses its request, and no other
+                self.engine.cancel(handle)
+                self._settle(handle, error)
+        failures, self.engine.failures = self.engine.failures, []
+        for handle, error in failures:
             self._settle(handle, error)
         for handle, result in ended:
             self._settle(handle, result)
@@ -141,30 +141,18 @@ class EngineDriver:
 
     def _steps(self) -> list[tuple[int, Sampled]]:
         """Step until something ends, or once where another task has to get a turn in between."""
-        engine = self.engine
+        engine, free = self.engine, self.schedule == "free"
         ended = engine.step()
-        if self.schedule == "free" and engine.deadlocked:
-            raise EngineError(_no_slot(engine.slots))
-        while self.schedule == "deterministic" and engine.busy and not ended:
-            if engine.stuck:
-                raise EngineError(_no_slot(engine.slots))
-            if engine.streaming or engine.failed or engine.prefilling:
+        while engine.busy and not ended:
+            if engine.deadlocked if free else engine.stuck:
+                raise EngineError(
+                    f"deadlock: idle conversations hold all {engine.slots} slots while every "
+                    "request waits for one; give the engine more slots"
+                )
+            if free or engine.streaming or engine.failures or engine.prefilling:
                 break
             ended = engine.step()
         return ended
-
-    def _tell(self, handle: int, token: int, logprob: TokenLogprob | None) -> None:
-        """Hand a token to who wants it; a listener that fails loses its request, and no other."""
-        waiting = self._waiting.get(handle)
-        if waiting is None or waiting.request.on_token is None:
-            return
-        try:
-            if logprob is not None and waiting.request.on_logprobs is not None:
-                waiting.request.on_logprobs((logprob,))
-            waiting.request.on_token((token,))
-        except Exception as error:
-            self.engine.cancel(handle)
-            self._settle(handle, error)
 
     def _settle(self, handle: int, result: Sampled | Exception) -> None:
         """Deliver a result or an exception to the waiting request."""
@@ -178,10 +166,3 @@ class EngineDriver:
             waiting.future.set_exception(result)
         else:
             waiting.future.set_result(result)
-
-
-def _no_slot(slots: int) -> str:
-    return (
-        f"deadlock: idle conversations hold all {slots} slots while every request waits for one; "
-        "give the engine more slots"
-    )

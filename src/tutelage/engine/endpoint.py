@@ -1,4 +1,4 @@
-"""Where LLMs are served, as the environment says it, and what is counted of their calls.
+"""Where LLMs are served, as the environment says it.
 
 Three roles: `task` plays, `gradient` criticises, `edit` rewrites. Each has a base URL, a key and a
 model; what a role does not name is the shared one. `remote.py` sends the requests. Keys stay
@@ -98,25 +98,6 @@ def token_bound(text: str) -> int:
     return len(text.encode())
 
 
-@dataclass(slots=True)
-class CallTotals:
-    """The usage of an endpoint's calls; `unknown` had no usage and were charged at their bound."""
-
-    calls: int = 0
-    prompt: int = 0
-    completion: int = 0
-    unknown: int = 0
-
-    def add(self, usage: tuple[int, int] | None, bound: tuple[int, int]) -> tuple[int, int]:
-        """Count a call; returns the tokens it is charged."""
-        self.calls += 1
-        self.unknown += usage is None
-        prompt, completion = bound if usage is None else usage
-        self.prompt += prompt
-        self.completion += completion
-        return prompt, completion
-
-
 def served_models(server: Endpoint, seconds: float = 120.0) -> tuple[str, ...]:
     """Return the models that a server lists; empty where it lists none. One that is busy has
     `seconds` to answer.
@@ -132,48 +113,42 @@ def served_models(server: Endpoint, seconds: float = 120.0) -> tuple[str, ...]:
         max_retries=0,
         http_client=openai.DefaultHttpxClient(mounts=DIRECT),
     ) as api:
-
-        def listed(path: str) -> tuple[str, ...] | None:
-            """Return the models at a path; None for another answer."""
-            answer: Any = api.get(path, cast_to=object, options=key_options(server.api_key))
+        for path in ("/models", "/v1/models"):
             try:
+                answer: Any = api.get(path, cast_to=object, options=key_options(server.api_key))
                 # The package returns a text where the content type is not JSON.
                 answer = json.loads(answer) if isinstance(answer, str) else answer
-                return tuple(str(model["id"]) for model in answer["data"])
+                listed = tuple(str(model["id"]) for model in answer["data"])
             except (KeyError, TypeError, ValueError):
-                return None
-
-        try:
-            return listed("/models") or ()
-        except openai.APIStatusError as error:
-            if error.status_code in (401, 403):
+                return ()
+            except openai.APIStatusError as error:
+                if error.status_code in (401, 403):
+                    raise ConfigError(
+                        f"the server at {server.base_url!r} rejected the API key (status "
+                        f"{error.status_code}): {error.response.text[:200]}. Set OPENAI_API_KEY to "
+                        "a valid key"
+                    ) from error
+                if error.status_code != 404 or server.base_url.endswith("/v1"):
+                    return ()
+            except openai.APIConnectionError as error:
+                cause = type(error.__cause__ or error).__name__
+                if cause == "ReadTimeout":
+                    raise ConfigError(
+                        f"the server at {server.base_url!r} accepted the connection but did not "
+                        f"answer within {seconds:g} seconds; check whether it is busy or hangs"
+                    ) from error
                 raise ConfigError(
-                    f"the server at {server.base_url!r} rejected the API key (status "
-                    f"{error.status_code}): {error.response.text[:200]}. Set OPENAI_API_KEY to a "
-                    "valid key"
+                    f"cannot connect to {server.base_url!r} ({cause}: {error.__cause__ or error}); "
+                    "start the server, or pass the URL of a running one, including /v1"
                 ) from error
-            below = None
-            if error.status_code == 404 and not server.base_url.endswith("/v1"):
-                with suppress(openai.APIError):
-                    below = listed("/v1/models")
-            if below is not None:
+            else:
+                if path == "/models":
+                    return listed
                 raise ConfigError(
                     f"{server.base_url!r} is not the base URL of the server's API; add /v1: "
                     f"{server.base_url}/v1"
-                ) from error
-            return ()
-        except openai.APIConnectionError as error:
-            cause = error.__cause__ or error
-            if isinstance(error, openai.APITimeoutError) and type(cause).__name__ == "ReadTimeout":
-                raise ConfigError(
-                    f"the server at {server.base_url!r} accepted the connection but did not answer "
-                    f"within {seconds:g} seconds; check whether it is busy, hangs, or is another "
-                    "kind of server"
-                ) from error
-            raise ConfigError(
-                f"cannot connect to {server.base_url!r} ({type(cause).__name__}: {cause}); start "
-                "the server, or pass the URL of a running one, including /v1"
-            ) from error
+                )
+    return ()
 
 
 def key_options(api_key: str | None) -> Any:
@@ -200,15 +175,11 @@ def checked_url(url: str) -> str:
             f"{url!r} is not a valid base URL of an OpenAI-compatible server: use a URL that "
             "includes /v1, such as http://localhost:11434/v1"
         )
-    if "@" in parts.netloc or parts.query:
+    if "@" in parts.netloc or parts.query or "#" in url:
+        what = "fragment" if "#" in url else "secret or a query"
         raise ConfigError(
-            f"the base URL at {parts.hostname!r} contains a secret or a query, which would leak "
-            "into error messages and records; set the key as OPENAI_API_KEY"
-        )
-    if "#" in url:
-        raise ConfigError(
-            f"the base URL at {parts.hostname!r} has a fragment ('#...'), which is not sent to "
-            "servers; remove it"
+            f"the base URL at {parts.hostname!r} has a {what}, which errors and records would "
+            "show; remove it, and set a key as OPENAI_API_KEY"
         )
     for path in _PATHS:
         if parts.path.rstrip("/").endswith(path):

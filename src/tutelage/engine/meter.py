@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Unpack
 
-from tutelage.engine.endpoint import CallTotals, token_bound
+from tutelage.engine.endpoint import token_bound
 from tutelage.engine.prices import Price
-from tutelage.engine.usage import Usage
+from tutelage.engine.usage import Cost, Usage
 from tutelage.errors import ContextOverflowError
 from tutelage.seeds import SeedTree
 from tutelage.types import UNBOUNDED, Call, ChatClient, ChatOptions, Message, ToolSpec
@@ -45,12 +45,13 @@ class UsageMeter:
 
     caps: CallLimits
     calls: int = 0
-    counted: CallTotals = field(default_factory=CallTotals)
-    dollars: float = 0.0
+    cost: Cost = field(default_factory=Cost)
+    """That of the calls that were answered; a model without a price adds no dollars."""
 
     def usage(self) -> Usage:
         """As the search counts it."""
-        return Usage(self.calls, self.counted.prompt + self.counted.completion, self.dollars)
+        tokens = self.cost.prompt_tokens + self.cost.completion_tokens
+        return Usage(self.calls, tokens, self.cost.dollars or 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +85,9 @@ class MeteredClient:
         call = await self.client.chat(messages, **options)
         # Of a reply without a limit its size bounds the tokens.
         most = _size([call.reply], ()) if caps.reply_tokens == UNBOUNDED else caps.reply_tokens
-        bound = (min(size, caps.prompt_tokens), most)
-        spent = meter.counted.add(call.usage, bound)
-        if self.price is not None:
-            meter.dollars += self.price.of(*spent)
+        used = call.usage or (min(size, caps.prompt_tokens), most)
+        dollars = 0.0 if self.price is None else self.price.of(*used)
+        meter.cost += Cost(1, *used, dollars, int(call.usage is None))
         return call
 
 

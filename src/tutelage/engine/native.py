@@ -21,7 +21,7 @@ prompt search use it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -30,9 +30,8 @@ from torch import Tensor
 from tutelage.engine.backends import Backend
 from tutelage.engine.protocol import Request
 from tutelage.engine.sharing import CacheRows
-from tutelage.engine.slots import Slots, check_room, unkept
+from tutelage.engine.slots import Slots
 from tutelage.engine.streams import News, Streams
-from tutelage.engine.versions import merged
 from tutelage.errors import EngineError, OutOfMemoryError
 from tutelage.policy.decoder import WHOLE_PROMPT
 from tutelage.policy.kernels import rounded
@@ -60,20 +59,6 @@ class PrefillJob:
     def size(self) -> int:
         """New tokens."""
         return len(self.prompt) - self.cached
-
-    @staticmethod
-    def batches(jobs: Iterable[PrefillJob], limit: int) -> list[list[PrefillJob]]:
-        """Cut prefill work into batches of similar length, of at most `limit` padded tokens."""
-        batches: list[list[PrefillJob]] = []
-        for job in sorted(jobs, key=lambda j: (j.size, j.slots)):
-            width = rounded(job.size, 8)
-            fits = batches and (len(batches[-1]) + 1) * width <= limit
-            # Padding a short observation to a long prompt would waste more than a call costs.
-            if fits and width <= 2 * rounded(batches[-1][0].size, 8):
-                batches[-1].append(job)
-            else:
-                batches.append([job])
-        return batches
 
 
 class NativeEngine:
@@ -104,8 +89,8 @@ class NativeEngine:
         self._eos = torch.tensor(sorted(eos_ids), device=device)
         self._rows = CacheRows(slots)
         self._slots = Slots(slots, self._rows, invariant=invariant)
-        self._pending: list[tuple[int, int, int, Request]] = []
-        """Requests that wait, as (order, rank, handle, request)."""
+        self._pending: dict[int, Request] = {}
+        """Requests that wait, by handle."""
         self._handles = itertools.count()
         self._jobs: list[PrefillJob] = []
         """Prompts that are prefilled in chunks and not complete."""
@@ -114,12 +99,10 @@ class NativeEngine:
         self.prefilling: list[int] = []
         """Slots whose prompts are not complete, in the order in which they were admitted."""
         self._streams = Streams(slots, max_length, device, self._backend.shards)
-        self._stopping: set[int] = set()
-        """Slots whose request has stop strings."""
-        self._told: set[int] = set()
-        """Slots whose request wants its tokens as they come."""
-        self._news: list[News] = []
-        self._failures: list[tuple[int, EngineError]] = []
+        self.news: list[News] = []
+        """What was drawn for requests that have an `on_token`; the driver takes it."""
+        self.failures: list[tuple[int, EngineError]] = []
+        """Requests that failed, each for reasons of its own; the driver takes them."""
         # By row, the last one scratch: the next token to compute, and its position.
         self._token, self._position = torch.zeros(2, slots + 1, dtype=torch.long, device=device)
 
@@ -139,15 +122,19 @@ class NativeEngine:
     def deadlocked(self) -> bool:
         """Whether it is stuck for good: every attempt whose idle conversations keep the slots waits
         for another one itself."""
-        return self.stuck and self._slots.kept_by(request for _, _, _, request in self._pending)
+        # An attempt's name is how its conversations' begin.
+        waiting = {(r.session or "").partition("/")[0] for r in self._pending.values()}
+        kept = [s.request.session for s in self._slots.all if s.request is not None]
+        held = len(kept) == self.slots and all((n or "").partition("/")[0] in waiting for n in kept)
+        return self.stuck and held
 
-    def submit(self, request: Request, rank: int = 0) -> int:
-        """Queue a request and return its handle. Of requests of equal `order` those of lower `rank`
+    def submit(self, request: Request) -> int:
+        """Queue a request and return its handle. Of requests of equal `order` those of a lower lane
         come first, then those that came first. Raises `ContextOverflowError` if it cannot fit into
         the context, `OutOfMemoryError` if not into the memory that is free."""
-        check_room(request, self.max_length)
+        request.room(self.max_length)
         if (size := len(request.prompt_ids)) > WHOLE_PROMPT:
-            waiting = [len(other.prompt_ids) for _, _, _, other in self._pending]
+            waiting = [len(other.prompt_ids) for other in self._pending.values()]
             # The rest of them wait until there is a slot.
             most = sorted([*self._held(request.session), *waiting, size])[-self.slots :]
             more = max(0, sum(most) - self._most_held)
@@ -160,12 +147,12 @@ class NativeEngine:
                     "shorten the input, free memory, or send fewer long prompts at a time"
                 )
         handle = next(self._handles)
-        self._pending.append((request.order, rank, handle, request))
+        self._pending[handle] = request
         return handle
 
     def cancel(self, handle: int) -> None:
         """Stop a request; it never reports a result. Unknown handles are fine."""
-        self._pending = [waiting for waiting in self._pending if waiting[2] != handle]
+        self._pending.pop(handle, None)
         for slot in self._slots.running():
             if self._slots[slot].handle == handle:
                 self._clear(slot)
@@ -174,7 +161,9 @@ class NativeEngine:
         """Give back the slot of a conversation, at once or when what it asks has ended."""
         if (slot := self._slots.end(session)) is not None:
             self._clear(slot)
-        self._pending = [(*entry[:3], unkept(entry[3], session)) for entry in self._pending]
+        for handle, request in self._pending.items():
+            if request.session == session:
+                self._pending[handle] = replace(request, session=None)
 
     def update_weights(self, source: Policy, version: int) -> None:
         """See `Engine`. Idle conversations lose their cache, which is stale."""
@@ -203,42 +192,22 @@ class NativeEngine:
     @property
     def streaming(self) -> bool:
         """Whether a running request wants its tokens as they come."""
-        return bool(self._told)
-
-    @property
-    def failed(self) -> bool:
-        """Whether `failures` has any."""
-        return bool(self._failures)
-
-    def news(self) -> list[News]:
-        """What was drawn since the last call, for requests that have an `on_token`."""
-        news, self._news = self._news, []
-        return news
-
-    def failures(self) -> list[tuple[int, EngineError]]:
-        """Requests that failed since the last call, each for reasons of its own."""
-        failures, self._failures = self._failures, []
-        return failures
+        running = (state.request for state in self._slots.all if state.handle is not None)
+        return any(request is not None and request.on_token is not None for request in running)
 
     # ------------------------------------------------------------ admission
 
     def _admit(self) -> list[PrefillJob]:
         """Bind the requests that get a slot, and begin their streams; the jobs that compute their
         new prompt tokens, one for slots that have all of it in common."""
-        self._pending.sort(key=lambda entry: entry[:3])
-        waiting: list[tuple[int, int, int, Request]] = []
+        queue = sorted(
+            self._pending.items(), key=lambda each: (each[1].order, each[1].lane, each[0])
+        )
         admitted: dict[int, Request] = {}
-        for entry in self._pending:
-            _, _, handle, request = entry
-            slot = self._slots.place(request)
-            if slot is None:
-                waiting.append(entry)
-                continue
-            self._slots.start(slot, handle, request, now=self._clock)
-            (self._stopping.add if request.sampling.stop else self._stopping.discard)(slot)
-            (self._told.discard if request.on_token is None else self._told.add)(slot)
-            admitted[slot] = request
-        self._pending = waiting
+        for handle, request in queue:
+            slot = self._slots.place(request, handle, self._clock)
+            if slot is not None:
+                admitted[slot] = self._pending.pop(handle)
         if not admitted:
             return []
         self._streams.begin([*admitted], [*admitted.values()])
@@ -248,7 +217,16 @@ class NativeEngine:
             new = PrefillJob([], cached, prompt, request.shared)
             alike.setdefault((self._rows.of[slot], cached, prompt), new).slots.append(slot)
             self._slots[slot].ids = prompt
-        self._copy([pair for job in alike.values() if (pair := self._own(job)) is not None])
+        copies: list[tuple[int, int]] = []
+        for (row, cached, _), job in alike.items():
+            if row < 0:
+                self._rows.open(job.slots)
+                continue
+            # They may append in place when every other reader is idle and has no more than they.
+            others = [self._slots[s] for s in self._rows.readers[row] if s not in job.slots]
+            if any(other.handle is not None or len(other.ids) > cached for other in others):
+                copies.append((row, self._rows.open(job.slots)))
+        self._copy(copies)
         self.prefilling += admitted
         return [*alike.values()]
 
@@ -263,7 +241,16 @@ class NativeEngine:
         if not ready:
             return []
         # One by one in invariant mode: who else is prefilled must not matter.
-        batches = PrefillJob.batches(ready, 0 if self.invariant else self._backend.prefill_tokens)
+        limit = 0 if self.invariant else self._backend.prefill_tokens
+        batches: list[list[PrefillJob]] = []
+        for job in sorted(ready, key=lambda job: (job.size, job.slots)):
+            width = rounded(job.size, 8)
+            fits = batches and (len(batches[-1]) + 1) * width <= limit
+            # Padding a short observation to a long prompt would waste more than a call costs.
+            if fits and width <= 2 * rounded(batches[-1][0].size, 8):
+                batches[-1].append(job)
+            else:
+                batches.append([job])
         logits = torch.cat([self._append(batch)[: len(batch)] for batch in batches])
         lines = enumerate(job for batch in batches for job in batch)
         line_of = {slot: line for line, job in lines for slot in job.slots}
@@ -293,26 +280,12 @@ class NativeEngine:
         trainer does."""
         by_row: dict[int, PrefillJob] = {}
         for slot in self._slots.running():
-            drawn, shared = self._streams.tokens(slot)[:-1], self._slots[slot].shared
-            job = PrefillJob([], 0, (*self._slots[slot].prompt, *drawn), shared)
+            request, drawn = self._slots[slot].request, self._streams.tokens(slot)[:-1]
+            assert request is not None
+            job = PrefillJob([], 0, (*request.prompt_ids, *drawn), request.shared)
             by_row.setdefault(self._rows.of[slot], job).slots.append(slot)
         self._outdated, self._jobs, self.prefilling = False, [], self._slots.running()
         return [*by_row.values()]
-
-    def _own(self, job: PrefillJob) -> tuple[int, int] | None:
-        """Give a job's slots one row that they may append to; the copy that it takes, if any.
-
-        They may append in place when every other reader is idle and has no more cached than they.
-        """
-        row = self._rows.of[job.slots[0]]
-        if row < 0:
-            self._rows.open(job.slots)
-            return None
-        for other in self._rows.readers(row):
-            state = self._slots[other]
-            if other not in job.slots and (state.handle is not None or len(state.ids) > job.cached):
-                return row, self._rows.open(job.slots)
-        return None
 
     def _append(self, batch: list[PrefillJob], multiple: int = 4) -> Tensor:
         """Run the backend over the new tokens of `batch`; logits [len(batch) or more, V]."""
@@ -337,18 +310,31 @@ class NativeEngine:
 
     def _decode_step(self, running: list[int]) -> list[tuple[int, Sampled]]:
         """Compute the next position of every row that a running slot reads, and draw from it."""
-        of = self._rows.of
-        used = dict.fromkeys(of[slot] for slot in running)
+        of, chunk = self._rows.of, self._backend.chunk
+        used = list(dict.fromkeys(of[slot] for slot in running))
         self.computed_tokens += len(used)
         if self.invariant:
-            logits, line_of = self._compute_in_chunks(list(used))
-            line = self._tensor([line_of[of[slot]] for slot in running])
+            # In calls whose shape depends on a row's length alone.
+            by_reach: dict[int, list[int]] = {}
+            for row, position in zip(used, self._position[used].tolist(), strict=True):
+                by_reach.setdefault(self._reach(position + 1), []).append(row)
+            parts: list[Tensor] = []
+            line_of: dict[int, int] = {}
+            for reach, alike in by_reach.items():
+                for at in range(0, len(alike), chunk):
+                    some = alike[at : at + chunk]
+                    line_of |= {row: chunk * len(parts) + i for i, row in enumerate(some)}
+                    padded = self._tensor(some + [self.slots] * (chunk - len(some)))
+                    parts.append(self._compute(padded, reach))
+            logits, line = torch.cat(parts), self._tensor([line_of[of[slot]] for slot in running])
         else:
             # Rows in use are brought to the front, where reading them needs no gather. Others
             # among them are computed and ignored: their next column is not in use.
             exact = self._backend.exact_shapes
             count = len(used) if exact else min(self.slots, rounded(len(used), 8))
-            self._exchange(self._rows.gather(used, count))
+            pairs = self._rows.gather(used, count)
+            kept = [(hole, mover) for hole, mover in pairs if self._rows.readers[mover]]
+            self._copy([(mover, hole) for hole, mover in pairs] + kept)
             line = self._tensor([of[slot] for slot in running])
             logits = self._compute(count, int(self._position[line].max()) + 1)
         rows = self._tensor(list(dict.fromkeys(of[slot] for slot in running)))
@@ -362,90 +348,47 @@ class NativeEngine:
         ones = torch.ones_like(token)
         return self._backend.extend(token[:, None], position, ones, rows, self._reach(length))
 
-    def _compute_in_chunks(self, rows: list[int]) -> tuple[Tensor, dict[int, int]]:
-        """One position of each of `rows`, in calls whose shape depends on a row's length alone.
-
-        Returns the logits and the line in which each row's are.
-        """
-        chunk = self._backend.chunk
-        by_reach: dict[int, list[int]] = {}
-        for row, position in zip(rows, self._position[rows].tolist(), strict=True):
-            by_reach.setdefault(self._reach(position + 1), []).append(row)
-        parts: list[Tensor] = []
-        line: dict[int, int] = {}
-        for reach, alike in by_reach.items():
-            for at in range(0, len(alike), chunk):
-                some = alike[at : at + chunk]
-                line |= {row: chunk * len(parts) + i for i, row in enumerate(some)}
-                padded = self._tensor(some + [self.slots] * (chunk - len(some)))
-                parts.append(self._compute(padded, reach))
-        return torch.cat(parts), line
-
     def _accept(self, logits: Tensor, line: Tensor, slots: list[int]) -> list[tuple[int, Sampled]]:
         """Draw a token for each of `slots` from its line of the logits, record it, finish the
         requests that it ends, and part the others where they differ."""
         token, full = self._streams.draw(slots, logits, line)
         self.decoded_tokens += len(slots)
         stopped = (token[:, None] == self._eos).any(1).tolist()
-        if self._told:
-            for slot, drawn in zip(slots, token.tolist(), strict=True):
-                handle = self._slots[slot].handle
-                if slot in self._told and handle is not None:
-                    self._news.append((handle, drawn, self._streams.latest(slot)))
-        ended: dict[int, StopReason] = {}
-        going: dict[int, int] = {}
-        for i, slot in enumerate(slots):
-            if slot in self._streams.failed:
-                handle = self._slots[slot].handle
-                if handle is not None:  # its grammar failed
-                    self._failures.append((handle, self._streams.failed.pop(slot)))
-                self._clear(slot)
-            elif stopped[i] or (slot in self._stopping and self._says_stop(slot)):
-                ended[slot] = StopReason.STOP
-            elif full[i]:
-                ended[slot] = StopReason.LENGTH
-            else:
-                going[slot] = i
-        results = self._finish(ended) if ended else []
-        if going:
-            token = token[self._tensor(list(going.values()))] if len(going) < len(slots) else token
-            self._part(list(going), token)
-        return results
-
-    def _part(self, slots: list[int], token: Tensor) -> None:
-        """Let slots of one row that drew different tokens read different rows from here on."""
-        self._copy(self._rows.part(slots, token.tolist()))
-        self._token[self._tensor([self._rows.of[slot] for slot in slots])] = token
-
-    def _says_stop(self, slot: int) -> bool:
-        request = self._slots[slot].request
-        text = self._decode(self._streams.tokens(slot))
-        return request is not None and any(stop in text for stop in request.sampling.stop)
-
-    def _finish(self, ended: dict[int, StopReason]) -> list[tuple[int, Sampled]]:
-        """Report the requests of some slots, and keep or clear the slots."""
         results: list[tuple[int, Sampled]] = []
-        records = self._streams.records(list(ended))
-        for (slot, reason), record in zip(ended.items(), records, strict=True):
+        going: dict[int, int] = {}
+        for i, (slot, drawn) in enumerate(zip(slots, token.tolist(), strict=True)):
             state = self._slots[slot]
-            assert state.handle is not None, "a slot without a request cannot finish"
-            spans, taken = [*state.spans, (self.version, len(record[0]))], self._streams.take(slot)
-            result = Sampled(*record, reason, spans[0][0], *taken, merged(spans))
-            results.append((state.handle, result))
+            handle, request = state.handle, state.request
+            assert handle is not None, "a slot without a request cannot draw"
+            assert request is not None
+            if request.on_token is not None:
+                self.news.append((handle, drawn, self._streams.latest(slot)))
+            if slot in self._streams.failed:  # its grammar failed
+                self.failures.append((handle, self._streams.failed.pop(slot)))
+                self._clear(slot)
+                continue
+            stops, reason = request.sampling.stop, StopReason.STOP
+            text = self._decode(self._streams.tokens(slot)) if stops else ""
+            if not (stopped[i] or any(stop in text for stop in stops)):
+                if not full[i]:
+                    going[slot] = i
+                    continue
+                reason = StopReason.LENGTH
+            result = self._streams.take(slot, reason, self.version, state.spans)
+            results.append((handle, result))
             # The last token was drawn but never computed, so it is not in the cache.
-            state.ids = self._slots[slot].prompt + result.token_ids[:-1]
+            state.ids = request.prompt_ids + result.token_ids[:-1]
             state.handle, state.used = None, self._clock
-            self._told.discard(slot)
             if state.session is None:
                 self._clear(slot)
+        if going:
+            # Slots of one row that drew different tokens read different rows from here on.
+            token = token[self._tensor(list(going.values()))] if len(going) < len(slots) else token
+            self._copy(self._rows.part(list(going), token.tolist()))
+            self._token[self._tensor([self._rows.of[slot] for slot in going])] = token
         return results
 
     # ------------------------------------------------------------ small things
-
-    def _exchange(self, pairs: list[tuple[int, int]]) -> None:
-        """Exchange the contents of rows; what no slot reads is not kept."""
-        kept = [(hole, mover) for hole, mover in pairs if self._rows.readers(mover)]
-        self._copy([(mover, hole) for hole, mover in pairs] + kept)
 
     def _copy(self, pairs: list[tuple[int, int]]) -> None:
         """Copy rows, all at once: (source, target)."""
@@ -473,7 +416,6 @@ class NativeEngine:
 
     def _clear(self, slot: int) -> None:
         """Forget what a slot holds."""
-        self._told.discard(slot)
         if slot in self.prefilling:
             self.prefilling.remove(slot)
             for job in self._jobs:

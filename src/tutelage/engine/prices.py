@@ -60,26 +60,24 @@ def load_prices(
 
     Raises `ConfigError` for a file that cannot be read.
     """
-    here = files("tutelage.engine")
-    known = _read((here / FILE).read_text(encoding="utf-8"), "the built-in price table")
     named = path or env.get(VARIABLE)
-    own = Path(named) if named else Path(FILE)
-    if not own.is_file():
-        if named:
-            raise ConfigError(f"price table not found: {str(own)!r}; create it, or leave it out")
-        return known
-    text = own.read_text(encoding="utf-8")
-    return known | _read(text, f"the price table {str(own)!r}")
-
-
-def _read(text: str, where: str) -> dict[str, Price]:
-    try:
-        return _TABLE.validate_python(tomllib.loads(text).get("models", {}))
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{where} is not valid TOML: {error}") from error
-    except ValidationError as error:
-        found = error.errors()[0]
-        raise ConfigError(
-            f"{where}: {'.'.join(map(str, found['loc']))!r} is {found['input']!r}; use "
-            '"MODEL" = { input = 0.15, output = 0.60 }, in dollars per million tokens'
-        ) from error
+    own = Path(named or FILE)
+    if named and not own.is_file():
+        raise ConfigError(f"price table not found: {str(own)!r}; create it, or leave it out")
+    prices: dict[str, Price] = {}
+    for table in (files("tutelage.engine") / FILE, own):
+        if not table.is_file():
+            continue
+        where = f"the price table {str(table)!r}"
+        try:
+            models = tomllib.loads(table.read_text(encoding="utf-8")).get("models", {})
+            prices |= _TABLE.validate_python(models)
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(f"{where} is not valid TOML: {error}") from error
+        except ValidationError as error:
+            found = error.errors()[0]
+            raise ConfigError(
+                f"{where}: {'.'.join(map(str, found['loc']))!r} is {found['input']!r}; use "
+                '"MODEL" = { input = 0.15, output = 0.60 }, in dollars per million tokens'
+            ) from error
+    return prices

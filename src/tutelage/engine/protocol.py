@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from tutelage.engine.logprobs import OnLogprobs
+from tutelage.errors import ContextOverflowError
 from tutelage.policy.grammar import Grammar
 from tutelage.types import Sampled, Sampling
 
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
     from tutelage.policy.model import Policy
 
 OnToken = Callable[[Sequence[int]], None]
+"""Is told the ids that were sampled since it was last told, the end-of-turn token among them."""
 OnPrompt = Callable[[int], None]
 """Is told how many tokens a prompt has, before the first is sampled after it."""
-"""Is told the ids that were sampled since it was last told, the end-of-turn token among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,19 @@ class Request:
     shared: int = 0
     top_logprobs: int = 0
     on_logprobs: OnLogprobs | None = field(default=None, compare=False)
+
+    def room(self, max_length: int) -> int:
+        """Return how many tokens may follow the prompt, at least one. Raises
+        `ContextOverflowError`."""
+        if len(self.prompt_ids) >= max_length:
+            raise ContextOverflowError(
+                f"the prompt has {len(self.prompt_ids)} tokens; the context length is {max_length}"
+                "; shorten the input or, where the model's own context is longer, raise "
+                "`rollout.max_len` (`--max-length` of tutelage serve, vLLM's --max-model-len)"
+            )
+        if not self.prompt_ids:
+            raise ContextOverflowError("the prompt is empty: there is no text to continue")
+        return min(self.sampling.max_tokens, max_length - len(self.prompt_ids))
 
 
 class Engine(Protocol):

@@ -11,11 +11,10 @@ them. A server that refuses a field by its name is asked in its own words (`serv
 from __future__ import annotations
 
 import json
-import logging
 import math
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
@@ -49,10 +48,8 @@ from tutelage.types import (
 )
 
 if TYPE_CHECKING:
-    import httpx2
     import openai
 
-log = logging.getLogger(__name__)
 OnText = Callable[[str], None]
 OnFields = Callable[[JSON], None]
 """Called with a piece of a thought, as the fields of a delta."""
@@ -100,7 +97,6 @@ class RemoteChatClient:
         timeout: float = 600.0,
         attempts: int = 5,
         keep: int | None = None,
-        transport: httpx2.AsyncBaseTransport | None = None,
         words: ServerFields | None = None,
         api: openai.AsyncOpenAI | None = None,
     ) -> None:
@@ -117,12 +113,9 @@ class RemoteChatClient:
         self._key, self._timeout = checked_api_key(api_key, "api_key"), timeout
         self._seeds = (seeds or SeedTree(0)).child("remote", name)
         self._token_ids, self._attempts = token_ids, max(1, attempts)
-        self._keep, self._transport = keep, transport
-        self._words = words or ServerFields()
+        self._keep, self._words = keep, words or ServerFields()
         self._api, self._shared = api, api is not None
         self._started = 0
-        self._warned = False
-        """Whether the log says that the server leaves out why a reply ends."""
 
     async def chat(
         self,
@@ -150,21 +143,13 @@ class RemoteChatClient:
         body = request_body(messages, options) | {"model": self._model}
         if self._token_ids:
             body |= {"return_token_ids": True, "logprobs": True}
-        if self._api is None:
-            self._api = connection(
-                self._base_url, self._key, self._timeout, self._attempts, self._transport
-            )
         started, begun = time.time(), time.perf_counter()
-        completion = await self._send(self._api, whole_characters(body), on_text, on_fields)
+        completion = await self._send(whole_characters(body), on_text, on_fields)
         try:
             reply, sampled, prompt = read_completion(completion, seeds)
-            ends = completion["choices"][0].get("finish_reason") is not None
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             what = f"an invalid chat completion ({error!r})"
             raise self._malformed(what, completion) from error
-        if not (ends or self._warned):
-            self._warned = True
-            log.warning("%s returns no finish reason; recording it as stop", self._server)
         call = Call(
             id=seeds.id("call"),
             index=index,
@@ -194,13 +179,7 @@ class RemoteChatClient:
 
     # ------------------------------------------------------------ sending
 
-    async def _send(
-        self,
-        api: openai.AsyncOpenAI,
-        body: JSON,
-        on_text: OnText | None,
-        on_fields: OnFields | None,
-    ) -> JSON:
+    async def _send(self, body: JSON, on_text: OnText | None, on_fields: OnFields | None) -> JSON:
         """Send a request in the server's words, which are kept once it took them; return the
         completion."""
         words = replace(self._words)
@@ -208,9 +187,9 @@ class RemoteChatClient:
             sent = words.spoken(body)
             try:
                 if on_text is None:
-                    answer = await self._post(api, sent)
+                    answer = await self._post(sent)
                 else:
-                    answer = await self._streamed(api, sent, on_text, on_fields)
+                    answer = await self._streamed(sent, on_text, on_fields)
                 if not isinstance(answer, dict):
                     what = f"{type(answer).__name__} instead of an object"
                     raise self._malformed(what, answer)
@@ -226,10 +205,12 @@ class RemoteChatClient:
                 self._words.learn(words)
                 return completion
 
-    async def _post(self, api: openai.AsyncOpenAI, body: JSON, **stream: Any) -> Any:
+    async def _post(self, body: JSON, **stream: Any) -> Any:
         """Return the JSON value of the answer, or its stream."""
+        if self._api is None:
+            self._api = connection(self._base_url, self._key, self._timeout, self._attempts)
         try:
-            answer: Any = await api.post(
+            answer: Any = await self._api.post(
                 _PATH, body=body, cast_to=object, options=key_options(self._key), **stream
             )
             # The package returns a text where the content type is not JSON.
@@ -237,18 +218,22 @@ class RemoteChatClient:
         except Exception as error:
             raise self._engine_error(error) from error
 
-    async def _streamed(
-        self, api: openai.AsyncOpenAI, body: JSON, on_text: OnText, on_fields: OnFields | None
-    ) -> JSON:
+    async def _streamed(self, body: JSON, on_text: OnText, on_fields: OnFields | None) -> JSON:
         """Return the completion that a stream adds up to, after its pieces were handed out."""
         import openai
 
         body = body | {"stream": True, "stream_options": {"include_usage": True}}
-        stream = await self._post(api, body, stream=True, stream_cls=openai.AsyncStream[object])
+        stream = await self._post(body, stream=True, stream_cls=openai.AsyncStream[object])
         choice: JSON = {"message": {"role": "assistant", "content": None}, "finish_reason": None}
         completion: JSON = {"choices": [choice]}
-        async with stream, aclosing(self._chunks(stream)) as chunks:
-            async for chunk in chunks:
+        async with stream:
+            while True:
+                try:
+                    chunk = whole_characters(await anext(stream))
+                except StopAsyncIteration:
+                    break
+                except Exception as error:
+                    raise self._engine_error(error) from error
                 try:
                     delta = add_chunk(completion, chunk)
                 except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -261,14 +246,6 @@ class RemoteChatClient:
         if choice["finish_reason"] is None:
             raise UnreachableError(f"{self._server}: the stream ended before the reply was whole")
         return completion
-
-    async def _chunks(self, stream: openai.AsyncStream[Any]) -> AsyncGenerator[Any]:
-        """Yield the chunks of a stream. Raises `EngineError` where it breaks."""
-        try:
-            async for chunk in stream:
-                yield whole_characters(chunk)
-        except Exception as error:
-            raise self._engine_error(error) from error
 
     # ------------------------------------------------------------ errors
 
@@ -353,44 +330,36 @@ def request_body(messages: Sequence[Message], options: ChatOptions) -> JSON:
         body["stop"] = list(sampling.stop)
     if (seed := options.get("seed")) is not None:
         body["seed"] = seed
+    constraint = options.get("constraint") or Constraint()
     if tools:
         body["tools"] = [t.to_dict() for t in tools]
-    if (constraint := options.get("constraint")) is not None:
-        body |= _constraint_fields(constraint, bool(tools))
+        choice = constraint.tool_choice
+        if choice in ("none", "required"):
+            body["tool_choice"] = choice
+        elif choice != "auto":
+            body["tool_choice"] = {"type": "function", "function": {"name": choice}}
+        if not constraint.parallel_tool_calls:
+            body["parallel_tool_calls"] = False
+    if constraint.min_tokens:
+        body["min_tokens"] = constraint.min_tokens
+    schema = constraint.json_schema
+    if schema == {"type": "object"}:
+        body["response_format"] = {"type": "json_object"}
+    elif schema is not None:
+        wanted = {"name": "reply", "schema": schema, "strict": True}
+        body["response_format"] = {"type": "json_schema", "json_schema": wanted}
     return body
 
 
 def _message(message: Message) -> JSON:
     """Return a message with its further fields, in parts where not all of them are text."""
     extra = {name: value for name, value in message.extra.items() if name not in _RECORDED}
-    found: object = message.extra.get(_PARTS)
-    listed = cast("list[Any]", found) if isinstance(found, list) else []
-    parts = [cast("JSON", part) for part in listed if isinstance(part, dict)]
+    found: Any = message.extra.get(_PARTS)
+    parts = [part for part in found if isinstance(part, dict)] if isinstance(found, list) else []
     if any(part.get("type") not in ("text", "refusal") for part in parts):
         # A part goes without what is not of chat completions.
-        kept = [{k: v for k, v in part.items() if k in _IN_A_PART} for part in parts]
-        extra["content"] = kept
+        extra["content"] = [{k: part[k] for k in part if k in _IN_A_PART} for part in parts]
     return message.to_dict() | extra
-
-
-def _constraint_fields(constraint: Constraint, tools: bool) -> JSON:
-    fields: JSON = {}
-    choice = constraint.tool_choice
-    if tools and choice in ("none", "required"):
-        fields["tool_choice"] = choice
-    elif tools and choice != "auto":
-        fields["tool_choice"] = {"type": "function", "function": {"name": choice}}
-    if tools and not constraint.parallel_tool_calls:
-        fields["parallel_tool_calls"] = False
-    if constraint.min_tokens:
-        fields["min_tokens"] = constraint.min_tokens
-    schema = constraint.json_schema
-    if schema == {"type": "object"}:
-        fields["response_format"] = {"type": "json_object"}
-    elif schema is not None:
-        wanted = {"name": "reply", "schema": schema, "strict": True}
-        fields["response_format"] = {"type": "json_schema", "json_schema": wanted}
-    return fields
 
 
 def read_completion(data: JSON, seeds: SeedTree) -> tuple[Message, Sampled, tuple[int, ...]]:
@@ -480,11 +449,7 @@ def _same(known: Any, entry: Any) -> bool:
 
 
 def connection(
-    base_url: str,
-    api_key: str | None,
-    timeout: float,
-    attempts: int = 5,
-    transport: httpx2.AsyncBaseTransport | None = None,
+    base_url: str, api_key: str | None, timeout: float, attempts: int = 5
 ) -> openai.AsyncOpenAI:
     """Return a client of the openai package, for the event loop in which it is first used. Raises
     `UnreachableError` if the URL is none."""
@@ -496,7 +461,7 @@ def connection(
             base_url=base_url,
             timeout=openai.Timeout(timeout, connect=min(10.0, timeout)),
             max_retries=attempts - 1,
-            http_client=openai.DefaultAsyncHttpxClient(mounts=DIRECT, transport=transport),
+            http_client=openai.DefaultAsyncHttpxClient(mounts=DIRECT),
         )
     except Exception as error:  # httpx has an error of its own for that
         raise UnreachableError(f"invalid server URL {base_url!r}: {error}", "connect") from error

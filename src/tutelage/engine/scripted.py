@@ -3,7 +3,7 @@
 The engine stands below the codec: it keeps the promises of `Engine` that callers rely on
 (context overflow, `max_tokens`, the end-of-turn token, tokens told one by one), so agents, sessions
 and runners are tested through their real path. The client stands above it and needs neither a codec
-nor torch: its tokens are bytes. The client takes a line that `tool_choice` and the request's schema
+nor torch: its tokens are bytes. The client takes a line that the request's tools and `tool_choice`
 allow, and ends it at a stop string; the engine, which sees tokens alone, says its lines in their
 order, and whole.
 `script.py` has scripts; `testing/tiny.py` has a real engine over a very small model.
@@ -14,29 +14,22 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import deque
-from collections.abc import (
-    AsyncGenerator,
-    Awaitable,
-    Callable,
-    Collection,
-    Iterable,
-    Iterator,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from functools import partial
+from itertools import takewhile
 from typing import TYPE_CHECKING, Unpack, cast
 
 from tutelage.engine.logprobs import token_logprobs
 from tutelage.engine.options import recorded_options
 from tutelage.engine.script import Script, ScriptedReply
-from tutelage.errors import ContextOverflowError, EngineError, RemoteError
+from tutelage.errors import EngineError, RemoteError
 from tutelage.replies import ThinkTags, split_thought
 from tutelage.seeds import SeedTree
 from tutelage.types import (
     Call,
     ChatOptions,
+    Constraint,
     Message,
     Sampled,
     StopReason,
@@ -50,6 +43,8 @@ if TYPE_CHECKING:
     from tutelage.policy.codec import Codec
     from tutelage.policy.model import Policy
 
+_LINES, _SHOWN = 10, 200
+"""Lines of a script, and characters of a request, that an error shows."""
 Reply = ScriptedReply | str | Sequence[int] | Exception
 """A line of a script, a text (its end-of-turn token is added to both), token ids as they are, or an
 exception to raise."""
@@ -73,15 +68,10 @@ class ScriptedEngine:
         """`max_length` is in tokens; every sampled token gets `logprob`."""
         self.requests: list[Request] = []
         self.released: list[str] = []
-        self.version = version
-        self._codec, self._max_length, self._logprob = codec, max_length, logprob
+        self.version, self.max_length = version, max_length
+        self._codec, self._logprob = codec, logprob
         self._end = int(cast("int", codec.tokenizer.eos_token_id))
-        self._answer = script if callable(script) else partial(self._next, iter(script))
-
-    @property
-    def max_length(self) -> int:
-        """The most tokens that prompt and answer can have together."""
-        return self._max_length
+        self._script = script if callable(script) else iter(script)
 
     def update_weights(self, source: Policy, version: int) -> None:
         """Say the same with another version."""
@@ -96,34 +86,29 @@ class ScriptedEngine:
         Raises `ContextOverflowError` when the prompt leaves no room, the script's own exceptions,
         and `EngineError` when the script has no reply left.
         """
-        room = self._max_length - len(request.prompt_ids)
-        if room <= 0:
-            raise ContextOverflowError(
-                f"the prompt has {len(request.prompt_ids)} tokens, which exceeds the context of "
-                f"{self._max_length}; pass ScriptedEngine a larger `max_length`"
-            )
+        room = request.room(self.max_length)
         self.requests.append(request)
-        reply = self._answer(request)
-        if inspect.isawaitable(reply):
+        if not callable(self._script):
+            reply = next(self._script, None)
+        elif inspect.isawaitable(reply := self._script(request)):
             reply = await reply
+        if reply is None:
+            raise EngineError(
+                f"the script has no more replies: {request.session!r} asked for number "
+                f"{len(self.requests)}; pass ScriptedEngine more replies, or a function"
+            )
         if isinstance(reply, Exception):
             raise reply
         if isinstance(reply, ScriptedReply):
             reply = await _text(reply)
-        ids = (*self._codec.encode(reply), self._end) if isinstance(reply, str) else reply
-        limit = min(room, request.sampling.max_tokens)
-        sampled = _sampled(ids, limit, self._codec.eos_ids, None, self._logprob, self.version)
+        ids = (*self._codec.encode(reply), self._end) if isinstance(reply, str) else tuple(reply)
+        ids = ids[:room]
+        ended = bool(ids) and ids[-1] in self._codec.eos_ids
+        sampled = _sampled(ids, ended, self._logprob, self.version)
         if request.on_token is not None:
-            await _hand_out(sampled, request.on_token, request.on_logprobs, None)
+            pieces = [(i,) for i in ids]
+            await _hand_out(sampled, pieces, request.on_token, request.on_logprobs)
         return sampled
-
-    def _next(self, replies: Iterator[Reply], request: Request) -> Reply:
-        for reply in replies:
-            return reply
-        raise EngineError(
-            f"the script has no more replies: {request.session!r} asked for number "
-            f"{len(self.requests)}; pass ScriptedEngine more replies, or a function"
-        )
 
     def release(self, session: str) -> None:
         """Note that a session was closed."""
@@ -170,7 +155,8 @@ class ScriptedClient:
     ) -> None:
         """`keep` bounds the calls on record, for servers that run for ever."""
         self.calls: deque[Call] = deque(maxlen=keep)
-        self._play = (script if isinstance(script, Script) else Script(script)).player()
+        self._script = script if isinstance(script, Script) else Script(script)
+        self._used: set[int] = set()
         self._seeds = (seeds or SeedTree(0)).child("scripted", name)
         self._started = 0
 
@@ -183,9 +169,10 @@ class ScriptedClient:
         on_prompt: OnPrompt | None = None,
         **options: Unpack[ChatOptions],
     ) -> Call:
-        """Return the next reply that fits; `seed` has no say in a script."""
+        """Return the next reply that fits; `seed` has no say in a script. Raises `RemoteError` 404
+        when no line fits."""
         index, self._started = self._started, self._started + 1
-        reply = self._play(messages, options.get("constraint"), options.get("tools", ()))
+        reply = self._next(messages, options)
         raw, sampling = options.get("prompt"), options["sampling"]
         prompt = tuple(raw.encode()) if isinstance(raw, str) else raw
         if prompt is None:
@@ -201,19 +188,21 @@ class ScriptedClient:
         # The text of calls is this client's own, so no stop string is looked for in it.
         stops = [(content.find(s.encode()), len(s.encode())) for s in sampling.stop]
         stop = min((at + length for at, length in stops if at >= 0), default=None)
-        sampled = _sampled((*text, self.codec.end), sampling.max_tokens, self.codec.eos_ids, stop)
+        stopped = stop is not None and stop <= sampling.max_tokens
+        ids = (*text, self.codec.end)[: stop if stopped else sampling.max_tokens]
+        whole = ids[-1:] == (self.codec.end,)
+        sampled = _sampled(ids, stopped or whole)
         if on_token is not None:
             # Word by word, so that a streaming client sees several pieces.
-            await _hand_out(sampled, on_token, on_logprobs, (32, 10, self.codec.end))
-        seeds, calls = self._seeds.child("call", index), enumerate(reply.tool_calls)
-        message = Message(
-            "assistant",
-            reply.content,
-            tuple(ToolCall(seeds.child("tool", i).id("call"), *call) for i, call in calls),
-        )
-        if sampled.token_ids[-1:] != (self.codec.end,):  # cut, or stopped by a string
-            cut = content[: len(sampled.token_ids)].decode("utf-8", "ignore")
-            message = Message("assistant", None if reply.content is None else cut)
+            ends = [at for at, i in enumerate(ids, 1) if i in (10, 32) or at == len(ids)]
+            pieces = [ids[a:b] for a, b in zip([0, *ends], ends, strict=False)]
+            await _hand_out(sampled, pieces, on_token, on_logprobs)
+        seeds, calls, said = self._seeds.child("call", index), reply.tool_calls, reply.content
+        if not whole:  # cut, or stopped by a string
+            cut = content[: len(ids)].decode("utf-8", "ignore")
+            calls, said = (), None if said is None else cut
+        made = [ToolCall(seeds.child("tool", i).id("call"), *c) for i, c in enumerate(calls)]
+        message = Message("assistant", said, tuple(made))
         call = Call(
             id=seeds.id("call"),
             index=index,
@@ -226,6 +215,28 @@ class ScriptedClient:
         )
         self.calls.append(call)
         return call
+
+    def _next(self, messages: Sequence[Message], options: ChatOptions) -> ScriptedReply:
+        """Take the first unused line that fits what is new since the assistant's last turn."""
+        new = [*takewhile(lambda message: message.role != "assistant", reversed(messages))]
+        text = "\n".join(message.content or "" for message in reversed(new))
+        tools = sorted(tool.name for tool in options.get("tools", ()))
+        constraint = options.get("constraint") or Constraint()
+        lines = self._script.replies
+        fitting = [i for i, line in enumerate(lines) if line.fits(text, tools, constraint)]
+        if not fitting:
+            raise RemoteError(
+                f"no reply in {self._script.source} matches the request, which has tool_choice="
+                f"{constraint.tool_choice!r}, parallel_tool_calls={constraint.parallel_tool_calls}"
+                f", tools {', '.join(tools) or 'none'} and the text {text[-_SHOWN:]!r}; the script "
+                f"has {', '.join(line.shown() for line in lines[:_LINES])}",
+                404,
+            )
+        if self._used.issuperset(fitting):
+            self._used.clear()
+        taken = next(i for i in fitting if i not in self._used)
+        self._used.add(taken)
+        return lines[taken]
 
 
 # ---------------------------------------------------------------- what both do
@@ -242,35 +253,23 @@ async def _text(reply: ScriptedReply) -> str:
     return reply.text()
 
 
-def _sampled(
-    ids: Sequence[int],
-    limit: int,
-    ends: Collection[int],
-    stop: int | None,
-    logprob: float = 0.0,
-    version: int = 0,
-) -> Sampled:
-    """Return the tokens that fit, as an engine reports them; a stop string ends after `stop`."""
-    stopped = stop is not None and stop <= limit
-    ids = tuple(ids[: stop if stopped else limit])
-    ended = stopped or (bool(ids) and ids[-1] in ends)
+def _sampled(ids: tuple[int, ...], ended: bool, logprob: float = 0.0, version: int = 0) -> Sampled:
     logprobs = (logprob,) * len(ids)
-    reason = StopReason.STOP if ended else StopReason.LENGTH
-    return Sampled(ids, logprobs, logprobs, reason, version)
+    return Sampled(
+        ids, logprobs, logprobs, StopReason.STOP if ended else StopReason.LENGTH, version
+    )
 
 
 async def _hand_out(
     sampled: Sampled,
+    pieces: Iterable[tuple[int, ...]],
     on_token: OnToken,
     on_logprobs: OnLogprobs | None,
-    ends: Collection[int] | None,
 ) -> None:
-    """Hand out the tokens in pieces that end with one of `ends`; None: one at a time."""
-    begin, ids, logprobs = 0, sampled.token_ids, token_logprobs(sampled)
-    for at, token in enumerate(ids, 1):
-        if ends is None or token in ends or at == len(ids):
-            if on_logprobs is not None:
-                on_logprobs(logprobs[begin:at])
-            on_token(ids[begin:at])
-            begin = at
-            await asyncio.sleep(0)
+    """Hand out the tokens piece by piece."""
+    logprobs = iter(token_logprobs(sampled))
+    for piece in pieces:
+        if on_logprobs is not None:
+            on_logprobs([next(logprobs) for _ in piece])
+        on_token(piece)
+        await asyncio.sleep(0)

@@ -18,12 +18,9 @@ class CacheRows:
     def __init__(self, count: int) -> None:
         self.of: list[int] = [-1] * count
         """The row that each slot reads; -1 where it has nothing cached."""
-        self._readers: list[list[int]] = [[] for _ in range(count)]
-        self._free = list(range(count))
-
-    def readers(self, row: int) -> Sequence[int]:
+        self.readers: list[list[int]] = [[] for _ in range(count)]
         """The slots that read a row, in the order in which they began to."""
-        return self._readers[row]
+        self._free = list(range(count))
 
     def open(self, slots: Iterable[int]) -> int:
         """Let `slots` read a row that nobody uses, the first such one; return it."""
@@ -31,7 +28,7 @@ class CacheRows:
         for slot in slots:
             self.close(slot)
             self.of[slot] = row
-            self._readers[row].append(slot)
+            self.readers[row].append(slot)
         return row
 
     def close(self, slot: int) -> None:
@@ -40,8 +37,8 @@ class CacheRows:
         if row < 0:
             return
         self.of[slot] = -1
-        self._readers[row].remove(slot)
-        if not self._readers[row]:
+        self.readers[row].remove(slot)
+        if not self.readers[row]:
             heapq.heappush(self._free, row)
 
     def part(self, slots: Sequence[int], drawn: Sequence[int]) -> list[tuple[int, int]]:
@@ -50,7 +47,7 @@ class CacheRows:
         parts: dict[int, dict[int, list[int]]] = {}
         for slot, token in zip(slots, drawn, strict=True):
             row = self.of[slot]
-            if len(self._readers[row]) > 1:
+            if len(self.readers[row]) > 1:
                 parts.setdefault(row, {}).setdefault(token, []).append(slot)
         others = [(row, alike) for row, p in parts.items() for alike in list(p.values())[1:]]
         return [(row, self.open(alike)) for row, alike in others]
@@ -66,7 +63,7 @@ class CacheRows:
         taken = set(rows)
         holes = [row for row in range(count) if row not in taken][: len(movers)]
         pairs = list(zip(holes, sorted(movers), strict=True))
-        readers = self._readers
+        readers = self.readers
         for hole, mover in pairs:
             readers[hole], readers[mover] = readers[mover], readers[hole]
             for row in (hole, mover):

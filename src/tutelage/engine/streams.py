@@ -17,16 +17,16 @@ from torch import Tensor
 from tutelage.engine.logprobs import TokenLogprob
 from tutelage.engine.protocol import Request
 from tutelage.engine.sampler import draw, uniforms
+from tutelage.engine.versions import merged
 from tutelage.errors import EngineError
 from tutelage.policy.constrained import unpack
 from tutelage.policy.grammar import Matcher
+from tutelage.types import Sampled, StopReason
 
 Alternatives = tuple[tuple[int, float], ...]
 """Tokens with their log-probabilities at temperature 1, the most probable first."""
-News = tuple[int, int, TokenLogprob | None]
-"""A handle, the token that was drawn for it, and its log-probabilities where they are told."""
-Record = tuple[tuple[int, ...], tuple[float, ...], tuple[float, ...]]
-"""Tokens, their log-probabilities at the sampling temperature, and at temperature 1."""
+News = tuple[int, int, TokenLogprob]
+"""A handle, the token that was drawn for it, and its log-probabilities."""
 
 
 class Streams:
@@ -51,8 +51,6 @@ class Streams:
         """How many tokens a grammar allowed at each draw so far, for slots with a grammar."""
         self._top: dict[int, tuple[int, list[Alternatives]]] = {}
         """For slots that tell the most probable tokens: how many, and those of each draw so far."""
-        self._telling: set[int] = set()
-        """Slots that tell log-probabilities as they draw."""
         self.failed: dict[int, EngineError] = {}
         """Slots whose grammar failed, and how."""
 
@@ -76,8 +74,6 @@ class Streams:
         for slot, request in zip(slots, requests, strict=True):
             for kept in (self._bound, self.failed, self._top):
                 kept.pop(slot, None)
-            tells = request.on_logprobs is not None
-            (self._telling.add if tells else self._telling.discard)(slot)
             if request.top_logprobs:
                 self._top[slot] = request.top_logprobs, []
             if request.grammar is not None:
@@ -96,17 +92,12 @@ class Streams:
         free = [i for i, slot in enumerate(slots) if slot not in self._bound]
         token = torch.zeros_like(line_B)
         full = [False] * len(slots)
-        for some, narrow in ((free, False), (bound, True)):
-            if not some:
-                continue
-            where, chosen = self._tensor(some), [slots[i] for i in some]
-            if narrow:
-                drawn, last = self._draw_bound(chosen, logits_LV, line_B[where])
-            else:
-                drawn, last = self._draw(chosen, logits_LV, line_B[where])
-            token[where] = drawn
-            for i, ends in zip(some, last, strict=True):
-                full[i] = ends
+        for some, method in ((free, self._draw), (bound, self._draw_bound)):
+            if some:
+                where = self._tensor(some)
+                token[where], last = method([slots[i] for i in some], logits_LV, line_B[where])
+                for i, ends in zip(some, last, strict=True):
+                    full[i] = ends
         return token, full
 
     def _draw_bound(
@@ -152,53 +143,40 @@ class Streams:
             line_B=line_B,
             threads=self._threads,
         )
-        if self._top:
-            self._tell_top(slots, logits_LV, line_B)
+        for slot, line in zip(slots, line_B.tolist(), strict=True) if self._top else ():
+            if slot in self._top:
+                most, found = self._top[slot]
+                values, ids = logits_LV[line].float().log_softmax(-1).topk(most)
+                pairs = zip(ids.tolist(), values.tolist(), strict=True)
+                found.append(tuple((i, x) for i, x in pairs if x > -math.inf))
         self._tokens[at, count] = token
         self._logp[at, count] = logp
         self._raw[at, count] = raw
         self._count[at] = count + 1
         return token, (count + 1 >= self._limit[at]).tolist()
 
-    def _tell_top(self, slots: Sequence[int], logits_LV: Tensor, line_B: Tensor) -> None:
-        """Note the most probable tokens for the slots that tell them."""
-        for slot, line in zip(slots, line_B.tolist(), strict=True):
-            if slot in self._top:
-                count, found = self._top[slot]
-                logp, ids = logits_LV[line].float().log_softmax(-1).topk(count)
-                pairs = zip(ids.tolist(), logp.tolist(), strict=True)
-                found.append(tuple((i, x) for i, x in pairs if x > -math.inf))
-
-    def latest(self, slot: int) -> TokenLogprob | None:
-        """The log-probabilities of what a slot drew last, where it tells them."""
-        if slot not in self._telling:
-            return None
-        told = self._top[slot][1] if slot in self._top else [()]
-        return float(self._raw[slot, self._count[slot] - 1]), told[-1]
+    def latest(self, slot: int) -> TokenLogprob:
+        """The log-probabilities of what a slot drew last."""
+        tops = self._top[slot][1] if slot in self._top else [()]
+        return float(self._raw[slot, self._count[slot] - 1]), tops[-1]
 
     def tokens(self, slot: int) -> list[int]:
         """What a slot has drawn."""
         return self._tokens[slot, : int(self._count[slot])].tolist()
 
-    def take(self, slot: int) -> tuple[tuple[int, ...], tuple[Alternatives, ...]]:
-        """At a slot's end, how many tokens each draw was made from, () without a grammar, and the
-        most probable tokens of each, () where none are told."""
+    def take(
+        self, slot: int, reason: StopReason, version: int, spans: Sequence[tuple[int, int]]
+    ) -> Sampled:
+        """What a slot has drawn, at its end; `spans` are of versions before the present one."""
+        count = int(self._count[slot])
+        drawn = (self._tokens, self._logp, self._raw)
+        tokens, logp, raw = (tuple(each[slot, :count].tolist()) for each in drawn)
         bound = self._bound.pop(slot, None) is not None
         allowed = tuple(self._allowed.pop(slot)) if bound else ()
-        return allowed, tuple(self._top.pop(slot, (0, []))[1])
-
-    def records(self, slots: Sequence[int]) -> list[Record]:
-        """What each slot has drawn, with its log-probabilities."""
-        at = self._tensor(slots)
-        counts: list[int] = self._count[at].tolist()
-        longest = max(counts)
-        tokens, logp, raw = (
-            t[at, :longest].tolist() for t in (self._tokens, self._logp, self._raw)
-        )
-        return [
-            (tuple(tokens[i][:n]), tuple(logp[i][:n]), tuple(raw[i][:n]))
-            for i, n in enumerate(counts)
-        ]
+        top = tuple(self._top.pop(slot, (0, []))[1])
+        all_spans = [*spans, (version, count)]
+        first = all_spans[0][0]
+        return Sampled(tokens, logp, raw, reason, first, allowed, top, merged(all_spans))
 
     def _tensor(self, values: Sequence[float], dtype: torch.dtype = torch.long) -> Tensor:
         return torch.tensor(values, dtype=dtype, device=self._device)

@@ -10,7 +10,7 @@ what templates write for a model that is not to think. `policy/thoughts.py` know
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 from dataclasses import replace
 
 from tutelage.engine.protocol import Engine, Request
@@ -32,67 +32,69 @@ def sample(engine: Engine, codec: Codec, request: Request) -> Awaitable[Sampled]
     limit = min((n for n in limits if n is not None and codec.thoughts.known), default=room)
     if limit >= room:
         return engine.sample(request)
-    if limit == 0:
-        return _without_thought(engine, codec, request, room)
-    return _closing(engine, codec, request, limit, room)
+    return _limited(engine, codec, request, limit, room)
 
 
-def _without_thought(
-    engine: Engine, codec: Codec, request: Request, room: int
-) -> Awaitable[Sampled]:
-    """What the engine samples after an empty thought, where the grammar and the room allow one and
-    the prompt does not end with it."""
-    prompt, thoughts, whole = codec.decode(request.prompt_ids), codec.thoughts, request.grammar
-    opening = "" if thoughts.unclosed(prompt, "") else f"{thoughts.opening}\n"
-    empty = tuple(codec.encode(opening + thoughts.close))
-    grammar = None if whole is None else whole.after(empty)
-    fits = len(empty) < room and (whole is None or grammar is not None)
-    if not fits or prompt.rstrip().endswith(thoughts.closing):
-        return engine.sample(request)
-    nothing = Sampled((), (), (), StopReason.LENGTH, engine.version)
-    return _answered(engine, codec, request, nothing, empty, grammar, request.seed)
-
-
-async def _closing(
+async def _limited(
     engine: Engine, codec: Codec, request: Request, limit: int, room: int
 ) -> Sampled:
-    """What the engine samples, with a thought closed after `limit` of the `room` tokens."""
-    part = replace(request.sampling, max_tokens=limit)
-    first = await engine.sample(replace(request, sampling=part))
-    if first.stop_reason is not StopReason.LENGTH:
-        return first
-    first, forced, grammar = _closed(codec, request, first)
-    if len(first.token_ids) + len(forced) >= room:
-        return first
-    seed = SeedTree(request.seed).child("answer").value(SEED_BITS)
-    return await _answered(engine, codec, request, first, forced, grammar, seed)
-
-
-async def _answered(
-    engine: Engine,
-    codec: Codec,
-    request: Request,
-    first: Sampled,
-    forced: tuple[int, ...],
-    grammar: Grammar | None,
-    seed: int,
-) -> Sampled:
-    """A reply that goes on after its first part and the tokens that are forced then."""
-    sampling, known = request.sampling, first.token_ids + forced
+    """What the engine samples, with a thought closed after `limit` of the `room` tokens; at 0 after
+    an empty one, where the grammar and the room allow it and the prompt does not end with it."""
+    sampling, thoughts, grammar = request.sampling, codec.thoughts, request.grammar
+    if limit == 0:
+        prompt = codec.decode(request.prompt_ids)
+        opening = "" if thoughts.unclosed(prompt, "") else f"{thoughts.opening}\n"
+        forced = tuple(codec.encode(opening + thoughts.close))
+        rest_of = None if grammar is None else grammar.after(forced)
+        fits = len(forced) < room and (grammar is None or rest_of is not None)
+        if not fits or prompt.rstrip().endswith(thoughts.closing):
+            return await engine.sample(request)
+        first = Sampled((), (), (), StopReason.LENGTH, engine.version)
+        seed = request.seed
+    else:
+        part = replace(sampling, max_tokens=limit)
+        first = await engine.sample(replace(request, sampling=part))
+        if first.stop_reason is not StopReason.LENGTH:
+            return first
+        first, forced, rest_of = _closed(codec, request, first)
+        if len(first.token_ids) + len(forced) >= room:
+            return first
+        seed = SeedTree(request.seed).child("answer").value(SEED_BITS)
     if forced and request.on_logprobs is not None:
         request.on_logprobs(((0.0, ()),) * len(forced))
     if forced and request.on_token is not None:
         request.on_token(forced)
+    known = first.token_ids + forced
     rest = await engine.sample(
         replace(
             request,
             prompt_ids=request.prompt_ids + known,
             sampling=replace(sampling, max_tokens=sampling.max_tokens - len(known)),
             seed=seed,
-            grammar=grammar,
+            grammar=rest_of,
         )
     )
-    return _joined(first, forced, _until(codec, sampling.stop, known, rest))
+    for n in range(len(rest.token_ids) if sampling.stop else 0):
+        # A stop string that began in the first part ends the second.
+        text = codec.decode(known + rest.token_ids[:n])
+        if any(stop in text for stop in sampling.stop):
+            rest = replace(_cut(rest, n), stop_reason=StopReason.STOP)
+            break
+    zeros, allowed = (0.0,) * len(forced), ()
+    none = ((),) * (len(forced) if first.top or rest.top else 0)
+    if forced or first.allowed:
+        before, after = (s.allowed or (0,) * len(s.token_ids) for s in (first, rest))
+        allowed = (*before, *(1,) * len(forced), *after)
+    return Sampled(
+        known + rest.token_ids,
+        first.logprobs + zeros + rest.logprobs,
+        first.raw_logprobs + zeros + rest.raw_logprobs,
+        rest.stop_reason,
+        min(first.policy_version, rest.policy_version),
+        allowed,
+        first.top + none + rest.top,
+        joined(first, len(forced), rest),
+    )
 
 
 def _closed(
@@ -115,15 +117,6 @@ def _closed(
     return first, (), None if whole is None else whole.after(ids)
 
 
-def _until(codec: Codec, stops: Sequence[str], known: tuple[int, ...], rest: Sampled) -> Sampled:
-    """The second part of a reply, up to a stop string that began in the first."""
-    for n in range(len(rest.token_ids) if stops else 0):
-        text = codec.decode(known + rest.token_ids[:n])
-        if any(stop in text for stop in stops):
-            return replace(_cut(rest, n), stop_reason=StopReason.STOP)
-    return rest
-
-
 def _cut(reply: Sampled, n: int) -> Sampled:
     """The first tokens of a reply."""
     return replace(
@@ -134,23 +127,4 @@ def _cut(reply: Sampled, n: int) -> Sampled:
         allowed=reply.allowed[:n],
         top=reply.top[:n],
         versions=reply.versions and cut(reply, n),
-    )
-
-
-def _joined(first: Sampled, forced: tuple[int, ...], rest: Sampled) -> Sampled:
-    """One reply of two parts, with forced tokens between them."""
-    zeros, allowed = (0.0,) * len(forced), ()
-    none = ((),) * (len(forced) if first.top or rest.top else 0)
-    if forced or first.allowed:
-        known, more = (s.allowed or (0,) * len(s.token_ids) for s in (first, rest))
-        allowed = (*known, *(1,) * len(forced), *more)
-    return Sampled(
-        first.token_ids + forced + rest.token_ids,
-        first.logprobs + zeros + rest.logprobs,
-        first.raw_logprobs + zeros + rest.raw_logprobs,
-        rest.stop_reason,
-        min(first.policy_version, rest.policy_version),
-        allowed,
-        first.top + none + rest.top,
-        joined(first, len(forced), rest),
     )

@@ -16,7 +16,7 @@ import math
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -24,11 +24,10 @@ from typing import TYPE_CHECKING
 
 from tutelage.engine.logprobs import token_logprobs
 from tutelage.engine.versions import merged
-from tutelage.engine.vllm_client import VLLMClient
-from tutelage.engine.weight_transfer import FLOOR, ProbeScores, WeightProbe, WeightTransfer
+from tutelage.engine.vllm_client import FREE, VLLMClient
+from tutelage.engine.weight_transfer import FLOOR, Scores, WeightProbe, WeightTransfer
 from tutelage.errors import (
     ConfigError,
-    ContextOverflowError,
     EngineError,
     RemoteError,
     ServersLostError,
@@ -61,7 +60,7 @@ class _Server:
     running: int = 0
     next_look: float = 0.0
     looking: asyncio.Future[None] | None = None
-    scores: ProbeScores | None = None
+    scores: Scores | None = None
     """What it said to the probe when it was last seen to follow the trainer."""
 
 
@@ -80,7 +79,6 @@ class VLLMEngine:
         patience: float = PATIENCE,
         note: Callable[[str], None] = lambda _: None,
         go_on: Callable[[], str] = lambda: "",
-        timeout: float = 600.0,
     ) -> None:
         """Look at each server; the policy's weights come by `update_weights`.
 
@@ -93,7 +91,8 @@ class VLLMEngine:
         self._policy, self._transfer, self._dtype = policy, transfer, dtype
         self._patience, self._note, self._go_on = patience, note, go_on
         self._eos = sorted(policy.codec.eos_ids)
-        self._version = -1
+        self.version = -1
+        """The version of the policy that it samples from."""
         self._probe: WeightProbe | None = None
         self._homes: dict[str, _Server] = {}
         self._lock = threading.Lock()
@@ -102,32 +101,23 @@ class VLLMEngine:
         self.probed: float | None = None
         """How far the probe was off after the last update, on the server where it was most."""
         self._waiting_since: float | None = None
-        self._lost: ServersLostError | None = None
-        self._servers = [_Server(VLLMClient(url, timeout=timeout)) for url in urls]
-        self._length = max_length
+        self._servers = [_Server(VLLMClient(url)) for url in urls]
+        self.max_length = max_length
+        """The most tokens that prompt and answer can have together."""
         try:
-            self._claim_all()
+            for server in self._servers:
+                with self._left_out_at_an_error(server):
+                    self.max_length = min(self.max_length, self._checked(server.client))
+                    server.client.claim(f"{self._run}:-1")
+                    server.alive = True
+            if not self._alive():
+                raise EngineError(
+                    f"rollout.servers: no server is usable; {self._reasons()}. Start one, then "
+                    "run the command again"
+                )
         except BaseException:
             self.close()  # those that are refused nothing are others' again
             raise
-
-    def _claim_all(self) -> None:
-        claims = {f"{self._run}:-{n}": server for n, server in enumerate(self._servers, 1)}
-        for claim, server in claims.items():
-            with self._left_out_at_an_error(server):
-                self._length = min(self._length, self._check(server.client))
-                server.client.claim(claim)
-                server.alive = True
-        for server in self._alive():
-            with self._left_out_at_an_error(server):
-                same = claims.get(server.client.label(), server)
-                if same is not server:
-                    raise server.client.refusal(f"{same.client.url!r} is the same server; keep one")
-        if not self._alive():
-            raise EngineError(
-                f"rollout.servers: no server is usable; {self._reasons()}. Start one, then run "
-                "the command again"
-            )
 
     def tell_of_servers(self, tell: Callable[[str, str, JSON], None]) -> None:
         """Have a sentence and an event (`server_lost`, `server_back`) told from here on, and of
@@ -138,16 +128,6 @@ class VLLMEngine:
                 self._tell_lost(server)
 
     # ------------------------------------------------------------ as an `Engine`
-
-    @property
-    def version(self) -> int:
-        """See `Engine`."""
-        return self._version
-
-    @property
-    def max_length(self) -> int:
-        """See `Engine`."""
-        return self._length
 
     def free(self) -> None:
         """See `Engine`. The memory is the servers'."""
@@ -166,32 +146,37 @@ class VLLMEngine:
         with self._lock:
             self._transfer.write(source, version)
             self._probe = WeightProbe.of(source, self._dtype)
-            self._version = version
+            self.version = version
             with ThreadPoolExecutor(len(self._servers)) as pool:
                 found = list(pool.map(self._updated, self._servers))
-        probed = [difference for difference in found if difference is not None]
-        self.probed = max(probed, default=None)
-        if self.probed is not None:
-            self._note(
-                f"vLLM: version {version} is on {len(probed)} of {len(found)} servers; the probe "
-                f"differs by {self.probed:.1e}"
-            )
+        self.probed = max((off for off in found if off is not None), default=None)
 
     async def sample(self, request: Request) -> Sampled:
         """See `Engine`. Raises `ServersLostError` when no server came back in time."""
-        room = self._length - len(request.prompt_ids)
-        if room <= 0 or not request.prompt_ids:
-            raise ContextOverflowError(
-                f"the prompt has {len(request.prompt_ids)} tokens, the context length is "
-                f"{self._length}; shorten it, or raise `rollout.max_len` or vLLM's --max-model-len"
-            )
+        room = request.room(self.max_length)
         if request.grammar is not None:
             raise EngineError("vLLM servers do not support this grammar; use rollout.name=native")
         server = await self._server_for(request.session)
-        started = self._version
+        started, sampling = self.version, request.sampling
+        body: JSON = {
+            "model": server.client.model,
+            "token_ids": list(request.prompt_ids),
+            "cache_salt": f"{self._run}:{started}",
+            "sampling_params": {
+                "temperature": sampling.temperature,
+                "top_p": sampling.top_p,
+                "top_k": sampling.top_k,
+                "seed": request.seed % (1 << 63),
+                "max_tokens": room,
+                "stop": list(sampling.stop),
+                "stop_token_ids": self._eos,
+                "detokenize": bool(sampling.stop),
+                "logprobs": request.top_logprobs,
+            },
+        }
         server.running += 1
         try:
-            data = await server.client.generate(self._body(server, request, room))
+            data = await server.client.generate(body)
         except (RemoteError, UnreachableError) as error:
             if not isinstance(error, RemoteError) or error.status >= 500:
                 self._leave_out(server, error)
@@ -209,30 +194,12 @@ class VLLMEngine:
         """Give the servers up to other runs."""
         for server in self._servers:
             if server.alive:
-                server.client.give_up()
+                with suppress(EngineError):
+                    server.client.claim(FREE[-1])
             server.alive = False
             server.client.close()
 
-    # ------------------------------------------------------------ requests and answers
-
-    def _body(self, server: _Server, request: Request, room: int) -> JSON:
-        s = request.sampling
-        return {
-            "model": server.client.model,
-            "token_ids": list(request.prompt_ids),
-            "cache_salt": f"{self._run}:{self._version}",
-            "sampling_params": {
-                "temperature": s.temperature,
-                "top_p": s.top_p,
-                "top_k": s.top_k,
-                "seed": request.seed % (1 << 63),
-                "max_tokens": min(s.max_tokens, room),
-                "stop": list(s.stop),
-                "stop_token_ids": self._eos,
-                "detokenize": bool(s.stop),
-                "logprobs": request.top_logprobs,
-            },
-        }
+    # ------------------------------------------------------------ answers
 
     def _read(self, server: _Server, data: JSON, started: int) -> Sampled:
         """The tokens of an answer, if it is one of this run's weights."""
@@ -253,7 +220,19 @@ class VLLMEngine:
                 f"the vLLM server {url!r} reports non-finite log-probabilities (NaN); its "
                 "weights or kernels are broken"
             )
-        versions = [(self._known(server, label, started), end) for label, end in spans]
+        for label, _ in spans:
+            run, _, number = label.rpartition(":")
+            if run != self._run or not (
+                number.isdecimal() and started <= int(number) <= self.version
+            ):
+                error = EngineError(
+                    f"the vLLM server {url!r} sampled from the weights {label!r}, but this run's "
+                    f"are {self._run}:{started} to {self.version}: another run updated the server, "
+                    "or it was restarted; the reply is discarded"
+                )
+                self._leave_out(server, error)
+                raise error
+        versions = [(int(label.rpartition(":")[2]), end) for label, end in spans]
         top = tuple(
             tuple((int(t["token_id"]), float(t["logprob"])) for t in entry["top_logprobs"])
             for entry in entries
@@ -268,53 +247,34 @@ class VLLMEngine:
             versions=merged(versions),
         )
 
-    def _known(self, server: _Server, label: str, started: int) -> int:
-        """The version that a label names. Raises `EngineError` for one that nobody should have
-        sampled from, and leaves the server out."""
-        run, _, number = label.rpartition(":")
-        if run == self._run and number.isdecimal() and started <= int(number) <= self._version:
-            return int(number)
-        error = EngineError(
-            f"the vLLM server {server.client.url!r} sampled from the weights {label!r}, but this "
-            f"run's are {self._run}:{started} to {self._version}: another run updated the server, "
-            "or it was restarted; the reply is discarded"
-        )
-        self._leave_out(server, error)
-        raise error
-
     # ------------------------------------------------------------ which server
 
     async def _server_for(self, session: str | None) -> _Server:
+        """The conversation's server, else the one with the least to do; wait while there is none.
+        Raises `ServersLostError` when that was too long."""
         home = self._homes.get(session or "")
         self._look()
         if home is not None and home.alive:
             return home
         while not (alive := self._alive()):
-            await self._wait()
+            now = monotonic()
+            if self._waiting_since is None:
+                self._waiting_since = now
+                self._note(
+                    f"no vLLM server responds; waiting for up to {self._patience:g} seconds "
+                    f"(rollout.server_patience); {self._reasons()}"
+                )
+            if now - self._waiting_since > self._patience:
+                raise ServersLostError(
+                    f"no vLLM server responded for {self._patience:g} seconds "
+                    f"(rollout.server_patience); {self._reasons()}. Restart one. {self._go_on()}"
+                )
+            self._look()
+            await asyncio.sleep(_SLEEP)
         found = min(alive, key=lambda server: server.running)
         if session is not None:
             self._homes[session] = found
         return found
-
-    async def _wait(self) -> None:
-        """Wait a moment for a server. Raises `ServersLostError` when that was too long."""
-        if self._lost is not None:
-            raise self._lost
-        now = monotonic()
-        if self._waiting_since is None:
-            self._waiting_since = now
-            self._note(
-                f"no vLLM server responds; waiting for up to {self._patience:g} seconds "
-                f"(rollout.server_patience); {self._reasons()}"
-            )
-        if now - self._waiting_since > self._patience:
-            self._lost = ServersLostError(
-                f"no vLLM server responded for {self._patience:g} seconds "
-                f"(rollout.server_patience); {self._reasons()}. Restart one. {self._go_on()}"
-            )
-            raise self._lost
-        self._look()
-        await asyncio.sleep(_SLEEP)
 
     def _look(self) -> None:
         """Look at servers that were left out, in threads."""
@@ -327,16 +287,16 @@ class VLLMEngine:
     def _returned(self, server: _Server) -> None:
         """Use a server again, if it answers, is the right one and takes the weights."""
         try:
-            server.client.check_health(_HEALTH)
+            server.client.get("/health", timeout=_HEALTH)
             with self._lock:
-                self._check(server.client)
+                self._checked(server.client)
                 if self._probe is not None:
                     self._refresh(server, self._probe)
         except (EngineError, ConfigError, SyncError) as error:
             server.reason, server.next_look = str(error), monotonic() + _LOOK
         else:
             server.alive, self._waiting_since = True, None
-            text = f"the vLLM server {server.client.url!r} is back, at version {self._version}"
+            text = f"the vLLM server {server.client.url!r} is back, at version {self.version}"
             self._tell(text, "server_back", self._facts(server))
 
     def _tell_lost(self, server: _Server) -> None:
@@ -344,7 +304,7 @@ class VLLMEngine:
         self._tell(text, "server_lost", {**self._facts(server), "reason": server.reason})
 
     def _facts(self, server: _Server) -> JSON:
-        return {"server": server.client.url, "version": self._version}
+        return {"server": server.client.url, "version": self.version}
 
     def _alive(self) -> list[_Server]:
         return [server for server in self._servers if server.alive]
@@ -367,12 +327,9 @@ class VLLMEngine:
 
     # ------------------------------------------------------------ weights
 
-    def _check(self, client: VLLMClient) -> int:
-        """That a server is the right one; its context length."""
-        config = self._policy.config.get_text_config()
-        size = int(config.vocab_size)
-        codec, adapters = self._policy.codec, self._transfer.adapters
-        length = client.check(codec, size, self._run, adapters=adapters)
+    def _checked(self, client: VLLMClient) -> int:
+        """The context length of a server, if it is the right one."""
+        length = client.check(self._run, adapters=self._transfer.adapters)
         self._transfer.open(client, self._policy)
         return length
 
@@ -387,7 +344,7 @@ class VLLMEngine:
     def _refresh(self, server: _Server, probe: WeightProbe) -> float:
         """Send the weights of now to a server, and probe it."""
         server.client.check_owner(self._run)
-        label = f"{self._run}:{self._version}"
+        label = f"{self._run}:{self.version}"
         self._transfer.send(server.client, label)
         difference, server.scores = probe.check(server.client, label, server.scores)
         return difference

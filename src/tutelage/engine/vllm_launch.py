@@ -118,7 +118,8 @@ class LocalServer:
         try:
             self._watch = _watch(self._child.pid)
         except BaseException:  # nobody has this object yet, to stop what was started
-            self._kill()
+            with suppress(ProcessLookupError):
+                os.killpg(self._child.pid, signal.SIGKILL)
             self._child.wait()
             raise
 
@@ -142,25 +143,16 @@ class LocalServer:
         raise EngineError(f"vLLM did not become ready, see {str(self._log)!r}")
 
     def stop(self) -> None:
-        """End it and what it started."""
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            with suppress(ProcessLookupError):
-                os.killpg(self._child.pid, number)
-            with suppress(subprocess.TimeoutExpired):
-                self._child.wait(_END)
-                break
-        self._kill()
-        self._watch.kill()
-        self._watch.communicate()
-
-    def _kill(self) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self._child.pid, signal.SIGKILL)
+        """End it and what it started, as is done where this process is killed."""
+        assert self._watch.stdin is not None
+        self._watch.stdin.close()
+        self._child.wait()
+        self._watch.wait()
 
 
 def _watch(group: int) -> subprocess.Popen[bytes]:
-    """A process that ends a process group when this one is killed, which closes its input. While it
-    loads its model vLLM does not end at SIGTERM, and its engine outlives its server."""
+    """A process that ends a process group when its input is closed, as at the death of this one.
+    While it loads its model vLLM does not end at SIGTERM, and its engine outlives its server."""
     return subprocess.Popen(
         ["sh", "-c", _WATCH, str(group), str(int(_END))],
         stdin=subprocess.PIPE,

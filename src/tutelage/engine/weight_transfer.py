@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tutelage.engine.vllm_client import VLLMClient
+from tutelage.engine.vllm_client import GENERATE, VLLMClient
 from tutelage.errors import ConfigError, EngineError, RemoteError, SyncError
 from tutelage.policy.folder import save_tensors
 from tutelage.types import JSON
@@ -32,8 +32,6 @@ PLUGIN = Path(__file__).parents[1] / "distributed" / "vllm_plugin"
 """A folder for the PYTHONPATH of a server."""
 BACKEND = "tutelage_file"
 _ADAPTER = "tutelage"
-_SHARD = 1 << 30
-"""Bytes of tensors that are copied and written at once."""
 _TOKENS = 32
 _COOL = 0.5
 _BOUNDS = {"float32": (1e-3, 1e-3), "bfloat16": (0.2, 1.0)}
@@ -46,15 +44,7 @@ _UNSEEN = 0.05
 what it said: in bfloat16 small steps change few weights, and rounding may hide those."""
 FLOOR = -9999.0
 """What vLLM says for a log-probability that is no number."""
-_SHAPE = (
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "intermediate_size",
-    "vocab_size",
-    "tie_word_embeddings",
-)
+_SHAPE = ("hidden_size", "num_hidden_layers", "vocab_size", "tie_word_embeddings")
 
 
 class WeightTransfer:
@@ -77,13 +67,10 @@ class WeightTransfer:
         try:
             client.post("/init_weight_transfer_engine", {"init_info": {"model": model}})
         except RemoteError as error:
-            text = str(error)
-            if "this server's model has" in text:
-                raise client.refusal(f"it serves another model: {text}") from error
             raise client.refusal(
-                f"unknown weight transfer backend {BACKEND!r} ({text}); put {str(PLUGIN)!r} on its "
-                f"""PYTHONPATH and start it with --weight-transfer-config '{{"backend": """
-                f""""{BACKEND}"}}', or send adapters: rollout.weight_transfer=lora"""
+                f"it cannot take this model's weights: {error}. It has to serve the model that is "
+                f"""trained, with {str(PLUGIN)!r} on its PYTHONPATH and --weight-transfer-config """
+                f"""'{{"backend": "{BACKEND}"}}'; or send adapters: rollout.weight_transfer=lora"""
             ) from error
 
     def write(self, policy: Policy, version: int) -> None:
@@ -93,8 +80,9 @@ class WeightTransfer:
         target = self._folder / f"version_{version:06d}"
         target.mkdir(parents=True)
         if self._base is None:
-            for number, tensors in enumerate(_shards(policy, self._dtype)):
-                save_tensors(tensors, target / f"model_{number:05d}.safetensors")
+            for number, (name, tensor) in enumerate(policy.hf_tensors()):
+                copied = tensor.to("cpu", self._dtype, copy=True).contiguous()
+                save_tensors({name: copied}, target / f"model_{number:05d}.safetensors")
         else:
             from tutelage.policy.lora import save_adapter
 
@@ -117,15 +105,10 @@ class WeightTransfer:
                 client.claim(label)
                 client.model = _ADAPTER
             else:
-                try:
-                    client.post("/start_weight_update")
-                except RemoteError as error:
-                    # One that a killed trainer began: the run's own, as `check_owner` has seen.
-                    if "already active" not in str(error):
-                        raise
-                    with suppress(RemoteError):
-                        client.post("/finish_weight_update")
-                    client.post("/start_weight_update")
+                # One that a killed trainer began: the run's own, as `check_owner` has seen.
+                with suppress(RemoteError):
+                    client.post("/finish_weight_update")
+                client.post("/start_weight_update")
                 client.post("/update_weights", {"update_info": {"path": str(self._newest)}})
                 client.post("/finish_weight_update", {"weight_version": label})
         except BaseException:
@@ -135,29 +118,11 @@ class WeightTransfer:
         client.post("/resume")
 
 
-def _shards(policy: Policy, dtype: torch.dtype) -> Iterator[dict[str, Tensor]]:
-    """Copies of the tensors in main memory, under their Hugging Face names, a part at a time."""
-    part: dict[str, Tensor] = {}
-    size = 0
-    for name, tensor in policy.hf_tensors():
-        part[name] = tensor.to("cpu", dtype, copy=True).contiguous()
-        size += part[name].nbytes
-        if size >= _SHARD:
-            yield part
-            part, size = {}, 0
-    if part:
-        yield part
-
-
 # ---------------------------------------------------------------- the probe
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeScores:
-    """What a server and the trainer said of the probe's tokens with the same weights."""
-
-    server: tuple[float, ...]
-    trainer: tuple[float, ...]
+Scores = tuple[Sequence[float], Sequence[float]]
+"""What a server and the trainer said of the probe's tokens with the same weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +131,8 @@ class WeightProbe:
 
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
-    next_plain: tuple[float, ...]
-    next_cool: tuple[float, ...]
-    """Of each token of the vocabulary, at temperature 1 and 0.5."""
+    next_V: Tensor
+    """Of each token of the vocabulary, at temperature 1."""
     bound: float
     """Of the mean difference."""
     most: float
@@ -186,19 +150,11 @@ class WeightProbe:
         row = Row((*ids, 0), (0, *(1,) * (_TOKENS + 1)))
         with torch.no_grad():
             scores_TV = policy.network.distribution([row], 1.0, dtype).float().cpu()
-        at = torch.tensor(ids[1:])[:, None]
-        last_V = scores_TV[-1]
-        return WeightProbe(
-            ids,
-            tuple(scores_TV[:-1].gather(1, at)[:, 0].tolist()),
-            tuple(last_V.tolist()),
-            tuple(torch.log_softmax(last_V / _COOL, -1).tolist()),
-            *_BOUNDS.get(str(dtype).removeprefix("torch."), _BOUNDS["bfloat16"]),
-        )
+        logprobs = scores_TV[:-1].gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
+        bounds = _BOUNDS.get(str(dtype).removeprefix("torch."), _BOUNDS["bfloat16"])
+        return WeightProbe(ids, tuple(logprobs.tolist()), scores_TV[-1], *bounds)
 
-    def check(
-        self, client: VLLMClient, label: str, last: ProbeScores | None
-    ) -> tuple[float, ProbeScores]:
+    def check(self, client: VLLMClient, label: str, last: Scores | None) -> tuple[float, Scores]:
         """Return the largest difference of a server's log-probabilities from these, and the scores
         to compare with after the next update; `last` are those of this one.
 
@@ -212,7 +168,7 @@ class WeightProbe:
             "cache_salt": f"probe {label}",
             "sampling_params": {**sampling, "prompt_logprobs": 0},
         }
-        data = client.ask(body)
+        data = client.post(GENERATE, body)
         theirs = [
             float(entry[str(token)]["logprob"])
             for token, entry in zip(self.ids[1:], data["prompt_logprobs"][1:], strict=True)
@@ -220,9 +176,8 @@ class WeightProbe:
         worst, mean = _apart(theirs, self.logprobs)
         if min(theirs) <= FLOOR or any(map(math.isnan, theirs)):
             raise SyncError(
-                f"the vLLM server {client.url!r} reports non-finite log-probabilities (NaN) "
-                "after an update; its weights or kernels are broken. None of its samples were used "
-                "for training. Restart the server, and resume the run"
+                f"the vLLM server {client.url!r} reports non-finite log-probabilities (NaN) after "
+                "an update; its weights or kernels are broken: restart it, and resume the run"
             )
         if not (mean <= self.bound and worst <= self.most):  # also where it is no number
             raise SyncError(
@@ -232,25 +187,25 @@ class WeightProbe:
                 f"(mean {self.bound:g}). None of its samples were used for training. It may use "
                 "another number format (--dtype), or keep a tensor that the transfer does not cover"
             )
-        scores = ProbeScores(tuple(theirs), self.logprobs)
+        scores: Scores = (theirs, self.logprobs)
         if last is not None:
-            moved, changed = _apart(self.logprobs, last.trainer)[1], _apart(theirs, last.server)[1]
-            rounding = max(changed, _apart(last.server, last.trainer)[1])
+            moved, changed = _apart(self.logprobs, last[1])[1], _apart(theirs, last[0])[1]
+            rounding = max(changed, _apart(*last)[1])
             if moved > _MOVED * rounding or (not changed and moved > _UNSEEN * self.bound):
                 raise SyncError(
                     f"the vLLM server {client.url!r} has the weights of an earlier version after "
                     f"an update that it reported as done: the log-probabilities of {_TOKENS} "
                     f"tokens changed by {changed:.3g} on average, the trainer's by {moved:.3g}. "
-                    "Its samples after this update are not used for training; if earlier steps "
-                    "changed less than rounding, they may also have been sampled from that "
-                    "version. Restart the server, and resume the run"
+                    "Samples of earlier steps that changed less than rounding may be of that "
+                    "version too. Restart the server, and resume the run"
                 )
             if changed <= moved / 2:  # small steps are added up until the server is seen to follow
                 scores = last
         drawn = data["choices"][0]["logprobs"]["content"][0]
+        token, logprob = int(drawn["token_id"]), float(drawn["logprob"])
         cool, plain = (
-            abs(float(drawn["logprob"]) - of[int(drawn["token_id"])])
-            for of in (self.next_cool, self.next_plain)
+            abs(logprob - float((self.next_V / temperature).log_softmax(-1)[token]))
+            for temperature in (_COOL, 1.0)
         )
         if cool > self.bound and plain <= self.bound:
             raise client.refusal(

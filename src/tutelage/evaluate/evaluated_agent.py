@@ -216,17 +216,11 @@ class EvaluatedAgent:
 
     def _cost(self, rollout: Rollout, meter: UsageMeter) -> Cost:
         """The cost of a rollout's calls: as servers counted them, and by token ids here."""
-        counted, here = meter.counted, self.recorded_cost(rollout)
         known = all(self._price(name) is not None for name in self.servers)
+        cost = meter.cost if known else replace(meter.cost, dollars=None)
         if not self.policies:
-            here = Cost()
-        return here + Cost(
-            0 if self.policies else counted.calls,
-            counted.prompt,
-            counted.completion,
-            meter.dollars if known else None,
-            counted.unknown,
-        )
+            return cost
+        return self.recorded_cost(rollout) + replace(cost, calls=0)
 
 
 @contextmanager

@@ -7,18 +7,14 @@ module bounds, counts and prices.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
-from tutelage.engine.endpoint import CallTotals, Endpoints, token_bound
+from tutelage.engine.endpoint import Endpoints, token_bound
 from tutelage.engine.prices import Price
 from tutelage.engine.remote import RemoteChatClient
-from tutelage.engine.usage import Usage
+from tutelage.engine.usage import Cost, Usage
 from tutelage.prompts.contract import OptimiserReply
 from tutelage.seeds import SeedTree
 from tutelage.types import Message, Sampling
-
-if TYPE_CHECKING:
-    import httpx2
 
 REQUEST_TOKENS = 16_000
 """Tokens of a request to the optimiser at most; the evidence in it is cut to 12,000."""
@@ -40,10 +36,9 @@ class OptimiserClient:
         temperature: float = 1.0,
         max_tokens: int = 2000,
         timeout: float = 120.0,
-        transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         """`prices` by role; None is not known and counts no dollars."""
-        self.counted = {role: CallTotals() for role in ("gradient", "edit")}
+        self.counted = {role: Cost() for role in ("gradient", "edit")}
         self._sampling = Sampling(temperature=temperature, max_tokens=max_tokens)
         self._endpoints, self._prices, self._seeds = endpoints, prices, seeds
         self._clients = {
@@ -55,7 +50,6 @@ class OptimiserClient:
                 name=role,
                 timeout=timeout,
                 keep=64,
-                transport=transport,
             )
             for role, endpoint in endpoints.items()
             if role in self.counted
@@ -70,9 +64,9 @@ class OptimiserClient:
         call = await client.chat(messages, sampling=self._sampling, agent=role, seed=seed)
         text = call.reply.content or ""
         bound = (sum(token_bound(m.content or "") for m in messages), token_bound(text))
-        prompt, completion = self.counted[role].add(call.usage, bound)
-        price = self._prices.get(role)
-        dollars = 0.0 if price is None else price.of(prompt, completion)
+        prompt, completion = call.usage or bound
+        dollars = price.of(prompt, completion) if (price := self._prices.get(role)) else 0.0
+        self.counted[role] += Cost(1, prompt, completion, dollars, int(call.usage is None))
         return OptimiserReply(call.answer, Usage(1, prompt + completion, dollars))
 
     async def close(self) -> None:

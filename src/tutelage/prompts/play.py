@@ -143,7 +143,7 @@ class CandidateRunner(RolloutManager):
         rollout = (await runner.run([spec]))[0]
         text = sessions[-1].feedback if sessions else ""
         usage = meter.usage() if bundle.roles.remote else None
-        self.unknown += meter.counted.unknown
+        self.unknown += meter.cost.unknown
         return episode_of(rollout, components, resources, traced, text, usage, bundle.success)
 
     def _sources(self) -> dict[str, PolicySource]:

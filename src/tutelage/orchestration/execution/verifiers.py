@@ -190,8 +190,6 @@ class _Judge(_Options):
     price_out: NonNegative
     key_env: str | None = None
     max_tokens: Count = 1024
-    transport: Any = None
-    """HTTP transport for tests."""
 
     def __post_init__(self) -> None:
         """Raises `ConfigError` if a price, the URL or the key is invalid."""
@@ -206,7 +204,7 @@ class _Judge(_Options):
             model=self.model,
             key_env=self.key_env,
         )
-        return OpenAIPool([worker], timeout=SECONDS, transport=self.transport)
+        return OpenAIPool([worker], timeout=SECONDS)
 
     def bound(self, work: Subtask, answer: WorkerAnswer | None = None) -> float:
         """Return an upper bound of the cost of a verdict in USD. Without an answer, its length is

@@ -41,7 +41,7 @@ from tutelage.orchestration.execution.workers import (
 from tutelage.types import Message, Sampling, StopReason
 
 if TYPE_CHECKING:
-    import httpx2
+    pass
 
 EXPECTED_TOKENS = 150.0
 """Expected tokens of an answer, for estimates."""
@@ -61,7 +61,6 @@ class OpenAIPool:
         *,
         environ: Mapping[str, str] = os.environ,
         timeout: float = 120.0,
-        transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         """Raises `ConfigError` if a worker's URL is invalid or its API key is not set.
 
@@ -69,7 +68,7 @@ class OpenAIPool:
         `OPENAI_API_KEY`.
         """
         self.workers = check_workers(workers)
-        self._timeout, self._transport = timeout, transport
+        self._timeout = timeout
         self._servers: dict[str, tuple[str, str | None]] = {}
         for worker in self.workers:
             name = worker.key_env or (None if worker.endpoint else "OPENAI_API_KEY")
@@ -128,7 +127,6 @@ class OpenAIPool:
                 timeout=self._timeout,
                 attempts=1,
                 keep=max(64, worker.concurrency),
-                transport=self._transport,
             )
         client, begun = self._clients[worker.name], time.perf_counter()
         sampling = Sampling(temperature=0.0, max_tokens=max_tokens)
