@@ -66,7 +66,7 @@ def recorded(path: Path, chunks: Sequence[bytes], body: JSON, *, leave: bytes = 
     remote = remote_over(transport, "http://up/v1", "k", "far")
     log = CallLog(path)
     with Gateway() as gateway:
-        session = gateway.open("r", "a", remote, on_span=log)
+        session = gateway.open("r", "a", remote, on_call=log)
         url, key = f"{session.base_url}/chat/completions", f"Bearer {session.api_key}"
         with httpx2.stream("POST", url, json=body, headers={"authorization": key}) as response:
             seen = b""
@@ -119,7 +119,7 @@ async def test_a_line_has_what_log_probabilities_depend_on(
     log = CallLog(tmp_path / "calls.jsonl")
     called = ScriptedReply(tool_calls=(("f", "{}"),))
     unbounded = Sampling(max_tokens=UNBOUNDED)
-    case = attempt_session("a", "b", called, "c", "d", "e", on_span=log, sampling=unbounded)
+    case = attempt_session("a", "b", called, "c", "d", "e", on_call=log, sampling=unbounded)
     function: JSON = {"name": "f", "strict": True, "parameters": {"type": "object"}}
     forced: JSON = {
         "tools": [{"type": "function", "function": function}],

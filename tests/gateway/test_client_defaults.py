@@ -82,19 +82,20 @@ HINTS: dict[str, Any] = {
 async def test_the_defaults_of_a_program_run_and_are_on_record(
     attempt_session: Open, path: str, body: dict[str, Any], unused: set[str]
 ) -> None:
-    spans: list[Any] = []
-    case = attempt_session("Hello.", on_span=spans.append)
+    records: list[Any] = []
+    case = attempt_session("Hello.", on_call=records.append)
     answer = await case.post(path, body)
     assert answer.status_code == 200
     assert "Hello." in answer.text
     await case.attempt_session.aclose()
-    (span,) = spans
-    assert set(span.unused) == unused
-    assert all(span.unused[name] == body[name] for name in unused - {"tools"})
+    (record,) = records
+    found = record.request.unused
+    assert set(found) == unused
+    assert all(found[name] == body[name] for name in unused - {"tools"})
     if "tools" in unused:
-        kept = [tool.name for tool in span.calls[0].tools]
+        kept = [tool.name for tool in record.calls[0].tools]
         assert kept == ["calculator"]
-        assert len(span.unused["tools"]) == len(body["tools"]) - 1
+        assert len(found["tools"]) == len(body["tools"]) - 1
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ class Plain:
         return ChatRequest(given.model, asked, sampling, stream=given.stream)
 
     def written(self, reply: PendingCompletion) -> JSON:
-        return {"answer": shown_content(reply, reply.choices[0]), "id": reply.id}
+        return {"answer": shown_content(reply, reply.calls[0]), "id": reply.id}
 
     def writer(self, reply: PendingCompletion) -> Lines:
         return Lines()

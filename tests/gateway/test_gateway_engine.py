@@ -165,8 +165,8 @@ def test_a_native_engine_streams_what_it_records(
         if served
         else ChatSession(driver, policy.codec, seeds=SeedTree(1), name="att")
     )
-    spans: list[Any] = []
-    attempt_session = gateway.open("r", "a", client, on_span=spans.append)
+    records: list[Any] = []
+    attempt_session = gateway.open("r", "a", client, on_call=records.append)
     headers = {"authorization": f"Bearer {attempt_session.api_key}"}
     body = {
         "model": "m", "messages": [{"role": "user", "content": "What is 1 + 1?"}], "seed": 7,
@@ -184,12 +184,12 @@ def test_a_native_engine_streams_what_it_records(
         pieces += bool(piece)
         said[choice["index"]] += piece
     for i, choice in enumerate(plain["choices"]):
-        call = spans[0].calls[i]
+        call = records[0].calls[i]
         assert choice["token_ids"] == list(call.sampled.token_ids)
         entries = choice["logprobs"]["content"]
         assert [e["logprob"] for e in entries] == pytest.approx(call.sampled.raw_logprobs)
         # Equal seeds give equal samples, streamed or not.
-        assert spans[1].calls[i].sampled.token_ids == call.sampled.token_ids
+        assert records[1].calls[i].sampled.token_ids == call.sampled.token_ids
         assert said[i] == (choice["message"]["content"] or "")
     assert plain["choices"][0]["token_ids"] != plain["choices"][1]["token_ids"]
     assert pieces > 4
@@ -345,7 +345,7 @@ async def test_a_turn_to_be_continued_is_refused(attempt_session: Open, name: st
 
 
 @pytest.mark.parametrize("truncation", ["auto", "disabled"])
-async def test_the_oldest_turns_are_left_out_where_that_is_wanted(
+async def test_a_conversation_that_is_too_long_is_refused(
     attempt_session: Open, codec: Codec, truncation: str
 ) -> None:
     turns = [{"role": r, "content": "one two three " * 9} for r in ("user", "assistant") * 3]
@@ -354,16 +354,11 @@ async def test_the_oldest_turns_are_left_out_where_that_is_wanted(
     engine = ScriptedEngine(codec, ("Yes.",), max_length=room + 5)
     chat = ChatSession(engine, codec, seeds=SeedTree(0), name="att")
     answer = await attempt_session(chat).respond(input=ask, truncation=truncation)
-    if truncation == "disabled":
-        assert answer.status_code == 400
-        error = answer.json()["error"]
-        assert error["code"] == "context_length_exceeded"
-        assert "This model's maximum context length is" in error["message"]
-        assert "prompt is too long" in error["message"]  # Anthropic's words
-        return
-    assert answer.json()["truncation"] == "auto"
-    seen = [(m.role, m.content) for m in chat.calls[0].messages]
-    assert seen == [(m["role"], m["content"]) for m in (ask[0], *ask[5:])]
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["code"] == "context_length_exceeded"
+    assert "This model's maximum context length is" in error["message"]
+    assert "prompt is too long" in error["message"]  # Anthropic's words
 
 
 def test_a_long_text_is_encoded_without_a_warning(

@@ -76,7 +76,7 @@ RESULT = {"type": "tool_result", "tool_use_id": "x", "content": [{"type": "image
             "chat.completions",
             {"messages": [{"role": "robot", "content": "x"}]},
             "messages[0].role",
-            "'system', 'developer', 'user', 'assistant', 'tool'",
+            "'system', 'developer', 'user', 'assistant' or 'tool'",
         ),
         (
             "chat.completions",

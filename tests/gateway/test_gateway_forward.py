@@ -107,7 +107,7 @@ def served() -> Generator[Server]:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
         server.port = http.server_address[1]
-        threading.Thread(target=http.serve_forever, daemon=True).start()
+        threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True).start()
         yield server
         http.shutdown()
 
@@ -121,7 +121,7 @@ class Case:
         opened = {k: given.pop(k) for k in ("token_budget",) if k in given}
         client = Upstream(f"http://127.0.0.1:{server.port}/v1", "theirs", "far", **given)
         self.gateway = Gateway().start()
-        self.session = self.gateway.open("r", "a", client, on_span=self._log, **opened)
+        self.session = self.gateway.open("r", "a", client, on_call=self._log, **opened)
 
     def ask(self, path: str = "/chat/completions", **body: Any) -> httpx2.Response:
         headers = {"authorization": f"Bearer {self.session.api_key}"}

@@ -221,29 +221,25 @@ async def test_keys_come_as_anthropics_clients_send_them(attempt_session: Open) 
         assert (await case.post("/messages", body, **given)).status_code == 200
     version = {"anthropic_version": "2023-06-01"}
     for path, given, words in (
-        ("/messages", {"x_api_key": "sk-wrong"}, ("x-api-key: KEY", "ANTHROPIC_API_KEY")),
-        ("/messages", {}, ("send `x-api-key: KEY`", "ANTHROPIC_API_KEY")),
-        ("/messages", {"x_api_key": ""}, ("send `x-api-key: KEY`",)),
-        (
-            "/messages",
-            {"authorization": "Bearer x", **version},
-            ("unknown API key in `Authorization: Bearer KEY`", "ANTHROPIC_API_KEY"),
-        ),
-        ("/chat/completions", {}, ("send `Authorization: Bearer", "OPENAI_API_KEY")),
-        ("/responses", {"authorization": "Bearer x"}, ("unknown API key", "OPENAI_API_KEY")),
+        ("/messages", {"x_api_key": "sk-wrong"}, "unknown API key"),
+        ("/messages", {}, "missing API key"),
+        ("/messages", {"x_api_key": ""}, "missing API key"),
+        ("/messages", {"authorization": "Bearer x", **version}, "unknown API key"),
+        ("/chat/completions", {}, "missing API key"),
+        ("/responses", {"authorization": "Bearer x"}, "unknown API key"),
     ):
         answer = await case.post(path, body, **given)
         assert answer.status_code == 401
         assert answer.json()["error"]["type"] == "authentication_error"
-        assert all(word in answer.json()["error"]["message"] for word in words), answer.text
+        told = answer.json()["error"]["message"]
+        for word in (words, "Authorization: Bearer KEY", "x-api-key: KEY", "OPENAI_API_KEY"):
+            assert word in told
 
 
 def test_the_sdk_shows_what_is_wrong_with_a_key(live: Live) -> None:
     api, _ = client(live, "x")
     wrong = api.with_options(api_key="sk-wrong")
-    with pytest.raises(
-        anthropic.AuthenticationError, match="clients read it from ANTHROPIC_API_KEY"
-    ):
+    with pytest.raises(anthropic.AuthenticationError, match="OPENAI_API_KEY or ANTHROPIC_API_KEY"):
         wrong.messages.create(model="m", max_tokens=9, messages=ASK)
 
 

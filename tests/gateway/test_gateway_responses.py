@@ -9,7 +9,6 @@ import pytest
 from openai.types.responses import Response
 
 from tutelage.engine.script import ScriptedReply
-from tutelage.gateway.completions import _without_oldest  # pyright: ignore[reportPrivateUsage]
 from tutelage.types import Constraint, Message
 
 from .conftest import FLAT_CALCULATOR, TOOL_TURN, Open, events
@@ -218,17 +217,6 @@ async def test_what_cannot_be_honoured_is_a_400_that_names_it(
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == param
     assert not case.client.calls
-
-
-def test_of_many_turns_some_are_left_out_at_once() -> None:
-    messages = tuple(Message("user", str(i)) for i in range(5000))
-    tries, sizes = 0, [len(messages)]
-    while messages:
-        assert messages[-1].content == "4999"
-        messages, tries = _without_oldest(messages), tries + 1
-        sizes.append(len(messages))
-    assert tries < 130
-    assert sizes[-32:] == [*range(31, -1, -1)]
 
 
 async def test_a_tool_that_is_named_as_in_chat_completions_is_echoed_in_this_apis_words(

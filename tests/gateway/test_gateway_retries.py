@@ -1,4 +1,4 @@
-"""A repeated request is answered, not sampled again; spans and closing lose nothing."""
+"""A repeated request is answered, not sampled again; records and closing lose nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from tutelage.engine.script import ScriptedReply
-from tutelage.gateway import CallSpan
+from tutelage.gateway import RecordedRequest
 from tutelage.gateway.completions import KEPT_ANSWERS
 from tutelage.gateway.dialects import ChatCompletions
 from tutelage.gateway.record import Recorder
@@ -175,41 +175,19 @@ async def test_closing_cancels_what_runs_and_answers_410(attempt_session: Open) 
     assert puppet.cancelled == 2
 
 
-async def test_limits_of_requests_at_once(attempt_session: Open) -> None:
-    from tutelage.gateway import Gateway, GatewayLimits
-
-    gateway = Gateway(limits=GatewayLimits(in_flight=3, in_flight_per_attempt=2))
-    puppet, free = Puppet(), Puppet()
-    case, other = attempt_session(puppet, gateway=gateway), attempt_session(free, gateway=gateway)
-    waiting = [asyncio.create_task(case.chat()) for _ in range(2)]
-    await until(lambda: puppet.started == 2)
-    third = await case.chat()
-    assert third.status_code == 429
-    assert third.headers["retry-after"] == "1"
-    waiting.append(asyncio.create_task(other.chat()))
-    await until(lambda: free.started == 1)
-    fourth = await other.chat()
-    assert fourth.status_code == 503
-    puppet.go.set()
-    free.go.set()
-    assert [(await t).status_code for t in waiting] == [200] * 3
-    assert (await case.chat()).status_code == 200
+# ------------------------------------------------------------ records
 
 
-# ------------------------------------------------------------ spans
-
-
-async def test_every_request_leaves_a_span_before_the_door_is_closed(attempt_session: Open) -> None:
-    spans: list[CallSpan] = []
-    case = attempt_session("one two", ScriptedReply(error=(500, "down")), on_span=spans.append)
+async def test_every_request_is_recorded_before_the_door_is_closed(attempt_session: Open) -> None:
+    records: list[RecordedRequest] = []
+    case = attempt_session("one two", ScriptedReply(error=(500, "down")), on_call=records.append)
     answer = await case.chat(stream=True)
     assert (await case.respond()).status_code == 500
     await case.attempt_session.aclose()
-    good, bad = spans
-    assert good.response_id in answer.text
+    good, bad = records
+    assert good.id in answer.text
     assert good.calls == tuple(case.client.calls)
     assert (good.api, good.finish_reasons) == ("chat.completions", ("stop",))
-    assert good.counts[0][1] == len(case.client.calls[0].sampled.token_ids)
     assert good.began_ns <= good.ended_ns
     assert (bad.api, bad.calls) == ("responses", ())
     assert "down" in (bad.error or "")
@@ -218,11 +196,11 @@ async def test_every_request_leaves_a_span_before_the_door_is_closed(attempt_ses
 async def test_a_listener_that_fails_or_blocks_harms_no_call(attempt_session: Open) -> None:
     held = threading.Event()
 
-    def listen(span: CallSpan) -> None:
+    def listen(request: RecordedRequest) -> None:
         held.wait(10)
         raise ValueError("broken listener")
 
-    case = attempt_session("ok", on_span=listen)
+    case = attempt_session("ok", on_call=listen)
     for _ in range(3):
         assert (await case.chat()).status_code == 200
     held.set()
@@ -241,12 +219,12 @@ async def test_a_listener_that_fails_or_blocks_harms_no_call(attempt_session: Op
 def test_a_call_that_could_not_be_recorded_is_told_once_and_why(
     caplog: pytest.LogCaptureFixture, error: Exception, why: str, traced: bool
 ) -> None:
-    def listen(span: Any) -> None:
+    def listen(request: Any) -> None:
         raise error
 
-    recorder, span = Recorder(), cast("Any", None)
+    recorder, request = Recorder(), cast("Any", None)
     for _ in range(2):
-        recorder.put(listen, span)
+        recorder.put(listen, request)
     recorder.close()
     (told,) = caplog.records
     assert told.message == f"failed to record a call: {why}; further failures are only counted"
@@ -258,13 +236,13 @@ def test_a_full_queue_drops_and_counts(caplog: pytest.LogCaptureFixture) -> None
     recorder, held = Recorder(2), threading.Event()
     seen: list[Any] = []
 
-    def listen(span: Any) -> None:
+    def listen(request: Any) -> None:
         held.wait(10)
-        seen.append(span)
+        seen.append(request)
 
-    spans: list[Any] = list(range(10))
-    for span in spans:
-        recorder.put(listen, span)
+    requests: list[Any] = list(range(10))
+    for request in requests:
+        recorder.put(listen, request)
     assert recorder.dropped >= 7
     assert [r.message.partition(":")[0] for r in caplog.records] == [
         "calls arrive faster than they can be recorded"

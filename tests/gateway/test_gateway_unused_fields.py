@@ -113,11 +113,11 @@ Drawn = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]
 def drawn(tiny: Any) -> Iterator[Callable[[str, dict[str, Any]], Drawn]]:
     """What a policy is asked and what it draws, for the body of a request of a dialect."""
     policy = tiny("qwen2")
-    spans: list[Any] = []
+    records: list[Any] = []
     with Gateway() as gateway:
         driver = EngineDriver(tiny_engine(policy, slots=1), schedule="free")
         client = ServedPolicy(driver, policy.codec, SeedTree(1))
-        session = gateway.open("r", "a", client, on_span=spans.append)
+        session = gateway.open("r", "a", client, on_call=records.append)
         headers = {"authorization": f"Bearer {session.api_key}"}
         with httpx2.Client(base_url=gateway.url, headers=headers, timeout=60) as http:
 
@@ -125,7 +125,7 @@ def drawn(tiny: Any) -> Iterator[Callable[[str, dict[str, Any]], Drawn]]:
                 answer = http.post(PATHS[dialect], json=body)
                 assert answer.status_code == 200, answer.text
                 session.recorder.flush(30)
-                (call,) = spans[-1].calls
+                (call,) = records[-1].calls
                 return call.prompt_ids, call.sampled.token_ids, call.sampled.raw_logprobs
 
             yield ask

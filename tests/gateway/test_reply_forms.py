@@ -63,7 +63,7 @@ class Case:
         transport = httpx2.MockTransport(self._respond)
         client = remote_over(transport, "http://up/v1", "k", "far")
         log, gateway = CallLog(self._path), Gateway()
-        session = gateway.open("r", "a", client, on_span=log)
+        session = gateway.open("r", "a", client, on_call=log)
         asgi = httpx2.ASGITransport(app=gateway.app)
         headers = {"authorization": f"Bearer {session.api_key}"}
         async with httpx2.AsyncClient(transport=asgi, headers=headers) as http:

@@ -39,7 +39,7 @@ async def cut_off(
     transport = httpx2.MockTransport(answer)
     remote = remote_over(transport, "http://up/v1", "k", "far")
     log, gateway = CallLog(tmp_path / "calls.jsonl"), Gateway().start()
-    session = gateway.open("r", "a", remote, on_span=log)
+    session = gateway.open("r", "a", remote, on_call=log)
     http = httpx2.AsyncClient(headers={"authorization": f"Bearer {session.api_key}"})
     body = {"model": "m", "stream": True} | BODIES[path]
     seen, ending = b"", None

@@ -79,18 +79,14 @@ def serve(
     from tutelage.cli.console import facts, messages, output, say
     from tutelage.gateway import Gateway
     from tutelage.gateway.call_log import CallLog
-    from tutelage.gateway.limits import GatewayLimits
     from tutelage.tracing.ingest import ingest_traces
     from tutelage.types import UNBOUNDED, Sampling
 
     secret = _secret(options)
-    # All clients share one key here, so its bound is that of all.
-    limits = GatewayLimits(in_flight_per_attempt=GatewayLimits().in_flight)
     gateway = Gateway(
         host=options.host,
         port=options.port,
         secret=secret,
-        limits=limits,
         allow_origins=options.allow_origin,
     )
     client = _client(target, options, gateway)
@@ -111,7 +107,7 @@ def serve(
             model=name,
             api_key=secret,
             sampling=Sampling(temperature=temperature, max_tokens=most),
-            on_span=log,
+            on_call=log,
         )
         # A secret that the user chose is not repeated on a terminal that others may see.
         typed = options.secret or options.api_key

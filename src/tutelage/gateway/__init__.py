@@ -10,8 +10,10 @@
 from tutelage.engine.script import Script
 from tutelage.engine.scripted import ScriptedClient
 from tutelage.gateway.limits import GatewayLimits
-from tutelage.gateway.record import CallSpan
+from tutelage.gateway.record import RecordedRequest
 from tutelage.gateway.server import Gateway
 from tutelage.gateway.session import AttemptSession
 
-__all__ = ["AttemptSession", "CallSpan", "Gateway", "GatewayLimits", "Script", "ScriptedClient"]
+__all__ = [
+    "AttemptSession", "Gateway", "GatewayLimits", "RecordedRequest", "Script", "ScriptedClient",
+]  # fmt: skip

@@ -31,9 +31,30 @@ class GatewayAddress:
         """What `TUTELAGE_GATEWAY=HOST[:PORT]` and `TUTELAGE_GATEWAY_URL` say; without them any
         free port of this machine alone. Raises `ConfigError`."""
         bind, url = env.get(BIND, "").strip(), env.get(URL, "").strip().rstrip("/")
-        host, port = _host_and_port(bind) if bind else (_HERE, 0)
+        host, port = _HERE, 0
+        if bind:
+            try:
+                parts = urlsplit(f"//{bind}")
+                host, port = parts.hostname or "", parts.port or 0
+            except ValueError:
+                host = ""
+            if not host or set(bind) & set("/?#@"):
+                raise ConfigError(
+                    f"{BIND}={bind!r} is not a valid listen address: use HOST or HOST:PORT, such "
+                    "as 127.0.0.1, 10.0.0.5:8200 or [::1]:8200"
+                )
         if url:
-            _check_url(url)
+            try:
+                at = urlsplit(url)
+                fine = at.scheme in ("http", "https") and bool(at.hostname) and at.port != 0
+                fine = fine and not (at.query or at.fragment or at.username or at.password)
+            except ValueError:
+                fine = False
+            if not fine:
+                raise ConfigError(
+                    f"{URL}={url!r} is not a valid HTTP URL: use http://HOST:PORT, without a "
+                    "query or a password"
+                )
             if not port:
                 raise ConfigError(
                     f"{URL}={url!r} needs a fixed port for the gateway: also set "
@@ -58,31 +79,3 @@ def _has(host: str, kind: str) -> bool:
         return bool(getattr(ipaddress.ip_address(host), kind))
     except ValueError:
         return False
-
-
-def _host_and_port(text: str) -> tuple[str, int]:
-    try:
-        parts = urlsplit(f"//{text}")
-        host, port = parts.hostname, parts.port or 0
-    except ValueError:
-        host, port = None, 0
-    if not host or set(text) & set("/?#@"):
-        raise ConfigError(
-            f"{BIND}={text!r} is not a valid listen address: use HOST or HOST:PORT, such as "
-            "127.0.0.1, 10.0.0.5:8200 or [::1]:8200"
-        )
-    return host, port
-
-
-def _check_url(url: str) -> None:
-    try:
-        parts = urlsplit(url)
-        fine = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        fine = fine and not (parts.query or parts.fragment or parts.username or parts.password)
-    except ValueError:
-        fine = False
-    if not fine:
-        raise ConfigError(
-            f"{URL}={url!r} is not a valid HTTP URL: use http://HOST:PORT, without a "
-            "query or a password"
-        )

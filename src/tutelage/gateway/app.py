@@ -12,7 +12,6 @@ import asyncio
 import itertools
 import logging
 import os
-import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -37,17 +36,11 @@ from tutelage.gateway.dialects import DIALECTS, Dialect
 from tutelage.gateway.dialects.dialect import Path
 from tutelage.gateway.dialects.field_errors import shown
 from tutelage.gateway.errors import NO_RETRY, ApiError, error_response, invalid, model_not_found
-from tutelage.gateway.keys import AttemptClosedError, SentKey, SessionRegistry
+from tutelage.gateway.keys import MAX_ID, SessionRegistry, sent_key
 from tutelage.gateway.limits import GatewayLimits
 from tutelage.gateway.reply import ReplyStream
-from tutelage.gateway.rewards import (
-    Posted,
-    ReadBody,
-    late_span,
-    read_event,
-    read_rewards,
-)
-from tutelage.gateway.session import AttemptSession, session_closed
+from tutelage.gateway.rewards import ReadBody, late_span, read_event, read_rewards
+from tutelage.gateway.session import AttemptClosedError, AttemptSession
 from tutelage.tracing import Identity
 from tutelage.tracing.otlp import PROTOBUF, encode_protobuf
 from tutelage.types import JSON
@@ -55,17 +48,12 @@ from tutelage.types import JSON
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 Handler = Callable[[Request, AttemptSession, str], Awaitable[Response]]
-Late = Callable[[Request, AttemptClosedError], Awaitable[ApiError]]
-"""Keeps what came for an attempt that has ended, and returns the error that answers it."""
 OnTraces = Callable[..., bytes]
 """Reads a body of spans in a worker thread; `tracing.ingest_traces` for a run is one.
 
 A ValueError is answered with its `status`, 400 where it has none.
 """
 _ATTEMPT = "/rollout/{rollout}/attempt/{attempt}"
-_MESSAGES = re.compile("(?<!/rollout)(?<!/attempt)(?<!/agent)/messages(?:/|$)")
-"""In a path of Anthropic's API, whatever its attempt is called."""
-_LONGEST_ID = 200
 _PROCESS = os.urandom(6).hex()
 _count = itertools.count()
 _EVENTS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
@@ -84,13 +72,17 @@ class _Endpoint:
     handler: Handler
     dialect: Dialect | None = None
     """Without one an error has the form of the client that asks."""
-    late: Late | None = None
+    late: ReadBody | None = None
+    """Reads the rewards in a body, of which those of an attempt that has ended are kept."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         request, admitted = Request(scope, receive), None
         try:
-            admitted, agent = self.app.admit(request)
+            named = request.headers.get("x-tutelage-agent")
+            key = sent_key(request.headers)
+            admitted, agent = self.app.registry.admit(key, request.path_params, named)
+            admitted.in_flight += 1
             response = await self.handler(request, admitted, agent)
         except ClientDisconnect:
             response = Response(status_code=499)
@@ -98,16 +90,15 @@ class _Endpoint:
             told = error_response(error, self.dialect.prompt_field if self.dialect else None)
             if told.code == "internal_error":
                 log.exception("a request failed")
-            if isinstance(told, AttemptClosedError) and self.late is not None:
-                told = await self.late(request, told)
+            if self.late is not None and isinstance(told, AttemptClosedError):
+                told = await self.app.keep_late(request, self.late, told)
             response = _failed(request, told)
         _name(request, response)
         try:
             await response(scope, receive, send)
         finally:
             if admitted is not None:
-                self.app.in_flight -= 1
-                admitted.in_flight -= 1
+                admitted.request_ended()
 
 
 class App:
@@ -119,8 +110,7 @@ class App:
         """Web pages of `origins` may ask, "*" for any."""
         self.on_traces: OnTraces | None = None
         """Takes the spans that agents send to `POST /v1/traces`; None refuses them."""
-        self.in_flight = 0
-        self._registry, self._limits = registry, limits
+        self.registry, self._limits = registry, limits
         events = self._post_rewards("/events", read_event)
         routes: list[BaseRoute] = [
             *(self._route(each.path, partial(self._ask, each), "POST", each) for each in DIALECTS),
@@ -161,33 +151,13 @@ class App:
             scope["path"] = "/" + scope["path"].partition("://")[2].partition("/")[2]
         await self._starlette(scope, receive, send)
 
-    def admit(self, request: Request) -> tuple[AttemptSession, str]:
-        """Return the session of a request and the agent that calls, and count it as in flight.
-
-        Raises `ApiError` where its key does not fit, or too many are in flight.
-        """
-        attempt_session, agent = self._registry.admit(
-            SentKey.of(request.headers, _by_anthropic(request)),
-            request.path_params,
-            request.headers.get("x-tutelage-agent"),
-        )
-        later = {"retry-after": "1"}
-        if self.in_flight >= self._limits.in_flight:
-            raise ApiError(503, "too many concurrent requests", code="overloaded", headers=later)
-        if attempt_session.in_flight >= self._limits.in_flight_per_attempt:
-            words = f"more than {self._limits.in_flight_per_attempt} concurrent requests"
-            raise ApiError(429, words, code="too_many_requests", headers=later)
-        self.in_flight += 1
-        attempt_session.in_flight += 1
-        return attempt_session, agent
-
     def _route(
         self, path: str, handler: Handler, method: str, dialect: Dialect | None = None
     ) -> Route:
         return Route(path, _Endpoint(self, handler, dialect), methods=[method])
 
     def _post_rewards(self, path: str, read: ReadBody) -> Route:
-        endpoint = _Endpoint(self, partial(self._reward, read), None, partial(self._late, read))
+        endpoint = _Endpoint(self, partial(self._reward, read), None, read)
         return Route(path, endpoint, methods=["POST"])
 
     async def _no_route(self, request: Request, error: Exception) -> Response:
@@ -218,13 +188,24 @@ class App:
         if (call := attempt_session.forward(dialect, values, agent)) is not None:
             return await _unless_left(request, call.respond())
         asked = attempt_session.read(dialect, values)
-        key, repeat = _identity(request, dialect.name, agent, body)
-        answer = attempt_session.answer(dialect, key, repeat, asked, agent, len(body))
+        # What a request asks for, and whether it says that it is a repeat.
+        said = blake2b(f"{dialect.name}\0{agent}\0".encode(), digest_size=16)
+        said.update(body)
+        if (named := request.headers.get("idempotency-key")) is not None:
+            said.update(b"\0" + named.encode())
+        count = request.headers.get("x-stainless-retry-count")
+        repeat = named is not None or count not in (None, "", "0")
+        answer = attempt_session.answer(dialect, said.digest(), repeat, asked, agent, len(body))
         if asked.stream:
             events = self._events(answer, attempt_session, dialect)
             first = await _unless_left(request, anext(events))
-            streamed = _after(first, events)
-            return StreamingResponse(streamed, media_type="text/event-stream", headers=_EVENTS)
+
+            async def streamed() -> AsyncGenerator[bytes]:
+                yield first
+                async for data in events:
+                    yield data
+
+            return StreamingResponse(streamed(), media_type="text/event-stream", headers=_EVENTS)
         answer.join()
         try:
             await asyncio.sleep(0)
@@ -269,19 +250,9 @@ class App:
             raise
         finally:
             answer.leave(news.set)
-            if answer.finishing:
-                self._goes_on(answer, attempt_session)
-
-    def _goes_on(self, answer: PendingCompletion, attempt_session: AttemptSession) -> None:
-        """A reply whose client has left counts as a request until it has ended."""
-
-        def ended(_: object) -> None:
-            self.in_flight -= 1
-            attempt_session.in_flight -= 1
-
-        self.in_flight += 1
-        attempt_session.in_flight += 1
-        answer.task.add_done_callback(ended)
+            if answer.finishing:  # it counts as a request until it has ended
+                attempt_session.in_flight += 1
+                answer.task.add_done_callback(attempt_session.request_ended)
 
     async def _answer(
         self, find: Path, request: Request, attempt_session: AttemptSession, agent: str
@@ -300,9 +271,8 @@ class App:
         if hook is None:
             raise ApiError(404, "this gateway does not accept traces", headers=NO_RETRY)
         body = await self._body(request, packed=True)
-        kind, encoding = (
-            request.headers.get(name, "") for name in ("content-type", "content-encoding")
-        )
+        kind = request.headers.get("content-type", "")
+        encoding = request.headers.get("content-encoding", "")
         only = Identity("", attempt_session.rollout_id, attempt_session.attempt_id)
         try:
             answer = await asyncio.to_thread(hook, body, kind, encoding, only=only)
@@ -314,39 +284,31 @@ class App:
     async def _reward(
         self, read: ReadBody, request: Request, attempt_session: AttemptSession, agent: str
     ) -> Response:
-        posted = read(_json_object(await self._body(request)), attempt_session)
+        rewards, answer = read(_json_object(await self._body(request)), attempt_session)
         if attempt_session.closed:  # it ended while the body came
-            raise await self._kept(posted, attempt_session)
+            raise attempt_session.over()
         key = request.headers.get("idempotency-key")
-        return _JSON(attempt_session.posted.add(posted.rewards, key, posted.answer))
+        return _JSON(attempt_session.posted.add(rewards, key, answer))
 
-    async def _late(self, read: ReadBody, request: Request, closed: AttemptClosedError) -> ApiError:
-        """Keep rewards of an attempt that has ended; returns that they do not count."""
-        if request.path_params.get("rollout", closed.rollout_id) != closed.rollout_id:
+    async def keep_late(
+        self, request: Request, read: ReadBody, closed: AttemptClosedError
+    ) -> ApiError:
+        """Keep rewards of an attempt that has ended as a span of it; return the answer to them."""
+        attempt, sink = closed.attempt, self.on_traces
+        if request.path_params.get("rollout", attempt.rollout_id) != attempt.rollout_id:
             return closed
         try:
-            posted = read(_json_object(await self._body(request)), closed)
+            rewards, _ = read(_json_object(await self._body(request)), attempt)
+            log.warning("ignoring late rewards of attempt %s: %s", attempt.attempt_id, rewards)
+            if rewards and sink is not None:
+                body = encode_protobuf([late_span(rewards, attempt)])
+                await asyncio.to_thread(sink, body, PROTOBUF, "", only=attempt)
+                closed.message += "; the reward was stored but does not count"
         except ApiError as error:
             return error
-        except ClientDisconnect:
-            return closed
-        return await self._kept(posted, closed)
-
-    async def _kept(self, posted: Posted, attempt: AttemptSession | AttemptClosedError) -> ApiError:
-        sink, name = self.on_traces, attempt.attempt_id
-        if not posted.rewards:
-            return session_closed()
-        log.warning("ignoring late rewards of attempt %s: %s", name, dict(posted.rewards))
-        if sink is None:
-            return session_closed()
-        body = encode_protobuf([late_span(posted.rewards, attempt)])
-        only = Identity("", attempt.rollout_id, name)
-        try:
-            await asyncio.to_thread(sink, body, PROTOBUF, "", only=only)
-        except TutelageError:
-            log.exception("failed to store the late rewards of attempt %s", name)
-            return session_closed()
-        return session_closed("; the reward was stored but does not count")
+        except (ClientDisconnect, TutelageError, RuntimeError):  # the body may have been read
+            log.exception("failed to store the late rewards of attempt %s", attempt.attempt_id)
+        return closed
 
     async def _body(self, request: Request, *, packed: bool = False) -> bytes:
         """Return the body. Raises `ApiError` 413 where it is too large, 415 where it is `packed`
@@ -391,8 +353,7 @@ async def _models(request: Request, attempt_session: AttemptSession, agent: str)
 def _by_anthropic(request: Request) -> bool:
     """Return whether a client of Anthropic asks, as a header or the path says."""
     path = request.scope["path"]
-    # Few have the word, and looking for it costs less than the pattern.
-    asked = "/messages" in path and _MESSAGES.search(path) is not None
+    asked = "/v1/messages" in path or path.endswith("/messages")
     return asked or "anthropic-version" in request.headers
 
 
@@ -406,7 +367,7 @@ def _failed(request: Request, error: ApiError) -> Response:
 def _id_of(request: Request) -> str:
     """Return the id of a request: the client's own, or a new one."""
     named = request.headers.get("x-request-id")
-    if named is not None and len(named) <= _LONGEST_ID:
+    if named is not None and len(named) <= MAX_ID:
         return named
     return request.scope.setdefault("tutelage.id", f"req_{_PROCESS}{next(_count):012x}")
 
@@ -429,17 +390,6 @@ def _json_object(body: bytes) -> JSON:
     return cast("JSON", data)
 
 
-def _identity(request: Request, api: str, agent: str, body: bytes) -> tuple[bytes, bool]:
-    """Return what a request asks for as a hash, and whether it says that it is a repeat."""
-    key = request.headers.get("idempotency-key")
-    said = blake2b(f"{api}\0{agent}\0".encode(), digest_size=16)
-    said.update(body)
-    if key is not None:
-        said.update(b"\0" + key.encode())
-    repeated = request.headers.get("x-stainless-retry-count") or "0"
-    return said.digest(), key is not None or repeated != "0"
-
-
 async def _unless_left(request: Request, work: Awaitable[T]) -> T:
     """Wait for something while the client is there. Raises `ClientDisconnect` once it is not."""
     waiting, leaving = asyncio.ensure_future(work), asyncio.ensure_future(request.receive())
@@ -451,12 +401,6 @@ async def _unless_left(request: Request, work: Awaitable[T]) -> T:
     finally:
         leaving.cancel()
         waiting.cancel()
-
-
-async def _after(first: bytes, events: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-    yield first
-    async for data in events:
-        yield data
 
 
 def _ended(answer: PendingCompletion, attempt_session: AttemptSession) -> PendingCompletion:

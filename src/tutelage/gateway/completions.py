@@ -12,16 +12,17 @@ import inspect
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, cast
 
 from tutelage.engine.logprobs import TokenLogprob, token_logprobs
-from tutelage.errors import SCHEMA_FIELD, ConstraintError, ContextOverflowError
+from tutelage.errors import SCHEMA_FIELD, ConstraintError
+from tutelage.gateway.record import RecordedRequest
 from tutelage.gateway.request import ChatRequest
 from tutelage.gateway.text import TextDecoder, token_entry
 from tutelage.replies import ThoughtStream, thought_of
-from tutelage.types import JSON, Call, ChatClient, Message
+from tutelage.types import JSON, UNBOUNDED, Call, ChatClient
 
 KEPT_ANSWERS = 1024
 """Answers that an attempt keeps for repeats, and for requests that go on from them."""
@@ -58,18 +59,6 @@ class ServedModel:
             bool(getattr(client, "finishes", False)),
         )
 
-    def usage(self, calls: Sequence[Call], n: int) -> tuple[int, int]:
-        """Prompt and completion tokens, `n` calls for each prompt. A client without ids may know
-        them from its server."""
-        counts = [self.counts(call) for call in calls]
-        prompts = sum(max(counts[i : i + n])[0] for i in range(0, len(counts), n))
-        return prompts, sum(new for _, new in counts)
-
-    def counts(self, call: Call) -> tuple[int, int]:
-        """Prompt and completion tokens of a call, as its server counted them, else those on
-        record."""
-        return call.usage or (len(call.prompt_ids), len(call.sampled.token_ids))
-
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -82,12 +71,13 @@ class Piece:
     """The field in which another server tells it as a thought; empty for text."""
 
 
-class PendingCompletion:
+class PendingCompletion(RecordedRequest):
     """One request while it is sampled, and its calls afterwards, one for each choice."""
 
     def __init__(
         self,
         id: str,
+        api: str,
         request: ChatRequest,
         model: ServedModel,
         agent: str,
@@ -97,7 +87,8 @@ class PendingCompletion:
     ) -> None:
         """`on_end` is called once, before waiting requests are notified. `key` identifies what is
         asked, and `size` is that of the request's body in bytes."""
-        self.id, self.request, self.model, self.agent = id, request, model, agent
+        self.id, self.api, self.agent = id, api, agent
+        self.request, self.model, self.model_name = request, model, request.model
         self.key, self.size = key, size
         self.began_ns = time.time_ns()
         self.created = self.began_ns // 1_000_000_000
@@ -129,11 +120,6 @@ class PendingCompletion:
             self._sample()
         )
         self.task.add_done_callback(self._settled)
-
-    @property
-    def choices(self) -> tuple[Call, ...]:
-        """The calls, none before sampling has ended well."""
-        return self.task.result() if self.task.done() and self.usable else ()
 
     @property
     def usable(self) -> bool:
@@ -175,7 +161,7 @@ class PendingCompletion:
     def prompt_logprobs(self, index: int) -> list[JSON | None]:
         """Return what is said of the tokens of a choice's prompt, as vLLM says it: None of the
         first, which nothing comes before."""
-        decoder, ids = self.model.decoder, self.choices[index].prompt_ids
+        decoder, ids = self.model.decoder, self.calls[index].prompt_ids
         assert decoder is not None
         out: list[JSON | None] = [None]
         for token, (value, top) in zip(ids[1:], self.scored[index], strict=True):
@@ -189,17 +175,37 @@ class PendingCompletion:
     def partial(self) -> tuple[JSON, ...]:
         """What has come of each choice so far, as messages; of one that is not streamed nothing
         is known before its end."""
-        return tuple(map(self._so_far, self.tokens, self.parts))
+        messages: list[JSON] = []
+        for tokens, parts in zip(self.tokens, self.parts, strict=True):
+            message, decoder = JSON(role="assistant", content=None), self.model.decoder
+            if tokens and decoder is not None:
+                said = decoder.decode([i for i in tokens if i not in decoder.eos_ids])
+                message["content"] = said.strip() if decoder.strips else said
+            for part in parts:
+                name = part.thought or "content"
+                message[name] = (message.get(name) or "") + part.text
+            messages.append(message)
+        return tuple(messages)
 
-    def _so_far(self, tokens: Sequence[int], parts: Sequence[Piece]) -> JSON:
-        message, decoder = JSON(role="assistant", content=None), self.model.decoder
-        if tokens and decoder is not None:
-            said = decoder.decode([i for i in tokens if i not in decoder.eos_ids])
-            message["content"] = said.strip() if decoder.strips else said
-        for name in dict.fromkeys(part.thought or "content" for part in parts):
-            told = [part.text for part in parts if (part.thought or "content") == name]
-            message[name] = "".join(told)
-        return message
+    def asked(self, index: int) -> JSON:
+        """See `RecordedRequest`; a limit that nobody named is null."""
+        request = self.request
+        asked, prompt = self.calls[index] if self.calls else request, request.prompt_of(index)
+        tools = [tool.to_dict() for tool in asked.tools]
+        for tool in tools:
+            if tool["function"]["name"] in request.strict:
+                tool["function"]["strict"] = True
+        sampling = {**asdict(asked.sampling), "seed": request.seed_of(index)}
+        if asked.sampling.max_tokens == UNBOUNDED:
+            sampling["max_tokens"] = None
+        return {
+            **({"unused": request.unused} if request.unused else {}),
+            **({} if prompt is None else {"prompt": prompt}),
+            "messages": [m.to_dict(extra=True) for m in asked.messages],
+            "tools": tools,
+            "sampling": sampling,
+            "constraint": asked.constraint,
+        }
 
     def join(self, wake: Callable[[], None] | None = None) -> None:
         """Begin to wait; `wake` is called for each new piece and at the end."""
@@ -222,66 +228,39 @@ class PendingCompletion:
                 parts.clear()  # a repeat is told the whole reply
 
     async def _sample(self) -> tuple[Call, ...]:
+        n = self.request.choices
+        tasks = [asyncio.ensure_future(self._choice(i)) for i in range(n)] if n > 1 else []
         try:
-            one = self.request.choices == 1
-            calls = (await self._choice(0),) if one else await self._choices()
-        except BaseException as error:
-            self._end((), error)
+            calls = tuple(await asyncio.gather(*tasks)) if tasks else (await self._choice(0),)
+        except BaseException as error:  # one choice that fails ends the others
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._end(error)
             raise
-        self.usage = self.model.usage(calls, self.request.n)
-        self._end(calls, None)
+        # A client without ids may know the counts from its server.
+        counts = [c.usage or (len(c.prompt_ids), len(c.sampled.token_ids)) for c in calls]
+        n, self.calls = self.request.n, calls
+        prompts = sum(max(counts[i : i + n])[0] for i in range(0, len(counts), n))
+        self.usage = prompts, sum(new for _, new in counts)
+        self._end(None)
         return calls
 
-    def _end(self, calls: tuple[Call, ...], error: BaseException | None) -> None:
+    def _end(self, error: BaseException | None) -> None:
         on_end, self._on_end = self._on_end, None
         if isinstance(error, asyncio.CancelledError) and self.failure is not None:
             error = self.failure  # its client has not left
         if on_end is not None:
-            on_end(self, calls, error)
+            on_end(self, error)
 
     def _settled(self, task: asyncio.Task[tuple[Call, ...]]) -> None:
         """For a task that was cancelled before it began; and an answer that nobody waits for any
         more must not complain about its exception."""
-        error = asyncio.CancelledError() if task.cancelled() else task.exception()
-        self._end((), error)
-
-    async def _choices(self) -> tuple[Call, ...]:
-        tasks = [asyncio.ensure_future(self._choice(i)) for i in range(self.request.choices)]
-        try:
-            return tuple(await asyncio.gather(*tasks))
-        finally:  # one choice that fails ends the others: no answer is half an answer
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        self._end(asyncio.CancelledError() if task.cancelled() else task.exception())
 
     async def _choice(self, index: int) -> Call:
         request = self.request
-        extra, messages = self._options(index), request.messages
-        while True:
-            try:
-                call = await self.model.client.chat(
-                    messages,
-                    tools=request.tools,
-                    sampling=request.sampling,
-                    agent=self.agent,
-                    **extra,
-                )
-                if request.scored is not None:
-                    scoring: Any = self.model.client
-                    self.scored[index] = await scoring.score(call.prompt_ids, request.scored)
-                return call
-            except ConstraintError as error:
-                raise _in_clients_words(error, request.schema_field) from error
-            except ContextOverflowError:
-                messages = _without_oldest(messages) if request.truncate else ()
-                if not messages:
-                    raise
-                await asyncio.sleep(0)  # each try is rendered, and others wait for the loop
-
-    def _options(self, index: int) -> dict[str, Any]:
-        """What a client is told only where it is asked for."""
-        request = self.request
-        extra: dict[str, Any] = {}
+        extra: dict[str, Any] = {}  # what a client is told only where it is asked for
         if request.constraint is not None:
             extra["constraint"] = request.constraint
         if request.seed is not None:
@@ -292,7 +271,7 @@ class PendingCompletion:
             extra["prompt"] = request.prompt_of(index)
         if request.stream:
             listeners: dict[str, Any] = {
-                "on_prompt": self._prompt,
+                "on_prompt": partial(setattr, self, "prompt_tokens"),
                 "on_token": partial(self._token, index),
                 "on_text": partial(self._part, index),
                 "on_fields": partial(self._fields, index),
@@ -300,10 +279,23 @@ class PendingCompletion:
             if request.logprobs:
                 listeners["on_logprobs"] = self.token_logprobs[index].extend
             extra |= {n: each for n, each in listeners.items() if n in self.model.takes}
-        return extra
-
-    def _prompt(self, length: int) -> None:
-        self.prompt_tokens = length
+        try:
+            call = await self.model.client.chat(
+                request.messages,
+                tools=request.tools,
+                sampling=request.sampling,
+                agent=self.agent,
+                **extra,
+            )
+        except ConstraintError as error:
+            if error.field != SCHEMA_FIELD:
+                raise
+            words = str(error).replace(f"`{SCHEMA_FIELD}`", f"`{request.schema_field}`")
+            raise ConstraintError(words, request.schema_field) from error
+        if request.scored is not None:
+            scoring: Any = self.model.client
+            self.scored[index] = await scoring.score(call.prompt_ids, request.scored)
+        return call
 
     def _token(self, index: int, ids: Sequence[int]) -> None:
         self.tokens[index] += ids
@@ -364,23 +356,5 @@ class KeptAnswers(OrderedDict[str, PendingCompletion]):
             self._size -= kept.size
 
 
-def _in_clients_words(error: ConstraintError, field: str) -> ConstraintError:
-    """An error of a schema that names the field in which the client sent it."""
-    if error.field != SCHEMA_FIELD:
-        return error
-    return ConstraintError(str(error).replace(f"`{SCHEMA_FIELD}`", f"`{field}`"), field)
-
-
-def _without_oldest(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """A conversation without its oldest turn: what comes before the second message of a user, but
-    for the system's. () when one turn is all there is. Of many turns a sixteenth goes at once: each
-    try is rendered."""
-    system = [m for m in messages if m.role == "system"]
-    others = [m for m in messages if m.role != "system"]
-    begins = [i for i, m in enumerate(others) if m.role == "user" and i]
-    gone = max(0, (len(begins) + 1) // 16 - 1)
-    return (*system, *others[begins[gone] :]) if begins else ()
-
-
-OnEnd = Callable[[PendingCompletion, tuple[Call, ...], BaseException | None], None]
-"""Takes an answer that has ended, with its calls or with what ended it."""
+OnEnd = Callable[[PendingCompletion, BaseException | None], None]
+"""Takes an answer that has ended, and what ended it badly."""

@@ -26,11 +26,7 @@ from tutelage.errors import (
 NO_RETRY: Mapping[str, str] = {"x-should-retry": "false"}
 """The header by which OpenAI's SDKs know that a repeat is pointless."""
 
-_TYPES = {
-    401: "authentication_error",
-    403: "permission_error",
-    429: "rate_limit_error",
-}
+_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _ANTHROPICS_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",

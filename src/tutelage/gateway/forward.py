@@ -18,22 +18,22 @@ from starlette.responses import Response, StreamingResponse
 
 from tutelage.bounded import DIRECT
 from tutelage.config.api_keys import checked_api_key
-from tutelage.engine.remote import RemoteChatClient
-from tutelage.errors import UnreachableError
+from tutelage.engine.remote import RemoteChatClient, add_delta, read_completion
+from tutelage.errors import RemoteError, UnreachableError
 from tutelage.gateway.errors import ApiError
+from tutelage.gateway.record import RecordedRequest
 from tutelage.gateway.reply import event
 from tutelage.seeds import SeedTree
-from tutelage.types import JSON, Call, Message, Sampled, Sampling, StopReason, ToolCall
+from tutelage.types import JSON, Call, Message, Sampled, Sampling, StopReason
 
 _LIMITS = ("max_tokens", "max_completion_tokens")
 _FOR_TOKEN_IDS = ("return_token_ids", "logprobs")
 _KEPT = 256
 """Calls whose usage the client remembers, until the gateway has read it."""
-_TEXTS = frozenset({
-    "content", "refusal", "reasoning", "reasoning_content", "arguments", "input", "text", "summary",
-})  # fmt: skip
-"""Fields of a delta that go on with the next one; others come whole."""
-_ENDS = {"length": StopReason.LENGTH, "content_filter": StopReason.CONTENT_FILTER}
+_RECORDED = frozenset({"choices", "prompt_token_ids", "id", "object", "created"})
+"""Fields of a completion that are recorded by themselves."""
+_SAMPLING = ("temperature", "top_p", "top_k", "stop", "seed")
+_NOTHING = Sampled((), (), (), StopReason.STOP, 0)
 
 
 class Upstream:
@@ -58,9 +58,14 @@ class Upstream:
         )
         self.chat = remote.chat
         self.url, self._model = f"{base_url.rstrip('/')}/chat/completions", model
-        self._key, self._timeout = checked_api_key(api_key, "api_key"), timeout
+        key = checked_api_key(api_key, "api_key")
         self._defaults, self._token_ids = dict(defaults or {}), True
-        self._http: httpx2.AsyncClient | None = None
+        self._http = httpx2.AsyncClient(
+            headers={} if key is None else {"authorization": f"Bearer {key}"},
+            timeout=httpx2.Timeout(timeout, connect=min(10.0, timeout)),
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=256),
+            mounts=DIRECT,
+        )
 
     async def send(self, body: JSON) -> tuple[JSON, httpx2.Response]:
         """Send a request; returns it as it was sent, and the reply, which is open.
@@ -74,8 +79,8 @@ class Upstream:
             sent["stream_options"] = {**options, "include_usage": True}
         while True:
             ids = dict.fromkeys(_FOR_TOKEN_IDS, True) if self._token_ids else {}
-            request = self._client().build_request("POST", self.url, json=sent | ids)
-            response = await self._client().send(request, stream=True)
+            request = self._http.build_request("POST", self.url, json=sent | ids)
+            response = await self._http.send(request, stream=True)
             if not (ids and response.status_code in (400, 422)):
                 return sent | ids, response
             told = (await response.aread()).decode("utf-8", "replace")
@@ -83,18 +88,8 @@ class Upstream:
                 return sent | ids, response
             self._token_ids = False
 
-    def _client(self) -> httpx2.AsyncClient:
-        if self._http is None:
-            self._http = httpx2.AsyncClient(
-                headers={} if self._key is None else {"authorization": f"Bearer {self._key}"},
-                timeout=httpx2.Timeout(self._timeout, connect=min(10.0, self._timeout)),
-                limits=httpx2.Limits(max_connections=None, max_keepalive_connections=256),
-                mounts=DIRECT,
-            )
-        return self._http
 
-
-class ForwardedCall:
+class ForwardedCall(RecordedRequest):
     """A call that goes on as it came, and what is known of it so far."""
 
     def __init__(
@@ -106,11 +101,13 @@ class ForwardedCall:
         on_end: Callable[[ForwardedCall], None],
     ) -> None:
         """`most` bounds the tokens of the reply, None for no bound. `on_end` is called once."""
-        self.sent, self.agent = dict(body), agent
-        self.model = str(body.get("model"))
+        self.sent, self.agent, self.api = dict(body), agent, upstream.dialect
+        self.model_name = str(body.get("model"))
         self.began_ns = time.time_ns()
         self.whole: JSON = {}
         """The reply so far, as a chat completion; of a stream each `message` is its `delta`."""
+        self.usage: tuple[int, int] | None = None
+        """Prompt and completion tokens, once it has ended; None where the server counts none."""
         self.failure: BaseException | None = None
         self._upstream, self._on_end = upstream, on_end
         self._ended = False
@@ -118,8 +115,7 @@ class ForwardedCall:
         self._shows_usage = bool(isinstance(options, dict) and options.get("include_usage"))
         if most is not None:
             named = [name for name in _LIMITS if isinstance(body.get(name), int)]
-            self.sent |= {name: min(body[name], most) for name in named or ()}
-            self.sent |= {} if named else {_LIMITS[0]: most}
+            self.sent |= {name: min(body[name], most) for name in named} or {_LIMITS[0]: most}
 
     async def respond(self) -> Response:
         """Send the call on; returns the reply as it comes. Raises `UnreachableError`."""
@@ -182,96 +178,79 @@ class ForwardedCall:
         return bool(self._shows_usage or chunk.get("choices") or "usage" not in chunk)
 
     def _add(self, chunk: JSON) -> None:
+        self.whole |= {k: v for k, v in chunk.items() if k != "choices" and v is not None}
         with suppress(AttributeError, TypeError):  # what makes no sense goes through all the same
-            merge(self.whole, chunk)
-        self._ended |= any(c.get("finish_reason") for c in choices(chunk))
+            add_delta(self.whole, {"choices": chunk.get("choices")})
+        self._ended |= any(c.get("finish_reason") for c in _choices(chunk))
 
     def _unreachable(self, what: str, error: Exception) -> UnreachableError:
         words = f"{what} the server {self._upstream.url!r}: {type(error).__name__}: {error}"
         return UnreachableError(words)
 
     def _end(self, failure: BaseException | None) -> None:
-        told = self.whole.get("error")
+        told, usage, found = self.whole.get("error"), self.whole.get("usage"), _choices(self.whole)
         self.failure = failure or (None if told is None else UnreachableError(f"{told}"))
+        self.id = str(self.whole.get("id"))
+        counts = cast("JSON", usage) if isinstance(usage, dict) else {}
+        read, wrote = counts.get("prompt_tokens"), counts.get("completion_tokens")
+        if isinstance(read, int) and isinstance(wrote, int):
+            self.usage = read, wrote
+        if self.failure is None:
+            self.calls = tuple(self._call(index, choice) for index, choice in enumerate(found))
+            self.finish_reasons = tuple(str(c.get("finish_reason") or "stop") for c in found)
         self._on_end(self)
 
+    def partial(self) -> tuple[JSON, ...]:
+        """Return what has come of each choice so far, as messages."""
+        return tuple(map(_message, _choices(self.whole)))
 
-def merge(whole: JSON, more: Mapping[str, Any]) -> None:
-    """Add a chunk to what has come of a reply: texts go on, objects with an `index` are told apart
-    by it, and other lists grow."""
-    for name, value in more.items():
-        known = whole.get(name)
-        if isinstance(value, str) and isinstance(known, str) and name in _TEXTS:
-            whole[name] = known + value
-        elif isinstance(value, dict):
-            whole[name] = known if isinstance(known, dict) else {}
-            merge(whole[name], cast("JSON", value))
-        elif isinstance(value, list):
-            listed = whole[name] = known if isinstance(known, list) else []
-            for each in cast("list[Any]", value):
-                at = each.get("index") if isinstance(each, dict) else None
-                same = [e for e in listed if at is not None and e.get("index") == at]
-                if at is not None and not same:
-                    same = [{}]
-                    listed.append(same[0])
-                if at is None:
-                    listed.append(each)
-                else:
-                    merge(same[0], each)
-        elif value is not None or name not in whole:
-            whole[name] = value
+    def asked(self, index: int) -> JSON:
+        """See `RecordedRequest`; what the server said beside its choices is there too."""
+        sent = self.sent
+        limit = sent.get("max_completion_tokens", sent.get("max_tokens"))
+        answered = {name: value for name, value in self.whole.items() if name not in _RECORDED}
+        ends = [choice.get("finish_reason") for choice in _choices(self.whole)]
+        return {
+            "messages": sent.get("messages"),
+            "tools": sent.get("tools") or [],
+            "sampling": {**{n: sent.get(n) for n in _SAMPLING}, "max_tokens": limit},
+            "constraint": None,
+            "sent": {k: v for k, v in sent.items() if k not in ("messages", "tools")},
+            "answered": {**answered, "finish_reason": ends[0]} if self.calls else None,
+        }
+
+    def _call(self, index: int, choice: JSON) -> Call:
+        """Return the record of a choice; a message that cannot be read is on it raw."""
+        said = _message(choice)
+        try:
+            completion = {**self.whole, "choices": [{**choice, "message": said}]}
+            reply, sampled, prompt_ids = read_completion(completion, SeedTree(0))
+        except (RemoteError, AttributeError, KeyError, TypeError, ValueError):
+            reply, sampled, prompt_ids = Message("assistant", extra=said), _NOTHING, ()
+        return Call(
+            id=f"{self.id}-{index}" if index else self.id,
+            agent=self.agent,
+            index=index,
+            messages=(),
+            prompt_ids=prompt_ids,
+            sampled=sampled,
+            reply=reply,
+            sampling=Sampling(),
+            started=self.began_ns / 1e9,
+            seconds=(time.time_ns() - self.began_ns) / 1e9,
+            policy=None,
+            usage=self.usage,
+        )
 
 
-def choices(reply: JSON) -> list[JSON]:
+def _choices(reply: JSON) -> list[JSON]:
     """Return the choices of a completion or a chunk that are objects."""
     found = reply.get("choices")
     listed = cast("list[Any]", found) if isinstance(found, list) else []
     return [cast("JSON", each) for each in listed if isinstance(each, dict)]
 
 
-def message_of(choice: JSON) -> JSON:
+def _message(choice: JSON) -> JSON:
     """Return the message of a choice as far as it has come."""
     said = choice.get("message") or choice.get("delta")
     return cast("JSON", said) if isinstance(said, dict) else {}
-
-
-def read_call(call: ForwardedCall, choice: JSON, index: int) -> Call:
-    """Return a choice as the record of a call; what cannot be read stays raw beside its message."""
-    sent, told = call.sent.get("messages"), message_of(choice)
-    listed = [cast("JSON", m) for m in cast("list[Any]", sent or ()) if isinstance(m, dict)]
-    rest = {k: v for k, v in told.items() if k not in ("role", "content") and v is not None}
-    try:
-        made = tuple(ToolCall.from_dict(each) for each in rest.get("tool_calls") or ())
-        rest.pop("tool_calls", None)
-    except (AttributeError, KeyError, TypeError):
-        made = ()
-    content = told.get("content")
-    if content is not None and not isinstance(content, str):
-        content, rest["content"] = None, content
-    ids, logprobs = _tokens(choice)
-    prompt = call.whole.get("prompt_token_ids") if ids else None
-    reason = _ENDS.get(str(choice.get("finish_reason")), StopReason.STOP)
-    return Call(
-        id=f"{call.whole.get('id')}-{index}" if index else str(call.whole.get("id")),
-        agent=call.agent,
-        index=index,
-        messages=tuple(Message(str(m.get("role")), extra=m) for m in listed),
-        prompt_ids=tuple(prompt or ()),
-        sampled=Sampled(ids, logprobs, logprobs, reason, 0),
-        reply=Message("assistant", content, made, extra=rest),
-        sampling=Sampling(),
-        started=call.began_ns / 1e9,
-        seconds=(time.time_ns() - call.began_ns) / 1e9,
-        policy=None,
-    )
-
-
-def _tokens(choice: JSON) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """The token ids of a choice with their log-probabilities; empty unless each has one."""
-    try:
-        entries = (choice.get("logprobs") or {}).get("content") or ()
-        ids = tuple(int(i) for i in choice.get("token_ids") or ())
-        logprobs = tuple(float(entry["logprob"]) for entry in entries)
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return (), ()
-    return (ids, logprobs) if len(ids) == len(logprobs) else ((), ())

@@ -12,14 +12,13 @@ import hmac
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 from starlette.datastructures import Headers
 
 from tutelage.errors import ConfigError
 from tutelage.gateway.dialects.field_errors import shown
 from tutelage.gateway.errors import ApiError
-from tutelage.gateway.session import AttemptSession, session_closed
+from tutelage.gateway.session import AttemptClosedError, AttemptSession
 
 CLOSED_KEYS = 10_000
 """Keys of closed attempts that are still answered with 410; older ones are unknown (401)."""
@@ -34,33 +33,11 @@ def _agent_name(value: str, param: str) -> str:
     return value
 
 
-class SentKey(NamedTuple):
-    """The key of a request, empty where it has none, and how its client sends one."""
-
-    key: bytes
-    form: str
-    variable: str
-    """The environment variable that such a client has its key from."""
-
-    @classmethod
-    def of(cls, headers: Headers, by_anthropic: bool) -> SentKey:
-        """Read the key of a request: a bearer token, or Anthropic's `x-api-key`."""
-        own = headers.get("x-api-key")
-        scheme, _, bearer = headers.get("authorization", "").partition(" ")
-        key = bearer.strip() if scheme.lower() == "bearer" else ""
-        if own is None and not by_anthropic:
-            return cls(key.encode("latin-1"), "Authorization: Bearer KEY", "OPENAI_API_KEY")
-        form = "Authorization: Bearer KEY" if key else "x-api-key: KEY"
-        return cls((key or own or "").strip().encode("latin-1"), form, "ANTHROPIC_API_KEY")
-
-
-class AttemptClosedError(ApiError):
-    """The key is of an attempt that has ended, which it names."""
-
-    def __init__(self, rollout_id: str, attempt_id: str) -> None:
-        told = session_closed()
-        super().__init__(told.status, told.message, code=told.code, headers=told.headers)
-        self.rollout_id, self.attempt_id = rollout_id, attempt_id
+def sent_key(headers: Headers) -> bytes:
+    """Return the key of a request, a bearer token or Anthropic's `x-api-key`; empty without one."""
+    scheme, _, bearer = headers.get("authorization", "").partition(" ")
+    bearer = bearer.strip() if scheme.lower() == "bearer" else ""
+    return (bearer or headers.get("x-api-key", "").strip()).encode("latin-1")
 
 
 class SessionRegistry:
@@ -133,22 +110,20 @@ class SessionRegistry:
                 self._closed.popitem(last=False)
 
     def admit(
-        self, sent: SentKey, path: Mapping[str, str], header_agent: str | None
+        self, key: bytes, path: Mapping[str, str], header_agent: str | None
     ) -> tuple[AttemptSession, str]:
         """The session for a request, and the agent that calls. Raises `ApiError` 401, 403,
         410, or 500 while the server stops."""
-        data = sent.key
-        if not data:
-            words = f"missing API key: send `{sent.form}`; clients read it from {sent.variable}"
-            raise ApiError(401, words, code="missing_key")
-        digest = _digest(data)
+        digest = _digest(key)
         values = self._by_key.get(digest)
-        if values is None or not hmac.compare_digest(values[1], data):
-            ended = self._closed.get(digest)
-            if ended is not None:
-                raise AttemptClosedError(*ended)
-            words = f"unknown API key in `{sent.form}`; clients read it from {sent.variable}"
-            raise ApiError(401, words, code="invalid_api_key")
+        if values is None or not hmac.compare_digest(values[1], key):
+            if digest in self._closed:
+                raise AttemptClosedError(*self._closed[digest])
+            words = (
+                f"{'unknown' if key else 'missing'} API key: send `Authorization: Bearer KEY` or "
+                "`x-api-key: KEY`; clients read it from OPENAI_API_KEY or ANTHROPIC_API_KEY"
+            )
+            raise ApiError(401, words, code="invalid_api_key" if key else "missing_key")
         attempt_session, _, agent = values
         if attempt_session.closed:
             raise attempt_session.over()

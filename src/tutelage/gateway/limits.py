@@ -13,9 +13,6 @@ class GatewayLimits:
     """Bytes, counts and seconds. A request beyond a count is told to come back (503 or 429)."""
 
     body_bytes: int = 16 << 20
-    in_flight: int = 2048
-    """Requests at once, all attempts together."""
-    in_flight_per_attempt: int = 256
     connections: int = 4096
     """Open connections; a request on one more is answered with 503."""
     idle_seconds: float = 75.0

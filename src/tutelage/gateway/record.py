@@ -1,9 +1,9 @@
 """What the gateway tells others about a call, without ever waiting for them.
 
-The record of tokens is the client's (`ChatSession.calls`). A `CallSpan` is the same call as seen
-from the wire: times, response id, finish reasons, errors; tracing makes a `chat` span of it. Spans
-go through one bounded queue and one thread; what does not fit is counted and dropped, and a
-listener that fails is counted too. `session.py` flushes the queue before an attempt is closed.
+A call's record is its `Call`, which a client makes, or `forward.py` of what went on as it came. A
+`RecordedRequest` is what was asked for with one request, whose choices these calls are: it goes to
+its listener through one bounded queue and one thread; what does not fit is counted and dropped, and
+a listener that fails is counted too. `session.py` flushes the queue before an attempt is closed.
 """
 
 from __future__ import annotations
@@ -12,64 +12,58 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
 
-from tutelage.gateway.request import ChatRequest
 from tutelage.types import JSON, Call
 
 log = logging.getLogger(__name__)
-QUEUED_SPANS = 10_000
+QUEUED_CALLS = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class CallSpan:
-    """One request that was answered, or failed. Times are nanoseconds since 1970."""
+class RecordedRequest:
+    """A request that was answered, or failed. Times are nanoseconds since 1970."""
 
+    id: str
+    """The response's, as its client sees it."""
     agent: str
-    model: str
-    response_id: str
+    model_name: str
+    """As the client names it."""
     api: str
     """The dialect's name, such as `chat.completions`."""
-    calls: tuple[Call, ...]
-    """One for each choice; empty when it failed."""
     began_ns: int
     ended_ns: int = 0
+    calls: tuple[Call, ...] = ()
+    """One for each choice; empty until it has ended, and when it failed."""
     finish_reasons: tuple[str, ...] = ()
-    counts: tuple[tuple[int | None, int | None], ...] = ()
-    """Prompt and completion tokens of each call."""
     error: str | None = None
-    sent: JSON | None = None
-    """What another server was sent as it came, None where the request was read here."""
-    answered: JSON | None = None
-    """What that server said beside its choices."""
-    unused: JSON = field(default_factory=lambda: {})
-    """What the request said that changes nothing here, such as its `metadata` and `user`."""
-    request: ChatRequest | None = None
-    """What was asked."""
-    partial: tuple[JSON, ...] = ()
-    """What had come of each choice before that, as messages of chat completions."""
     left: bool = False
     """Whether it ended since nobody waited for it any more."""
+    said: tuple[JSON, ...] = ()
+    """What had come of each choice before it failed, as messages of chat completions."""
+
+    def asked(self, index: int) -> JSON:
+        """Return what a choice was asked, and how it was sampled, as the record has it."""
+        raise NotImplementedError
 
 
-OnSpan = Callable[[CallSpan], None]
+OnCall = Callable[[RecordedRequest], None]
+"""Takes a `RecordedRequest` that has ended."""
 
 
 class Recorder:
-    """Hands spans to their listeners in a thread of its own."""
+    """Hands requests to their listeners in a thread of its own."""
 
-    def __init__(self, size: int = QUEUED_SPANS) -> None:
+    def __init__(self, size: int = QUEUED_CALLS) -> None:
         self.dropped = 0
-        """Spans for which the queue had no room."""
+        """Requests for which the queue had no room."""
         self.failed = 0
-        """Spans of which their listener failed."""
+        """Requests of which their listener failed."""
         self._room = threading.Semaphore(size)
-        self._pool = ThreadPoolExecutor(1, "tutelage-spans")
+        self._pool = ThreadPoolExecutor(1, "tutelage-calls")
 
-    def put(self, listener: OnSpan, span: CallSpan) -> None:
-        """Queue a span; never waits."""
+    def put(self, listener: OnCall, request: RecordedRequest) -> None:
+        """Queue a request; never waits."""
         if self._room.acquire(blocking=False):
-            self._pool.submit(self._tell, listener, span)
+            self._pool.submit(self._tell, listener, request)
             return
         self.dropped += 1
         if self.dropped == 1:
@@ -84,13 +78,13 @@ class Recorder:
 
     def close(self) -> None:
         """Hand on what is queued and end the thread."""
-        pool, self._pool = self._pool, ThreadPoolExecutor(1, "tutelage-spans")
+        pool, self._pool = self._pool, ThreadPoolExecutor(1, "tutelage-calls")
         pool.shutdown()
 
-    def _tell(self, listener: OnSpan, span: CallSpan) -> None:
+    def _tell(self, listener: OnCall, request: RecordedRequest) -> None:
         self._room.release()
         try:
-            listener(span)
+            listener(request)
         except Exception as error:
             self.failed += 1
             if self.failed == 1:

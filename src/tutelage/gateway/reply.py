@@ -15,7 +15,7 @@ import orjson
 
 from tutelage.gateway.completions import PendingCompletion, Piece
 from tutelage.gateway.errors import ApiError
-from tutelage.gateway.text import TextDecoder, TextStream, TokenEnds, cut, first_stop
+from tutelage.gateway.text import TextStream, TokenEnds, cut, first_stop
 from tutelage.types import JSON, Call, StopReason
 
 
@@ -103,7 +103,8 @@ class _ChoiceStream:
         self._text: TextStream | None = None
         """None without a decoder: what goes out before the end is the text that the client hands
         out itself, if it does."""
-        if decoder is not None and _can_stream(decoder):
+        # Where it is not known how a model writes its tool calls, they cannot be held back.
+        if decoder is not None and decoder.call_format in ("hermes", "llama"):
             stops, exact = request.sampling.stop, bool(request.prompts)
             self._text = TextStream(decoder, stops, exact=exact)
 
@@ -171,10 +172,5 @@ class ReplyStream:
 
     def finish(self) -> bytes:
         """The rest, once sampling has ended."""
-        pairs = zip(self._choices, self._answer.choices, strict=True)
+        pairs = zip(self._choices, self._answer.calls, strict=True)
         return self._writer.finish([stream.finish(choice) for stream, choice in pairs])
-
-
-def _can_stream(decoder: TextDecoder) -> bool:
-    """Whether it is known how this model writes its tool calls, so that they can be held back."""
-    return decoder.call_format in ("hermes", "llama")

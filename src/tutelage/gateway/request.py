@@ -33,8 +33,6 @@ class ChatRequest:
     seed: int | None = None
     n: int = 1
     """Choices for the messages, or for each prompt."""
-    truncate: bool = False
-    """Whether the oldest turns may be left out where the prompt is too long."""
     prompts: tuple[str | tuple[int, ...], ...] = ()
     """What to continue in place of messages."""
     stream: bool = False

@@ -4,8 +4,8 @@
 `{"reward": 1, "format": 0.5}`. The key says whose they are. The last one of a name counts, as with
 `emit_reward`; a repeat under its `idempotency-key` changes nothing. What comes after the attempt
 has ended is answered with 410, kept as a span of the attempt, and never used. `POST .../v1/events`
-takes a reward as agent-lightning's event. `reward_routes.py` has the endpoints,
-`rollouts/grading.py` reads what came.
+takes a reward as agent-lightning's event. `app.py` has the endpoints, `rollouts/grading.py` reads
+what came.
 """
 
 from __future__ import annotations
@@ -13,25 +13,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from tutelage.errors import RewardError
 from tutelage.gateway.dialects.field_errors import shown
 from tutelage.gateway.errors import NO_RETRY, ApiError, invalid
 from tutelage.rewards.values import to_reward
 from tutelage.tracing import names
-from tutelage.tracing.records import (
-    Identity,
-    SpanEvent,
-    SpanRecord,
-    span_id_of,
-    trace_id_of,
-)
+from tutelage.tracing.records import Identity, SpanEvent, SpanRecord, span_id_of, trace_id_of
 from tutelage.types import JSON
 
 if TYPE_CHECKING:
-    from tutelage.gateway.keys import AttemptClosedError
     from tutelage.gateway.session import AttemptSession
 
 LATE = "tutelage.reward.late"
@@ -78,27 +70,19 @@ class PostedRewards:
         return answer
 
 
-@dataclass(frozen=True, slots=True)
-class Posted:
-    """A body that was read: the rewards in it, and what it is answered with."""
-
-    rewards: Rewards
-    answer: JSON = field(default_factory=dict[str, Any])
+ReadBody = Callable[[JSON, "AttemptSession | Identity"], tuple[Rewards, JSON]]
+"""Reads the rewards in a body for an attempt, and what it is answered with. Raises `ApiError`."""
 
 
-ReadBody = Callable[[JSON, "AttemptSession | AttemptClosedError"], Posted]
-"""Reads a body for an attempt. Raises `ApiError`."""
-
-
-def read_rewards(body: JSON, attempt: AttemptSession | AttemptClosedError) -> Posted:
+def read_rewards(body: JSON, attempt: AttemptSession | Identity) -> tuple[Rewards, JSON]:
     """`{"reward": 1.0, "format": 0.5}`: named numbers, as an agent returns them."""
     rewards = _checked(body)
     if not rewards:
         raise invalid('no rewards in the body: send e.g. {"reward": 1.0}', code="invalid_reward")
-    return Posted(rewards, {"object": "reward", "attempt": attempt.attempt_id, **rewards})
+    return rewards, {"object": "reward", "attempt": attempt.attempt_id, **rewards}
 
 
-def read_event(body: JSON, attempt: AttemptSession | AttemptClosedError) -> Posted:
+def read_event(body: JSON, attempt: AttemptSession | Identity) -> tuple[Rewards, JSON]:
     """`{"event_type": "reward", "data": {"value": 1.0}}`: an event of agent-lightning 1.0.
 
     What else its data says of the reward, and events of other types, are accepted without effect.
@@ -111,16 +95,14 @@ def read_event(body: JSON, attempt: AttemptSession | AttemptClosedError) -> Post
     fields = cast("JSON", data)
     if kind == "reward" and "value" not in fields:
         raise invalid("reward events must have a data.value", "data.value", "invalid_reward")
-    return Posted(
-        _checked({"reward": fields["value"]}, "data.value") if kind == "reward" else {},
-        {
-            "event_type": kind,
-            "rollout_id": attempt.rollout_id,
-            "attempt_id": attempt.attempt_id,
-            "timestamp": time.time(),
-            "data": fields,
-        },
-    )
+    answer: JSON = {
+        "event_type": kind,
+        "rollout_id": attempt.rollout_id,
+        "attempt_id": attempt.attempt_id,
+        "timestamp": time.time(),
+        "data": fields,
+    }
+    return _checked({"reward": fields["value"]}, "data.value") if kind == "reward" else {}, answer
 
 
 def _checked(values: JSON, param: str | None = None) -> Rewards:
@@ -136,11 +118,10 @@ def _checked(values: JSON, param: str | None = None) -> Rewards:
     return {n: reward.value if n == "reward" else reward.parts[n] for n in values}
 
 
-def late_span(rewards: Rewards, attempt: AttemptSession | AttemptClosedError) -> SpanRecord:
-    """What is kept of rewards that came too late. The same ones again are the same span."""
-    now = time.time_ns()
-    scores = sorted(rewards.items())
-    trace = trace_id_of(Identity("", attempt.rollout_id, attempt.attempt_id))
+def late_span(rewards: Rewards, attempt: Identity) -> SpanRecord:
+    """Return what is kept of rewards that came too late. The same ones again are the same span."""
+    now, scores, trace = time.time_ns(), sorted(rewards.items()), trace_id_of(attempt)
+    told = [{names.EVALUATION_NAME: name, names.SCORE: float(value)} for name, value in scores]
     return SpanRecord(
         trace_id=trace,
         span_id=span_id_of(trace, LATE, repr(scores)),
@@ -149,12 +130,7 @@ def late_span(rewards: Rewards, attempt: AttemptSession | AttemptClosedError) ->
         start_ns=now,
         end_ns=now,
         attributes={LATE: True},
-        events=tuple(
-            SpanEvent(
-                names.EVALUATION, now, {names.EVALUATION_NAME: name, names.SCORE: float(value)}
-            )
-            for name, value in scores
-        ),
+        events=tuple(SpanEvent(names.EVALUATION, now, each) for each in told),
         rollout_id=attempt.rollout_id,
         attempt_id=attempt.attempt_id,
     )

@@ -30,7 +30,7 @@ from tutelage.gateway.address import GatewayAddress, is_loopback
 from tutelage.gateway.app import App
 from tutelage.gateway.keys import MAX_ID, SessionRegistry
 from tutelage.gateway.limits import GatewayLimits
-from tutelage.gateway.record import OnSpan, Recorder
+from tutelage.gateway.record import OnCall, Recorder
 from tutelage.gateway.session import AttemptSession, ServedModel
 from tutelage.types import UNBOUNDED, ChatClient, Sampling
 
@@ -107,12 +107,9 @@ class Gateway:
         direct_on_loopback(os.environ)  # for the clients of agents in this process and its children
         sock = _listen(self.host, self.port)
         self.port = int(sock.getsockname()[1])
-        runner = asyncio.Runner(loop_factory=_new_loop)
-        self._loop = runner.get_loop()
         _raise_file_limit(_FILES_EACH * self.limits.connections)
         config = uvicorn.Config(
             self.app,
-            loop="none",
             ws="none",
             lifespan="off",
             log_config=None,
@@ -124,13 +121,17 @@ class Gateway:
             timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
             limit_concurrency=self.limits.connections,
         )
-        self._server = uvicorn.Server(config)
-        serving = (runner, self._server, sock)
-        self._thread = threading.Thread(
-            target=_serve, args=serving, name="tutelage-gateway", daemon=True
-        )
+        runner = asyncio.Runner(loop_factory=config.get_loop_factory())
+        self._loop, server = runner.get_loop(), uvicorn.Server(config)
+
+        def serve() -> None:
+            with sock, _loop_hidden_while_collecting(), runner:
+                runner.run(server.serve([sock]))
+
+        self._server = server
+        self._thread = threading.Thread(target=serve, name="tutelage-gateway", daemon=True)
         self._thread.start()
-        while self._thread.is_alive() and not self._server.started:
+        while self._thread.is_alive() and not server.started:
             time.sleep(0.001)
         return self
 
@@ -197,7 +198,7 @@ class Gateway:
         sampling: Sampling = _DEFAULTS,
         token_budget: int | None = None,
         api_key: str | None = None,
-        on_span: OnSpan | None = None,
+        on_call: OnCall | None = None,
     ) -> AttemptSession:
         """Give an attempt its models: `client`, and `clients` by model name.
 
@@ -213,7 +214,17 @@ class Gateway:
         _check_id(rollout_id, "rollout id")
         _check_id(attempt_id, "attempt id")
         names = [model] if names is None and clients else names
-        _check_names(names, clients or {})
+        if isinstance(names, str) or (names is not None and not names):
+            raise ConfigError(f"names={names!r}: must be None or a list of at least one name")
+        if twice := sorted(set(names or ()) & (clients or {}).keys()):
+            raise ConfigError(f"{twice[0]!r} names both the main client and one of `clients`")
+        environment: dict[str, str] = {}
+        # Where an instrumented agent sends its spans, unless the user has said otherwise.
+        if self.app.on_traces and not any(k.startswith("OTEL_EXPORTER_OTLP") for k in os.environ):
+            environment = {
+                "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "{base}/traces",
+                "OTEL_EXPORTER_OTLP_TRACES_HEADERS": "authorization=Bearer%20{key}",
+            }
         attempt_session = AttemptSession(
             rollout_id=rollout_id,
             attempt_id=attempt_id,
@@ -225,30 +236,13 @@ class Gateway:
             agent=agent,
             sampling=sampling,
             token_budget=token_budget,
-            on_span=on_span,
+            on_call=on_call,
             recorder=self.recorder,
             registry=self._registry,
-            environment=self._trace_environment(),
+            environment=environment,
         )
         self._registry.add(attempt_session)
         return attempt_session
-
-    def _trace_environment(self) -> Mapping[str, str]:
-        """Where an instrumented agent sends its spans, unless the user has said otherwise."""
-        if self.app.on_traces is None or any(
-            k.startswith("OTEL_EXPORTER_OTLP") for k in os.environ
-        ):
-            return {}
-        return {
-            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "{base}/traces",
-            "OTEL_EXPORTER_OTLP_TRACES_HEADERS": "authorization=Bearer%20{key}",
-        }
-
-
-def _serve(runner: asyncio.Runner, server: uvicorn.Server, sock: socket.socket) -> None:
-    """The gateway's thread."""
-    with sock, _loop_hidden_while_collecting(), runner:
-        runner.run(server.serve([sock]))
 
 
 @contextmanager
@@ -281,13 +275,6 @@ def _loop_hidden_while_collecting() -> Generator[None]:
         yield
     finally:
         gc.callbacks.remove(watch)
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's where it is installed: half the cost of a request is the loop's."""
-    if importlib.util.find_spec("uvloop") is None:
-        return asyncio.new_event_loop()
-    return importlib.import_module("uvloop").new_event_loop()
 
 
 def _raise_file_limit(wanted: int) -> None:
@@ -333,11 +320,3 @@ def _check_id(value: str, what: str) -> str:
             f"and at most {MAX_ID} characters"
         )
     return value
-
-
-def _check_names(names: Collection[str] | None, clients: Mapping[str, ChatClient]) -> None:
-    """Names of the main client beside those of others. Raises `ConfigError`."""
-    if isinstance(names, str) or (names is not None and not names):
-        raise ConfigError(f"names={names!r}: must be None or a list of at least one name")
-    if twice := sorted(set(names or ()) & clients.keys()):
-        raise ConfigError(f"{twice[0]!r} names both the main client and one of `clients`")

@@ -97,7 +97,9 @@ class ServedPolicy:
         if not _long(messages):
             return self.codec.render(messages, tools, max_length)
         async with self._thread:
-            return await asyncio.to_thread(self._render, messages, tools, max_length)
+            ids = await asyncio.to_thread(self.codec.render, messages, tools, max_length)
+            await asyncio.to_thread(self.codec.shared_length, messages, tools, ids)
+            return ids
 
     async def score(self, ids: Sequence[int], top: int) -> list[TokenLogprob]:
         """Return the log-probabilities of a prompt's tokens after the first, with the `top` most
@@ -124,20 +126,9 @@ class ServedPolicy:
         check_length(text, self.max_length, self.codec.encode)
         return tuple(self.codec.encode(text))
 
-    def _render(
-        self, messages: Sequence[Message], tools: tuple[ToolSpec, ...], max_length: int
-    ) -> tuple[int, ...]:
-        ids = self.codec.render(messages, tools, max_length)
-        self.codec.shared_length(messages, tools, ids)
-        return ids
-
 
 def _long(messages: Sequence[Message]) -> bool:
     """Whether a thread renders them."""
-    return sum(map(_length, messages)) > LONG
-
-
-def _length(message: Message) -> int:
-    """Characters of a message."""
-    said = len(message.content or "")
-    return said + sum(len(call.arguments) for call in message.tool_calls)
+    texts = [message.content or "" for message in messages]
+    texts += [call.arguments for message in messages for call in message.tool_calls]
+    return sum(map(len, texts)) > LONG

@@ -21,13 +21,14 @@ from tutelage.gateway.completions import KeptAnswers, PendingCompletion, ServedM
 from tutelage.gateway.dialects import Dialect
 from tutelage.gateway.dialects.field_errors import shown
 from tutelage.gateway.errors import NO_RETRY, ApiError, invalid, model_not_found
-from tutelage.gateway.forward import ForwardedCall, Upstream, choices, message_of, read_call
-from tutelage.gateway.record import CallSpan, OnSpan, Recorder
+from tutelage.gateway.forward import ForwardedCall, Upstream
+from tutelage.gateway.record import OnCall, Recorder
 from tutelage.gateway.reply import finish_reason
 from tutelage.gateway.request import ChatRequest
 from tutelage.gateway.rewards import PostedRewards
 from tutelage.policy.template_forms import template_forms
-from tutelage.types import JSON, Call, Mode, Sampling
+from tutelage.tracing import Identity
+from tutelage.types import JSON, Mode, Sampling
 
 if TYPE_CHECKING:
     from tutelage.gateway.keys import SessionRegistry
@@ -37,9 +38,6 @@ STOPPED = "the server has stopped"
 """What ended a call that ran when its server stopped."""
 ENDED = "the attempt has ended"
 """What ended one that ran when its attempt did."""
-_COUNTS = ("prompt_tokens", "completion_tokens")
-_READ = frozenset({"choices", "prompt_token_ids", "id", "object", "created"})
-"""Fields of a completion that are recorded by themselves."""
 COUNTED = 1 << 16
 """Tokens of a prompt that are counted whatever the context is."""
 KEPT_IDS = 4096
@@ -60,7 +58,7 @@ class AttemptSession:
     agent: str
     sampling: Sampling
     token_budget: int | None
-    on_span: OnSpan | None
+    on_call: OnCall | None
     recorder: Recorder
     registry: SessionRegistry
     environment: Mapping[str, str]
@@ -167,7 +165,7 @@ class AttemptSession:
         """The answer to requests that run when it closes, or come later."""
         if self.stops:
             return ApiError(500, f"{STOPPED}; retry after it restarts", code="server_stopped")
-        return session_closed()
+        return AttemptClosedError(*self.at)
 
     def models(self) -> list[str]:
         """Names that requests may use; the first is the main one."""
@@ -243,13 +241,16 @@ class AttemptSession:
         if request.scored is not None and getattr(model.client, "policy", None) is None:
             words = f"model {model.name!r} does not support log-probabilities of the prompt"
             raise invalid(words, "prompt_logprobs")
-        if request.template and not _in_force(model, request):
-            raise invalid(
-                f"`chat_template_kwargs` = {shown(request.template)}: all requests must render the "
-                "chat template in the same way, since turns are continued and trained with it; "
-                "leave these options out",
-                "chat_template_kwargs",
-            )
+        if request.template:
+            forms = template_forms(request.messages, request.tools)
+            alike = getattr(getattr(model.decoder, "thoughts", None), "renders_alike", None)
+            if not (alike and alike(*forms, request.template)):
+                raise invalid(
+                    f"`chat_template_kwargs` = {shown(request.template)}: all requests must render "
+                    "the chat template in the same way, since turns are continued and trained with "
+                    "it; leave these options out",
+                    "chat_template_kwargs",
+                )
         least = None if request.constraint is None else request.constraint.min_tokens
         if least and not hasattr(model.decoder, "grammar"):
             words = f"`min_tokens` = {least} is not supported for the remote model {model.name!r}"
@@ -261,16 +262,21 @@ class AttemptSession:
         self._loop = asyncio.get_running_loop()
         answer = PendingCompletion(
             f"{dialect.prefix}{self.attempt_id}-{self._count}",
+            dialect.name,
             request,
             model,
             agent,
-            partial(self._ended, dialect.name),
+            self._ended,
             key,
             size,
         )
         self._running.add(answer)
         self.ledger.add(answer)
         return answer
+
+    def request_ended(self, task: object = None) -> None:
+        """Count a request no longer."""
+        self.in_flight -= 1
 
     def _allowed(self, model: ServedModel) -> int | None:
         """Return the tokens that a reply may have by the attempt's budget, None without one.
@@ -281,97 +287,54 @@ class AttemptSession:
             raise ApiError(402, words, code="token_budget_exhausted", headers=NO_RETRY)
         return left
 
-    def _ended(
-        self,
-        api: str,
-        answer: PendingCompletion,
-        calls: tuple[Call, ...],
-        error: BaseException | None,
-    ) -> None:
+    def _ended(self, answer: PendingCompletion, error: BaseException | None) -> None:
         """Count and record an answer when its sampling has ended, delivered or not."""
         self._running.discard(answer)
+        sampled = answer.usage[1]
         if error is None:
-            if answer.model is self.main:
-                self.spent += answer.usage[1]
-            for i, call in enumerate(calls):
+            for i, call in enumerate(answer.calls):
                 self._response_of[call.id] = f"{answer.id}-{i}" if i else answer.id
             while len(self._response_of) > KEPT_IDS:
                 self._response_of.popitem(last=False)
+            answer.finish_reasons = tuple(map(finish_reason, answer.calls))
         else:
             self.ledger.forget(answer.id)
-            if answer.model is self.main:
-                self.spent += sum(map(len, answer.tokens))
-        if self._keeps(error):
-            span = CallSpan(
-                agent=answer.agent,
-                model=answer.request.model,
-                response_id=answer.id,
-                api=api,
-                calls=calls,
-                began_ns=answer.began_ns,
-                finish_reasons=tuple(finish_reason(c) for c in calls),
-                counts=tuple(map(answer.model.counts, calls)),
-                unused=answer.request.unused,
-                request=answer.request,
-                partial=() if error is None else answer.partial(),
-            )
-            self._record(span, error)
+            sampled = sum(map(len, answer.tokens))
+        self._record(answer, answer.model, sampled, error)
 
     def _forwarded(self, model: ServedModel, call: ForwardedCall) -> None:
         """Count and record a call that went on as it came."""
-        found, error = choices(call.whole), call.failure
-        usage: Any = call.whole.get("usage")
-        counts = [usage.get(n) for n in _COUNTS] if isinstance(usage, dict) else [None, None]
-        if model is self.main and isinstance(counts[1], int):
-            self.spent += counts[1]
-        if self._keeps(error):
-            ends = [choice.get("finish_reason") for choice in found]
-            answered = {name: value for name, value in call.whole.items() if name not in _READ}
-            span = CallSpan(
-                agent=call.agent,
-                model=call.model,
-                response_id=str(call.whole.get("id")),
-                api=Upstream.dialect,
-                calls=() if error else tuple(read_call(call, c, i) for i, c in enumerate(found)),
-                began_ns=call.began_ns,
-                finish_reasons=tuple(str(end or "stop") for end in ends),
-                counts=tuple((counts[0], counts[1]) for _ in found),
-                partial=tuple(message_of(choice) for choice in found) if error else (),
-                sent=call.sent,
-                answered=None if error else answered | {"finish_reason": next(iter(ends), None)},
-            )
-            self._record(span, error)
+        self._record(call, model, call.usage[1] if call.usage else 0, call.failure)
 
-    def _keeps(self, error: BaseException | None) -> bool:
-        """Remember what went wrong; returns whether calls are recorded. A cancelled request is
-        nobody's failure."""
-        if isinstance(error, Exception):
+    def _record(
+        self,
+        request: PendingCompletion | ForwardedCall,
+        model: ServedModel,
+        sampled: int,
+        error: BaseException | None,
+    ) -> None:
+        """Count the tokens that were sampled, remember what went wrong in the engine, and queue the
+        record of a request."""
+        self.spent += sampled if model is self.main else 0
+        if isinstance(error, Exception):  # a cancelled request is nobody's failure
             self.errors = [*self.errors[1 - KEPT_ERRORS :], error]
-        return self.on_span is not None
-
-    def _record(self, span: CallSpan, error: BaseException | None) -> None:
-        """Queue the record of a call, which may have ended with an error."""
-        cancelled = error is not None and not isinstance(error, Exception)
-        words = None if error is None else f"{type(error).__name__}: {error}"
-        if cancelled and self.closed:
-            words = STOPPED if self.stops else ENDED
-        left, now = cancelled and not self.closed, time.time_ns()
-        if self.on_span is not None:
-            self.recorder.put(self.on_span, replace(span, ended_ns=now, error=words, left=left))
+        if self.on_call is None:
+            return
+        request.ended_ns = time.time_ns()
+        if error is not None:
+            request.said, request.error = request.partial(), f"{type(error).__name__}: {error}"
+            if not isinstance(error, Exception):
+                request.left = not self.closed
+                request.error = STOPPED if self.stops else ENDED
+        self.recorder.put(self.on_call, request)
 
 
-def _in_force(model: ServedModel, request: ChatRequest) -> bool:
-    """Whether a model's template renders the request by its variables as it would anyway."""
-    thoughts: Any = getattr(model.decoder, "thoughts", None)
-    if not hasattr(thoughts, "renders_alike"):
-        return False
-    forms = template_forms(request.messages, request.tools)
-    return thoughts.renders_alike(*forms, request.template)
+class AttemptClosedError(ApiError):
+    """The answer to requests of an attempt that has ended, which it names."""
 
-
-def session_closed(more: str = "") -> ApiError:
-    """The answer to requests of a closed attempt."""
-    return ApiError(410, f"this attempt has ended{more}", code="attempt_closed", headers=NO_RETRY)
+    def __init__(self, rollout_id: str, attempt_id: str) -> None:
+        super().__init__(410, "this attempt has ended", code="attempt_closed", headers=NO_RETRY)
+        self.attempt = Identity("", rollout_id, attempt_id)
 
 
 def _inside(loop: asyncio.AbstractEventLoop) -> bool:

@@ -161,10 +161,6 @@ class TextStream:
             self._from = middle
         return self._decoder.decode(self._ids[self._from :])
 
-    def _waits(self, character: str) -> bool:
-        """Whether it may be taken back at the end: a stop string takes what lies before it, too."""
-        return character.isspace() and not self._exact
-
     def _safe(self, text: str) -> int:
         if self._llama and (text.lstrip().startswith(("{", "<")) or not text):
             return 0
@@ -174,6 +170,8 @@ class TextStream:
             end = min(marks)
         else:
             end = len(text) - max((overlap(text, mark) for mark in self._marks), default=0)
-        while end > 0 and (text[end - 1] == "\ufffd" or self._waits(text[end - 1])):
-            end -= 1
-        return end
+        # White space may be taken back: a stop string takes what lies before it, too.
+        safe = text[:end]
+        while safe and (safe[-1] == "\ufffd" or (safe[-1].isspace() and not self._exact)):
+            safe = safe[:-1]
+        return len(safe)

@@ -55,7 +55,7 @@ def cut_block(reply: PendingCompletion, blocks: Sequence[TurnBlock]) -> TurnBloc
 
     A call that is not whole is text, which is told before the calls that are.
     """
-    if not (blocks and reply.choices and cut_by(reply.choices[0])):
+    if not (blocks and reply.calls and cut_by(reply.calls[0])):
         return None
     texts = [block for block in blocks if block.kind == "text"]
     return (texts or blocks)[-1]
@@ -97,8 +97,7 @@ class BlockStream:
     def finish(self, rest: Piece, turn: Sequence[TurnBlock]) -> bytes:
         """Take the whole `turn`, of whose text the `rest` has not gone out; then all blocks have
         ended."""
-        told = {block.kind for block in self.blocks}
-        out = b""
+        told, out = {block.kind for block in self.blocks}, b""
         for block in turn:
             if block.kind == "call":
                 out += self.end() + self._begin(block)

@@ -14,19 +14,19 @@ from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr
 
 from tutelage.gateway.completions import KeptAnswers, PendingCompletion, Piece
 from tutelage.gateway.dialects.dialect import Path
-from tutelage.gateway.dialects.field_errors import missing, shown
+from tutelage.gateway.dialects.field_errors import missing
 from tutelage.gateway.dialects.reading import (
     MAX_MESSAGES,
     MAX_TOOLS,
     UNHONOURED,
     Arguments,
     CallObject,
+    ChoicesReader,
     Content,
     FunctionTool,
     Items,
     MessageObject,
     RequestObject,
-    RequestReader,
     TopLogprobs,
     call_fields,
     read,
@@ -44,9 +44,7 @@ from tutelage.gateway.reply import (
 from tutelage.gateway.request import ChatRequest
 from tutelage.types import JSON, Call, Message, Sampling, ToolCall
 
-MAX_CHOICES = 128
 _NO_ITEMS: Callable[[], list[Any]] = list
-_ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 class _Tool(BaseModel):
@@ -72,7 +70,7 @@ class _Message(MessageObject):
         "audio": (),
         "function_call": (),
     }
-    role: StrictStr
+    role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Content | None = None
     name: StrictStr | None = None
     refusal: StrictStr | None = None
@@ -89,13 +87,7 @@ class _Format(BaseModel):
     json_schema: _Schema | None = None
 
 
-class StreamOptions(RequestObject):
-    """What a stream carries beside its choices."""
-
-    include_usage: StrictBool = False
-
-
-class _Request(RequestReader):
+class _Request(ChoicesReader):
     refused: ClassVar[Mapping[str, Sequence[Any]]] = {
         **UNHONOURED,
         "add_generation_prompt": (True,),
@@ -110,12 +102,8 @@ class _Request(RequestReader):
     response_format: _Format | None = None
     max_tokens: StrictInt | None = Field(None, ge=1)
     max_completion_tokens: StrictInt | None = Field(None, ge=1)
-    n: StrictInt = Field(1, ge=1, le=MAX_CHOICES)
     logprobs: StrictBool = False
     top_logprobs: TopLogprobs = 0
-    prompt_logprobs: TopLogprobs | None = None
-    stream_options: StreamOptions | None = None
-    return_token_ids: StrictBool = False
 
 
 class ChatCompletions:
@@ -131,14 +119,9 @@ class ChatCompletions:
     def read(self, body: JSON, defaults: Sampling, kept: KeptAnswers) -> ChatRequest:
         """Return the request. Raises `ApiError`."""
         request = read(_Request, body)
-        options, format = request.stream_options, request.response_format
-        if options is not None and not request.stream:
-            raise invalid("`stream_options` requires `stream`: true", "stream_options")
+        format, schema = request.response_format, None
         if request.top_logprobs and not request.logprobs:
             raise invalid("`top_logprobs` requires `logprobs`: true", "top_logprobs")
-        if request.prompt_logprobs is not None and request.stream:
-            raise invalid("log-probabilities of a prompt cannot be streamed", "stream")
-        schema = None
         if format is not None:
             named = format.json_schema and format.json_schema.wanted
             schema = reply_schema(format.type, named, "response_format.json_schema")
@@ -148,19 +131,16 @@ class ChatCompletions:
             [tool.function for tool in request.tools],
             request.sampling(defaults, request.max_completion_tokens or request.max_tokens),
             schema,
-            n=request.n,
-            include_usage=options is not None and options.include_usage,
             logprobs=request.logprobs,
             top_logprobs=request.top_logprobs,
-            token_ids=request.return_token_ids,
-            scored=request.prompt_logprobs,
+            **request.choices(request.prompt_logprobs),
         )
 
     def written(self, reply: PendingCompletion) -> JSON:
         """Return the `chat.completion` object."""
         with_ids = reply.request.token_ids
         choices: list[JSON] = []
-        for i, choice in enumerate(reply.choices):
+        for i, choice in enumerate(reply.calls):
             told = choice.reply.to_dict(extra=True)
             # Who refuses says nothing else.
             content = None if told.get("refusal") else shown_content(reply, choice)
@@ -170,7 +150,7 @@ class ChatCompletions:
             choices.append({"index": i, "message": message, **ending, **ids})
         out: JSON = {**head_of(reply, "chat.completion"), "choices": choices, "usage": usage(reply)}
         if with_ids:
-            out["prompt_token_ids"] = reply.choices[0].prompt_ids
+            out["prompt_token_ids"] = reply.calls[0].prompt_ids
         if reply.request.scored is not None:
             out["prompt_logprobs"] = reply.prompt_logprobs(0)
         return out
@@ -184,10 +164,6 @@ def _message(given: _Message, raw: JSON, at: str) -> Message:
     # Templates know a developer's message as a system message.
     role = "system" if given.role == "developer" else given.role
     text, extra = given.content, (given.model_extra or {}) | with_parts(raw, "content")
-    if role not in _ROLES:
-        reason = f"must be one of {', '.join(map(repr, _ROLES))}"
-        reason = "use the role 'tool' for results" if role == "function" else reason
-        raise invalid(f"`{at}.role` = {shown(role)}: {reason}", f"{at}.role", "unsupported_value")
     if text is None and role in ("system", "user"):
         raise missing(f"{at}.content")
     if role == "tool" and given.tool_call_id is None:
@@ -257,15 +233,12 @@ class _Chunks:
     def finish(self, rests: Sequence[Piece]) -> bytes:
         """Return what is left of each choice, its tool calls and its end; then what was used."""
         out, reply = b"", self._reply
-        for i, (choice, rest) in enumerate(zip(reply.choices, rests, strict=True)):
+        for i, (choice, rest) in enumerate(zip(reply.calls, rests, strict=True)):
             out += self.text(i, rest) if rest.text else self._begin(i)
             if more := {k: v for k, v in choice.reply.extra.items() if k not in self._told[i]}:
                 out += self._chunk(i, more)
             for at, call in enumerate(choice.reply.to_dict().get("tool_calls", ())):
-                head = {**call, "function": {**call["function"], "arguments": ""}, "index": at}
-                out += self._chunk(i, {"tool_calls": [head]})
-                fields = {"index": at, "function": {"arguments": call["function"]["arguments"]}}
-                out += self._chunk(i, {"tool_calls": [fields]})
+                out += self._chunk(i, {"tool_calls": [{**call, "index": at}]})
             # Where no text is left, the tokens that are none are told with the end.
             ending = _ending(reply, choice, None if rest.text else rest.logprobs or None)
             if reply.request.token_ids:

@@ -16,19 +16,14 @@ from pydantic import BeforeValidator, Field, PlainValidator, StrictBool, StrictI
 from pydantic_core import PydanticCustomError
 
 from tutelage.gateway.completions import KeptAnswers, PendingCompletion, Piece
-from tutelage.gateway.dialects.chat_completions import (
-    MAX_CHOICES,
-    StreamOptions,
-    head_of,
-    usage,
-)
+from tutelage.gateway.dialects.chat_completions import head_of, usage
 from tutelage.gateway.dialects.dialect import Path
 from tutelage.gateway.dialects.reading import (
+    MAX_CHOICES,
     MAX_TOP,
     UNHONOURED,
+    ChoicesReader,
     Items,
-    SamplingReader,
-    TopLogprobs,
     read,
 )
 from tutelage.gateway.errors import ApiError, invalid
@@ -66,25 +61,22 @@ def _listed(prompt: Any) -> Any:
     return [prompt] if one else prompt
 
 
-class _Request(SamplingReader):
+class _Request(ChoicesReader):
     refused: ClassVar[Mapping[str, Sequence[Any]]] = {
         **UNHONOURED,
         "suffix": ("",),
         "add_special_tokens": (False,),
         "tools": ([],),
         "tool_choice": ("auto", "none"),
+        "chat_template_kwargs": ({},),
     }
     prompt: Annotated[
         Items[Annotated[str | list[int], PlainValidator(_one_prompt)]], BeforeValidator(_listed)
     ] = Field(min_length=1, max_length=MAX_CHOICES)
     max_tokens: StrictInt = Field(_TOKENS, ge=1)
-    n: StrictInt = Field(1, ge=1, le=MAX_CHOICES)
     best_of: StrictInt | None = None
     echo: StrictBool = False
     logprobs: StrictInt | None = Field(None, ge=0, le=MAX_TOP)
-    prompt_logprobs: TopLogprobs | None = None
-    stream_options: StreamOptions | None = None
-    return_token_ids: StrictBool = False
 
 
 class Completions:
@@ -104,29 +96,18 @@ class Completions:
             raise invalid("`best_of` must equal `n`: all completions are returned", "best_of")
         if request.n * len(request.prompt) > MAX_CHOICES:
             raise invalid(f"a request can have at most {MAX_CHOICES} choices", "n")
-        if request.stream_options is not None and not request.stream:
-            raise invalid("`stream_options` requires `stream`: true", "stream_options")
+        request.tool_choice = "auto"
         scored = request.logprobs if request.echo else None
-        scored = request.prompt_logprobs if scored is None else scored
-        if scored is not None and request.stream:
-            raise invalid("log-probabilities of a prompt cannot be streamed", "stream")
-        return ChatRequest(
-            model=request.model,
-            messages=(),
-            sampling=request.sampling(defaults, request.max_tokens),
-            constraint=request.plain_constraint(),
-            schema_field=next(iter(request.schemas(None)), ""),
-            seed=request.seed,
-            n=request.n,
+        return request.asked(
+            (),
+            (),
+            request.sampling(defaults, request.max_tokens),
+            None,
             prompts=tuple(p if isinstance(p, str) else tuple(p) for p in request.prompt),
-            stream=request.stream,
-            include_usage=request.stream_options is not None
-            and request.stream_options.include_usage,
             logprobs=request.logprobs is not None,
             top_logprobs=request.logprobs or 0,
-            token_ids=request.return_token_ids,
-            scored=scored,
             echo={"echo": True} if request.echo else {},
+            **request.choices(request.prompt_logprobs if scored is None else scored),
         )
 
     def written(self, reply: PendingCompletion) -> JSON:
@@ -139,7 +120,7 @@ class Completions:
                 choice,
                 _logprobs(reply, _scored(reply, i, choice)),
             )
-            for i, choice in enumerate(reply.choices)
+            for i, choice in enumerate(reply.calls)
         ]
         return {**head_of(reply, "text_completion"), "choices": choices, "usage": usage(reply)}
 
@@ -177,8 +158,7 @@ def _choice(
         "finish_reason": finish_reason(choice),
     }
     if reply.request.token_ids:
-        ids = {"token_ids": choice.sampled.token_ids, "prompt_token_ids": choice.prompt_ids}
-        out |= ids
+        out |= {"token_ids": choice.sampled.token_ids, "prompt_token_ids": choice.prompt_ids}
     if reply.request.scored is not None:
         out["prompt_logprobs"] = reply.prompt_logprobs(index)
     return out
@@ -226,7 +206,7 @@ class _Chunks:
     def finish(self, rests: Sequence[Piece]) -> bytes:
         """What is left of each choice, with its end; then what was used."""
         out, reply = b"", self._reply
-        for i, (choice, rest) in enumerate(zip(reply.choices, rests, strict=True)):
+        for i, (choice, rest) in enumerate(zip(reply.calls, rests, strict=True)):
             before = "" if self._begun[i] else _prompt(reply, i)
             logprobs = self._logprobs(i, rest)
             out += self._chunk([_choice(reply, i, before + rest.text, choice, logprobs)])

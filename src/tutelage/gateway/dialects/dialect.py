@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from tutelage.gateway.completions import KeptAnswers, PendingCompletion
-from tutelage.gateway.dialects.reading import SamplingReader
+from tutelage.gateway.dialects.reading import RequestReader
 from tutelage.gateway.reply import Writer
 from tutelage.gateway.request import ChatRequest
 from tutelage.types import JSON, Sampling
@@ -38,7 +38,7 @@ class Dialect(Protocol):
     """Its further paths, by method."""
 
     @property
-    def request(self) -> type[SamplingReader]:
+    def request(self) -> type[RequestReader]:
         """What its requests may have."""
         ...
 

@@ -25,11 +25,8 @@ _WORDS = {
 }
 _HINTS = {("top_p", "greater_than"): "; for greedy sampling use `temperature`: 0"}
 """What helps beside the reason, by path and kind of error."""
-_KINDS = {
-    **dict.fromkeys(("image", "image_url", "input_image"), "images"),
-    **dict.fromkeys(("input_audio",), "audio"),
-    **dict.fromkeys(("file", "input_file"), "files"),
-}
+_KINDS = dict.fromkeys(("image", "image_url", "input_image"), "images")
+_KINDS |= {"input_audio": "audio", "file": "files", "input_file": "files", "document": "files"}
 """Parts of a message that other models can read."""
 
 
@@ -44,20 +41,15 @@ def refusal(error: ErrorDetails, data: Any, path: str) -> ApiError:
     if error["type"] == "union_tag_invalid":
         reason = f"Input should be one of {error.get('ctx', {})['expected_tags']}"
         value = value["type"]
-    if error["type"] == "literal_error" and (kind := _KINDS.get(str(value))):
+    if error["type"].startswith(("literal", "union")) and (kind := _KINDS.get(str(value))):
         reason = f"this model accepts text only, not {kind}"
-    if error["type"] == "int_type" and _is_beyond_64_bits(value):
+    if error["type"] == "int_type" and isinstance(value, float) and abs(value) >= 1 << 63:
         reason = "Input should be an integer of at most 64 bits"
     reason += _HINTS.get((path, error["type"]), "")
     code = _CODES.get(error["type"], None if name is None else error["type"])
     return invalid(
         f"`{path}` = {shown(value if name is None else value[name])}: {reason}", path, code
     )
-
-
-def _is_beyond_64_bits(value: Any) -> bool:
-    """Whether it is an integer of JSON that a reader has as a float."""
-    return isinstance(value, float) and abs(value) >= 1 << 63
 
 
 def _located(error: ErrorDetails, data: Any) -> Iterator[str | int]:
@@ -67,24 +59,19 @@ def _located(error: ErrorDetails, data: Any) -> Iterator[str | int]:
     for part, following in zip_longest(place[:-1] if absent else place, place[1:]):
         if data is error["input"] or part is None:
             break
-        if _has(data, part) and not _is_tag(data, part, following):
+        if isinstance(data, list) and isinstance(part, int):
+            data = data[part]
+            yield part
+        elif isinstance(data, dict) and part in data:
+            # It may name the kind of an object instead, and not a field of that name.
+            if cast("JSON", data).get("type") == part and following in data:
+                continue
             data = data[part]
             yield part
     if absent:
         yield place[-1]
     if error["type"].startswith("union_tag"):
         yield "type"
-
-
-def _has(data: Any, part: str | int) -> bool:
-    if isinstance(data, list):
-        return isinstance(part, int)
-    return isinstance(data, dict) and part in data
-
-
-def _is_tag(data: Any, part: str | int, following: str | int | None) -> bool:
-    """Whether a part of a location names the kind of an object, and not a field of that name."""
-    return isinstance(data, dict) and cast("JSON", data).get("type") == part and following in data
 
 
 def missing(path: str) -> ApiError:

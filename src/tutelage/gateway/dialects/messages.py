@@ -3,7 +3,7 @@
 A turn is a list of blocks here. Tool results come in the user's turn and become messages of their
 own; a thought is a block before the text, whose `signature` is the text that was sampled, so that a
 client that sends it back gives the turn's whole text back; one of another server has the name of
-the field in which that told it. A document with text in it and a search result are text.
+the field in which that told it.
 """
 
 from __future__ import annotations
@@ -33,11 +33,13 @@ from tutelage.gateway.dialects.reading import (
     FunctionTool,
     Items,
     MessageObject,
+    ReplyFormat,
     RequestObject,
     RequestReader,
     Stop,
     call_fields,
     read,
+    reply_schema,
 )
 from tutelage.gateway.errors import ApiError, invalid
 from tutelage.gateway.reply import event, finish_reason, stopped_by
@@ -50,11 +52,6 @@ if TYPE_CHECKING:
 
 _OURS = "tutelage:"  # what a signature of this server begins with
 _ENDS = {"tool_calls": "tool_use", "length": "max_tokens", "content_filter": "refusal"}
-_SHOWN = ("text", "image", "document", "search_result")
-_TEXTS = frozenset({"source", "title", "context", "content"})
-"""Fields of a document or a search result that are its text."""
-_APART = "\n\n"
-"""Between a document and what is next to it."""
 
 
 def _as_blocks(content: Any) -> Any:
@@ -79,12 +76,7 @@ class _Text(MessageObject):
     text: StrictStr
 
 
-class _Shown(MessageObject):
-    type: Literal["image", "document", "search_result"]
-
-
-_AnyShown = Annotated[_Text | _Shown, Field(discriminator="type")]
-_Shows = Annotated[Items[_AnyShown], BeforeValidator(_as_blocks)]
+_Texts = Annotated[Items[_Text], BeforeValidator(_as_blocks)]
 
 
 class _ToolUse(MessageObject):
@@ -97,7 +89,7 @@ class _ToolUse(MessageObject):
 class _ToolResult(MessageObject):
     type: Literal["tool_result"]
     tool_use_id: StrictStr
-    content: _Shows = Field(default_factory=list[_Text | _Shown])
+    content: _Texts = Field(default_factory=list[_Text])
 
 
 class _Thought(MessageObject):
@@ -106,7 +98,7 @@ class _Thought(MessageObject):
     signature: StrictStr = ""
 
 
-_Block = _Text | _Shown | _ToolUse | _ToolResult | _Thought
+_Block = _Text | _ToolUse | _ToolResult | _Thought
 
 
 class _Turn(MessageObject):
@@ -132,13 +124,8 @@ class _Thinking(RequestObject):
     display: StrictStr | None = None
 
 
-class _Format(RequestObject):
-    type: Literal["json_schema"]
-    wanted: JSON = Field(alias="schema")
-
-
 class _Output(RequestObject):
-    format: _Format | None = None
+    format: ReplyFormat | None = None
 
 
 class _Request(RequestReader):
@@ -146,9 +133,7 @@ class _Request(RequestReader):
     schema_name = "output_config.format"
     tool_type = "custom"
     messages: Items[_Turn] = Field(min_length=1, max_length=MAX_MESSAGES)
-    system: Annotated[Items[_Text], BeforeValidator(_as_blocks)] = Field(
-        default_factory=list[_Text]
-    )
+    system: _Texts = Field(default_factory=list[_Text])
     tools: Items[_Tool] = Field(default_factory=list[_Tool], max_length=MAX_TOOLS)
     stop_sequences: Items[Stop] = Field(default_factory=list[str], max_length=MAX_STOPS)
     thinking: _Thinking | None = None
@@ -190,7 +175,7 @@ class Messages:
 
     def written(self, reply: PendingCompletion) -> JSON:
         """Return the `message` object."""
-        (choice,) = reply.choices
+        (choice,) = reply.calls
         split, blocks = reply.thoughts(), list[TurnBlock]()
         for block in whole_turn(reply, choice):
             if block.kind != "text":
@@ -220,25 +205,20 @@ def _read(body: JSON, defaults: Sampling) -> ChatRequest:
     request.tool_choice = choice.name or named if choice.type == "tool" else named
     request.parallel_tool_calls &= not choice.disable_parallel_tool_use
     request.stop += request.stop_sequences
-    thinking = request.thinking
+    thinking, said = request.thinking, "\n\n".join(block.text for block in request.system)
+    system = [Message("system", said, extra=_parts(request.system))] if said else []
     output = request.output_config and request.output_config.format
-    schema = output and output.wanted
+    schema = output and reply_schema(output.type, output.wanted, "output_config.format.schema")
     sampling, limit = request.sampling(defaults, request.max_tokens), None
     if thinking is not None and thinking.type != "adaptive":
         limit = thinking.budget_tokens if thinking.type == "enabled" else 0
     return request.asked(
-        (*_system(request.system), *_messages(request.messages)),
+        (*system, *_messages(request.messages)),
         request.tools,
         replace(sampling, max_thinking_tokens=limit),
         schema,
         omits_thoughts=thinking is not None and thinking.display == "omitted",
     )
-
-
-def _system(blocks: Sequence[_Text]) -> Iterator[Message]:
-    """The field `system` as a message, none where it says nothing."""
-    if text := "\n\n".join(block.text for block in blocks):
-        yield Message("system", text, extra=_parts(blocks))
 
 
 def _messages(turns: Sequence[_Turn]) -> Iterator[Message]:
@@ -255,17 +235,14 @@ def _messages(turns: Sequence[_Turn]) -> Iterator[Message]:
         else:
             for at_block, block in enumerate(blocks):
                 if isinstance(block, _ToolResult):
-                    text = _text(block.content, _SHOWN, f"{at}.content[{at_block}]")
+                    text = "".join(part.text for part in block.content)
                     extra = (block.model_extra or {}) | _parts(block.content)
                     yield Message("tool", text, tool_call_id=block.tool_use_id, extra=extra)
                 elif at_block == 0 or isinstance(blocks[at_block - 1], _ToolResult):
-                    said = list(takewhile(_is_no_result, blocks[at_block:]))
-                    text = _text(said, _SHOWN, at, at_block)
+                    rest = blocks[at_block:]
+                    said = [*takewhile(lambda b: not isinstance(b, _ToolResult), rest)]
+                    text = _text(said, ("text",), at)
                     yield Message("user", text, extra=more | _parts(said))
-
-
-def _is_no_result(block: _Block) -> bool:
-    return not isinstance(block, _ToolResult)
 
 
 def _assistant(turn: _Turn, at: str) -> Message:
@@ -285,58 +262,20 @@ def _assistant(turn: _Turn, at: str) -> Message:
     return Message("assistant", (text or None) if calls else text, calls, extra=extra)
 
 
-def _text(blocks: Sequence[_Block], allowed: Sequence[str], at: str, first: int = 0) -> str:
-    """The text of blocks, all of a kind that may stand here; `first` is the place of the first."""
-    text, before = "", ""
-    for i, block in enumerate(blocks, first):
+def _text(blocks: Sequence[_Block], allowed: Sequence[str], at: str) -> str:
+    """The text of blocks, all of a kind that may stand here."""
+    for block in blocks:
         if block.type not in allowed:
             words = f"`{at}` has a block {shown(block.type)}, which its role does not allow"
             raise invalid(words, at)
-        said = _said(block, f"{at}.content[{i}]")
-        if said and text and not before == block.type == "text":
-            text += _APART
-        text, before = text + said, block.type if said else before
-    return text
-
-
-def _said(block: _Block, at: str) -> str:
-    """The text of a block. Raises `ApiError` for an image or a file."""
-    if not isinstance(block, _Shown):
-        return block.text if isinstance(block, _Text) else ""
-    match fields := block.model_extra or {}:
-        case {"source": str(source), "title": str(title), "content": list(inner)}:
-            texts = read(_ToolResult, _result(inner), at).content
-            return _lines(title, source, _text(texts, ("text",), at))
-        case {"source": {"type": "text", "data": str(text)}}:
-            pass
-        case {"source": {"type": "content", "content": str() | list() as inner}}:
-            texts = read(_ToolResult, _result(inner), f"{at}.source").content
-            text = _text(texts, ("text", "image"), f"{at}.source")
-        case _:
-            at = f"{at}.type" if block.type == "image" else f"{at}.source.type"
-            words = "this model accepts text only, not images or files"
-            raise invalid(f"`{at}` = {shown(block.type)}: {words}", at, "unsupported_value")
-    return _lines(str(fields.get("title") or ""), str(fields.get("context") or ""), text)
-
-
-def _result(content: Any) -> JSON:
-    """Content that is read as that of a tool's result is."""
-    return {"type": "tool_result", "tool_use_id": "", "content": content}
-
-
-def _lines(*texts: str) -> str:
-    return "\n".join(text for text in texts if text)
+    return "".join(block.text for block in blocks if isinstance(block, _Text))
 
 
 def _parts(blocks: Sequence[_Block]) -> JSON:
-    """The blocks that are shown as parts of a chat completion, where they say more than their
-    text."""
-    found = [block for block in blocks if isinstance(block, (_Text, _Shown))]
-    if all(isinstance(block, _Text) and not block.model_extra for block in found):
-        return {}
-    more = [{k: v for k, v in (b.model_extra or {}).items() if k not in _TEXTS} for b in found]
-    texts = [{"type": "text", "text": _said(block, "")} for block in found]
-    return {PARTS: [text | rest for text, rest in zip(texts, more, strict=True)]}
+    """The texts among blocks as parts of a chat completion, where they say more than their text."""
+    found = [block for block in blocks if isinstance(block, _Text)]
+    more = any(block.model_extra for block in found)
+    return {PARTS: [block.model_dump() for block in found]} if more else {}
 
 
 def sampled_text(signature: str) -> str:
@@ -367,7 +306,7 @@ def _object(reply: PendingCompletion) -> JSON:
 
 
 def _usage(reply: PendingCompletion) -> JSON:
-    prompt, sampled = reply.usage if reply.choices else (reply.prompt_tokens, 0)
+    prompt, sampled = reply.usage if reply.calls else (reply.prompt_tokens, 0)
     cached = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
     return {**cached, "input_tokens": prompt, "output_tokens": sampled}
 
@@ -421,7 +360,7 @@ class _Events:
 
     def finish(self, rests: Sequence[Piece]) -> bytes:
         """Return what is left, the tool uses, and the end."""
-        reply, choice = self._reply, self._reply.choices[0]
+        reply, choice = self._reply, self._reply.calls[0]
         left = self._split.feed(rests[0].text, last=True)
         turn = whole_turn(reply, choice)
         out = self._begin()

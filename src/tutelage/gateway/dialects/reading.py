@@ -49,13 +49,13 @@ MAX_TOOLS = 1024
 MAX_STOPS = 16
 MAX_NAME = 256
 MAX_TOP = 20
+MAX_CHOICES = 128
 MAX_MESSAGES = 10_000
 """Messages of a request."""
 PARTS, CALL_FIELDS = "content_parts", "tool_call_fields"
 """The names under which a message on record has its content in parts, and by the ids of its tool
 calls what came beside them."""
 _SEED = 1 << 63
-_TEXTS = (None, "text", "input_text", "output_text", "refusal")
 
 
 class RequestObject(BaseModel):
@@ -101,19 +101,10 @@ def read(model: type[T], data: Any, path: str = "") -> T:
 # ---------------------------------------------------------------- values
 
 
-def _listed(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
 def _printable(name: str) -> str:
     if not name.isprintable():
         raise ValueError("must contain only printable characters")
     return name
-
-
-def _parsed(schema: Any) -> Any:
-    """A schema, also as JSON text, which vLLM takes too."""
-    return parse_json(schema) if isinstance(schema, str) else schema
 
 
 def _chosen(value: Any) -> str:
@@ -180,30 +171,49 @@ class StructuredOutputs(RequestObject):
     wanted: JSON | None = Field(None, alias="json")
 
 
-class SamplingReader(RequestObject):
+class RequestReader(RequestObject):
     """What the requests of all dialects have."""
 
     refused = UNHONOURED
     schema_name: ClassVar[str] = "response_format"
     """The dialect's own field for a schema of the reply."""
+    tool_type: ClassVar[str] = "function"
+    """The type of tools that the agent runs. Those that a server runs it can do without."""
     model: StrictStr
     temperature: Annotated[float, Strict()] | None = Field(None, ge=0, le=2)
     top_p: Annotated[float, Strict()] | None = Field(None, gt=0, le=1)
     top_k: StrictInt | None = Field(None, ge=-1)
-    stop: Annotated[Items[Stop], BeforeValidator(_listed)] = Field(
-        default_factory=lambda: [], max_length=MAX_STOPS
-    )
+    stop: Annotated[
+        Items[Stop], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
+    ] = Field(default_factory=lambda: [], max_length=MAX_STOPS)
     seed: StrictInt | None = Field(None, ge=-_SEED, lt=_SEED)
     stream: StrictBool = False
     min_tokens: StrictInt = Field(0, ge=0)
-    guided_json: Annotated[JSON | None, BeforeValidator(_parsed)] = None
+    guided_json: Annotated[
+        JSON | None, BeforeValidator(lambda v: parse_json(v) if isinstance(v, str) else v)
+    ] = None
+    """A schema, also as JSON text, which vLLM takes too."""
     structured_outputs: StructuredOutputs | None = None
+    tool_choice: Annotated[str, BeforeValidator(_chosen)] = "auto"
+    parallel_tool_calls: StrictBool = True
+    chat_template_kwargs: JSON = Field(default_factory=lambda: {})
+
+    @field_validator("tools", mode="before", check_fields=False)
+    @classmethod
+    def _callable(cls, tools: Any) -> Any:
+        if tools.__class__ is not list:
+            return tools
+        each, kind = cast("list[Any]", tools), cls.tool_type
+        return [t for t in each if not isinstance(t, dict) or t.get("type", kind) == kind]
 
     @classmethod
     def unused(cls, values: JSON) -> JSON:
-        """Return the fields that change nothing here, for the record."""
-        rest = values.keys() - _known(cls)
-        return {name: values[name] for name in values if name in rest and values[name] is not None}
+        """Return the fields that change nothing here, for the record; tools of other types too."""
+        rest, kind = values.keys() - _known(cls), cls.tool_type
+        found = {name: values[name] for name in values if name in rest and values[name] is not None}
+        if others := [t for t in values.get("tools") or () if t.get("type", kind) != kind]:
+            found["tools"] = others
+        return found
 
     def sampling(self, defaults: Sampling, limit: int | None) -> Sampling:
         """Return how to sample; `defaults` says what holds where the request is silent."""
@@ -219,68 +229,6 @@ class SamplingReader(RequestObject):
             stop=tuple(self.stop) or defaults.stop,
         )
 
-    def schemas(self, own: JSON | None) -> dict[str, JSON]:
-        """Return the schema of the reply by its field; `own` is that of the dialect's own field.
-
-        Raises `ApiError` where there are several.
-        """
-        wanted = self.structured_outputs and self.structured_outputs.wanted
-        fields = (self.schema_name, "guided_json", "structured_outputs.json")
-        found = dict(zip(fields, (own, self.guided_json, wanted), strict=True))
-        schemas = {name: schema for name, schema in found.items() if schema is not None}
-        if len(schemas) > 1:
-            names = " and ".join(f"`{name}`" for name in schemas)
-            raise invalid(f"{names} are both set: pass only one schema", [*schemas][1])
-        return schemas
-
-    def plain_constraint(self) -> Constraint | None:
-        """Return the constraint of a reply that can call no tool."""
-        schema = next(iter(self.schemas(None).values()), None)
-        if schema is None:
-            return Constraint(min_tokens=self.min_tokens) if self.min_tokens else None
-        if self.min_tokens:
-            raise invalid("`min_tokens` cannot be combined with a schema", "min_tokens")
-        return Constraint(json_schema=schema)
-
-
-_CONSTRAINING = frozenset(
-    ("tool_choice", "parallel_tool_calls", "min_tokens", "guided_json", "structured_outputs")
-)
-"""The fields that a constraint is made of, beside a dialect's own schema."""
-
-
-@cache
-def _known(model: type[SamplingReader]) -> frozenset[str]:
-    """The names of the fields that are read or refused."""
-    read = (field.alias or name for name, field in model.model_fields.items())
-    return frozenset((*read, *model.refused))
-
-
-class RequestReader(SamplingReader):
-    """What those of conversations have."""
-
-    tool_type: ClassVar[str] = "function"
-    """The type of tools that the agent runs. Those that a server runs it can do without."""
-    tool_choice: Annotated[str, BeforeValidator(_chosen)] = "auto"
-    parallel_tool_calls: StrictBool = True
-    chat_template_kwargs: JSON = Field(default_factory=lambda: {})
-
-    @field_validator("tools", mode="before", check_fields=False)
-    @classmethod
-    def _callable(cls, tools: Any) -> Any:
-        if tools.__class__ is not list:
-            return tools
-        each, kind = cast("list[Any]", tools), cls.tool_type
-        return [t for t in each if not isinstance(t, dict) or t.get("type", kind) == kind]
-
-    @classmethod
-    def unused(cls, values: JSON) -> JSON:
-        """See `SamplingReader`; tools of other types too."""
-        found, kind = super().unused(values), cls.tool_type
-        if others := [t for t in values.get("tools") or () if t.get("type", kind) != kind]:
-            found["tools"] = others
-        return found
-
     def asked(
         self,
         messages: tuple[Message, ...],
@@ -291,57 +239,99 @@ class RequestReader(SamplingReader):
     ) -> ChatRequest:
         """Return the request; `schema` is that of the dialect's own field, and `more` are fields
         that not all dialects have. Raises `ApiError`."""
-        tools = _tool_specs(functions)
+        names = [each.name for each in functions]
+        if len(set(names)) != len(names):
+            twice = next(n for n in names if names.count(n) > 1)
+            raise invalid(f"duplicate tool name in `tools`: {twice!r}", "tools")
+        outputs = self.structured_outputs and self.structured_outputs.wanted
+        found = {
+            self.schema_name: schema,
+            "guided_json": self.guided_json,
+            "structured_outputs.json": outputs,
+        }
+        schemas = {field: schema for field, schema in found.items() if schema is not None}
+        if len(schemas) > 1:
+            words = " and ".join(f"`{field}`" for field in schemas)
+            raise invalid(f"{words} are both set: pass only one schema", [*schemas][1])
+        schema_field, schema = next(iter(schemas.items()), ("", None))
+        choice, parallel, constraint = self.tool_choice, self.parallel_tool_calls, None
+        if choice == "required" and not names:
+            raise invalid("`tool_choice` 'required' needs `tools`", "tool_choice")
+        if choice not in ("auto", "none", "required", *names):
+            words = f"`tool_choice` names {choice!r}, which is not in `tools`"
+            raise invalid(words, "tool_choice")
+        forced = choice == "none" or (names and not (choice == "auto" and parallel))
+        if self.min_tokens and (forced or schema is not None):
+            words = "`min_tokens` requires `tool_choice`: auto and no schema"
+            raise invalid(words, "min_tokens")
+        if forced or schema is not None:
+            constraint = Constraint(choice, parallel, schema)
+        elif self.min_tokens:
+            constraint = Constraint(min_tokens=self.min_tokens)
         return ChatRequest(
             model=self.model,
             messages=messages,
             sampling=sampling,
-            tools=tools,
+            tools=tuple(ToolSpec(f.name, f.description, f.parameters) for f in functions),
             strict=tuple(each.name for each in functions if each.strict),
-            constraint=self._constraint(tools, schema),
-            schema_field=next(iter(self.schemas(schema)), ""),
+            constraint=constraint,
+            schema_field=schema_field,
             seed=self.seed,
             template=self.chat_template_kwargs,
             stream=self.stream,
             **more,
         )
 
-    def _constraint(self, tools: Sequence[ToolSpec], schema: JSON | None) -> Constraint | None:
-        """The constraint of the reply, None when there is nothing to enforce."""
-        if schema is None and self.model_fields_set.isdisjoint(_CONSTRAINING):
-            return None
-        choice, schema = self.tool_choice, next(iter(self.schemas(schema).values()), None)
-        if choice == "required" and not tools:
-            raise invalid("`tool_choice` 'required' needs `tools`", "tool_choice")
-        if choice not in ("auto", "none", "required", *(tool.name for tool in tools)):
-            words = f"`tool_choice` names {choice!r}, which is not in `tools`"
-            raise invalid(words, "tool_choice")
-        free = choice != "none" and not tools
-        if schema is None and (free or (choice == "auto" and self.parallel_tool_calls)):
-            return Constraint(min_tokens=self.min_tokens) if self.min_tokens else None
-        if self.min_tokens:
-            words = "`min_tokens` requires `tool_choice`: auto and no schema"
-            raise invalid(words, "min_tokens")
-        return Constraint(choice, self.parallel_tool_calls, schema)
+
+@cache
+def _known(model: type[RequestReader]) -> frozenset[str]:
+    """The names of the fields that are read or refused."""
+    read = (field.alias or name for name, field in model.model_fields.items())
+    return frozenset((*read, *model.refused))
 
 
-def _tool_specs(functions: Sequence[FunctionTool]) -> tuple[ToolSpec, ...]:
-    """Return the function tools. Raises `ApiError` for two of one name."""
-    names = [each.name for each in functions]
-    if len(set(names)) != len(names):
-        twice = next(n for n in names if names.count(n) > 1)
-        raise invalid(f"duplicate tool name in `tools`: {twice!r}", "tools")
-    return tuple(ToolSpec(each.name, each.description, each.parameters) for each in functions)
+class StreamOptions(RequestObject):
+    """What a stream carries beside its choices."""
+
+    include_usage: StrictBool = False
+
+
+class ChoicesReader(RequestReader):
+    """What requests for chat completions and for completions have."""
+
+    n: StrictInt = Field(1, ge=1, le=MAX_CHOICES)
+    prompt_logprobs: TopLogprobs | None = None
+    stream_options: StreamOptions | None = None
+    return_token_ids: StrictBool = False
+
+    def choices(self, scored: int | None) -> JSON:
+        """Return these fields of the request; `scored` says how its prompt is. Raises `ApiError`"""
+        if self.stream_options is not None and not self.stream:
+            raise invalid("`stream_options` requires `stream`: true", "stream_options")
+        if scored is not None and self.stream:
+            raise invalid("log-probabilities of a prompt cannot be streamed", "stream")
+        return {
+            "n": self.n,
+            "include_usage": self.stream_options is not None and self.stream_options.include_usage,
+            "token_ids": self.return_token_ids,
+            "scored": scored,
+        }
+
+
+class ReplyFormat(RequestObject):
+    """The form that a reply must have."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    wanted: JSON | None = Field(None, alias="schema")
 
 
 def reply_schema(kind: str, schema: JSON | None, path: str) -> JSON | None:
     """Return the schema that the reply must have: none for `text`, any object's for
     `json_object`."""
-    if kind == "json_schema":
-        if schema is None:
-            raise missing(path)
-        return schema
-    return {"type": "object"} if kind == "json_object" else None
+    if kind == "json_schema" and schema is None:
+        raise missing(path)
+    own = {"type": "object"} if kind == "json_object" else None
+    return schema if kind == "json_schema" else own
 
 
 # ---------------------------------------------------------------- the content of messages
@@ -399,13 +389,9 @@ def with_parts(message: JSON, field: str) -> JSON:
         {"type": "text", "text": p} if isinstance(p, str) else p for p in cast("list[Any]", content)
     ]
     plain = all(part.keys() <= {"type", "text", "refusal"} for part in parts)
-    return {} if plain else {PARTS: [{**part, "type": _kind(part)} for part in parts]}
-
-
-def _kind(part: JSON) -> str:
-    """The type of a part in the words of chat completions."""
-    kind = part.get("type")
-    return kind if kind not in (None, "input_text", "output_text") else "text"
+    texts = (None, "input_text", "output_text")
+    kept = [part | {"type": "text"} if part.get("type") in texts else part for part in parts]
+    return {} if plain else {PARTS: kept}
 
 
 def call_fields(calls: Sequence[tuple[str, Mapping[str, Any] | None]]) -> JSON:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, StrictBool, StrictInt, StrictStr
 
@@ -31,6 +31,7 @@ from tutelage.gateway.dialects.reading import (
     FunctionTool,
     Items,
     MessageObject,
+    ReplyFormat,
     RequestObject,
     RequestReader,
     TopLogprobs,
@@ -58,14 +59,24 @@ _EVENTS = {
     "call": "response.function_call_arguments",
 }
 
-
-class _Format(RequestObject):
-    type: Literal["text", "json_object", "json_schema"]
-    wanted: JSON | None = Field(None, alias="schema")
+_ECHOED: Mapping[str, Any] = {
+    "instructions": None,
+    "max_output_tokens": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "previous_response_id": None,
+    "reasoning": {"effort": None, "summary": None},
+    "store": True,
+    "text": {"format": {"type": "text"}},
+    "tool_choice": "auto",
+    "tools": [],
+    "user": None,
+}
+"""Fields of a request that the answer repeats, and what holds where it is silent."""
 
 
 class _Text(RequestObject):
-    format: _Format | None = None
+    format: ReplyFormat | None = None
 
 
 class _Request(RequestReader):
@@ -89,15 +100,8 @@ class _Request(RequestReader):
     text: _Text | None = None
     max_output_tokens: StrictInt | None = Field(None, ge=1)
     store: StrictBool = True
-    truncation: Literal["auto", "disabled"] = "disabled"
     top_logprobs: TopLogprobs = 0
     include: list[StrictStr] = Field(default_factory=list[str])
-
-
-class _Page(MessageObject):
-    limit: Annotated[int, Field(ge=1, le=100)] = 20
-    order: Literal["asc", "desc"] = "desc"
-    after: str | None = None
 
 
 class Responses:
@@ -125,13 +129,15 @@ class Responses:
         schema = wanted and reply_schema(wanted.type, wanted.wanted, "text.format.schema")
         before: tuple[Message, ...] = ()
         if (previous := request.previous_response_id) is not None:
-            found = _stored(kept, previous)
-            if found is None:
-                raise _unknown(previous, "previous_response_id", "previous_response_not_found")
-            before = (*(found.request.conversation or ()), found.choices[0].reply)
+            at = ("previous_response_id", "previous_response_not_found")
+            found = _stored(kept, previous, *at)
+            before = (*(found.request.conversation or ()), found.calls[0].reply)
         conversation = (*before, *_messages(request.input, kept))
         if not conversation:
             raise invalid("`input` must not be empty", "input")
+        echo = {n: usual if body.get(n) is None else body[n] for n, usual in _ECHOED.items()}
+        if isinstance(echo["tool_choice"], dict):
+            echo["tool_choice"] = {"type": "function", "name": request.tool_choice}
         # Instructions hold for one request only.
         told = request.instructions
         system = () if told is None else (Message("system", told),)
@@ -140,12 +146,11 @@ class Responses:
             request.tools,
             request.sampling(defaults, request.max_output_tokens),
             schema,
-            truncate=request.truncation == "auto",
             logprobs=_LOGPROBS in request.include,
             top_logprobs=request.top_logprobs,
             conversation=conversation if request.store else None,
             items=tuple(i for i in request.input if i.get("type") != "item_reference"),
-            echo=_echo(request, body),
+            echo=echo,
         )
 
     def written(self, reply: PendingCompletion) -> JSON:
@@ -164,53 +169,39 @@ class Responses:
         return {"object": "response.input_tokens", "input_tokens": counted}
 
     def _find(self, path: Mapping[str, str], query: JSON, attempt: AttemptSession) -> JSON:
-        return self.written(self._kept(path, attempt))
+        return self.written(_stored(attempt.ledger, path["response"]))
 
     def _list_input(self, path: Mapping[str, str], query: JSON, attempt: AttemptSession) -> JSON:
-        """A page of what a response's request brought."""
-        items, asked = _input_items(self._kept(path, attempt)), read(_Page, query)
-        ordered = items if asked.order == "asc" else items[::-1]
-        if asked.after is not None:
-            at = next((i for i, item in enumerate(ordered) if item["id"] == asked.after), None)
-            if at is None:
-                words = f"`after` = {asked.after!r}: no item with this id in the list"
-                raise invalid(words, "after")
-            ordered = ordered[at + 1 :]
-        found, more = ordered[: asked.limit], len(ordered) > asked.limit
-        first, last = (found[at]["id"] if found else None for at in (0, -1))
-        ends = {"first_id": first, "last_id": last, "has_more": more}
-        return {"object": "list", "data": found, **ends}
-
-    def _kept(self, path: Mapping[str, str], attempt: AttemptSession) -> PendingCompletion:
-        found = _stored(attempt.ledger, path["response"])
-        if found is None:
-            raise _unknown(path["response"])
-        return found
+        """All that a response's request brought, the latest first unless `order` is asc."""
+        items = _input_items(_stored(attempt.ledger, path["response"]))
+        ordered = items if query.get("order") == "asc" else items[::-1]
+        first, last = (ordered[at]["id"] if ordered else None for at in (0, -1))
+        ends = {"first_id": first, "last_id": last, "has_more": False}
+        return {"object": "list", "data": ordered, **ends}
 
 
 # ---------------------------------------------------------------- what is kept
 
 
-def _stored(kept: KeptAnswers, response_id: str) -> PendingCompletion | None:
-    """The finished response of that id, None for one that is not kept."""
+def _stored(
+    kept: KeptAnswers, response_id: str, param: str | None = None, code: str | None = None
+) -> PendingCompletion:
+    """Return the finished response of that id. Raises `ApiError` for one that is not kept."""
     answer = kept.answer(response_id)
     if answer is None or answer.request.conversation is None:
-        return None
+        words = (
+            f"response {response_id!r} not found in this attempt; it may have been created with "
+            "`store`: false or by another attempt, have expired, or still be in progress"
+        )
+        raise ApiError(404, words, param=param, code=code)
     return answer
-
-
-def _unknown(response_id: str, param: str | None = None, code: str | None = None) -> ApiError:
-    words = (
-        f"response {response_id!r} not found in this attempt; it may have been created with "
-        "`store`: false or by another attempt, have expired, or still be in progress"
-    )
-    return ApiError(404, words, param=param, code=code)
 
 
 def _item_of(kept: KeptAnswers, item_id: str) -> JSON | None:
     """An input or output item of a response that is kept."""
     for response_id in reversed(kept):
-        if (reply := _stored(kept, response_id)) is not None:
+        reply = kept.answer(response_id)
+        if reply is not None and reply.request.conversation is not None:
             for item in (*_input_items(reply), *_finished(reply, _turn(reply))["output"]):
                 if item["id"] == item_id:
                     return item
@@ -342,44 +333,18 @@ def _joined(turn: Message, new: Message) -> Message:
     return Message("assistant", said or None, turn.tool_calls + new.tool_calls, extra=extra)
 
 
-def _echo(request: _Request, body: JSON) -> JSON:
-    """What the answer repeats."""
-    choice = body.get("tool_choice") or "auto"
-    match choice:
-        case {"type": "function", "function": {"name": name}}:  # as in chat completions
-            choice = {"type": "function", "name": name}
-        case _:
-            pass
-    given = body.get("reasoning")
-    effort = cast("JSON", given) if isinstance(given, dict) else {}
-    return {
-        "instructions": request.instructions,
-        "max_output_tokens": body.get("max_output_tokens"),
-        "metadata": body.get("metadata") or {},
-        "parallel_tool_calls": request.parallel_tool_calls,
-        "previous_response_id": request.previous_response_id,
-        "reasoning": {"effort": effort.get("effort"), "summary": effort.get("summary")},
-        "store": request.store,
-        "text": body.get("text") or {"format": {"type": "text"}},
-        "tool_choice": choice,
-        "tools": body.get("tools") or [],
-        "truncation": request.truncation,
-        "user": body.get("user"),
-    }
-
-
 # ---------------------------------------------------------------- writing
 
 
 def _turn(reply: PendingCompletion) -> list[TurnBlock]:
     """The blocks of a turn; one that says nothing is an empty text."""
-    choice = reply.choices[0]
+    choice = reply.calls[0]
     return whole_turn(reply, choice) or [TurnBlock("text", "", reply.logprobs(choice) or [])]
 
 
 def _finished(reply: PendingCompletion, blocks: Sequence[TurnBlock]) -> JSON:
     """The object with the items that these blocks are."""
-    cut, left = cut_by(reply.choices[0]), cut_block(reply, blocks)
+    cut, left = cut_by(reply.calls[0]), cut_block(reply, blocks)
     prompt, sampled = reply.usage
     return {
         **_object(reply, "incomplete" if cut else "completed"),
@@ -400,8 +365,8 @@ def _finished(reply: PendingCompletion, blocks: Sequence[TurnBlock]) -> JSON:
 def _object(reply: PendingCompletion, status: str) -> JSON:
     """The object without what comes at the end. A run in training has a sampling of its own, which
     is known at the end."""
-    sampling = reply.choices[0].sampling if reply.choices else reply.request.sampling
-    known = bool(reply.choices) or not reply.model.finishes
+    sampling = reply.calls[0].sampling if reply.calls else reply.request.sampling
+    known = bool(reply.calls) or not reply.model.finishes
     return {
         "id": reply.id,
         "object": "response",
