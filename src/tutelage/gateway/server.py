@@ -11,7 +11,6 @@ import asyncio
 import concurrent.futures
 import gc
 import importlib
-import importlib.util
 import logging
 import os
 import secrets

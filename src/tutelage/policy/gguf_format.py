@@ -253,7 +253,7 @@ def _names(layers: int) -> dict[str, str]:
     inner = [name for field, parts in PARTS.items() if field not in OPTIONAL for name in parts]
     names = ["model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"]
     names += [f"model.layers.{i}.{name}" for i in range(layers) for name in inner]
-    return {name: known.get_name(name, (".weight",)) for name in names}
+    return {name: str(known.get_name(name, (".weight",))) for name in names}
 
 
 def _turned(name: str, values: np.ndarray, config: Any, *, from_gguf: bool) -> np.ndarray:

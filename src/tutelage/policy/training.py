@@ -264,8 +264,8 @@ def _views(gathered: Tensor, plan: IndexTables) -> Iterator[tuple[_Part, Tensor,
     q, k, v = gathered.split([len(plan.gather_Q), keys, keys])
     for part in plan.parts:
         batch = (part.rows * plan.shape.kv_heads, -1, plan.shape.head_dim)
-        of_keys = (t[part.key_rows].view(batch) for t in (k, v))
-        yield part, q[part.query_rows].view(batch), *of_keys
+        keys_BLD, values_BLD = (t[part.key_rows].view(batch) for t in (k, v))
+        yield part, q[part.query_rows].view(batch), keys_BLD, values_BLD
 
 
 def _probabilities(gathered: Tensor, plan: IndexTables) -> list[Tensor]:

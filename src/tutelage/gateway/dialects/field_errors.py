@@ -25,14 +25,18 @@ _WORDS = {
 }
 _HINTS = {("top_p", "greater_than"): "; for greedy sampling use `temperature`: 0"}
 """What helps beside the reason, by path and kind of error."""
-_KINDS = dict.fromkeys(("image", "image_url", "input_image"), "images")
-_KINDS |= {"input_audio": "audio", "file": "files", "input_file": "files", "document": "files"}
+_KINDS: dict[str, str] = {
+    **dict.fromkeys(("image", "image_url", "input_image"), "images"),
+    **dict.fromkeys(("file", "input_file", "document"), "files"),
+    "input_audio": "audio",
+}
 """Parts of a message that other models can read."""
 
 
 def refusal(error: ErrorDetails, data: Any, path: str) -> ApiError:
     """The 400 for an error in the data at a path."""
-    value, name = error["input"], error.get("ctx", {}).get("name")
+    value: Any = error["input"]
+    name = error.get("ctx", {}).get("name")
     for part in (*_located(error, data), *(() if name is None else (name,))):
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
     if error["type"] in ("missing", "union_tag_not_found"):
