@@ -74,7 +74,7 @@ HINTS: dict[str, Any] = {
     ("path", "body", "unused"),
     [
         ("/responses", CODEX, {"client_metadata", "prompt_cache_key", "reasoning", "tools"}),
-        ("/messages?beta=true", CLAUDE_CODE, {"metadata", "tools"}),
+        ("/messages?beta=true", CLAUDE_CODE, {"metadata", "output_config", "tools"}),
         ("/responses", PI, {"reasoning"}),
         ("/chat/completions", HINTS, {"metadata", "reasoning_effort", "tools"}),
     ],
