@@ -210,14 +210,14 @@ def merge(whole: JSON, more: Mapping[str, Any]) -> None:
             listed = whole[name] = known if isinstance(known, list) else []
             for each in cast("list[Any]", value):
                 at = each.get("index") if isinstance(each, dict) else None
-                same = [e for e in listed if at is not None and e.get("index") == at]
-                if at is not None and not same:
-                    same = [{}]
-                    listed.append(same[0])
                 if at is None:
                     listed.append(each)
-                else:
-                    merge(same[0], each)
+                    continue
+                same = [e for e in listed if e.get("index") == at]
+                if not same:
+                    same = [{}]
+                    listed.append(same[0])
+                merge(same[0], each)
         elif value is not None or name not in whole:
             whole[name] = value
 
