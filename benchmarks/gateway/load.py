@@ -23,7 +23,7 @@ class Connection(asyncio.Protocol):
     """One connection; `ask` sends the request and waits for the whole answer."""
 
     def __init__(self, request: bytes) -> None:
-        self._request = request
+        self.request = request
         self._waiting: asyncio.Future[None] | None = None
         self._buffer = b""
         self.errors = 0
@@ -37,7 +37,7 @@ class Connection(asyncio.Protocol):
         self._waiting = asyncio.get_running_loop().create_future()
         if self._transport.is_closing():
             self._waiting.set_exception(ConnectionError("the server closed a connection at rest"))
-        self._transport.write(self._request)
+        self._transport.write(self.request)
         return self._waiting
 
     def data_received(self, data: bytes) -> None:

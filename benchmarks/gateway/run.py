@@ -196,8 +196,9 @@ def compare_with(source: Path, proxy: str | None, count: int, seconds: float, ea
                 old, new = found["before"][key], found["gateway"][key]
                 ratio = f"{old:.4g} to {new:.4g}, {new / old:.3f}"
                 print(f"{connections:3} connections, {key}: {ratio}")
-            rates = ", ".join(f"{name} {each['rate']:.0f}" for name, each in found.items())
-            print(f"{connections:3} connections, requests/s: {rates}")
+            for name, told in found.items():
+                each_costs = f"{told['rate']:.0f} requests/s, {told['cpu_us']:.0f} us each"
+                print(f"{connections:3} connections, {name}: {each_costs}")
             if "litellm" in found:
                 ratio = found["gateway"]["rate"] / found["litellm"]["rate"]
                 print(f"{connections:3} connections: {ratio:.1f} times LiteLLM's throughput")

@@ -1,44 +1,31 @@
 """What programs send by default runs: fields that ask nothing of the sampler are ignored and
-recorded, and tools of types that run at a server are left out. The bodies follow what Codex, Claude
-Code and pi sent; `HINTS` is one of chat completions with such fields."""
+recorded, and tools of types that run at a server are left out. `programs/` has what Codex, Claude
+Code, opencode and Qwen Code sent, long texts cut, and is written by `python -m
+benchmarks.gateway.programs BINARIES --record tests/gateway/programs`; the bodies below have more
+such fields."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.gateway.programs import PROGRAMS, Program, scripted
+from benchmarks.gateway.recording import whole
 
-from .conftest import CALCULATOR, FLAT_CALCULATOR, Open
+from tutelage.rollouts.rows import build_rows
 
-CODEX: dict[str, Any] = {
-    "model": "m",
-    "stream": True,
-    "store": False,
-    "tool_choice": "auto",
-    "parallel_tool_calls": True,
-    "reasoning": {"summary": "auto"},
-    "include": ["reasoning.encrypted_content"],
-    "client_metadata": {"x-codex-window-id": "a"},
-    "prompt_cache_key": "k",
-    "input": [
-        {
-            "type": "message",
-            "role": "user",
-            "content": [{"type": "input_text", "text": "say hello"}],
-        }
-    ],
-    "tools": [
-        FLAT_CALCULATOR,
-        {"type": "web_search"},
-        {"type": "custom", "name": "apply_patch", "format": {"type": "grammar"}},
-        {
-            "type": "namespace",
-            "name": "multi_agent_v1",
-            "description": "d",
-            "tools": [{"type": "function", "name": "f", "parameters": {}}],
-        },
-    ],
+from .conftest import CALCULATOR, Open
+
+FOLDER = Path(__file__).parent / "programs"
+UNUSED: dict[str, set[str]] = {
+    "codex": {"client_metadata", "prompt_cache_key", "reasoning", "tools"},
+    "claude": {"metadata", "output_config"},
+    "opencode": set(),
+    "qwen": set(),
 }
+
 CLAUDE_CODE: dict[str, Any] = {
     "model": "m",
     "max_tokens": 64,
@@ -70,11 +57,42 @@ HINTS: dict[str, Any] = {
 }
 
 
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+async def test_what_a_program_sent_is_answered_and_makes_the_rows_that_it_made(
+    attempt_session: Open, program: Program
+) -> None:
+    spans: list[Any] = []
+    chat = scripted(program)
+    case = attempt_session(chat, on_span=spans.append)
+    sent = whole(json.loads((FOLDER / f"{program.name}.json").read_text("utf-8"))["requests"])
+    for request in sent:
+        path = request["path"].removeprefix("/v1")
+        answer = await case.post(path, request["body"], **request["headers"])
+        assert answer.status_code == 200, answer.text
+    await case.attempt_session.aclose()
+    assert len(build_rows(chat.calls)) == program.rows
+    assert {call.name for each in chat.calls for call in each.reply.tool_calls} == {
+        program.shell[0]
+    }
+    for span, request in zip(spans, sent, strict=True):
+        assert set(span.unused) == UNUSED[program.name]
+        kinds = {tool["type"] for tool in span.unused.get("tools", ())}
+        assert kinds == ({"namespace", "web_search"} if program.name == "codex" else set())
+        kept = len(request["body"].get("tools", ())) - len(span.unused.get("tools", ()))
+        assert len(span.calls[0].tools) == kept
+
+
+def test_they_name_no_machine_and_no_key() -> None:
+    texts = [path.read_text("utf-8") for path in FOLDER.glob("*.json")]
+    assert len(texts) == len(PROGRAMS)
+    for words in ("127.0.0.1", "localhost", "Bearer", "/tmp", "sk-"):
+        assert not [text for text in texts if words in text]
+
+
 @pytest.mark.parametrize(
     ("path", "body", "unused"),
     [
-        ("/responses", CODEX, {"client_metadata", "prompt_cache_key", "reasoning", "tools"}),
-        ("/messages?beta=true", CLAUDE_CODE, {"metadata", "tools"}),
+        ("/messages?beta=true", CLAUDE_CODE, {"metadata", "output_config", "tools"}),
         ("/responses", PI, {"reasoning"}),
         ("/chat/completions", HINTS, {"metadata", "reasoning_effort", "tools"}),
     ],

@@ -1,29 +1,23 @@
-"""A chat client and an engine that say what they are told: only the model is replaced.
+"""A chat client that plays a script: only the model is replaced.
 
-The engine stands below the codec: it keeps the promises of `Engine` that callers rely on
-(context overflow, `max_tokens`, the end-of-turn token, tokens told one by one), so agents, sessions
-and runners are tested through their real path. The client stands above it and needs neither a codec
-nor torch: its tokens are bytes. The client takes a line that the request's tools and `tool_choice`
-allow, and ends it at a stop string; the engine, which sees tokens alone, says its lines in their
-order, and whole.
-`script.py` has scripts; `testing/tiny.py` has a real engine over a very small model.
+It needs neither a codec nor torch: its tokens are bytes. It takes a line that the request's tools
+and `tool_choice` allow, and ends it at a stop string. `script.py` has scripts;
+`testing/scripted.py` has an engine that plays one.
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import takewhile
-from typing import TYPE_CHECKING, Unpack, cast
+from typing import TYPE_CHECKING, Unpack
 
 from tutelage.engine.logprobs import token_logprobs
 from tutelage.engine.options import recorded_options
 from tutelage.engine.script import Script, ScriptedReply
-from tutelage.errors import EngineError, RemoteError
+from tutelage.errors import RemoteError
 from tutelage.replies import ThinkTags, split_thought
 from tutelage.seeds import SeedTree
 from tutelage.types import (
@@ -39,85 +33,10 @@ from tutelage.types import (
 
 if TYPE_CHECKING:
     from tutelage.engine.logprobs import OnLogprobs
-    from tutelage.engine.protocol import OnPrompt, OnToken, Request
-    from tutelage.policy.codec import Codec
-    from tutelage.policy.model import Policy
+    from tutelage.engine.protocol import OnPrompt, OnToken
 
 _LINES, _SHOWN = 10, 200
 """Lines of a script, and characters of a request, that an error shows."""
-Reply = ScriptedReply | str | Sequence[int] | Exception
-"""A line of a script, a text (its end-of-turn token is added to both), token ids as they are, or an
-exception to raise."""
-
-Replies = Iterable[Reply] | Callable[["Request"], Reply | Awaitable[Reply]]
-"""Replies in the order of the calls, or a function, async or not, from a request to its reply."""
-
-
-class ScriptedEngine:
-    """An `Engine` that says what it is told; `requests` and `released` record its use."""
-
-    def __init__(
-        self,
-        codec: Codec,
-        script: Replies,
-        *,
-        max_length: int = 4096,
-        logprob: float = -1.0,
-        version: int = 0,
-    ) -> None:
-        """`max_length` is in tokens; every sampled token gets `logprob`."""
-        self.requests: list[Request] = []
-        self.released: list[str] = []
-        self.version, self.max_length = version, max_length
-        self._codec, self._logprob = codec, logprob
-        self._end = int(cast("int", codec.tokenizer.eos_token_id))
-        self._script = script if callable(script) else iter(script)
-
-    def update_weights(self, source: Policy, version: int) -> None:
-        """Say the same with another version."""
-        self.version = version
-
-    def free(self) -> None:
-        """A script takes no memory."""
-
-    async def sample(self, request: Request) -> Sampled:
-        """The next reply, cut to what `max_tokens` and the context allow.
-
-        Raises `ContextOverflowError` when the prompt leaves no room, the script's own exceptions,
-        and `EngineError` when the script has no reply left.
-        """
-        room = request.room(self.max_length)
-        self.requests.append(request)
-        if not callable(self._script):
-            reply = next(self._script, None)
-        elif inspect.isawaitable(reply := self._script(request)):
-            reply = await reply
-        if reply is None:
-            raise EngineError(
-                f"the script has no more replies: {request.session!r} asked for number "
-                f"{len(self.requests)}; pass ScriptedEngine more replies, or a function"
-            )
-        if isinstance(reply, Exception):
-            raise reply
-        if isinstance(reply, ScriptedReply):
-            reply = await _text(reply)
-        ids = (*self._codec.encode(reply), self._end) if isinstance(reply, str) else tuple(reply)
-        ids = ids[:room]
-        ended = bool(ids) and ids[-1] in self._codec.eos_ids
-        sampled = _sampled(ids, ended, self._logprob, self.version)
-        if request.on_token is not None:
-            pieces = [(i,) for i in ids]
-            await _hand_out(sampled, pieces, request.on_token, request.on_logprobs)
-        return sampled
-
-    def release(self, session: str) -> None:
-        """Note that a session was closed."""
-        self.released.append(session)
-
-    @asynccontextmanager
-    async def participant(self) -> AsyncGenerator[None]:
-        """Around a rollout; a script has no schedule, so this does nothing."""
-        yield
 
 
 class _ByteCodec:
@@ -184,19 +103,24 @@ class ScriptedClient:
             thought, answer = split_thought(reply.content or "", self.codec.thoughts)
             if thought:
                 reply = replace(reply, content=answer or (None if reply.tool_calls else ""))
-        text, content = (await _text(reply)).encode(), (reply.content or "").encode()
+        text, content = (await scripted_text(reply)).encode(), (reply.content or "").encode()
         # The text of calls is this client's own, so no stop string is looked for in it.
         stops = [(content.find(s.encode()), len(s.encode())) for s in sampling.stop]
         stop = min((at + length for at, length in stops if at >= 0), default=None)
         stopped = stop is not None and stop <= sampling.max_tokens
         ids = (*text, self.codec.end)[: stop if stopped else sampling.max_tokens]
         whole = ids[-1:] == (self.codec.end,)
-        sampled = _sampled(ids, stopped or whole)
+        reason = StopReason.STOP if stopped or whole else StopReason.LENGTH
+        sampled = Sampled(ids, (0.0,) * len(ids), (0.0,) * len(ids), reason, 0)
         if on_token is not None:
             # Word by word, so that a streaming client sees several pieces.
             ends = [at for at, i in enumerate(ids, 1) if i in (10, 32) or at == len(ids)]
-            pieces = [ids[a:b] for a, b in zip([0, *ends], ends, strict=False)]
-            await _hand_out(sampled, pieces, on_token, on_logprobs)
+            logprobs = token_logprobs(sampled)
+            for start, end in zip([0, *ends], ends, strict=False):
+                if on_logprobs is not None:
+                    on_logprobs(logprobs[start:end])
+                on_token(ids[start:end])
+                await asyncio.sleep(0)
         seeds, calls, said = self._seeds.child("call", index), reply.tool_calls, reply.content
         if not whole:  # cut, or stopped by a string
             cut = content[: len(ids)].decode("utf-8", "ignore")
@@ -239,10 +163,7 @@ class ScriptedClient:
         return lines[taken]
 
 
-# ---------------------------------------------------------------- what both do
-
-
-async def _text(reply: ScriptedReply) -> str:
+async def scripted_text(reply: ScriptedReply) -> str:
     """Return what a line of a script says, once its time has come. Raises the line's error."""
     if reply.delay > 0:
         await asyncio.sleep(reply.delay)
@@ -251,25 +172,3 @@ async def _text(reply: ScriptedReply) -> str:
         error.code = "scripted_error"
         raise error
     return reply.text()
-
-
-def _sampled(ids: tuple[int, ...], ended: bool, logprob: float = 0.0, version: int = 0) -> Sampled:
-    logprobs = (logprob,) * len(ids)
-    return Sampled(
-        ids, logprobs, logprobs, StopReason.STOP if ended else StopReason.LENGTH, version
-    )
-
-
-async def _hand_out(
-    sampled: Sampled,
-    pieces: Iterable[tuple[int, ...]],
-    on_token: OnToken,
-    on_logprobs: OnLogprobs | None,
-) -> None:
-    """Hand out the tokens piece by piece."""
-    logprobs = iter(token_logprobs(sampled))
-    for piece in pieces:
-        if on_logprobs is not None:
-            on_logprobs([next(logprobs) for _ in piece])
-        on_token(piece)
-        await asyncio.sleep(0)

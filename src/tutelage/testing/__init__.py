@@ -1,11 +1,11 @@
 """What tests need, public so that yours are as easy to write as ours.
 
-`ScriptedEngine` answers with a script (`engine/scripted.py`), for agents without a model;
+`ScriptedEngine` answers with a script (`scripted.py`), for agents without a model;
 `tiny.py` makes a very small policy, and the native engine over it, in a moment and without a
 network. Nothing in the library imports this package.
 """
 
-from tutelage.engine.scripted import ScriptedEngine
+from tutelage.testing.scripted import ScriptedEngine
 from tutelage.testing.tiny import tiny_engine, tiny_policy
 
 __all__ = ["ScriptedEngine", "tiny_engine", "tiny_policy"]

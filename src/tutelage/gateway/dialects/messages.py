@@ -141,6 +141,13 @@ class _Request(RequestReader):
     context_management: Annotated[JSON | None, BeforeValidator(_keeps_all)] = None
     max_tokens: StrictInt | None = Field(None, ge=1)
 
+    @classmethod
+    def unused(cls, values: JSON) -> JSON:
+        """See `SamplingReader`; what `output_config` has beside a format too."""
+        found, output = super().unused(values), values.get("output_config") or {}
+        rest = {name: output[name] for name in output if name != "format"}
+        return {**found, "output_config": rest} if rest else found
+
 
 class Messages:
     """The dialect; see `Dialect`."""

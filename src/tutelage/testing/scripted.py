@@ -1,0 +1,104 @@
+"""An engine that plays a script, for tests of agents, sessions and runners without a model.
+
+It stands below the codec and keeps the promises of `Engine` that callers rely on: context
+overflow, `max_tokens`, the end-of-turn token, tokens one by one. It plays its lines in their order,
+and whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, cast
+
+from tutelage.engine.logprobs import token_logprobs
+from tutelage.engine.script import ScriptedReply
+from tutelage.engine.scripted import scripted_text
+from tutelage.errors import EngineError
+from tutelage.types import Sampled, StopReason
+
+if TYPE_CHECKING:
+    from tutelage.engine.protocol import Request
+    from tutelage.policy.codec import Codec
+    from tutelage.policy.model import Policy
+
+Reply = ScriptedReply | str | Sequence[int] | Exception
+"""A line of a script, a text (its end-of-turn token is added to both), token ids as they are, or an
+exception to raise."""
+
+Replies = Iterable[Reply] | Callable[["Request"], Reply | Awaitable[Reply]]
+"""Replies in the order of the calls, or a function, async or not, from a request to its reply."""
+
+
+class ScriptedEngine:
+    """An `Engine` that says what it is told; `requests` and `released` record its use."""
+
+    def __init__(
+        self,
+        codec: Codec,
+        script: Replies,
+        *,
+        max_length: int = 4096,
+        logprob: float = -1.0,
+        version: int = 0,
+    ) -> None:
+        """`max_length` is in tokens; every sampled token gets `logprob`."""
+        self.requests: list[Request] = []
+        self.released: list[str] = []
+        self.version, self.max_length = version, max_length
+        self._codec, self._logprob = codec, logprob
+        self._end = int(cast("int", codec.tokenizer.eos_token_id))
+        self._script = script if callable(script) else iter(script)
+
+    def update_weights(self, source: Policy, version: int) -> None:
+        """Say the same with another version."""
+        self.version = version
+
+    def free(self) -> None:
+        """A script takes no memory."""
+
+    async def sample(self, request: Request) -> Sampled:
+        """The next reply, cut to what `max_tokens` and the context allow.
+
+        Raises `ContextOverflowError` when the prompt leaves no room, the script's own exceptions,
+        and `EngineError` when the script has no reply left.
+        """
+        room = request.room(self.max_length)
+        self.requests.append(request)
+        if not callable(self._script):
+            reply = next(self._script, None)
+        elif inspect.isawaitable(reply := self._script(request)):
+            reply = await reply
+        if reply is None:
+            raise EngineError(
+                f"the script has no more replies: {request.session!r} asked for number "
+                f"{len(self.requests)}; pass ScriptedEngine more replies, or a function"
+            )
+        if isinstance(reply, Exception):
+            raise reply
+        if isinstance(reply, ScriptedReply):
+            reply = await scripted_text(reply)
+        ids = (*self._codec.encode(reply), self._end) if isinstance(reply, str) else tuple(reply)
+        ids = ids[:room]
+        ended = bool(ids) and ids[-1] in self._codec.eos_ids
+        reason = StopReason.STOP if ended else StopReason.LENGTH
+        logprobs = (self._logprob,) * len(ids)
+        sampled = Sampled(ids, logprobs, logprobs, reason, self.version)
+        if request.on_token is not None:
+            for i, logprob in zip(ids, token_logprobs(sampled), strict=True):
+                if request.on_logprobs is not None:
+                    request.on_logprobs([logprob])
+                request.on_token((i,))
+                await asyncio.sleep(0)
+        return sampled
+
+    def release(self, session: str) -> None:
+        """Note that a session was closed."""
+        self.released.append(session)
+
+    @asynccontextmanager
+    async def participant(self) -> AsyncGenerator[None]:
+        """Around a rollout; a script has no schedule, so this does nothing."""
+        yield
