@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from tutelage.engine.usage import Spend
+from tutelage.prompts.budget import Spend
 from tutelage.prompts.config import PromptConfig, resolve_prompt
 from tutelage.prompts.job import PromptSearch
 from tutelage.prompts.setup import SearchSetup, setup_from

@@ -11,7 +11,6 @@ import pytest
 from players import clerk_agent, clerk_optimiser, splits
 from tests.marks import long
 
-from tutelage.engine.usage import Spend
 from tutelage.prompts import (
     APO,
     GEPA,
@@ -27,6 +26,7 @@ from tutelage.prompts import (
     Splits,
     optimise,
 )
+from tutelage.prompts.budget import Spend
 from tutelage.prompts.contract import RolloutSlot
 from tutelage.prompts.evaluator import CandidateScore, EvaluationItem
 from tutelage.prompts.failure_attribution import evidence, suspected_component

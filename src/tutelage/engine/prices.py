@@ -21,7 +21,6 @@ from tutelage.errors import ConfigError
 
 FILE = "prices.toml"
 VARIABLE = "TUTELAGE_PRICES"
-_MILLION = 1e6
 _Dollars = Annotated[float, Field(ge=0, lt=1e9, strict=True)]
 
 
@@ -34,7 +33,7 @@ class Price:
 
     def of(self, prompt: int, completion: int) -> float:
         """Dollars for a number of tokens."""
-        return (prompt * self.input + completion * self.output) / _MILLION
+        return (prompt * self.input + completion * self.output) / 1e6
 
 
 _TABLE = TypeAdapter(dict[str, Price])

@@ -426,7 +426,9 @@ def add_delta(whole: JSON, delta: Mapping[str, Any]) -> None:
             entries: list[Any] = known or []
             whole[name] = entries
             for entry in cast("list[Any]", value):
-                if (found := next((e for e in entries if _same(e, entry)), None)) is None:
+                numbered = isinstance(entry, dict) and "index" in entry
+                found = next((e for e in entries if _same(e, entry)), None) if numbered else None
+                if found is None:
                     entries.append(deepcopy(entry))
                 else:
                     add_delta(found, entry)
@@ -436,13 +438,14 @@ def add_delta(whole: JSON, delta: Mapping[str, Any]) -> None:
             whole[name] = value
 
 
-def _same(known: Any, entry: Any) -> bool:
-    """Whether an entry of a list is more of a known one: later pieces may leave out the type."""
-    if not (isinstance(entry, dict) and isinstance(known, dict) and "index" in entry):
+def _same(known: Any, entry: JSON) -> bool:
+    """Return whether an entry with an index is more of a known one. Later pieces may leave out the
+    type."""
+    if not isinstance(known, dict):
         return False
-    one, other = cast("JSON", known), cast("JSON", entry)
+    one = cast("JSON", known)
     kind = one.get("type")
-    return one.get("index") == other["index"] and other.get("type", kind) == kind
+    return one.get("index") == entry["index"] and entry.get("type", kind) == kind
 
 
 # ---------------------------------------------------------------- connections
@@ -500,5 +503,4 @@ class RemoteServers:
     async def aclose(self) -> None:
         """Close the connections."""
         while self._apis:
-            _, api = self._apis.popitem()
-            await api.close()
+            await self._apis.popitem()[1].close()

@@ -14,7 +14,6 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Unpack
 
-from tutelage.engine.logprobs import token_logprobs
 from tutelage.engine.options import recorded_options
 from tutelage.engine.script import Script, ScriptedReply
 from tutelage.errors import RemoteError
@@ -115,10 +114,9 @@ class ScriptedClient:
         if on_token is not None:
             # Word by word, so that a streaming client sees several pieces.
             ends = [at for at, i in enumerate(ids, 1) if i in (10, 32) or at == len(ids)]
-            logprobs = token_logprobs(sampled)
             for start, end in zip([0, *ends], ends, strict=False):
                 if on_logprobs is not None:
-                    on_logprobs(logprobs[start:end])
+                    on_logprobs([(0.0, ())] * (end - start))
                 on_token(ids[start:end])
                 await asyncio.sleep(0)
         seeds, calls, said = self._seeds.child("call", index), reply.tool_calls, reply.content

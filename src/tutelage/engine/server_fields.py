@@ -7,13 +7,11 @@ is sent again without it. `remote.py` is the client that sends.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from tutelage.errors import RemoteError
 from tutelage.types import JSON
 
-_UNFIT = (400, 422)
-"""Statuses by which a server says that it does not know a field."""
 _FOR_TOKEN_IDS = {"return_token_ids", "logprobs"}
 
 
@@ -36,7 +34,7 @@ class ServerFields:
     def after(self, refusal: RemoteError, sent: JSON) -> ServerFields | None:
         """Return the words to try after a refusal of what was sent; None if it names no field."""
         message = str(refusal)
-        if refusal.status not in _UNFIT:
+        if refusal.status not in (400, 422):  # what servers answer to a field they do not know
             return None
         if "max_tokens" in sent and "max_completion_tokens" in message:
             return replace(self, completion_tokens=True)
@@ -48,6 +46,5 @@ class ServerFields:
 
     def learn(self, words: ServerFields) -> None:
         """Take over the words that a server took, for all its clients."""
-        self.seed = words.seed
-        self.token_ids = words.token_ids
-        self.completion_tokens = words.completion_tokens
+        for field in fields(words):
+            setattr(self, field.name, getattr(words, field.name))

@@ -16,7 +16,7 @@ import orjson
 from tutelage.gateway.completions import PendingCompletion, Piece
 from tutelage.gateway.errors import ApiError
 from tutelage.gateway.text import TextStream, TokenEnds, cut, first_stop
-from tutelage.types import JSON, Call, StopReason
+from tutelage.types import Call, StopReason
 
 
 def finish_reason(call: Call) -> str:
@@ -134,7 +134,10 @@ class _ChoiceStream:
             self._ends.add(stream.length)
         if not text:
             return None
-        entries = self._completed(ids)
+        known = self._answer.token_logprobs[self._index]
+        end = min(self._ends.within(len(stream.sent)), len(known))
+        begin, self._told = self._told, max(self._told, end)
+        entries = self._answer.entries(ids[begin:end], known[begin:end])
         self._entries += len(entries)
         return Piece(text, entries)
 
@@ -144,14 +147,6 @@ class _ChoiceStream:
         rest = whole[self._read :] if self._text is None else self._text.finish(whole)
         entries = self._answer.logprobs(choice)
         return Piece(rest, None if entries is None else entries[self._entries :])
-
-    def _completed(self, ids: Sequence[int]) -> Sequence[JSON]:
-        """The entries of tokens that have gone out now."""
-        assert self._text is not None
-        known = self._answer.token_logprobs[self._index]
-        end = min(self._ends.within(len(self._text.sent)), len(known))
-        begin, self._told = self._told, max(self._told, end)
-        return self._answer.entries(ids[begin:end], known[begin:end])
 
 
 class ReplyStream:

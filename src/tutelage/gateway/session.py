@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tutelage.gateway import agent_lightning
 from tutelage.gateway.completions import KeptAnswers, PendingCompletion, ServedModel
 from tutelage.gateway.dialects import Dialect
 from tutelage.gateway.dialects.field_errors import shown
@@ -85,6 +84,9 @@ class AttemptSession:
         agent-lightning here, and say where a reward is posted."""
         key = self.api_key if agent is None else self.key_for(agent)
         url = self.base_url
+        # agent-lightning's agents read the rollout and the mode out of their URLs.
+        root, _, rollout = url.removesuffix("/v1").rpartition("/rollout/")
+        kind = "train" if mode is Mode.TRAIN else "val"
         values = {
             "OPENAI_BASE_URL": url,
             "OPENAI_API_BASE": url,
@@ -92,7 +94,9 @@ class AttemptSession:
             "ANTHROPIC_BASE_URL": url.removesuffix("/v1"),
             "ANTHROPIC_API_KEY": key,
             "TUTELAGE_REWARD_URL": f"{url}/rewards",
-            **agent_lightning.environment(url, key, mode),
+            "AGL_OPENAI_BASE_URL": f"{root}/proxy/rollout/{rollout}/mode/{kind}/openai/v1",
+            "AGL_EVENT_URL": f"{root}/api/rollouts/{rollout}/events",
+            "AGL_KEY": key,
         }
         return values | {k: v.format(base=url, key=key) for k, v in self.environment.items()}
 

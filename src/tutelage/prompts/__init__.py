@@ -5,9 +5,9 @@ Begin with `run.py` (`optimise`), then `search_state.py` and one algorithm: `apo
 knows HTTP, an engine or the training code.
 """
 
-from tutelage.engine.usage import Spend, Usage
+from tutelage.engine.usage import Usage
 from tutelage.prompts.apo import APO
-from tutelage.prompts.budget import BudgetExceeded, Limits, SearchBudget, WorstCase
+from tutelage.prompts.budget import BudgetExceeded, Limits, SearchBudget, Spend, WorstCase
 from tutelage.prompts.choice import Algorithm, choose
 from tutelage.prompts.contract import (
     Ask,

@@ -15,10 +15,10 @@ from typing import Any
 
 from tutelage.config.api_keys import api_key_of
 from tutelage.engine.endpoint import DEFAULT_MODEL, Endpoint, checked_url, environment
-from tutelage.engine.usage import Spend
 from tutelage.errors import ConfigError
 from tutelage.prompts.agent import with_components
 from tutelage.prompts.apo import APO
+from tutelage.prompts.budget import Spend
 from tutelage.prompts.choice import Algorithm
 from tutelage.prompts.config import PromptConfig, resolve_prompt
 from tutelage.prompts.contract import Splits

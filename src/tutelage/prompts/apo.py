@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tutelage.engine.usage import Spend
 from tutelage.prompts import requests
+from tutelage.prompts.budget import Spend
 from tutelage.prompts.compose import compose
 from tutelage.prompts.edits import RejectedEdit
 from tutelage.prompts.failure_attribution import evidence, suspected_component

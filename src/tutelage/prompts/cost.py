@@ -9,8 +9,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass, replace
 
-from tutelage.engine.usage import COUNTED, Spend
 from tutelage.prompts.apo import APO
+from tutelage.prompts.budget import COUNTED, Spend
 from tutelage.prompts.choice import Algorithm
 from tutelage.prompts.gepa import GEPA
 from tutelage.prompts.grips import GRIPS

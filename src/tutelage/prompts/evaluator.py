@@ -20,9 +20,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 
-from tutelage.engine.usage import Spend, Usage
+from tutelage.engine.usage import Usage
 from tutelage.errors import EngineError, RewardError, StoreError
-from tutelage.prompts.budget import BudgetExceeded, SearchBudget
+from tutelage.prompts.budget import BudgetExceeded, SearchBudget, Spend
 from tutelage.prompts.contract import Components, Episode, Play, RolloutSlot, Settings
 from tutelage.prompts.journal import SearchJournal
 from tutelage.runs.rounds import Observer

@@ -16,10 +16,9 @@ from typing import Any, ClassVar, Self
 
 from tutelage.config.fields import RunSettings
 from tutelage.engine.endpoint import environment
-from tutelage.engine.usage import Spend
 from tutelage.errors import RunError
 from tutelage.prompts import optimise, record
-from tutelage.prompts.budget import SearchBudget
+from tutelage.prompts.budget import SearchBudget, Spend
 from tutelage.prompts.config import KIND as NAME
 from tutelage.prompts.config import PromptConfig
 from tutelage.prompts.cost import SearchCost, search_cost

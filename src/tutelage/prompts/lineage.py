@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
-from tutelage.engine.usage import Spend
+from tutelage.prompts.budget import Spend
 from tutelage.prompts.contract import Components
 from tutelage.prompts.evaluator import CandidateScore
 from tutelage.seeds import SeedTree

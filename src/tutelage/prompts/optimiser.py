@@ -14,9 +14,9 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
-from tutelage.engine.usage import Spend, Usage
+from tutelage.engine.usage import Usage
 from tutelage.errors import EngineError, RemoteError, RunError
-from tutelage.prompts.budget import BudgetExceeded, SearchBudget
+from tutelage.prompts.budget import BudgetExceeded, SearchBudget, Spend
 from tutelage.prompts.contract import Ask
 from tutelage.prompts.edits import RejectedEdit
 from tutelage.prompts.journal import SearchJournal

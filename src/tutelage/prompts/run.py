@@ -14,9 +14,8 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 
-from tutelage.engine.usage import Spend
 from tutelage.errors import ConfigError, EngineError
-from tutelage.prompts.budget import BudgetExceeded, Limits, SearchBudget, WorstCase
+from tutelage.prompts.budget import BudgetExceeded, Limits, SearchBudget, Spend, WorstCase
 from tutelage.prompts.choice import Algorithm
 from tutelage.prompts.contract import Ask, Components, Play, Settings, Splits
 from tutelage.prompts.evaluator import EvaluationItem, EvaluationJob, Evaluator, task_hash

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from itertools import cycle
 from math import nan
 
-from tutelage.engine.usage import Spend
 from tutelage.errors import ConfigError
-from tutelage.prompts.budget import BudgetExceeded
+from tutelage.prompts.budget import BudgetExceeded, Spend
 from tutelage.prompts.contract import Components, Splits
 from tutelage.prompts.edits import EditableRegions, EditRules, RejectedEdit, parse, question
 from tutelage.prompts.evaluator import (

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from tutelage.engine.usage import Spend
 from tutelage.statistics.outcome import too_many_lost
+
+if TYPE_CHECKING:
+    from tutelage.prompts.budget import Spend
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,7 +209,8 @@ class RequestReader(RequestObject):
     @classmethod
     def unused(cls, values: JSON) -> JSON:
         """Return the fields that change nothing here, for the record; tools of other types too."""
-        rest, kind = values.keys() - _known(cls), cls.tool_type
+        read = {field.alias or name for name, field in cls.model_fields.items()}
+        rest, kind = values.keys() - read - cls.refused.keys(), cls.tool_type
         found = {name: values[name] for name in values if name in rest and values[name] is not None}
         if others := [t for t in values.get("tools") or () if t.get("type", kind) != kind]:
             found["tools"] = others
@@ -284,12 +285,6 @@ class RequestReader(RequestObject):
 
 
 @cache
-def _known(model: type[RequestReader]) -> frozenset[str]:
-    """The names of the fields that are read or refused."""
-    read = (field.alias or name for name, field in model.model_fields.items())
-    return frozenset((*read, *model.refused))
-
-
 class StreamOptions(RequestObject):
     """What a stream carries beside its choices."""
 
