@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 
 from pydantic import (
@@ -284,7 +283,6 @@ class RequestReader(RequestObject):
         )
 
 
-@cache
 class StreamOptions(RequestObject):
     """What a stream carries beside its choices."""
 
