@@ -20,8 +20,7 @@ from typer.testing import CliRunner
 from tutelage.cli import build_app
 from tutelage.cli.prompt_train import show_holdout_test
 from tutelage.cli.prompt_view import round_lines
-from tutelage.prompts.budget import Spend
-from tutelage.runs.rounds import CandidateSummary, Round
+from tutelage.runs.rounds import CandidateSummary, Round, Spend
 
 from .sample_run import make_run
 

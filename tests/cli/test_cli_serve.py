@@ -77,7 +77,8 @@ def test_a_script_is_served_recorded_and_stopped_by_a_signal(
     script.write_text('{"content": "one"}\n{"tool_calls": [{"name": "f"}]}\n')
     with serving("--scripted", str(script), "--record", str(record)) as (said, process):
         assert ask(said).json()["choices"][0]["message"]["content"] == "one"
-        assert ask(said, stream=True).text.endswith("data: [DONE]\n\n")
+        tools = [{"type": "function", "function": {"name": "f"}}]
+        assert ask(said, stream=True, tools=tools).text.endswith("data: [DONE]\n\n")
         assert ask(said, key="wrong").status_code == 401
         process.send_signal(number)
         assert process.wait(60) == 128 + number

@@ -227,10 +227,10 @@ def test_the_code_agent_calls_no_tools() -> None:
     accepted("agent.agent_type=code")
 
 
-def test_gui_is_refused_because_there_is_no_browser() -> None:
+def test_gui_is_refused() -> None:
     message = refusal("agent.agent_type=gui")
     assert "agent.agent_type='gui'" in message
-    assert "it needs a browser, which is not supported yet" in message
+    assert "Use one of hf, react, code" in message
 
 
 def test_resume() -> None:

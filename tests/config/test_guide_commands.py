@@ -55,7 +55,7 @@ def test_all_they_ask_for_is_built(name: str) -> None:
 
 def test_what_needs_a_browser_is_refused() -> None:
     command = [word for word in COMMANDS["math"] if not word.startswith("agent.agent_type")]
-    with pytest.raises(ConfigError, match=r"agent\.agent_type.*not supported yet"):
+    with pytest.raises(ConfigError, match=r"agent\.agent_type.*unknown extension"):
         run(command, "agent.agent_type=gui", "trainer.device=cpu")
 
 

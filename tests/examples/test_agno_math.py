@@ -25,8 +25,7 @@ from tests.collector import Collector
 from tests.prompts.prompt_parts import WORDS, refusing_server, served, without_endpoint
 
 from tutelage.errors import TutelageError
-from tutelage.prompts.budget import Spend
-from tutelage.runs.rounds import Round
+from tutelage.runs.rounds import Round, Spend
 from tutelage.runs.stored_evaluation import TOO_MANY_LOST, StoredEvaluation
 from tutelage.store import open_store
 from tutelage.types import (

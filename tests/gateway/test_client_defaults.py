@@ -61,9 +61,9 @@ HINTS: dict[str, Any] = {
 async def test_what_a_program_sent_is_answered_and_makes_the_rows_that_it_made(
     attempt_session: Open, program: Program
 ) -> None:
-    spans: list[Any] = []
+    records: list[Any] = []
     chat = scripted(program)
-    case = attempt_session(chat, on_span=spans.append)
+    case = attempt_session(chat, on_call=records.append)
     sent = whole(json.loads((FOLDER / f"{program.name}.json").read_text("utf-8"))["requests"])
     for request in sent:
         path = request["path"].removeprefix("/v1")
@@ -74,12 +74,13 @@ async def test_what_a_program_sent_is_answered_and_makes_the_rows_that_it_made(
     assert {call.name for each in chat.calls for call in each.reply.tool_calls} == {
         program.shell[0]
     }
-    for span, request in zip(spans, sent, strict=True):
-        assert set(span.unused) == UNUSED[program.name]
-        kinds = {tool["type"] for tool in span.unused.get("tools", ())}
+    for record, request in zip(records, sent, strict=True):
+        unused = record.request.unused
+        assert set(unused) == UNUSED[program.name]
+        kinds = {tool["type"] for tool in unused.get("tools", ())}
         assert kinds == ({"namespace", "web_search"} if program.name == "codex" else set())
-        kept = len(request["body"].get("tools", ())) - len(span.unused.get("tools", ()))
-        assert len(span.calls[0].tools) == kept
+        kept = len(request["body"].get("tools", ())) - len(unused.get("tools", ()))
+        assert len(record.calls[0].tools) == kept
 
 
 def test_they_name_no_machine_and_no_key() -> None:

@@ -12,14 +12,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from tutelage.prompts.budget import Spend
 from tutelage.prompts.config import PromptConfig, resolve_prompt
 from tutelage.prompts.job import PromptSearch
 from tutelage.prompts.setup import SearchSetup, setup_from
 from tutelage.runs import lifecycle
 from tutelage.runs.folder import RunFolder, create
 from tutelage.runs.progress import Progress
-from tutelage.runs.rounds import Observer, Round
+from tutelage.runs.rounds import Observer, Round, Spend
 from tutelage.types import JSON
 
 ROOT = Path(__file__).parents[2]

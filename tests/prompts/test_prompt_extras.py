@@ -26,13 +26,12 @@ from tutelage.prompts import (
     Splits,
     optimise,
 )
-from tutelage.prompts.budget import Spend
 from tutelage.prompts.contract import RolloutSlot
 from tutelage.prompts.evaluator import CandidateScore, EvaluationItem
 from tutelage.prompts.failure_attribution import evidence, suspected_component
 from tutelage.prompts.requests import critique
 from tutelage.prompts.shots import DEMONSTRATIONS, Demonstrations
-from tutelage.runs.rounds import Observer, Round
+from tutelage.runs.rounds import Observer, Round, Spend
 from tutelage.types import Message, Mode, Task
 
 SEED = {"prompt": clerk.SEED_PROMPT}

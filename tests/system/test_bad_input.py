@@ -110,7 +110,7 @@ def test_a_field_that_only_the_reward_misses(with_tools: Arguments, tutelage: Co
         ({"agent.num_chains": 0}, "agent.num_chains=0"),
         ({"actor.ppo_mini_batch_size": 5}, "does not divide the 16 rollouts of a batch"),
         ({"algorithm.adv_estimator": "grop"}, "grpo"),
-        ({"agent.agent_type": "gui"}, "not supported yet"),
+        ({"agent.agent_type": "gui"}, "unknown extension"),
         ({"trainer.nnodes": 2}, "trainer.nnodes=2"),
         ({"rollout.temperature": 0}, "nothing to learn from"),
         ({"rollout.max_len": 100}, "its prompt must fit too"),

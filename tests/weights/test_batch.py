@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +25,11 @@ CAUSES = list(FailureCause)
 
 class Uniform:
     """A stand-in for a policy: every token has the same log-probability."""
+
+    config = SimpleNamespace(model_type="uniform")
+
+    def named(self) -> Any:
+        return iter(())
 
     def score(self, rows: Any) -> Any:
         class Scores:

@@ -258,9 +258,7 @@ def test_what_is_wrong_with_an_agent_type(wrong: str, train: Train, tmp_path: Pa
     assert words in refusal(train(f"{AGENT}={tmp_path / 'mine.py'}:Own"))
 
 
-@pytest.mark.parametrize(
-    ("key", "name"), [(ESTIMATOR, "grpo"), (LOSS, "gspo"), (AGENT, "react"), (AGENT, "gui")]
-)
+@pytest.mark.parametrize(("key", "name"), [(ESTIMATOR, "grpo"), (LOSS, "gspo"), (AGENT, "react")])
 def test_a_registered_name_is_taken(key: str, name: str, train: Train, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(f"def {name}(batch): ...\n")
     said = refusal(train(f"{key}={tmp_path / 'mine.py'}:{name}"))

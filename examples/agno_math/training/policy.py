@@ -25,8 +25,9 @@ from gather import Script, play
 
 from training.agent import resources, solve
 from training.dataset import MathTask, generate
+from tutelage.errors import ModelError
+from tutelage.files import folder_content
 from tutelage.policy.codec import Codec
-from tutelage.policy.folder import check_folder_free
 from tutelage.testing import tiny_policy
 from tutelage.types import Call, Task
 
@@ -79,7 +80,10 @@ async def base_policy(
     """
     record = place / RECORD
     if not record.is_file():
-        check_folder_free(place)
+        if (content := folder_content(place)) is not None:
+            raise ModelError(
+                f"no policy can be made in {str(place)!r}: {content}; name another folder"
+            )
         say(f"making the policy that sft and rl begin with, once, in {place}")
         started = await cold_start(AgnoMath(), recipe, seed=seed, say=say, resources=resources())
         started.policy.save(place)

@@ -13,9 +13,8 @@ from rich.console import Console
 from tutelage.cli.console import number, one_line, prose
 from tutelage.cli.display import LiveDisplay
 from tutelage.errors import counted
-from tutelage.prompts.budget import Spend
 from tutelage.prompts.figures import spend_text
-from tutelage.runs.rounds import CandidateSummary, Observer, Round
+from tutelage.runs.rounds import CandidateSummary, Observer, Round, Spend
 
 _SHOWN = 20
 """Rewards of a round that are written out, and candidates that get a line."""

@@ -7,7 +7,7 @@ knows HTTP, an engine or the training code.
 
 from tutelage.engine.usage import Usage
 from tutelage.prompts.apo import APO
-from tutelage.prompts.budget import BudgetExceeded, Limits, SearchBudget, Spend, WorstCase
+from tutelage.prompts.budget import BudgetExceeded, Limits, SearchBudget, WorstCase
 from tutelage.prompts.choice import Algorithm, choose
 from tutelage.prompts.contract import (
     Ask,
@@ -24,6 +24,7 @@ from tutelage.prompts.holdout_test import HoldoutResult, Verdict
 from tutelage.prompts.journal import SearchJournal
 from tutelage.prompts.run import SearchResult, optimise
 from tutelage.prompts.screen import Screen
+from tutelage.runs.rounds import Spend
 
 __all__ = [
     "APO",

@@ -18,7 +18,6 @@ from tutelage.engine.endpoint import DEFAULT_MODEL, Endpoint, checked_url, envir
 from tutelage.errors import ConfigError
 from tutelage.prompts.agent import with_components
 from tutelage.prompts.apo import APO
-from tutelage.prompts.budget import Spend
 from tutelage.prompts.choice import Algorithm
 from tutelage.prompts.config import PromptConfig, resolve_prompt
 from tutelage.prompts.contract import Splits
@@ -37,7 +36,7 @@ from tutelage.runs.callbacks import Callback, on_rollout
 from tutelage.runs.folder import RunFolder, folder_at
 from tutelage.runs.progress import Progress
 from tutelage.runs.result import TrainingResult, read_result
-from tutelage.runs.rounds import Observer, Round
+from tutelage.runs.rounds import Observer, Round, Spend
 from tutelage.types import JSON, Task
 
 PROMPT_ALGORITHMS = (APO, GEPA, Screen, GRIPS)

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tutelage.prompts import requests
-from tutelage.prompts.budget import Spend
 from tutelage.prompts.compose import compose
 from tutelage.prompts.edits import RejectedEdit
 from tutelage.prompts.failure_attribution import evidence, suspected_component
@@ -24,6 +23,7 @@ from tutelage.prompts.optimiser import OptimiserRequest
 from tutelage.prompts.rounds import Candidates, Scores, SearchRound, numbers
 from tutelage.prompts.search_state import EditRequest, SearchState
 from tutelage.prompts.selection import PREFIXES, successive_halving, ucb_selection
+from tutelage.runs.rounds import Spend
 from tutelage.types import Mode
 
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, astuple, dataclass, fields
-from operator import add
+from dataclasses import dataclass
 
 from tutelage.engine.usage import Usage
 from tutelage.errors import ConfigError, TutelageError
+from tutelage.runs.rounds import COUNTED, Spend
 
 IDLE = "idle rounds"
 _SLACK = 1e-9
@@ -33,33 +33,6 @@ class BudgetExceeded(TutelageError):
         if self.what == IDLE:
             return "there was nothing new to play in the last rounds"
         return f"the budget of {self.what} is spent; raise it to continue the search"
-
-
-@dataclass(frozen=True, slots=True)
-class Spend:
-    """An amount of everything that is counted."""
-
-    rollouts: int = 0
-    task_calls: int = 0
-    optimiser_calls: int = 0
-    tokens: int = 0
-    dollars: float = 0.0
-
-    def __add__(self, other: Spend) -> Spend:
-        return Spend(*map(add, astuple(self), astuple(other)))
-
-    def __sub__(self, other: Spend) -> Spend:
-        return self + other * -1
-
-    def __mul__(self, times: int) -> Spend:
-        return Spend(*(amount * times for amount in astuple(self)))
-
-    def to_dict(self) -> dict[str, int | float]:
-        """As JSON."""
-        return asdict(self)
-
-
-COUNTED = tuple(f.name for f in fields(Spend))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,13 @@ from bisect import bisect_left
 from dataclasses import dataclass, replace
 
 from tutelage.prompts.apo import APO
-from tutelage.prompts.budget import COUNTED, Spend
 from tutelage.prompts.choice import Algorithm
 from tutelage.prompts.gepa import GEPA
 from tutelage.prompts.grips import GRIPS
 from tutelage.prompts.run import MOST_ROLLOUTS, plan
 from tutelage.prompts.screen import Screen
 from tutelage.prompts.setup import SearchSetup
+from tutelage.runs.rounds import COUNTED, Spend
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,10 +22,10 @@ from types import MappingProxyType
 
 from tutelage.engine.usage import Usage
 from tutelage.errors import EngineError, RewardError, StoreError
-from tutelage.prompts.budget import BudgetExceeded, SearchBudget, Spend
+from tutelage.prompts.budget import BudgetExceeded, SearchBudget
 from tutelage.prompts.contract import Components, Episode, Play, RolloutSlot, Settings
 from tutelage.prompts.journal import SearchJournal
-from tutelage.runs.rounds import Observer
+from tutelage.runs.rounds import Observer, Spend
 from tutelage.types import FailureCause, Mode, Task
 
 INFRASTRUCTURE_SHARE = 0.2

@@ -18,7 +18,7 @@ from tutelage.config.fields import RunSettings
 from tutelage.engine.endpoint import environment
 from tutelage.errors import RunError
 from tutelage.prompts import optimise, record
-from tutelage.prompts.budget import SearchBudget, Spend
+from tutelage.prompts.budget import SearchBudget
 from tutelage.prompts.config import KIND as NAME
 from tutelage.prompts.config import PromptConfig
 from tutelage.prompts.cost import SearchCost, search_cost
@@ -48,7 +48,7 @@ from tutelage.runs.lifecycle import Run, ending, opened
 from tutelage.runs.metrics import rollout_metrics, stop_if_alike, unused_template_warnings
 from tutelage.runs.progress import Progress
 from tutelage.runs.resume_hint import resume_command
-from tutelage.runs.rounds import Observer, Round
+from tutelage.runs.rounds import Observer, Round, Spend
 from tutelage.seeds import SeedTree
 from tutelage.tasks.readers import short
 from tutelage.tools.registry import resolve_tools

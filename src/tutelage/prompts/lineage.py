@@ -11,9 +11,9 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
-from tutelage.prompts.budget import Spend
 from tutelage.prompts.contract import Components
 from tutelage.prompts.evaluator import CandidateScore
+from tutelage.runs.rounds import Spend
 from tutelage.seeds import SeedTree
 from tutelage.types import JSON
 

@@ -16,11 +16,12 @@ from dataclasses import asdict, dataclass, field, replace
 
 from tutelage.engine.usage import Usage
 from tutelage.errors import EngineError, RemoteError, RunError
-from tutelage.prompts.budget import BudgetExceeded, SearchBudget, Spend
+from tutelage.prompts.budget import BudgetExceeded, SearchBudget
 from tutelage.prompts.contract import Ask
 from tutelage.prompts.edits import RejectedEdit
 from tutelage.prompts.journal import SearchJournal
 from tutelage.prompts.requests import repair
+from tutelage.runs.rounds import Spend
 from tutelage.types import JSON, Message
 
 MUTE_STEPS = 2

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 
 from tutelage.errors import ConfigError, EngineError
-from tutelage.prompts.budget import BudgetExceeded, Limits, SearchBudget, Spend, WorstCase
+from tutelage.prompts.budget import BudgetExceeded, Limits, SearchBudget, WorstCase
 from tutelage.prompts.choice import Algorithm
 from tutelage.prompts.contract import Ask, Components, Play, Settings, Splits
 from tutelage.prompts.evaluator import EvaluationItem, EvaluationJob, Evaluator, task_hash
@@ -25,7 +25,7 @@ from tutelage.prompts.lineage import Candidate, Lineage
 from tutelage.prompts.loop import search
 from tutelage.prompts.optimiser import Optimiser
 from tutelage.prompts.search_state import SearchState
-from tutelage.runs.rounds import Observer
+from tutelage.runs.rounds import Observer, Spend
 from tutelage.types import Mode
 
 LEAST_PROPOSALS = 3

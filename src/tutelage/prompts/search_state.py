@@ -14,7 +14,7 @@ from itertools import cycle
 from math import nan
 
 from tutelage.errors import ConfigError
-from tutelage.prompts.budget import BudgetExceeded, Spend
+from tutelage.prompts.budget import BudgetExceeded
 from tutelage.prompts.contract import Components, Splits
 from tutelage.prompts.edits import EditableRegions, EditRules, RejectedEdit, parse, question
 from tutelage.prompts.evaluator import (
@@ -28,7 +28,7 @@ from tutelage.prompts.lineage import Candidate, Lineage
 from tutelage.prompts.optimiser import Optimiser, OptimiserRequest
 from tutelage.prompts.sentence_model import SentenceModel
 from tutelage.prompts.shots import DEMONSTRATIONS, LENGTH, Demonstrations, Shot
-from tutelage.runs.rounds import CandidateSummary, Round
+from tutelage.runs.rounds import CandidateSummary, Round, Spend
 from tutelage.seeds import SeedTree
 from tutelage.types import Message, Mode, Task
 

@@ -7,13 +7,37 @@ A search decides nothing by it and works without it. `prompts/search_state.py` a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict, astuple, dataclass, fields
+from operator import add
 
 from tutelage.statistics.outcome import too_many_lost
 
-if TYPE_CHECKING:
-    from tutelage.prompts.budget import Spend
+
+@dataclass(frozen=True, slots=True)
+class Spend:
+    """An amount of everything that is counted."""
+
+    rollouts: int = 0
+    task_calls: int = 0
+    optimiser_calls: int = 0
+    tokens: int = 0
+    dollars: float = 0.0
+
+    def __add__(self, other: Spend) -> Spend:
+        return Spend(*map(add, astuple(self), astuple(other)))
+
+    def __sub__(self, other: Spend) -> Spend:
+        return self + other * -1
+
+    def __mul__(self, times: int) -> Spend:
+        return Spend(*(amount * times for amount in astuple(self)))
+
+    def to_dict(self) -> dict[str, int | float]:
+        """As JSON."""
+        return asdict(self)
+
+
+COUNTED = tuple(f.name for f in fields(Spend))
 
 
 @dataclass(frozen=True, slots=True)
