@@ -366,7 +366,7 @@ for line in sys.stdin:
         ),
         (
             [{"name": "add", "inputSchema": {}}],
-            r"does not keep to the protocol, 'tools\.0\.inputSchema\.type': Field required$",
+            r"does not conform to the protocol, 'tools\.0\.inputSchema\.type': Field required$",
         ),
     ],
 )
