@@ -18,7 +18,7 @@ from tutelage.tools.loading import (
     import_attribute,
     is_file_reference,
     load_attribute,
-    locate_error,
+    trace_error,
 )
 
 Entry = TypeVar("Entry")
@@ -92,7 +92,7 @@ class ExtensionRegistry(Mapping[str, Entry], Generic[Entry]):
             if not is_file_reference(name):
                 raise
             raise ConfigError(
-                f"{self.key} {name!r} failed{locate_error(function, error)}"
+                f"{self.key} {name!r} failed{trace_error(function, error)}"
             ) from error
 
     def load_or_none(self, name: str) -> Entry | None:
