@@ -61,11 +61,7 @@ async def _execute(call: ToolCall, tools: Mapping[str, Tool]) -> ToolResult:
     started, start = time.time(), time.perf_counter()
     tool = tools.get(call.name)
     if tool is None:
-        text, error, limit = (
-            _unknown_tool_error(call.name, tools),
-            "unknown_tool",
-            DEFAULT_MAX_CHARS,
-        )
+        text, error, limit = _unknown_tool(call.name, tools), "unknown_tool", DEFAULT_MAX_CHARS
     else:
         outcome = await run_tool(tool, call.arguments)
         text, error, limit = outcome.text, outcome.failure, tool.max_chars
@@ -250,7 +246,7 @@ def _error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
-def _unknown_tool_error(name: str, tools: Mapping[str, Tool]) -> str:
+def _unknown_tool(name: str, tools: Mapping[str, Tool]) -> str:
     if not tools:
         return f"Error: unknown tool {name!r}; there are no tools"
     near = hint(name, tools, " Did you mean {!r}?")

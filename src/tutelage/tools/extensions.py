@@ -14,11 +14,11 @@ from typing import Any, Generic, TypeVar
 
 from tutelage.errors import ConfigError, TutelageError
 from tutelage.tools.loading import (
+    error_text,
     hint,
     import_attribute,
     is_file_reference,
     load_attribute,
-    trace_error,
 )
 
 Entry = TypeVar("Entry")
@@ -91,9 +91,7 @@ class ExtensionRegistry(Mapping[str, Entry], Generic[Entry]):
         except Exception as error:
             if not is_file_reference(name):
                 raise
-            raise ConfigError(
-                f"{self.key} {name!r} failed{trace_error(function, error)}"
-            ) from error
+            raise ConfigError(f"{self.key} {name!r} failed{error_text(function, error)}") from error
 
     def load_or_none(self, name: str) -> Entry | None:
         """Return `load(name)`, or None for an unknown name."""

@@ -127,7 +127,7 @@ def load_module(path: Path, what: str) -> ModuleType:
     return module
 
 
-def trace_error(function: object, error: BaseException) -> str:
+def error_text(function: object, error: BaseException) -> str:
     """Describe an error of a user's function with the line: ", line 5: ValueError: ..."."""
     return _describe_error(error, Path(inspect.getfile(inspect.unwrap(cast("Any", function)))))
 

@@ -39,25 +39,19 @@ class _Server:
 
     def __init__(self) -> None:
         self._base = tempfile.mkdtemp(prefix="tutelage-sandbox-")
-        line, server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        line, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._line, self._lock = line, threading.Lock()
         process = subprocess.Popen(
-            [
-                *_PYTHON,
-                _bootstrap(),
-                str(server_end.fileno()),
-                self._base,
-                json.dumps(site_folders()),
-            ],
+            [*_PYTHON, _bootstrap(), str(remote.fileno()), self._base, json.dumps(site_folders())],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            pass_fds=(server_end.fileno(),),
+            pass_fds=(remote.fileno(),),
             env=_ENVIRONMENT,
             cwd="/",
             start_new_session=True,
         )
-        server_end.close()
+        remote.close()
         self._process = process
         weakref.finalize(self, _end, line, process, self._base)
         line.settimeout(OPEN_SECONDS)
