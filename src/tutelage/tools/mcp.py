@@ -106,7 +106,7 @@ class _Server(Environment):
     times."""
 
     def __init__(self, target: _Target, restarts: int = 0) -> None:
-        self._target, self._left = target, restarts
+        self._target, self._restarts_left = target, restarts
         self._lock, self._thread = threading.RLock(), ExitStack()
         self._portal: BlockingPortal | None = None
         self._client: Client | None = None
@@ -130,7 +130,7 @@ class _Server(Environment):
         """Disconnect and end the thread; may be called again (see `registry.close_tools`)."""
         atexit.unregister(self.close_after_run)
         with self._lock:
-            self._left = 0
+            self._restarts_left = 0
             self._disconnect()
             self._thread.close()
 
@@ -192,9 +192,9 @@ class _Server(Environment):
         with self._lock:
             if not (self._broken or self._task.done()):
                 return  # another call has restarted it
-            if not self._left:
+            if not self._restarts_left:
                 raise ToolError(_ENDED)
-            self._left -= 1
+            self._restarts_left -= 1
             self._disconnect()
             self.open()
 

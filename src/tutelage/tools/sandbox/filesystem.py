@@ -79,19 +79,19 @@ def filesystem_view(
 
     `programs` adds the system's programs, for sandboxes that may start processes.
     """
-    wanted = [path for path in sys.path if os.path.isdir(path)]
-    wanted += [os.path.realpath(path) for path in wanted]
-    wanted += _libraries()
+    paths = [path for path in sys.path if os.path.isdir(path)]
+    paths += [os.path.realpath(path) for path in paths]
+    paths += _libraries()
     files: list[str] = []
     if sys.base_prefix not in _SYSTEM_PREFIXES:
-        wanted.append(os.path.join(sys.base_prefix, "lib"))
+        paths.append(os.path.join(sys.base_prefix, "lib"))
     else:
         files += glob(os.path.join(sys.base_prefix, "lib", "lib*.so*"))
-    wanted += [path for path in _SHARED_DATA if os.path.isdir(path)]
+    paths += [path for path in _SHARED_DATA if os.path.isdir(path)]
     if programs:
-        wanted += [path for path in _PROGRAMS if not os.path.islink(path)]
+        paths += [path for path in _PROGRAMS if not os.path.islink(path)]
         files.append(os.path.realpath(sys.executable))
-    folders = _outermost(wanted)
+    folders = _outermost(paths)
     modules = _find_modules(packages, places)
     hidden = [h for f in folders for name in _PACKAGE_FOLDERS for h in _hidden_names(f, name)]
     parts = [part for folder in folders for part in _parts(folder, hidden)]
@@ -112,12 +112,12 @@ def _libraries() -> list[str]:
 
 
 def _outermost(paths: Iterable[str]) -> list[str]:
-    kept: list[str] = []
+    outermost: list[str] = []
     for path in sorted({os.path.abspath(path) for path in paths}):
-        inside = any(path == k or path.startswith(k.rstrip("/") + "/") for k in kept)
+        inside = any(path == k or path.startswith(k.rstrip("/") + "/") for k in outermost)
         if path != "/" and not inside:
-            kept.append(path)
-    return kept
+            outermost.append(path)
+    return outermost
 
 
 def _parts(folder: str, hidden: Sequence[str]) -> list[str]:
@@ -148,7 +148,7 @@ class _ListedPackages:
         if path is not None or origin is None:
             return None
         folder = os.path.dirname(origin)
-        whole = os.path.basename(origin).startswith("__init__.")
+        is_package = os.path.basename(origin).startswith("__init__.")
         return importlib.util.spec_from_file_location(
-            name, origin, submodule_search_locations=[folder] if whole else None
+            name, origin, submodule_search_locations=[folder] if is_package else None
         )

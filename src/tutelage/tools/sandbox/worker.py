@@ -26,8 +26,8 @@ _MAX_DEPTH = 50
 class Interpreter:
     """A namespace in which code runs; `output` is the file descriptor of stdout and stderr."""
 
-    def __init__(self, output: int, kept: int) -> None:
-        self._output, self._kept = output, kept
+    def __init__(self, output: int, limit: int) -> None:
+        self._output, self._limit = output, limit
         self._names: dict[str, Any] = {"__name__": "__main__", "__builtins__": __builtins__}
         self._count = 0
 
@@ -58,7 +58,7 @@ class Interpreter:
                 self._run(source, name, show=request.get("op") == "cell")
         except BaseException as error:
             reply["error"] = type(error).__name__
-            message = _truncate(_format_traceback(error, name), self._kept)
+            message = _truncate(_format_traceback(error, name), self._limit)
         reply["output"] = self._collect(out) + message
         return reply
 
@@ -78,13 +78,13 @@ class Interpreter:
         with contextlib.suppress(OSError, ValueError):
             out.close()
         size = os.fstat(self._output).st_size
-        room = 4 * self._kept
+        room = 4 * self._limit
         head = os.pread(self._output, room, 0)
         tail = os.pread(self._output, room, max(room, size - room)) if size > room else b""
         os.ftruncate(self._output, 0)
         if not tail:
-            return _truncate(head.decode("utf-8", "replace"), self._kept)
-        half = self._kept // 2
+            return _truncate(head.decode("utf-8", "replace"), self._limit)
+        half = self._limit // 2
         first, rest = head.decode("utf-8", "replace")[:half], tail.decode("utf-8", "replace")
         missing = size - len(first.encode()) - len(rest[-half:].encode())
         return f"{first}\n[{missing} bytes cut]\n{rest[-half:]}"
