@@ -710,7 +710,7 @@ def test_arguments_that_depend_on_others_are_left_for_later() -> None:
 
 
 def test_a_schema_is_followed_through_its_references() -> None:
-    from tutelage.tools.mcp import _signature  # pyright: ignore[reportPrivateUsage]
+    from tutelage.tools.mcp import _read_schema  # pyright: ignore[reportPrivateUsage]
 
     schema: JSON = {
         "type": "object",
@@ -720,7 +720,7 @@ def test_a_schema_is_followed_through_its_references() -> None:
         },
         "properties": {"size": {"$ref": "#/$defs/Size"}, "loop": {"$ref": "#/$defs/loop"}},
     }
-    other = Tool("other", "", lambda: None, _signature(schema))
+    other = Tool("other", "", lambda: None, _read_schema(schema))
     given = tool_arguments({"size": "<node-0>", "loop": "3"}, {0: "7"}, other)
     assert given == {"size": 7, "loop": "3"}
     with pytest.raises(ArgumentError, match="node 1"):
@@ -728,10 +728,10 @@ def test_a_schema_is_followed_through_its_references() -> None:
 
 
 def from_schema(properties: JSON, **more: Any) -> Tool:
-    from tutelage.tools.mcp import _signature  # pyright: ignore[reportPrivateUsage]
+    from tutelage.tools.mcp import _read_schema  # pyright: ignore[reportPrivateUsage]
 
     schema = {"type": "object", "properties": properties, **more}
-    return Tool("other", "", lambda: None, _signature(schema))
+    return Tool("other", "", lambda: None, _read_schema(schema))
 
 
 NUMBERS: JSON = {"type": "array", "items": {"type": "number"}}

@@ -34,8 +34,8 @@ from tutelage.tools import execute_tool_calls, resolve_tools, rollout_environmen
 from tutelage.tools.builtin import calculator
 from tutelage.tools.mcp import (
     MAX_RESTARTS,
+    _convert_tools,  # pyright: ignore[reportPrivateUsage]
     _Server,  # pyright: ignore[reportPrivateUsage]
-    _tools,  # pyright: ignore[reportPrivateUsage]
 )
 from tutelage.tools.mcp_results import result_text
 from tutelage.tools.registry import close_tools
@@ -366,7 +366,7 @@ for line in sys.stdin:
         ),
         (
             [{"name": "add", "inputSchema": {}}],
-            r"does not keep to the protocol, 'tools\.0\.inputSchema\.type': Field required$",
+            r"does not conform to the protocol, 'tools\.0\.inputSchema\.type': Field required$",
         ),
     ],
 )
@@ -526,7 +526,9 @@ TREE = {"type": "object", "properties": {"kids": {"type": "array", "items": {"$r
 
 
 def tool_of(schema: dict[str, Any]) -> Tool:
-    (one,) = _tools([McpTool(name="odd", description="Odd.", input_schema=schema)], "server")
+    (one,) = _convert_tools(
+        [McpTool(name="odd", description="Odd.", input_schema=schema)], "server"
+    )
     return one
 
 

@@ -130,4 +130,4 @@ async def test_a_service_that_is_not_there(address: str) -> None:
     environ = {"SERPER_API_KEY": KEY, "SERPER_URL": "http://127.0.0.1:9/"}
     found = await ask(ToolOptions(environ=environ), "x")
     assert found.error == "raised"
-    assert "cannot be asked" in found.text
+    assert "request failed" in found.text

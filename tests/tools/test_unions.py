@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from tutelage.tools import tool
-from tutelage.tools.mcp import _signature  # pyright: ignore[reportPrivateUsage]
+from tutelage.tools.mcp import _read_schema  # pyright: ignore[reportPrivateUsage]
 from tutelage.tools.schema import ArgumentError, Signature
 
 
@@ -118,7 +118,7 @@ def test_the_closest_of_several_things_says_what_is_wrong(
     function = _refusal(draw.signature, arguments)
     assert of_function in function
     assert "Place" not in function
-    assert of_server in _refusal(_signature(draw.parameters), arguments)
+    assert of_server in _refusal(_read_schema(draw.parameters), arguments)
     assert function.endswith("expected {size?, points?, at?, color?, shape?, scale?, marks?}")
 
 
@@ -139,21 +139,21 @@ def test_arguments_of_which_one_of_two_is_needed_are_named() -> None:
         "properties": {"id": {"type": "string"}, "name": {"type": "string"}},
         "oneOf": [{"required": ["id"]}, {"required": ["name"]}],
     }
-    says = _refusal(_signature(schema), {})
+    says = _refusal(_read_schema(schema), {})
     assert says.startswith("{} does not fit oneOf [{'required': ['id']}, {'required': ['name']}]")
-    both = _refusal(_signature(schema), {"id": "a", "name": "b"})
+    both = _refusal(_read_schema(schema), {"id": "a", "name": "b"})
     assert "does not fit oneOf" in both
 
 
 def test_a_schema_that_refers_to_itself_ends() -> None:
     lists = {"anyOf": [{"type": "integer"}, {"type": "array", "items": {"$ref": "#/$defs/l"}}]}
     schema = {"properties": {"l": {"$ref": "#/$defs/l"}}, "$defs": {"l": lists}}
-    says = _refusal(_signature(schema), {"l": [[["x"]]]})
+    says = _refusal(_read_schema(schema), {"l": [[["x"]]]})
     assert says.startswith("argument 'l.0.0.0': 'x' does not fit anyOf")
 
 
 def test_a_long_value_is_shortened() -> None:
-    signature = _signature({"properties": {"n": {"type": "integer"}}})
+    signature = _read_schema({"properties": {"n": {"type": "integer"}}})
     says = _refusal(signature, {"n": "x" * 100_000})
     assert len(says) < 200
     assert "does not fit type 'integer'" in says
@@ -174,7 +174,7 @@ def test_a_bound_that_is_broken_is_told_and_not_the_kind() -> None:
         _refusal(paged.signature, {"either": 1})
     )
     assert "at most 2 characters" in _refusal(paged.signature, {"either": "abc"})
-    server = _signature(paged.parameters)
+    server = _read_schema(paged.parameters)
     assert "argument 'limit': 0 is less than the minimum of 1" in _refusal(server, {"limit": 0})
     assert "argument 'either': 'abc' is too long" in _refusal(server, {"either": "abc"})
 
@@ -194,4 +194,4 @@ def test_what_a_reference_beside_a_union_refuses_is_refused() -> None:
         "properties": {"a": {"$ref": "#/$defs/A", "anyOf": [{"type": "string"}]}},
         "$defs": {"A": {"type": "object"}},
     }
-    assert "argument 'a'" in _refusal(_signature(schema), {"a": {}})
+    assert "argument 'a'" in _refusal(_read_schema(schema), {"a": {}})

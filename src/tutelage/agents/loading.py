@@ -23,8 +23,8 @@ from tutelage.agents.lit_agent import LitAgent
 from tutelage.errors import ConfigError
 from tutelage.resources import NamedResources, PromptTemplate
 from tutelage.rewards import RewardFunction
-from tutelage.tools.loading import load_module, near_file
-from tutelage.tools.source import file_mark
+from tutelage.tools.loading import load_module, suggest_file
+from tutelage.tools.source import hash_source
 
 RESOURCES = "resources"
 
@@ -46,7 +46,7 @@ def load_agent(
             f"the agent {reference!r} must be a Python file: AGENT.py or AGENT.py:name"
         )
     if not Path(file).is_file():
-        near = near_file(Path(file)) or "; pass the path of one"
+        near = suggest_file(Path(file)) or "; pass the path of one"
         raise ConfigError(f"agent file not found: {file!r}{near}")
     names = vars(load_module(Path(file).resolve(), f"agent {file!r}"))
     if name in names:
@@ -134,4 +134,4 @@ def _object_source(code_object: Any) -> str | None:
     path = Path(text).resolve()
     if path.is_relative_to(Path(__file__).resolve().parents[1]):
         return None
-    return file_mark(path, str(getattr(code_object, "__qualname__", "")).partition(".")[0])
+    return hash_source(path, str(getattr(code_object, "__qualname__", "")).partition(".")[0])

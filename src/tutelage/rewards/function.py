@@ -24,8 +24,8 @@ from tutelage.rewards.failures import failure_of
 from tutelage.rewards.values import to_reward
 from tutelage.rewards.worker import POOL, START_SECONDS, RewardJob, RewardLocation
 from tutelage.tasks.overlap import listed
-from tutelage.tools.environments import opened_environments
-from tutelage.tools.execute import call_in_thread, outcome_of
+from tutelage.tools.environments import current_environments
+from tutelage.tools.execute import call_in_thread, call_safely
 from tutelage.tools.loading import hint
 from tutelage.types import EXPECTED_FIELDS, Attempt, Reward, Task
 
@@ -233,7 +233,7 @@ async def compute_reward(
     values = {
         "prediction": attempt.answer or "",
         "trajectory": attempt,
-        "context": {**opened_environments(), **(context or {})},
+        "context": {**current_environments(), **(context or {})},
         "task": task,
     }
     known = {**task.fields, **values}
@@ -264,7 +264,7 @@ async def compute_reward(
                     function.name,
                     error,
                 )
-        value, error = await outcome_of(
+        value, error = await call_safely(
             function.fn, arguments, what="reward", inline=function.inline, seconds=limit
         )
     except TimeoutError:

@@ -34,7 +34,7 @@ from tutelage.rollouts.grading import Grader
 from tutelage.rollouts.models import ModelProvider
 from tutelage.seeds import SeedTree
 from tutelage.tools.environments import rollout_environments
-from tutelage.tools.execute import cancelled
+from tutelage.tools.execute import cancel_and_wait
 from tutelage.tools.tool import ToolError
 from tutelage.tracing import names
 from tutelage.tracing.records import Identity, SpanRecord
@@ -279,7 +279,7 @@ class Runner:
             done = await session.own_time.done_within(task, session.limit)
         except asyncio.CancelledError:
             session.cancelled = session.closed = True
-            await cancelled(task)
+            await cancel_and_wait(task)
             raise
         if done and not task.cancelled():
             return task.result()
@@ -287,7 +287,7 @@ class Runner:
             message = "CancelledError: the agent cancelled itself"
             return _Played(failure=Failure(FailureCause.AGENT_ERROR, message))
         session.cancelled = session.closed = True
-        await cancelled(task)
+        await cancel_and_wait(task)
         if task.done():
             return _Played(failure=expired)
         text = f"{expired.message}, and would not end: it was left behind, its models shut"

@@ -24,7 +24,7 @@ from tutelage.rewards import RewardFunction
 from tutelage.runs.figures import folder_hash, read_object
 from tutelage.runs.folder import RunFolder, write_json
 from tutelage.tools.loading import is_file_reference
-from tutelage.tools.source import file_mark
+from tutelage.tools.source import hash_source
 from tutelage.tools.tool import Tool
 from tutelage.types import JSON, Task
 
@@ -129,7 +129,7 @@ def _mark(text: str, folder: RunFolder) -> str | None:
         if not path.is_file():
             return None
         if is_file_reference(text):
-            return file_mark(path, name if file.endswith(".py") else "")
+            return hash_source(path, name if file.endswith(".py") else "")
         with path.open("rb") as content:
             return hashlib.file_digest(content, "blake2b").hexdigest()[:32]
     except OSError:

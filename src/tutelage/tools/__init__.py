@@ -1,10 +1,10 @@
-"""Tools: functions that a model can call, and how its calls are run.
+"""Tools: functions that a model can call, and the code that runs the calls.
 
 Read `tool.py` for the decorator, `schema.py` for how a signature becomes a JSON schema,
-`execute.py` for how calls become observations, `environments.py` for state of a rollout,
-`builtin.py` for tools that need nothing, `python.py` and `search.py` for those that do, `sandbox/`
-for where model-written code runs. `expression.py` is the arithmetic that calculator and graders
-share. Rewards come next: `tutelage.rewards`.
+`execute.py` for how calls become observations, `environments.py` for the state of a rollout,
+`builtin.py` for tools without dependencies, `python.py` and `search.py` for tools that need a
+sandbox, a corpus or a key, `sandbox/` for the isolation of model-written code. `expression.py` is
+the arithmetic that the calculator and the graders share. See also `tutelage.rewards`.
 """
 
 from tutelage.tools.environments import rollout_environments

@@ -1,8 +1,8 @@
-"""The tools that need nothing: those of the embedded jobs, and `answer`.
+"""Built-in tools without dependencies: those of the embedded jobs, and `answer`.
 
-All are bounded in time whatever a model writes, so they run on the event loop without a thread. The
-calculator is `expression.py`; the prices come from the generator of the tasks,
-`tutelage.tasks.arithmetic`, so that questions and catalogue cannot disagree. Tools that need a
+Their run time is bounded for any input, so they run on the event loop without a thread. The
+calculator uses `expression.py`; the prices come from the task generator,
+`tutelage.tasks.arithmetic`, so that questions and catalogue always agree. Tools that need a
 corpus, a sandbox or a key are in `search.py` and `python.py`.
 """
 
@@ -54,23 +54,23 @@ def lookup(item: str) -> int:
     Args:
         item: The name of the item, in the singular.
     """
-    return _price(item, PRICES)
+    return _find_price(item, PRICES)
 
 
 class _PriceList:
-    """An environment whose `lookup` reads the prices that a task brings in its field `prices`."""
+    """Environment whose `lookup` tool reads prices from the task field `prices`."""
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        """Show nothing: the prices are to be looked up."""
+        """Read the prices of `task` and return an empty observation. Raises `DataError`."""
         prices = task.fields.get("prices", {})
         if not isinstance(prices, Mapping):
             raise DataError(f"the task field 'prices' must map items to prices, not {prices!r}")
-        listed = cast("Mapping[Any, Any]", prices)
-        self._prices = {_name(str(item)): price for item, price in listed.items()}
+        entries = cast("Mapping[Any, Any]", prices)
+        self._prices = {_normalize_name(str(item)): price for item, price in entries.items()}
         return Observation()
 
     async def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: the environment holds no resources."""
 
     @tool(inline=True)
     def lookup(self, item: str) -> int:
@@ -79,32 +79,32 @@ class _PriceList:
         Args:
             item: The name of the item.
         """
-        name = _name(item)
-        listed = (x for x in self._prices if name in _numbers(x) or x in _numbers(name))
-        return _price(next(listed, name), self._prices)
+        name = _normalize_name(item)
+        matches = (x for x in self._prices if name in _singulars(x) or x in _singulars(name))
+        return _find_price(next(matches, name), self._prices)
 
 
 ENVIRONMENTS: Mapping[str, type] = {"price_list": _PriceList}
-"""The classes whose methods are tools, by name."""
+"""Built-in environment classes by name; their `@tool` methods are tools."""
 
 
-def _price(item: str, prices: Mapping[str, int]) -> int:
-    name = _name(item)
+def _find_price(item: str, prices: Mapping[str, int]) -> int:
+    name = _normalize_name(item)
     if name not in prices:
         near = hint(name, prices) if prices else "; there is no price list here"
         raise ToolError(f"no item {name!r}{near}")
     return prices[name]
 
 
-def _name(item: str) -> str:
+def _normalize_name(item: str) -> str:
     return " ".join(item[:100].lower().split())
 
 
-def _numbers(name: str) -> list[str]:
-    """A name and what it may be the plural of."""
+def _singulars(name: str) -> list[str]:
+    """Return the name and its possible singular forms."""
     endings = (("s", ""), ("es", ""), ("ies", "y"), ("ves", "f"), ("ves", "fe"))
-    cut = [name.removesuffix(many) + one for many, one in endings if name.endswith(many)]
-    return [name, *cut]
+    forms = [name.removesuffix(many) + one for many, one in endings if name.endswith(many)]
+    return [name, *forms]
 
 
 @tool(inline=True, terminal=True)

@@ -1,8 +1,8 @@
-"""A local corpus for search: an SQLite file with a full-text index, and its ranking by BM25.
+"""Local search corpus: an SQLite file with a full-text index, ranked by BM25.
 
-`build` makes the file from JSONL, text and Markdown (`tutelage index`), `search` reads it. Text
-files are cut into passages at blank lines and headings, since an observation has room for some
-paragraphs, not for a book. The tools over it are in `search.py`.
+`build` creates the file from JSONL, text and Markdown (`tutelage index`); `search` reads it. Text
+files are split into passages at blank lines and headings, since an observation has room for a few
+paragraphs only. The tools that use it are in `search.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tutelage.errors import ConfigError, DataError
 from tutelage.tasks.readers import read_rows
 
 PASSAGE_CHARS = 1200
-"""A passage of a text file ends at the paragraph that brings it past this."""
+"""Length in characters after which a passage of a text file ends at the next paragraph."""
 TITLE_FIELDS = ("title", "name", "heading")
 TEXT_FIELDS = ("text", "contents", "content", "passage", "body")
 _APPLICATION_ID = 0x54555431  # "TUT1"
@@ -32,18 +32,18 @@ _TITLE_WEIGHT, _TEXT_WEIGHT = 2.0, 1.0
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """One piece of the corpus."""
+    """One searchable passage of the corpus."""
 
     title: str
     text: str
 
 
 def build(files: Sequence[str | Path], out: str | Path) -> int:
-    """Index `files` into `out`, which is replaced at once when all is well; returns the passages.
+    """Index `files` into `out`, replaced atomically on success; return the number of passages.
 
-    .jsonl and .json have a `text` (and a `title`) in each row; .txt and .md are cut into passages.
-    Raises `DataError` for a file that cannot be read or has nothing in it, `ConfigError` where
-    something else than an index is at `out`.
+    Rows of .jsonl and .json need a `text` (and may have a `title`); .txt and .md are split into
+    passages. Raises `DataError` for a file that is unreadable or contains no text, and
+    `ConfigError` if `out` exists and is not an index.
     """
     out = Path(out)
     if out.exists():
@@ -54,10 +54,10 @@ def build(files: Sequence[str | Path], out: str | Path) -> int:
                 f"{str(out)!r} already exists and is not a search index, so it is not overwritten; "
                 "choose another --out"
             ) from error
-    aside = out.with_name(f".{out.name}.{os.getpid()}")
+    temporary = out.with_name(f".{out.name}.{os.getpid()}")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with closing(sqlite3.connect(aside)) as database:
+        with closing(sqlite3.connect(temporary)) as database:
             try:
                 database.execute(
                     "CREATE VIRTUAL TABLE passages USING fts5"
@@ -79,16 +79,16 @@ def build(files: Sequence[str | Path], out: str | Path) -> int:
             database.commit()
         if not count:
             raise DataError("these files contain no text; an index needs at least one passage")
-        aside.replace(out)
+        temporary.replace(out)
     except (sqlite3.Error, OSError) as error:
         raise DataError(f"cannot write the index {str(out)!r}: {error}") from error
     finally:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     return count
 
 
 def check(path: str | Path) -> None:
-    """Raise `ConfigError` unless `path` is an index."""
+    """Raise `ConfigError` unless `path` is a search index."""
     if not Path(path).is_file():
         raise ConfigError(
             f"the search index {str(path)!r} does not exist; create it with: "
@@ -96,31 +96,31 @@ def check(path: str | Path) -> None:
         )
     try:
         with closing(_connect(path)) as database:
-            (found,) = database.execute("PRAGMA application_id").fetchone()
+            (application_id,) = database.execute("PRAGMA application_id").fetchone()
     except sqlite3.Error as error:
         raise ConfigError(f"cannot read the search index {str(path)!r}: {error}") from error
-    if found != _APPLICATION_ID:
+    if application_id != _APPLICATION_ID:
         raise ConfigError(f"{str(path)!r} was not made by `tutelage index`; index your files again")
 
 
 def search(path: str | Path, query: str, count: int) -> list[Passage]:
-    """The best `count` passages; those with any word of the query, equal ranks in file order."""
+    """Return the best `count` passages with any word of `query`; ties are in file order."""
     terms = list(dict.fromkeys(_TERM.findall(query.casefold())))[:_MAX_TERMS]
     if not terms:
         return []
-    # Every term in quotes, so that nothing in a query is an operator.
-    wanted = " OR ".join(f'"{term}"' for term in terms)
+    # Quote every term, so that no word of the query is read as an operator.
+    match_query = " OR ".join(f'"{term}"' for term in terms)
     with closing(_connect(path)) as database:
         rows = database.execute(
             "SELECT title, text FROM passages WHERE passages MATCH ? "
             "ORDER BY bm25(passages, ?, ?), rowid LIMIT ?",
-            (wanted, _TITLE_WEIGHT, _TEXT_WEIGHT, count),
+            (match_query, _TITLE_WEIGHT, _TEXT_WEIGHT, count),
         ).fetchall()
     return [Passage(str(title), str(text)) for title, text in rows]
 
 
 def _read_passages(file: str | Path) -> Iterator[Passage]:
-    """The passages of one file, by its suffix. Raises `DataError`."""
+    """Yield the passages of one file, read by its suffix. Raises `DataError`."""
     path = Path(file)
     suffix = path.suffix.lower()
     if suffix in (".txt", ".md", ".markdown"):
@@ -133,9 +133,9 @@ def _read_passages(file: str | Path) -> Iterator[Passage]:
             fields: dict[str, object] = {str(key): item for key, item in row.value.items()}
             text = next((fields[name] for name in TEXT_FIELDS if name in fields), None)
             if not isinstance(text, str) or not text.strip():
-                there = ", ".join(map(repr, fields)) or "nothing"
+                names = ", ".join(map(repr, fields)) or "nothing"
                 raise DataError(
-                    f"{row.place}: no text field; the row has {there}; use one of {TEXT_FIELDS}"
+                    f"{row.place}: no text field; the row has {names}; use one of {TEXT_FIELDS}"
                 )
             title = next((fields[name] for name in TITLE_FIELDS if name in fields), "")
             yield Passage(str(title if title is not None else ""), text)
@@ -152,27 +152,27 @@ def _text_passages(path: Path) -> Iterator[Passage]:
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"cannot read {str(path)!r}: {error}; use a UTF-8 text file") from error
     title = path.stem
-    kept: list[str] = []
+    pending: list[str] = []
     for paragraph in re.split(r"\n\s*\n", text):
         paragraph = paragraph.strip()
         heading = _HEADING.match(paragraph.partition("\n")[0]) if paragraph[:1] == "#" else None
-        if heading or (kept and sum(map(len, kept)) > PASSAGE_CHARS):
-            yield from _joined(title, kept)
-            kept = []
+        if heading or (pending and sum(map(len, pending)) > PASSAGE_CHARS):
+            yield from _merge_paragraphs(title, pending)
+            pending = []
         if heading:
             title = f"{path.stem}: {heading[1]}"
             paragraph = paragraph.partition("\n")[2].strip()
         if paragraph:
-            kept.append(paragraph)
-    yield from _joined(title, kept)
+            pending.append(paragraph)
+    yield from _merge_paragraphs(title, pending)
 
 
-def _joined(title: str, paragraphs: list[str]) -> Iterator[Passage]:
+def _merge_paragraphs(title: str, paragraphs: list[str]) -> Iterator[Passage]:
     if paragraphs:
         yield Passage(title, "\n\n".join(paragraphs))
 
 
 def _connect(path: str | Path) -> sqlite3.Connection:
-    # Read-only and immutable: no lock files beside a corpus that many rollouts share.
-    where = quote(str(Path(path).absolute()))
-    return sqlite3.connect(f"file:{where}?mode=ro&immutable=1", uri=True)
+    # Read-only and immutable: creates no lock files, since many rollouts share the corpus.
+    quoted_path = quote(str(Path(path).absolute()))
+    return sqlite3.connect(f"file:{quoted_path}?mode=ro&immutable=1", uri=True)

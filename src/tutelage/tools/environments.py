@@ -1,12 +1,12 @@
-"""Classes with `@tool` methods as environments, and the scope in which those of a rollout live.
+"""Tool environments: classes with `@tool` methods, and the scope that holds them for a rollout.
 
-Such a class is made for a rollout and its task: a sandbox, a shop, a connection. It is an
-`Environment` itself (`reset`, `close`), or an async context manager; `ToolEnvironment` of `tool.py`
-makes either an environment. `FILE.py:Class` in a list of tools names all its tools. Nothing is
-opened until an agent runs: `rollout_environments` is the scope of a rollout. An agent enters it
-around its loop and gets bound tools from `bind`; a caller that enters it further out, as a runner
-does around agent and reward, makes the same environments live until the reward is known. Whatever
-happens inside, all are closed, the last opened first.
+Such a class is instantiated for a rollout and its task: a sandbox, a shop, a connection. It is an
+`Environment` itself (`reset`, `close`) or an async context manager; `ToolEnvironment` of `tool.py`
+adapts both. `FILE.py:Class` in a list of tools stands for all its tools. Environments open when an
+agent runs, in the scope of `rollout_environments`. An agent enters the scope around its loop and
+gets bound tools from `bind`; if a caller has already entered it, as a runner does around agent and
+reward, the same environments stay open until the reward is computed. On exit all are closed, the
+last opened first.
 """
 
 from __future__ import annotations
@@ -26,26 +26,27 @@ from tutelage.tools.tool import Tool, ToolEnvironment, ToolError
 from tutelage.types import Message, Task
 
 OPEN_SECONDS = 120.0
-"""How long an environment may take to open, and to close: nothing else bounds one that hangs."""
+"""Time limit in seconds for opening an environment, and for closing it."""
 
 logger = logging.getLogger(__name__)
 _current: ContextVar[_Environments | None] = ContextVar("tutelage_environments", default=None)
 
 
 class _Environments:
-    """The environments of one rollout, each opened when the first of its tools is bound."""
+    """Environments of one rollout, each opened when its first tool is bound."""
 
     def __init__(self, task: Task, seed: int, stack: AsyncExitStack) -> None:
         self.opened: dict[str, Any] = {}
-        """What was opened, by name: what a reward sees as `context`."""
+        """States of the opened environments by name; rewards receive them as `context`."""
         self.observed: list[Message] = []
-        """What they showed when they were opened, for the agent to see after its task."""
+        """Messages the environments returned when opened; the agent sees them after its task."""
         self._task, self._seed, self._stack = task, seed, stack
         self._states: dict[Callable[[], ToolEnvironment], Any] = {}
 
     async def bind(self, tools: Mapping[str, Tool]) -> dict[str, Tool]:
-        """The tools with their environments behind them. Opening may raise whatever it raises, and
-        `ToolError` when it takes too long."""
+        """Open the environments of `tools` and return the bound tools by name.
+
+        Errors of an environment's `reset` propagate; raises `ToolError` on a timeout."""
         bound: dict[str, Tool] = {}
         for name, tool in tools.items():
             make = tool.environment
@@ -69,7 +70,7 @@ class _Environments:
 
 
 async def _close(environment: ToolEnvironment) -> None:
-    """Close an environment; that it fails to is no fault of the rollout, which is over."""
+    """Close an environment and log a failure, which must not fail the finished rollout."""
     try:
         async with asyncio.timeout(OPEN_SECONDS):
             await environment.close()
@@ -79,8 +80,9 @@ async def _close(environment: ToolEnvironment) -> None:
 
 @asynccontextmanager
 async def rollout_environments(task: Task, seed: int = 0) -> AsyncGenerator[_Environments]:
-    """The scope of a rollout's environments; inside another such scope, that one. `seed` is what
-    they draw from."""
+    """Enter the scope of a rollout's environments, or reuse the enclosing scope if there is one.
+
+    `seed` is passed to each environment's `reset`."""
     outer = _current.get()
     if outer is not None:
         yield outer
@@ -94,44 +96,44 @@ async def rollout_environments(task: Task, seed: int = 0) -> AsyncGenerator[_Env
             _current.reset(token)
 
 
-def opened_environments() -> Mapping[str, Any]:
-    """The environments of the rollout that this code is part of, by name."""
+def current_environments() -> Mapping[str, Any]:
+    """Return the open environments of the current rollout by name."""
     environments = _current.get()
     return {} if environments is None else environments.opened
 
 
 def environment_tools(cls: type) -> list[Tool]:
-    """The tools of an environment class. Raises `ToolDefinitionError` when it has none.
+    """Return the tools of an environment class. Raises `ToolDefinitionError` if it has none.
 
-    The class is called with the rollout's task if it takes an argument, else with none.
+    The class is called with the rollout's task if it requires an argument, else without arguments.
     """
-    own = hasattr(cls, "reset") and not hasattr(cls, "__aenter__")
-    for method in ("reset", "close") if own else ("__aenter__", "__aexit__"):
+    has_reset = hasattr(cls, "reset") and not hasattr(cls, "__aenter__")
+    for method in ("reset", "close") if has_reset else ("__aenter__", "__aexit__"):
         if not hasattr(cls, method):
             raise ToolDefinitionError(
                 f"{cls.__name__!r} is not an environment: it has no {method}; define reset and "
                 "close, make it an async context manager, or use a function"
             )
-    needed: list[str] = []
+    required: list[str] = []
     with suppress(ValueError):
-        needed = [
+        required = [
             p.name
             for p in inspect.signature(cls).parameters.values()
             if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD
         ]
-    if len(needed) > 1:
+    if len(required) > 1:
         raise ToolDefinitionError(
-            f"the environment {cls.__name__!r} requires {', '.join(needed)}; only the task is "
+            f"the environment {cls.__name__!r} requires {', '.join(required)}; only the task is "
             "passed to it"
         )
-    make: Callable[[Task], Any] = cls if needed else lambda task: cls()
+    make: Callable[[Task], Any] = cls if required else lambda task: cls()
     environment = partial(ToolEnvironment, cls.__name__, make)
     tools = [value for _, value in inspect.getmembers_static(cls) if isinstance(value, Tool)]
     if not tools:
         raise ToolDefinitionError(
             f"the environment {cls.__name__!r} has no tools; decorate its methods with @tool"
         )
-    # In the order of their definition, which the class keeps and `getmembers` does not.
+    # Sort by definition order: `getmembers` sorts by name.
     order = {id(value): place for place, value in enumerate(vars(cls).values())}
     tools.sort(key=lambda value: order.get(id(value), -1))
     return [replace(value, environment=environment) for value in tools]

@@ -1,10 +1,9 @@
-"""Run the tool calls of one assistant turn: in parallel, bounded in time, never an exception.
+"""Run the tool calls of one assistant turn in parallel, with a time limit and without raising.
 
-Whatever a model writes and whatever a tool does becomes a `ToolResult`: the text that the model
-observes and, when it failed, a word for how. That keeps one broken call from ending a rollout, and
-lets metrics tell a model's mistakes from a tool's. Synchronous tools run in threads of their own
-(a shared pool would be used up by the first tools that hang, and would keep the process from
-exiting). `tutelage.rewards` runs rewards the same way, with `outcome_of`.
+Every call becomes a `ToolResult`: the text that the model observes and, after a failure, its kind.
+So one broken call cannot end a rollout, and metrics can separate a model's mistakes from a tool's.
+Each synchronous tool runs in a new thread (a shared pool would be exhausted by tools that hang, and
+would keep the process from exiting). `tutelage.rewards` runs rewards with `call_safely` too.
 """
 
 from __future__ import annotations
@@ -27,33 +26,33 @@ from tutelage.tools.tool import DEFAULT_MAX_CHARS, Tool, ToolError, ToolTimeoutE
 from tutelage.types import ToolCall, ToolResult
 
 GRACE_SECONDS = 1.0
-"""How long a cancelled task may clean up before it is left behind."""
+"""Seconds that a cancelled task may take to clean up before it is abandoned."""
 _LISTED_TOOLS = 8
 
 ToolFailure = Literal["invalid_arguments", "raised", "timeout", "bad_result"]
-"""How a call of a known tool failed."""
+"""Kinds of failure of a call to an existing tool."""
 T = TypeVar("T")
 
 
 class ToolOutcome(NamedTuple):
-    """The result of one call of a known tool."""
+    """The result of one call to an existing tool."""
 
     text: str
-    """Its whole result, or the error."""
+    """The full result, or the error message."""
     failure: ToolFailure | None = None
     plain: bool = False
-    """Whether it returned text, which is no JSON whatever it looks like."""
+    """Whether the tool returned a `str`, which is not parsed as JSON."""
     late: bool = False
-    """Whether it failed and its work may be done anyway."""
+    """Whether the call failed but its work may still have been done."""
 
 
 async def execute_tool_calls(
     calls: Sequence[ToolCall], tools: Mapping[str, Tool]
 ) -> list[ToolResult]:
-    """Run all calls at once; results in the order of `calls`. Only cancellation is raised.
+    """Run all calls concurrently and return results in the order of `calls`.
 
     A failed call has `error` set to unknown_tool, invalid_arguments, raised, timeout or bad_result,
-    and a `text` that begins with "Error:" and says what was wrong.
+    and a `text` that begins with "Error:". Raises nothing but `asyncio.CancelledError`.
     """
     return list(await asyncio.gather(*(_execute(call, tools) for call in calls)))
 
@@ -62,47 +61,47 @@ async def _execute(call: ToolCall, tools: Mapping[str, Tool]) -> ToolResult:
     started, start = time.time(), time.perf_counter()
     tool = tools.get(call.name)
     if tool is None:
-        text, error, limit = _unknown(call.name, tools), "unknown_tool", DEFAULT_MAX_CHARS
+        text, error, limit = _unknown_tool(call.name, tools), "unknown_tool", DEFAULT_MAX_CHARS
     else:
         outcome = await run_tool(tool, call.arguments)
         text, error, limit = outcome.text, outcome.failure, tool.max_chars
     seconds = time.perf_counter() - start
     return ToolResult(
-        call.id, call.name, call.arguments, _cut(text, limit), error, seconds, started
+        call.id, call.name, call.arguments, _truncate(text, limit), error, seconds, started
     )
 
 
 async def run_tool(tool: Tool, text: str) -> ToolOutcome:
-    """One call with arguments as JSON text: its whole result, or an error and a word for it.
+    """Call a tool with arguments as JSON text; return its full result, or an error and its kind.
 
-    Only cancellation is raised, whatever the tool, its schema or its exceptions are like."""
+    Raises nothing but `asyncio.CancelledError`, whatever the tool or its schema does."""
     try:
         try:
             arguments = tool.signature.read(text)
         except ArgumentError as error:
             return ToolOutcome(f"Error: {tool.name}: {error}", "invalid_arguments")
         try:
-            value, failure = await outcome_of(
+            value, failure = await call_safely(
                 tool.fn, arguments, what="tool", inline=tool.inline, seconds=tool.timeout
             )
         except TimeoutError:
-            told = f"Error: {tool.name} took longer than {tool.timeout:g} seconds"
-            return ToolOutcome(told, "timeout", late=True)
+            message = f"Error: {tool.name} took longer than {tool.timeout:g} seconds"
+            return ToolOutcome(message, "timeout", late=True)
         if failure is not None:
             kind = "timeout" if isinstance(failure, ToolTimeoutError) else "raised"
             late = isinstance(failure, ToolError) and failure.late
-            return ToolOutcome(f"Error: {_reason(failure)}", kind, late=late)
+            return ToolOutcome(f"Error: {_error_text(failure)}", kind, late=late)
         try:
-            plain = type(value) is str  # servers send all of their results as text
-            return ToolOutcome(_text_of(value, tool.fn), plain=plain)
+            plain = type(value) is str  # not `SentText`: MCP servers send every result as text
+            return ToolOutcome(_to_text(value, tool.fn), plain=plain)
         except (TypeError, ValueError, RecursionError) as error:
-            told = f"Error: {tool.name} returned no usable result: {error}"
-            return ToolOutcome(told, "bad_result")
+            message = f"Error: {tool.name} returned no usable result: {error}"
+            return ToolOutcome(message, "bad_result")
     except Exception as error:
         return ToolOutcome(f"Error: {tool.name} failed with {type(error).__name__}", "raised")
 
 
-async def outcome_of(
+async def call_safely(
     fn: Callable[..., Any],
     arguments: Mapping[str, Any],
     *,
@@ -110,20 +109,20 @@ async def outcome_of(
     inline: bool,
     seconds: float | None,
 ) -> tuple[Any, BaseException | None]:
-    """What a user's function returned, or what it raised; `what` it is stands in messages.
+    """Call a user's function; return its value and the exception it raised, one of them None.
 
-    `inline` runs a synchronous one on the event loop, where nothing bounds its time. Raises
-    `TimeoutError` when another did not end within `seconds`.
+    `what` names the function in messages. `inline` runs a synchronous function on the event loop,
+    without a time limit. Others raise `TimeoutError` after `seconds`.
     """
     if inline and not inspect.iscoroutinefunction(fn):
-        return await _held_back(fn, arguments, inline=True)
-    work = asyncio.ensure_future(_held_back(fn, arguments, inline=False))
+        return await _call_catching(fn, arguments, inline=True)
+    work = asyncio.ensure_future(_call_catching(fn, arguments, inline=False))
     late = True
     try:
         late = not (await asyncio.wait({work}, timeout=seconds))[0]
     finally:
         if late:  # or the caller is cancelled
-            await cancelled(work)
+            await cancel_and_wait(work)
     if late:
         raise TimeoutError
     if work.cancelled():
@@ -131,11 +130,11 @@ async def outcome_of(
     return work.result()
 
 
-async def _held_back(
+async def _call_catching(
     fn: Callable[..., Any], arguments: Mapping[str, Any], *, inline: bool
 ) -> tuple[Any, BaseException | None]:
-    """What the function returned or raised; another exception than `Exception` would end the event
-    loop. Ctrl-C and a cancelled task are no result of the function."""
+    """Call `fn`; return its value and the exception it raised, `BaseException`s included, which
+    would end the event loop. Ctrl-C and cancellation propagate."""
     try:
         if not inline:
             return await call(fn, **arguments), None
@@ -147,32 +146,31 @@ async def _held_back(
         return None, error
 
 
-async def cancelled(task: asyncio.Future[Any]) -> None:
-    """Cancel and wait a little, so that a tool's, a reward's or an agent's own clean-up has run
-    when this returns."""
+async def cancel_and_wait(task: asyncio.Future[Any]) -> None:
+    """Cancel `task` and wait up to `GRACE_SECONDS`, so that its own clean-up can run."""
     task.cancel()
     await asyncio.wait({task}, timeout=GRACE_SECONDS)
-    # Its late end is of no interest, but asyncio would warn of an exception nobody looked at.
+    # Retrieve a later exception, or asyncio warns that it was never retrieved.
     task.add_done_callback(lambda t: t.cancelled() or t.exception())
     if not task.done() and isinstance(task, asyncio.Task):
-        # It refuses to end, and the end of the loop would wait for it for ever.
+        # The task ignores cancellation, and closing the loop would wait for it forever.
         asyncio.tasks._unregister_task(task)  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
         task._log_destroy_pending = False  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
 
 
 async def call(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Await an async function; run another one in a thread of its own, with this context."""
+    """Await an async function, or run a synchronous one in a new thread with this context."""
     if inspect.iscoroutinefunction(fn):
         return await fn(*args, **kwargs)
     value = await call_in_thread(lambda: fn(*args, **kwargs))
-    # A function may hand back a coroutine without being declared async.
+    # A function may return a coroutine without being declared async.
     return await cast("Any", value) if inspect.isawaitable(value) else value
 
 
 async def call_in_thread(fn: Callable[[], T]) -> T:
-    """Run `fn` in a daemon thread of its own, with this task's context variables.
+    """Run `fn` in a new daemon thread with this task's context variables; return its result.
 
-    When the caller is cancelled the thread goes on, and its result is dropped.
+    If the caller is cancelled, the thread continues and its result is dropped.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
@@ -191,14 +189,14 @@ async def call_in_thread(fn: Callable[[], T]) -> T:
         try:
             value = context.run(fn)
         except StopIteration as stop:
-            # A future refuses StopIteration, which would leave the caller waiting for ever.
+            # A future rejects StopIteration, and the caller would wait forever.
             error = RuntimeError(f"StopIteration: {stop}")
         except KeyboardInterrupt as own:
-            # Ctrl-C comes to the main thread alone: here the function raised it itself.
+            # Only the main thread receives Ctrl-C, so the function itself raised this.
             error = RuntimeError(f"KeyboardInterrupt: {own}" if str(own) else "KeyboardInterrupt")
-        except BaseException as raised:
-            error = raised
-        # The loop is closed when the program ended while the thread was still at work.
+        except BaseException as failure:
+            error = failure
+        # The loop is closed if the program ended while the thread was running.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(settle, value, error)
 
@@ -206,9 +204,9 @@ async def call_in_thread(fn: Callable[[], T]) -> T:
     return await future
 
 
-def _cut(text: str, limit: int) -> str:
-    """`text` of at most `limit` characters: head and tail, and how much is missing between."""
-    # Lone surrogates can be neither stored nor sent.
+def _truncate(text: str, limit: int) -> str:
+    """Shorten `text` to `limit` characters: its head, the number of characters cut, its tail."""
+    # Escape lone surrogates, which cannot be stored or sent.
     text = text.encode("utf-8", "backslashreplace").decode()
     if len(text) <= limit:
         return text
@@ -219,13 +217,13 @@ def _cut(text: str, limit: int) -> str:
     return f"{text[:head]}\n[{missing} characters cut]\n{text[len(text) - tail :]}"
 
 
-def _text_of(value: Any, fn: Callable[..., Any]) -> str:
-    """The observation for a value that a function returned: texts, also those that dates, paths and
-    the like are written as, else JSON. Raises TypeError or ValueError when there is none."""
+def _to_text(value: Any, fn: Callable[..., Any]) -> str:
+    """Return a tool's value as an observation: text for strings, dates, paths and the like, else
+    JSON. Raises `TypeError` or `ValueError` for a value without such a form."""
     if isinstance(value, str):
         return value
     if value is None:
-        # One that says so is done when it returns; another forgot its result.
+        # None is a result only for a function annotated `-> None`; others forgot to return.
         if getattr(fn, "__annotations__", {}).get("return", "") in (None, "None"):
             return "null"
         raise TypeError("it returned None; a tool returns text or a JSON value")
@@ -237,20 +235,20 @@ def _text_of(value: Any, fn: Callable[..., Any]) -> str:
         raise TypeError(f"it returned an instance of {type(value).__name__}: {error}") from error
     if isinstance(plain, str):
         return plain
-    # NaN and infinity are no JSON: a ValueError here.
+    # NaN and infinity are not JSON and raise ValueError.
     return json.dumps(plain, ensure_ascii=False, allow_nan=False)
 
 
-def _reason(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     message = str(error)
     if isinstance(error, ToolError):
         return message or "the tool failed"
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
-def _unknown(name: str, tools: Mapping[str, Tool]) -> str:
+def _unknown_tool(name: str, tools: Mapping[str, Tool]) -> str:
     if not tools:
         return f"Error: unknown tool {name!r}; there are no tools"
     near = hint(name, tools, " Did you mean {!r}?")
-    shown = [*tools][:_LISTED_TOOLS] + ["..."] * (len(tools) > _LISTED_TOOLS)
-    return f"Error: unknown tool {name!r}.{near} Tools: {', '.join(shown)}"
+    names = [*tools][:_LISTED_TOOLS] + ["..."] * (len(tools) > _LISTED_TOOLS)
+    return f"Error: unknown tool {name!r}.{near} Tools: {', '.join(names)}"

@@ -1,12 +1,12 @@
-"""Arithmetic expressions: one parser, and the exact evaluator that the calculator is made of.
+"""Arithmetic expressions: one parser, and the exact evaluator behind the calculator.
 
-Text written by a model is never given to Python's `eval` or sympy's `parse_expr`, which run code.
-It is read here by precedence climbing over a closed grammar, and the parser computes nothing: it
-hands numbers, names and operators to an *algebra*. The one below gives rational numbers;
-the math grader brings more (`tutelage.rewards.math_grader` for floats, `tutelage.rewards.
-symbolic` for sympy), so that the calculator and the graders read an expression the same way.
+Text written by a model is never passed to Python's `eval` or sympy's `parse_expr`, which run code.
+It is parsed here by precedence climbing over a closed grammar, and the parser computes nothing: it
+passes numbers, names and operators to an `Algebra`. The one below computes rational numbers; the
+math grader adds others (`tutelage.rewards.math_grader` for floats, `tutelage.rewards.symbolic` for
+sympy), so that the calculator and the graders parse expressions identically.
 
-Everything is bounded before it is computed: length, nesting, digits, and the size of a power.
+Length, nesting, digits and the size of a power are checked before anything is computed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from fractions import Fraction
 from typing import Any, Generic, TypeVar
 
 MAX_LENGTH = 1000
-"""Characters of an expression."""
+"""Maximum number of characters of an expression."""
 MAX_DEPTH = 64
-"""Nested parentheses, signs and powers."""
+"""Maximum depth of nested parentheses, signs and powers."""
 MAX_DIGITS = 40
-"""Decimal digits of any number on the way, numerator and denominator alike."""
+"""Maximum decimal digits of numerator and denominator, also of intermediate results."""
 
 V = TypeVar("V")
 
@@ -37,40 +37,40 @@ _TOKEN = re.compile(
     r"|(?P<operator>\*\*|//|[-+*/%^(),])"
 )
 _SYNONYMS = str.maketrans({"−": "-", "–": "-", "×": "*", "·": "*", "÷": "/"})
-# How tightly an operator binds; a sign binds tighter than a product, looser than a power.
+# Operator precedence; a sign binds tighter than a product and looser than a power.
 _BINDING = {"+": 10, "-": 10, "*": 20, "/": 20, "//": 20, "%": 20, "**": 40, "^": 40}
 _SIGN_BINDING = 30
 
 
 class ExpressionError(ValueError):
-    """The text is no expression, or has no value within the limits; the message says where."""
+    """Raised for invalid expressions and values outside the limits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Algebra(Generic[V]):
-    """What an expression means. Each of these may raise `ExpressionError`."""
+    """Evaluation of numbers, names and operators. Each callable may raise `ExpressionError`."""
 
     number: Callable[[str], V]
-    """The value of a decimal literal."""
+    """Return the value of a decimal literal."""
     name: Callable[[str], V]
-    """The value of a constant or variable."""
+    """Return the value of a constant or variable."""
     operators: Mapping[str, Callable[[V, V], V]]
-    """Those of + - * / // % ** that have a meaning."""
+    """Supported operators, out of + - * / // % **."""
     functions: Mapping[str, Callable[..., V]] = field(default_factory=dict[str, Callable[..., V]])
-    """What may be called, by name."""
+    """Functions that an expression may call, by name."""
     negative: Callable[[Any], Any] = operator.neg
     implicit_product: bool = False
-    """Whether `2x` and `3(4)` are products."""
+    """Whether `2x` and `3(4)` are parsed as products."""
 
     def binary(self, sign: str, left: V, right: V) -> V:
-        """`left sign right`."""
+        """Return `left sign right`. Raises `ExpressionError` for an unsupported operator."""
         if sign not in self.operators:
             raise ExpressionError(f"operator {sign!r} is not supported in an answer")
         return self.operators[sign](left, right)
 
 
 def parse(text: str, algebra: Algebra[V]) -> V:
-    """The value of `text` in `algebra`. Raises `ExpressionError`, at once whatever the text."""
+    """Return the value of `text` in `algebra`, in bounded time. Raises `ExpressionError`."""
     if len(text) > MAX_LENGTH:
         raise ExpressionError(
             f"the expression has {len(text)} characters; at most {MAX_LENGTH} are read"
@@ -79,10 +79,10 @@ def parse(text: str, algebra: Algebra[V]) -> V:
 
 
 class _Parser(Generic[V]):
-    """Precedence climbing over the tokens of one text."""
+    """Precedence-climbing parser for one text."""
 
     def __init__(self, text: str, algebra: Algebra[V]) -> None:
-        self._tokens = _tokens(text.translate(_SYNONYMS))
+        self._tokens = _tokenize(text.translate(_SYNONYMS))
         self._algebra = algebra
         self._at = 0
 
@@ -92,7 +92,7 @@ class _Parser(Generic[V]):
         value = self._expression(0, 0)
         kind, token, column = self._tokens[self._at]
         if kind != "end":
-            raise _unexpected(token, column)
+            raise _unexpected_token(token, column)
         return value
 
     def _expression(self, binding: int, depth: int) -> V:
@@ -109,7 +109,7 @@ class _Parser(Generic[V]):
                 return left
             if operator == token:
                 self._at += 1
-            # A power groups to the right: its right side may hold a sign and another power.
+            # Powers are right-associative: the exponent may have a sign and another power.
             next_binding = _SIGN_BINDING if strength > _SIGN_BINDING else strength + 1
             right = self._expression(next_binding, depth + 1)
             left = self._algebra.binary("**" if operator == "^" else operator, left, right)
@@ -130,7 +130,7 @@ class _Parser(Generic[V]):
         if token in ("+", "-"):
             value = self._expression(_SIGN_BINDING, depth + 1)
             return self._algebra.negative(value) if token == "-" else value
-        raise _unexpected(token, column)
+        raise _unexpected_token(token, column)
 
     def _arguments(self, name: str, depth: int) -> list[V]:
         _, token, column = self._tokens[self._at]
@@ -155,8 +155,8 @@ class _Parser(Generic[V]):
         self._at += 1
 
 
-def _tokens(text: str) -> list[tuple[str, str, int]]:
-    """(kind, text, position from 1) of each token, closed by a token of kind `end`."""
+def _tokenize(text: str) -> list[tuple[str, str, int]]:
+    """Return (kind, text, 1-based position) of each token, and a final token of kind `end`."""
     out: list[tuple[str, str, int]] = []
     at = 0
     while at < len(text):
@@ -171,7 +171,7 @@ def _tokens(text: str) -> list[tuple[str, str, int]]:
     return out
 
 
-def _unexpected(token: str, column: int) -> ExpressionError:
+def _unexpected_token(token: str, column: int) -> ExpressionError:
     if not token:
         return ExpressionError("the expression ends too early")
     hint = "; write numbers without thousands separators" if token == "," else ""
@@ -179,12 +179,12 @@ def _unexpected(token: str, column: int) -> ExpressionError:
 
 
 def evaluate(text: str) -> Fraction:
-    """The exact value of an arithmetic expression. Raises `ExpressionError`, always at once."""
+    """Return the exact value of an arithmetic expression. Raises `ExpressionError`."""
     return parse(text, _EXACT)
 
 
 def format_number(value: Fraction) -> str:
-    """Whole numbers in full; others with 10 significant digits, and at least 4 decimals."""
+    """Format integers in full, others with 10 significant digits and at least 4 decimals."""
     if value.denominator == 1:
         return str(value.numerator)
     with localcontext() as context:
@@ -193,14 +193,14 @@ def format_number(value: Fraction) -> str:
     return format(quotient, "f")
 
 
-def _exact(text: str) -> Fraction:
+def _parse_number(text: str) -> Fraction:
     exponent = re.split("[eE]", text)[-1] if "e" in text.lower() else "0"
     if len(text) > 2 * MAX_DIGITS or len(exponent) > 4 or abs(int(exponent)) > MAX_DIGITS:
         raise _too_large()
-    return _bounded(Fraction(text))
+    return _check_size(Fraction(text))
 
 
-def _no_name(name: str) -> Fraction:
+def _reject_name(name: str) -> Fraction:
     raise ExpressionError(
         f"unknown name {name[:20]!r}; only numbers and + - * / // % ** ( ) are read"
     )
@@ -214,14 +214,14 @@ def _power(base: Fraction, exponent: Fraction) -> Fraction:
             return Fraction(Decimal(format(float(base) ** float(exponent), ".15g")))
         except OverflowError:
             raise _too_large() from None
-    # The size is known before the power is computed; bases 0, 1 and -1 never grow.
+    # Estimate the size before computing the power; bases 0, 1 and -1 do not grow.
     bits = max(abs(base.numerator), base.denominator).bit_length() - 1
     if bits * abs(exponent.numerator) > _MAX_BITS:
         raise _too_large()
     return Fraction(base**exponent.numerator)
 
 
-def _bounded(value: Fraction) -> Fraction:
+def _check_size(value: Fraction) -> Fraction:
     if abs(value.numerator) >= _LIMIT or value.denominator >= _LIMIT:
         raise _too_large()
     return value
@@ -231,12 +231,12 @@ def _too_large() -> ExpressionError:
     return ExpressionError(f"a number needs more than {MAX_DIGITS} digits")
 
 
-def _within(
+def _bound_result(
     compute: Callable[[Fraction, Fraction], Fraction | int],
 ) -> Callable[[Fraction, Fraction], Fraction]:
     def bounded(left: Fraction, right: Fraction) -> Fraction:
         try:
-            return _bounded(Fraction(compute(left, right)))
+            return _check_size(Fraction(compute(left, right)))
         except ZeroDivisionError:
             raise ExpressionError("division by zero") from None
 
@@ -244,18 +244,17 @@ def _within(
 
 
 _EXACT = Algebra(
-    number=_exact,
-    name=_no_name,
+    number=_parse_number,
+    name=_reject_name,
     operators={
-        "+": _within(operator.add),
-        "-": _within(operator.sub),
-        "*": _within(operator.mul),
-        "/": _within(operator.truediv),
-        "//": _within(operator.floordiv),
-        "%": _within(operator.mod),
-        "**": _within(_power),
+        "+": _bound_result(operator.add),
+        "-": _bound_result(operator.sub),
+        "*": _bound_result(operator.mul),
+        "/": _bound_result(operator.truediv),
+        "//": _bound_result(operator.floordiv),
+        "%": _bound_result(operator.mod),
+        "**": _bound_result(_power),
     },
 )
-"""Rational numbers of at most `MAX_DIGITS` digits, with Python's meaning of // and %; no names, no
-functions. A power with a fractional exponent is the only inexact operation: 15 significant
-digits."""
+"""Rational numbers of at most `MAX_DIGITS` digits, with Python's // and %, without names and
+functions. Only powers with a fractional exponent are inexact: they have 15 significant digits."""

@@ -1,11 +1,10 @@
-"""Registries of what a user may add to: advantage estimators, policy losses, agent types.
+"""Registries that users can extend: advantage estimators, policy losses, agent types.
 
-A configuration names one of them by its registered name, or as `FILE.py:name` in a user's
-file. A registry says where each built-in one is and imports it when it is asked for, so that a
-name costs nothing. A file is read when a configuration is resolved and again when its run begins,
-both before any model loads; what it held then is used to the end. The registries are in
-`algorithms/extensions.py` and `agents/builtin.py`, what a configuration reads of an entry in
-`weights/config/extensions.py`.
+A configuration selects an entry by its registered name, or as `FILE.py:name` from a user's file.
+Built-in entries are imported on first use, so that listing names is cheap. A file is read when a
+configuration is resolved and again when its run begins, both before any model loads; later changes
+of the file have no effect. The registries are in `algorithms/extensions.py` and
+`agents/builtin.py`; `weights/config/extensions.py` validates their entries.
 """
 
 from __future__ import annotations
@@ -15,19 +14,19 @@ from typing import Any, Generic, TypeVar
 
 from tutelage.errors import ConfigError, TutelageError
 from tutelage.tools.loading import (
+    error_text,
     hint,
     import_attribute,
     is_file_reference,
     load_attribute,
-    raised_by,
 )
 
 Entry = TypeVar("Entry")
 
 
 class ExtensionRegistry(Mapping[str, Entry], Generic[Entry]):
-    """The entries of one configuration key: a mapping of built-in ones by name, and those of
-    files."""
+    """Entries of one configuration key: a mapping of the built-in ones by name, plus those loaded
+    from files."""
 
     def __init__(
         self,
@@ -35,8 +34,8 @@ class ExtensionRegistry(Mapping[str, Entry], Generic[Entry]):
         places: Mapping[str, str],
         accept: Callable[[object], Entry],
     ) -> None:
-        """`places` has `module:attribute` by name. `accept` makes an entry of what a file holds,
-        and raises `ConfigError` if it is not valid."""
+        """Register `places`, a mapping of names to `module:attribute`. `accept` converts an object
+        of a user's file to an entry, or raises `ConfigError`."""
         self.key, self._places, self._accept = key, places, accept
         self._loaded: dict[str, Entry] = {}
 
@@ -50,57 +49,56 @@ class ExtensionRegistry(Mapping[str, Entry], Generic[Entry]):
         return import_attribute(self._places[name])
 
     def load(self, name: str) -> Entry:
-        """The entry of a name, or of `FILE.py:name` as the file is now.
+        """Return the entry of a name, or of `FILE.py:name` with the file read again.
 
-        Raises `ConfigError` for an unknown name, a file that fails, a name in it that is missing
-        or taken, and for what is no entry.
+        Raises `ConfigError` for an unknown name, a file that fails to load, an object that is
+        missing or no valid entry, and a name that is already registered.
         """
         if not is_file_reference(name):
             return self.find(name)
-        _, _, own = name.rpartition(":")
-        if own in self._places:
+        _, _, base = name.rpartition(":")
+        if base in self._places:
             raise ConfigError(
-                f"{self.key} {name!r}: the name {own!r} is already registered; choose another name "
-                "for yours"
+                f"{self.key} {name!r}: the name {base!r} is already registered; choose another name"
             )
-        found = load_attribute(name, self.key)
+        attribute = load_attribute(name, self.key)
         try:
-            self._loaded[name] = self._accept(found)
+            self._loaded[name] = self._accept(attribute)
         except ConfigError as error:
             raise ConfigError(f"{self.key} {name!r} {error}") from error
         return self._loaded[name]
 
     def find(self, name: str) -> Entry:
-        """The entry of a name or of `FILE.py:name`, a file as it was when it was loaded."""
+        """Return the entry of a name or of `FILE.py:name`, without reloading the file."""
         if name in self._places:
             return self[name]
         if name in self._loaded:
             return self._loaded[name]
         if is_file_reference(name):
             return self.load(name)
-        near, listed = hint(name, self, "did you mean {!r}? "), ", ".join(self)
-        raise ConfigError(f"unknown {self.key}: {name!r}; {near}choose one of: {listed}")
+        near, names = hint(name, self, "did you mean {!r}? "), ", ".join(self)
+        raise ConfigError(f"unknown {self.key}: {name!r}; {near}choose one of: {names}")
 
     def call(
-        self, name: str, function: Callable[..., object], *given: Any, **options: Any
+        self, name: str, function: Callable[..., object], *arguments: Any, **options: Any
     ) -> object:
-        """What an entry's function returns. Raises `ConfigError` for an error inside a function of
-        a user's file, with the line."""
+        """Call a function of an entry and return its result. Raises `ConfigError` with the line for
+        an error inside a user's file."""
         try:
-            return function(*given, **options)
+            return function(*arguments, **options)
         except TutelageError:
             raise
         except Exception as error:
             if not is_file_reference(name):
                 raise
-            raise ConfigError(f"{self.key} {name!r} failed{raised_by(function, error)}") from error
+            raise ConfigError(f"{self.key} {name!r} failed{error_text(function, error)}") from error
 
-    def known(self, name: str) -> Entry | None:
-        """What `load` gives, None for an unknown name."""
-        return None if self.problem(name) else self.load(name)
+    def load_or_none(self, name: str) -> Entry | None:
+        """Return `load(name)`, or None for an unknown name."""
+        return None if self.name_problem(name) else self.load(name)
 
-    def problem(self, name: str) -> tuple[str, str] | None:
-        """What is wrong with an unknown name, and the way out; None for others."""
+    def name_problem(self, name: str) -> tuple[str, str] | None:
+        """Return the problem and the advice for an unknown name; None for a valid one."""
         if name in self._places or is_file_reference(name):
             return None
         near = hint(name, self, "Did you mean {!r}? ")

@@ -1,8 +1,8 @@
-"""`FILE.py:name`: how the command line and configs point at a user's own function.
+"""Load a user's functions by `FILE.py:name`, as the command line and configs refer to them.
 
-The file is executed once per content, under a module name made from its path, so that two files of
-the same name do not meet and `a.py:f` and `a.py:g` share one module. Nothing is looked up on the
-import path. Used for tools here, for rewards in `tutelage.rewards.registry`, and for agents.
+A file is executed once per content, under a module name derived from its path, so that two files
+of the same name do not collide and `a.py:f` and `a.py:g` share one module. The import path is not
+searched. Used for tools here, for rewards in `tutelage.rewards.registry`, and for agents.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any, cast
 from tutelage.errors import ConfigError, TutelageError
 
 USER_MODULE = "tutelage_user_"
-"""How the names of modules begin that were made from a file."""
+"""Prefix of the module names of loaded user files."""
 _FRAME = re.compile(r'^ *File "([^"]+)", line \d+', re.MULTILINE)
 _PACKAGE = Path(__file__).resolve().parents[1]
 _LIBRARY = sysconfig.get_path("stdlib")
@@ -34,41 +34,41 @@ _LIBRARY = sysconfig.get_path("stdlib")
 def hint(
     word: str, known: Iterable[str], form: str = "; did you mean {!r}?", *, cutoff: float = 0.5
 ) -> str:
-    """`form` with the known name closest to `word`; empty when nothing is close."""
-    # The word may be megabytes of a model's text; no name is that long.
+    """Format `form` with the known name closest to `word`; return "" if none is close."""
+    # Truncate the word: it may be megabytes of a model's text.
     close = difflib.get_close_matches(word[:100], list(known), n=1, cutoff=cutoff)
     return form.format(close[0]) if close else ""
 
 
-def near_file(path: Path) -> str:
-    """The Python file beside `path` whose name is closest, as `hint`, empty when nothing is close:
-    that all end in `.py` makes none alike."""
-    beside = (other for other in path.parent.glob("*.py") if other.is_file())
-    found = {other.stem: str(other) for other in beside}
-    near = hint(path.stem, found, "{}")
-    return f"; did you mean {found[near]!r}?" if near else ""
+def suggest_file(path: Path) -> str:
+    """Suggest the Python file in the folder of `path` with the closest name, as `hint` does; the
+    suffix `.py` is not compared."""
+    siblings = (other for other in path.parent.glob("*.py") if other.is_file())
+    files = {other.stem: str(other) for other in siblings}
+    near = hint(path.stem, files, "{}")
+    return f"; did you mean {files[near]!r}?" if near else ""
 
 
 def import_attribute(place: str) -> Any:
-    """What stands at `module:attribute` in this package, imported when it is asked for."""
+    """Import and return `module:attribute` of this package."""
     module, _, attribute = place.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
 
 def is_file_reference(reference: str) -> bool:
-    """Whether `reference` has the form `FILE.py:name` (or lacks only the name)."""
+    """Return whether `reference` has the form `FILE.py:name` or `FILE.py`."""
     return reference.rpartition(":")[0].endswith(".py") or reference.endswith(".py")
 
 
-def shown_name(reference: str) -> str:
-    """The name in `FILE.py:name`, to show; any other name as it is."""
+def display_name(reference: str) -> str:
+    """Return the name in `FILE.py:name` for display; any other name unchanged."""
     return reference.rpartition(":")[2] if is_file_reference(reference) else reference
 
 
 def load_attribute(reference: str, what: str) -> object:
-    """The object that `FILE.py:name` points at; `what` names its kind in errors.
+    """Return the object that `FILE.py:name` refers to; `what` names its kind in errors.
 
-    Raises `ConfigError` when the file or the name is missing, or the file fails when it runs.
+    Raises `ConfigError` if the file or the name is missing, or the file fails to execute.
     """
     file, _, name = reference.rpartition(":")
     if not file.endswith(".py") or not name:
@@ -82,24 +82,24 @@ def load_attribute(reference: str, what: str) -> object:
 
 
 def load_file(file: str, what: str) -> ModuleType:
-    """The module of a file; `what` begins errors. Raises `ConfigError`, with the nearest file
-    for a missing one."""
+    """Load a file as a module; error messages begin with `what`. Raises `ConfigError`, for a
+    missing file with the closest name."""
     path = Path(file).expanduser()
     if not path.is_file():
-        raise ConfigError(f"{what}: file not found: {str(path)!r}" + near_file(path))
+        raise ConfigError(f"{what}: file not found: {str(path)!r}" + suggest_file(path))
     return load_module(path.resolve(), what)
 
 
 class _CurrentSource(SourceFileLoader):
-    """Compiles a file as it is now. Python's cache of compiled files knows one by its size and the
-    second of its last change, and who edits a number and tries again is faster."""
+    """Loader that always compiles the current source. Python's bytecode cache compares size and
+    modification time in seconds, and misses a quick edit of the same length."""
 
     def get_code(self, fullname: str) -> CodeType:
         return self.source_to_code(self.get_data(self.path), self.path)
 
 
 def load_module(path: Path, what: str) -> ModuleType:
-    """The module of a file, by its whole path; `what` begins errors. Raises `ConfigError`."""
+    """Load the module at a full path; errors begin with `what`. Raises `ConfigError`."""
     digest = hashlib.blake2b(str(path).encode() + b"\0" + path.read_bytes(), digest_size=8)
     module_name = f"{USER_MODULE}{path.stem}_{digest.hexdigest()}"
     if module_name in sys.modules:
@@ -109,9 +109,9 @@ def load_module(path: Path, what: str) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ConfigError(f"{what}: cannot load {str(path)!r} as a Python file")
     module = importlib.util.module_from_spec(spec)
-    # Registered while it runs: dataclasses and type hints look their module up by name.
+    # Register it before execution: dataclasses and type hints look up their module by name.
     sys.modules[module_name] = module
-    # Files beside it can be imported, as when Python runs it as a script; but only meanwhile.
+    # While it loads, it can import files of its folder, as a script run by Python can.
     sys.path.insert(0, str(path.parent))
     try:
         spec.loader.exec_module(module)
@@ -120,21 +120,21 @@ def load_module(path: Path, what: str) -> ModuleType:
         raise
     except (Exception, SystemExit) as error:
         del sys.modules[module_name]
-        raise ConfigError(f"{what}: failed to load {path}{_raised(error, path)}") from error
+        raise ConfigError(f"{what}: failed to load {path}{_describe_error(error, path)}") from error
     finally:
         if str(path.parent) in sys.path:
             sys.path.remove(str(path.parent))
     return module
 
 
-def raised_by(function: object, error: BaseException) -> str:
-    """What a user's function raised, and at which line of its file: ", line 5: ValueError: ..."."""
-    return _raised(error, Path(inspect.getfile(inspect.unwrap(cast("Any", function)))))
+def error_text(function: object, error: BaseException) -> str:
+    """Describe an error of a user's function with the line: ", line 5: ValueError: ..."."""
+    return _describe_error(error, Path(inspect.getfile(inspect.unwrap(cast("Any", function)))))
 
 
 def user_traceback(text: str) -> str:
-    """A traceback from the first frame on that is a user's: above it stands how it was called, in
-    this package and in Python's library. Whole where there is no such frame."""
+    """Cut the frames of this package and Python's library above the first frame of user code;
+    return the traceback unchanged if there is no such frame."""
     frames = list(_FRAME.finditer(text))
     for frame in frames:
         file = Path(frame[1])
@@ -144,7 +144,7 @@ def user_traceback(text: str) -> str:
     return text
 
 
-def _raised(error: BaseException, path: Path) -> str:
+def _describe_error(error: BaseException, path: Path) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename == str(path)]
     where = f", line {lines[-1]}" if lines else ""

@@ -1,11 +1,11 @@
-"""Tools of MCP servers: a command, a URL or a server in this process, as tools of an agent.
+"""Tools of MCP servers, given as a command, a URL or a server object in this process.
 
-On the command line: `--tools mcp:COMMAND`, `mcp:http://HOST/mcp` or `mcp:FILE.py:server` is opened
-with the run and closed with it; `mcp/rollout:...` gives every rollout a server of its own. A server
-for the run serves all rollouts from a thread of its own: a run has an event loop for every step, a
-connection has one for life. A call that runs out of time is cancelled on the server too; what a
-server answers or fails to answer becomes an ordinary result or tool error, in the fixed order of
-`execute.py`, so a run with such tools repeats when the server's answers do.
+On the command line, `--tools mcp:COMMAND`, `mcp:http://HOST/mcp` or `mcp:FILE.py:server` opens one
+server for the whole run; `mcp/rollout:...` starts a separate server for every rollout. A server for
+the run is used from its own thread, since a run has a new event loop for every step and a
+connection must stay on one loop. A call that times out is also cancelled on the server. Answers and
+failures become ordinary results and tool errors, in the fixed order of `execute.py`, so a run is
+reproducible if the server's answers are.
 """
 
 from __future__ import annotations
@@ -45,42 +45,42 @@ from tutelage.tools.mcp_results import result_text
 from tutelage.tools.schema import (
     ArgumentError,
     Signature,
+    remove_titles,
     schema_validator,
     summary,
-    untitled,
 )
 from tutelage.tools.tool import Tool, ToolEnvironment, ToolError
 from tutelage.types import JSON, Task
 
 MAX_RESTARTS = 3
-"""How often a server for a run that ended is started again."""
+"""Maximum number of restarts of a run's server that has ended."""
 START_SECONDS = 30.0
-"""How long a server may take to start and to name its tools."""
+"""Seconds that a server may take to start and list its tools."""
 _TAIL = 500
-"""Characters of a server's last words that an error shows."""
+"""Characters from the end of a server's output that an error shows."""
 _LONGEST_PROBLEM = 300
-"""Characters of what a validator says of a value; beyond them it is said without all of it."""
+"""Maximum characters of a validator's message; longer ones are replaced by a summary."""
 _ENDED = "the MCP server of this tool has ended"
 _NOT_A_NAME = re.compile(r"[^A-Za-z0-9_-]")
 
 _Target = str | Sequence[str] | MCPServer
-"""A URL, the words of a command, or a server in here."""
+"""A URL, the words of a command, or a server object."""
 
 
-def tools_of(reference: str) -> list[Tool]:
-    """What `mcp:...` or `mcp/rollout:...` names. Raises `ConfigError` when it cannot be opened."""
+def mcp_tools(reference: str) -> list[Tool]:
+    """Return the tools of `mcp:...` or `mcp/rollout:...`. Raises `ConfigError` if opening fails."""
     kind, _, text = reference.partition(":")
     if not (text := text.strip()):
         raise ConfigError("missing a command, a URL or FILE.py:name of an MCP server after 'mcp:'")
     if text.startswith(("http://", "https://")):
         target: _Target = text
     elif is_file_reference(text) and " " not in text:
-        found = load_attribute(text, "MCP server")
-        if not isinstance(found, MCPServer):
+        server = load_attribute(text, "MCP server")
+        if not isinstance(server, MCPServer):
             raise ConfigError(
-                f"MCP server {text!r} is a {type(found).__name__}, not an MCPServer object"
+                f"MCP server {text!r} is a {type(server).__name__}, not an MCPServer object"
             )
-        target = found
+        target = server
     else:
         try:
             target = shlex.split(text)
@@ -88,25 +88,25 @@ def tools_of(reference: str) -> list[Tool]:
             raise ConfigError(f"cannot parse the command {text!r}: {error}") from None
     shared = _Server(target, MAX_RESTARTS)
     try:
-        tools = _tools(shared.open(), _shown(target))
+        tools = _convert_tools(shared.open(), _label(target))
     except BaseException:
         shared.close_after_run()
         raise
     if kind == "mcp":
         atexit.register(shared.close_after_run)
         return [tool.bind(shared) for tool in tools]
-    shared.close_after_run()  # it was opened to ask for its tools; each rollout opens its own
-    environment = partial(ToolEnvironment, _shown(target), lambda task: _Server(target))
+    shared.close_after_run()  # opened only to list its tools; each rollout opens its own
+    environment = partial(ToolEnvironment, _label(target), lambda task: _Server(target))
     return [replace(tool, environment=environment) for tool in tools]
 
 
 class _Server(Environment):
-    """A client of one server in a thread with an event loop of its own, so that tools are opened,
-    called and closed from the event loop of any rollout. A server that ends is started again
-    `restarts` times."""
+    """Client of one MCP server, run on an event loop in a separate thread so that the event loop
+    of any rollout can open, call and close it. A server that ends is restarted up to `restarts`
+    times."""
 
     def __init__(self, target: _Target, restarts: int = 0) -> None:
-        self._target, self._left = target, restarts
+        self._target, self._restarts_left = target, restarts
         self._lock, self._thread = threading.RLock(), ExitStack()
         self._portal: BlockingPortal | None = None
         self._client: Client | None = None
@@ -114,7 +114,7 @@ class _Server(Environment):
         self._broken = False
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        """Connect, for one rollout."""
+        """Connect for one rollout. Raises `ConfigError`."""
         try:
             await call_in_thread(self.open)
         except BaseException:
@@ -123,50 +123,50 @@ class _Server(Environment):
         return Observation()
 
     async def close(self) -> None:
-        """Leave the connection, which ends a server that was started for it."""
+        """Disconnect; a server that was started for this connection ends."""
         await call_in_thread(self.close_after_run)
 
     def close_after_run(self) -> None:
-        """Leave the connection and end the thread; `registry.close_tools` calls it, twice too."""
+        """Disconnect and end the thread; may be called again (see `registry.close_tools`)."""
         atexit.unregister(self.close_after_run)
         with self._lock:
-            self._left = 0
-            self._leave()
+            self._restarts_left = 0
+            self._disconnect()
             self._thread.close()
 
     def open(self) -> list[McpTool]:
-        """Connect; returns the server's tools. Raises `ConfigError`."""
+        """Connect and return the server's tools. Raises `ConfigError`."""
         ready: Future[list[McpTool]] = Future()
         with (
             self._lock,
-            tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as words,
+            tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output,
         ):
             if self._portal is None:
                 self._portal = self._thread.enter_context(start_blocking_portal(name="mcp"))
             self._broken, self._stop = False, anyio.Event()
-            self._task = self._portal.start_task_soon(self._live, ready, words)
-            either: list[Future[Any]] = [ready, self._task]
-            wait(either, START_SECONDS, FIRST_COMPLETED)
+            self._task = self._portal.start_task_soon(self._run_client, ready, output)
+            futures: list[Future[Any]] = [ready, self._task]
+            wait(futures, START_SECONDS, FIRST_COMPLETED)
             if ready.done():
                 return ready.result()
             reason = f"no answer within {START_SECONDS:g} seconds"
             if self._task.done() and (error := self._task.exception()):
-                reason = _told(error)
-            self._leave()
-            words.seek(0)
-            last = words.read()[-_TAIL:].strip()
+                reason = _error_line(error)
+            self._disconnect()
+            output.seek(0)
+            last = output.read()[-_TAIL:].strip()
         text = f"; its output: {last}" if last else ""
-        raise ConfigError(f"cannot use the MCP server {_shown(self._target)!r}: {reason}{text}")
+        raise ConfigError(f"cannot use the MCP server {_label(self._target)!r}: {reason}{text}")
 
-    async def _live(self, ready: Future[list[McpTool]], words: IO[str]) -> None:
-        """Connect, and stay until `_leave`: a client must be left in the task that entered it."""
+    async def _run_client(self, ready: Future[list[McpTool]], output: IO[str]) -> None:
+        """Connect and wait for `_disconnect`: the task that opened a client must close it."""
         direct_on_loopback(os.environ)
         transport: Any = self._target
         if not isinstance(self._target, str | MCPServer):
-            # A child gets almost no variables unless they are passed on.
+            # The client passes few environment variables to a child by default.
             command, *args = self._target
             server = StdioServerParameters(command=command, args=args, env=dict(os.environ))
-            transport = stdio_client(server, errlog=cast("Any", words))
+            transport = stdio_client(server, errlog=cast("Any", output))
         async with Client(transport) as client:
             page = await client.list_tools()
             tools = [*page.tools]
@@ -177,7 +177,7 @@ class _Server(Environment):
             ready.set_result(tools)
             await self._stop.wait()
 
-    def _leave(self) -> None:
+    def _disconnect(self) -> None:
         client, self._client = self._client, None
         if self._portal is None or self._task.done():
             return
@@ -187,22 +187,22 @@ class _Server(Environment):
             self._portal.call(self._stop.set)
         wait((self._task,))
 
-    def _again(self) -> None:
-        """Start a server that ended once more. Raises `ToolError` where that was too often."""
+    def _restart(self) -> None:
+        """Restart a server that ended. Raises `ToolError` if no restarts are left."""
         with self._lock:
             if not (self._broken or self._task.done()):
-                return  # another call did
-            if not self._left:
+                return  # another call has restarted it
+            if not self._restarts_left:
                 raise ToolError(_ENDED)
-            self._left -= 1
-            self._leave()
+            self._restarts_left -= 1
+            self._disconnect()
             self.open()
 
     async def call(self, name: str, arguments: JSON) -> CallToolResult:
-        """Call a tool; cancelling cancels it there. Raises `ToolError` when the server is gone, a
-        `late` one when it went in the call, which it may have done."""
+        """Call a tool; cancellation also cancels it on the server. Raises `ToolError` if the server
+        has ended, with `late` set if that happened during the call."""
         if self._broken or self._task.done() or self._client is None:
-            await call_in_thread(self._again)
+            await call_in_thread(self._restart)
         client, portal = self._client, self._portal
         if client is None or portal is None:
             raise ToolError(_ENDED)
@@ -210,54 +210,54 @@ class _Server(Environment):
         try:
             return await asyncio.wrap_future(work)
         except Exception as error:
-            # Whatever else went wrong, the server did say it itself, or its result fits no schema.
-            said = "structured content" in str(error)
+            # The server is lost unless the error is its own or its result violates its schema.
+            invalid_result = "structured content" in str(error)
             closed = not isinstance(error, MCPError) or error.code == CONNECTION_CLOSED
-            self._broken = closed and not said
-            failed = ToolError(f"the MCP server failed: {_told(error)}")
+            self._broken = closed and not invalid_result
+            failed = ToolError(f"the MCP server failed: {_error_line(error)}")
             failed.late = self._broken
             raise failed from error
 
 
-def _shown(target: _Target) -> str:
-    """A server in a message."""
+def _label(target: _Target) -> str:
+    """Return the name of a server for messages."""
     if isinstance(target, MCPServer):
         return target.name
     return target if isinstance(target, str) else shlex.join(target)
 
 
-def _told(error: BaseException) -> str:
-    """What went wrong, on one line: the first real error in a group, as task groups wrap theirs."""
+def _error_line(error: BaseException) -> str:
+    """Describe an error on one line; of an exception group, the first error inside it."""
     while isinstance(error, BaseExceptionGroup) and error.exceptions:
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     if isinstance(error, ValidationError):
-        found = error.errors(include_url=False)[0]
-        path = ".".join(map(str, found["loc"]))
-        return f"what it sent does not keep to the protocol, {path!r}: {found['msg']}"
+        details = error.errors(include_url=False)[0]
+        path = ".".join(map(str, details["loc"]))
+        return f"the message does not conform to the protocol, {path!r}: {details['msg']}"
     return str(error) or type(error).__name__
 
 
-def _signature(written: Mapping[str, Any], owner: str = "the tool") -> Signature:
-    """Arguments by a JSON schema that another program wrote. Raises `ConfigError` where nothing can
-    be checked by it."""
+def _read_schema(written: Mapping[str, Any], owner: str = "the tool") -> Signature:
+    """Make a signature from a server's JSON schema. Raises `ConfigError` if the schema is
+    invalid."""
     from jsonschema.exceptions import best_match
 
     checker = schema_validator(written, owner)
     plain = {key: value for key, value in written.items() if key != "$schema"}
-    schema: JSON = untitled(plain)
+    schema: JSON = remove_titles(plain)
     schema.setdefault("properties", {})
 
     def check(text: str) -> dict[str, Any]:
         value: dict[str, Any] = json.loads(text)
         problems: list[str] = []
         for each in itertools.islice(checker.iter_errors(value), 5):
-            error: Any = best_match([each])  # of several things that it may be, the closest
+            error: Any = best_match([each])  # the closest branch of a union
             path = ".".join(str(part) for part in error.absolute_path)
-            words = str(error.message)  # which has the whole value
-            if len(words) > _LONGEST_PROBLEM or error.validator in ("anyOf", "oneOf"):
+            message = str(error.message)  # includes the whole value
+            if len(message) > _LONGEST_PROBLEM or error.validator in ("anyOf", "oneOf"):
                 expected = f"{error.validator} {short(error.validator_value)}"
-                words = f"{short(error.instance)} does not fit {expected}"
-            problems.append(f"argument {path!r}: {words}" if path else words)
+                message = f"{short(error.instance)} does not fit {expected}"
+            problems.append(f"argument {path!r}: {message}" if path else message)
         if problems:
             raise ArgumentError("; ".join(problems) + f"; expected {summary(schema)}")
         return value
@@ -265,27 +265,27 @@ def _signature(written: Mapping[str, Any], owner: str = "the tool") -> Signature
     return Signature(schema, check)
 
 
-def _tools(found: Sequence[McpTool], server: str) -> list[Tool]:
-    """The tools of a server, to be bound to what calls it."""
+def _convert_tools(listed: Sequence[McpTool], server: str) -> list[Tool]:
+    """Convert a server's tools to unbound `Tool`s. Raises `ConfigError`."""
     tools: dict[str, Tool] = {}
-    for each in found:
+    for each in listed:
         name = _NOT_A_NAME.sub("_", each.name)[:64]
         if name in tools:
             raise ConfigError(
                 f"the MCP server {server!r} has two tools that the model would see as {name!r}"
             )
-        signature = _signature(each.input_schema, f"the MCP tool {each.name!r} of {server!r}")
+        signature = _read_schema(each.input_schema, f"the MCP tool {each.name!r} of {server!r}")
         about = (each.description or "").strip()
-        # Without annotations the protocol's default holds: the tool is destructive.
-        hints, silent = each.annotations, each.annotations is None
+        # Without annotations the protocol's default applies: the tool is destructive.
+        hints, assumed = each.annotations, each.annotations is None
         safe = hints is not None and (hints.read_only_hint or hints.destructive_hint is False)
-        method = _method(each.name, each.output_schema is not None)
-        tools[name] = Tool(name, about, method, signature, destructive=not safe, assumed=silent)
+        method = _make_function(each.name, each.output_schema is not None)
+        tools[name] = Tool(name, about, method, signature, destructive=not safe, assumed=assumed)
     return list(tools.values())
 
 
-def _method(name: str, typed: bool) -> Callable[..., Coroutine[Any, Any, str]]:
-    """The tool as a method: `Tool.bind` gives its first argument."""
+def _make_function(name: str, typed: bool) -> Callable[..., Coroutine[Any, Any, str]]:
+    """Return the tool's function; `Tool.bind` sets its first argument, the server."""
 
     async def run(server: _Server, /, **arguments: Any) -> str:
         result = await server.call(name, arguments)

@@ -1,9 +1,8 @@
-"""What is observed of the result of an MCP server's tool, and of what a server says beside it.
+"""Convert results of MCP tools to observations, and shorten the log messages of the MCP library.
 
-A result has blocks, mostly of text, and may have structured content, of which the protocol wants
-the text to be the serialisation. Where they are the same, one is kept. Where they are not, a tool
-that declares an output schema promised the structured content, and of another both are kept.
-`mcp.py` calls the tools.
+A result has blocks, mostly of text, and may have structured content; by the protocol the text
+should be its serialisation. If both agree, one is kept. If they differ, the structured content is
+kept for a tool that declares an output schema, and both for other tools. `mcp.py` calls the tools.
 """
 
 from __future__ import annotations
@@ -21,49 +20,50 @@ from tutelage.types import JSON
 
 
 class SentText(str):
-    """A result that came as text whatever it is: what `execute.py` takes for no text of its own."""
+    """Text of a server, which may be serialised JSON; `execute.py` marks only `str` as plain."""
 
 
 def result_text(result: CallToolResult, name: str, typed: bool) -> str:
-    """What the model observes: the texts and a word for what is no text, or the structured content
-    as JSON; a plain text only where a tool of a schema (`typed`) gave a text.
+    """Return the observation of a result: its text with placeholders for other blocks, or its
+    structured content as JSON. A plain `str` is returned only for a text of a `typed` tool, that
+    is one with an output schema.
 
-    Warns where such a tool gave a text beside its structured content, which is lost.
+    Warns if a typed tool's text differs from its structured content; that text is dropped.
     """
-    parts = [_block(block) for block in result.content]
-    text, given = "\n".join(parts), cast("object", result.structured_content)
-    if given is None:
+    parts = [_block_text(block) for block in result.content]
+    text, content = "\n".join(parts), cast("object", result.structured_content)
+    if content is None:
         return SentText(text)
-    value, unlike = given, False
-    # Servers wrap what is no object, and tell each item of a list in a block of its own.
-    if isinstance(given, dict) and list(cast("JSON", given)) == ["result"]:
-        inner = cast("JSON", given)["result"]
-        value = given if parts and _tells(text, given) else inner
-    items = _items(value)  # of a list, and of the lists in it
-    listed = value is not given and isinstance(value, list) and len(parts) == len(items)
-    listed = listed and all(map(_tells, parts, items))
-    written = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    value, differs = content, False
+    # Servers wrap values that are not objects, and send each item of a list as a separate block.
+    if isinstance(content, dict) and list(cast("JSON", content)) == ["result"]:
+        inner = cast("JSON", content)["result"]
+        value = content if parts and _represents(text, content) else inner
+    items = _flatten(value)  # nested lists are flattened
+    listed = value is not content and isinstance(value, list) and len(parts) == len(items)
+    listed = listed and all(map(_represents, parts, items))
+    serialised = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     if parts and not listed:
-        unlike = not _tells(text, value)
-        written = written if unlike or isinstance(value, str) else text
-    if unlike and not typed:
-        return SentText(f"{text}\n{written}")
-    if unlike:
+        differs = not _represents(text, value)
+        serialised = serialised if differs or isinstance(value, str) else text
+    if differs and not typed:
+        return SentText(f"{text}\n{serialised}")
+    if differs:
         warnings.warn(
             f"the MCP tool {name!r} returned text beside its structured result; text ignored",
             stacklevel=2,
         )
-    return written if typed and isinstance(value, str) else SentText(written)
+    return serialised if typed and isinstance(value, str) else SentText(serialised)
 
 
-def _items(value: object) -> list[object]:
+def _flatten(value: object) -> list[object]:
     if not isinstance(value, list):
         return [value]
-    return [item for each in cast("list[object]", value) for item in _items(each)]
+    return [item for each in cast("list[object]", value) for item in _flatten(each)]
 
 
-def _tells(text: str, value: object) -> bool:
-    """Whether a text is the serialisation of a value, or the value itself."""
+def _represents(text: str, value: object) -> bool:
+    """Return whether `text` equals `value` or is its JSON serialisation."""
     if text == value:
         return True
     try:
@@ -72,7 +72,7 @@ def _tells(text: str, value: object) -> bool:
         return False
 
 
-def _block(block: Any) -> str:
+def _block_text(block: Any) -> str:
     if block.type == "text":
         return str(block.text)
     resource = getattr(block, "resource", None)
@@ -82,8 +82,8 @@ def _block(block: Any) -> str:
     return f"[{block.type} {kind}]".replace(" ]", "]")
 
 
-def on_one_line(record: logging.LogRecord) -> bool:
-    """Have the library say on one line that a server printed what is no message."""
+def shorten_record(record: logging.LogRecord) -> bool:
+    """Shorten the library's log record of a line that is not a protocol message to one line."""
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, ValidationError):
         printed = str(error.errors(include_url=False)[0]["input"])[:80]
@@ -92,4 +92,4 @@ def on_one_line(record: logging.LogRecord) -> bool:
     return True
 
 
-logging.getLogger("mcp.client.stdio").addFilter(on_one_line)
+logging.getLogger("mcp.client.stdio").addFilter(shorten_record)

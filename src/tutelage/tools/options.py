@@ -1,8 +1,8 @@
-"""What a user may configure about tools and rewards, beyond their names.
+"""Options of tools and rewards, beyond their names.
 
-A plain record, so that both can be made without a configuration (`ToolOptions()` and what the
-environment variables say). The registries hand it to the tools and rewards that need it. Keys of
-services are taken from the environment, never from a file.
+A plain record, so that tools and rewards can be created without a configuration: `ToolOptions()`
+reads the environment variables. The registries pass it to the tools and rewards that need it. API
+keys are read from the environment only, never from a file.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ class ToolOptions:
     """Options of tools and rewards."""
 
     search_index: str | None = None
-    """The corpus that `search` reads: a file made by `tutelage index`."""
+    """Path of the corpus for `search`, created by `tutelage index`."""
     judge_base_url: str | None = None
-    """Address of the OpenAI-compatible server that judges, including its `/v1`."""
+    """Base URL of the judge's OpenAI-compatible server, including `/v1`."""
     judge_model: str | None = None
-    """Model that judges."""
+    """Name of the judge model."""
     allow_unsandboxed: bool = False
-    """Run model-written code even where no sandbox works."""
+    """Whether to run model-written code where no sandbox works."""
     environ: Mapping[str, str] = field(default_factory=os.environ.copy, repr=False)
     """Environment variables."""
 
     @property
     def index_path(self) -> str | None:
-        """The corpus: the option's, else `TUTELAGE_SEARCH_INDEX`."""
+        """Return `search_index`, else the variable `TUTELAGE_SEARCH_INDEX`, else None."""
         return self.search_index or self.environ.get("TUTELAGE_SEARCH_INDEX") or None

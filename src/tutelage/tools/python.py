@@ -1,8 +1,8 @@
 """`python_executor`: Python code, run in a sandbox that lives as long as the rollout.
 
-State is kept from call to call; each rollout has an interpreter and a folder of its own, started
-when code first runs. What a sandbox keeps out is in `sandbox/`; how the rollout's end closes it is
-in `environments.py`.
+State is kept between calls; each rollout has its own interpreter and folder, created when code
+first runs. See `sandbox/` for the isolation, and `environments.py` for closing it at the end of the
+rollout.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from tutelage.tools.sandbox import Sandbox, SandboxError, usable_tier
 from tutelage.tools.tool import Tool, ToolEnvironment, ToolError, ToolTimeoutError, tool
 
 TIMEOUT = 60.0
-"""Seconds of a call: turns of parallel calls and the start of the interpreter are in it."""
+"""Time limit of a call in seconds, with interpreter start and waiting for parallel calls."""
 NOTHING = "(no output)"
 
 logger = logging.getLogger(__name__)
 
 
 class _PythonEnvironment(Sandbox):
-    """A rollout's sandbox, with the tool that runs code in it."""
+    """Sandbox of one rollout, with the tool that runs code in it."""
 
     @tool("python_executor", timeout=TIMEOUT)
     async def execute(self, code: str) -> str:
@@ -35,20 +35,20 @@ class _PythonEnvironment(Sandbox):
             code: The code.
         """
         try:
-            done = await self.run(code)
+            result = await self.run(code)
         except SandboxError as error:
             raise ToolError(f"no interpreter could be started: {error}") from error
-        if done.error == "timeout":
-            raise ToolTimeoutError(done.output.removeprefix("Error: ").strip())
-        if done.error == "died":
-            raise ToolError(done.output.removeprefix("Error: ").strip())
-        if done.error is not None:
-            raise ToolError(f"{done.error}\n{done.output}".strip())
-        return done.output or NOTHING
+        if result.error == "timeout":
+            raise ToolTimeoutError(result.output.removeprefix("Error: ").strip())
+        if result.error == "died":
+            raise ToolError(result.output.removeprefix("Error: ").strip())
+        if result.error is not None:
+            raise ToolError(f"{result.error}\n{result.output}".strip())
+        return result.output or NOTHING
 
 
 def python_executor(options: ToolOptions) -> Tool:
-    """The tool. Raises `ConfigError` where no sandbox works and none was not allowed."""
+    """Create the tool. Raises `ConfigError` if no sandbox works and `allow_unsandboxed` is off."""
     tier = usable_tier(allow_unsandboxed=options.allow_unsandboxed)
     if tier == "none":
         logger.warning(

@@ -1,10 +1,10 @@
-"""Names to tools: what `--tools calculator,my_tools.py:search` means.
+"""Resolve tool names, as in `--tools calculator,my_tools.py:search`, to tools.
 
-Built-in tools have plain names; `mcp:COMMAND` means all tools of an MCP server (`mcp.py`);
-anything else is `FILE.py:name` (see `loading.py`), or `FILE.py` for all that it defines. A plain
-function found there becomes a tool as if it were decorated; a class is an environment and brings
-all its tools. Some built-in tools are made from options (`options.py`), which is when they find out
-whether they can work here.
+Built-in tools have plain names; `mcp:COMMAND` stands for all tools of an MCP server (`mcp.py`);
+other names are `FILE.py:name` (see `loading.py`), or `FILE.py` for all tools that it defines. A
+plain function becomes a tool as if it were decorated; a class is an environment and adds all its
+tools. Some built-in tools are created from options (`options.py`), which fails if they cannot work
+on this machine.
 """
 
 from __future__ import annotations
@@ -25,41 +25,41 @@ from tutelage.tools.options import ToolOptions
 from tutelage.tools.tool import Tool, tool
 
 BUILTIN_TOOLS: Mapping[str, Tool] = {t.name: t for t in (calculator, sum_1_to_n, lookup, answer)}
-"""The tools that need neither a file nor an option, by name."""
+"""Built-in tools that need no options, by name."""
 CONFIGURED_TOOLS: Mapping[str, str] = {
     "python_executor": "tutelage.tools.python:python_executor",
     "search": "tutelage.tools.search:search_tool",
     "google_search": "tutelage.tools.search:google_search_tool",
 }
-"""Where the tools are made that need `ToolOptions`, by name."""
+"""Factories of the built-in tools that need `ToolOptions`, as `module:function` by name."""
 
 MCP_PREFIXES = ("mcp:", "mcp/rollout:")
-"""What tools of an MCP server begin with; see `mcp.py`."""
+"""Prefixes of references to MCP servers; see `mcp.py`."""
 
 
 def resolve_tools(names: Sequence[str], options: ToolOptions | None = None) -> dict[str, Tool]:
-    """Tools by their own names, in the order of `names`.
+    """Resolve references to tools by name, in the order of `names`.
 
-    Raises `ConfigError` for an unknown name, a missing file or function, two tools of one name, or
-    a tool that cannot work with these options, and `ToolDefinitionError` for a function that gives
-    no schema.
+    Raises `ConfigError` for an unknown name, a missing file or function, a duplicate name, or a
+    tool that cannot work with these options, and `ToolDefinitionError` for a function without a
+    JSON schema.
     """
     tools: dict[str, Tool] = {}
     for reference in names:
-        for found in _resolve(reference, options or ToolOptions()):
-            if found.name in tools:
+        for new in _resolve(reference, options or ToolOptions()):
+            if new.name in tools:
                 raise ConfigError(
-                    f"duplicate tool name {found.name!r}, again from {reference!r}; rename your "
+                    f"duplicate tool name {new.name!r}, again from {reference!r}; rename your "
                     "own with @tool('name'), or leave out one of the two"
                 )
-            tools[found.name] = found
+            tools[new.name] = new
     return tools
 
 
 def close_tools(tools: Mapping[str, Tool]) -> None:
-    """Close what tools hold open for a whole run, as the servers of `mcp:...` are."""
-    for found in tools.values():
-        close = getattr(getattr(found.fn, "__self__", None), "close_after_run", None)
+    """Close resources that tools keep open for a whole run, such as servers of `mcp:...`."""
+    for each in tools.values():
+        close = getattr(getattr(each.fn, "__self__", None), "close_after_run", None)
         if close is not None:
             close()
 
@@ -67,13 +67,13 @@ def close_tools(tools: Mapping[str, Tool]) -> None:
 def _resolve(reference: str, options: ToolOptions) -> list[Tool]:
     if reference.startswith(MCP_PREFIXES):
         try:
-            from tutelage.tools.mcp import tools_of
+            from tutelage.tools.mcp import mcp_tools
         except ModuleNotFoundError as error:
             raise MissingExtraError(
                 f"{reference!r} needs a package that is not installed ({error}): install it with "
                 "`pip install 'tutelage[mcp]'`"
             ) from error
-        return tools_of(reference)
+        return mcp_tools(reference)
     if reference in BUILTIN_TOOLS:
         return [BUILTIN_TOOLS[reference]]
     if reference in ENVIRONMENTS:
@@ -81,32 +81,32 @@ def _resolve(reference: str, options: ToolOptions) -> list[Tool]:
     if reference in CONFIGURED_TOOLS:
         return [import_attribute(CONFIGURED_TOOLS[reference])(options)]
     if not is_file_reference(reference):
-        known = [*BUILTIN_TOOLS, *CONFIGURED_TOOLS, *ENVIRONMENTS]
-        near = hint(reference, known, "did you mean {!r}? ")
+        names = [*BUILTIN_TOOLS, *CONFIGURED_TOOLS, *ENVIRONMENTS]
+        near = hint(reference, names, "did you mean {!r}? ")
         raise ConfigError(
             f"unknown tool {reference!r}; {near}built-in tools are "
-            f"{', '.join(known)}; for your own use FILE.py:name, for an MCP server mcp:COMMAND"
+            f"{', '.join(names)}; use FILE.py:name for your own, mcp:COMMAND for an MCP server"
         )
     if reference.endswith(".py"):
         module = load_file(reference, "tools")
-        own = [
+        defined = [
             value
             for value in vars(module).values()
             if isinstance(value, Tool) and value.fn.__module__ == module.__name__
         ]
-        if not own:
+        if not defined:
             raise ConfigError(
                 f"tools {reference!r}: no @tool in this file; to use a function: {reference}:NAME"
             )
-        return own
-    found = load_attribute(reference, "tool")
-    if isinstance(found, Tool):
-        return [found]
-    if isinstance(found, type) and (hasattr(found, "__aenter__") or hasattr(found, "reset")):
-        return environment_tools(found)
-    if not callable(found) or isinstance(found, type):
+        return defined
+    value = load_attribute(reference, "tool")
+    if isinstance(value, Tool):
+        return [value]
+    if isinstance(value, type) and (hasattr(value, "__aenter__") or hasattr(value, "reset")):
+        return environment_tools(value)
+    if not callable(value) or isinstance(value, type):
         raise ConfigError(
-            f"tool {reference!r} is a {type(found).__name__}, not a function, a @tool or an "
+            f"tool {reference!r} is a {type(value).__name__}, not a function, a @tool or an "
             "environment class"
         )
-    return [tool(found)]
+    return [tool(value)]

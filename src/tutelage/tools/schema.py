@@ -1,8 +1,8 @@
-"""From a function's signature to the JSON schema a model is shown, and back to its arguments.
+"""Create JSON schemas from function signatures, and validate a model's arguments against them.
 
-Pydantic makes the schema and checks the arguments, in strict mode: what the model writes either
-fits the schema it was shown or is answered with an error, and is never converted silently.
-Descriptions come from a Google-style docstring. `tool.py` wraps the result in a `Tool`.
+Pydantic creates the schema and validates the arguments in strict mode: arguments either match the
+schema in the prompt or are answered with an error, and are never converted silently. Descriptions
+come from a Google-style docstring. `tool.py` wraps the result in a `Tool`.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ _PARAMETER = re.compile(r"^\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
 
 
 class ArgumentError(ValueError):
-    """Arguments that are no JSON object or do not fit the schema; the message is for the model."""
+    """Raised for arguments that are no JSON object or violate the schema; the model sees it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Signature:
-    """The parameters of a tool: their JSON schema, and how to read arguments that a model wrote."""
+    """The parameters of a tool: their JSON schema, and the validation of a model's arguments."""
 
     schema: JSON
     check: Callable[[str], dict[str, Any]] = field(repr=False)
-    """Keyword arguments from the text of a JSON object. Raises `ArgumentError`."""
+    """Convert the text of a JSON object to keyword arguments. Raises `ArgumentError`."""
 
     def read(self, arguments: str) -> dict[str, Any]:
-        """JSON text to keyword arguments. Raises `ArgumentError`."""
+        """Parse JSON text and return keyword arguments. Raises `ArgumentError`."""
         text = arguments.strip() or "{}"
         _check_json(text)
         return self.check(text)
 
 
-def signature_of(
+def read_signature(
     fn: Callable[..., Any], namespace: Mapping[str, Any] | None = None
 ) -> tuple[str, Signature]:
-    """The description and the parameters of a function; a first parameter `self` is left out.
+    """Return the description and the parameters of a function, without a leading `self`.
 
-    `namespace` helps to resolve annotations that name something local to where `fn` is defined.
-    Raises `ToolDefinitionError` when the signature gives no schema.
+    `namespace` resolves annotations that refer to names local to the definition of `fn`. Raises
+    `ToolDefinitionError` if the signature has no JSON schema.
     """
     name = getattr(fn, "__name__", repr(fn))
     try:
@@ -90,7 +90,7 @@ def signature_of(
         default: Any = parameter.default
         if default is inspect.Parameter.empty:
             default = PydanticUndefined
-        # The model's own names are neutral: a parameter may be called `schema` or `_x`.
+        # Fields have neutral names, since a parameter may be called `schema` or `_x`.
         names[f"p{index}"] = parameter.name
         fields[f"p{index}"] = (
             hints[parameter.name],
@@ -99,7 +99,7 @@ def signature_of(
     try:
         model = create_model("Arguments", __config__=ConfigDict(extra="forbid"), **fields)
         made = model.model_json_schema(by_alias=True, schema_generator=_QuietSchema)
-        schema = cast("JSON", untitled(made))
+        schema = cast("JSON", remove_titles(made))
         schema.setdefault("properties", {})
     except (PydanticUserError, SchemaError, TypeError, NameError) as error:
         reason = str(error).split("\n")[0]
@@ -111,20 +111,20 @@ def signature_of(
         try:
             base_model = model.model_validate_json(text, strict=True)
         except ValidationError as error:
-            problems = _problems(error, json.loads(text))
+            problems = _describe_errors(error, json.loads(text))
             raise ArgumentError("; ".join(problems) + f"; expected {summary(schema)}") from None
-        # Only what was given: the function's own defaults stay the function's.
+        # Pass only explicit arguments, so that the function applies its own defaults.
         return {names[name]: getattr(base_model, name) for name in base_model.model_fields_set}
 
     return description, Signature(schema, check)
 
 
 def schema_validator(schema: Mapping[str, Any], owner: str) -> Any:
-    """Return jsonschema's validator of a schema, in the dialect that its `$schema` names, else in
-    draft 2020-12. It fetches nothing.
+    """Return jsonschema's validator of a schema, in the dialect of its `$schema`, else in draft
+    2020-12. Remote references are not fetched.
 
-    Raises `ConfigError` that names the schema's `owner` where it is invalid or refers to what is
-    not in it, and `MissingExtraError` without jsonschema.
+    Raises `ConfigError` with the schema's `owner` if it is invalid or has a reference to another
+    document, and `MissingExtraError` without jsonschema.
     """
     try:
         from jsonschema import Draft202012Validator
@@ -146,7 +146,7 @@ def schema_validator(schema: Mapping[str, Any], owner: str) -> Any:
 
 
 def _check_references(part: Any, resolver: Any) -> None:
-    """Raise `Unresolvable` where a part of a schema refers to what is not in the schema."""
+    """Raise `Unresolvable` if a part of a schema refers to something outside the schema."""
     resolver = resolver.in_subresource(part)
     for name in ("$ref", "$dynamicRef", "$recursiveRef"):
         if isinstance(part.contents, Mapping) and name in part.contents:
@@ -155,8 +155,8 @@ def _check_references(part: Any, resolver: Any) -> None:
         _check_references(below, resolver)
 
 
-def resolved(schema: object, root: JSON) -> JSON:
-    """The schema itself behind `$ref`s into the same document; an empty one for any other."""
+def resolve_ref(schema: object, root: JSON) -> JSON:
+    """Follow `$ref`s within the document and return the schema; {} if that is not possible."""
     for _ in range(20):
         here = cast("JSON", schema) if isinstance(schema, Mapping) else {}
         target = here.get("$ref")
@@ -169,21 +169,21 @@ def resolved(schema: object, root: JSON) -> JSON:
     return {}
 
 
-def union_of(schema: object, root: JSON) -> Sequence[object]:
-    """The schemas one of which a value is of, none where there is one alone."""
-    here = resolved(schema, root)
+def union_branches(schema: object, root: JSON) -> Sequence[object]:
+    """Return the branches of `anyOf` or `oneOf`, or an empty sequence."""
+    here = resolve_ref(schema, root)
     return cast("Sequence[object]", here.get("anyOf") or here.get("oneOf") or ())
 
 
 def summary(schema: JSON) -> str:
-    """The names of a tool's parameters, those that may be left out marked."""
+    """Return the names of a tool's parameters, with `?` after optional ones."""
     required = schema.get("required", [])
     names = [n if n in required else f"{n}?" for n in schema.get("properties", {})]
     return "{" + ", ".join(names) + "}"
 
 
 def _parse_docstring(doc: str) -> tuple[str, dict[str, str]]:
-    """The text before the first section, and the `Args:` entries by parameter name."""
+    """Return the text before the first section, and the `Args:` entries by parameter name."""
     lead: list[str] = []
     about: dict[str, str] = {}
     section, current, indent = "", "", 0
@@ -208,35 +208,35 @@ def _parse_docstring(doc: str) -> tuple[str, dict[str, str]]:
 
 class _QuietSchema(GenerateJsonSchema):
     def emit_warning(self, kind: JsonSchemaWarningKind, detail: str) -> None:
-        # A default that JSON cannot hold is left out of the schema; the function still has it.
+        # A default that JSON cannot express is omitted from the schema without a warning.
         if kind != "non-serializable-default":
             super().emit_warning(kind, detail)
 
 
-def untitled(schema: Any) -> Any:
-    """Without the titles that pydantic adds, which only lengthen the prompt."""
+def remove_titles(schema: Any) -> Any:
+    """Return a schema without the titles that pydantic adds, which only lengthen the prompt."""
     if isinstance(schema, list):
-        return [untitled(item) for item in cast("list[Any]", schema)]
+        return [remove_titles(item) for item in cast("list[Any]", schema)]
     if not isinstance(schema, dict):
         return schema
     out: JSON = {}
     for key, value in cast("JSON", schema).items():
         if key in ("properties", "$defs"):
-            out[key] = {name: untitled(inner) for name, inner in value.items()}
+            out[key] = {name: remove_titles(inner) for name, inner in value.items()}
         elif key in ("default", "enum", "const", "examples"):
             out[key] = value
         elif key != "title":
-            out[key] = untitled(value)
+            out[key] = remove_titles(value)
     return out
 
 
 def _check_json(text: str) -> None:
-    """Refuse what is no JSON object, with the position, before the schema is asked."""
+    """Raise `ArgumentError`, with the position, unless `text` is a JSON object."""
 
-    def no_constant(constant: str) -> Any:
+    def reject(constant: str) -> Any:
         raise ArgumentError(f"invalid JSON: {constant} is not a JSON number")
 
-    loads = functools.partial(json.loads, object_pairs_hook=unique_keys, parse_constant=no_constant)
+    loads = functools.partial(json.loads, object_pairs_hook=unique_keys, parse_constant=reject)
     try:
         value = parse_json(text, loads=loads)
     except ArgumentError:
@@ -252,43 +252,43 @@ def _check_json(text: str) -> None:
         raise ArgumentError(f"arguments must be a JSON object, not {kind}")
 
 
-def _problems(error: ValidationError, given: JSON) -> list[str]:
-    """What is wrong with each argument, in pydantic's words.
+def _describe_errors(error: ValidationError, values: JSON) -> list[str]:
+    """Return a message for each invalid argument, with pydantic's wording.
 
-    Of an argument that may be one of several things pydantic tells what is wrong with each: here
-    that is said of the closest, which has the fewest errors, furthest into the value.
+    For a union pydantic reports the errors of every branch; only those of the closest branch are
+    returned: the one with the fewest errors, deepest in the value.
     """
-    told: dict[str, dict[object, list[dict[str, Any]]]] = {}
+    arguments: dict[str, dict[object, list[dict[str, Any]]]] = {}
     for each in error.errors(include_url=False):
-        if not each["loc"]:  # what is wrong is in none of them: a lone surrogate
+        if not each["loc"]:  # the error is in no argument: a lone surrogate
             return [str(each["msg"])]
         name, missing = str(each["loc"][0]), each["loc"][-1:] if each["type"] == "missing" else ()
-        value = cast("Any", given)
+        value = cast("Any", values)
         path, branch = list[Any](), None
         for part in each["loc"][: len(each["loc"]) - len(missing)]:
             try:
                 value = value[part]
                 path.append(part)
-            except (LookupError, TypeError):  # the path has the name of the branch too
+            except (LookupError, TypeError):  # the path includes the branch name
                 branch = branch or part
-        found = told.setdefault(name, {}).setdefault(branch, [])
-        found.append({**each, "loc": (*path, *missing)})
+        errors = arguments.setdefault(name, {}).setdefault(branch, [])
+        errors.append({**each, "loc": (*path, *missing)})
     phrases: list[str] = []
-    for branches in told.values():
-        phrases += map(_problem, branches.pop(None, ()))
+    for branches in arguments.values():
+        phrases += map(_describe_error, branches.pop(None, ()))
         fewest = min(map(len, branches.values()), default=0)
-        close = [each for found in branches.values() if len(found) == fewest for each in found]
+        close = [each for errors in branches.values() if len(errors) == fewest for each in errors]
         deepest = max((len(each["loc"]) for each in close), default=0)
         for place in dict.fromkeys(each["loc"] for each in close if len(each["loc"]) == deepest):
             same = [each for each in close if each["loc"] == place]
             words = " or ".join(dict.fromkeys(str(each["msg"]) for each in same))
             words = words.replace(" or Input should be", " or")
-            phrases.append(_problem({**same[0], "msg": words}))
+            phrases.append(_describe_error({**same[0], "msg": words}))
     return phrases
 
 
-def _problem(error: Mapping[str, Any]) -> str:
-    """One pydantic error as a phrase that names the argument."""
+def _describe_error(error: Mapping[str, Any]) -> str:
+    """Format one pydantic error as a phrase with the argument's name."""
     path = ".".join(str(part) for part in error["loc"])
     if error["type"] == "missing":
         return f"missing argument {path!r}"

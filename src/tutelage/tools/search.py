@@ -1,9 +1,8 @@
-"""`search` and `google_search`: find passages for a query, here or on the web.
+"""The tools `search` and `google_search`: find passages in a local corpus or on the web.
 
-`search` reads a local corpus (`corpus.py`). `google_search` asks a real search service when the
-environment has its key, and otherwise reads the local corpus as well, so that what is trained
-offline is written for the same tool. Which of them it is, is decided and said when tools are
-resolved, not in the middle of a rollout.
+`search` reads a local corpus (`corpus.py`). `google_search` queries a web search service if its
+API key is set, and otherwise reads the local corpus too, so that offline training uses the same
+tool. The source is chosen and logged when tools are resolved, not during a rollout.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from tutelage.tools.options import ToolOptions
 from tutelage.tools.tool import Tool, ToolError, ToolTimeoutError, tool
 
 RESULTS = 3
-"""Passages of one observation."""
+"""Number of passages in an observation."""
 RESULT_CHARS = 700
-"""Characters of a passage."""
+"""Maximum characters of a passage in an observation."""
 SERPER = "https://google.serper.dev/search"
 GOOGLE = "https://www.googleapis.com/customsearch/v1"
 _HTTP_SECONDS = 15.0
@@ -33,16 +32,16 @@ logger = logging.getLogger(__name__)
 
 
 def search_tool(options: ToolOptions) -> Tool:
-    """The tool `search` over the local corpus. Raises `ConfigError` without one."""
-    return _local(options, "search", "Search the local corpus for passages about something.")
+    """Create the tool `search` for the local corpus. Raises `ConfigError` without a corpus."""
+    return _local_search(options, "search", "Search the local corpus for passages about something.")
 
 
 def google_search_tool(options: ToolOptions) -> Tool:
-    """The tool `google_search`: the web with a key, else the local corpus.
+    """Create the tool `google_search`: web search with an API key, else the local corpus.
 
-    Raises `ConfigError` when there is neither.
+    Raises `ConfigError` if neither is available.
     """
-    service = _service_of(options.environ)
+    service = _find_service(options.environ)
     if service is not None:
 
         @tool("google_search", timeout=_HTTP_SECONDS + 5)
@@ -52,11 +51,11 @@ def google_search_tool(options: ToolOptions) -> Tool:
             Args:
                 query: What to look for, in a few words.
             """
-            return format_passages(await _ask_service(service, query))
+            return format_passages(await _query_service(service, query))
 
         return google_search
     try:
-        local = _local(options, "google_search", "Search for passages about something.")
+        local = _local_search(options, "google_search", "Search for passages about something.")
     except ConfigError as error:
         raise ConfigError(
             f"{error}; or set SERPER_API_KEY, or GOOGLE_API_KEY and GOOGLE_CSE_ID, to search the "
@@ -69,7 +68,7 @@ def google_search_tool(options: ToolOptions) -> Tool:
 
 
 def format_passages(passages: Sequence[corpus.Passage]) -> str:
-    """Passages as an observation."""
+    """Format passages as a numbered observation."""
     if not passages:
         return _NOTHING
     lines: list[str] = []
@@ -83,7 +82,7 @@ def format_passages(passages: Sequence[corpus.Passage]) -> str:
     return "\n".join(lines)
 
 
-def _local(options: ToolOptions, name: str, about: str) -> Tool:
+def _local_search(options: ToolOptions, name: str, about: str) -> Tool:
     path = options.index_path
     if path is None:
         raise ConfigError(
@@ -109,22 +108,22 @@ def _local(options: ToolOptions, name: str, about: str) -> Tool:
 
 @dataclass(frozen=True, slots=True)
 class _Service:
-    """A search service: one request for a query, and where its results are in the answer."""
+    """A web search service: its request, and the field of its response with the results."""
 
     name: str
     method: str
     url: str
     headers: Mapping[str, str]
     fixed: Mapping[str, str]
-    """Sent with every query."""
+    """Fields sent with every query."""
     items: str
-    """The field of the answer that holds the results."""
+    """The field of the response that holds the results."""
 
 
-def _service_of(environ: Mapping[str, str]) -> _Service | None:
-    """The service whose key the environment has; None without one.
+def _find_service(environ: Mapping[str, str]) -> _Service | None:
+    """Return the service whose API key is in the environment, or None.
 
-    `SERPER_URL` and `GOOGLE_SEARCH_URL` replace the addresses, for a proxy.
+    `SERPER_URL` and `GOOGLE_SEARCH_URL` override the addresses, for a proxy.
     """
     key = api_key_of(environ, "SERPER_API_KEY")
     if key:
@@ -138,27 +137,27 @@ def _service_of(environ: Mapping[str, str]) -> _Service | None:
     return None
 
 
-async def _ask_service(service: _Service, query: str) -> list[corpus.Passage]:
-    """The results of a query. Raises `ToolError`, whose message never holds the key."""
+async def _query_service(service: _Service, query: str) -> list[corpus.Passage]:
+    """Return the results of a query. Raises `ToolError`, whose message never contains the key."""
     import httpx2
 
     fields = {**service.fixed, "q": query}
     body: dict[str, Any] = {"json": fields} if service.method == "POST" else {"params": fields}
     try:
         async with httpx2.AsyncClient(timeout=_HTTP_SECONDS, mounts=DIRECT) as client:
-            answer = await fetch(
+            response = await fetch(
                 client, service.method, service.url, headers=dict(service.headers), **body
             )
-            data: Any = answer.json() if answer.status_code == 200 else None
+            data: Any = response.json() if response.status_code == 200 else None
     except httpx2.TimeoutException as error:
         raise ToolTimeoutError(f"{service.name} did not answer in {_HTTP_SECONDS:g} s") from error
     except (httpx2.HTTPError, ValueError) as error:
-        # The error's own text may show the address, and with it the key.
-        raise ToolError(f"{service.name} cannot be asked: {type(error).__name__}") from error
-    if answer.status_code != 200:
-        raise ToolError(f"{service.name} answered with status {answer.status_code}")
-    found: Any = data.get(service.items) if isinstance(data, dict) else None
-    items: list[Any] = found if isinstance(found, list) else []
+        # The text of the error may contain the URL, and with it the key.
+        raise ToolError(f"{service.name} request failed: {type(error).__name__}") from error
+    if response.status_code != 200:
+        raise ToolError(f"{service.name} answered with status {response.status_code}")
+    results: Any = data.get(service.items) if isinstance(data, dict) else None
+    items: list[Any] = results if isinstance(results, list) else []
     return [_web_passage(item) for item in items[:RESULTS] if isinstance(item, dict)]
 
 

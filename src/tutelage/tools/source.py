@@ -1,9 +1,9 @@
-"""Hashes of code: equal for equal definitions, so that a run knows the code that it was begun with.
+"""Hash the source of user functions, so that a resumed run can detect changed code.
 
-What counts of a function is its file's statements that it reaches: itself, those that define the
-names that it uses, and theirs, also in files beside it that it imports. Comments, the layout and
-the rest of a script do not count, so the lines that start a training may change where its agent
-stays the same.
+The hash of a function covers its own statement, the statements that define the names it uses, and
+so on recursively, also in imported files of the same folder. Comments, layout and the rest of the
+script are not included, so the lines that start a training may change while the agent's hash stays
+the same.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pathlib import Path
 _DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
-def file_mark(path: Path, name: str = "") -> str:
-    """A hash of what `name` of a Python file means; of the whole file without a name."""
-    message = "\0".join(_reached(path.resolve(), name, set()))
+def hash_source(path: Path, name: str = "") -> str:
+    """Return a hash of the definition of `name` in a Python file, or of the whole file."""
+    message = "\0".join(_reachable_source(path.resolve(), name, set()))
     return hashlib.blake2b(message.encode(), digest_size=16).hexdigest()
 
 
-def _reached(path: Path, name: str, seen: set[tuple[Path, str]]) -> Iterator[str]:
-    """The statements of a file that a name means, as text; those of all names without one."""
+def _reachable_source(path: Path, name: str, seen: set[tuple[Path, str]]) -> Iterator[str]:
+    """Yield the dumped statements that define `name` and the names it uses; all without a name."""
     if (path, name) in seen:
         return
     seen.add((path, name))
@@ -33,28 +33,28 @@ def _reached(path: Path, name: str, seen: set[tuple[Path, str]]) -> Iterator[str
     except SyntaxError:
         yield text
         return
-    wanted, more = set[str](), {name, "*"}
-    while more - wanted:
-        wanted |= more
-        used = [node for each in statements if _owned(each) & wanted for node in ast.walk(each)]
-        more = {node.id for node in used if isinstance(node, ast.Name)}
-    whole = not any(name in _owned(each) for each in statements)
-    for statement in (each for each in statements if whole or _owned(each) & wanted):
+    needed, used_names = set[str](), {name, "*"}
+    while used_names - needed:
+        needed |= used_names
+        nodes = [node for s in statements if _defined_names(s) & needed for node in ast.walk(s)]
+        used_names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    whole = not any(name in _defined_names(each) for each in statements)
+    for statement in (each for each in statements if whole or _defined_names(each) & needed):
         yield ast.dump(statement)
         for node in ast.walk(statement):
             module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
             for alias in node.names if isinstance(node, ast.Import | ast.ImportFrom) else ():
-                # `from a import b` takes a name of `a.py`, or the file `a/b.py`.
+                # `from a import b` imports a name of `a.py` or the file `a/b.py`.
                 inner = f"{module}.{alias.name}".strip(".")
-                for taken, own in ((inner, ""), (module, alias.name.strip("*"))):
-                    place = path.parent.joinpath(*taken.split("."))
-                    for file in (place.with_suffix(".py"), place / "__init__.py"):
-                        if taken and file.is_file():
-                            yield from _reached(file.resolve(), own, seen)
+                for dotted, attribute in ((inner, ""), (module, alias.name.strip("*"))):
+                    base = path.parent.joinpath(*dotted.split("."))
+                    for file in (base.with_suffix(".py"), base / "__init__.py"):
+                        if dotted and file.is_file():
+                            yield from _reachable_source(file.resolve(), attribute, seen)
 
 
-def _owned(statement: ast.stmt) -> set[str]:
-    """The names that a statement at the top of a file defines."""
+def _defined_names(statement: ast.stmt) -> set[str]:
+    """Return the names that a top-level statement defines."""
     if isinstance(statement, _DEFINED):
         return {statement.name}
     names: set[str] = set()

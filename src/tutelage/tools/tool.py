@@ -1,8 +1,8 @@
-"""`@tool`: a Python function, with types and a docstring, as something that a model can call.
+"""`@tool`: turn a Python function with type hints and a docstring into a tool for a model.
 
-A `Tool` stays callable as the function it wraps, so that tests and other code use it directly. It
-is a descriptor: on a method it binds to the instance, which is how a tool gets state of a rollout.
-How its arguments are read is `schema.py`; how calls are run is `execute.py`.
+A `Tool` remains callable like the function it wraps, so that tests and other code can use it
+directly. It is a descriptor: on a method it binds to the instance, which gives a tool the state of
+a rollout. `schema.py` reads the arguments; `execute.py` runs the calls.
 """
 
 from __future__ import annotations
@@ -16,49 +16,49 @@ from typing import Any, TypedDict, Unpack, overload
 
 from tutelage.environments import Environment, Observation
 from tutelage.errors import ToolDefinitionError
-from tutelage.tools.schema import Signature, signature_of
+from tutelage.tools.schema import Signature, read_signature
 from tutelage.types import JSON, Task, ToolSpec
 
 DEFAULT_TIMEOUT = 10.0
-"""Seconds that one call may take."""
+"""Time limit of one call in seconds."""
 DEFAULT_MAX_CHARS = 4000
-"""Characters of an observation; longer ones are cut in the middle."""
+"""Maximum characters of an observation; longer ones are cut in the middle."""
 MIN_MAX_CHARS = 64
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
 
 class ToolError(Exception):
-    """Raised by a tool on purpose: its message, alone, is what the model observes."""
+    """Raised by a tool on purpose; the model observes the message only."""
 
     late = False
-    """Whether the work may be done anyway, as where the server that does it was lost."""
+    """Whether the work may have been done anyway, for example if the server was lost meanwhile."""
 
 
 class ToolTimeoutError(ToolError):
-    """Raised by a tool that waits no longer for its work. Counted as a timeout."""
+    """Raised by a tool whose work took too long; counted as a timeout."""
 
     late = True
 
 
 class ToolEnvironment(Environment):
-    """An instance of a class with `@tool` methods, as an `Environment`; see `environments.py`."""
+    """Adapts a class with `@tool` methods to `Environment`; see `environments.py`."""
 
     def __init__(self, name: str, make: Callable[[Task], Any]) -> None:
         self.name, self._make = name, make
         self._made: Any = None
         self.state: Any = None
-        """What the tools are bound to, once it was reset."""
+        """The object that the tools are bound to, set by `reset`."""
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        """Make the instance for a task, and begin."""
-        made = self.state = self._made = self._make(task)
-        if not hasattr(made, "__aenter__"):
-            return await made.reset(task, seed)
-        self.state = await made.__aenter__()
+        """Create and open the instance for a task; return its first observation."""
+        created = self.state = self._made = self._make(task)
+        if not hasattr(created, "__aenter__"):
+            return await created.reset(task, seed)
+        self.state = await created.__aenter__()
         return Observation()
 
     async def close(self) -> None:
-        """End it."""
+        """Close the instance."""
         if hasattr(self._made, "__aexit__"):
             await self._made.__aexit__(None, None, None)
         else:
@@ -67,13 +67,12 @@ class ToolEnvironment(Environment):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tool:
-    """A function that a model can call, with what the model is told about it.
+    """A function that a model can call, with the name, description and schema for the model.
 
-    `terminal` ends the episode: its result is the answer. `inline` runs a synchronous function on
-    the event loop instead of in a thread, which is only right where its time is bounded and tiny.
-    `destructive` says that it changes or deletes what was there, so that the execution of a plan
-    asks before it runs; models are not told. `assumed` says that nobody said so: a server's tool
-    without annotations.
+    `terminal` ends the episode, with the result as the answer. `inline` runs a synchronous function
+    on the event loop instead of in a thread; use it for short functions only. `destructive` marks a
+    tool that changes or deletes data, so that plan execution asks for permission first; it is not
+    part of the prompt. `assumed` marks `destructive` as a default: an MCP tool without annotations.
     """
 
     name: str
@@ -81,43 +80,43 @@ class Tool:
     fn: Callable[..., Any] = field(repr=False)
     signature: Signature = field(repr=False)
     timeout: float = DEFAULT_TIMEOUT
-    """Seconds."""
+    """Time limit of a call in seconds."""
     max_chars: int = DEFAULT_MAX_CHARS
     terminal: bool = False
     inline: bool = False
     destructive: bool = False
     assumed: bool = False
     environment: Callable[[], ToolEnvironment] | None = None
-    """Makes what holds its state, one a rollout for all tools of the same maker; such a tool works
-    once it is bound."""
+    """Creates the state, once per rollout for all tools with the same factory; such a tool must be
+    bound before it is called."""
 
     @property
     def parameters(self) -> JSON:
-        """The JSON schema of the arguments."""
+        """Return the JSON schema of the arguments."""
         return self.signature.schema
 
     @property
     def spec(self) -> ToolSpec:
-        """What a model is told."""
+        """Return the name, description and parameters for the prompt."""
         return ToolSpec(self.name, self.description, self.parameters)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function itself, unchecked."""
+        """Call the function without checking the arguments."""
         return self.fn(*args, **kwargs)
 
     def __get__(self, instance: object, owner: type | None = None) -> Tool:
-        """The tool bound to `instance`, when it is an attribute of a class."""
+        """Return the tool bound to `instance`, if it is an attribute of a class."""
         if instance is None or not hasattr(self.fn, "__get__"):
             return self
         return replace(self, fn=self.fn.__get__(instance, owner))
 
     def bind(self, instance: object) -> Tool:
-        """The tool with `instance`, an environment's state, as its function's first argument."""
+        """Return the tool with `instance`, an environment's state, as its first argument."""
         return replace(self.__get__(instance), environment=None)
 
 
 class ToolSettings(TypedDict, total=False):
-    """What `@tool` takes beside a name; see the fields of `Tool`."""
+    """Keyword arguments of `@tool`; see the fields of `Tool`."""
 
     timeout: float
     max_chars: int
@@ -135,30 +134,30 @@ def tool(
 def tool(
     name: str | Callable[..., Any] | None = None, **settings: Unpack[ToolSettings]
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
-    """Make a function or method a `Tool`: `@tool`, `@tool()` or `@tool("name", timeout=2.0)`.
+    """Turn a function or method into a `Tool`: `@tool`, `@tool()` or `@tool("name", timeout=2.0)`.
 
-    `timeout` is in seconds, `max_chars` bounds the observation. Raises `ToolDefinitionError` when
-    the signature gives no JSON schema, or an option makes no sense.
+    `timeout` is in seconds; `max_chars` limits the observation. Raises `ToolDefinitionError` if the
+    signature has no JSON schema or an option is invalid.
     """
     frame = inspect.currentframe()
-    # What the caller can see: where types defined inside a function are found.
+    # The caller's local names, to resolve types defined inside a function.
     namespace = dict(frame.f_back.f_locals) if frame is not None and frame.f_back else {}
 
     def decorate(fn: Callable[..., Any]) -> Tool:
         plain = fn.__func__ if isinstance(fn, staticmethod) else fn
-        given = name if isinstance(name, str) else getattr(plain, "__name__", "")
-        if not _NAME.match(given):
+        label = name if isinstance(name, str) else getattr(plain, "__name__", "")
+        if not _NAME.match(label):
             raise ToolDefinitionError(
-                f"invalid tool name {given!r}: use 1-64 letters, digits, '_' or '-'; "
+                f"invalid tool name {label!r}: use 1-64 letters, digits, '_' or '-'; "
                 "set one with @tool('name')"
             )
-        description, signature = signature_of(plain, namespace)
-        made = Tool(given, description, fn, signature, **settings)
-        if not 0 < made.timeout < math.inf or made.max_chars < MIN_MAX_CHARS:
+        description, signature = read_signature(plain, namespace)
+        created = Tool(label, description, fn, signature, **settings)
+        if not 0 < created.timeout < math.inf or created.max_chars < MIN_MAX_CHARS:
             raise ToolDefinitionError(
-                f"tool {given!r}: timeout must be positive and max_chars at least {MIN_MAX_CHARS}, "
-                f"not {made.timeout!r} and {made.max_chars!r}"
+                f"tool {label!r}: timeout must be positive and max_chars at least {MIN_MAX_CHARS}, "
+                f"not {created.timeout!r} and {created.max_chars!r}"
             )
-        return made
+        return created
 
     return decorate(name) if callable(name) else decorate

@@ -19,7 +19,7 @@ from typing import Any, cast
 from tutelage.bounded import parse_json
 from tutelage.errors import DataError
 from tutelage.orchestration.plan.dag import Plan, references, with_texts
-from tutelage.tools.schema import ArgumentError, resolved
+from tutelage.tools.schema import ArgumentError, resolve_ref
 from tutelage.tools.tool import Tool
 from tutelage.types import JSON
 
@@ -165,7 +165,7 @@ def _wrong(plan: Plan, index: int, tools: Mapping[str, Tool]) -> str:
         return ""
     root = tool.parameters
     known = dict.fromkeys(n for each in _branches(root, root) for n in each.get("properties", {}))
-    parts = [root, *(resolved(part, root) for part in root.get("allOf", ()))]
+    parts = [root, *(resolve_ref(part, root) for part in root.get("allOf", ()))]
     needed = dict.fromkeys(name for part in parts for name in part.get("required", ()))
     words = [f"unknown argument {n!r}" for n in node.arguments if n not in known]
     words += [f"missing argument {n!r}" for n in needed if n not in node.arguments]
@@ -200,7 +200,7 @@ def _parsed(given: str, kinds: set[str], *, whole: bool, text: bool) -> object:
 
 def _branches(schema: object, root: JSON, depth: int = 0) -> list[JSON]:
     """Return a schema and the schemas in its `$ref`, `anyOf`, `oneOf` and `allOf`."""
-    here = resolved(schema, root)
+    here = resolve_ref(schema, root)
     parts = [each for key in ("anyOf", "oneOf", "allOf") for each in here.get(key, ())]
     below = [_branches(each, root, depth + 1) for each in parts if depth < _DEPTH]
     return [here, *(each for branches in below for each in branches)]

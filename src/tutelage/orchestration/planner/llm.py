@@ -29,7 +29,7 @@ from tutelage.orchestration.execution.record import PLANNING, Execution
 from tutelage.orchestration.plan.arguments import check_arguments
 from tutelage.orchestration.plan.dag import PLANS, Node, NoPlanError, Plan, PlannerCall
 from tutelage.tools.loading import hint
-from tutelage.tools.schema import resolved, union_of
+from tutelage.tools.schema import resolve_ref, union_branches
 from tutelage.tools.tool import Tool
 from tutelage.types import JSON, ChatClient, Constraint, Message, Sampling
 
@@ -301,7 +301,7 @@ def _described(tool: Tool) -> str:
     takes, root = _members(tool.parameters, tool.parameters, 0), tool.parameters
     lines = [f"- {tool.name}({takes}): {' '.join(tool.description.split())}"]
     for name, each in cast("JSON", root.get("properties", {})).items():
-        here = resolved(each, root) | (cast("JSON", each) if isinstance(each, dict) else {})
+        here = resolve_ref(each, root) | (cast("JSON", each) if isinstance(each, dict) else {})
         if about := " ".join(str(here.get("description") or "").split()):
             lines.append(f"    {name}: {_cut(about, SHOWN_ABOUT)}")
     return "\n".join(lines)
@@ -317,10 +317,10 @@ def _members(schema: JSON, root: JSON, depth: int) -> str:
 
 def _kind(schema: object, root: JSON, depth: int) -> str:
     """Format the type of a parameter, without null and with the members of objects."""
-    here = resolved(schema, root)
+    here = resolve_ref(schema, root)
     parts = here.get("allOf", ())
-    union = union_of(here, root) or (parts if len(parts) == 1 else ())
-    branches = [resolved(each, root) for each in union]
+    union = union_branches(here, root) or (parts if len(parts) == 1 else ())
+    branches = [resolve_ref(each, root) for each in union]
     some = [each for each in branches if each.get("type") != "null"]
     if len(some) == 1 and some[0] is not here:
         return _kind(some[0], root, depth)

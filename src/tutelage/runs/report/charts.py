@@ -17,7 +17,7 @@ from tutelage.runs.report.source import Points, ReportSource
 from tutelage.runs.report.svg import Panel, Series, Style, draw
 from tutelage.runs.stored_evaluation import control_estimator
 from tutelage.tasks.overlap import split_name, success_title
-from tutelage.tools.loading import shown_name
+from tutelage.tools.loading import display_name
 
 _WIDE = (460, 280)
 _SMALL = (300, 126)
@@ -215,9 +215,9 @@ def _control_chart(source: ReportSource) -> Chart | None:
     if window > 1:
         what += f", mean of {window} steps"
     styles: tuple[Style, Style] = ("dashes", "marks") if measured else ("line", "line")
-    estimator = cut(shown_name(control_estimator(source.result) or "another"), 40)
+    estimator = cut(display_name(control_estimator(source.result) or "another"), 40)
     config = source.settings
-    own = "its own estimator" if config is None else shown_name(config.algorithm.adv_estimator)
+    own = "its own estimator" if config is None else display_name(config.algorithm.adv_estimator)
     return _chart(
         "The same start, two ways to learn",
         f"{what}: with {own}, and with {estimator} for the control.",

@@ -37,7 +37,7 @@ from tutelage.runs.stored_evaluation import (
     read_evaluation,
 )
 from tutelage.tasks.overlap import footnote, split_name
-from tutelage.tools.loading import shown_name
+from tutelage.tools.loading import display_name
 from tutelage.types import JSON
 
 _FINISHED = ("succeeded", "finished", "completed", "done", "ok")
@@ -300,7 +300,7 @@ def _learning(source: ReportSource) -> str:
     if not steps:
         return ""
     config = source.settings
-    name = f" ({shown_name(config.algorithm.adv_estimator).upper()})" if config else ""
+    name = f" ({display_name(config.algorithm.adv_estimator).upper()})" if config else ""
     rollouts = source.trained_rollouts  # those of the result are of all phases
     played = f"{counted(rollouts, 'rollout')} in " if rollouts else ""
     again = f", {config.agent.num_chains} for each task," if config and rollouts else ""

@@ -1,8 +1,8 @@
-"""The sandbox: where code that a model wrote runs, away from everything else.
+"""The sandbox: runs model-written code in isolation.
 
-Read `client.py` for how it is used, `confine.py` for what each tier keeps out, `server.py` for the
-processes behind it, `worker.py` for the interpreter inside. Tools and rewards that run code
-(`tools/python.py`, `rewards/code.py`) are its users.
+Read `client.py` for the interface, `confine.py` for the isolation of each tier, `server.py` for the
+process model, and `worker.py` for the interpreter inside. It is used by the tools and rewards that
+run code (`tools/python.py`, `rewards/code.py`).
 """
 
 from tutelage.tools.sandbox.client import CodeResult, Sandbox, tier_problems, usable_tier

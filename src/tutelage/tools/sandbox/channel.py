@@ -1,7 +1,7 @@
-"""Messages between client and sandbox: JSON with its length before it, over a stream socket.
+"""Messages between client and sandbox: length-prefixed JSON over a stream socket.
 
-The sandbox's end is blocking and read here; the client's end is asynchronous (`client.py`). Both
-refuse a length that no honest message has: the sandbox runs code that may write to its end.
+The sandbox's end is blocking and is read here; the client's end is asynchronous (`client.py`). Both
+reject messages above a maximum length, since the code in the sandbox can write to its end.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 HEADER = struct.Struct(">I")
 LONGEST = 32 << 20
-"""Bytes of a message."""
+"""Maximum bytes of a message."""
 
 
 class _Socket(Protocol):
@@ -21,8 +21,8 @@ class _Socket(Protocol):
     def sendall(self, data: bytes, /) -> None: ...
 
 
-def packed(message: Mapping[str, Any]) -> bytes:
-    """A message as it is sent. Raises `ValueError` when it is too long."""
+def encode(message: Mapping[str, Any]) -> bytes:
+    """Encode a message for sending. Raises `ValueError` if it is too long."""
     body = json.dumps(message).encode()
     if len(body) > LONGEST:
         raise ValueError(f"message too long for a sandbox: {len(body)} bytes")
@@ -30,16 +30,16 @@ def packed(message: Mapping[str, Any]) -> bytes:
 
 
 def receive(socket: _Socket) -> dict[str, Any] | None:
-    """The next message; None when the other end was closed."""
-    header = _exactly(socket, HEADER.size)
+    """Return the next message, or None if the other end is closed or the message is too long."""
+    header = _receive_exactly(socket, HEADER.size)
     if header is None:
         return None
     size: int = HEADER.unpack(header)[0]
-    body = _exactly(socket, size) if size <= LONGEST else None
+    body = _receive_exactly(socket, size) if size <= LONGEST else None
     return None if body is None else json.loads(body)
 
 
-def _exactly(socket: _Socket, size: int) -> bytes | None:
+def _receive_exactly(socket: _Socket, size: int) -> bytes | None:
     parts: list[bytes] = []
     while size:
         part = socket.recv(min(size, 1 << 20))

@@ -1,9 +1,9 @@
-"""A sandbox as the rest of the package sees it: run code, get its output, never an exception.
+"""The sandbox interface: run code and return its output, without raising the code's exceptions.
 
-`Sandbox` is one interpreter with its state, for one rollout: it starts when code first runs, and
-after code that ran too long or ended the process it starts again, which the output says. The
-process that starts interpreters is `server.py`, one for each of our processes, started when first
-needed. What confines them is `confine.py`; the tier is chosen here, by trying.
+A `Sandbox` is one interpreter with its state, for one rollout. It starts when code first runs, and
+restarts after code that timed out or ended the process, as the output reports. `server.py` is the
+process that starts interpreters, one per client process, launched on first use. `confine.py`
+confines them; the strongest tier that works is detected here.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from typing import Any
 
 from tutelage.bounded import parse_json
 from tutelage.errors import ConfigError
-from tutelage.tools.sandbox.channel import HEADER, packed
+from tutelage.tools.sandbox.channel import HEADER, encode
 from tutelage.tools.sandbox.limits import MAX_VALUE, TIERS, SandboxLimits, Tier
 from tutelage.tools.sandbox.spawn import OPEN_SECONDS, SandboxError, running_server
 
 _CLOSE_SECONDS = 5.0
 _ENDED = ("timeout", "died")
 _STARTS = 3
-"""How often an interpreter is started where the server of sandboxes is lost at it."""
+"""Attempts to start an interpreter if the sandbox server ends meanwhile."""
 _PAUSE = 0.05
 _DEEPEST = 2
-"""Of a reply, which is one object of texts."""
+"""Maximum nesting of a reply: one object of strings."""
 _ESCAPED = 12
-"""Bytes of JSON for a character, at most."""
+"""Maximum bytes of JSON per character."""
 _ROOM = 4096
-"""Characters of a reply beside its output and its value."""
+"""Maximum characters of a reply in addition to its output and value."""
 
 
 class _ServerGoneError(SandboxError):
-    """The process that starts sandboxes was lost; another one may start them."""
+    """Raised if the sandbox server ended; a new server may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +47,19 @@ class CodeResult:
     """The result of one piece of code."""
 
     output: str
-    """What it printed, with its traceback where it raised."""
+    """The printed output, with the traceback of an uncaught exception."""
     error: str | None = None
-    """None; the name of the exception; `timeout`; or `died` when it ended the process."""
+    """None, the name of the exception, `timeout`, or `died` if the process ended."""
     value: str | None = None
-    """The value of `Sandbox.evaluate` as Python writes it; None when it is no plain data."""
+    """The value of `Sandbox.evaluate` as a Python literal; None unless it is plain data."""
 
     @property
     def ended(self) -> bool:
-        """Whether the interpreter, and its state, are gone."""
+        """Return whether the interpreter ended and its state is lost."""
         return self.error in _ENDED
 
     def plain_value(self) -> Any:
-        """The value that `Sandbox.evaluate` found. Raises `ValueError` when there is none."""
+        """Return the value of `Sandbox.evaluate`. Raises `ValueError` if there is none."""
         if self.value is None:
             raise ValueError("no result value")
         if self.value == "set()":
@@ -71,12 +71,12 @@ class CodeResult:
 
 
 class Sandbox:
-    """An interpreter with state; an async context manager that always ends it."""
+    """An interpreter with state; an async context manager that ends it on exit."""
 
     def __init__(self, limits: SandboxLimits | None = None, *, tier: Tier | None = None) -> None:
-        """Nothing starts yet. Without `tier`, the strongest that works here.
+        """Create a sandbox without starting it; `tier` defaults to the strongest that works.
 
-        Raises `ConfigError` when that would be no protection: `tier="none"` must be asked for.
+        Raises `ConfigError` if none does: `tier="none"` must be passed explicitly.
         """
         self.limits = limits or SandboxLimits()
         self.tier: Tier = tier if tier is not None else usable_tier()
@@ -90,36 +90,36 @@ class Sandbox:
         await self.close()
 
     async def run(self, code: str) -> CodeResult:
-        """Run code after what ran before; the value of a last line that is one is shown.
+        """Run code in the current state; the value of a final expression is part of the output.
 
-        Calls at the same time take turns, in the order in which they were made. Raises
-        `SandboxError` when no interpreter can be started.
+        Concurrent calls run one after another, in the order of the calls. Raises `SandboxError` if
+        no interpreter can be started.
         """
-        return await self._ask({"code": code, "op": "cell"})
+        return await self._execute({"code": code, "op": "cell"})
 
     async def run_program(
         self, code: str, *, stdin: str = "", name: str = "__main__"
     ) -> CodeResult:
-        """Run code as a module of that name, without what ran before."""
-        return await self._ask({"code": code, "op": "program", "stdin": stdin, "fresh": name})
+        """Run code as a new module called `name`, without the state of earlier calls."""
+        return await self._execute({"code": code, "op": "program", "stdin": stdin, "fresh": name})
 
     async def evaluate(self, expression: str) -> CodeResult:
-        """The value of an expression, if it is plain data: numbers, text, containers of them."""
-        return await self._ask({"code": expression, "op": "value"})
+        """Evaluate an expression to plain data: numbers, strings, and containers of them."""
+        return await self._execute({"code": expression, "op": "value"})
 
     async def close(self) -> None:
-        """End the interpreter and every process that it started; returns when they are gone."""
+        """End the interpreter and every process that it started, and wait for their end."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
 
-    async def _ask(self, message: dict[str, Any]) -> CodeResult:
+    async def _execute(self, message: dict[str, Any]) -> CodeResult:
         async with self._lock:
             if self._session is None:
                 self._session = await _Session.open(self.tier, self.limits)
             session = self._session
             try:
-                reply = await asyncio.wait_for(session.ask(message), self.limits.seconds)
+                reply = await asyncio.wait_for(session.request(message), self.limits.seconds)
             except TimeoutError:
                 await self.close()
                 text = f"Error: it ran longer than {self.limits.seconds:g} seconds and was stopped"
@@ -127,38 +127,38 @@ class Sandbox:
             except ValueError as error:
                 return CodeResult(f"Error: {error}\n", "ValueError")
             except BaseException:
-                # Cancelled halfway: nobody will read the answer.
+                # Cancelled: the reply will not be read.
                 await self.close()
                 raise
             if reply is None:
                 await self.close()
                 text = "Error: the interpreter ended (out of memory or disk, or stopped by the code"
                 return CodeResult(f"{text}); all variables are lost\n", "died")
-            return _read(reply, self.limits)
+            return _read_reply(reply, self.limits)
 
 
-def _text(value: object) -> str:
-    """Text, and nothing else: what the code forged may be anything."""
+def _to_string(value: object) -> str:
+    """Return `value` if it is a string, else "": replies may be forged by the code."""
     return value if isinstance(value, str) else ""
 
 
-def _read(reply: dict[str, Any], limits: SandboxLimits) -> CodeResult:
-    """A reply, which the code may have forged: only text of bounded length comes through.
+def _read_reply(reply: dict[str, Any], limits: SandboxLimits) -> CodeResult:
+    """Convert a reply, which the code may have forged, to a result with strings of bounded length.
 
-    What is no character (half a surrogate pair) could be neither stored nor tokenised, so it comes
-    out as Python would write it. An exception cannot pass for an interpreter that ended.
+    Lone surrogates, which cannot be stored or tokenised, are escaped. An exception that is called
+    `timeout` or `died` is renamed, so that it is not taken for the end of the interpreter.
     """
     output, error, value = (reply.get(key) for key in ("output", "error", "value"))
     bound = limits.output + 200
-    name = None if error is None else _characters(_text(error)[:100]) or "Exception"
+    name = None if error is None else _escape_surrogates(_to_string(error)[:100]) or "Exception"
     return CodeResult(
-        _characters(_text(output)[:bound]),
+        _escape_surrogates(_to_string(output)[:bound]),
         f"{name}Exception" if name in _ENDED else name,
         value if isinstance(value, str) and len(value) <= MAX_VALUE else None,
     )
 
 
-def _characters(text: str) -> str:
+def _escape_surrogates(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -167,7 +167,7 @@ def _characters(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Session:
-    """One running interpreter: its channel, and the line that keeps it alive."""
+    """One running interpreter: its channel, and the socket that keeps it alive."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -176,33 +176,33 @@ class _Session:
 
     @classmethod
     async def open(cls, tier: Tier, limits: SandboxLimits) -> _Session:
-        """Start an interpreter; once more where the server that starts them was killed."""
-        for left in reversed(range(_STARTS)):
+        """Start an interpreter; retry if the sandbox server was killed. Raises `SandboxError`."""
+        for attempts_left in reversed(range(_STARTS)):
             try:
                 return await cls._open(tier, limits)
             except _ServerGoneError:
-                if not left:
+                if not attempts_left:
                     raise
-                await asyncio.sleep(_PAUSE)  # until its end can be seen
+                await asyncio.sleep(_PAUSE)  # until the end of the server is visible
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     @classmethod
     async def _open(cls, tier: Tier, limits: SandboxLimits) -> _Session:
         server = await asyncio.to_thread(running_server, os.getpid())
-        channel, theirs = socket.socketpair()
-        lifeline, its_end = socket.socketpair()
+        channel, server_channel = socket.socketpair()
+        lifeline, server_lifeline = socket.socketpair()
         try:
-            server.start({"tier": tier, "limits": asdict(limits)}, theirs, its_end)
+            server.start({"tier": tier, "limits": asdict(limits)}, server_channel, server_lifeline)
         except OSError as error:
             for end in (channel, lifeline):
                 end.close()
-            raise _ServerGoneError(f"the server of sandboxes is gone: {error}") from error
+            raise _ServerGoneError(f"the sandbox server has ended: {error}") from error
         finally:
-            theirs.close()
-            its_end.close()
+            server_channel.close()
+            server_lifeline.close()
         lifeline.setblocking(False)
         reader, writer = await asyncio.open_unix_connection(sock=channel)
-        # The longest reply that an interpreter sends: output and value, as JSON escapes.
+        # The longest valid reply: output and value, all as JSON escapes.
         longest = _ESCAPED * (2 * limits.output + MAX_VALUE + _ROOM)
         session = cls(reader, writer, lifeline, longest)
         try:
@@ -215,17 +215,17 @@ class _Session:
             await session.close()
             raise
         if first is None:
-            # Whoever forked it was killed, or it was itself; the server knows its own end by now.
+            # The server or the interpreter was killed; the next attempt checks the server.
             await session.close()
-            raise _ServerGoneError("it ended while it started")
+            raise _ServerGoneError("the interpreter ended during startup")
         if "ready" not in first:
             await session.close()
-            raise SandboxError(str(first.get("failed", "it ended while it started")))
+            raise SandboxError(str(first.get("failed", "the interpreter ended during startup")))
         return session
 
-    async def ask(self, message: dict[str, Any]) -> dict[str, Any] | None:
-        """The reply to a message; None when the interpreter ended."""
-        data = packed(message)
+    async def request(self, message: dict[str, Any]) -> dict[str, Any] | None:
+        """Send a message and return the reply; None if the interpreter ended."""
+        data = encode(message)
         try:
             self.writer.write(data)
             await self.writer.drain()
@@ -238,13 +238,13 @@ class _Session:
             size = HEADER.unpack(await self.reader.readexactly(HEADER.size))[0]
             if size > self.longest:
                 return None
-            found = parse_json(await self.reader.readexactly(size), deepest=_DEEPEST)
+            reply = parse_json(await self.reader.readexactly(size), deepest=_DEEPEST)
         except (asyncio.IncompleteReadError, ConnectionError, ValueError):
             return None
-        return found if isinstance(found, dict) else None
+        return reply if isinstance(reply, dict) else None
 
     async def close(self) -> None:
-        """Let go of the line, and wait until the watcher has ended everything."""
+        """Close the lifeline and wait until the watcher has ended all processes."""
         self.writer.close()
         loop = asyncio.get_running_loop()
         with contextlib.suppress(OSError):
@@ -259,35 +259,35 @@ class _Session:
 
 @functools.cache
 def tier_problems() -> dict[Tier, str | None]:
-    """Each tier with None when it works here, else with the reason; found by trying, once."""
+    """Return None for each tier that works here, else the reason; tested once per process."""
     values: dict[Tier, str | None] = {}
 
     def work() -> None:
         for tier in TIERS[:2]:
-            values[tier] = asyncio.run(_try(tier))
+            values[tier] = asyncio.run(_test_tier(tier))
 
-    # In a thread of its own: whoever asks may be inside an event loop.
+    # In a new thread, since the caller may be inside an event loop.
     thread = threading.Thread(target=work, name="tutelage-sandbox-probe")
     thread.start()
     thread.join()
     return {**values, "none": None}
 
 
-async def _try(tier: Tier) -> str | None:
+async def _test_tier(tier: Tier) -> str | None:
     if sys.platform != "linux":
         return "requires Linux"
     try:
         async with Sandbox(replace(SandboxLimits(), seconds=10.0), tier=tier) as sandbox:
-            done = await sandbox.run("6 * 7")
+            result = await sandbox.run("6 * 7")
     except (SandboxError, OSError) as error:
         return str(error)
-    return None if done.output == "42\n" else f"unexpected output of a test run: {done.output!r}"
+    return None if result.output == "42\n" else f"unexpected test output: {result.output!r}"
 
 
 def usable_tier(*, allow_unsandboxed: bool = False) -> Tier:
-    """The strongest tier that works here.
+    """Return the strongest tier that works on this machine.
 
-    Raises `ConfigError` when only `none` is left, unless that is allowed.
+    Raises `ConfigError` if only `none` does, unless `allow_unsandboxed` is set.
     """
     problems = tier_problems()
     for tier in TIERS[:2]:

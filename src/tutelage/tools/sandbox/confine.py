@@ -1,16 +1,14 @@
-"""How a process is confined, tier by tier, from the outside in.
+"""Confine a process to a sandbox tier.
 
-`namespaces`: the process sees a root file system of its own (what `filesystem.py` lists, read-only,
-and an empty folder), no network, no other processes, and is an unprivileged user who owns nothing
-outside. `rlimit`: the names of all files are where they are, but only those that `filesystem.py`
-lists and its own can be opened (Landlock), and it can start no process and signal no other. Both
-filter system calls and limit resources. `server.py` forks and calls this; `client.py` decides which
-tier to ask for.
+`namespaces`: the process has a separate root file system (the paths of `filesystem.py`, read-only,
+and an empty folder), no network, no view of other processes, and runs as an unprivileged user who
+owns nothing outside. `rlimit`: file names stay visible, but only the paths of `filesystem.py` and
+its own folder can be opened (Landlock), and it cannot start or signal other processes. Both filter
+system calls and limit resources. `server.py` forks and calls this; `client.py` selects the tier.
 
-The second half is the few system calls of Linux that Python has no function for. Rights that are
-given up there are given up for good: capabilities, new privileges, files outside a list of folders
-(Landlock). Each raises `OSError` where the kernel refuses. The filter of system calls is
-`seccomp.py`.
+The second half wraps Linux system calls for which Python has no function. Rights are dropped
+permanently: capabilities, new privileges, files outside a list of folders (Landlock). The functions
+raise `OSError` if the kernel refuses. The system call filter is in `seccomp.py`.
 """
 
 from __future__ import annotations
@@ -27,13 +25,13 @@ from tutelage.tools.sandbox.seccomp import program
 
 INSIDE_UID = 1000
 HOME = "/sandbox"
-"""The folder inside a namespace."""
+"""Home folder inside the namespace."""
 _SYSTEM_LINKS = ("/lib", "/lib64", "/bin", "/sbin")
 _SYSTEM_FILES = ("/etc/ld.so.cache",)
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 _OPEN_FILES = 64
 TASKS = 64
-"""Threads of one process; in the tier `rlimit` the watcher counts them."""
+"""Maximum threads of one process; in the tier `rlimit` the watcher counts them."""
 
 _CLONE_NEWNS, _CLONE_NEWCGROUP, _CLONE_NEWUTS = 0x00020000, 0x02000000, 0x04000000
 _CLONE_NEWIPC, _CLONE_NEWUSER = 0x08000000, 0x10000000
@@ -59,43 +57,43 @@ _NR_MOUNT_SETATTR = 442
 _NR_LANDLOCK_CREATE, _NR_LANDLOCK_ADD, _NR_LANDLOCK_RESTRICT = 444, 445, 446
 _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 
-# Rights of Landlock by the version that brought them: 13 in the first, then refer, truncate, ioctl.
+# Landlock rights by version: 13 in the first, then refer, truncate and ioctl.
 _FIRST_RIGHTS = (1 << 13) - 1
 _READ_RIGHTS = 1 | 1 << 2 | 1 << 3  # execute, read a file, read a folder
 _LIST_RIGHT = 1 << 3
 
 
 def enter_root(root: str, view: FileSystemView, limits: SandboxLimits) -> None:
-    """Build the new root file system at the folder `root`, enter it, and give up every right; needs
+    """Build a root file system at the folder `root`, enter it, and drop all privileges; requires
     new namespaces."""
     _build_root(root, view, limits)
     _become_nobody()
     _drop_privileges()
-    die_with_parent()  # as root the change of user cleared it
+    die_with_parent()  # a change of user by root clears it
 
 
 def _build_root(at: str, view: FileSystemView, limits: SandboxLimits) -> None:
-    """Make the new root file system at the folder `at` and enter it."""
+    """Build the root file system at the folder `at` and enter it."""
     _mount("none", "/", "none", _MS_REC | _MS_PRIVATE)
     safe = _MS_NOSUID | _MS_NODEV
     _mount("tmpfs", at, "tmpfs", safe, "size=1m,nr_inodes=2048,mode=0755")
     for link in _SYSTEM_LINKS:
         if os.path.islink(link):  # into /usr
             os.symlink(os.readlink(link), at + link)
-    shown = [folder for folder in view.folders if _show(at, folder)]
+    mounted = [folder for folder in view.folders if _bind_mount(at, folder)]
     for folder in view.hidden:
         _mount("tmpfs", at + folder, "tmpfs", safe, "size=64k,nr_inodes=256,mode=0755")
-    shown += [path for path in (*view.files, *view.package_paths()) if _show(at, path)]
-    for path in shown:
-        _read_only(at + path)
+    mounted += [path for path in (*view.files, *view.package_paths()) if _bind_mount(at, path)]
+    for path in mounted:
+        _make_read_only(at + path)
     for file in (*_SYSTEM_FILES, *_DEVICES):
         if not os.path.exists(file):
             continue
-        _show(at, file)
+        _bind_mount(at, file)
         if file in _SYSTEM_FILES:
-            _read_only(at + file)
+            _make_read_only(at + file)
     os.makedirs(at + HOME)
-    if not os.path.lexists(at + "/tmp"):  # it is there when Python is installed below it
+    if not os.path.lexists(at + "/tmp"):  # it exists if Python is installed below it
         os.symlink(HOME, at + "/tmp")
     owner = f"uid={INSIDE_UID},gid={INSIDE_UID}"
     data = f"size={limits.disk},nr_inodes=4096,mode=0700,{owner}"
@@ -107,8 +105,8 @@ def _build_root(at: str, view: FileSystemView, limits: SandboxLimits) -> None:
     os.chdir(HOME)
 
 
-def _show(at: str, path: str) -> bool:
-    """Mount what is at `path` there in the new root, unless a folder above it brought it."""
+def _bind_mount(at: str, path: str) -> bool:
+    """Bind-mount `path` in the new root and return True; False if it is already there."""
     if os.path.lexists(at + path):
         return False
     if os.path.isdir(path):
@@ -122,7 +120,7 @@ def _show(at: str, path: str) -> bool:
 
 
 def _become_nobody() -> None:
-    """Be the unprivileged user of the namespace."""
+    """Switch to the unprivileged user of the namespace."""
     if os.getuid() != INSIDE_UID:
         os.setgroups([])
         os.setresgid(INSIDE_UID, INSIDE_UID, INSIDE_UID)
@@ -130,26 +128,26 @@ def _become_nobody() -> None:
 
 
 def restrict(tier: Tier, limits: SandboxLimits, view: FileSystemView, home: str) -> None:
-    """The last steps, in the process that will run the code: limits, files, system calls."""
-    one = limits.processes == 1
-    if not one and tier != "namespaces":
+    """Restrict resources, files and system calls of this process, which will run the code."""
+    single = limits.processes == 1
+    if not single and tier != "namespaces":
         raise OSError(f"a limit of {limits.processes} processes needs the tier 'namespaces'")
-    _limit_resources(tier, limits, one)
+    _limit_resources(tier, limits, single)
     if tier == "none":
         return
     _drop_privileges()
     if tier == "rlimit":
         readable = [*view.parts, *view.files, *view.package_paths()]
         readable += [*_SYSTEM_FILES, *_DEVICES[1:]]
-        _only_these_files(readable, [home, "/dev/null"], listed=view.folders)
+        _restrict_files(readable, [home, "/dev/null"], listed=view.folders)
     shared = tier != "namespaces"
-    _install_filter(program(os.getpid(), one_process=one, shared_files=shared))
+    _install_filter(program(os.getpid(), one_process=single, shared_files=shared))
 
 
-def _limit_resources(tier: Tier, limits: SandboxLimits, one: bool) -> None:
-    # The first process of the namespace counts too.
-    tasks = TASKS if one else limits.processes + 1
-    wanted = {
+def _limit_resources(tier: Tier, limits: SandboxLimits, single: bool) -> None:
+    # The first process of the namespace is counted too.
+    tasks = TASKS if single else limits.processes + 1
+    maxima = {
         resource.RLIMIT_AS: limits.memory,
         resource.RLIMIT_FSIZE: limits.disk,
         resource.RLIMIT_NOFILE: _OPEN_FILES,
@@ -159,13 +157,13 @@ def _limit_resources(tier: Tier, limits: SandboxLimits, one: bool) -> None:
         resource.RLIMIT_SIGPENDING: 128,
     }
     if tier == "namespaces":
-        # Counted in the user namespace. Elsewhere it would count all that the user runs; there the
-        # filter of system calls keeps the process alone.
-        wanted[resource.RLIMIT_NPROC] = tasks
-    for what, value in wanted.items():
-        _, hard = resource.getrlimit(what)
+        # Counted per user namespace. In other tiers it would count all processes of the user, and
+        # there the system call filter prevents new processes.
+        maxima[resource.RLIMIT_NPROC] = tasks
+    for kind, value in maxima.items():
+        _, hard = resource.getrlimit(kind)
         allowed = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(what, (allowed, allowed))
+        resource.setrlimit(kind, (allowed, allowed))
 
 
 # ---------------------------------------------------------------- system calls
@@ -175,15 +173,15 @@ def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
-def _check(result: int, what: str) -> int:
+def _check(result: int, call: str) -> int:
     if result < 0:
         code = ctypes.get_errno()
-        raise OSError(code, f"{what}: {os.strerror(code)}")
+        raise OSError(code, f"{call}: {os.strerror(code)}")
     return result
 
 
-def leave_namespaces() -> None:
-    """Leave all namespaces for new ones."""
+def unshare_namespaces() -> None:
+    """Move this process to new namespaces of every kind."""
     _check(_libc().unshare(_ALL_NAMESPACES), "unshare")
 
 
@@ -195,8 +193,8 @@ def _mount(source: str, target: str, kind: str, flags: int, data: str = "") -> N
     _check(result, f"mount {target}")
 
 
-def _read_only(target: str) -> None:
-    """Make a mount and all mounts below it read-only, without set-uid programs (Linux 5.12)."""
+def _make_read_only(target: str) -> None:
+    """Make a mount and all mounts below it read-only and `nosuid` (Linux 5.12)."""
     attributes = struct.pack("=QQQQ", 1 | 2, 0, 0, 0)
     result = _libc().syscall(
         _NR_MOUNT_SETATTR, _AT_FDCWD, target.encode(), _AT_RECURSIVE, attributes, len(attributes)
@@ -205,7 +203,7 @@ def _read_only(target: str) -> None:
 
 
 def _change_root(new: str) -> None:
-    """Make `new`, a mount point, the root, and detach the old one."""
+    """Make the mount point `new` the root, and detach the old root."""
     os.chdir(new)
     libc = _libc()
     number = 41 if os.uname().machine == "aarch64" else 155
@@ -215,7 +213,7 @@ def _change_root(new: str) -> None:
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends."""
+    """Let the kernel kill this process when its parent ends."""
     _check(_libc().prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0), "PR_SET_PDEATHSIG")
 
 
@@ -230,30 +228,30 @@ def hide_from_debuggers() -> None:
 
 
 def _drop_privileges() -> None:
-    """Give up every capability, and the way to any: set-uid programs do nothing from here on."""
+    """Drop every capability permanently: set-uid programs have no effect afterwards."""
     libc = _libc()
     for capability in range(64):
         if libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
-            break  # past the last capability of this kernel, or not ours to drop
+            break  # past the last capability of this kernel, or not permitted
     header = struct.pack("=Ii", _CAPABILITY_VERSION, 0)
     _check(libc.capset(header, bytes(24)), "capset")
     _check(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "PR_SET_NO_NEW_PRIVS")
 
 
 def _install_filter(program: bytes) -> None:
-    """Filter this process's system calls from here on; `program` comes from `seccomp.py`."""
+    """Filter the system calls of this process; `program` comes from `seccomp.py`."""
     instructions = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("=HxxxxxxQ", len(program) // 8, ctypes.addressof(instructions))
     result = _libc().prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, header, 0, 0)
     _check(result, "PR_SET_SECCOMP")
 
 
-def _only_these_files(
+def _restrict_files(
     readable: Iterable[str], writable: Iterable[str], listed: Iterable[str] = ()
 ) -> None:
-    """Close the file system but for what is below `readable` and `writable` (Landlock).
+    """Restrict file access to paths below `readable` and `writable` (Landlock).
 
-    Of what is below `listed` the names can be read as well.
+    Folders below `listed` can be listed too. Raises `OSError` without Landlock.
     """
     version = int(_libc().syscall(_NR_LANDLOCK_CREATE, None, 0, 1))
     if version <= 0:

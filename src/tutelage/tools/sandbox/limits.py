@@ -1,7 +1,7 @@
-"""What code in a sandbox may use, and the names of the tiers that hold it to that.
+"""Resource limits of a sandbox, and the names of the tiers that enforce them.
 
-Shared by both sides: the client in this process (`client.py`) and the server that starts sandboxes
-(`server.py`), which runs without the rest of the package; so this imports nothing of it.
+Shared by the client in this process (`client.py`) and the server that starts sandboxes
+(`server.py`), which runs without the rest of the package; so this module imports nothing of it.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Literal, TypeAlias
 
 Tier: TypeAlias = Literal["namespaces", "rlimit", "none"]
 TIERS: tuple[Tier, ...] = ("namespaces", "rlimit", "none")
-"""From the strongest to no protection at all."""
+"""All tiers, from the strongest to no protection."""
 
 MIB = 1 << 20
 MAX_VALUE = 1 << 17
-"""Characters of a value that is handed out; reading one takes the reader a thousand times as much
+"""Maximum characters of a returned value; parsing it takes about a thousand times as much
 memory."""
 
 
@@ -23,22 +23,22 @@ PACKAGES = (
     "numpy", "scipy", "sympy", "mpmath", "gmpy2", "networkx", "pandas", "dateutil", "pytz",
     "tzdata", "six", "sortedcontainers",
 )  # fmt: skip
-"""Packages that code may import where they are installed, beside the standard library."""
+"""Packages that code may import if installed, besides the standard library."""
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxLimits:
-    """Limits of one sandbox; `seconds` and `output` hold for each execution in it."""
+    """Limits of one sandbox; `seconds` and `output` apply to each execution."""
 
     seconds: float = 5.0
-    """Wall-clock time of one execution; after it the interpreter is killed."""
+    """Wall-clock seconds of one execution, after which the interpreter is killed."""
     memory: int = 512 * MIB
-    """Bytes of address space of a process."""
+    """Bytes of address space per process."""
     disk: int = 32 * MIB
-    """Bytes of all its files together, which also bounds each."""
+    """Bytes of all files together, and of each file."""
     processes: int = 1
-    """Processes at once; more than one only in the tier `namespaces`."""
+    """Concurrent processes; more than one requires the tier `namespaces`."""
     output: int = 4000
-    """Characters of output that are kept of one execution, from its beginning and its end."""
+    """Characters of output kept per execution, from its beginning and end."""
     packages: tuple[str, ...] = PACKAGES
-    """Installed packages that it may import, and so read."""
+    """Installed packages that the code may import and read."""

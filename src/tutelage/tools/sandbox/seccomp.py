@@ -1,9 +1,9 @@
-"""The filter of system calls: a small BPF program, built here and installed by `confine.py`.
+"""Build the system call filter, a small BPF program that `confine.py` installs.
 
-It is a list of what is refused, with EPERM, so that the refused call raises `PermissionError` in
-Python: sockets, other processes, new programs, mounts and namespaces, kernel interfaces with a
-history of holes, and memory that no resource limit counts. Numbers are those of x86-64 and of
-aarch64; on another machine there is no filter, and no tier that needs one.
+It is a deny list: a refused call returns EPERM, which Python raises as `PermissionError`. It covers
+sockets, other processes, new programs, mounts and namespaces, kernel interfaces with a history of
+vulnerabilities, and memory that no resource limit counts. The call numbers are for x86-64 and
+aarch64; other machines have no filter, and no tier that needs one.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
 _PROGRAMS: dict[str, tuple[int | None, int | None]] = {
     "fork": (57, None), "vfork": (58, None), "execve": (59, 221), "execveat": (322, 281),
 }  # fmt: skip
-# What Landlock has no right for: a file's mode, owner, times and attributes (an attribute may hold
-# text), its size by name before version 3, what happens to files elsewhere; sockets by their names
-# in the file system; and files on their way through a socket, which nobody could count.
+# Operations that Landlock does not control: a file's mode, owner, times and attributes (which can
+# hold text), truncation by name before version 3, file notifications, sockets in the file system,
+# and sending files over sockets, which the disk limit could not count.
 _ATTRIBUTES: dict[str, tuple[int | None, int | None]] = {
     "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452),
     "chown": (92, None), "lchown": (94, None), "fchown": (93, 55), "fchownat": (260, 54),
@@ -63,8 +63,8 @@ _ATTRIBUTES: dict[str, tuple[int | None, int | None]] = {
     "inotify_init": (253, None), "inotify_init1": (294, 26), "inotify_add_watch": (254, 27),
     "connect": (42, 203), "bind": (49, 200), "sendmsg": (46, 211), "sendmmsg": (307, 269),
 }  # fmt: skip
-# Where a link leads, also those of /proc to what other processes have open. Answered as for a file
-# that is no link, which is what the C library goes on from.
+# Reading links, including those in /proc to open files of other processes. Fails with EINVAL as for
+# a file that is not a link, which the C library handles.
 _LINKS = ((89, None), (267, 78))
 _OPEN, _OPENAT, _OPENAT2, _SENDTO = (2, None), (257, 56), (437, 437), (44, 206)
 _TRUNCATE = 0o1000
@@ -75,7 +75,7 @@ _FCNTL, _IOCTL = (72, 25), (16, 29)
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 _CLONE_THREAD = 0x00010000
 _NEW_NAMESPACES = 0x7E020080
-# A file can be told to send a signal of choice to a process of choice when it becomes readable.
+# fcntl commands that make a file send any signal to any process when it becomes readable.
 _FCNTL_SIGNALS = (8, 10, 15)  # F_SETOWN, F_SETSIG, F_SETOWN_EX
 # TIOCSTI, FIOSETOWN, SIOCSPGRP, FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR
 _IOCTL_REFUSED = (0x5412, 0x8901, 0x8902, 0x40086602, 0x401C5820)
@@ -88,50 +88,50 @@ _X32 = 0x40000000
 
 
 def program(own_pid: int, *, one_process: bool, shared_files: bool = False) -> bytes:
-    """The filter for a process; with `one_process` it can start no other.
+    """Return the BPF filter for a process; `one_process` forbids starting others.
 
-    With `shared_files` it sees the file system of everyone: it may change the mode, owner, times
-    and attributes of no file, read where no link leads, and reach no socket by a name. Signals and
-    limits can be set for `own_pid` alone. Raises `OSError` on an unknown machine.
+    `shared_files` is for a process that sees the host's file system: it forbids changing mode,
+    owner, times and attributes of files, reading links, and connecting to sockets by name. Signals
+    and limits are allowed for `own_pid` only. Raises `OSError` on an unsupported architecture.
     """
     machine = os.uname().machine
     if machine not in _ARCHITECTURES:
         raise OSError(f"no seccomp filter for the architecture {machine!r}")
-    at, audit = _ARCHITECTURES[machine]
+    cpu, audit = _ARCHITECTURES[machine]
     refuse = _step(_RETURN, _ERRNO | errno.EPERM)
     code = [_step(_LOAD, _ARCH), _step(_EQUAL, audit, 1, 0), _step(_RETURN, _KILL_PROCESS)]
     code += [_step(_LOAD, _NR), _step(_GREATER_EQUAL, _X32, 0, 1), refuse]
     table = _REFUSED | (_PROGRAMS if one_process else {}) | (_ATTRIBUTES if shared_files else {})
     for numbers in table.values():
-        number = numbers[at]
+        number = numbers[cpu]
         if number is not None:
             code += [_step(_EQUAL, number, 0, 1), refuse]
-    # The C library falls back to clone, whose flags a filter can see.
-    code += [_step(_EQUAL, _CLONE3[at], 0, 1), _step(_RETURN, _ERRNO | errno.ENOSYS)]
+    # After ENOSYS the C library falls back to clone, whose flags a filter can check.
+    code += [_step(_EQUAL, _CLONE3[cpu], 0, 1), _step(_RETURN, _ERRNO | errno.ENOSYS)]
     thread_only = [_step(_ANY_BIT, _CLONE_THREAD, 1, 0), refuse] if one_process else []
-    code += _block(_CLONE[at], 0, [*thread_only, _step(_ANY_BIT, _NEW_NAMESPACES, 0, 1), refuse])
-    for number in (_KILL[at], _TGKILL[at]):
-        # Where others may be started, they are in a namespace of their own and may be signalled.
+    code += _block(_CLONE[cpu], 0, [*thread_only, _step(_ANY_BIT, _NEW_NAMESPACES, 0, 1), refuse])
+    for number in (_KILL[cpu], _TGKILL[cpu]):
+        # Sandboxes with several processes have a PID namespace, so signals are allowed there.
         if one_process:
             code += _block(number, 0, [_step(_EQUAL, own_pid, 1, 0), refuse])
     if one_process:
         own = [_step(_EQUAL, 0, 2, 0), _step(_EQUAL, own_pid, 1, 0), refuse]
-        code += _block(_PRLIMIT[at], 0, own)
-    for number, values in ((_FCNTL[at], _FCNTL_SIGNALS), (_IOCTL[at], _IOCTL_REFUSED)):
+        code += _block(_PRLIMIT[cpu], 0, own)
+    for number, values in ((_FCNTL[cpu], _FCNTL_SIGNALS), (_IOCTL[cpu], _IOCTL_REFUSED)):
         tests = [step for value in values for step in (_step(_EQUAL, value, 0, 1), refuse)]
         code += _block(number, 1, tests)
     if shared_files:
-        code += _for_shared_files(at, refuse)
+        code += _shared_file_filter(cpu, refuse)
     return b"".join([*code, _step(_RETURN, _ALLOW)])
 
 
-def _for_shared_files(at: int, refuse: bytes) -> list[bytes]:
-    code = [_step(_EQUAL, _OPENAT2[at], 0, 1), _step(_RETURN, _ERRNO | errno.ENOSYS)]
+def _shared_file_filter(cpu: int, refuse: bytes) -> list[bytes]:
+    code = [_step(_EQUAL, _OPENAT2[cpu], 0, 1), _step(_RETURN, _ERRNO | errno.ENOSYS)]
     for numbers in _LINKS:
-        if (number := numbers[at]) is not None:
+        if (number := numbers[cpu]) is not None:
             code += [_step(_EQUAL, number, 0, 1), _step(_RETURN, _ERRNO | errno.EINVAL)]
-    # A file that is opened for reading could be emptied by it where Landlock is older than 3.
-    emptied = [
+    # Before Landlock 3, opening a file for reading with O_TRUNC could empty it.
+    truncating = [
         _step(_ANY_BIT, _TRUNCATE, 0, 4),
         _step(_AND, os.O_ACCMODE),
         _step(_EQUAL, os.O_WRONLY, 2, 0),
@@ -139,19 +139,19 @@ def _for_shared_files(at: int, refuse: bytes) -> list[bytes]:
         refuse,
     ]
     for numbers, argument in ((_OPEN, 1), (_OPENAT, 2)):
-        if (number := numbers[at]) is not None:
-            code += _block(number, argument, emptied)
-    # The address of whom to send to, in both halves of the register.
+        if (number := numbers[cpu]) is not None:
+            code += _block(number, argument, truncating)
+    # The destination address pointer, in both halves of the register.
     high = _ARGUMENTS + 8 * 4 + 4
     return code + _block(
-        _SENDTO[at],
+        _SENDTO[cpu],
         4,
         [_step(_EQUAL, 0, 0, 2), _step(_LOAD, high), _step(_EQUAL, 0, 1, 0), refuse],
     )
 
 
 def _block(number: int, argument: int, steps: list[bytes]) -> list[bytes]:
-    """`steps` on the low half of an argument of one system call, which is then allowed."""
+    """Apply `steps` to the low half of an argument of one system call, then allow the call."""
     body = [_step(_LOAD, _ARGUMENTS + 8 * argument), *steps, _step(_RETURN, _ALLOW)]
     return [_step(_EQUAL, number, 0, len(body)), *body]
 

@@ -1,17 +1,16 @@
-"""The process that starts sandboxes: a small Python that forks itself, once for each.
+"""The sandbox server: a small Python process that forks itself once per sandbox.
 
-Forking an interpreter that has already loaded its library takes milliseconds where starting one
-takes tens. The server never runs a model's code and is told nothing but limits, so a new sandbox
-inherits nothing of another; it was started with an empty environment, so there is no secret to
-find. It runs without the package (see `spawn.py`).
+Forking an interpreter with a preloaded library takes milliseconds, starting one takes tens. The
+server never runs a model's code and receives only limits, so a sandbox inherits nothing from
+another; its environment is empty, so it contains no secrets. It runs without the package (see
+`spawn.py`).
 
 For each sandbox it forks a *watcher*, which stays outside, ends the sandbox when the client closes
-its line or dies, and removes the folder. In the tier `namespaces` there is a chain below it: a
-process that leaves the namespaces, the first process of the new one (whose end ends all others),
-and the worker. In the others the worker is the watcher's own child. In the tier `rlimit` no limit
-of the kernel covers all files together, files without a name, or the threads of root: there the
-watcher counts them ten times a second, and ends a sandbox that has too many or that hides them,
-since what cannot be counted is too much.
+its lifeline or dies, and removes the folder. In the tier `namespaces` the watcher starts a chain: a
+process that enters new namespaces, their first process (whose end kills all others), and the
+worker. In the other tiers the worker is a direct child of the watcher. In the tier `rlimit` no
+kernel limit covers the total size of files, unlinked files, or the threads of root: the watcher
+checks them ten times a second and ends a sandbox that exceeds a limit or cannot be checked.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from tutelage.tools.sandbox import confine
-from tutelage.tools.sandbox.channel import packed, receive
+from tutelage.tools.sandbox.channel import encode, receive
 from tutelage.tools.sandbox.filesystem import FileSystemView, filesystem_view
 from tutelage.tools.sandbox.limits import SandboxLimits, Tier
 from tutelage.tools.sandbox.worker import Interpreter
@@ -47,17 +46,17 @@ _PRELOADED = (
 _WATCH_SECONDS = 0.1
 _LONGEST_REQUEST = 1 << 16
 _DYNAMIC_USERS = (61184, 65520)
-"""User ids that systemd sets aside for services: never those of a person."""
+"""Range of user ids that systemd reserves for services, never used for login accounts."""
 _BLOCK = 4096
-"""Bytes that a file or folder takes at least, so that empty ones are bounded too."""
+"""Minimum bytes counted per file or folder, so that the number of empty ones is limited."""
 _SLACK = 64 << 10
-"""For folders and for blocks that a file does not fill."""
+"""Bytes added to the disk limit for folders and partly filled blocks."""
 _DEEPEST = 64
-"""Folders within folders; a path of more could grow too long to be checked."""
+"""Maximum depth of nested folders; longer paths might be too long to check."""
 
 
-class _Asked(NamedTuple):
-    """A sandbox to start."""
+class _StartRequest(NamedTuple):
+    """Parameters of a sandbox to start."""
 
     tier: Tier
     limits: SandboxLimits
@@ -65,13 +64,13 @@ class _Asked(NamedTuple):
     lifeline: int
     view: FileSystemView
     place: str
-    """Where the new root is made, or the folder that the sandbox has."""
+    """Mount point of the new root, or the home folder of the sandbox."""
     number: int
 
 
 def main(control: int, base: str, places: Sequence[str]) -> NoReturn:
-    """Serve until the client's end of `control` is closed. `base` is a folder to work in, `places`
-    are where packages are installed."""
+    """Start sandboxes until the client closes its end of `control`. `base` is a working folder,
+    `places` are the folders of installed packages."""
     _load_library()
     line = socket.socket(fileno=control)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -102,13 +101,13 @@ def main(control: int, base: str, places: Sequence[str]) -> NoReturn:
 
 
 def _load_library() -> None:
-    """Load what code most often imports, so that a sandbox does not pay for it.
+    """Import commonly used modules, so that new sandboxes start with them loaded.
 
-    `exit` and `help` come with `site`, which is not run: it would add folders to the path.
+    `exit` and `help` are added here, since `site` does not run: it would add folders to the path.
     """
     for name in _PRELOADED:
         importlib.import_module(name)
-    sys.executable = os.path.realpath(sys.executable)  # a virtual environment is not there
+    sys.executable = os.path.realpath(sys.executable)  # sandboxes cannot see a virtual environment
     site.setquit()
     site.sethelper()
 
@@ -119,19 +118,19 @@ def _view(packages: tuple[str, ...], places: tuple[str, ...], programs: bool) ->
 
 
 def _die_on_error(work: Callable[[], None], channel: int) -> NoReturn:
-    """Run a forked child's part and end it; what goes wrong is told over the channel."""
+    """Run `work` in a forked child, report an error over the channel, and exit."""
     try:
         work()
     except BaseException as error:
         with contextlib.suppress(OSError):
-            os.write(channel, packed({"failed": f"{type(error).__name__}: {error}"}))
+            os.write(channel, encode({"failed": f"{type(error).__name__}: {error}"}))
     os._exit(0)
 
 
 def _watch(
     request: dict[str, Any], fds: list[int], base: str, root: str, view: FileSystemView, count: int
 ) -> None:
-    """The watcher: start the sandbox, wait for the client's line or the sandbox's end, clean up."""
+    """Run the watcher: start the sandbox, wait for its end or the client's, and clean up."""
     channel, lifeline = fds
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
@@ -141,19 +140,19 @@ def _watch(
     home = "" if tier == "namespaces" else os.path.join(base, f"{os.getpid()}")
     if home:
         os.mkdir(home, 0o700)
-    start = _start_in_namespaces if tier == "namespaces" else _start_here
-    child = start(_Asked(tier, limits, channel, lifeline, view, home or root, count))
+    start = _start_in_namespaces if tier == "namespaces" else _start_directly
+    child = start(_StartRequest(tier, limits, channel, lifeline, view, home or root, count))
     os.close(channel)
     try:
-        _wait(child, lifeline, home, limits)
+        _wait_for_end(child, lifeline, home, limits)
     finally:
         _kill_all(child)
         if home:
             _remove(home)
 
 
-def _wait(child: int, lifeline: int, home: str, limits: SandboxLimits) -> None:
-    """Until the child ends, the client lets go, or it uses more than allowed."""
+def _wait_for_end(child: int, lifeline: int, home: str, limits: SandboxLimits) -> None:
+    """Wait until the child ends, the client closes the lifeline, or a limit is exceeded."""
     ended = os.pidfd_open(child)
     poll = select.poll()
     poll.register(lifeline, select.POLLIN | select.POLLHUP | select.POLLRDHUP)
@@ -164,7 +163,7 @@ def _wait(child: int, lifeline: int, home: str, limits: SandboxLimits) -> None:
 
 
 def _kill_all(child: int) -> None:
-    """End the child and whatever it left behind; orphans have become the watcher's own."""
+    """Kill the child and wait for it and its orphans, which the watcher has adopted."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(child, signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):
@@ -172,44 +171,44 @@ def _kill_all(child: int) -> None:
             os.wait()
 
 
-def _start_here(asked: _Asked) -> int:
+def _start_directly(request: _StartRequest) -> int:
     child = os.fork()
     if child == 0:
-        os.close(asked.lifeline)
+        os.close(request.lifeline)
 
         def work() -> None:
             confine.die_with_parent()
-            os.chdir(asked.place)
-            _serve(asked, asked.place)
+            os.chdir(request.place)
+            _run_worker(request, request.place)
 
-        _die_on_error(work, asked.channel)
+        _die_on_error(work, request.channel)
     return child
 
 
-def _start_in_namespaces(asked: _Asked) -> int:
+def _start_in_namespaces(request: _StartRequest) -> int:
     left, right = socket.socketpair()
     child = os.fork()
     if child == 0:
-        os.close(asked.lifeline)
+        os.close(request.lifeline)
         left.close()
-        _die_on_error(lambda: _leave(right, asked), asked.channel)
+        _die_on_error(lambda: _enter_namespaces(right, request), request.channel)
     right.close()
-    if left.recv(1):  # it has a user namespace: say who is who in it
-        _map_users(child, asked.number)
+    if left.recv(1):  # the child has a user namespace now: map its users
+        _map_users(child, request.number)
         left.sendall(b"m")
     left.close()
     return child
 
 
 def _map_users(child: int, count: int) -> None:
-    """The user inside is nobody outside; as root that takes a user id of its own."""
+    """Map the inner user to the current user, or as root to an unused unprivileged user id."""
     uid, gid = os.geteuid(), os.getegid()
     if uid == 0:
         low, high = _DYNAMIC_USERS
         other = low + count % (high - low)
         users = groups = f"0 0 1\n{confine.INSIDE_UID} {other} 1\n"
     else:
-        # Without rights in the outer namespace only oneself can be mapped, and groups not changed.
+        # Without privileges only the current user can be mapped, and groups cannot be changed.
         users = f"{confine.INSIDE_UID} {uid} 1\n"
         groups = f"{confine.INSIDE_UID} {gid} 1\n"
         _write(f"/proc/{child}/setgroups", "deny")
@@ -225,89 +224,89 @@ def _write(path: str, text: str) -> None:
         os.close(fd)
 
 
-def _leave(line: socket.socket, asked: _Asked) -> None:
-    """The process that leaves the namespaces; its child is the first of the new ones."""
+def _enter_namespaces(line: socket.socket, request: _StartRequest) -> None:
+    """Enter new namespaces and fork their first process; wait for its end."""
     confine.die_with_parent()
-    confine.leave_namespaces()
+    confine.unshare_namespaces()
     line.sendall(b"u")
     if not line.recv(1):
         raise OSError("cannot map the users of the namespace")
     line.close()
     first = os.fork()
     if first == 0:
-        _die_on_error(lambda: _first(asked), asked.channel)
-    os.close(asked.channel)
+        _die_on_error(lambda: _run_init(request), request.channel)
+    os.close(request.channel)
     os.waitpid(first, 0)
 
 
-def _first(asked: _Asked) -> None:
-    """The first process of the namespace: builds the root, starts the worker, ends with it."""
+def _run_init(request: _StartRequest) -> None:
+    """Run the first process of the namespace: build the root, start the worker, wait for it."""
     confine.die_with_parent()
-    confine.enter_root(asked.place, asked.view, asked.limits)
+    confine.enter_root(request.place, request.view, request.limits)
     worker = os.fork()
     if worker == 0:
-        _die_on_error(lambda: _serve(asked, confine.HOME), asked.channel)
+        _die_on_error(lambda: _run_worker(request, confine.HOME), request.channel)
     confine.hide_from_debuggers()
-    os.close(asked.channel)
+    os.close(request.channel)
     while os.wait()[0] != worker:
         pass
 
 
-def _serve(asked: _Asked, home: str) -> None:
-    """The worker: confine itself for good, then answer requests until the channel is closed."""
-    channel, limits = asked.channel, asked.limits
+def _run_worker(request: _StartRequest, home: str) -> None:
+    """Run the worker: confine itself, then answer requests until the channel is closed."""
+    channel, limits = request.channel, request.limits
     os.environ.update({"HOME": home, "TMPDIR": home, "PWD": home})
-    # In memory, so that a full disk does not silence the code; bounded like any file.
+    # In memory, so that output works on a full disk; limited in size like any file.
     output = os.memfd_create("output")
     fcntl.fcntl(output, fcntl.F_SETFL, os.O_APPEND)
     nothing = os.open("/dev/null", os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    # Everything else that was open belongs to the server or to the watcher.
+    # Close all other descriptors, which belong to the server or the watcher.
     keep = sorted({channel, output})
     os.closerange(3, keep[0])
     os.closerange(keep[0] + 1, keep[1])
     os.closerange(keep[1] + 1, 1 << 16)
-    confine.restrict(asked.tier, limits, asked.view, home)
+    confine.restrict(request.tier, limits, request.view, home)
     for name in [n for n in sys.modules if n.partition(".")[0] == "tutelage"]:
         del sys.modules[name]
-    sys.meta_path.append(asked.view.finder())
+    sys.meta_path.append(request.view.finder())
     _seed_random()
     line = socket.socket(fileno=channel)
-    line.sendall(packed({"ready": asked.tier}))
+    line.sendall(encode({"ready": request.tier}))
     interpreter = Interpreter(output, limits.output)
     while (message := receive(line)) is not None:
-        line.sendall(packed(interpreter.answer(message)))
+        line.sendall(encode(interpreter.answer(message)))
 
 
 def _seed_random() -> None:
-    """The same program gives the same numbers in every sandbox; a run must repeat."""
+    """Seed `random`, so that a program gives the same numbers in every sandbox."""
     import random
 
     random.seed(0)
 
 
-# ---------------------------------------------------------------- what a watcher sees
+# ---------------------------------------------------------------- resource checks
 
 
 def _uses_too_much(child: int, home: str, disk: int, threads: int) -> bool:
-    """Whether the process has more than `disk` bytes of files or more than `threads` threads.
+    """Return True if the process has more than `disk` bytes of files or `threads` threads.
 
-    So has one that keeps its files from being counted. A process that is gone has none.
+    Also True if its files cannot be counted. False if the process has ended.
     """
     try:
         if len(os.listdir(f"/proc/{child}/task")) > threads:
             return True
-        return _in_folder(home) + _without_name(child) > disk + _SLACK
+        return _folder_size(home) + _deleted_file_size(child) > disk + _SLACK
     except (FileNotFoundError, ProcessLookupError):
         return False
     except OSError:
         return True
 
 
-def _in_folder(home: str) -> int:
-    """Bytes of all files below `home`. Raises `OSError` where a folder cannot be read."""
+def _folder_size(home: str) -> int:
+    """Return the bytes of all files below `home`. Raises `OSError` for an unreadable folder."""
     total, pending = 0, [(home, 0)]
     while pending:
         folder, depth = pending.pop()
@@ -325,31 +324,31 @@ def _in_folder(home: str) -> int:
     return total
 
 
-def _without_name(child: int) -> int:
-    """Bytes of files that the process removed and still holds open or in its memory."""
-    held: dict[int, int] = {}
+def _deleted_file_size(child: int) -> int:
+    """Return the bytes of deleted files that the process still has open or mapped."""
+    sizes: dict[int, int] = {}
     place = f"/proc/{child}/fd"
     for name in os.listdir(place):
-        # A file descriptor may be closed between the two looks.
+        # The descriptor may be closed between the two calls.
         with contextlib.suppress(FileNotFoundError):
-            found = os.stat(f"{place}/{name}")
-            ours = os.readlink(f"{place}/{name}").startswith("/memfd:")
-            if stat.S_ISREG(found.st_mode) and not found.st_nlink and not ours:
-                held[found.st_ino] = found.st_blocks * 512
+            status = os.stat(f"{place}/{name}")
+            output = os.readlink(f"{place}/{name}").startswith("/memfd:")
+            if stat.S_ISREG(status.st_mode) and not status.st_nlink and not output:
+                sizes[status.st_ino] = status.st_blocks * 512
     for line in Path(f"/proc/{child}/maps").read_text(errors="replace").split("\n"):
         if line.endswith(" (deleted)") and "/memfd:" not in line and "/dev/zero" not in line:
             span, _, _, _, inode, *_ = line.split()
             first, _, last = span.partition("-")
-            held.setdefault(int(inode), 0)
-            held[int(inode)] = max(held[int(inode)], int(last, 16) - int(first, 16))
-    return sum(held.values())
+            sizes.setdefault(int(inode), 0)
+            sizes[int(inode)] = max(sizes[int(inode)], int(last, 16) - int(first, 16))
+    return sum(sizes.values())
 
 
 def _remove(home: str) -> None:
-    """Remove a folder and all below it, once nothing writes there.
+    """Remove a folder and everything below it; no process may still write to it.
 
-    Inner folders are moved to the top before they are emptied: neither their depth nor their modes
-    can keep one alive.
+    Inner folders are made writable and moved to the top before they are emptied, so that neither
+    depth nor permissions can prevent the removal.
     """
     moved = 0
     with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
-"""The process that starts sandboxes, as this side has it: launched when first asked for, once.
+"""Launch the sandbox server on first use, once per process.
 
-A forked child launches its own, and one that was killed is launched again. What the process does is
-in `server.py`.
+A forked child launches its own server, and a server that was killed is launched again. `server.py`
+is the code of the server.
 """
 
 from __future__ import annotations
@@ -21,56 +21,56 @@ from typing import Any
 from tutelage.tools.sandbox.filesystem import site_folders
 
 OPEN_SECONDS = 20.0
-"""For starting an interpreter, which takes milliseconds unless the machine is choked."""
+"""Time limit in seconds for starting an interpreter, which usually takes milliseconds."""
 _ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
-"""All that a sandbox finds in its environment: hashes, and with them the order of sets, repeat."""
+"""Environment of a sandbox; the fixed hash seed makes the order of sets reproducible."""
 
 
 _PYTHON = (sys.executable, "-P", "-s", "-S", "-c")
-"""Without `site`, so that no folder of packages or of a project comes onto its path."""
+"""Python without `site`, so that no package or project folders are on its path."""
 
 
 class SandboxError(RuntimeError):
-    """A sandbox that cannot be started in a tier; the message is the kernel's reason."""
+    """Raised if a sandbox cannot be started in a tier; the message has the kernel's reason."""
 
 
 class _Server:
-    """The process that forks sandboxes, and the socket to ask it by."""
+    """The process that forks sandboxes, and the control socket to it."""
 
     def __init__(self) -> None:
         self._base = tempfile.mkdtemp(prefix="tutelage-sandbox-")
-        line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        line, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._line, self._lock = line, threading.Lock()
         process = subprocess.Popen(
-            [*_PYTHON, _bootstrap(), str(theirs.fileno()), self._base, json.dumps(site_folders())],
+            [*_PYTHON, _bootstrap(), str(remote.fileno()), self._base, json.dumps(site_folders())],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            pass_fds=(theirs.fileno(),),
+            pass_fds=(remote.fileno(),),
             env=_ENVIRONMENT,
             cwd="/",
             start_new_session=True,
         )
-        theirs.close()
+        remote.close()
         self._process = process
         weakref.finalize(self, _end, line, process, self._base)
         line.settimeout(OPEN_SECONDS)
-        literal = b""
+        greeting = b""
         with contextlib.suppress(OSError):
-            literal = line.recv(16)
+            greeting = line.recv(16)
         line.settimeout(None)
-        if literal != b"ready":
+        if greeting != b"ready":
             process.kill()
-            told = process.stderr.read().decode(errors="replace") if process.stderr else ""
-            raise SandboxError(f"the server of sandboxes did not start: {told.strip()[-500:]}")
+            text = process.stderr.read().decode(errors="replace") if process.stderr else ""
+            raise SandboxError(f"the sandbox server did not start: {text.strip()[-500:]}")
 
     @property
     def alive(self) -> bool:
-        """Whether the process still runs."""
+        """Return whether the process is running."""
         return self._process.poll() is None
 
     def start(self, request: dict[str, Any], *ends: socket.socket) -> None:
-        """Ask for a sandbox that has these ends of its channel and lifeline."""
+        """Request a sandbox and pass it `ends`, its ends of the channel and the lifeline."""
         with self._lock:
             socket.send_fds(self._line, [json.dumps(request).encode()], [e.fileno() for e in ends])
 
@@ -89,11 +89,11 @@ def _end(line: socket.socket, process: subprocess.Popen[bytes], base: str) -> No
 
 _starting = threading.Lock()
 _servers: dict[int, _Server] = {}
-"""By process: a forked child leaves its parent's alone."""
+"""Servers by process id: a forked child does not use its parent's server."""
 
 
 def running_server(pid: int) -> _Server:
-    """The server of this process (a forked child has its own), started again if it was killed."""
+    """Return the server of process `pid`; start one if there is none or it was killed."""
     with _starting:
         if pid not in _servers or not _servers[pid].alive:
             _servers[pid] = _Server()
@@ -101,9 +101,9 @@ def running_server(pid: int) -> _Server:
 
 
 def _bootstrap() -> str:
-    """What the server's interpreter runs: this folder's modules, without the package around them.
+    """Return the server's startup code, which imports this folder's modules without the package.
 
-    The package's own modules would bring pydantic and more into every sandbox.
+    The package's `__init__` modules would load pydantic and more into every sandbox.
     """
     here = Path(__file__).resolve().parent
     parts = ("tutelage", "tutelage.tools", "tutelage.tools.sandbox")

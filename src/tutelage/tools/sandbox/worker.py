@@ -1,9 +1,8 @@
-"""The interpreter inside a sandbox: runs one piece of code after another, in one namespace.
+"""The interpreter inside a sandbox: runs pieces of code one after another in one namespace.
 
-It works like a notebook: what is printed, and the value of a last line that is an expression, is
-the output. `run` never raises; whatever the code does comes back as text. The process was confined
-before any of this runs (`confine.py`), and is killed from outside when it takes too long, so
-nothing here is a defence.
+It works like a notebook: the output is the printed text and the value of a final expression.
+`answer` does not raise; errors are returned as text. The process is confined before this code runs
+(`confine.py`) and killed from outside on a timeout, so nothing here is a security measure.
 """
 
 from __future__ import annotations
@@ -25,26 +24,25 @@ _MAX_DEPTH = 50
 
 
 class Interpreter:
-    """A namespace in which code runs; `output` is a file that stands behind stdout and stderr."""
+    """A namespace in which code runs; `output` is the file descriptor of stdout and stderr."""
 
-    def __init__(self, output: int, kept: int) -> None:
-        self._output, self._kept = output, kept
+    def __init__(self, output: int, limit: int) -> None:
+        self._output, self._limit = output, limit
         self._names: dict[str, Any] = {"__name__": "__main__", "__builtins__": __builtins__}
         self._count = 0
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Run `code` of a request, by its `op`.
+        """Run the `code` of a request according to its `op`, and return the reply.
 
-        `cell` shows the value of a last line that is an expression, `program` does not, `value`
-        evaluates an expression to plain data. With `fresh` the code begins without names, as a
-        module of that name.
+        `cell` prints the value of a final expression, `program` does not, `value` evaluates an
+        expression to plain data. `fresh` clears the namespace and sets the name of the module.
         """
         if request.get("fresh"):
             self._names = {"__name__": str(request["fresh"]), "__builtins__": __builtins__}
         self._count += 1
         name = f"<cell {self._count}>"
         source = str(request["code"])
-        # Tracebacks show the lines of the code.
+        # Register the source, so that tracebacks show its lines.
         lines = [line + "\n" for line in source.split("\n")]
         linecache.cache[name] = (len(source), None, lines, name)
         sys.stdin = io.StringIO(str(request.get("stdin", "")))
@@ -60,14 +58,14 @@ class Interpreter:
                 self._run(source, name, show=request.get("op") == "cell")
         except BaseException as error:
             reply["error"] = type(error).__name__
-            message = _cut(_told(error, name), self._kept)
+            message = _truncate(_format_traceback(error, name), self._limit)
         reply["output"] = self._collect(out) + message
         return reply
 
     def _run(self, source: str, name: str, *, show: bool) -> None:
         tree = ast.parse(source, name)
-        shown = show and tree.body and isinstance(tree.body[-1], ast.Expr)
-        last = tree.body.pop() if shown else None
+        show_last = show and tree.body and isinstance(tree.body[-1], ast.Expr)
+        last = tree.body.pop() if show_last else None
         exec(compile(tree, name, "exec"), self._names)
         if isinstance(last, ast.Expr):
             value = eval(compile(ast.Expression(last.value), name, "eval"), self._names)
@@ -75,25 +73,25 @@ class Interpreter:
                 sys.stdout.write(f"{value!r}\n")
 
     def _collect(self, out: io.TextIOBase) -> str:
-        """What was written since the last time: beginning and end, and how much is missing."""
-        # What did not fit under the limit of a file is lost, and the code was told.
+        """Return the output since the last call: its beginning, the bytes cut, and its end."""
+        # Output above the file size limit is lost; the code received the error.
         with contextlib.suppress(OSError, ValueError):
             out.close()
         size = os.fstat(self._output).st_size
-        room = 4 * self._kept
+        room = 4 * self._limit
         head = os.pread(self._output, room, 0)
         tail = os.pread(self._output, room, max(room, size - room)) if size > room else b""
         os.ftruncate(self._output, 0)
         if not tail:
-            return _cut(head.decode("utf-8", "replace"), self._kept)
-        half = self._kept // 2
+            return _truncate(head.decode("utf-8", "replace"), self._limit)
+        half = self._limit // 2
         first, rest = head.decode("utf-8", "replace")[:half], tail.decode("utf-8", "replace")
         missing = size - len(first.encode()) - len(rest[-half:].encode())
         return f"{first}\n[{missing} bytes cut]\n{rest[-half:]}"
 
 
-def _cut(text: str, limit: int) -> str:
-    """`text`, of which the middle is left out where it is longer than `limit` characters."""
+def _truncate(text: str, limit: int) -> str:
+    """Return `text`, with the middle cut out if it is longer than `limit` characters."""
     if len(text) <= limit:
         return text
     half = limit // 2
@@ -101,7 +99,7 @@ def _cut(text: str, limit: int) -> str:
 
 
 def _literal(value: object, depth: int = 0) -> str | None:
-    """Plain data as Python writes it; None for anything else, however it pretends."""
+    """Return plain data as a Python literal; None for other types and subclasses."""
     kind = type(value)
     if kind is float and value in (float("inf"), -float("inf")):
         return "1e999" if value == float("inf") else "-1e999"
@@ -116,36 +114,36 @@ def _literal(value: object, depth: int = 0) -> str | None:
             for k, v in value.items()  # pyright: ignore[reportAttributeAccessIssue]
         ]
         parts = [None if k is None or v is None else f"{k}: {v}" for k, v in pairs]
-        return _joined("{", parts, "}")
+        return _join_parts("{", parts, "}")
     if kind in (list, tuple, set, frozenset):
         items = [_literal(v, depth + 1) for v in value]  # pyright: ignore[reportGeneralTypeIssues]
         if kind is list:
-            return _joined("[", items, "]")
+            return _join_parts("[", items, "]")
         if kind is tuple:
-            return _joined("(", items, ",)" if len(items) == 1 else ")")
-        return _joined("{", items, "}") if items else "set()"
+            return _join_parts("(", items, ",)" if len(items) == 1 else ")")
+        return _join_parts("{", items, "}") if items else "set()"
     return None
 
 
-def _joined(start: str, parts: list[str | None], end: str) -> str | None:
+def _join_parts(start: str, parts: list[str | None], end: str) -> str | None:
     if any(part is None for part in parts):
         return None
     text = start + ", ".join(part for part in parts if part is not None) + end
     return text if len(text) <= MAX_VALUE else None
 
 
-def _told(error: BaseException, name: str) -> str:
-    """The traceback as far as it runs through the user's code."""
+def _format_traceback(error: BaseException, name: str) -> str:
+    """Return the frames of the traceback that are in the user's code."""
     if isinstance(error, SystemExit):
         return ""
     try:
         lines = traceback.TracebackException.from_exception(error, limit=None, compact=True)
-        mine = [f for f in lines.stack if f.filename.startswith("<cell ")]
-        # A recursion of a thousand frames says no more than its ends.
+        frames = [f for f in lines.stack if f.filename.startswith("<cell ")]
+        # Of a deep recursion, keep only the first and last frames.
         lines.stack = traceback.StackSummary.from_list(
-            mine if len(mine) <= 8 else [*mine[:4], *mine[-4:]]
+            frames if len(frames) <= 8 else [*frames[:4], *frames[-4:]]
         )
         return "".join(lines.format(chain=False))
     except BaseException:
-        # An exception whose own __str__ fails, or no memory left to word it.
+        # The exception's __str__ fails, or there is no memory left to format it.
         return f"{type(error).__name__}\n"

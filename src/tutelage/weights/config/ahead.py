@@ -69,7 +69,7 @@ def played_ahead(
             "training with several ranks is not supported here yet",
             f"Start one process, or {_OFF}",
         )
-    rule = ESTIMATORS.known(config.algorithm.adv_estimator)
+    rule = ESTIMATORS.load_or_none(config.algorithm.adv_estimator)
     if rule is not None and rule.baselines:
         yield (
             ESTIMATOR,

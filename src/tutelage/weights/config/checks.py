@@ -87,8 +87,8 @@ def unused_keys(
     on_cpu = machine.device_of(config) == "cpu"
     # What another estimator or loss would read, and this one does not.
     others = [
-        *_unread(ESTIMATOR, ESTIMATORS.known(config.algorithm.adv_estimator), ESTIMATORS),
-        *_unread(LOSS, LOSSES.known(config.actor.policy_loss.loss_mode), LOSSES),
+        *_unread(ESTIMATOR, ESTIMATORS.load_or_none(config.algorithm.adv_estimator), ESTIMATORS),
+        *_unread(LOSS, LOSSES.load_or_none(config.actor.policy_loss.loss_mode), LOSSES),
     ]
     values: dict[str, str] = {}
     for key in set_keys:
@@ -207,7 +207,7 @@ def _engine(config: RunConfig) -> Iterator[Finding]:
             "Use agent.backend=native. To search for a prompt with an endpoint: tutelage train "
             "prompt AGENT.py --endpoint URL --model NAME.",
         )
-    agent = AGENTS.known(config.agent.agent_type)
+    agent = AGENTS.load_or_none(config.agent.agent_type)
     refused = agent.refusal(config.agent.tools or ()) if agent and config.agent.use_agent else None
     if refused is not None:
         yield "agent.tools", *refused
@@ -266,14 +266,14 @@ def _run(config: RunConfig) -> Iterator[Finding]:
 
 
 def _loss(config: RunConfig) -> Iterator[Finding]:
-    loss = LOSSES.known(config.actor.policy_loss.loss_mode)
+    loss = LOSSES.load_or_none(config.actor.policy_loss.loss_mode)
     for option, reason, fix in loss.impossible(dict(config.actor.policy_loss)) if loss else ():
         yield f"actor.policy_loss.{option}", reason, fix
 
 
 def _batch(config: RunConfig) -> Iterator[Finding]:
     name, chains = config.algorithm.adv_estimator, config.agent.num_chains
-    rule = ESTIMATORS.known(name)
+    rule = ESTIMATORS.load_or_none(name)
     if rule is None:
         return
     learns_alone = rule.lonely and config.algorithm.single_member != "zero"
@@ -293,7 +293,7 @@ def _batch(config: RunConfig) -> Iterator[Finding]:
 
 
 def _critic(config: RunConfig) -> Iterator[Finding]:
-    rule = ESTIMATORS.known(config.algorithm.adv_estimator)
+    rule = ESTIMATORS.load_or_none(config.algorithm.adv_estimator)
     if rule is None or not rule.critic:
         return
     steps = config.trainer.total_training_steps
@@ -341,7 +341,7 @@ def _divides(key: str, config: RunConfig) -> Iterator[Finding]:
 def _control(config: RunConfig) -> Iterator[Finding]:
     """What trains the control must be comparable: the same rollouts, and another estimator."""
     control = config.trainer.control
-    rule = None if control in NO_ESTIMATOR else ESTIMATORS.known(control)
+    rule = None if control in NO_ESTIMATOR else ESTIMATORS.load_or_none(control)
     if rule is None:
         return
     if rule.critic or rule.baselines:

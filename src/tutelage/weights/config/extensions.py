@@ -39,7 +39,7 @@ def registered_names() -> dict[str, tuple[str, ...]]:
 def unknown_names(config: RunConfig) -> Iterator[ConfigIssue]:
     """The unknown names."""
     for key, name, registry in _named(config):
-        if (wrong := registry.problem(name)) is not None:
+        if (wrong := registry.name_problem(name)) is not None:
             yield ConfigIssue(key, name, *wrong)
 
 

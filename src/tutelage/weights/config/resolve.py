@@ -324,7 +324,7 @@ def _derive_learning(settings: Layer, from_preset: Layer, users: Layer, derived:
     for key, registry in ((ESTIMATOR, ESTIMATORS), (LOSS, LOSSES)):
         made_for = from_preset[key].value if key in from_preset else defaults()[key]
         name = settings[key].value if key in settings else defaults()[key]
-        rule, before = registry.known(name), registry.known(made_for)
+        rule, before = registry.load_or_none(name), registry.load_or_none(made_for)
         own = {} if rule is None else dict(rule.defaults)
         if name != made_for:
             others = {*own, *(() if before is None else before.defaults)}
@@ -403,7 +403,7 @@ def _find_warnings(config: RunConfig) -> Iterator[str]:
     if config.algorithm.name != "rl":
         return
     actor, mode = config.actor, config.actor.policy_loss.loss_mode
-    if (own := LOSSES.known(mode)) is not None:
+    if (own := LOSSES.load_or_none(mode)) is not None:
         low = actor.clip_ratio if actor.clip_ratio_low is None else actor.clip_ratio_low
         high = actor.clip_ratio if actor.clip_ratio_high is None else actor.clip_ratio_high
         for key, value, default in own.contradictions(actor.loss_agg_mode, low, high):
