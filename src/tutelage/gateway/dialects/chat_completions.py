@@ -18,7 +18,7 @@ from tutelage.gateway.dialects.field_errors import missing
 from tutelage.gateway.dialects.reading import (
     MAX_MESSAGES,
     MAX_TOOLS,
-    UNHONOURED,
+    UNSUPPORTED,
     Arguments,
     CallObject,
     ChoicesReader,
@@ -30,16 +30,16 @@ from tutelage.gateway.dialects.reading import (
     TopLogprobs,
     call_fields,
     read,
+    read_parts,
     reply_schema,
-    with_parts,
 )
 from tutelage.gateway.errors import ApiError, invalid
 from tutelage.gateway.reply import (
     DONE,
     event,
     finish_reason,
-    shown_content,
-    stopped_by,
+    stop_sequence,
+    visible_content,
 )
 from tutelage.gateway.request import ChatRequest
 from tutelage.types import JSON, Call, Message, Sampling, ToolCall
@@ -79,7 +79,7 @@ class _Message(MessageObject):
 
 
 class _Schema(RequestObject):
-    wanted: JSON = Field(alias="schema")
+    definition: JSON = Field(alias="schema")
 
 
 class _Format(BaseModel):
@@ -89,7 +89,7 @@ class _Format(BaseModel):
 
 class _Request(ChoicesReader):
     refused: ClassVar[Mapping[str, Sequence[Any]]] = {
-        **UNHONOURED,
+        **UNSUPPORTED,
         "add_generation_prompt": (True,),
         "continue_final_message": (False,),
         "modalities": (["text"],),
@@ -123,10 +123,10 @@ class ChatCompletions:
         if request.top_logprobs and not request.logprobs:
             raise invalid("`top_logprobs` requires `logprobs`: true", "top_logprobs")
         if format is not None:
-            named = format.json_schema and format.json_schema.wanted
+            named = format.json_schema and format.json_schema.definition
             schema = reply_schema(format.type, named, "response_format.json_schema")
         pairs = zip(request.messages, body["messages"], strict=True)
-        return request.asked(
+        return request.make_request(
             tuple(_message(each, raw, f"messages[{i}]") for i, (each, raw) in enumerate(pairs)),
             [tool.function for tool in request.tools],
             request.sampling(defaults, request.max_completion_tokens or request.max_tokens),
@@ -136,19 +136,19 @@ class ChatCompletions:
             **request.choices(request.prompt_logprobs),
         )
 
-    def written(self, reply: PendingCompletion) -> JSON:
+    def write_reply(self, reply: PendingCompletion) -> JSON:
         """Return the `chat.completion` object."""
         with_ids = reply.request.token_ids
         choices: list[JSON] = []
         for i, choice in enumerate(reply.calls):
             told = choice.reply.to_dict(extra=True)
             # Who refuses says nothing else.
-            content = None if told.get("refusal") else shown_content(reply, choice)
+            content = None if told.get("refusal") else visible_content(reply, choice)
             ids = {"token_ids": choice.sampled.token_ids} if with_ids else {}
             message = {"refusal": None, **told, "content": content}
             ending = _ending(reply, choice, reply.logprobs(choice))
             choices.append({"index": i, "message": message, **ending, **ids})
-        out: JSON = {**head_of(reply, "chat.completion"), "choices": choices, "usage": usage(reply)}
+        out: JSON = {**heading(reply, "chat.completion"), "choices": choices, "usage": usage(reply)}
         if with_ids:
             out["prompt_token_ids"] = reply.calls[0].prompt_ids
         if reply.request.scored is not None:
@@ -163,7 +163,7 @@ class ChatCompletions:
 def _message(given: _Message, raw: JSON, at: str) -> Message:
     # Templates know a developer's message as a system message.
     role = "system" if given.role == "developer" else given.role
-    text, extra = given.content, (given.model_extra or {}) | with_parts(raw, "content")
+    text, extra = given.content, (given.model_extra or {}) | read_parts(raw, "content")
     if text is None and role in ("system", "user"):
         raise missing(f"{at}.content")
     if role == "tool" and given.tool_call_id is None:
@@ -182,7 +182,7 @@ def _message(given: _Message, raw: JSON, at: str) -> Message:
 # ---------------------------------------------------------------- writing
 
 
-def head_of(reply: PendingCompletion, of: str) -> JSON:
+def heading(reply: PendingCompletion, of: str) -> JSON:
     """Return how an object or a chunk of this kind begins."""
     return {
         "id": reply.id,
@@ -205,7 +205,7 @@ def usage(reply: PendingCompletion) -> JSON:
 def _ending(reply: PendingCompletion, choice: Call, entries: Sequence[JSON] | None) -> JSON:
     """The end of a choice; `stop_reason` is vLLM's field for the stop string that matched."""
     reason = finish_reason(choice)
-    stop = stopped_by(reply, choice) if reason == "stop" else None
+    stop = stop_sequence(reply, choice) if reason == "stop" else None
     stopped = {} if stop is None else {"stop_reason": stop}
     return {"logprobs": _logprobs(entries), "finish_reason": reason, **stopped}
 
@@ -218,16 +218,16 @@ class _Chunks:
     """The chunks of a stream; see `Writer`."""
 
     def __init__(self, reply: PendingCompletion) -> None:
-        self._reply, self._head = reply, head_of(reply, "chat.completion.chunk")
+        self._reply, self._head = reply, heading(reply, "chat.completion.chunk")
         self._include_usage = reply.request.include_usage
         self._begun = [False] * reply.request.n
-        self._told: list[set[str]] = [set() for _ in self._begun]
+        self._sent: list[set[str]] = [set() for _ in self._begun]
         """Fields of each choice that went out before its end."""
 
     def text(self, index: int, new: Piece) -> bytes:
         """Return the chunk of more text of a choice, or of its thought."""
         said = {"logprobs": _logprobs(new.logprobs), "finish_reason": None}
-        self._told[index].add(new.thought)
+        self._sent[index].add(new.thought)
         return self._begin(index) + self._chunk(index, {new.thought or "content": new.text}, said)
 
     def finish(self, rests: Sequence[Piece]) -> bytes:
@@ -235,7 +235,7 @@ class _Chunks:
         out, reply = b"", self._reply
         for i, (choice, rest) in enumerate(zip(reply.calls, rests, strict=True)):
             out += self.text(i, rest) if rest.text else self._begin(i)
-            if more := {k: v for k, v in choice.reply.extra.items() if k not in self._told[i]}:
+            if more := {k: v for k, v in choice.reply.extra.items() if k not in self._sent[i]}:
                 out += self._chunk(i, more)
             for at, call in enumerate(choice.reply.to_dict().get("tool_calls", ())):
                 out += self._chunk(i, {"tool_calls": [{**call, "index": at}]})
@@ -250,7 +250,7 @@ class _Chunks:
             out += event({**self._head, "choices": [], "usage": usage(reply)})
         return out + DONE
 
-    def failed(self, error: ApiError) -> bytes:
+    def write_error(self, error: ApiError) -> bytes:
         """Return what a stream that breaks ends with."""
         return event(error.body())
 

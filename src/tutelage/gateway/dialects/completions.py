@@ -16,12 +16,12 @@ from pydantic import BeforeValidator, Field, PlainValidator, StrictBool, StrictI
 from pydantic_core import PydanticCustomError
 
 from tutelage.gateway.completions import KeptAnswers, PendingCompletion, Piece
-from tutelage.gateway.dialects.chat_completions import head_of, usage
+from tutelage.gateway.dialects.chat_completions import heading, usage
 from tutelage.gateway.dialects.dialect import Path
 from tutelage.gateway.dialects.reading import (
     MAX_CHOICES,
     MAX_TOP,
-    UNHONOURED,
+    UNSUPPORTED,
     ChoicesReader,
     Items,
     read,
@@ -31,17 +31,17 @@ from tutelage.gateway.reply import (
     DONE,
     event,
     finish_reason,
-    shown_content,
+    visible_content,
 )
 from tutelage.gateway.request import ChatRequest
 from tutelage.gateway.text import token_entry
 from tutelage.types import JSON, Call, Sampling
 
-_TOKENS = 16
+_DEFAULT_TOKENS = 16
 """What is sampled where a request says nothing, as at OpenAI."""
 
 
-def _one_prompt(value: Any) -> Any:
+def _check_prompt(value: Any) -> Any:
     if isinstance(value, str):
         return value
     if not isinstance(value, list) or not value:
@@ -53,7 +53,7 @@ def _one_prompt(value: Any) -> Any:
     return ids
 
 
-def _listed(prompt: Any) -> Any:
+def _as_list(prompt: Any) -> Any:
     """One prompt or several, as a list of several."""
     one = isinstance(prompt, str) or (
         isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], int)
@@ -63,7 +63,7 @@ def _listed(prompt: Any) -> Any:
 
 class _Request(ChoicesReader):
     refused: ClassVar[Mapping[str, Sequence[Any]]] = {
-        **UNHONOURED,
+        **UNSUPPORTED,
         "suffix": ("",),
         "add_special_tokens": (False,),
         "tools": ([],),
@@ -71,9 +71,9 @@ class _Request(ChoicesReader):
         "chat_template_kwargs": ({},),
     }
     prompt: Annotated[
-        Items[Annotated[str | list[int], PlainValidator(_one_prompt)]], BeforeValidator(_listed)
+        Items[Annotated[str | list[int], PlainValidator(_check_prompt)]], BeforeValidator(_as_list)
     ] = Field(min_length=1, max_length=MAX_CHOICES)
-    max_tokens: StrictInt = Field(_TOKENS, ge=1)
+    max_tokens: StrictInt = Field(_DEFAULT_TOKENS, ge=1)
     best_of: StrictInt | None = None
     echo: StrictBool = False
     logprobs: StrictInt | None = Field(None, ge=0, le=MAX_TOP)
@@ -98,7 +98,7 @@ class Completions:
             raise invalid(f"a request can have at most {MAX_CHOICES} choices", "n")
         request.tool_choice = "auto"
         scored = request.logprobs if request.echo else None
-        return request.asked(
+        return request.make_request(
             (),
             (),
             request.sampling(defaults, request.max_tokens),
@@ -110,34 +110,34 @@ class Completions:
             **request.choices(request.prompt_logprobs if scored is None else scored),
         )
 
-    def written(self, reply: PendingCompletion) -> JSON:
+    def write_reply(self, reply: PendingCompletion) -> JSON:
         """The `text_completion` object."""
         choices = [
             _choice(
                 reply,
                 i,
-                _prompt(reply, i) + (shown_content(reply, choice) or ""),
+                _prompt_text(reply, i) + (visible_content(reply, choice) or ""),
                 choice,
-                _logprobs(reply, _scored(reply, i, choice)),
+                _logprobs(reply, _logprob_entries(reply, i, choice)),
             )
             for i, choice in enumerate(reply.calls)
         ]
-        return {**head_of(reply, "text_completion"), "choices": choices, "usage": usage(reply)}
+        return {**heading(reply, "text_completion"), "choices": choices, "usage": usage(reply)}
 
     def writer(self, reply: PendingCompletion) -> _Chunks:
         """The stream of a reply."""
         return _Chunks(reply)
 
 
-def _prompt(reply: PendingCompletion, index: int) -> str:
+def _prompt_text(reply: PendingCompletion, index: int) -> str:
     """The prompt's text before a choice, where the request wants to see it again."""
-    prompt, decoder = reply.request.prompt_of(index), reply.model.decoder
+    prompt, decoder = reply.request.choice_prompt(index), reply.model.decoder
     if not reply.request.echo or prompt is None:
         return ""
     return decoder.decode(prompt) if decoder and not isinstance(prompt, str) else str(prompt)
 
 
-def _scored(reply: PendingCompletion, index: int, choice: Call) -> list[JSON] | None:
+def _logprob_entries(reply: PendingCompletion, index: int, choice: Call) -> list[JSON] | None:
     """What is said of the tokens of a choice, after those of its prompt where that is echoed."""
     entries, decoder = reply.logprobs(choice), reply.model.decoder
     if entries is None or decoder is None or not reply.request.echo:
@@ -198,7 +198,7 @@ class _Chunks:
 
     def text(self, index: int, new: Piece) -> bytes:
         """More text of a choice."""
-        before = "" if self._begun[index] else _prompt(self._reply, index)
+        before = "" if self._begun[index] else _prompt_text(self._reply, index)
         self._begun[index] = True
         more = {"logprobs": self._logprobs(index, new), "finish_reason": None}
         return self._chunk([{"index": index, "text": before + new.text, **more}])
@@ -207,14 +207,14 @@ class _Chunks:
         """What is left of each choice, with its end; then what was used."""
         out, reply = b"", self._reply
         for i, (choice, rest) in enumerate(zip(reply.calls, rests, strict=True)):
-            before = "" if self._begun[i] else _prompt(reply, i)
+            before = "" if self._begun[i] else _prompt_text(reply, i)
             logprobs = self._logprobs(i, rest)
             out += self._chunk([_choice(reply, i, before + rest.text, choice, logprobs)])
         if reply.request.include_usage:
             out += self._chunk([], {"usage": usage(reply)})
         return out + DONE
 
-    def failed(self, error: ApiError) -> bytes:
+    def write_error(self, error: ApiError) -> bytes:
         """What a stream that breaks ends with."""
         return event(error.body())
 
@@ -225,5 +225,5 @@ class _Chunks:
 
     def _chunk(self, choices: list[JSON], more: JSON | None = None) -> bytes:
         return event(
-            {**head_of(self._reply, "text_completion"), "choices": choices, **(more or {})}
+            {**heading(self._reply, "text_completion"), "choices": choices, **(more or {})}
         )

@@ -21,15 +21,15 @@ from pydantic import BeforeValidator, Field, StrictBool, StrictInt, StrictStr
 
 from tutelage.bounded import parse_arguments
 from tutelage.gateway.completions import KeptAnswers, PendingCompletion, Piece
-from tutelage.gateway.dialects.blocks import BlockStream, TurnBlock, whole_turn
+from tutelage.gateway.dialects.blocks import BlockStream, TurnBlock, turn_blocks
 from tutelage.gateway.dialects.dialect import Path
-from tutelage.gateway.dialects.field_errors import missing, shown
+from tutelage.gateway.dialects.field_errors import format_value, missing
 from tutelage.gateway.dialects.reading import (
     MAX_MESSAGES,
     MAX_STOPS,
     MAX_TOOLS,
     PARTS,
-    UNHONOURED,
+    UNSUPPORTED,
     FunctionTool,
     Items,
     MessageObject,
@@ -42,7 +42,7 @@ from tutelage.gateway.dialects.reading import (
     reply_schema,
 )
 from tutelage.gateway.errors import ApiError, invalid
-from tutelage.gateway.reply import event, finish_reason, stopped_by
+from tutelage.gateway.reply import event, finish_reason, stop_sequence
 from tutelage.gateway.request import ChatRequest
 from tutelage.replies import ThoughtStream
 from tutelage.types import JSON, THOUGHTS, Call, Message, Sampling, ToolCall
@@ -50,8 +50,8 @@ from tutelage.types import JSON, THOUGHTS, Call, Message, Sampling, ToolCall
 if TYPE_CHECKING:
     from tutelage.gateway.session import AttemptSession
 
-_OURS = "tutelage:"  # what a signature of this server begins with
-_ENDS = {"tool_calls": "tool_use", "length": "max_tokens", "content_filter": "refusal"}
+_SIGNATURE_PREFIX = "tutelage:"  # what a signature of this server begins with
+_STOP_REASONS = {"tool_calls": "tool_use", "length": "max_tokens", "content_filter": "refusal"}
 
 
 def _as_blocks(content: Any) -> Any:
@@ -63,7 +63,7 @@ def _as_blocks(content: Any) -> Any:
     return cast("list[Any]", content)
 
 
-def _keeps_all(management: Any) -> Any:
+def _check_context_edits(management: Any) -> Any:
     """The management of a context that clears nothing; Claude Code asks for that."""
     edits = management.get("edits") if isinstance(management, dict) else None
     if any(not isinstance(e, dict) or cast("JSON", e).get("keep") != "all" for e in edits or ()):
@@ -129,7 +129,7 @@ class _Output(RequestObject):
 
 
 class _Request(RequestReader):
-    refused: ClassVar[Mapping[str, Sequence[Any]]] = {**UNHONOURED, "thread": (), "n": (1,)}
+    refused: ClassVar[Mapping[str, Sequence[Any]]] = {**UNSUPPORTED, "thread": (), "n": (1,)}
     schema_name = "output_config.format"
     tool_type = "custom"
     messages: Items[_Turn] = Field(min_length=1, max_length=MAX_MESSAGES)
@@ -138,7 +138,7 @@ class _Request(RequestReader):
     stop_sequences: Items[Stop] = Field(default_factory=list[str], max_length=MAX_STOPS)
     thinking: _Thinking | None = None
     output_config: _Output | None = None
-    context_management: Annotated[JSON | None, BeforeValidator(_keeps_all)] = None
+    context_management: Annotated[JSON | None, BeforeValidator(_check_context_edits)] = None
     max_tokens: StrictInt | None = Field(None, ge=1)
 
     @classmethod
@@ -180,11 +180,11 @@ class Messages:
         read = partial(_read, body, attempt.sampling)
         return {"input_tokens": await attempt.count(body.get("model"), read)}
 
-    def written(self, reply: PendingCompletion) -> JSON:
+    def write_reply(self, reply: PendingCompletion) -> JSON:
         """Return the `message` object."""
         (choice,) = reply.calls
-        split, blocks = reply.thoughts(), list[TurnBlock]()
-        for block in whole_turn(reply, choice):
+        split, blocks = reply.thought_stream(), list[TurnBlock]()
+        for block in turn_blocks(reply, choice):
             if block.kind != "text":
                 blocks.append(block)
                 continue
@@ -192,7 +192,7 @@ class Messages:
             if split.shown:
                 blocks.append(TurnBlock("thought", thought))
             blocks += [TurnBlock("text", text)] if text else []
-        content = [_written(block, split, reply) for block in blocks]
+        content = [_write_block(block, split, reply) for block in blocks]
         return {**_object(reply), "content": content, **_ending(reply, choice)}
 
     def writer(self, reply: PendingCompletion) -> _Events:
@@ -215,11 +215,11 @@ def _read(body: JSON, defaults: Sampling) -> ChatRequest:
     thinking, said = request.thinking, "\n\n".join(block.text for block in request.system)
     system = [Message("system", said, extra=_parts(request.system))] if said else []
     output = request.output_config and request.output_config.format
-    schema = output and reply_schema(output.type, output.wanted, "output_config.format.schema")
+    schema = output and reply_schema(output.type, output.definition, "output_config.format.schema")
     sampling, limit = request.sampling(defaults, request.max_tokens), None
     if thinking is not None and thinking.type != "adaptive":
         limit = thinking.budget_tokens if thinking.type == "enabled" else 0
-    return request.asked(
+    return request.make_request(
         (*system, *_messages(request.messages)),
         request.tools,
         replace(sampling, max_thinking_tokens=limit),
@@ -273,7 +273,7 @@ def _text(blocks: Sequence[_Block], allowed: Sequence[str], at: str) -> str:
     """The text of blocks, all of a kind that may stand here."""
     for block in blocks:
         if block.type not in allowed:
-            words = f"`{at}` has a block {shown(block.type)}, which its role does not allow"
+            words = f"`{at}` has a block {format_value(block.type)}, which its role does not allow"
             raise invalid(words, at)
     return "".join(block.text for block in blocks if isinstance(block, _Text))
 
@@ -287,10 +287,10 @@ def _parts(blocks: Sequence[_Block]) -> JSON:
 
 def sampled_text(signature: str) -> str:
     """Return the sampled text behind a signature of this server."""
-    if not signature.startswith(_OURS):
+    if not signature.startswith(_SIGNATURE_PREFIX):
         return ""
     try:
-        return base64.b64decode(signature.removeprefix(_OURS), validate=True).decode()
+        return base64.b64decode(signature.removeprefix(_SIGNATURE_PREFIX), validate=True).decode()
     except (binascii.Error, UnicodeDecodeError):
         return ""
 
@@ -319,18 +319,18 @@ def _usage(reply: PendingCompletion) -> JSON:
 
 
 def _ending(reply: PendingCompletion, choice: Call) -> JSON:
-    stop, reason = stopped_by(reply, choice), finish_reason(choice)
+    stop, reason = stop_sequence(reply, choice), finish_reason(choice)
     if reason == "stop" and choice.reply.extra.get("refusal"):
         return {"stop_reason": "refusal", "stop_sequence": None}
     if reason == "stop" and stop is not None:
         return {"stop_reason": "stop_sequence", "stop_sequence": stop}
-    return {"stop_reason": _ENDS.get(reason, "end_turn"), "stop_sequence": None}
+    return {"stop_reason": _STOP_REASONS.get(reason, "end_turn"), "stop_sequence": None}
 
 
-def _written(block: TurnBlock, split: ThoughtStream, reply: PendingCompletion) -> JSON:
+def _write_block(block: TurnBlock, split: ThoughtStream, reply: PendingCompletion) -> JSON:
     if block.kind == "thought":
         text = "" if reply.request.omits_thoughts else block.text
-        return {"type": "thinking", "thinking": text, "signature": _signed(block, split)}
+        return {"type": "thinking", "thinking": text, "signature": _signature(block, split)}
     if block.kind == "call":
         return {"type": "tool_use", "id": block.id, "name": block.name, "input": _input(block)}
     return {"type": "text", "text": block.text}
@@ -347,15 +347,15 @@ def _input(block: TurnBlock) -> JSON:
     return values if isinstance(values, dict) else {"arguments": values}
 
 
-def _signed(block: TurnBlock, split: ThoughtStream) -> str:
-    return block.source or _OURS + base64.b64encode(split.raw.encode()).decode()
+def _signature(block: TurnBlock, split: ThoughtStream) -> str:
+    return block.source or _SIGNATURE_PREFIX + base64.b64encode(split.raw.encode()).decode()
 
 
 class _Events:
     """The events of a stream; see `Writer` and `BlockWriter`."""
 
     def __init__(self, reply: PendingCompletion) -> None:
-        self._reply, self._split = reply, reply.thoughts()
+        self._reply, self._split = reply, reply.thought_stream()
         self._begun = False
         self._blocks = BlockStream(self)
 
@@ -369,7 +369,7 @@ class _Events:
         """Return what is left, the tool uses, and the end."""
         reply, choice = self._reply, self._reply.calls[0]
         left = self._split.feed(rests[0].text, last=True)
-        turn = whole_turn(reply, choice)
+        turn = turn_blocks(reply, choice)
         out = self._begin()
         if turn and turn[0].kind == "thought" and not self._blocks.blocks:
             out += self._blocks.add("thought", turn[0].text, source=turn[0].source)
@@ -379,7 +379,7 @@ class _Events:
         out += event(ending, "message_delta")
         return out + event({"type": "message_stop"}, "message_stop")
 
-    def failed(self, error: ApiError) -> bytes:
+    def write_error(self, error: ApiError) -> bytes:
         """Return what a stream that breaks ends with."""
         return event(error.anthropics_body(), "error")
 
@@ -395,7 +395,7 @@ class _Events:
         data = {"type": "content_block_start", "index": index, "content_block": begun}
         return event(data, "content_block_start")
 
-    def more(self, index: int, block: TurnBlock, new: str, entries: Sequence[JSON]) -> bytes:
+    def extend(self, index: int, block: TurnBlock, new: str, entries: Sequence[JSON]) -> bytes:
         """Return the event of more of it. A tool's input comes whole."""
         if block.kind == "call":
             told = json.dumps(_input(block), ensure_ascii=False)
@@ -409,7 +409,7 @@ class _Events:
         """Return the events of its end."""
         out = b""
         if block.kind == "thought":
-            signed = {"type": "signature_delta", "signature": _signed(block, self._split)}
+            signed = {"type": "signature_delta", "signature": _signature(block, self._split)}
             out = self._delta(index, signed)
         return out + event({"type": "content_block_stop", "index": index}, "content_block_stop")
 

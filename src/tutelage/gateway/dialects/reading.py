@@ -66,7 +66,7 @@ class RequestObject(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _present(cls, data: Any) -> Any:
+    def _drop_nulls(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
         values = cast("JSON", data)
@@ -100,13 +100,13 @@ def read(model: type[T], data: Any, path: str = "") -> T:
 # ---------------------------------------------------------------- values
 
 
-def _printable(name: str) -> str:
+def _check_name(name: str) -> str:
     if not name.isprintable():
         raise ValueError("must contain only printable characters")
     return name
 
 
-def _chosen(value: Any) -> str:
+def _read_tool_choice(value: Any) -> str:
     """`tool_choice` in the words of `Constraint`; both of OpenAI's ways to name a function."""
     match value:
         case "auto" | "none" | "required":
@@ -123,7 +123,7 @@ def _chosen(value: Any) -> str:
 Item = TypeVar("Item")
 TopLogprobs = Annotated[StrictInt, Field(ge=0, le=MAX_TOP)]
 Items = Annotated[list[Item], FailFast()]
-Name = Annotated[StrictStr, Field(min_length=1, max_length=MAX_NAME), AfterValidator(_printable)]
+Name = Annotated[StrictStr, Field(min_length=1, max_length=MAX_NAME), AfterValidator(_check_name)]
 Stop = Annotated[StrictStr, Field(min_length=1)]
 
 
@@ -137,14 +137,14 @@ class FunctionTool(RequestObject):
     strict: StrictBool = False
 
 
-_NEVER = dict.fromkeys((
+_ALWAYS_REFUSED = dict.fromkeys((
     "guided_regex", "guided_choice", "guided_grammar", "grammar", "json_schema", "regex", "ebnf",
     "bad_words", "allowed_token_ids", "logits_processors", "truncate_prompt_tokens", "mirostat",
     "typical_p", "top_a", "tfs_z", "xtc_probability", "dry_multiplier", "dynatemp_range",
     "max_new_tokens", "n_predict",
 ), ())  # fmt: skip
-UNHONOURED: Mapping[str, Sequence[Any]] = {
-    **_NEVER,
+UNSUPPORTED: Mapping[str, Sequence[Any]] = {
+    **_ALWAYS_REFUSED,
     "frequency_penalty": (0,),
     "presence_penalty": (0,),
     "repetition_penalty": (1,),
@@ -167,13 +167,13 @@ class StructuredOutputs(RequestObject):
     """vLLM's words for a constraint, of which a JSON schema is honoured."""
 
     refused = dict.fromkeys(("regex", "choice", "grammar", "json_object", "structural_tag"), ())
-    wanted: JSON | None = Field(None, alias="json")
+    definition: JSON | None = Field(None, alias="json")
 
 
 class RequestReader(RequestObject):
     """What the requests of all dialects have."""
 
-    refused = UNHONOURED
+    refused = UNSUPPORTED
     schema_name: ClassVar[str] = "response_format"
     """The dialect's own field for a schema of the reply."""
     tool_type: ClassVar[str] = "function"
@@ -193,13 +193,13 @@ class RequestReader(RequestObject):
     ] = None
     """A schema, also as JSON text, which vLLM takes too."""
     structured_outputs: StructuredOutputs | None = None
-    tool_choice: Annotated[str, BeforeValidator(_chosen)] = "auto"
+    tool_choice: Annotated[str, BeforeValidator(_read_tool_choice)] = "auto"
     parallel_tool_calls: StrictBool = True
     chat_template_kwargs: JSON = Field(default_factory=lambda: {})
 
     @field_validator("tools", mode="before", check_fields=False)
     @classmethod
-    def _callable(cls, tools: Any) -> Any:
+    def _client_tools(cls, tools: Any) -> Any:
         if tools.__class__ is not list:
             return tools
         each, kind = cast("list[Any]", tools), cls.tool_type
@@ -229,7 +229,7 @@ class RequestReader(RequestObject):
             stop=tuple(self.stop) or defaults.stop,
         )
 
-    def asked(
+    def make_request(
         self,
         messages: tuple[Message, ...],
         functions: Sequence[FunctionTool],
@@ -243,7 +243,7 @@ class RequestReader(RequestObject):
         if len(set(names)) != len(names):
             twice = next(n for n in names if names.count(n) > 1)
             raise invalid(f"duplicate tool name in `tools`: {twice!r}", "tools")
-        outputs = self.structured_outputs and self.structured_outputs.wanted
+        outputs = self.structured_outputs and self.structured_outputs.definition
         found = {
             self.schema_name: schema,
             "guided_json": self.guided_json,
@@ -315,7 +315,7 @@ class ReplyFormat(RequestObject):
     """The form that a reply must have."""
 
     type: Literal["text", "json_object", "json_schema"]
-    wanted: JSON | None = Field(None, alias="schema")
+    definition: JSON | None = Field(None, alias="schema")
 
 
 def reply_schema(kind: str, schema: JSON | None, path: str) -> JSON | None:
@@ -335,7 +335,7 @@ class _Part(BaseModel):
     text: StrictStr = Field(validation_alias=AliasChoices("text", "refusal"))
 
 
-def _joined(value: Any, parts: ValidatorFunctionWrapHandler) -> str:
+def _join(value: Any, parts: ValidatorFunctionWrapHandler) -> str:
     """The text of a message: a string, or a list of text parts, which are joined."""
     if isinstance(value, str):
         return value
@@ -345,7 +345,7 @@ def _joined(value: Any, parts: ValidatorFunctionWrapHandler) -> str:
     return "".join(part.text for part in parts(listed))
 
 
-def _readable(text: str) -> str:
+def _check_arguments(text: str) -> str:
     """A tool call's arguments: text, of JSON where the model wrote it so, that can be rendered.
 
     A model may write what is no JSON, and gets it back unchanged.
@@ -361,9 +361,9 @@ def _readable(text: str) -> str:
 
 Content = Annotated[
     str,
-    GetPydanticSchema(lambda _, schema: schema(Annotated[Items[_Part], WrapValidator(_joined)])),
+    GetPydanticSchema(lambda _, schema: schema(Annotated[Items[_Part], WrapValidator(_join)])),
 ]
-Arguments = Annotated[StrictStr, AfterValidator(_readable)]
+Arguments = Annotated[StrictStr, AfterValidator(_check_arguments)]
 
 
 class CallObject(BaseModel):
@@ -372,7 +372,7 @@ class CallObject(BaseModel):
     model_config = ConfigDict(extra="allow")
 
 
-def with_parts(message: JSON, field: str) -> JSON:
+def read_parts(message: JSON, field: str) -> JSON:
     """Return what came beside the text of a message in `field`, as its message keeps it: its parts,
     where one says more than its text."""
     content = message.get(field)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, BeforeValidator, Field, StrictBool, StrictInt, StrictStr
 
 from tutelage.gateway.completions import KeptAnswers, PendingCompletion, Piece
-from tutelage.gateway.dialects.blocks import BlockStream, TurnBlock, cut_block, whole_turn
+from tutelage.gateway.dialects.blocks import BlockStream, TurnBlock, cut_block, turn_blocks
 from tutelage.gateway.dialects.dialect import Path
 from tutelage.gateway.dialects.field_errors import missing
 from tutelage.gateway.dialects.reading import (
@@ -24,7 +24,7 @@ from tutelage.gateway.dialects.reading import (
     MAX_MESSAGES,
     MAX_TOOLS,
     PARTS,
-    UNHONOURED,
+    UNSUPPORTED,
     Arguments,
     CallObject,
     Content,
@@ -37,11 +37,11 @@ from tutelage.gateway.dialects.reading import (
     TopLogprobs,
     call_fields,
     read,
+    read_parts,
     reply_schema,
-    with_parts,
 )
 from tutelage.gateway.errors import ApiError, invalid
-from tutelage.gateway.reply import DONE, cut_by, event
+from tutelage.gateway.reply import DONE, cut_reason, event
 from tutelage.gateway.request import ChatRequest
 from tutelage.types import JSON, THOUGHTS, Message, Sampling, ToolCall
 
@@ -81,7 +81,7 @@ class _Text(RequestObject):
 
 class _Request(RequestReader):
     refused: ClassVar[Mapping[str, Sequence[Any]]] = {
-        **UNHONOURED,
+        **UNSUPPORTED,
         "background": (False,),
         "conversation": (),
         "prompt": (),
@@ -126,11 +126,11 @@ class Responses:
         if request.top_logprobs and _LOGPROBS not in request.include:
             raise invalid(f"`top_logprobs` requires `include`: [{_LOGPROBS!r}]", "top_logprobs")
         wanted = None if request.text is None else request.text.format
-        schema = wanted and reply_schema(wanted.type, wanted.wanted, "text.format.schema")
+        schema = wanted and reply_schema(wanted.type, wanted.definition, "text.format.schema")
         before: tuple[Message, ...] = ()
         if (previous := request.previous_response_id) is not None:
             at = ("previous_response_id", "previous_response_not_found")
-            found = _stored(kept, previous, *at)
+            found = _get_response(kept, previous, *at)
             before = (*(found.request.conversation or ()), found.calls[0].reply)
         conversation = (*before, *_messages(request.input, kept))
         if not conversation:
@@ -141,7 +141,7 @@ class Responses:
         # Instructions hold for one request only.
         told = request.instructions
         system = () if told is None else (Message("system", told),)
-        return request.asked(
+        return request.make_request(
             (*system, *conversation),
             request.tools,
             request.sampling(defaults, request.max_output_tokens),
@@ -153,9 +153,9 @@ class Responses:
             echo=echo,
         )
 
-    def written(self, reply: PendingCompletion) -> JSON:
+    def write_reply(self, reply: PendingCompletion) -> JSON:
         """Return the `response` object."""
-        return _finished(reply, _turn(reply))
+        return _complete_response(reply, _turn(reply))
 
     def writer(self, reply: PendingCompletion) -> _Events:
         """Return the stream of a reply."""
@@ -169,11 +169,11 @@ class Responses:
         return {"object": "response.input_tokens", "input_tokens": counted}
 
     def _find(self, path: Mapping[str, str], query: JSON, attempt: AttemptSession) -> JSON:
-        return self.written(_stored(attempt.ledger, path["response"]))
+        return self.write_reply(_get_response(attempt.ledger, path["response"]))
 
     def _list_input(self, path: Mapping[str, str], query: JSON, attempt: AttemptSession) -> JSON:
         """All that a response's request brought, the latest first unless `order` is asc."""
-        items = _input_items(_stored(attempt.ledger, path["response"]))
+        items = _input_items(_get_response(attempt.ledger, path["response"]))
         ordered = items if query.get("order") == "asc" else items[::-1]
         first, last = (ordered[at]["id"] if ordered else None for at in (0, -1))
         ends = {"first_id": first, "last_id": last, "has_more": False}
@@ -183,7 +183,7 @@ class Responses:
 # ---------------------------------------------------------------- what is kept
 
 
-def _stored(
+def _get_response(
     kept: KeptAnswers, response_id: str, param: str | None = None, code: str | None = None
 ) -> PendingCompletion:
     """Return the finished response of that id. Raises `ApiError` for one that is not kept."""
@@ -197,12 +197,12 @@ def _stored(
     return answer
 
 
-def _item_of(kept: KeptAnswers, item_id: str) -> JSON | None:
+def _find_item(kept: KeptAnswers, item_id: str) -> JSON | None:
     """An input or output item of a response that is kept."""
     for response_id in reversed(kept):
         reply = kept.answer(response_id)
         if reply is not None and reply.request.conversation is not None:
-            for item in (*_input_items(reply), *_finished(reply, _turn(reply))["output"]):
+            for item in (*_input_items(reply), *_complete_response(reply, _turn(reply))["output"]):
                 if item["id"] == item_id:
                     return item
     return None
@@ -271,7 +271,7 @@ def _messages(items: Iterable[Any], kept: KeptAnswers) -> tuple[Message, ...]:
         at = f"input[{i}]"
         head = read(_Item, item, at)
         if head.type == "item_reference":
-            item = _item_of(kept, head.id or "")
+            item = _find_item(kept, head.id or "")
             if item is None:
                 words = f"item {head.id!r} not found in this attempt"
                 raise ApiError(404, words, param=f"{at}.id")
@@ -291,7 +291,7 @@ def _messages(items: Iterable[Any], kept: KeptAnswers) -> tuple[Message, ...]:
         both = bool(messages) and last.role == new.role == "assistant"
         # LiteLLM sends the text of a turn after its calls; two messages are two turns.
         if both and (new.tool_calls or last.tool_calls):
-            new = _joined(messages.pop(), new)
+            new = _merge_turns(messages.pop(), new)
         messages.append(new)
     return tuple(messages)
 
@@ -308,10 +308,10 @@ def _message(kind: str | None, item: Any, at: str) -> Message:
     if kind == "function_call_output":
         answer = read(_CallOutput, item, at)
         more = {k: v for k, v in (answer.model_extra or {}).items() if k != "type"}
-        more |= with_parts(item, "output")
+        more |= read_parts(item, "output")
         return Message("tool", answer.output or "", tool_call_id=answer.call_id, extra=more)
     message = read(_Message, item, at)
-    extra = (message.model_extra or {}) | with_parts(item, "content")
+    extra = (message.model_extra or {}) | read_parts(item, "content")
     if message.content is None and message.role != "assistant":
         raise missing(f"{at}.content")
     if message.role != "developer":
@@ -320,7 +320,7 @@ def _message(kind: str | None, item: Any, at: str) -> Message:
     return Message("system", message.content or "", extra={**extra, "role": "developer"})
 
 
-def _joined(turn: Message, new: Message) -> Message:
+def _merge_turns(turn: Message, new: Message) -> Message:
     """Two parts of an assistant's turn."""
     extra: JSON = {**turn.extra, **new.extra}
     for name in turn.extra.keys() & new.extra.keys():
@@ -339,12 +339,12 @@ def _joined(turn: Message, new: Message) -> Message:
 def _turn(reply: PendingCompletion) -> list[TurnBlock]:
     """The blocks of a turn; one that says nothing is an empty text."""
     choice = reply.calls[0]
-    return whole_turn(reply, choice) or [TurnBlock("text", "", reply.logprobs(choice) or [])]
+    return turn_blocks(reply, choice) or [TurnBlock("text", "", reply.logprobs(choice) or [])]
 
 
-def _finished(reply: PendingCompletion, blocks: Sequence[TurnBlock]) -> JSON:
+def _complete_response(reply: PendingCompletion, blocks: Sequence[TurnBlock]) -> JSON:
     """The object with the items that these blocks are."""
-    cut, left = cut_by(reply.calls[0]), cut_block(reply, blocks)
+    cut, left = cut_reason(reply.calls[0]), cut_block(reply, blocks)
     prompt, sampled = reply.usage
     return {
         **_object(reply, "incomplete" if cut else "completed"),
@@ -434,11 +434,11 @@ class _Events:
     def finish(self, rests: Sequence[Piece]) -> bytes:
         """Return what is left of the items, and the whole response."""
         out = self._begin() + self._blocks.finish(rests[0], _turn(self._reply))
-        final = _finished(self._reply, self._blocks.blocks)
+        final = _complete_response(self._reply, self._blocks.blocks)
         kind = "response.incomplete" if final["status"] == "incomplete" else "response.completed"
         return out + self._events((kind, {"response": final})) + DONE
 
-    def failed(self, error: ApiError) -> bytes:
+    def write_error(self, error: ApiError) -> bytes:
         """Return what a stream that breaks ends with."""
         fields = {"code": error.code, "message": error.message, "param": error.param}
         final = _object(self._reply, "failed")
@@ -453,12 +453,12 @@ class _Events:
         added = ("response.output_item.added", {"output_index": index, "item": item})
         if block.kind == "call":
             return self._events(added)
-        part = {**self._where(index, block), "part": _part(empty)}
+        part = {**self._position(index, block), "part": _part(empty)}
         return self._events(added, ("response.content_part.added", part))
 
-    def more(self, index: int, block: TurnBlock, new: str, entries: Sequence[JSON]) -> bytes:
+    def extend(self, index: int, block: TurnBlock, new: str, entries: Sequence[JSON]) -> bytes:
         """Return the event of more of its text or arguments."""
-        told: JSON = {**self._where(index, block), "delta": new}
+        told: JSON = {**self._position(index, block), "delta": new}
         if block.kind == "text":
             told["logprobs"] = [_with_bytes(entry) for entry in entries]
         return self._events((_EVENTS[block.kind] + ".delta", told)) if new or entries else b""
@@ -467,7 +467,7 @@ class _Events:
         """Return the events of its end."""
         cut = cut_block(self._reply, self._blocks.blocks)
         item = _item(self._reply, block, "incomplete" if block is cut else "completed")
-        where = self._where(index, block)
+        where = self._position(index, block)
         done = ("response.output_item.done", {"output_index": index, "item": item})
         if block.kind == "call":
             whole = {**where, "name": block.name, "arguments": block.text}
@@ -480,7 +480,7 @@ class _Events:
             done,
         )
 
-    def _where(self, index: int, block: TurnBlock) -> JSON:
+    def _position(self, index: int, block: TurnBlock) -> JSON:
         where: JSON = {"item_id": _id(self._reply, block), "output_index": index}
         return where if block.kind == "call" else {**where, "content_index": 0}
 
