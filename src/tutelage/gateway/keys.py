@@ -61,7 +61,7 @@ class SessionRegistry:
     def add(self, attempt_session: AttemptSession) -> None:
         """Add a session. Raises `ConfigError` if its attempt is open or its key is in use."""
         with self._lock:
-            if attempt_session.at in self._by_attempt:
+            if attempt_session.ids in self._by_attempt:
                 raise ConfigError(
                     f"attempt {attempt_session.attempt_id!r} of rollout "
                     f"{attempt_session.rollout_id!r} is already open; "
@@ -69,7 +69,7 @@ class SessionRegistry:
                 )
             if _digest(attempt_session.api_key.encode()) in self._by_key:
                 raise ConfigError("another attempt uses this key; give each attempt its own")
-            self._by_attempt[attempt_session.at] = attempt_session
+            self._by_attempt[attempt_session.ids] = attempt_session
         self._add_key(attempt_session, attempt_session.api_key, attempt_session.agent)
 
     def key(self, rollout_id: str, attempt_id: str, agent: str | None = None) -> str:
@@ -79,7 +79,7 @@ class SessionRegistry:
 
     def key_for(self, attempt_session: AttemptSession, agent: str) -> str:
         """Return a key whose calls belong to another agent of a session's attempt."""
-        key = self.key(*attempt_session.at, agent)
+        key = self.key(*attempt_session.ids, agent)
         if not attempt_session.closed:
             self._add_key(attempt_session, key, agent)
         elif not attempt_session.stops:
@@ -95,8 +95,8 @@ class SessionRegistry:
     def remove(self, attempt_session: AttemptSession) -> None:
         """Remove a session and its keys; unknown sessions are ignored."""
         with self._lock:
-            if self._by_attempt.get(attempt_session.at) is attempt_session:
-                del self._by_attempt[attempt_session.at]
+            if self._by_attempt.get(attempt_session.ids) is attempt_session:
+                del self._by_attempt[attempt_session.ids]
             keys = [d for d, (owner, _, _) in self._by_key.items() if owner is attempt_session]
             for digest in keys:
                 del self._by_key[digest]
@@ -105,7 +105,7 @@ class SessionRegistry:
     def _remember_closed(self, digests: Iterable[bytes], attempt_session: AttemptSession) -> None:
         """Remember the keys of an attempt that has ended."""
         with self._lock:
-            self._closed.update(dict.fromkeys(digests, attempt_session.at))
+            self._closed.update(dict.fromkeys(digests, attempt_session.ids))
             while len(self._closed) > CLOSED_KEYS:
                 self._closed.popitem(last=False)
 
@@ -127,7 +127,7 @@ class SessionRegistry:
         attempt_session, _, agent = entry
         if attempt_session.closed:
             raise attempt_session.closed_error()
-        if "rollout" in path and (path["rollout"], path["attempt"]) != attempt_session.at:
+        if "rollout" in path and (path["rollout"], path["attempt"]) != attempt_session.ids:
             message = "the key and the path belong to different attempts"
             raise ApiError(403, message, code="wrong_attempt")
         if "agent" in path:

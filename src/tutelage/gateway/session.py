@@ -105,7 +105,7 @@ class AttemptSession:
         return self.registry.key_for(self, agent)
 
     @property
-    def at(self) -> tuple[str, str]:
+    def ids(self) -> tuple[str, str]:
         """Return the ids of the rollout and of the attempt."""
         return self.rollout_id, self.attempt_id
 
@@ -171,7 +171,7 @@ class AttemptSession:
         """Return the error for requests that run at the close or arrive later."""
         if self.stops:
             return ApiError(500, f"{STOPPED}; retry after it restarts", code="server_stopped")
-        return AttemptClosedError(*self.at)
+        return AttemptClosedError(*self.ids)
 
     def models(self) -> list[str]:
         """Return the model names that requests may use; the main one is first."""
@@ -257,9 +257,9 @@ class AttemptSession:
                     "trained with it; leave these options out",
                     "chat_template_kwargs",
                 )
-        min_tokens = None if request.constraint is None else request.constraint.min_tokens
-        if min_tokens and not hasattr(model.decoder, "grammar"):
-            message = f"`min_tokens` = {min_tokens} is not supported for the remote model {model.name!r}"
+        floor = None if request.constraint is None else request.constraint.min_tokens
+        if floor and not hasattr(model.decoder, "grammar"):
+            message = f"`min_tokens` = {floor} is not supported for the remote model {model.name!r}"
             raise invalid(message, "min_tokens")
         limit = self._token_limit(model)
         if limit is not None and limit < request.sampling.max_tokens:

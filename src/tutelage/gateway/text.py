@@ -71,8 +71,8 @@ def cut_at_stop(
     content: str | None, stops: Sequence[str], *, exact: bool = False, sampled: str = ""
 ) -> str | None:
     """Cut content at its first stop string, as in OpenAI's API; unless `exact`, also strip white
-    space early it. `sampled` is the text early stripping: a stop string that starts in its
-    leading white space leaves no content."""
+    space before the stop string. `sampled` is the text before the codec stripped it: a stop string
+    that starts in its leading white space leaves no content."""
     if content is None or not stops:
         return content
     early = first_stop(sampled, stops)
@@ -120,7 +120,7 @@ class TextStream:
         call = "{" if self._llama and decoder.thoughts.known else _CALL  # possible after a thought
         self._marks = tuple(stops) if exact else (call, *stops)
         self._ids: list[int] = []
-        self._from = 0
+        self._start = 0
         """Index of the first token of the undecided window."""
         self._text = ""
         """Text of the tokens before the window."""
@@ -151,16 +151,16 @@ class TextStream:
     def _window(self) -> str:
         """Return the text of the latest tokens; older ones move to `_text` and are not decoded
         again."""
-        while len(self._ids) - self._from > 2 * _WINDOW:
+        while len(self._ids) - self._start > 2 * _WINDOW:
             # The text of a token may depend on its left neighbour only.
-            middle = self._from + _WINDOW
-            head = self._decoder.decode(self._ids[self._from : middle])
-            both = self._decoder.decode(self._ids[self._from : middle + _WINDOW])
+            middle = self._start + _WINDOW
+            head = self._decoder.decode(self._ids[self._start : middle])
+            both = self._decoder.decode(self._ids[self._start : middle + _WINDOW])
             if head.endswith("\ufffd") or not both.startswith(head):
-                return self._decoder.decode(self._ids[self._from :])
+                return self._decoder.decode(self._ids[self._start :])
             self._text += head
-            self._from = middle
-        return self._decoder.decode(self._ids[self._from :])
+            self._start = middle
+        return self._decoder.decode(self._ids[self._start :])
 
     def _safe(self, text: str) -> int:
         if self._llama and (text.lstrip().startswith(("{", "<")) or not text):

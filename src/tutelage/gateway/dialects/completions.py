@@ -1,8 +1,8 @@
-"""Completions: `POST /v1/completions`, which continues a text or token ids as they are.
+"""The Completions API, `POST /v1/completions`: continues a text or token ids without a template.
 
-Token ids come in as the prompt and go out as vLLM gives them (`return_token_ids`). A request may
-have several prompts; the choices of each follow one another. `chat_completions.py` is the API for
-conversations.
+Prompts may be token ids, and token ids are returned in vLLM's format (`return_token_ids`). A
+request may have several prompts, whose choices follow one another. `chat_completions.py` is the API
+for conversations.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tutelage.gateway.text import token_entry
 from tutelage.types import JSON, Call, Sampling
 
 _DEFAULT_TOKENS = 16
-"""What is sampled where a request says nothing, as at OpenAI."""
+"""Default for `max_tokens`, as at OpenAI."""
 
 
 def _check_prompt(value: Any) -> Any:
@@ -47,18 +47,18 @@ def _check_prompt(value: Any) -> Any:
     if not isinstance(value, list) or not value:
         raise ValueError("must be a string or an array of token ids")
     ids = cast("list[Any]", value)
-    wrong = next((at for at, i in enumerate(ids) if type(i) is not int or i < 0), None)
-    if wrong is not None:
-        raise PydanticCustomError("token_id", "must be a token id", {"name": wrong})
+    bad_index = next((at for at, i in enumerate(ids) if type(i) is not int or i < 0), None)
+    if bad_index is not None:
+        raise PydanticCustomError("token_id", "must be a token id", {"name": bad_index})
     return ids
 
 
 def _as_list(prompt: Any) -> Any:
-    """One prompt or several, as a list of several."""
-    one = isinstance(prompt, str) or (
+    """Return a single prompt or a list of prompts as a list."""
+    single = isinstance(prompt, str) or (
         isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], int)
     )
-    return [prompt] if one else prompt
+    return [prompt] if single else prompt
 
 
 class _Request(ChoicesReader):
@@ -90,7 +90,7 @@ class Completions:
     paths: Mapping[str, Mapping[str, Path]] = MappingProxyType({})
 
     def read(self, body: JSON, defaults: Sampling, kept: KeptAnswers) -> ChatRequest:
-        """The request. Raises `ApiError`."""
+        """Parse the request. Raises `ApiError`."""
         request = read(_Request, body)
         if request.best_of not in (None, request.n):
             raise invalid("`best_of` must equal `n`: all completions are returned", "best_of")
@@ -111,7 +111,7 @@ class Completions:
         )
 
     def write_reply(self, reply: PendingCompletion) -> JSON:
-        """The `text_completion` object."""
+        """Return the `text_completion` object."""
         choices = [
             _choice(
                 reply,
@@ -125,12 +125,12 @@ class Completions:
         return {**heading(reply, "text_completion"), "choices": choices, "usage": usage(reply)}
 
     def writer(self, reply: PendingCompletion) -> _Chunks:
-        """The stream of a reply."""
+        """Return the event writer of a reply."""
         return _Chunks(reply)
 
 
 def _prompt_text(reply: PendingCompletion, index: int) -> str:
-    """The prompt's text before a choice, where the request wants to see it again."""
+    """Return the prompt's text to put before a choice if the request sets `echo`."""
     prompt, decoder = reply.request.choice_prompt(index), reply.model.decoder
     if not reply.request.echo or prompt is None:
         return ""
@@ -138,14 +138,14 @@ def _prompt_text(reply: PendingCompletion, index: int) -> str:
 
 
 def _logprob_entries(reply: PendingCompletion, index: int, choice: Call) -> list[JSON] | None:
-    """What is said of the tokens of a choice, after those of its prompt where that is echoed."""
+    """Return the log-probability entries of a choice, after those of its prompt with `echo`."""
     entries, decoder = reply.logprobs(choice), reply.model.decoder
     if entries is None or decoder is None or not reply.request.echo:
         return entries
     first, *rest = choice.prompt_ids
-    begin = {"token": decoder.decode([first]), "logprob": None, "top_logprobs": []}
-    scored = zip(rest, reply.scored[index], strict=True)
-    return [begin, *(token_entry(decoder, *each) for each in scored), *entries]
+    head = {"token": decoder.decode([first]), "logprob": None, "top_logprobs": []}
+    prompt_logprobs = zip(rest, reply.scored[index], strict=True)
+    return [head, *(token_entry(decoder, *each) for each in prompt_logprobs), *entries]
 
 
 def _choice(
@@ -165,13 +165,13 @@ def _choice(
 
 
 def _logprobs(
-    reply: PendingCompletion, entries: Sequence[JSON] | None, begin: int = 0
+    reply: PendingCompletion, entries: Sequence[JSON] | None, start: int = 0
 ) -> JSON | None:
-    """Tokens, their log-probabilities, and where each begins in the text."""
+    """Return the tokens, their log-probabilities, and their offsets in the text."""
     if entries is None:
         return None
     tokens = [entry["token"] for entry in entries]
-    offsets = list(accumulate(map(len, tokens), initial=begin))[:-1]
+    offsets = list(accumulate(map(len, tokens), initial=start))[:-1]
     values = [entry["logprob"] for entry in entries]
     top = [
         None
@@ -188,23 +188,23 @@ def _logprobs(
 
 
 class _Chunks:
-    """The chunks of a stream; see `Writer`."""
+    """Writes the chunks of a stream; see `Writer`."""
 
     def __init__(self, reply: PendingCompletion) -> None:
         self._reply = reply
         self._begun = [False] * reply.request.choices
         self._offsets = [0] * reply.request.choices
-        """Where the next token of each choice begins."""
+        """Offset of the next token of each choice."""
 
     def text(self, index: int, new: Piece) -> bytes:
-        """More text of a choice."""
+        """Return the chunk for more text of a choice."""
         before = "" if self._begun[index] else _prompt_text(self._reply, index)
         self._begun[index] = True
         more = {"logprobs": self._logprobs(index, new), "finish_reason": None}
         return self._chunk([{"index": index, "text": before + new.text, **more}])
 
     def finish(self, rests: Sequence[Piece]) -> bytes:
-        """What is left of each choice, with its end; then what was used."""
+        """Return the unsent text and the end of each choice, then the usage."""
         out, reply = b"", self._reply
         for i, (choice, rest) in enumerate(zip(reply.calls, rests, strict=True)):
             before = "" if self._begun[i] else _prompt_text(reply, i)
@@ -215,7 +215,7 @@ class _Chunks:
         return out + DONE
 
     def write_error(self, error: ApiError) -> bytes:
-        """What a stream that breaks ends with."""
+        """Return the last event of a stream that fails."""
         return event(error.body())
 
     def _logprobs(self, index: int, new: Piece) -> JSON | None:
