@@ -136,7 +136,7 @@ class ForwardedCall(RecordedRequest):
             parsed: Any = orjson.loads(content)
         except ValueError:
             parsed = {"error": "the reply is not JSON"}
-        self._add(parsed if isinstance(parsed, dict) else {"error": "the reply is no object"})
+        self._add_chunk(parsed if isinstance(parsed, dict) else {"error": "the reply is no object"})
         self._finish(None)
         return Response(content, response.status_code, headers, media_type)
 
@@ -175,10 +175,10 @@ class ForwardedCall(RecordedRequest):
             return True
         if not isinstance(chunk, dict):
             return True
-        self._add(cast("JSON", chunk))
+        self._add_chunk(cast("JSON", chunk))
         return bool(self._shows_usage or chunk.get("choices") or "usage" not in chunk)
 
-    def _add(self, chunk: JSON) -> None:
+    def _add_chunk(self, chunk: JSON) -> None:
         self.reply |= {k: v for k, v in chunk.items() if k != "choices" and v is not None}
         with suppress(AttributeError, TypeError):  # malformed chunks are forwarded too
             add_delta(self.reply, {"choices": chunk.get("choices")})
@@ -197,7 +197,7 @@ class ForwardedCall(RecordedRequest):
         if isinstance(prompt, int) and isinstance(sampled, int):
             self.usage = prompt, sampled
         if self.failure is None:
-            self.calls = tuple(self._call(index, choice) for index, choice in enumerate(items))
+            self.calls = tuple(self._build_call(i, choice) for i, choice in enumerate(items))
             self.finish_reasons = tuple(str(c.get("finish_reason") or "stop") for c in items)
         self._on_end(self)
 
@@ -220,7 +220,7 @@ class ForwardedCall(RecordedRequest):
             "answered": {**extra, "finish_reason": reasons[0]} if self.calls else None,
         }
 
-    def _call(self, index: int, choice: JSON) -> Call:
+    def _build_call(self, index: int, choice: JSON) -> Call:
         """Return the record of a choice; an unreadable message is recorded in its raw form."""
         message = _message(choice)
         try:

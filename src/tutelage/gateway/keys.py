@@ -82,7 +82,7 @@ class SessionRegistry:
         key = self.key(*attempt_session.ids, agent)
         if not attempt_session.closed:
             self._add_key(attempt_session, key, agent)
-        elif not attempt_session.stops:
+        elif not attempt_session.server_stops:
             self._remember_closed((_digest(key.encode()),), attempt_session)
         return key
 

@@ -275,14 +275,14 @@ def _loop_hidden_while_collecting() -> Generator[None]:
         gc.callbacks.remove(watch)
 
 
-def _raise_file_limit(wanted: int) -> None:
+def _raise_file_limit(count: int) -> None:
     """Raise the limit on open files to this number, or as far as the system allows."""
     try:
         resource: Any = importlib.import_module("resource")
     except ImportError:
         return  # a system without such limits
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    limit = count if hard == resource.RLIM_INFINITY else min(count, hard)
     if soft != resource.RLIM_INFINITY and soft < limit:
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))

@@ -62,7 +62,7 @@ class AttemptSession:
     registry: SessionRegistry
     environment: Mapping[str, str]
     closed: bool = field(default=False, init=False)
-    stops: bool = field(default=False, init=False)
+    server_stops: bool = field(default=False, init=False)
     """True if it closes because the server stops, not because the attempt ended."""
     in_flight: int = field(default=0, init=False)
     spent: int = field(default=0, init=False)
@@ -128,8 +128,8 @@ class AttemptSession:
         """
         loop, running = self._loop, self._cancel_running()
         if loop is not None and loop.is_running() and running and not _runs_in(loop):
-            waiting = asyncio.run_coroutine_threadsafe(_wait_all(running, timeout), loop)
-            waiting.result(timeout + 1)
+            future = asyncio.run_coroutine_threadsafe(_wait_all(running, timeout), loop)
+            future.result(timeout + 1)
         if loop is None or not _runs_in(loop):
             self.recorder.flush(timeout)
 
@@ -143,7 +143,7 @@ class AttemptSession:
     def stop(self) -> None:
         """Close because the server stops, which is reported to clients whose replies are cut
         off."""
-        self.stops = True
+        self.server_stops = True
         self.close()
 
     async def aclose(self, timeout: float = 5.0) -> None:
@@ -157,7 +157,7 @@ class AttemptSession:
     def _cancel_running(self) -> list[asyncio.Task[Any]]:
         """Mark the session closed and cancel its running tasks; return the tasks."""
         self.closed = True
-        if not self.stops:  # else known keys get the error of the stop instead of 410
+        if not self.server_stops:  # else known keys get the error of the stop instead of 410
             self.registry.remove(self)
         running = [answer.task for answer in tuple(self._running)]
         for task in running:
@@ -169,7 +169,7 @@ class AttemptSession:
 
     def closed_error(self) -> ApiError:
         """Return the error for requests that run at the close or arrive later."""
-        if self.stops:
+        if self.server_stops:
             return ApiError(500, f"{STOPPED}; retry after it restarts", code="server_stopped")
         return AttemptClosedError(*self.ids)
 
@@ -330,7 +330,7 @@ class AttemptSession:
             request.partial_replies = request.partial_messages()
             request.error = f"{type(error).__name__}: {error}"
             if not isinstance(error, Exception):
-                reason = STOPPED if self.stops else ENDED
+                reason = STOPPED if self.server_stops else ENDED
                 request.disconnected, request.error = not self.closed, reason
         self.recorder.put(self.on_call, request)
 

@@ -131,10 +131,10 @@ class TextStream:
         if self._closed:
             return ""
         self._ids += [i for i in ids if i not in self._decoder.eos_ids]
-        undecided = self._window()
+        undecided = self._decode_window()
         text = self._text + undecided
         # A stop string may start in stripped white space.
-        end, begin = self._safe(text), blank(text) if self._strips else 0
+        end, begin = self._safe_length(text), blank(text) if self._strips else 0
         text, end = text[begin:], end - begin
         self.length = len(text)
         if not text.startswith(self.sent) or end <= len(self.sent):
@@ -148,7 +148,7 @@ class TextStream:
         text = content or ""
         return text[len(self.sent) :] if text.startswith(self.sent) else ""
 
-    def _window(self) -> str:
+    def _decode_window(self) -> str:
         """Return the text of the latest tokens; older ones move to `_text` and are not decoded
         again."""
         while len(self._ids) - self._start > 2 * _WINDOW:
@@ -162,7 +162,7 @@ class TextStream:
             self._start = middle
         return self._decoder.decode(self._ids[self._start :])
 
-    def _safe(self, text: str) -> int:
+    def _safe_length(self, text: str) -> int:
         if self._llama and (text.lstrip().startswith(("{", "<")) or not text):
             return 0
         positions = [at for mark in self._marks if (at := text.find(mark)) >= 0]

@@ -123,11 +123,11 @@ class ChatCompletions:
         if request.top_logprobs and not request.logprobs:
             raise invalid("`top_logprobs` requires `logprobs`: true", "top_logprobs")
         if format is not None:
-            named = format.json_schema and format.json_schema.definition
-            schema = reply_schema(format.type, named, "response_format.json_schema")
+            definition = format.json_schema and format.json_schema.definition
+            schema = reply_schema(format.type, definition, "response_format.json_schema")
         pairs = zip(request.messages, body["messages"], strict=True)
         return request.make_request(
-            tuple(_message(each, raw, f"messages[{i}]") for i, (each, raw) in enumerate(pairs)),
+            tuple(_to_message(each, raw, f"messages[{i}]") for i, (each, raw) in enumerate(pairs)),
             [tool.function for tool in request.tools],
             request.sampling(defaults, request.max_completion_tokens or request.max_tokens),
             schema,
@@ -160,7 +160,7 @@ class ChatCompletions:
         return _Chunks(reply)
 
 
-def _message(message: _Message, raw: JSON, path: str) -> Message:
+def _to_message(message: _Message, raw: JSON, path: str) -> Message:
     # Chat templates have no developer role.
     role = "system" if message.role == "developer" else message.role
     text, extra = message.content, (message.model_extra or {}) | read_parts(raw, "content")

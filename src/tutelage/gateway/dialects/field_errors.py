@@ -60,7 +60,7 @@ def _error_path(error: ErrorDetails, data: Any) -> Iterator[str | int]:
     """Yield the path of an error in the data: its location without parts that the data lacks, such
     as the tag of a union member, or the index in a list made from a single value."""
     location, absent = error["loc"], error["type"] == "missing"
-    for part, following in zip_longest(location[:-1] if absent else location, location[1:]):
+    for part, next_part in zip_longest(location[:-1] if absent else location, location[1:]):
         if data is error["input"] or part is None:
             break
         if isinstance(data, list) and isinstance(part, int):
@@ -68,7 +68,7 @@ def _error_path(error: ErrorDetails, data: Any) -> Iterator[str | int]:
             yield part
         elif isinstance(data, dict) and part in data:
             # It may be the type of an object instead of a field with that name.
-            if cast("JSON", data).get("type") == part and following in data:
+            if cast("JSON", data).get("type") == part and next_part in data:
                 continue
             data = data[part]
             yield part

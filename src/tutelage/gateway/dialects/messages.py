@@ -165,7 +165,7 @@ class Messages:
 
     def read(self, body: JSON, defaults: Sampling, kept: KeptAnswers) -> ChatRequest:
         """Parse the request. Raises `ApiError`, also for a prefilled assistant turn."""
-        request = _read(body, defaults)
+        request = _parse_request(body, defaults)
         if request.messages[-1].role == "assistant":
             path = f"messages[{len(body['messages']) - 1}]"
             raise invalid(
@@ -177,7 +177,7 @@ class Messages:
 
     async def _count(self, path: Mapping[str, str], body: JSON, attempt: AttemptSession) -> JSON:
         """Count prompt tokens; the conversation may end with an assistant turn."""
-        read = partial(_read, body, attempt.sampling)
+        read = partial(_parse_request, body, attempt.sampling)
         return {"input_tokens": await attempt.count(body.get("model"), read)}
 
     def write_reply(self, reply: PendingCompletion) -> JSON:
@@ -193,7 +193,7 @@ class Messages:
                 blocks.append(TurnBlock("thought", thought))
             blocks += [TurnBlock("text", text)] if text else []
         content = [_write_block(block, split, reply) for block in blocks]
-        return {**_object(reply), "content": content, **_ending(reply, choice)}
+        return {**_heading(reply), "content": content, **_ending(reply, choice)}
 
     def writer(self, reply: PendingCompletion) -> _Events:
         """Return the event writer of a reply."""
@@ -203,7 +203,7 @@ class Messages:
 # ---------------------------------------------------------------- reading
 
 
-def _read(body: JSON, defaults: Sampling) -> ChatRequest:
+def _parse_request(body: JSON, defaults: Sampling) -> ChatRequest:
     choice = read(_Choice, body.get("tool_choice") or {}, "tool_choice")
     request = read(_Request, {**body, "tool_choice": None})
     if choice.type == "tool" and choice.name is None:
@@ -212,15 +212,15 @@ def _read(body: JSON, defaults: Sampling) -> ChatRequest:
     request.tool_choice = choice.name or mode if choice.type == "tool" else mode
     request.parallel_tool_calls &= not choice.disable_parallel_tool_use
     request.stop += request.stop_sequences
-    thinking, system_text = request.thinking, "\n\n".join(block.text for block in request.system)
-    system = [Message("system", system_text, extra=_parts(request.system))] if system_text else []
+    thinking, prompt = request.thinking, "\n\n".join(block.text for block in request.system)
+    system = [Message("system", prompt, extra=_parts(request.system))] if prompt else []
     output = request.output_config and request.output_config.format
     schema = output and reply_schema(output.type, output.definition, "output_config.format.schema")
     sampling, limit = request.sampling(defaults, request.max_tokens), None
     if thinking is not None and thinking.type != "adaptive":
         limit = thinking.budget_tokens if thinking.type == "enabled" else 0
     return request.make_request(
-        (*system, *_messages(request.messages)),
+        (*system, *_parse_messages(request.messages)),
         request.tools,
         replace(sampling, max_thinking_tokens=limit),
         schema,
@@ -228,15 +228,15 @@ def _read(body: JSON, defaults: Sampling) -> ChatRequest:
     )
 
 
-def _messages(turns: Sequence[_Turn]) -> Iterator[Message]:
+def _parse_messages(turns: Sequence[_Turn]) -> Iterator[Message]:
     """Yield the messages of turns: each tool result of a user turn is a message before or after the
     user's text."""
     for i, turn in enumerate(turns):
         path, blocks, fields = f"messages[{i}]", turn.content, turn.model_extra or {}
         if turn.role == "assistant":
-            yield _assistant(turn, path)
+            yield _assistant_message(turn, path)
         elif turn.role == "system":
-            yield Message("system", _text(blocks, ("text",), path), extra=fields | _parts(blocks))
+            yield Message("system", _join(blocks, ("text",), path), extra=fields | _parts(blocks))
         elif not blocks:
             empty = f"{path}.content"
             raise invalid(f"`{empty}` is empty: at least one block is required", empty)
@@ -249,11 +249,11 @@ def _messages(turns: Sequence[_Turn]) -> Iterator[Message]:
                 elif j == 0 or isinstance(blocks[j - 1], _ToolResult):
                     rest = blocks[j:]
                     parts = [*takewhile(lambda b: not isinstance(b, _ToolResult), rest)]
-                    text = _text(parts, ("text",), path)
+                    text = _join(parts, ("text",), path)
                     yield Message("user", text, extra=fields | _parts(parts))
 
 
-def _assistant(turn: _Turn, path: str) -> Message:
+def _assistant_message(turn: _Turn, path: str) -> Message:
     """Return an assistant turn. Thoughts of this server are restored as sampled, those of an
     upstream server are sent back to it, and other thoughts are dropped, since no template has a
     place for them."""
@@ -266,11 +266,11 @@ def _assistant(turn: _Turn, path: str) -> Message:
         if thought.signature in THOUGHTS:
             extra[thought.signature] = extra.get(thought.signature, "") + thought.thinking
     kinds = ("text", "tool_use", "thinking", "redacted_thinking")
-    text = "".join(sampled_text(b.signature) for b in thoughts) + _text(turn.content, kinds, path)
+    text = "".join(sampled_text(b.signature) for b in thoughts) + _join(turn.content, kinds, path)
     return Message("assistant", (text or None) if calls else text, calls, extra=extra)
 
 
-def _text(blocks: Sequence[_Block], allowed: Sequence[str], path: str) -> str:
+def _join(blocks: Sequence[_Block], allowed: Sequence[str], path: str) -> str:
     """Return the text of blocks. Raises `ApiError` for a block type that the role does not
     allow."""
     for block in blocks:
@@ -301,7 +301,7 @@ def sampled_text(signature: str) -> str:
 # ---------------------------------------------------------------- writing
 
 
-def _object(reply: PendingCompletion) -> JSON:
+def _heading(reply: PendingCompletion) -> JSON:
     """Return the object at the start of a stream."""
     return {
         "id": reply.id,
@@ -335,11 +335,11 @@ def _write_block(block: TurnBlock, split: ThoughtStream, reply: PendingCompletio
         text = "" if reply.request.omits_thoughts else block.text
         return {"type": "thinking", "thinking": text, "signature": _signature(block, split)}
     if block.kind == "call":
-        return {"type": "tool_use", "id": block.id, "name": block.name, "input": _input(block)}
+        return {"type": "tool_use", "id": block.id, "name": block.name, "input": _read_input(block)}
     return {"type": "text", "text": block.text}
 
 
-def _input(block: TurnBlock) -> JSON:
+def _read_input(block: TurnBlock) -> JSON:
     """Return the arguments of a call as an object; invalid JSON is wrapped in a field
     `arguments`."""
     if not block.text.strip():
@@ -367,7 +367,7 @@ class _Events:
         """Return the events for more text or a longer thought."""
         if new.thought:
             return self._begin() + self._blocks.add("thought", new.text, source=new.thought)
-        return self._begin() + self._parts(*self._split.feed(new.text))
+        return self._begin() + self._add_parts(*self._split.feed(new.text))
 
     def finish(self, rests: Sequence[Piece]) -> bytes:
         """Return the events for the unsent text, the tool uses, and the end."""
@@ -377,7 +377,7 @@ class _Events:
         out = self._begin()
         if turn and turn[0].kind == "thought" and not self._blocks.blocks:
             out += self._blocks.add("thought", turn[0].text, source=turn[0].source)
-        out += self._parts(*rest)
+        out += self._add_parts(*rest)
         out += self._blocks.finish(Piece(""), [block for block in turn if block.kind == "call"])
         ending = {"type": "message_delta", "delta": _ending(reply, choice), "usage": _usage(reply)}
         out += event(ending, "message_delta")
@@ -402,7 +402,7 @@ class _Events:
     def extend(self, index: int, block: TurnBlock, new: str, entries: Sequence[JSON]) -> bytes:
         """Return the event for more text of a block. A tool's input is sent as a whole."""
         if block.kind == "call":
-            arguments = json.dumps(_input(block), ensure_ascii=False)
+            arguments = json.dumps(_read_input(block), ensure_ascii=False)
             return self._delta(index, {"type": "input_json_delta", "partial_json": arguments})
         kind = "thinking" if block.kind == "thought" else "text"
         if not new or (kind == "thinking" and self._reply.request.omits_thoughts):
@@ -421,9 +421,9 @@ class _Events:
         if self._begun:
             return b""
         self._begun = True
-        return event({"type": "message_start", "message": _object(self._reply)}, "message_start")
+        return event({"type": "message_start", "message": _heading(self._reply)}, "message_start")
 
-    def _parts(self, thought: str, text: str) -> bytes:
+    def _add_parts(self, thought: str, text: str) -> bytes:
         """Return the events for more of the policy's thought and text; an empty thought gets a
         block so that it can be restored."""
         empty = not (thought or self._blocks.blocks) and self._split.ended

@@ -115,7 +115,7 @@ class Responses:
     def __init__(self) -> None:
         self.paths: Mapping[str, Mapping[str, Path]] = {
             "/v1/responses/input_tokens": {"POST": self._count},
-            "/v1/responses/{response}": {"GET": self._find},
+            "/v1/responses/{response}": {"GET": self._get},
             "/v1/responses/{response}/input_items": {"GET": self._list_input},
         }
 
@@ -131,7 +131,7 @@ class Responses:
             at = ("previous_response_id", "previous_response_not_found")
             previous_reply = _get_response(kept, previous, *at)
             history = (*(previous_reply.request.conversation or ()), previous_reply.calls[0].reply)
-        conversation = (*history, *_messages(request.input, kept))
+        conversation = (*history, *_parse_items(request.input, kept))
         if not conversation:
             raise invalid("`input` must not be empty", "input")
         echo = {n: default if body.get(n) is None else body[n] for n, default in _ECHOED.items()}
@@ -167,7 +167,7 @@ class Responses:
         tokens = await attempt.count(body["model"], parse)
         return {"object": "response.input_tokens", "input_tokens": tokens}
 
-    def _find(self, path: Mapping[str, str], query: JSON, attempt: AttemptSession) -> JSON:
+    def _get(self, path: Mapping[str, str], query: JSON, attempt: AttemptSession) -> JSON:
         return self.write_reply(_get_response(attempt.ledger, path["response"]))
 
     def _list_input(self, path: Mapping[str, str], query: JSON, attempt: AttemptSession) -> JSON:
@@ -261,7 +261,7 @@ class _Thought(MessageObject):
     encrypted_content: Any = None
 
 
-def _messages(items: Iterable[Any], kept: KeptAnswers) -> tuple[Message, ...]:
+def _parse_items(items: Iterable[Any], kept: KeptAnswers) -> tuple[Message, ...]:
     """Convert input items to messages; a thought, a message and the calls beside it form one
     assistant turn."""
     messages: list[Message] = []
@@ -282,7 +282,7 @@ def _messages(items: Iterable[Any], kept: KeptAnswers) -> tuple[Message, ...]:
             name = name if name in THOUGHTS else THOUGHTS[0]
             thought[name] = thought.get(name, "") + "".join(part.text for part in reasoning.content)
             continue
-        new = _message(head.type, item, path)
+        new = _parse_item(head.type, item, path)
         if new.role == "assistant" and thought:
             new = replace(new, extra={**new.extra, **thought})
         thought = {}
@@ -295,7 +295,7 @@ def _messages(items: Iterable[Any], kept: KeptAnswers) -> tuple[Message, ...]:
     return tuple(messages)
 
 
-def _message(kind: str | None, item: Any, path: str) -> Message:
+def _parse_item(kind: str | None, item: Any, path: str) -> Message:
     """Convert an item to a message, or to a part of an assistant turn."""
     if kind in ("custom_tool_call", "custom_tool_call_output"):
         raise invalid(f"`{path}` calls a custom tool, which this model does not support", path)
@@ -346,7 +346,7 @@ def _complete_response(reply: PendingCompletion, blocks: Sequence[TurnBlock]) ->
     reason, cut = cut_reason(reply.calls[0]), cut_block(reply, blocks)
     prompt, completion = reply.usage
     return {
-        **_object(reply, "incomplete" if reason else "completed"),
+        **_response_object(reply, "incomplete" if reason else "completed"),
         "incomplete_details": {"reason": reason} if reason else None,
         "output": [
             _item(reply, block, "incomplete" if block is cut else "completed") for block in blocks
@@ -361,11 +361,11 @@ def _complete_response(reply: PendingCompletion, blocks: Sequence[TurnBlock]) ->
     }
 
 
-def _object(reply: PendingCompletion, status: str) -> JSON:
+def _response_object(reply: PendingCompletion, status: str) -> JSON:
     """Return the object without its final fields. Training runs set their own sampling parameters,
     which are known only at the end."""
     sampling = reply.calls[0].sampling if reply.calls else reply.request.sampling
-    known = bool(reply.calls) or not reply.model.finishes
+    is_final = bool(reply.calls) or not reply.model.finishes
     return {
         "id": reply.id,
         "object": "response",
@@ -376,26 +376,26 @@ def _object(reply: PendingCompletion, status: str) -> JSON:
         "incomplete_details": None,
         "model": reply.request.model,
         "output": [],
-        "temperature": sampling.temperature if known else None,
-        "top_p": sampling.top_p if known else None,
+        "temperature": sampling.temperature if is_final else None,
+        "top_p": sampling.top_p if is_final else None,
         "usage": None,
         **reply.request.echo,
     }
 
 
-def _id(reply: PendingCompletion, block: TurnBlock) -> str:
+def _item_id(reply: PendingCompletion, block: TurnBlock) -> str:
     own = reply.id.replace(PREFIX, _IDS[block.kind], 1)
     return f"{own}-{block.number}" if block.kind == "call" else own
 
 
 def _item(reply: PendingCompletion, block: TurnBlock, status: str) -> JSON:
     """Return a block as an output item."""
-    item: JSON = {"id": _id(reply, block), "status": status}
+    item: JSON = {"id": _item_id(reply, block), "status": status}
     if block.kind == "call":
         fields = {"call_id": block.id, "name": block.name, "arguments": block.text}
         return item | {"type": "function_call", **fields}
     empty = status == "in_progress" or (block.kind == "thought" and not block.text)
-    item["content"] = [] if empty else [_part(block)]
+    item["content"] = [] if empty else [_content_part(block)]
     if block.kind == "text":
         return item | {"type": "message", "role": "assistant"}
     if block.source not in ("", THOUGHTS[0]):  # the client returns it, for the upstream server
@@ -403,7 +403,7 @@ def _item(reply: PendingCompletion, block: TurnBlock, status: str) -> JSON:
     return item | {"type": "reasoning", "summary": []}
 
 
-def _part(block: TurnBlock) -> JSON:
+def _content_part(block: TurnBlock) -> JSON:
     """Return a block as a content part."""
     if block.kind == "thought":
         return {"type": "reasoning_text", "text": block.text}
@@ -441,7 +441,7 @@ class _Events:
     def write_error(self, error: ApiError) -> bytes:
         """Return the last events of a stream that fails."""
         fields = {"code": error.code, "message": error.message, "param": error.param}
-        final = _object(self._reply, "failed")
+        final = _response_object(self._reply, "failed")
         code = _CODES.get(error.type, "server_error")
         final["error"] = {"code": code, "message": error.message}
         return self._events(("error", fields), ("response.failed", {"response": final}))
@@ -453,7 +453,7 @@ class _Events:
         added = ("response.output_item.added", {"output_index": index, "item": item})
         if block.kind == "call":
             return self._events(added)
-        part = {**self._position(index, block), "part": _part(empty)}
+        part = {**self._position(index, block), "part": _content_part(empty)}
         return self._events(added, ("response.content_part.added", part))
 
     def extend(self, index: int, block: TurnBlock, new: str, entries: Sequence[JSON]) -> bytes:
@@ -472,7 +472,7 @@ class _Events:
         if block.kind == "call":
             data = {**position, "name": block.name, "arguments": block.text}
             return self._events((_EVENTS["call"] + ".done", data), done)
-        part = _part(block)
+        part = _content_part(block)
         data = {k: v for k, v in part.items() if k in ("text", "logprobs")}
         return self._events(
             (_EVENTS[block.kind] + ".done", {**position, **data}),
@@ -481,13 +481,13 @@ class _Events:
         )
 
     def _position(self, index: int, block: TurnBlock) -> JSON:
-        position: JSON = {"item_id": _id(self._reply, block), "output_index": index}
+        position: JSON = {"item_id": _item_id(self._reply, block), "output_index": index}
         return position if block.kind == "call" else {**position, "content_index": 0}
 
     def _begin(self) -> bytes:
         if self._number:
             return b""
-        running = {"response": _object(self._reply, "in_progress")}
+        running = {"response": _response_object(self._reply, "in_progress")}
         return self._events(("response.created", running), ("response.in_progress", running))
 
     def _events(self, *events: tuple[str, JSON]) -> bytes:
