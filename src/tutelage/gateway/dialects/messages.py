@@ -67,7 +67,7 @@ def _check_context_edits(management: Any) -> Any:
     """Validate that context management clears nothing, as Claude Code requests."""
     edits = management.get("edits") if isinstance(management, dict) else None
     if any(not isinstance(e, dict) or cast("JSON", e).get("keep") != "all" for e in edits or ()):
-        raise ValueError("this server clears nothing from a context; leave it out")
+        raise ValueError("this server does not support clearing context; leave it out")
     return management
 
 
