@@ -136,7 +136,7 @@ class ForwardedCall(RecordedRequest):
             parsed: Any = orjson.loads(content)
         except ValueError:
             parsed = {"error": "the reply is not JSON"}
-        self._add_chunk(parsed if isinstance(parsed, dict) else {"error": "the reply is not an object"})
+        self._add_chunk(parsed if isinstance(parsed, dict) else {"error": "the reply is no object"})
         self._finish(None)
         return Response(content, response.status_code, headers, media_type)
 
