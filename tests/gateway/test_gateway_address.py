@@ -28,7 +28,7 @@ def test_an_address_is_read(
     bind: str | None, url: str | None, expected: tuple[str, int, str | None]
 ) -> None:
     env = {k: v for k, v in ((BIND, bind), (URL, url)) if v is not None}
-    assert GatewayAddress.of(env) == GatewayAddress(*expected)
+    assert GatewayAddress.from_env(env) == GatewayAddress(*expected)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_what_agents_could_not_reach_is_refused(
 ) -> None:
     env = {k: v for k, v in ((BIND, bind), (URL, url)) if v is not None}
     with pytest.raises(ConfigError, match=re.escape(words)):
-        GatewayAddress.of(env)
+        GatewayAddress.from_env(env)
 
 
 def test_a_run_gives_keys_of_a_random_secret_wherever_it_listens() -> None:

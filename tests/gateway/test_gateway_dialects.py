@@ -14,7 +14,7 @@ from tutelage.gateway.dialects import DIALECTS
 from tutelage.gateway.dialects.dialect import Path
 from tutelage.gateway.dialects.reading import RequestReader, read
 from tutelage.gateway.errors import ApiError
-from tutelage.gateway.reply import shown_content
+from tutelage.gateway.reply import visible_content
 from tutelage.gateway.request import ChatRequest
 from tutelage.types import JSON, Message, Sampling
 
@@ -41,8 +41,8 @@ class Plain:
         asked = (Message("user", given.ask),)
         return ChatRequest(given.model, asked, sampling, stream=given.stream)
 
-    def written(self, reply: PendingCompletion) -> JSON:
-        return {"answer": shown_content(reply, reply.calls[0]), "id": reply.id}
+    def write_reply(self, reply: PendingCompletion) -> JSON:
+        return {"answer": visible_content(reply, reply.calls[0]), "id": reply.id}
 
     def writer(self, reply: PendingCompletion) -> Lines:
         return Lines()
@@ -55,7 +55,7 @@ class Lines:
     def finish(self, rests: Sequence[Piece]) -> bytes:
         return f"{rests[0].text}.".encode()
 
-    def failed(self, error: ApiError) -> bytes:
+    def write_error(self, error: ApiError) -> bytes:
         return error.message.encode()
 
 

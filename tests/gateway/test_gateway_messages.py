@@ -193,7 +193,7 @@ async def test_why_a_message_ended(attempt_session: Open) -> None:
     ("body", "status", "words"),
     [
         ({"top_p": 2}, 400, "`top_p` = 2"),
-        ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}, 400, "clears"),
+        ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}, 400, "clear"),
         ({"tool_choice": {"type": "tool"}}, 400, "`tool_choice.name` is missing"),
         ({"tool_choice": {"type": "tool", "name": "x"}}, 400, "names 'x'"),
         ({"tools": [{"name": "x"}]}, 400, "`tools[0].input_schema` is missing"),

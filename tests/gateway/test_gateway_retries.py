@@ -292,5 +292,5 @@ async def test_what_came_of_a_reply_is_told_without_white_space_around_it(
     case = attempt_session(puppet)
     answer = case.attempt_session.answer(CHAT_COMPLETIONS, b"k", False, _ask(), "main")
     answer.tokens[0] += b"\n It is "
-    assert answer.partial()[0]["content"] == "It is"
+    assert answer.partial_messages()[0]["content"] == "It is"
     answer.task.cancel()

@@ -193,4 +193,4 @@ def test_a_part_of_a_character_ends_where_the_character_does() -> None:
     ends = TokenEnds()
     for end in (2, 4, 5, 3):
         ends.add(end)
-    assert [ends.within(length) for length in range(5)] == [0, 0, 1, 4, 4]
+    assert [ends.tokens_before(length) for length in range(5)] == [0, 0, 1, 4, 4]

@@ -1,10 +1,10 @@
-"""The gateway: an OpenAI-compatible endpoint of the policy for agents that we did not write.
+"""The gateway: an OpenAI-compatible endpoint that serves the policy to external agents.
 
-`server.py` runs it and opens a `AttemptSession` for each attempt; `app.py` has the routes,
-`keys.py` checks keys, `completions.py` has requests sampled once. Every API is a dialect
-(`dialects/`): read into one internal request (`request.py`), written from one internal reply
-(`reply.py`). The record of tokens is the client's (`engine/chat.py`, `engine/remote.py`);
-`engine/scripted.py` has a client that needs no model.
+`server.py` runs the gateway and opens an `AttemptSession` for each attempt; `app.py` defines the
+routes, `keys.py` checks API keys, and `completions.py` samples each request once. Each supported
+API is a dialect (`dialects/`), which parses requests into a `ChatRequest` (`request.py`) and writes
+replies from the internal reply (`reply.py`). Token records are kept by the clients
+(`engine/chat.py`, `engine/remote.py`); `engine/scripted.py` has a client that needs no model.
 """
 
 from tutelage.engine.script import Script

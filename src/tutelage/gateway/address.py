@@ -1,7 +1,8 @@
-"""Where the gateway of a run listens, and under which address its agents reach it.
+"""The address on which the gateway listens and the URL that its agents use.
 
-Both are facts of the machine that a run is on, not of the run: a resume on another node has others.
-So they stand in the environment, and no `config.json` has them. `server.py` listens there.
+Both depend on the machine rather than on the run, since a run may resume on another node. They are
+therefore read from environment variables and are not stored in `config.json`. `server.py` opens the
+socket.
 """
 
 from __future__ import annotations
@@ -13,25 +14,25 @@ from urllib.parse import urlsplit
 
 from tutelage.errors import ConfigError
 
-_HERE = "127.0.0.1"
+_LOCALHOST = "127.0.0.1"
 BIND, URL = "TUTELAGE_GATEWAY", "TUTELAGE_GATEWAY_URL"
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayAddress:
-    """A host and port to listen on, and the URL that agents are given; None makes it of both."""
+    """A host and port to listen on, and the URL for agents (None: derive it from host and port)."""
 
-    host: str = _HERE
+    host: str = _LOCALHOST
     port: int = 0
-    """0 is any free one."""
+    """0 selects any free port."""
     url: str | None = None
 
     @classmethod
-    def of(cls, env: Mapping[str, str]) -> GatewayAddress:
-        """What `TUTELAGE_GATEWAY=HOST[:PORT]` and `TUTELAGE_GATEWAY_URL` say; without them any
-        free port of this machine alone. Raises `ConfigError`."""
+    def from_env(cls, env: Mapping[str, str]) -> GatewayAddress:
+        """Read `TUTELAGE_GATEWAY=HOST[:PORT]` and `TUTELAGE_GATEWAY_URL`. The default is any free
+        port on the loopback interface. Raises `ConfigError`."""
         bind, url = env.get(BIND, "").strip(), env.get(URL, "").strip().rstrip("/")
-        host, port = _HERE, 0
+        host, port = _LOCALHOST, 0
         if bind:
             try:
                 parts = urlsplit(f"//{bind}")
@@ -45,12 +46,12 @@ class GatewayAddress:
                 )
         if url:
             try:
-                at = urlsplit(url)
-                fine = at.scheme in ("http", "https") and bool(at.hostname) and at.port != 0
-                fine = fine and not (at.query or at.fragment or at.username or at.password)
+                link = urlsplit(url)
+                ok = link.scheme in ("http", "https") and bool(link.hostname) and link.port != 0
+                ok = ok and not (link.query or link.fragment or link.username or link.password)
             except ValueError:
-                fine = False
-            if not fine:
+                ok = False
+            if not ok:
                 raise ConfigError(
                     f"{URL}={url!r} is not a valid HTTP URL: use http://HOST:PORT, without a "
                     "query or a password"
@@ -60,7 +61,7 @@ class GatewayAddress:
                     f"{URL}={url!r} needs a fixed port for the gateway: also set "
                     f"{BIND}=HOST:PORT, such as {BIND}=0.0.0.0:8200"
                 )
-        elif _has(host, "is_unspecified"):
+        elif _is_kind(host, "is_unspecified"):
             raise ConfigError(
                 f"{BIND}={bind!r} listens on all interfaces, so agents need a URL: also set "
                 f"{URL}=http://NAME:{port or 'PORT'}, the address at which they reach this machine"
@@ -69,12 +70,12 @@ class GatewayAddress:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches it."""
-    return host == "localhost" or _has(host, "is_loopback")
+    """Return True if the host can be reached from this machine only."""
+    return host == "localhost" or _is_kind(host, "is_loopback")
 
 
-def _has(host: str, kind: str) -> bool:
-    """Whether a host is an address of this kind, and no name."""
+def _is_kind(host: str, kind: str) -> bool:
+    """Return True if the host is an IP address with the given `ipaddress` property."""
     try:
         return bool(getattr(ipaddress.ip_address(host), kind))
     except ValueError:

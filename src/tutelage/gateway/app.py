@@ -1,9 +1,9 @@
-"""The gateway as a Starlette app: routes, admission, and the endpoints.
+"""The gateway as a Starlette app: routes, admission and endpoints.
 
-An endpoint is admitted by its key before its body is read; its dialect reads the body, the session
-has it sampled, and the answer is written or streamed while a task watches whether the client is
-still there. Whatever goes wrong leaves as an error object in the form that the client reads.
-`server.py` runs the app.
+A request is admitted by its key before its body is read. Its dialect parses the body, the session
+samples the reply, and the reply is returned or streamed while a task watches for a disconnect.
+Every failure is returned as an error object in the format of the client's API. `server.py` runs the
+app.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from tutelage.errors import TutelageError
 from tutelage.gateway.completions import PendingCompletion
 from tutelage.gateway.dialects import DIALECTS, Dialect
 from tutelage.gateway.dialects.dialect import Path
-from tutelage.gateway.dialects.field_errors import shown
+from tutelage.gateway.dialects.field_errors import format_value
 from tutelage.gateway.errors import NO_RETRY, ApiError, error_response, invalid, model_not_found
-from tutelage.gateway.keys import MAX_ID, SessionRegistry, sent_key
+from tutelage.gateway.keys import MAX_ID, SessionRegistry, read_key
 from tutelage.gateway.limits import GatewayLimits
 from tutelage.gateway.reply import ReplyStream
 from tutelage.gateway.rewards import ReadBody, late_span, read_event, read_rewards
@@ -49,14 +49,14 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Handler = Callable[[Request, AttemptSession, str], Awaitable[Response]]
 OnTraces = Callable[..., bytes]
-"""Reads a body of spans in a worker thread; `tracing.ingest_traces` for a run is one.
+"""Parses a request body of spans in a worker thread, as `tracing.ingest_traces` does for a run.
 
-A ValueError is answered with its `status`, 400 where it has none.
+A ValueError is returned to the client with its `status` attribute, or 400 if it has none.
 """
 _ATTEMPT = "/rollout/{rollout}/attempt/{attempt}"
 _PROCESS = os.urandom(6).hex()
-_count = itertools.count()
-_EVENTS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+_request_numbers = itertools.count()
+_SSE_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
 class _JSON(JSONResponse):
@@ -66,88 +66,88 @@ class _JSON(JSONResponse):
 
 @dataclass(frozen=True, slots=True)
 class _Endpoint:
-    """One path and method: admits the request, runs the handler, and answers errors as JSON."""
+    """One path and method: admits the request, runs the handler, and returns errors as JSON."""
 
     app: App
     handler: Handler
     dialect: Dialect | None = None
-    """Without one an error has the form of the client that asks."""
+    """None for paths without a dialect; the error format then follows the client."""
     late: ReadBody | None = None
-    """Reads the rewards in a body, of which those of an attempt that has ended are kept."""
+    """Parses the rewards of a body, so that rewards of an ended attempt can be stored."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         request, admitted = Request(scope, receive), None
         try:
-            named = request.headers.get("x-tutelage-agent")
-            key = sent_key(request.headers)
-            admitted, agent = self.app.registry.admit(key, request.path_params, named)
+            header_agent = request.headers.get("x-tutelage-agent")
+            key = read_key(request.headers)
+            admitted, agent = self.app.registry.admit(key, request.path_params, header_agent)
             admitted.in_flight += 1
             response = await self.handler(request, admitted, agent)
         except ClientDisconnect:
             response = Response(status_code=499)
         except Exception as error:
-            told = error_response(error, self.dialect.prompt_field if self.dialect else None)
-            if told.code == "internal_error":
+            failure = error_response(error, self.dialect.prompt_field if self.dialect else None)
+            if failure.code == "internal_error":
                 log.exception("a request failed")
-            if self.late is not None and isinstance(told, AttemptClosedError):
-                told = await self.app.keep_late(request, self.late, told)
-            response = _failed(request, told)
-        _name(request, response)
+            if self.late is not None and isinstance(failure, AttemptClosedError):
+                failure = await self.app.keep_late(request, self.late, failure)
+            response = _render_error(request, failure)
+        _set_request_id(request, response)
         try:
             await response(scope, receive, send)
         finally:
             if admitted is not None:
-                admitted.request_ended()
+                admitted.end_request()
 
 
 class App:
-    """The endpoints over a registry of sessions."""
+    """The endpoints for the sessions of a registry."""
 
     def __init__(
         self, registry: SessionRegistry, limits: GatewayLimits, origins: Sequence[str] = ()
     ) -> None:
-        """Web pages of `origins` may ask, "*" for any."""
+        """`origins` are the web origins that may send requests; "*" allows all."""
         self.on_traces: OnTraces | None = None
-        """Takes the spans that agents send to `POST /v1/traces`; None refuses them."""
+        """Receives the spans that agents send to `POST /v1/traces`; None rejects them."""
         self.registry, self._limits = registry, limits
-        events = self._post_rewards("/events", read_event)
+        events = self._reward_route("/events", read_event)
         routes: list[BaseRoute] = [
-            *(self._route(each.path, partial(self._ask, each), "POST", each) for each in DIALECTS),
+            *(self._route(d.path, partial(self._complete, d), "POST", d) for d in DIALECTS),
             *(
-                self._route(path, partial(self._answer, find), method, each)
+                self._route(path, partial(self._serve_path, handle), method, each)
                 for each in DIALECTS
-                for path, found in each.paths.items()
-                for method, find in found.items()
+                for path, methods in each.paths.items()
+                for method, handle in methods.items()
             ),
             self._route("/v1/models", _models, "GET"),
             self._route("/v1/models/{model:path}", _models, "GET"),
-            self._route("/v1/traces", self._traces, "POST"),
-            self._post_rewards("/v1/rewards", read_rewards),
-            self._post_rewards("/v1/events", read_event),
+            self._route("/v1/traces", self._serve_traces, "POST"),
+            self._reward_route("/v1/rewards", read_rewards),
+            self._reward_route("/v1/events", read_event),
         ]
         self._paths = list(dict.fromkeys(r.path_format for r in routes if isinstance(r, Route)))
         lightning = [f"/proxy{_ATTEMPT}/mode/{mode}/openai" for mode in ("train", "val")]
         cors = Middleware(
             CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"]
         )
-        of_agents = [Mount("/agent/{agent}", routes=routes), *routes]
+        agent_routes = [Mount("/agent/{agent}", routes=routes), *routes]
         self._starlette = Starlette(
             routes=[
                 *(Route(path, _health) for path in ("/", "/health")),
-                Mount(_ATTEMPT, routes=of_agents),
-                # The paths of agent-lightning 1.0, some of whose agents read the rollout in them.
+                Mount(_ATTEMPT, routes=agent_routes),
+                # The paths of agent-lightning 1.0; some of its agents parse the rollout id in them.
                 *(Mount(path, routes=routes) for path in lightning),
                 Mount("/api/rollouts/{rollout}/attempt/{attempt}", routes=[events]),
-                *of_agents,
+                *agent_routes,
             ],
             middleware=[cors] if origins else [],
-            exception_handlers={HTTPException: self._no_route},
+            exception_handlers={HTTPException: self._route_error},
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
-        if not scope.get("path", "/").startswith("/"):  # a request line that names the whole URL
+        """Handle an ASGI request."""
+        if not scope.get("path", "/").startswith("/"):  # the request line has the full URL
             scope["path"] = "/" + scope["path"].partition("://")[2].partition("/")[2]
         await self._starlette(scope, receive, send)
 
@@ -156,92 +156,92 @@ class App:
     ) -> Route:
         return Route(path, _Endpoint(self, handler, dialect), methods=[method])
 
-    def _post_rewards(self, path: str, read: ReadBody) -> Route:
-        endpoint = _Endpoint(self, partial(self._reward, read), None, read)
+    def _reward_route(self, path: str, read: ReadBody) -> Route:
+        endpoint = _Endpoint(self, partial(self._serve_rewards, read), None, read)
         return Route(path, endpoint, methods=["POST"])
 
-    async def _no_route(self, request: Request, error: Exception) -> Response:
-        """Answer a path or a method that is not there, with what to change."""
+    async def _route_error(self, request: Request, error: Exception) -> Response:
+        """Return the error response for an unknown path or method, with advice."""
         failure, method, path = cast("HTTPException", error), request.method, request.url.path
         if failure.status_code == 405:
             allowed = ", ".join(sorted((failure.headers or {})["Allow"].split(", ")))
-            words = f"method {method} is not allowed for {shown(path)}; use {allowed}"
-            told = ApiError(405, words, code="method_not_allowed", headers={"allow": allowed})
+            text = f"method {method} is not allowed for {format_value(path)}; use {allowed}"
+            refusal = ApiError(405, text, code="method_not_allowed", headers={"allow": allowed})
         else:
-            words = (
-                f"no route for {method} {shown(path)}: OPENAI_BASE_URL must end in /v1, "
+            text = (
+                f"no route for {method} {format_value(path)}: OPENAI_BASE_URL must end in /v1, "
                 "ANTHROPIC_BASE_URL must not end in /v1, which its client adds"
             )
-            told = ApiError(404, f"{words}. Routes: {', '.join(self._paths)}", code="unknown_url")
-        response = _failed(request, told)
-        _name(request, response)
+            refusal = ApiError(404, f"{text}. Routes: {', '.join(self._paths)}", code="unknown_url")
+        response = _render_error(request, refusal)
+        _set_request_id(request, response)
         return response
 
     # ------------------------------------------------------------ endpoints
 
-    async def _ask(
+    async def _complete(
         self, dialect: Dialect, request: Request, attempt_session: AttemptSession, agent: str
     ) -> Response:
-        """A request in one of the dialects."""
-        body = await self._body(request)
+        """Handle a request for a reply in one of the dialects."""
+        body = await self._read_body(request)
         values = _json_object(body)
         if (call := attempt_session.forward(dialect, values, agent)) is not None:
-            return await _unless_left(request, call.respond())
-        asked = attempt_session.read(dialect, values)
-        # What a request asks for, and whether it says that it is a repeat.
-        said = blake2b(f"{dialect.name}\0{agent}\0".encode(), digest_size=16)
-        said.update(body)
-        if (named := request.headers.get("idempotency-key")) is not None:
-            said.update(b"\0" + named.encode())
+            return await _while_connected(request, call.respond())
+        parsed = attempt_session.read(dialect, values)
+        # Identifies equal requests; the two headers mark a request as a repeat.
+        digest = blake2b(f"{dialect.name}\0{agent}\0".encode(), digest_size=16)
+        digest.update(body)
+        if (repeat_key := request.headers.get("idempotency-key")) is not None:
+            digest.update(b"\0" + repeat_key.encode())
         count = request.headers.get("x-stainless-retry-count")
-        repeat = named is not None or count not in (None, "", "0")
-        answer = attempt_session.answer(dialect, said.digest(), repeat, asked, agent, len(body))
-        if asked.stream:
-            events = self._events(answer, attempt_session, dialect)
-            first = await _unless_left(request, anext(events))
+        repeat = repeat_key is not None or count not in (None, "", "0")
+        answer = attempt_session.answer(dialect, digest.digest(), repeat, parsed, agent, len(body))
+        if parsed.stream:
+            events = self._stream_events(answer, attempt_session, dialect)
+            first = await _while_connected(request, anext(events))
 
-            async def streamed() -> AsyncGenerator[bytes]:
+            async def stream() -> AsyncGenerator[bytes]:
                 yield first
                 async for data in events:
                     yield data
 
-            return StreamingResponse(streamed(), media_type="text/event-stream", headers=_EVENTS)
+            return StreamingResponse(stream(), media_type="text/event-stream", headers=_SSE_HEADERS)
         answer.join()
         try:
             await asyncio.sleep(0)
-            # An answer that needs no engine is there at once; then nobody has to watch.
+            # An answer without an engine is done at once and needs no disconnect watch.
             if not answer.task.done():
-                await _unless_left(request, asyncio.wait((answer.task,)))
+                await _while_connected(request, asyncio.wait((answer.task,)))
         finally:
             answer.leave()
-        written = dialect.written(_ended(answer, attempt_session))
+        reply = dialect.write_reply(_check_done(answer, attempt_session))
         answer.delivered = True
-        return _JSON(written)
+        return _JSON(reply)
 
-    async def _events(
+    async def _stream_events(
         self, answer: PendingCompletion, attempt_session: AttemptSession, dialect: Dialect
     ) -> AsyncGenerator[bytes]:
-        """Yield events as tokens come. Raises what fails before the first."""
+        """Yield events as tokens are sampled. Raises errors that occur before the first event."""
         writer = dialect.writer(answer)
-        stream, news, begun = ReplyStream(answer, writer), asyncio.Event(), False
-        answer.join(news.set)
+        stream, updated, started = ReplyStream(answer, writer), asyncio.Event(), False
+        answer.join(updated.set)
         try:
             while True:
-                news.clear()
+                updated.clear()
                 done = answer.task.done()
                 if data := stream.feed():
                     yield data
-                    begun = True
+                    started = True
                 if done:
                     break
-                await news.wait()
+                await updated.wait()
             try:
-                _ended(answer, attempt_session)
+                _check_done(answer, attempt_session)
                 data = stream.finish()
             except Exception as error:
-                if not begun:
+                if not started:
                     raise
-                yield writer.failed(error_response(error, dialect.prompt_field))
+                yield writer.write_error(error_response(error, dialect.prompt_field))
                 return
             yield data
             answer.delivered = True
@@ -249,28 +249,27 @@ class App:
             answer.failure = error
             raise
         finally:
-            answer.leave(news.set)
-            if answer.finishing:  # it counts as a request until it has ended
+            answer.leave(updated.set)
+            if answer.finishing:  # it stays in flight until it has ended
                 attempt_session.in_flight += 1
-                answer.task.add_done_callback(attempt_session.request_ended)
+                answer.task.add_done_callback(attempt_session.end_request)
 
-    async def _answer(
-        self, find: Path, request: Request, attempt_session: AttemptSession, agent: str
+    async def _serve_path(
+        self, handle: Path, request: Request, attempt_session: AttemptSession, agent: str
     ) -> Response:
-        """A further path of a dialect: what is found for its parameters and the body, or the
-        query."""
-        body = await self._body(request) if request.method == "POST" else b""
+        """Handle an extra path of a dialect with its parameters and the body or query."""
+        body = await self._read_body(request) if request.method == "POST" else b""
         values = _json_object(body) if body else dict(request.query_params)
-        found = find(request.path_params, values, attempt_session)
-        return _JSON(await found if isawaitable(found) else found)
+        result = handle(request.path_params, values, attempt_session)
+        return _JSON(await result if isawaitable(result) else result)
 
-    async def _traces(
+    async def _serve_traces(
         self, request: Request, attempt_session: AttemptSession, agent: str
     ) -> Response:
         hook = self.on_traces
         if hook is None:
             raise ApiError(404, "this gateway does not accept traces", headers=NO_RETRY)
-        body = await self._body(request, packed=True)
+        body = await self._read_body(request, packed=True)
         kind = request.headers.get("content-type", "")
         encoding = request.headers.get("content-encoding", "")
         only = Identity("", attempt_session.rollout_id, attempt_session.attempt_id)
@@ -281,24 +280,24 @@ class App:
             raise ApiError(status, f"cannot parse the traces: {error}") from error
         return Response(answer, media_type=kind or PROTOBUF)
 
-    async def _reward(
+    async def _serve_rewards(
         self, read: ReadBody, request: Request, attempt_session: AttemptSession, agent: str
     ) -> Response:
-        rewards, answer = read(_json_object(await self._body(request)), attempt_session)
-        if attempt_session.closed:  # it ended while the body came
-            raise attempt_session.over()
+        rewards, answer = read(_json_object(await self._read_body(request)), attempt_session)
+        if attempt_session.closed:  # it ended while the body was read
+            raise attempt_session.closed_error()
         key = request.headers.get("idempotency-key")
         return _JSON(attempt_session.posted.add(rewards, key, answer))
 
     async def keep_late(
         self, request: Request, read: ReadBody, closed: AttemptClosedError
     ) -> ApiError:
-        """Keep rewards of an attempt that has ended as a span of it; return the answer to them."""
+        """Store rewards of an ended attempt as one of its spans; return the error response."""
         attempt, sink = closed.attempt, self.on_traces
         if request.path_params.get("rollout", attempt.rollout_id) != attempt.rollout_id:
             return closed
         try:
-            rewards, _ = read(_json_object(await self._body(request)), attempt)
+            rewards, _ = read(_json_object(await self._read_body(request)), attempt)
             log.warning("ignoring late rewards of attempt %s: %s", attempt.attempt_id, rewards)
             if rewards and sink is not None:
                 body = encode_protobuf([late_span(rewards, attempt)])
@@ -310,77 +309,77 @@ class App:
             log.exception("failed to store the late rewards of attempt %s", attempt.attempt_id)
         return closed
 
-    async def _body(self, request: Request, *, packed: bool = False) -> bytes:
-        """Return the body. Raises `ApiError` 413 where it is too large, 415 where it is `packed`
-        and may not be."""
-        most = self._limits.body_bytes
+    async def _read_body(self, request: Request, *, packed: bool = False) -> bytes:
+        """Return the body. Raises `ApiError` 413 if it is too large, and 415 if it is compressed
+        and `packed` is False."""
+        limit = self._limits.body_bytes
         if not packed and request.headers.get("content-encoding") not in (None, "", "identity"):
             raise ApiError(415, "content-encoding is not supported; send the body uncompressed")
         body = bytearray()
-        async for part in request.stream():
-            body += part
-            if len(body) > most:
-                words, close = f"the request body exceeds {most} bytes", {"connection": "close"}
-                raise ApiError(413, words, code="request_too_large", headers=close)
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > limit:
+                text, headers = f"the request body exceeds {limit} bytes", {"connection": "close"}
+                raise ApiError(413, text, code="request_too_large", headers=headers)
         return bytes(body)
 
 
 async def _health(request: Request) -> Response:
-    """Answer without a key that the server is there."""
+    """Report that the server is running; needs no key."""
     return _JSON({"status": "ok"})
 
 
 async def _models(request: Request, attempt_session: AttemptSession, agent: str) -> Response:
-    """List what is served, or describe one model, as the client's API does. Raises `ApiError`."""
-    names, wanted = attempt_session.models(), request.path_params.get("model")
-    if wanted is not None and wanted not in names:
-        raise model_not_found(wanted, names)
-    if not _by_anthropic(request):
-        told = {"object": "model", "created": 0, "owned_by": "tutelage"}
-        found = [{"id": name, **told} for name in names]
-        listed: JSON = {"object": "list", "data": found}
-    else:  # when a model was released is not known: the epoch stands there
-        told = {"type": "model", "created_at": "1970-01-01T00:00:00Z", "lifecycle": "active"}
-        found = [{"id": name, "display_name": name, **told} for name in names]
+    """List the served models, or describe one, in the format of the client. Raises `ApiError`."""
+    names, requested = attempt_session.models(), request.path_params.get("model")
+    if requested is not None and requested not in names:
+        raise model_not_found(requested, names)
+    if not _is_anthropic(request):
+        fields = {"object": "model", "created": 0, "owned_by": "tutelage"}
+        models = [{"id": name, **fields} for name in names]
+        page: JSON = {"object": "list", "data": models}
+    else:  # the release date of a model is unknown, so the epoch is used
+        fields = {"type": "model", "created_at": "1970-01-01T00:00:00Z", "lifecycle": "active"}
+        models = [{"id": name, "display_name": name, **fields} for name in names]
         ends = {"first_id": names[0], "last_id": names[-1]}
-        listed = {"data": found, "has_more": False, **ends}
-    return _JSON(listed if wanted is None else found[names.index(wanted)])
+        page = {"data": models, "has_more": False, **ends}
+    return _JSON(page if requested is None else models[names.index(requested)])
 
 
 # ---------------------------------------------------------------- requests and replies
 
 
-def _by_anthropic(request: Request) -> bool:
-    """Return whether a client of Anthropic asks, as a header or the path says."""
+def _is_anthropic(request: Request) -> bool:
+    """Return True if a header or the path identifies an Anthropic client."""
     path = request.scope["path"]
-    asked = "/v1/messages" in path or path.endswith("/messages")
-    return asked or "anthropic-version" in request.headers
+    messages_path = "/v1/messages" in path or path.endswith("/messages")
+    return messages_path or "anthropic-version" in request.headers
 
 
-def _failed(request: Request, error: ApiError) -> Response:
-    if not _by_anthropic(request):
+def _render_error(request: Request, error: ApiError) -> Response:
+    if not _is_anthropic(request):
         return _JSON(error.body(), error.status, error.headers)
-    body = error.anthropics_body() | {"request_id": _id_of(request)}
+    body = error.anthropics_body() | {"request_id": _request_id(request)}
     return _JSON(body, error.status, error.headers)
 
 
-def _id_of(request: Request) -> str:
-    """Return the id of a request: the client's own, or a new one."""
-    named = request.headers.get("x-request-id")
-    if named is not None and len(named) <= MAX_ID:
-        return named
-    return request.scope.setdefault("tutelage.id", f"req_{_PROCESS}{next(_count):012x}")
+def _request_id(request: Request) -> str:
+    """Return the client's own id of a request, or a new one."""
+    client_id = request.headers.get("x-request-id")
+    if client_id is not None and len(client_id) <= MAX_ID:
+        return client_id
+    return request.scope.setdefault("tutelage.id", f"req_{_PROCESS}{next(_request_numbers):012x}")
 
 
-def _name(request: Request, response: Response) -> None:
-    """Write the id of a request into its response."""
-    response.headers["x-request-id"] = _id_of(request)
-    if _by_anthropic(request):
-        response.headers["request-id"] = _id_of(request)
+def _set_request_id(request: Request, response: Response) -> None:
+    """Add the request id to the headers of a response."""
+    response.headers["x-request-id"] = _request_id(request)
+    if _is_anthropic(request):
+        response.headers["request-id"] = _request_id(request)
 
 
 def _json_object(body: bytes) -> JSON:
-    """Return the JSON object that a body is. Raises `ApiError` 400."""
+    """Parse a body as a JSON object. Raises `ApiError` 400."""
     try:
         data = parse_json(body, longest=len(body), loads=orjson.loads)
     except ValueError as error:
@@ -390,24 +389,24 @@ def _json_object(body: bytes) -> JSON:
     return cast("JSON", data)
 
 
-async def _unless_left(request: Request, work: Awaitable[T]) -> T:
-    """Wait for something while the client is there. Raises `ClientDisconnect` once it is not."""
-    waiting, leaving = asyncio.ensure_future(work), asyncio.ensure_future(request.receive())
+async def _while_connected(request: Request, work: Awaitable[T]) -> T:
+    """Await `work` while the client is connected. Raises `ClientDisconnect` when it disconnects."""
+    task, disconnect = asyncio.ensure_future(work), asyncio.ensure_future(request.receive())
     try:
-        await asyncio.wait((waiting, leaving), return_when=asyncio.FIRST_COMPLETED)
-        if not waiting.done():
+        await asyncio.wait((task, disconnect), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
             raise ClientDisconnect
-        return waiting.result()
+        return task.result()
     finally:
-        leaving.cancel()
-        waiting.cancel()
+        disconnect.cancel()
+        task.cancel()
 
 
-def _ended(answer: PendingCompletion, attempt_session: AttemptSession) -> PendingCompletion:
-    """Return an answer that has ended. Raises what ended it badly."""
+def _check_done(answer: PendingCompletion, attempt_session: AttemptSession) -> PendingCompletion:
+    """Return a finished answer. Raises the error that ended it."""
     if not answer.task.cancelled():
         answer.task.result()
         return answer
     if attempt_session.closed:
-        raise attempt_session.over()
+        raise attempt_session.closed_error()
     raise ApiError(500, "the request was cancelled")

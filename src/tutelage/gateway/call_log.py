@@ -1,10 +1,10 @@
-"""The record of `tutelage serve --record`: a line of JSON for each call, and for each span that an
-agent sends.
+"""The record of `tutelage serve --record`: one line of JSON per choice of a call, and per span from
+an agent.
 
-A call's line has messages (or the prompt), tools, how it was sampled and constrained, token ids,
-log-probabilities and the reply, and what another server was sent and said beside them. What had
-come of a reply that broke off, or that its client left, is a line too, with the reason and without
-tokens. `record.py` says what this is told.
+The line of a call has its messages (or prompt), tools, sampling parameters, constraint, token ids,
+log-probabilities and reply; for a forwarded call, also the other fields of the upstream request and
+reply. A reply that failed or was abandoned by its client is recorded up to that point, with the
+reason and without tokens. `record.py` delivers the calls.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from tutelage.types import JSON
 
 
 class CallLog:
-    """Appends to a file."""
+    """Appends calls and spans to a file."""
 
     def __init__(self, path: Path) -> None:
-        """Raises `StoreError` when the file cannot be written."""
+        """Open the file. Raises `StoreError` if it cannot be written."""
         self.path, self._lock = path, threading.Lock()
         try:
             self._file = path.open("ab", buffering=0)
@@ -35,14 +35,13 @@ class CallLog:
             if path.is_file() and path.stat().st_size and os.access(path, os.R_OK):
                 with path.open("rb") as file:
                     file.seek(-1, os.SEEK_END)
-                    self._torn = file.read(1) != b"\n"  # of a process that was killed
+                    self._torn = file.read(1) != b"\n"  # left by a killed process
             self._write(b"")
         except OSError as error:
             raise StoreError(f"cannot write {str(path)!r}: {error.strerror}") from error
 
     def __call__(self, request: RecordedRequest) -> None:
-        """Write a line for each choice of a request; of one that failed, for each of which
-        something had come."""
+        """Write one line per choice; for a failed request, only choices with partial output."""
         head = {
             "response_id": request.id,
             "agent": request.agent,
@@ -64,31 +63,31 @@ class CallLog:
                 "parse_errors": call.parse_errors,
                 "usage": {"input_tokens": counts[0], "output_tokens": counts[1]} if known else None,
             })  # fmt: skip
-        for reply in request.said:
+        for reply in request.partial_replies:
             lines.append({
                 "reply": {"role": "assistant", **reply},
-                "finish_reason": "cancelled" if request.left else "error",
-                "error": "the client disconnected" if request.left else request.error,
+                "finish_reason": "cancelled" if request.disconnected else "error",
+                "error": "the client disconnected" if request.disconnected else request.error,
             })  # fmt: skip
         for i, line in enumerate(lines):
             if request.calls or any(v for name, v in line["reply"].items() if name != "role"):
-                whole = {**head, "choice": i, **request.asked(i), **line}
-                self._write(orjson.dumps(whole) + b"\n")
+                record = {**head, "choice": i, **request.describe_choice(i), **line}
+                self._write(orjson.dumps(record) + b"\n")
 
     def spans(self, run_id: str, spans: Sequence[SpanRecord]) -> None:
-        """Write the spans that an agent sent; threads may call it at once."""
+        """Write spans that an agent sent; safe to call from several threads."""
         self._write(b"".join(orjson.dumps({"span": span}) + b"\n" for span in spans))
 
     def _write(self, lines: bytes) -> None:
-        """Append whole lines, after the end of one that was cut off. Raises `OSError`."""
+        """Append complete lines, first ending a line that was cut off. Raises `OSError`."""
         with self._lock:
-            left = memoryview(b"\n" + lines if self._torn else lines)
-            while left:
-                written = self._file.write(left)
-                left = left[written:]
-                self._torn = bool(left)  # should the rest find no room
+            rest = memoryview(b"\n" + lines if self._torn else lines)
+            while rest:
+                written = self._file.write(rest)
+                rest = rest[written:]
+                self._torn = bool(rest)  # if the rest cannot be written
 
     def close(self) -> None:
-        """Close the file. What it has no room for is lost, as its caller was told at that call."""
+        """Close the file. Write errors are ignored, since earlier calls have reported them."""
         with suppress(OSError):
             self._file.close()

@@ -1,9 +1,9 @@
-"""What the gateway answers when it cannot serve a request: a status, and an error object as OpenAI
-or Anthropic writes it.
+"""Error responses of the gateway: a status, and an error object in the format of OpenAI or
+Anthropic.
 
-SDKs repeat 408, 409, 429 and 5xx by themselves, so the status decides what an agent does next: what
-would fail again is another 4xx. `ApiError` never leaves this package; `app.py` turns what the
-layers below raise into one. `dialects/reading.py` raises most of them.
+SDKs retry 408, 409, 429 and 5xx on their own, so the status decides what an agent does next: errors
+that would recur have another 4xx status. `ApiError` never leaves this package; `app.py` converts
+exceptions of lower layers to it. `dialects/reading.py` raises most of them.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from tutelage.errors import (
 )
 
 NO_RETRY: Mapping[str, str] = {"x-should-retry": "false"}
-"""The header by which OpenAI's SDKs know that a repeat is pointless."""
+"""The header that tells OpenAI's SDKs not to retry."""
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
-_ANTHROPICS_TYPES = {
+_ANTHROPIC_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
     402: "billing_error",
@@ -42,7 +42,7 @@ _ANTHROPICS_TYPES = {
 
 
 class ApiError(Exception):
-    """A refusal on its way to the client. `param` names the field that is to blame."""
+    """An error response. `param` names the request field at fault."""
 
     def __init__(
         self,
@@ -59,49 +59,50 @@ class ApiError(Exception):
 
     @property
     def type(self) -> str:
-        """OpenAI's word for the kind of error."""
+        """Return OpenAI's type of the error."""
         other = "server_error" if self.status >= 500 else "invalid_request_error"
         return _TYPES.get(self.status, other)
 
     def body(self) -> dict[str, Any]:
-        """The error as OpenAI writes it."""
+        """Return the error in OpenAI's format."""
         return {"error": {k: getattr(self, k) for k in ("message", "type", "param", "code")}}
 
     def anthropics_body(self) -> dict[str, Any]:
-        """The error as Anthropic writes it."""
+        """Return the error in Anthropic's format."""
         other = "api_error" if self.status >= 500 else "invalid_request_error"
-        kind = _ANTHROPICS_TYPES.get(self.status, other)
-        told: dict[str, Any] = {"type": kind, "message": self.message}
-        if self.param == "thread":  # by these words its SDK sends the whole conversation instead
-            told["details"] = {"error_code": "thread_unsupported_request"}
-        return {"type": "error", "error": told}
+        kind = _ANTHROPIC_TYPES.get(self.status, other)
+        error: dict[str, Any] = {"type": kind, "message": self.message}
+        if self.param == "thread":  # this code makes its SDK send the whole conversation
+            error["details"] = {"error_code": "thread_unsupported_request"}
+        return {"type": "error", "error": error}
 
 
 def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
-    """A 400 that names the field."""
+    """Return a 400 error that names the field."""
     return ApiError(400, message, param=param, code=code)
 
 
 def model_not_found(name: str, models: Sequence[str]) -> ApiError:
-    """A 404 that says which models there are."""
-    words = f"the model {name!r} does not exist; available models: {', '.join(models)}"
-    return ApiError(404, words, param="model", code="model_not_found")
+    """Return a 404 error that lists the available models."""
+    message = f"the model {name!r} does not exist; available models: {', '.join(models)}"
+    return ApiError(404, message, param="model", code="model_not_found")
 
 
 def error_response(error: BaseException, prompt_field: str | None = None) -> ApiError:
-    """The answer to an exception from below; what nobody foresaw keeps its details to the log.
+    """Convert an exception to an error response; unexpected errors have their details only in the
+    log.
 
-    `prompt_field` is the field that is to blame for a prompt that is too long.
+    `prompt_field` is the field to name if the prompt is too long.
     """
     if isinstance(error, ApiError):
         return error
     if isinstance(error, ContextOverflowError):
-        # LiteLLM and others know an overflow by OpenAI's words, or by Anthropic's.
-        words = f"This model's maximum context length is exceeded, prompt is too long: {error}"
+        # LiteLLM and others detect an overflow by OpenAI's or Anthropic's message.
+        message = f"This model's maximum context length is exceeded, prompt is too long: {error}"
         if prompt_field is not None:
-            words = f"`{prompt_field}`: {words}"
-        return ApiError(400, words, param=prompt_field, code="context_length_exceeded")
-    # Its server was asked again already: a client that did so too would multiply the waiting.
+            message = f"`{prompt_field}`: {message}"
+        return ApiError(400, message, param=prompt_field, code="context_length_exceeded")
+    # The upstream call was already retried; retries by the client would multiply the wait.
     if isinstance(error, RemoteError):
         headers = NO_RETRY if error.final else {}
         code = error.code or "upstream_error"
@@ -115,8 +116,8 @@ def error_response(error: BaseException, prompt_field: str | None = None) -> Api
     if isinstance(error, ConstraintError):
         return ApiError(400, str(error), param=error.field or None, headers=NO_RETRY)
     if isinstance(error, DataError) and prompt_field is not None:
-        words = f"`{prompt_field}`: {error}"
-        return ApiError(400, words, param=prompt_field, headers=NO_RETRY)
+        message = f"`{prompt_field}`: {error}"
+        return ApiError(400, message, param=prompt_field, headers=NO_RETRY)
     if isinstance(error, TutelageError):
         return ApiError(400, str(error), headers=NO_RETRY)
     return ApiError(500, "internal gateway error; see its log for details", code="internal_error")

@@ -1,8 +1,8 @@
-"""Which session a request is for, and whether it may pass.
+"""API keys: which session a request belongs to, and whether it is allowed.
 
-A key opens one attempt, and says which agent of it calls. A path such as
-`/rollout/R/attempt/A/v1/...` must agree with the key: another attempt's key gets 403. Nothing here
-is ever logged. `server.py` fills the registry from any thread, `app.py` asks it.
+A key grants access to one attempt and identifies the calling agent. A path such as
+`/rollout/R/attempt/A/v1/...` must match the key: a key of another attempt gets 403. Keys are never
+logged. `server.py` fills the registry from any thread, `app.py` queries it.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from collections.abc import Iterable, Mapping
 from starlette.datastructures import Headers
 
 from tutelage.errors import ConfigError
-from tutelage.gateway.dialects.field_errors import shown
+from tutelage.gateway.dialects.field_errors import format_value
 from tutelage.gateway.errors import ApiError
 from tutelage.gateway.session import AttemptClosedError, AttemptSession
 
 CLOSED_KEYS = 10_000
-"""Keys of closed attempts that are still answered with 410; older ones are unknown (401)."""
+"""Keys of closed attempts that are remembered and get 410; older ones are unknown (401)."""
 MAX_ID = 200
 
 
 def _agent_name(value: str, param: str) -> str:
-    """An agent id from a path or header."""
+    """Validate an agent id from a path or header. Raises `ApiError` 400."""
     if not value or len(value) > MAX_ID or not value.isprintable():
-        words = f"{param} = {shown(value)} is not a valid agent name: use 1 to {MAX_ID} printable"
-        raise ApiError(400, f"{words} characters, or leave it out", param=param)
+        message = f"{param} = {format_value(value)} is not a valid agent name: use 1 to {MAX_ID}"
+        raise ApiError(400, f"{message} printable characters, or leave it out", param=param)
     return value
 
 
-def sent_key(headers: Headers) -> bytes:
+def read_key(headers: Headers) -> bytes:
     """Return the key of a request, a bearer token or Anthropic's `x-api-key`; empty without one."""
     scheme, _, bearer = headers.get("authorization", "").partition(" ")
     bearer = bearer.strip() if scheme.lower() == "bearer" else ""
@@ -41,7 +41,7 @@ def sent_key(headers: Headers) -> bytes:
 
 
 class SessionRegistry:
-    """The open sessions by key and by attempt. Keys derive from a secret."""
+    """The open sessions by key and by attempt. Keys are derived from a secret."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
@@ -53,15 +53,15 @@ class SessionRegistry:
     def __len__(self) -> int:
         return len(self._by_attempt)
 
-    def doors(self) -> list[AttemptSession]:
-        """Every open session."""
+    def open_sessions(self) -> list[AttemptSession]:
+        """Return all open sessions."""
         with self._lock:
             return list(self._by_attempt.values())
 
     def add(self, attempt_session: AttemptSession) -> None:
-        """Open a session. Raises `ConfigError` when its attempt has one or its key is taken."""
+        """Add a session. Raises `ConfigError` if its attempt is open or its key is in use."""
         with self._lock:
-            if attempt_session.at in self._by_attempt:
+            if attempt_session.ids in self._by_attempt:
                 raise ConfigError(
                     f"attempt {attempt_session.attempt_id!r} of rollout "
                     f"{attempt_session.rollout_id!r} is already open; "
@@ -69,21 +69,21 @@ class SessionRegistry:
                 )
             if _digest(attempt_session.api_key.encode()) in self._by_key:
                 raise ConfigError("another attempt uses this key; give each attempt its own")
-            self._by_attempt[attempt_session.at] = attempt_session
+            self._by_attempt[attempt_session.ids] = attempt_session
         self._add_key(attempt_session, attempt_session.api_key, attempt_session.agent)
 
     def key(self, rollout_id: str, attempt_id: str, agent: str | None = None) -> str:
-        """The key of an attempt, or of one agent of it."""
+        """Return the key of an attempt, or of one of its agents."""
         text = "\0".join((rollout_id, attempt_id, "" if agent is None else f"/{agent}"))
         return f"sk-tutelage-{hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest()}"
 
     def key_for(self, attempt_session: AttemptSession, agent: str) -> str:
-        """A key whose calls belong to another agent of a session's attempt."""
-        key = self.key(*attempt_session.at, agent)
+        """Return a key whose calls belong to another agent of a session's attempt."""
+        key = self.key(*attempt_session.ids, agent)
         if not attempt_session.closed:
             self._add_key(attempt_session, key, agent)
-        elif not attempt_session.stops:
-            self._close((_digest(key.encode()),), attempt_session)
+        elif not attempt_session.server_stops:
+            self._remember_closed((_digest(key.encode()),), attempt_session)
         return key
 
     def _add_key(self, attempt_session: AttemptSession, key: str, agent: str) -> None:
@@ -93,43 +93,43 @@ class SessionRegistry:
             self._closed.pop(_digest(raw), None)
 
     def remove(self, attempt_session: AttemptSession) -> None:
-        """Close a session; unknown ones are fine."""
+        """Remove a session and its keys; unknown sessions are ignored."""
         with self._lock:
-            if self._by_attempt.get(attempt_session.at) is attempt_session:
-                del self._by_attempt[attempt_session.at]
+            if self._by_attempt.get(attempt_session.ids) is attempt_session:
+                del self._by_attempt[attempt_session.ids]
             keys = [d for d, (owner, _, _) in self._by_key.items() if owner is attempt_session]
             for digest in keys:
                 del self._by_key[digest]
-        self._close(keys, attempt_session)
+        self._remember_closed(keys, attempt_session)
 
-    def _close(self, digests: Iterable[bytes], attempt_session: AttemptSession) -> None:
-        """Remember that keys are of an attempt that has ended."""
+    def _remember_closed(self, digests: Iterable[bytes], attempt_session: AttemptSession) -> None:
+        """Remember the keys of an attempt that has ended."""
         with self._lock:
-            self._closed.update(dict.fromkeys(digests, attempt_session.at))
+            self._closed.update(dict.fromkeys(digests, attempt_session.ids))
             while len(self._closed) > CLOSED_KEYS:
                 self._closed.popitem(last=False)
 
     def admit(
         self, key: bytes, path: Mapping[str, str], header_agent: str | None
     ) -> tuple[AttemptSession, str]:
-        """The session for a request, and the agent that calls. Raises `ApiError` 401, 403,
-        410, or 500 while the server stops."""
+        """Return the session of a request and the calling agent. Raises `ApiError` 401, 403, 410,
+        or 500 while the server stops."""
         digest = _digest(key)
-        values = self._by_key.get(digest)
-        if values is None or not hmac.compare_digest(values[1], key):
+        entry = self._by_key.get(digest)
+        if entry is None or not hmac.compare_digest(entry[1], key):
             if digest in self._closed:
                 raise AttemptClosedError(*self._closed[digest])
-            words = (
+            message = (
                 f"{'unknown' if key else 'missing'} API key: send `Authorization: Bearer KEY` or "
                 "`x-api-key: KEY`; clients read it from OPENAI_API_KEY or ANTHROPIC_API_KEY"
             )
-            raise ApiError(401, words, code="invalid_api_key" if key else "missing_key")
-        attempt_session, _, agent = values
+            raise ApiError(401, message, code="invalid_api_key" if key else "missing_key")
+        attempt_session, _, agent = entry
         if attempt_session.closed:
-            raise attempt_session.over()
-        if "rollout" in path and (path["rollout"], path["attempt"]) != attempt_session.at:
-            words = "the key and the path belong to different attempts"
-            raise ApiError(403, words, code="wrong_attempt")
+            raise attempt_session.closed_error()
+        if "rollout" in path and (path["rollout"], path["attempt"]) != attempt_session.ids:
+            message = "the key and the path belong to different attempts"
+            raise ApiError(403, message, code="wrong_attempt")
         if "agent" in path:
             return attempt_session, _agent_name(path["agent"], "the agent in the path")
         if header_agent is not None:

@@ -1,6 +1,6 @@
-"""How much a gateway serves at once; everything has a bound.
+"""Limits on the load of a gateway.
 
-`app.py` keeps those of requests, uvicorn those of connections.
+`app.py` enforces the request limits, uvicorn the connection limits.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class GatewayLimits:
-    """Bytes, counts and seconds. A request beyond a count is told to come back (503 or 429)."""
+    """Limits in bytes, counts and seconds. A request above a count gets 503 or 429 and may
+    retry."""
 
     body_bytes: int = 16 << 20
     connections: int = 4096
-    """Open connections; a request on one more is answered with 503."""
+    """Open connections; a request on one more gets 503."""
     idle_seconds: float = 75.0
-    """For a kept connection to send its next request."""
+    """Seconds that an idle connection is kept open for its next request."""

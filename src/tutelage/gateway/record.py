@@ -1,9 +1,9 @@
-"""What the gateway tells others about a call, without ever waiting for them.
+"""Delivery of recorded calls to listeners without blocking the gateway.
 
-A call's record is its `Call`, which a client makes, or `forward.py` of what went on as it came. A
-`RecordedRequest` is what was asked for with one request, whose choices these calls are: it goes to
-its listener through one bounded queue and one thread; what does not fit is counted and dropped, and
-a listener that fails is counted too. `session.py` flushes the queue before an attempt is closed.
+The record of a call is its `Call`, created by a client, or by `forward.py` for a forwarded call. A
+`RecordedRequest` is one request with the calls of all its choices. It is delivered to its listener
+through a bounded queue and one thread; requests that do not fit are dropped and counted, and so are
+listener failures. `session.py` flushes the queue before an attempt is closed.
 """
 
 from __future__ import annotations
@@ -20,50 +20,50 @@ QUEUED_CALLS = 10_000
 
 
 class RecordedRequest:
-    """A request that was answered, or failed. Times are nanoseconds since 1970."""
+    """A request that was answered or failed. Times are nanoseconds since 1970."""
 
     id: str
-    """The response's, as its client sees it."""
+    """The id of the response that its client receives."""
     agent: str
     model_name: str
-    """As the client names it."""
+    """The name that the client uses."""
     api: str
-    """The dialect's name, such as `chat.completions`."""
+    """The name of the dialect, such as `chat.completions`."""
     began_ns: int
     ended_ns: int = 0
     calls: tuple[Call, ...] = ()
-    """One for each choice; empty until it has ended, and when it failed."""
+    """One call per choice; empty until it has ended, and if it failed."""
     finish_reasons: tuple[str, ...] = ()
     error: str | None = None
-    left: bool = False
-    """Whether it ended since nobody waited for it any more."""
-    said: tuple[JSON, ...] = ()
-    """What had come of each choice before it failed, as messages of chat completions."""
+    disconnected: bool = False
+    """True if it was cancelled because no client waited any longer."""
+    partial_replies: tuple[JSON, ...] = ()
+    """The output of each choice before a failure, as messages of chat completions."""
 
-    def asked(self, index: int) -> JSON:
-        """Return what a choice was asked, and how it was sampled, as the record has it."""
+    def describe_choice(self, index: int) -> JSON:
+        """Return the request fields and the sampling of a choice, as recorded."""
         raise NotImplementedError
 
 
 OnCall = Callable[[RecordedRequest], None]
-"""Takes a `RecordedRequest` that has ended."""
+"""Receives a finished `RecordedRequest`."""
 
 
 class Recorder:
-    """Hands requests to their listeners in a thread of its own."""
+    """Delivers requests to their listeners in its own thread."""
 
     def __init__(self, size: int = QUEUED_CALLS) -> None:
         self.dropped = 0
-        """Requests for which the queue had no room."""
+        """Number of requests dropped because the queue was full."""
         self.failed = 0
-        """Requests of which their listener failed."""
+        """Number of requests whose listener raised."""
         self._room = threading.Semaphore(size)
         self._pool = ThreadPoolExecutor(1, "tutelage-calls")
 
     def put(self, listener: OnCall, request: RecordedRequest) -> None:
-        """Queue a request; never waits."""
+        """Queue a request without waiting."""
         if self._room.acquire(blocking=False):
-            self._pool.submit(self._tell, listener, request)
+            self._pool.submit(self._deliver, listener, request)
             return
         self.dropped += 1
         if self.dropped == 1:
@@ -73,24 +73,24 @@ class Recorder:
             )
 
     def flush(self, timeout: float = 5.0) -> bool:
-        """Wait until what was queued so far has been delivered; False when that took too long."""
+        """Wait until the queued requests are delivered; return False on a timeout."""
         return bool(wait([self._pool.submit(int)], timeout).done)
 
     def close(self) -> None:
-        """Hand on what is queued and end the thread."""
+        """Deliver the queued requests and end the thread."""
         pool, self._pool = self._pool, ThreadPoolExecutor(1, "tutelage-calls")
         pool.shutdown()
 
-    def _tell(self, listener: OnCall, request: RecordedRequest) -> None:
+    def _deliver(self, listener: OnCall, request: RecordedRequest) -> None:
         self._room.release()
         try:
             listener(request)
         except Exception as error:
             self.failed += 1
             if self.failed == 1:
-                full = isinstance(error, OSError)  # a full disk is no bug
+                is_os_error = isinstance(error, OSError)  # a is_os_error disk is no bug
                 log.warning(
                     "failed to record a call: %s; further failures are only counted",
-                    (full and error.strerror) or f"{type(error).__name__}: {error}",
-                    exc_info=not full,
+                    (is_os_error and error.strerror) or f"{type(error).__name__}: {error}",
+                    exc_info=not is_os_error,
                 )

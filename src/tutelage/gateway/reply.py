@@ -1,8 +1,8 @@
-"""What a reply says, whichever API it goes out through.
+"""The content of a reply, independent of the API through which it is sent.
 
-A `PendingCompletion` is there from the start, with its id and its request; its choices come when
-sampling has ended. `ReplyStream` finds out what of it may be sent before that, and has a dialect's
-`Writer` say so (`dialects/`). `request.py` is the other direction.
+A `PendingCompletion` exists from the start with its id and request; its choices follow when
+sampling has ended. `ReplyStream` determines what may be sent before that and passes it to a
+dialect's `Writer` (`dialects/`). `request.py` is the other direction.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import orjson
 
 from tutelage.gateway.completions import PendingCompletion, Piece
 from tutelage.gateway.errors import ApiError
-from tutelage.gateway.text import TextStream, TokenEnds, cut, first_stop
+from tutelage.gateway.text import TextStream, TokenEnds, cut_at_stop, first_stop
 from tutelage.types import Call, StopReason
 
 
 def finish_reason(call: Call) -> str:
-    """Why a choice ended, in OpenAI's words."""
+    """Return OpenAI's finish reason of a choice."""
     reason = call.sampled.stop_reason
     if reason in (StopReason.CONTENT_FILTER, StopReason.LENGTH):
         return reason
@@ -29,100 +29,98 @@ def finish_reason(call: Call) -> str:
     return "stop"
 
 
-def cut_by(call: Call) -> str | None:
-    """What cut a choice short, in the words of responses; None where nothing did."""
+def cut_reason(call: Call) -> str | None:
+    """Return the Responses API's reason for a truncated choice, or None if it is complete."""
     reasons = {"length": "max_output_tokens", "content_filter": "content_filter"}
     return reasons.get(call.sampled.stop_reason)
 
 
-def stopped_by(reply: PendingCompletion, call: Call) -> str | None:
-    """The stop string that ended a choice, None where none did."""
+def stop_sequence(reply: PendingCompletion, call: Call) -> str | None:
+    """Return the stop string that ended a choice, or None."""
     if not call.sampling.stop:
         return None
-    found = first_stop(_sampled_text(reply, call) or call.reply.content or "", call.sampling.stop)
-    return None if found is None else found[1]
+    match = first_stop(_sampled_text(reply, call) or call.reply.content or "", call.sampling.stop)
+    return None if match is None else match[1]
 
 
 def _sampled_text(reply: PendingCompletion, call: Call) -> str:
-    """The text in which the engine looked for stop strings, where the content is without the white
-    space at its ends; empty where it has that, or nothing was to stop it."""
+    """Return the unstripped text in which the engine looked for stop strings, or an empty string if
+    the content was not stripped or has no stop strings."""
     decoder = reply.model.decoder
     if decoder is None or not (decoder.strips and call.messages and call.sampling.stop):
         return ""
     return decoder.decode([i for i in call.sampled.token_ids if i not in decoder.eos_ids])
 
 
-def shown_content(reply: PendingCompletion, call: Call) -> str | None:
-    """The text of a choice as the client sees it; None only beside tool calls."""
+def visible_content(reply: PendingCompletion, call: Call) -> str | None:
+    """Return the text of a choice for the client; None only beside tool calls."""
     content = call.reply.content
     if call.sampling.stop:
         exact, sampled = not call.messages, _sampled_text(reply, call)
-        content = cut(content, call.sampling.stop, exact=exact, sampled=sampled)
+        content = cut_at_stop(content, call.sampling.stop, exact=exact, sampled=sampled)
     if not content:
         return None if call.reply.tool_calls else ""
     return content
 
 
 DONE = b"data: [DONE]\n\n"
-"""What ends a stream of OpenAI's APIs."""
+"""The end of a stream of OpenAI's APIs."""
 
 
 def event(data: Any, name: str | None = None) -> bytes:
-    """Return one server-sent event."""
+    """Return a server-sent event."""
     line = b"data: " + orjson.dumps(data) + b"\n\n"
     return line if name is None else b"event: " + name.encode() + b"\n" + line
 
 
 class Writer(Protocol):
-    """The events of one streamed answer, as bytes to send, in one dialect."""
+    """Writes the events of one streamed reply in one dialect, as bytes to send."""
 
     def text(self, index: int, new: Piece) -> bytes:
-        """More text of a choice, or of its thought."""
+        """Return the events for more text of a choice or its thought."""
         ...
 
     def finish(self, rests: Sequence[Piece]) -> bytes:
-        """What is left to say of the whole reply; `rests` is what of each choice has not gone
-        out."""
+        """Return the final events of the reply; `rests` has the unsent piece of each choice."""
         ...
 
-    def failed(self, error: ApiError) -> bytes:
-        """The end of a stream that breaks."""
+    def write_error(self, error: ApiError) -> bytes:
+        """Return the last events of a stream that fails."""
         ...
 
 
 class _ChoiceStream:
-    """One choice of a streamed answer: what of it can be sent."""
+    """One choice of a streamed reply: determines which text can be sent."""
 
     def __init__(self, reply: PendingCompletion, index: int) -> None:
         self._answer, self._index = reply, index
         request, decoder = reply.request, reply.model.decoder
-        self._read = self._told = self._entries = self._parts = 0
-        """Tokens (or characters, from a client that hands out text) that were read, tokens whose
-        log-probabilities went out, the entries that they made, and parts that were read."""
+        self._read = self._sent_tokens = self._entries = self._parts = 0
+        """Tokens (or characters, if the client streams text) that were read, tokens whose
+        log-probabilities were sent, log-probability entries sent, and text parts that were read."""
         self._ends = TokenEnds()
         self._text: TextStream | None = None
-        """None without a decoder: what goes out before the end is the text that the client hands
-        out itself, if it does."""
-        # Where it is not known how a model writes its tool calls, they cannot be held back.
+        """None without a decoder; then only text that the client itself streams is sent early."""
+        # Tool calls of an unknown format cannot be held back, so their text is not streamed.
         if decoder is not None and decoder.call_format in ("hermes", "llama"):
             stops, exact = request.sampling.stop, bool(request.prompts)
             self._text = TextStream(decoder, stops, exact=exact)
 
     def feed(self) -> Iterator[Piece]:
-        """What may go out now, in its order."""
+        """Yield the pieces that may be sent now, in order."""
         if self._text is not None:
-            if (piece := self._sampled(self._text)) is not None:
+            if (piece := self._next_piece(self._text)) is not None:
                 yield piece
             return
         parts = self._answer.parts[self._index][self._parts :]
         self._parts += len(parts)
         for thought, group in groupby(parts, lambda part: part.thought):
-            text = "".join(part.text for part in group)  # what came at once goes out at once
+            text = "".join(part.text for part in group)  # send parts that arrived together as one
             self._read += 0 if thought else len(text)
             yield Piece(text, thought=thought)
 
-    def _sampled(self, stream: TextStream) -> Piece | None:
-        """What new tokens let go out."""
+    def _next_piece(self, stream: TextStream) -> Piece | None:
+        """Return the piece that the new tokens complete, or None."""
         ids = self._answer.tokens[self._index]
         new, self._read = ids[self._read :], len(ids)
         if not self._answer.request.logprobs:
@@ -134,23 +132,23 @@ class _ChoiceStream:
             self._ends.add(stream.length)
         if not text:
             return None
-        known = self._answer.token_logprobs[self._index]
-        end = min(self._ends.within(len(stream.sent)), len(known))
-        begin, self._told = self._told, max(self._told, end)
-        entries = self._answer.entries(ids[begin:end], known[begin:end])
+        logprobs = self._answer.token_logprobs[self._index]
+        end = min(self._ends.tokens_before(len(stream.sent)), len(logprobs))
+        begin, self._sent_tokens = self._sent_tokens, max(self._sent_tokens, end)
+        entries = self._answer.token_entries(ids[begin:end], logprobs[begin:end])
         self._entries += len(entries)
         return Piece(text, entries)
 
     def finish(self, choice: Call) -> Piece:
-        """The rest, once sampling has ended."""
-        whole = shown_content(self._answer, choice) or ""
-        rest = whole[self._read :] if self._text is None else self._text.finish(whole)
+        """Return the unsent rest, once sampling has ended."""
+        content = visible_content(self._answer, choice) or ""
+        rest = content[self._read :] if self._text is None else self._text.finish(content)
         entries = self._answer.logprobs(choice)
         return Piece(rest, None if entries is None else entries[self._entries :])
 
 
 class ReplyStream:
-    """Hands what can be sent of an answer to its writer."""
+    """Passes the pieces of a reply that may be sent to its writer."""
 
     def __init__(self, answer: PendingCompletion, writer: Writer) -> None:
         self._writer = writer
@@ -158,7 +156,7 @@ class ReplyStream:
         self._choices = [_ChoiceStream(answer, i) for i in range(answer.request.choices)]
 
     def feed(self) -> bytes:
-        """What the tokens that came since the last call allow to be sent."""
+        """Return the events that the tokens since the last call allow to be sent."""
         return b"".join(
             self._writer.text(i, piece)
             for i, choice in enumerate(self._choices)
@@ -166,6 +164,6 @@ class ReplyStream:
         )
 
     def finish(self) -> bytes:
-        """The rest, once sampling has ended."""
+        """Return the remaining events, once sampling has ended."""
         pairs = zip(self._choices, self._answer.calls, strict=True)
         return self._writer.finish([stream.finish(choice) for stream, choice in pairs])

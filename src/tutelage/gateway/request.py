@@ -1,6 +1,6 @@
-"""What a request asks for, whichever API it came through.
+"""A model request, independent of the API through which it came.
 
-A dialect (`dialects/`) makes one of what the client sent; `completions.py` has it sampled, and
+A dialect (`dialects/`) builds it from the client's body, `completions.py` samples it, and
 `reply.py` is the other direction.
 """
 
@@ -17,56 +17,56 @@ _NO_FIELDS: Callable[[], JSON] = dict
 
 @dataclass(slots=True)
 class ChatRequest:
-    """One request, which nobody changes: `replace` makes another. It is not frozen, since making
-    one would then take three times as long, and each model call makes one. `seed` is given to the
-    first choice, `seed + i` to the i-th."""
+    """One request; treat it as immutable and copy it with `replace`. It is not frozen because that
+    would make its construction, once per model call, three times as slow. Choice i uses `seed +
+    i`."""
 
     model: str
     messages: tuple[Message, ...]
     sampling: Sampling
     tools: tuple[ToolSpec, ...] = ()
     strict: tuple[str, ...] = ()
-    """The names of the tools that are `strict`, for the record."""
+    """Names of the tools that are `strict`, for the record."""
     constraint: Constraint | None = None
     schema_field: str = SCHEMA_FIELD
-    """The client's field that has the schema of the constraint, where there is one."""
+    """The client's field that has the constraint's schema, if there is one."""
     seed: int | None = None
     n: int = 1
-    """Choices for the messages, or for each prompt."""
+    """Choices per conversation, or per prompt."""
     prompts: tuple[str | tuple[int, ...], ...] = ()
-    """What to continue in place of messages."""
+    """Prompts to continue in place of messages."""
     stream: bool = False
     include_usage: bool = False
-    """Whether a stream ends with the tokens that were used, where its dialect leaves the choice."""
+    """True if a stream ends with the token usage, where the dialect has this option."""
     logprobs: bool = False
     top_logprobs: int = 0
     omits_thoughts: bool = False
-    """Whether the text of thoughts is left out of the answer, where its dialect has them."""
+    """True if the text of thoughts is omitted, where the dialect has thoughts."""
     token_ids: bool = False
-    """Whether the answer carries token ids, as vLLM's `return_token_ids` does."""
+    """True if the reply includes token ids, as with vLLM's `return_token_ids`."""
     conversation: tuple[Message, ...] | None = None
-    """What a later request may continue from, together with the reply; None: nothing is kept."""
+    """Messages that a later request may continue, together with the reply; None: not stored."""
     template: JSON = field(default_factory=_NO_FIELDS)
-    """Variables of the chat template, which have to be those that are in force."""
+    """Variables of the chat template, which must equal those in effect."""
     items: tuple[JSON, ...] = ()
-    """What the request brought, as its dialect keeps it beside the conversation."""
+    """The input items of the request, as the dialect stores them with the conversation."""
     unused: JSON = field(default_factory=_NO_FIELDS)
-    """Fields that change nothing here, for the record."""
+    """Fields without effect, for the record."""
     scored: int | None = None
-    """The tokens of the prompt are scored, with as many of the most probable ones beside each;
-    None: they are not."""
+    """Number of most probable tokens to report for each token of the prompt; None: do not score the
+    prompt."""
     echo: JSON = field(default_factory=_NO_FIELDS)
-    """Fields that the answer repeats, in the dialect's words."""
+    """Fields that the reply repeats, in the format of the dialect."""
 
     @property
     def choices(self) -> int:
-        """How many replies are sampled."""
+        """Return the number of replies to sample."""
         return self.n * max(1, len(self.prompts))
 
-    def seed_of(self, index: int) -> int | None:
-        """The seed of a choice, None where the request names none."""
+    def choice_seed(self, index: int) -> int | None:
+        """Return the seed of a choice, or None if the request has none."""
         return None if self.seed is None else self.seed + index % self.n
 
-    def prompt_of(self, index: int) -> str | tuple[int, ...] | None:
-        """The prompt that a choice continues, None where it answers messages."""
+    def choice_prompt(self, index: int) -> str | tuple[int, ...] | None:
+        """Return the prompt that a choice continues, or None for a conversation."""
         return self.prompts[index // self.n] if self.prompts else None

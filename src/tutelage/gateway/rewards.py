@@ -1,11 +1,11 @@
-"""Rewards that come by HTTP: a program on any machine posts what its rollout has earned.
+"""Rewards posted over HTTP: a program on any machine reports the reward of its rollout.
 
-`POST .../v1/rewards` takes the named numbers that an agent of this process returns, as in
-`{"reward": 1, "format": 0.5}`. The key says whose they are. The last one of a name counts, as with
-`emit_reward`; a repeat under its `idempotency-key` changes nothing. What comes after the attempt
-has ended is answered with 410, kept as a span of the attempt, and never used. `POST .../v1/events`
-takes a reward as agent-lightning's event. `app.py` has the endpoints, `rollouts/grading.py` reads
-what came.
+`POST .../v1/rewards` accepts the same named numbers that a local agent returns, such as `{"reward":
+1, "format": 0.5}`. The key identifies the attempt. The last value of each name counts, as with
+`emit_reward`; a retry with the same `idempotency-key` has no effect. Rewards after the end of the
+attempt get 410, are stored as a span of the attempt, and are never used. `POST .../v1/events`
+accepts a reward as an event of agent-lightning. `app.py` has the endpoints, `rollouts/grading.py`
+reads the rewards.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, cast
 
 from tutelage.errors import RewardError
-from tutelage.gateway.dialects.field_errors import shown
+from tutelage.gateway.dialects.field_errors import format_value
 from tutelage.gateway.errors import NO_RETRY, ApiError, invalid
 from tutelage.rewards.values import to_reward
 from tutelage.tracing import names
@@ -27,41 +27,41 @@ if TYPE_CHECKING:
     from tutelage.gateway.session import AttemptSession
 
 LATE = "tutelage.reward.late"
-"""Attribute of the span of a reward that came when its attempt was over."""
+"""Span attribute of a reward that was posted after its attempt had ended."""
 
 Rewards = Mapping[str, float]
 
 
 class PostedRewards:
-    """What was posted for one attempt, by name; the last one of a name counts.
+    """The rewards posted for one attempt, by name; the last value of each name counts.
 
-    It is filled on the gateway's loop. `final` is done once a reward itself was posted.
+    Filled on the gateway's loop. `final` is done once the value of `reward` was posted.
     """
 
     def __init__(self) -> None:
         self.final: Future[float] = Future()
-        self.final.set_running_or_notify_cancel()  # who no longer waits cannot take it back
+        self.final.set_running_or_notify_cancel()  # a waiter that gives up cannot cancel it
         self._values: dict[str, float] = {}
         self._answers: dict[str, tuple[Rewards, JSON]] = {}
 
     @property
     def named(self) -> list[tuple[str, float]]:
-        """Names and numbers, as `emit_reward` keeps them."""
+        """Return names and values, in the format of `emit_reward`."""
         return list(self._values.items())
 
     def add(self, rewards: Rewards, key: str | None, answer: JSON) -> JSON:
-        """Take rewards; returns the answer, the first one for a repeat. Raises `ApiError` for a
-        key that came with others."""
-        known = None if key is None else self._answers.get(key)
-        if known is not None:
-            if dict(known[0]) != dict(rewards):
+        """Add rewards; return the answer, or the first answer for a retry. Raises `ApiError` for a
+        key that was used with other rewards."""
+        first = None if key is None else self._answers.get(key)
+        if first is not None:
+            if dict(first[0]) != dict(rewards):
                 raise ApiError(
                     409,
-                    f"the idempotency-key {key!r} was used with other rewards: {dict(known[0])!r}",
+                    f"the idempotency-key {key!r} was used with other rewards: {dict(first[0])!r}",
                     code="idempotency_key_reused",
                     headers=NO_RETRY,
                 )
-            return known[1]
+            return first[1]
         self._values |= rewards
         if key is not None:
             self._answers[key] = (rewards, answer)
@@ -71,21 +71,21 @@ class PostedRewards:
 
 
 ReadBody = Callable[[JSON, "AttemptSession | Identity"], tuple[Rewards, JSON]]
-"""Reads the rewards in a body for an attempt, and what it is answered with. Raises `ApiError`."""
+"""Parses the rewards in a body for an attempt, and builds the answer. Raises `ApiError`."""
 
 
 def read_rewards(body: JSON, attempt: AttemptSession | Identity) -> tuple[Rewards, JSON]:
-    """`{"reward": 1.0, "format": 0.5}`: named numbers, as an agent returns them."""
-    rewards = _checked(body)
+    """Parse named numbers such as `{"reward": 1.0, "format": 0.5}`. Raises `ApiError`."""
+    rewards = _validate(body)
     if not rewards:
         raise invalid('no rewards in the body: send e.g. {"reward": 1.0}', code="invalid_reward")
     return rewards, {"object": "reward", "attempt": attempt.attempt_id, **rewards}
 
 
 def read_event(body: JSON, attempt: AttemptSession | Identity) -> tuple[Rewards, JSON]:
-    """`{"event_type": "reward", "data": {"value": 1.0}}`: an event of agent-lightning 1.0.
+    """Parse an event of agent-lightning 1.0: `{"event_type": "reward", "data": {"value": 1.0}}`.
 
-    What else its data says of the reward, and events of other types, are accepted without effect.
+    Other fields of its data and events of other types are accepted without effect.
     """
     kind, data = body.get("event_type"), body.get("data", {})
     if not isinstance(kind, str):
@@ -102,15 +102,15 @@ def read_event(body: JSON, attempt: AttemptSession | Identity) -> tuple[Rewards,
         "timestamp": time.time(),
         "data": fields,
     }
-    return _checked({"reward": fields["value"]}, "data.value") if kind == "reward" else {}, answer
+    return _validate({"reward": fields["value"]}, "data.value") if kind == "reward" else {}, answer
 
 
-def _checked(values: JSON, param: str | None = None) -> Rewards:
-    """Finite numbers. Raises `ApiError` 400."""
+def _validate(values: JSON, param: str | None = None) -> Rewards:
+    """Convert values to finite numbers. Raises `ApiError` 400."""
     for name, value in values.items():
         if not isinstance(value, int | float):
-            words = f"`{param or name}` = {shown(value)}: must be a number, true or false"
-            raise invalid(words, param or name, "invalid_reward")
+            message = f"`{param or name}` = {format_value(value)}: must be a number, true or false"
+            raise invalid(message, param or name, "invalid_reward")
     try:
         reward = to_reward({"reward": 0.0, **values}, "of the request", "of the attempt")
     except RewardError as error:
@@ -119,9 +119,9 @@ def _checked(values: JSON, param: str | None = None) -> Rewards:
 
 
 def late_span(rewards: Rewards, attempt: Identity) -> SpanRecord:
-    """Return what is kept of rewards that came too late. The same ones again are the same span."""
+    """Return the span that stores late rewards. Equal rewards yield the same span id."""
     now, scores, trace = time.time_ns(), sorted(rewards.items()), trace_id_of(attempt)
-    told = [{names.EVALUATION_NAME: name, names.SCORE: float(value)} for name, value in scores]
+    fields = [{names.EVALUATION_NAME: name, names.SCORE: float(value)} for name, value in scores]
     return SpanRecord(
         trace_id=trace,
         span_id=span_id_of(trace, LATE, repr(scores)),
@@ -130,7 +130,7 @@ def late_span(rewards: Rewards, attempt: Identity) -> SpanRecord:
         start_ns=now,
         end_ns=now,
         attributes={LATE: True},
-        events=tuple(SpanEvent(names.EVALUATION, now, each) for each in told),
+        events=tuple(SpanEvent(names.EVALUATION, now, each) for each in fields),
         rollout_id=attempt.rollout_id,
         attempt_id=attempt.attempt_id,
     )

@@ -1,8 +1,8 @@
-"""The gateway: uvicorn in a thread with an event loop of its own, and the sessions of attempts.
+"""The gateway: uvicorn in a thread with its own event loop, and the sessions of attempts.
 
-Its own loop, so that an agent that blocks the caller's cannot stop the model it waits for. Clients
-that are given to `open` are used on that loop alone; an engine driver must live there too (`run`,
-`loop`). `app.py` serves the requests, `session.py` is what an attempt gets.
+The separate loop ensures that an agent that blocks the caller's loop cannot stop the model for
+which it waits. Clients passed to `open` are used only on that loop, and an engine driver must run
+there too (`run`, `loop`). `app.py` serves the requests; `session.py` is the access of one attempt.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ log = logging.getLogger(__name__)
 MIN_SECRET = 16
 _SHUTDOWN_SECONDS = 2
 _FILES_EACH = 3
-"""Open files that each connection may need: itself, and what it leads to."""
+"""Open files per connection, upstream connections included."""
 _DEFAULTS = Sampling(max_tokens=UNBOUNDED)
-"""What holds where a request is silent; an engine ends a reply at its context anyway."""
+"""Sampling defaults; an engine ends a reply at its context length anyway."""
 
 
 class Gateway:
@@ -56,19 +56,19 @@ class Gateway:
         url: str | None = None,
         allow_origins: Sequence[str] = (),
     ) -> None:
-        """Port 0 takes any free one. Keys derive from `secret`; without it from a random one. `url`
-        is the address that agents are given, where it is not `http://HOST:PORT`. Web pages of
-        `allow_origins` may ask from a browser, with "*" all.
+        """Port 0 selects any free port. Keys are derived from `secret`, by default a random one.
+        `url` is the address for agents if it is not `http://HOST:PORT`. `allow_origins` are the web
+        origins that may send requests from a browser; "*" allows all.
 
-        Raises `ConfigError` for an address that others can reach without a secret of at least 16
-        characters.
+        Raises `ConfigError` for an address that other machines can reach without a secret of at
+        least 16 characters.
         """
         self.limits = limits or GatewayLimits()
         self.host, self.port, self._url = host, port, url
-        """The port is known once started."""
+        """The port is known once the gateway has started."""
         if secret is not None and len(secret) < MIN_SECRET:
-            told = counted(len(secret), "character")
-            raise ConfigError(f"the secret has {told}; it needs at least {MIN_SECRET}")
+            length = counted(len(secret), "character")
+            raise ConfigError(f"the secret has {length}; it needs at least {MIN_SECRET}")
         if secret is None and not is_loopback(host):
             raise ConfigError(
                 f"the host {host!r} can be reached from other machines, so the gateway needs a "
@@ -78,32 +78,32 @@ class Gateway:
             secrets.token_bytes(32) if secret is None else secret.encode()
         )
         self.recorder = Recorder()
-        """The queue of spans, for its counters."""
+        """The queue of recorded calls, with its counters."""
         self.app = App(self._registry, self.limits, allow_origins)
-        """The ASGI app; works without `start`, on whatever loop serves it."""
+        """The ASGI app; works without `start` on any loop that serves it."""
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @classmethod
     def at(cls, address: GatewayAddress) -> Gateway:
-        """The gateway of a run. Each attempt's key derives from a random secret, so that it may be
-        reached from other machines."""
+        """Return the gateway of a run. Its secret is random, so that it may be reachable from other
+        machines."""
         secret = secrets.token_hex(32)
         return cls(host=address.host, port=address.port, url=address.url, secret=secret)
 
     # ------------------------------------------------------------ life
 
     def check_address(self) -> None:
-        """Try the address, which costs less than a model that was loaded for nothing. Raises
-        `ConfigError` when it cannot be had."""
+        """Bind the address once, to fail before a model is loaded. Raises `ConfigError` if it is
+        unavailable."""
         _listen(self.host, self.port).close()
 
     def start(self) -> Self:
-        """Listen and serve. Raises `ConfigError` when the address cannot be had."""
+        """Listen and serve. Raises `ConfigError` if the address is unavailable."""
         if self._thread is not None:
             raise ConfigError("the gateway is already started")
-        direct_on_loopback(os.environ)  # for the clients of agents in this process and its children
+        direct_on_loopback(os.environ)  # for agents in this process and its children
         sock = _listen(self.host, self.port)
         self.port = int(sock.getsockname()[1])
         _raise_file_limit(_FILES_EACH * self.limits.connections)
@@ -135,8 +135,8 @@ class Gateway:
         return self
 
     def close(self) -> None:
-        """Close every session, stop serving, and hand on what was recorded. Twice is fine."""
-        for attempt_session in self._registry.doors():
+        """Close all sessions, stop serving, and deliver recorded calls. May be called twice."""
+        for attempt_session in self._registry.open_sessions():
             attempt_session.close()
         thread, self._thread = self._thread, None
         if thread is not None and self._server is not None:
@@ -147,7 +147,7 @@ class Gateway:
 
     @property
     def serving(self) -> bool:
-        """Whether its thread runs."""
+        """Return True while its thread runs."""
         return self._thread is not None and self._thread.is_alive()
 
     def __enter__(self) -> Self:
@@ -158,25 +158,25 @@ class Gateway:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop that serves, on which clients are used. Raises `ConfigError` before `start`."""
+        """Return the loop that serves and runs the clients. Raises `ConfigError` before `start`."""
         if self._loop is None:
             raise ConfigError("the gateway is not started; call `start()` first")
         return self._loop
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Run a coroutine on the gateway's loop, from any thread."""
+        """Schedule a coroutine on the gateway's loop, from any thread."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the gateway's loop and wait for its result; not from that loop."""
+        """Run a coroutine on the gateway's loop and return its result; must not be called on that
+        loop."""
         return self.submit(coroutine).result()
 
     # ------------------------------------------------------------ sessions
 
     @property
     def url(self) -> str:
-        """The address that agents are given; before `start` a name that only an ASGI client
-        understands."""
+        """Return the address for agents; before `start` a placeholder for ASGI clients."""
         if self._url is not None:
             return self._url
         if self._thread is None:
@@ -199,26 +199,25 @@ class Gateway:
         api_key: str | None = None,
         on_call: OnCall | None = None,
     ) -> AttemptSession:
-        """Give an attempt its models: `client`, and `clients` by model name.
+        """Open a session for an attempt with its models: `client`, and `clients` by model name.
 
-        Where it is the only one, the main client answers to any name, so that an agent with a name
-        of its own runs as it is. Beside `clients`, or with `names`, it answers to `model`, or to
-        those, and any other name is a 404. `agent` is
-        whose calls they are where neither path nor header says. `sampling` holds where a request is
-        silent. `token_budget` bounds the tokens that the main client samples: a request that begins
-        may use all that is left, as may each of its choices and each that runs beside it. Raises
-        `ConfigError` for ids that cannot stand in a URL, for a name of two models, and for an
-        attempt that is open.
+        A single main client accepts any model name, so that agents with a hard-coded name run
+        unchanged. With `clients` or `names`, it accepts only `model`, or `names`, and other names
+        get 404. `agent` is the caller if neither path nor header names one. `sampling` has the
+        defaults for requests. `token_budget` limits the tokens that the main client samples: a new
+        request may use all that is left, and so may each of its choices and each concurrent
+        request. Raises `ConfigError` for ids that are invalid in a URL, for a name with two models,
+        and for an attempt that is already open.
         """
         _check_id(rollout_id, "rollout id")
         _check_id(attempt_id, "attempt id")
         names = [model] if names is None and clients else names
         if isinstance(names, str) or (names is not None and not names):
             raise ConfigError(f"names={names!r}: must be None or a list of at least one name")
-        if twice := sorted(set(names or ()) & (clients or {}).keys()):
-            raise ConfigError(f"{twice[0]!r} names both the main client and one of `clients`")
+        if duplicates := sorted(set(names or ()) & (clients or {}).keys()):
+            raise ConfigError(f"{duplicates[0]!r} names both the main client and one of `clients`")
         environment: dict[str, str] = {}
-        # Where an instrumented agent sends its spans, unless the user has said otherwise.
+        # Send the spans of instrumented agents here unless the user has set an exporter.
         if self.app.on_traces and not any(k.startswith("OTEL_EXPORTER_OTLP") for k in os.environ):
             environment = {
                 "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "{base}/traces",
@@ -229,8 +228,8 @@ class Gateway:
             attempt_id=attempt_id,
             base_url=f"{self.url}/rollout/{rollout_id}/attempt/{attempt_id}/v1",
             api_key=api_key or self._registry.key(rollout_id, attempt_id),
-            main=ServedModel.of(model, client),
-            others={name: ServedModel.of(name, other) for name, other in (clients or {}).items()},
+            main=ServedModel.from_client(model, client),
+            others={n: ServedModel.from_client(n, c) for n, c in (clients or {}).items()},
             names=names,
             agent=agent,
             sampling=sampling,
@@ -246,20 +245,20 @@ class Gateway:
 
 @contextmanager
 def _loop_hidden_while_collecting() -> Generator[None]:
-    """Around a loop's life in this thread: finalizers that the collector runs here see no loop.
+    """Hide the running loop of this thread from finalizers while garbage is collected.
 
-    An HTTP client that is dropped without being closed asks for the running loop when it is
-    collected, and has that loop close its connections; the OpenAI SDK's does so. Collected in the
-    gateway's thread it would be closed by the gateway's loop: with file numbers that are free by
-    then, and that a new connection of the agents' loop may already have. That connection would be
-    read no more, and its rollout would wait until its deadline. So such a client, collected here,
-    leaves its connections to their own finalizers.
+    An HTTP client that was dropped without being closed, such as the OpenAI SDK's, looks up the
+    running loop when it is collected and has that loop close its connections. In the gateway's
+    thread, the gateway's loop would close file numbers that are already free and may belong to a
+    new connection of the agents' loop. That connection would never be read again, and its rollout
+    would wait until its deadline. Without a running loop, the client leaves its connections to
+    their own finalizers.
     """
-    here = threading.get_ident()
+    thread = threading.get_ident()
     hidden: list[asyncio.AbstractEventLoop] = []
 
     def watch(phase: str, info: Mapping[str, Any]) -> None:
-        if threading.get_ident() != here:
+        if threading.get_ident() != thread:
             return
         if phase == "start":
             loop = asyncio._get_running_loop()  # pyright: ignore[reportPrivateUsage]
@@ -276,17 +275,17 @@ def _loop_hidden_while_collecting() -> Generator[None]:
         gc.callbacks.remove(watch)
 
 
-def _raise_file_limit(wanted: int) -> None:
-    """Raise the limit of open files to this number, or as far as the system lets it be."""
+def _raise_file_limit(count: int) -> None:
+    """Raise the limit on open files to this number, or as far as the system allows."""
     try:
         resource: Any = importlib.import_module("resource")
     except ImportError:
         return  # a system without such limits
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < most:
+    limit = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if soft != resource.RLIM_INFINITY and soft < limit:
         with suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -294,8 +293,8 @@ def _listen(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Accepted sockets inherit it. Without it a head and a body that are written one after the
-        # other wait 40 ms for each other, by Nagle's algorithm and delayed acknowledgements.
+        # Accepted sockets inherit it. Without it, headers and a body that are written separately
+        # are delayed by 40 ms, due to Nagle's algorithm and delayed acknowledgements.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             sock.bind((host, port))
@@ -310,12 +309,12 @@ def _listen(host: str, port: int) -> socket.socket:
     return sock
 
 
-def _check_id(value: str, what: str) -> str:
-    """An id that can stand in a path. Raises `ConfigError`."""
-    unfit = not value.isprintable() or set(value) & set("/?#%\\ ") or value in (".", "..")
-    if not value or len(value) > MAX_ID or unfit:
+def _check_id(value: str, label: str) -> str:
+    """Return an id that is valid in a URL path. Raises `ConfigError`."""
+    invalid = not value.isprintable() or set(value) & set("/?#%\\ ") or value in (".", "..")
+    if not value or len(value) > MAX_ID or invalid:
         raise ConfigError(
-            f"the {what} {value!r} cannot be used in a URL: use only letters, digits, - _ . : "
+            f"the {label} {value!r} cannot be used in a URL: use only letters, digits, - _ . : "
             f"and at most {MAX_ID} characters"
         )
     return value

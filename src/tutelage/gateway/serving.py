@@ -1,9 +1,9 @@
 """A policy as a client that serves any request, for `tutelage serve`.
 
-Every request is a conversation of its own: it is rendered whole, its cache is given back when it
-ends, and no record grows. A long one is rendered in a thread, since a tokenizer takes a second for
-a hundred thousand tokens and all clients share the event loop. An attempt's client, which appends
-turn to turn, is `engine/chat.py`.
+Each request is a separate conversation: it is rendered in full, its cache is freed when it ends,
+and no record is kept. Long prompts are rendered in a thread, since a tokenizer takes one second per
+hundred thousand tokens and all clients share the event loop. `engine/chat.py` has the client of an
+attempt, which appends turns to one conversation.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ if TYPE_CHECKING:
     from tutelage.policy.model import Policy
 
 SCORED = 512
-"""Tokens of a prompt that are scored at once: each takes a number for every token that there is."""
+"""Number of prompt tokens scored at once; each needs one value per vocabulary entry."""
 LONG = 16_000
-"""Characters of a prompt from which on a thread renders it: that takes 30 ms, the thread 0.1."""
+"""Characters of a prompt above which it is rendered in a thread: rendering takes 30 ms then, a
+thread 0.1 ms."""
 
 
 class ServedPolicy:
-    """A `ChatClient` that keeps nothing between requests."""
+    """A `ChatClient` without state between requests."""
 
     def __init__(
         self,
@@ -42,17 +43,17 @@ class ServedPolicy:
         reply_tokens: int = UNBOUNDED,
         policy: Policy | None = None,
     ) -> None:
-        """`reply_tokens` is what a server should allow a request that names no limit; `policy`
-        scores prompts."""
+        """`reply_tokens` is the default reply limit for a server's requests; `policy` scores
+        prompts."""
         self.codec, self.reply_tokens, self.policy = codec, reply_tokens, policy
         self._engine, self._seeds = engine, seeds
         self._numbers = itertools.count()
         self._thread = asyncio.Lock()
-        """Held while a thread uses the codec: one at a time does."""
+        """Held while a thread uses the codec, which is not thread-safe."""
 
     @property
     def max_length(self) -> int:
-        """The most tokens that prompt and answer can have together."""
+        """Return the maximum number of tokens of prompt and reply together."""
         return self._engine.max_length
 
     async def chat(
@@ -64,13 +65,13 @@ class ServedPolicy:
         on_prompt: OnPrompt | None = None,
         **options: Unpack[ChatOptions],
     ) -> Call:
-        """Send one request; see `ChatClient`."""
+        """Sample a reply to one request; see `ChatClient`."""
         number = next(self._numbers)
         if isinstance(text := options.get("prompt"), str):
             if len(text) > LONG:
                 async with self._thread:
                     options["prompt"] = await asyncio.to_thread(self._encode, text)
-        elif _long(messages):
+        elif _is_long(messages):
             await self.render(messages, tuple(options.get("tools", ())), self.max_length)
         session = ChatSession(
             self._engine, self.codec, seeds=self._seeds.child(number), name=f"serve/{number}",
@@ -90,11 +91,11 @@ class ServedPolicy:
     async def render(
         self, messages: Sequence[Message], tools: tuple[ToolSpec, ...], max_length: int
     ) -> tuple[int, ...]:
-        """The ids of a conversation, which the codec keeps for a session that renders it next.
+        """Return the token ids of a conversation, which the codec caches for the next session.
 
-        Raises `ContextOverflowError` above `max_length` of them.
+        Raises `ContextOverflowError` for more than `max_length` tokens.
         """
-        if not _long(messages):
+        if not _is_long(messages):
             return self.codec.render(messages, tools, max_length)
         async with self._thread:
             ids = await asyncio.to_thread(self.codec.render, messages, tools, max_length)
@@ -102,8 +103,8 @@ class ServedPolicy:
             return ids
 
     async def score(self, ids: Sequence[int], top: int) -> list[TokenLogprob]:
-        """Return the log-probabilities of a prompt's tokens after the first, with the `top` most
-        probable ones beside each. Needs a `policy`."""
+        """Return the log-probability and the `top` most probable tokens for each prompt token after
+        the first. Requires a `policy`."""
         return await asyncio.to_thread(self._score, tuple(ids), top)
 
     def _score(self, ids: tuple[int, ...], top: int) -> list[TokenLogprob]:
@@ -111,24 +112,24 @@ class ServedPolicy:
 
         assert self.policy is not None
         scored: list[TokenLogprob] = []
-        for begin in range(1, len(ids), SCORED):
-            until = ids[: begin + SCORED]
-            row = Row(until, (0,) * begin + (1,) * (len(until) - begin))
-            lines = self.policy.network.distribution([row], 1.0, torch.float32)
-            values, others = (found.tolist() for found in lines.topk(top))
-            drawn = lines.gather(1, torch.tensor(until[begin:], device=lines.device)[:, None])
+        for start in range(1, len(ids), SCORED):
+            context = ids[: start + SCORED]
+            row = Row(context, (0,) * start + (1,) * (len(context) - start))
+            logps = self.policy.network.distribution([row], 1.0, torch.float32)
+            values, others = (tensor.tolist() for tensor in logps.topk(top))
+            chosen = logps.gather(1, torch.tensor(context[start:], device=logps.device)[:, None])
             pairs = (tuple(zip(*each, strict=True)) for each in zip(others, values, strict=True))
-            scored += zip(drawn[:, 0].tolist(), pairs, strict=True)
+            scored += zip(chosen[:, 0].tolist(), pairs, strict=True)
         return scored
 
     def _encode(self, text: str) -> tuple[int, ...]:
-        """The ids of a raw prompt."""
+        """Return the token ids of a raw prompt. Raises `ContextOverflowError` if it is too long."""
         check_length(text, self.max_length, self.codec.encode)
         return tuple(self.codec.encode(text))
 
 
-def _long(messages: Sequence[Message]) -> bool:
-    """Whether a thread renders them."""
+def _is_long(messages: Sequence[Message]) -> bool:
+    """Return True if the messages should be rendered in a thread."""
     texts = [message.content or "" for message in messages]
     texts += [call.arguments for message in messages for call in message.tool_calls]
     return sum(map(len, texts)) > LONG

@@ -1,9 +1,9 @@
-"""One attempt's access to its models: base URL, keys, budget, and what its requests left behind.
+"""One attempt's access to its models: base URL, keys, budget, and the state of its requests.
 
 Keys are derived from the gateway's secret by HMAC, looked up by their hash and compared in constant
-time. A closed session cancels what still runs and answers 410 from then on; the record of calls
-stays with the client that the session was opened with. `keys.py` has the registry, `server.py`
-opens sessions.
+time. Closing a session cancels its running requests, and later ones get 410; the record of calls
+stays with the client passed to `Gateway.open`. `keys.py` has the registry, `server.py` opens
+sessions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from tutelage.gateway.completions import KeptAnswers, PendingCompletion, ServedModel
 from tutelage.gateway.dialects import Dialect
-from tutelage.gateway.dialects.field_errors import shown
+from tutelage.gateway.dialects.field_errors import format_value
 from tutelage.gateway.errors import NO_RETRY, ApiError, invalid, model_not_found
 from tutelage.gateway.forward import ForwardedCall, Upstream
 from tutelage.gateway.record import OnCall, Recorder
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
 
 KEPT_ERRORS = 100
 STOPPED = "the server has stopped"
-"""What ended a call that ran when its server stopped."""
+"""The error of a call that was running when its server stopped."""
 ENDED = "the attempt has ended"
-"""What ended one that ran when its attempt did."""
+"""The error of a call that was running when its attempt ended."""
 COUNTED = 1 << 16
-"""Tokens of a prompt that are counted whatever the context is."""
+"""Minimum prompt length, in tokens, up to which tokens are counted for any context length."""
 KEPT_IDS = 4096
-"""Calls of an attempt whose ids on the wire are known, the latest."""
+"""Number of latest calls of an attempt whose response ids are kept."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class AttemptSession:
-    """See the module's docstring. Made by `Gateway.open`; everything public is thread-safe."""
+    """See the module's docstring. Created by `Gateway.open`; all public members are thread-safe."""
 
     rollout_id: str
     attempt_id: str
@@ -62,17 +62,17 @@ class AttemptSession:
     registry: SessionRegistry
     environment: Mapping[str, str]
     closed: bool = field(default=False, init=False)
-    stops: bool = field(default=False, init=False)
-    """Whether it closes since the server stops, and no attempt has ended."""
+    server_stops: bool = field(default=False, init=False)
+    """True if it closes because the server stops, not because the attempt ended."""
     in_flight: int = field(default=0, init=False)
     spent: int = field(default=0, init=False)
-    """Tokens that the main client sampled so far; of what was cut off those that were streamed."""
+    """Tokens sampled by the main client so far; of cancelled replies, the streamed ones."""
     errors: list[BaseException] = field(default_factory=list[BaseException], init=False)
-    """What went wrong in the engines behind, the latest last, at most a hundred."""
+    """The latest engine errors, oldest first, at most a hundred."""
     ledger: KeptAnswers = field(default_factory=KeptAnswers, init=False)
     posted: PostedRewards = field(default_factory=PostedRewards, init=False)
-    """Rewards that came by HTTP."""
-    _response_of: OrderedDict[str, str] = field(default_factory=OrderedDict[str, str], init=False)
+    """Rewards posted over HTTP."""
+    _response_ids: OrderedDict[str, str] = field(default_factory=OrderedDict[str, str], init=False)
     _count: int = field(default=0, init=False)
     _running: set[PendingCompletion] = field(default_factory=set[PendingCompletion], init=False)
     _loop: asyncio.AbstractEventLoop | None = field(default=None, init=False)
@@ -80,11 +80,11 @@ class AttemptSession:
     # ------------------------------------------------------------ for the runner
 
     def env(self, agent: str | None = None, mode: Mode = Mode.TRAIN) -> dict[str, str]:
-        """Environment variables that point a client, a trace exporter and an agent of
-        agent-lightning here, and say where a reward is posted."""
+        """Return environment variables that point a client, a trace exporter and an agent of
+        agent-lightning to this session, and give the URL for rewards."""
         key = self.api_key if agent is None else self.key_for(agent)
         url = self.base_url
-        # agent-lightning's agents read the rollout and the mode out of their URLs.
+        # Agents of agent-lightning parse the rollout id and the mode in their URLs.
         root, _, rollout = url.removesuffix("/v1").rpartition("/rollout/")
         kind = "train" if mode is Mode.TRAIN else "val"
         values = {
@@ -101,61 +101,63 @@ class AttemptSession:
         return values | {k: v.format(base=url, key=key) for k, v in self.environment.items()}
 
     def key_for(self, agent: str) -> str:
-        """A key whose calls belong to another agent of the same attempt."""
+        """Return a key whose calls belong to another agent of the same attempt."""
         return self.registry.key_for(self, agent)
 
     @property
-    def at(self) -> tuple[str, str]:
-        """The ids of the rollout and of the attempt."""
+    def ids(self) -> tuple[str, str]:
+        """Return the ids of the rollout and of the attempt."""
         return self.rollout_id, self.attempt_id
 
     @property
     def budget_left(self) -> int | None:
-        """Tokens that may still be sampled, None without a budget."""
+        """Return the tokens that may still be sampled, or None without a budget."""
         return None if self.token_budget is None else max(0, self.token_budget - self.spent)
 
     def response_id(self, call_id: str) -> str | None:
-        """The id under which a client saw a call: the join key of its spans and evaluations.
+        """Return the response id of a call, which joins it with its spans and evaluations.
 
-        Of several choices the first has the response's id, the i-th that id with `-i`."""
-        return self._response_of.get(call_id)
+        The first choice of a response has the response's id, the i-th one that id with `-i`.
+        """
+        return self._response_ids.get(call_id)
 
     def close(self, timeout: float = 5.0) -> None:
-        """Refuse new requests, cancel what runs and wait for it, and flush what was recorded.
+        """Reject new requests, cancel running ones, wait for them, and flush the recorder.
 
-        On the gateway's own loop it cannot wait: use `aclose` there. Closing twice is fine.
+        It cannot wait on the gateway's own loop: use `aclose` there. May be called twice.
         """
-        loop, running = self._loop, self._shut()
-        if loop is not None and loop.is_running() and running and not _inside(loop):
-            waiting = asyncio.run_coroutine_threadsafe(_settle(running, timeout), loop)
-            waiting.result(timeout + 1)
-        if loop is None or not _inside(loop):
+        loop, running = self._loop, self._cancel_running()
+        if loop is not None and loop.is_running() and running and not _runs_in(loop):
+            future = asyncio.run_coroutine_threadsafe(_wait_all(running, timeout), loop)
+            future.result(timeout + 1)
+        if loop is None or not _runs_in(loop):
             self.recorder.flush(timeout)
 
     async def finish(self) -> None:
-        """Refuse new requests, and wait on the gateway's loop for replies that were begun, whether
-        or not their clients have left; see `ServedModel.finishes`."""
+        """Reject new requests, and wait on the gateway's loop for started replies, even if their
+        clients disconnected; see `ServedModel.finishes`."""
         self.closed = True
         running = [answer.task for answer in tuple(self._running) if answer.finishing]
-        await _settle(running, None)
+        await _wait_all(running, None)
 
     def stop(self) -> None:
-        """`close` since the server stops, which those whose replies are cut off are told."""
-        self.stops = True
+        """Close because the server stops, which is reported to clients whose replies are cut
+        off."""
+        self.server_stops = True
         self.close()
 
     async def aclose(self, timeout: float = 5.0) -> None:
-        """`close` from any event loop, the gateway's included."""
-        if self._loop is not None and _inside(self._loop):
-            await _settle(self._shut(), timeout)
+        """Close from any event loop, including the gateway's."""
+        if self._loop is not None and _runs_in(self._loop):
+            await _wait_all(self._cancel_running(), timeout)
             await asyncio.to_thread(self.recorder.flush, timeout)
         else:
             await asyncio.to_thread(self.close, timeout)
 
-    def _shut(self) -> list[asyncio.Task[Any]]:
-        """Close, and cancel what runs; returns it."""
+    def _cancel_running(self) -> list[asyncio.Task[Any]]:
+        """Mark the session closed and cancel its running tasks; return the tasks."""
         self.closed = True
-        if not self.stops:  # else a key that is known is told of the stop, on a kept connection too
+        if not self.server_stops:  # else known keys get the error of the stop instead of 410
             self.registry.remove(self)
         running = [answer.task for answer in tuple(self._running)]
         for task in running:
@@ -165,19 +167,19 @@ class AttemptSession:
 
     # ------------------------------------------------------------ for the endpoints
 
-    def over(self) -> ApiError:
-        """The answer to requests that run when it closes, or come later."""
-        if self.stops:
+    def closed_error(self) -> ApiError:
+        """Return the error for requests that run at the close or arrive later."""
+        if self.server_stops:
             return ApiError(500, f"{STOPPED}; retry after it restarts", code="server_stopped")
-        return AttemptClosedError(*self.at)
+        return AttemptClosedError(*self.ids)
 
     def models(self) -> list[str]:
-        """Names that requests may use; the first is the main one."""
+        """Return the model names that requests may use; the main one is first."""
         return [*(self.names or [self.main.name]), *self.others]
 
     def model(self, name: str) -> ServedModel:
-        """The model of that name. Without a list of its own names the main one answers to any.
-        Raises `ApiError` 404."""
+        """Return the model with this name; the main one accepts any name if `names` is None. Raises
+        `ApiError` 404."""
         if name in self.others:
             return self.others[name]
         if self.names is not None and name not in self.names:
@@ -185,14 +187,14 @@ class AttemptSession:
         return self.main
 
     def read(self, dialect: Dialect, body: JSON) -> ChatRequest:
-        """Return the request of a body, with what of it changes nothing for the record. Raises
+        """Parse the request in a body; its fields without effect are kept for the record. Raises
         `ApiError`."""
         request = dialect.read(body, self.sampling, self.ledger)
         unused = dialect.request.unused(body)
         return replace(request, unused=unused) if unused else request
 
     def forward(self, dialect: Dialect, body: JSON, agent: str) -> ForwardedCall | None:
-        """Return the call of a request that goes on as it came, None for one that is read here.
+        """Return the call of a request that is forwarded, or None for one that is parsed here.
         Raises `ApiError`."""
         name = body.get("model")
         model = self.model(name) if isinstance(name, str) else self.main
@@ -200,24 +202,24 @@ class AttemptSession:
         if not isinstance(upstream, Upstream) or dialect.name != upstream.dialect:
             return None
         if self.closed:
-            raise self.over()
-        most = self._allowed(model)
-        return ForwardedCall(upstream, body, agent, most, partial(self._forwarded, model))
+            raise self.closed_error()
+        limit = self._token_limit(model)
+        return ForwardedCall(upstream, body, agent, limit, partial(self._record_forwarded, model))
 
     async def count(self, name: object, read: Callable[[], ChatRequest]) -> int:
-        """Tokens of the prompt of a request, which is read once it is known that its model counts.
-        Raises `ApiError` for one whose tokenizer is not here."""
+        """Return the number of prompt tokens of a request, which is parsed only if its model can
+        count. Raises `ApiError` if the tokenizer is not available."""
         model = self.model(name) if isinstance(name, str) else self.main
         render = getattr(model.decoder, "render", None)
         if render is None:
             raise invalid(f"token counts of remote model {model.name!r} are not available", "model")
         request = read()
         context: int | None = getattr(model.client, "max_length", None)
-        bound = () if context is None else (max(context, COUNTED),)
-        aside = getattr(model.client, "render", None)  # long prompts in a thread
-        if aside is not None:
-            return len(await aside(request.messages, request.tools, *bound))
-        return len(render(request.messages, request.tools, *bound))
+        limit = () if context is None else (max(context, COUNTED),)
+        chat_render = getattr(model.client, "render", None)  # renders long prompts in a thread
+        if chat_render is not None:
+            return len(await chat_render(request.messages, request.tools, *limit))
+        return len(render(request.messages, request.tools, *limit))
 
     def answer(
         self,
@@ -228,40 +230,40 @@ class AttemptSession:
         agent: str,
         size: int = 0,
     ) -> PendingCompletion:
-        """The answer to a request: a new one, or for a repeat the one that there is.
+        """Return the answer to a request: a new one, or the existing one for a retry.
 
-        `key` identifies the request, whose body has `size` bytes. The answer's id says which API it
-        is of.
+        `key` identifies equal requests; the body has `size` bytes. The prefix of the answer's id
+        depends on the dialect.
         """
         if self.closed:
-            raise self.over()
+            raise self.closed_error()
         if repeat:
-            pending_completion = self.ledger.find(key)
-            if pending_completion is not None:
-                return pending_completion
+            earlier = self.ledger.find(key)
+            if earlier is not None:
+                return earlier
         model = self.model(request.model)
         if request.logprobs and model.decoder is None:
             raise invalid(f"model {model.name!r} does not support log-probabilities", "logprobs")
         if request.scored is not None and getattr(model.client, "policy", None) is None:
-            words = f"model {model.name!r} does not support log-probabilities of the prompt"
-            raise invalid(words, "prompt_logprobs")
+            message = f"model {model.name!r} does not support log-probabilities of the prompt"
+            raise invalid(message, "prompt_logprobs")
         if request.template:
             forms = template_forms(request.messages, request.tools)
-            alike = getattr(getattr(model.decoder, "thoughts", None), "renders_alike", None)
-            if not (alike and alike(*forms, request.template)):
+            renders_alike = getattr(getattr(model.decoder, "thoughts", None), "renders_alike", None)
+            if not (renders_alike and renders_alike(*forms, request.template)):
                 raise invalid(
-                    f"`chat_template_kwargs` = {shown(request.template)}: all requests must render "
-                    "the chat template in the same way, since turns are continued and trained with "
-                    "it; leave these options out",
+                    f"`chat_template_kwargs` = {format_value(request.template)}: all requests must "
+                    "render the chat template in the same way, since turns are continued and "
+                    "trained with it; leave these options out",
                     "chat_template_kwargs",
                 )
-        least = None if request.constraint is None else request.constraint.min_tokens
-        if least and not hasattr(model.decoder, "grammar"):
-            words = f"`min_tokens` = {least} is not supported for the remote model {model.name!r}"
-            raise invalid(words, "min_tokens")
-        most = self._allowed(model)
-        if most is not None and most < request.sampling.max_tokens:
-            request = replace(request, sampling=replace(request.sampling, max_tokens=most))
+        floor = None if request.constraint is None else request.constraint.min_tokens
+        if floor and not hasattr(model.decoder, "grammar"):
+            message = f"`min_tokens` = {floor} is not supported for the remote model {model.name!r}"
+            raise invalid(message, "min_tokens")
+        limit = self._token_limit(model)
+        if limit is not None and limit < request.sampling.max_tokens:
+            request = replace(request, sampling=replace(request.sampling, max_tokens=limit))
         self._count += 1
         self._loop = asyncio.get_running_loop()
         answer = PendingCompletion(
@@ -270,7 +272,7 @@ class AttemptSession:
             request,
             model,
             agent,
-            self._ended,
+            self._record_answer,
             key,
             size,
         )
@@ -278,36 +280,36 @@ class AttemptSession:
         self.ledger.add(answer)
         return answer
 
-    def request_ended(self, task: object = None) -> None:
-        """Count a request no longer."""
+    def end_request(self, task: object = None) -> None:
+        """Decrement the number of requests in flight."""
         self.in_flight -= 1
 
-    def _allowed(self, model: ServedModel) -> int | None:
-        """Return the tokens that a reply may have by the attempt's budget, None without one.
-        Raises `ApiError` where nothing is left."""
+    def _token_limit(self, model: ServedModel) -> int | None:
+        """Return the reply tokens that the attempt's budget allows, None without a budget. Raises
+        `ApiError` if it is used up."""
         left = self.budget_left if model is self.main else None
         if left == 0:
-            words = f"the attempt has used up its budget of {self.token_budget} tokens"
-            raise ApiError(402, words, code="token_budget_exhausted", headers=NO_RETRY)
+            message = f"the attempt has used up its budget of {self.token_budget} tokens"
+            raise ApiError(402, message, code="token_budget_exhausted", headers=NO_RETRY)
         return left
 
-    def _ended(self, answer: PendingCompletion, error: BaseException | None) -> None:
+    def _record_answer(self, answer: PendingCompletion, error: BaseException | None) -> None:
         """Count and record an answer when its sampling has ended, delivered or not."""
         self._running.discard(answer)
         sampled = answer.usage[1]
         if error is None:
             for i, call in enumerate(answer.calls):
-                self._response_of[call.id] = f"{answer.id}-{i}" if i else answer.id
-            while len(self._response_of) > KEPT_IDS:
-                self._response_of.popitem(last=False)
+                self._response_ids[call.id] = f"{answer.id}-{i}" if i else answer.id
+            while len(self._response_ids) > KEPT_IDS:
+                self._response_ids.popitem(last=False)
             answer.finish_reasons = tuple(map(finish_reason, answer.calls))
         else:
             self.ledger.forget(answer.id)
             sampled = sum(map(len, answer.tokens))
         self._record(answer, answer.model, sampled, error)
 
-    def _forwarded(self, model: ServedModel, call: ForwardedCall) -> None:
-        """Count and record a call that went on as it came."""
+    def _record_forwarded(self, model: ServedModel, call: ForwardedCall) -> None:
+        """Count and record a forwarded call."""
         self._record(call, model, call.usage[1] if call.usage else 0, call.failure)
 
     def _record(
@@ -317,37 +319,37 @@ class AttemptSession:
         sampled: int,
         error: BaseException | None,
     ) -> None:
-        """Count the tokens that were sampled, remember what went wrong in the engine, and queue the
-        record of a request."""
+        """Count sampled tokens, keep an engine error, and queue the record of a request."""
         self.spent += sampled if model is self.main else 0
-        if isinstance(error, Exception):  # a cancelled request is nobody's failure
+        if isinstance(error, Exception):  # cancellation is not an engine error
             self.errors = [*self.errors[1 - KEPT_ERRORS :], error]
         if self.on_call is None:
             return
         request.ended_ns = time.time_ns()
         if error is not None:
-            request.said, request.error = request.partial(), f"{type(error).__name__}: {error}"
+            request.partial_replies = request.partial_messages()
+            request.error = f"{type(error).__name__}: {error}"
             if not isinstance(error, Exception):
-                request.left = not self.closed
-                request.error = STOPPED if self.stops else ENDED
+                reason = STOPPED if self.server_stops else ENDED
+                request.disconnected, request.error = not self.closed, reason
         self.recorder.put(self.on_call, request)
 
 
 class AttemptClosedError(ApiError):
-    """The answer to requests of an attempt that has ended, which it names."""
+    """The error for requests of an attempt that has ended, with its ids."""
 
     def __init__(self, rollout_id: str, attempt_id: str) -> None:
         super().__init__(410, "this attempt has ended", code="attempt_closed", headers=NO_RETRY)
         self.attempt = Identity("", rollout_id, attempt_id)
 
 
-def _inside(loop: asyncio.AbstractEventLoop) -> bool:
+def _runs_in(loop: asyncio.AbstractEventLoop) -> bool:
     try:
         return asyncio.get_running_loop() is loop
     except RuntimeError:
         return False
 
 
-async def _settle(tasks: Sequence[asyncio.Task[Any]], timeout: float | None) -> None:
+async def _wait_all(tasks: Sequence[asyncio.Task[Any]], timeout: float | None) -> None:
     if tasks:
         await asyncio.wait(tasks, timeout=timeout)

@@ -1,9 +1,9 @@
-"""Text of a reply while it is still being sampled, and the parts of it that clients see.
+"""Decoding of a reply while it is sampled, and the parts of its text that clients see.
 
-Tokens become text a window at a time, and text goes out only once nothing that follows can take it
-back: not what may be the beginning of a tool call or of a stop string, not a half character, not
-white space at the ends, which the codec strips. So what was streamed is always a beginning of what
-the finished reply says. `completions.py` collects the tokens, the dialects send the text.
+Tokens are decoded in windows, and text is sent only if no later token can change it: not a possible
+start of a tool call or a stop string, not a partial character, and not white space at the ends,
+which the codec strips. Streamed text is therefore always a prefix of the finished reply.
+`completions.py` collects the tokens, the dialects send the text.
 """
 
 from __future__ import annotations
@@ -21,120 +21,120 @@ _WINDOW = 16
 
 
 class TextDecoder(Protocol):
-    """The half of a codec that is needed here."""
+    """The decoding methods of a codec."""
 
     @property
     def eos_ids(self) -> Collection[int]:
-        """Tokens that end a turn."""
+        """Token ids that end a turn."""
         ...
 
     @property
     def call_format(self) -> str:
-        """How the model writes tool calls."""
+        """The format in which the model writes tool calls."""
         ...
 
     @property
     def strips(self) -> bool:
-        """Whether the text of a turn is without the white space at its ends."""
+        """True if white space at the ends of a turn's text is stripped."""
         ...
 
     @property
     def thoughts(self) -> ThoughtMarks:
-        """How it writes thoughts."""
+        """The markers of the model's thoughts."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids."""
+        """Return the text of token ids."""
         ...
 
 
 def token_entry(decoder: TextDecoder, token: int, logprob: TokenLogprob) -> JSON:
-    """Return what is said of a token: its log-probability, and the most probable ones beside it."""
+    """Return the log-probability entry of a token with its most probable alternatives."""
     value, top = logprob
     others = [_entry(decoder, *other) for other in top]
     return {**_entry(decoder, token, value), "top_logprobs": others}
 
 
 def _entry(decoder: TextDecoder, token: int, value: float) -> JSON:
-    """A token with its log-probability; a part of a character has no bytes."""
+    """Return a token with its log-probability; `bytes` is None for a partial character."""
     text = decoder.decode([token])
     exact = None if "\ufffd" in text else list(text.encode())
     return {"token": text, "logprob": value, "bytes": exact}
 
 
 def first_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
-    """Where the first stop string of a text begins, and which it is; None without one."""
+    """Return the position of the first stop string in a text and the string, or None."""
     return min(((at, stop) for stop in stops if (at := text.find(stop)) >= 0), default=None)
 
 
-def cut(
+def cut_at_stop(
     content: str | None, stops: Sequence[str], *, exact: bool = False, sampled: str = ""
 ) -> str | None:
-    """Content as OpenAI's API gives it: without the stop string that ended it, and unless `exact`
-    without white space before that. Where the content is stripped, `sampled` is what it was before:
-    of a stop string that began in the white space at its beginning only the end may be left."""
+    """Cut content at its first stop string, as in OpenAI's API; unless `exact`, also strip white
+    space before the stop string. `sampled` is the text before the codec stripped it: a stop string
+    that starts in its leading white space leaves no content."""
     if content is None or not stops:
         return content
-    before = first_stop(sampled, stops)
-    if before is not None and before[0] < blank(sampled):
+    early = first_stop(sampled, stops)
+    if early is not None and early[0] < blank(sampled):
         return ""
-    found = first_stop(content, stops)
-    if found is None:
+    match = first_stop(content, stops)
+    if match is None:
         return content
-    return content[: found[0]] if exact else content[: found[0]].rstrip()
+    return content[: match[0]] if exact else content[: match[0]].rstrip()
 
 
 class TokenEnds:
-    """Where in the text of a reply its tokens end, so that it is known which of them a piece of it
+    """End positions of tokens in the text of a reply, to find the tokens that a piece of text
     completes."""
 
     def __init__(self) -> None:
         self._ends: list[int] = []
 
     def add(self, end: int) -> None:
-        """Another token, after which the text has this length."""
-        # A part of a character may look longer than the character does.
+        """Add a token after which the text has length `end`."""
+        # The text of a partial character may be longer than the character.
         for at in range(len(self._ends) - 1, -1, -1):
             if self._ends[at] <= end:
                 break
             self._ends[at] = end
         self._ends.append(end)
 
-    def within(self, length: int) -> int:
-        """How many tokens the first characters of the text are made of."""
+    def tokens_before(self, length: int) -> int:
+        """Return the number of tokens that end within the first `length` characters."""
         return bisect_right(self._ends, length)
 
 
 class TextStream:
-    """The text of one choice as it grows; an `exact` one has no calls, and keeps white space."""
+    """The growing text of one choice; with `exact` it has no tool calls and keeps white space."""
 
     def __init__(
         self, decoder: TextDecoder, stops: Sequence[str] = (), *, exact: bool = False
     ) -> None:
         self.sent = ""
         self.length = 0
-        """Of the text so far, whether or not it may go out."""
+        """Length of the text so far, including text that cannot be sent yet."""
         self._decoder, self._exact = decoder, exact
         self._strips = decoder.strips and not exact
         self._llama = decoder.call_format == "llama" and not exact
-        call = "{" if self._llama and decoder.thoughts.known else _CALL  # after a thought
+        call = "{" if self._llama and decoder.thoughts.known else _CALL  # possible after a thought
         self._marks = tuple(stops) if exact else (call, *stops)
         self._ids: list[int] = []
-        self._from = 0
-        """Where the window of undecided tokens begins."""
+        self._start = 0
+        """Index of the first token of the undecided window."""
         self._text = ""
         """Text of the tokens before the window."""
         self._closed = False
 
     def feed(self, ids: Sequence[int]) -> str:
-        """Take new tokens; the text that may go out now."""
+        """Add new tokens and return the text that can be sent now."""
         if self._closed:
             return ""
         self._ids += [i for i in ids if i not in self._decoder.eos_ids]
-        undecided = self._window()
+        undecided = self._decode_window()
         text = self._text + undecided
-        # A stop string may begin in the white space that is stripped.
-        end, begin = self._safe(text), blank(text) if self._strips else 0
+        # A stop string may start in stripped white space.
+        end, begin = self._safe_length(text), blank(text) if self._strips else 0
         text, end = text[begin:], end - begin
         self.length = len(text)
         if not text.startswith(self.sent) or end <= len(self.sent):
@@ -144,33 +144,34 @@ class TextStream:
         return new
 
     def finish(self, content: str | None) -> str:
-        """What of the finished reply's content has not gone out yet."""
-        whole = content or ""
-        return whole[len(self.sent) :] if whole.startswith(self.sent) else ""
+        """Return the part of the finished content that was not sent yet."""
+        text = content or ""
+        return text[len(self.sent) :] if text.startswith(self.sent) else ""
 
-    def _window(self) -> str:
-        """Text of the latest tokens; older ones move to `_text` and are not decoded again."""
-        while len(self._ids) - self._from > 2 * _WINDOW:
-            # A token's text may depend on its left neighbour, never on more.
-            middle = self._from + _WINDOW
-            head = self._decoder.decode(self._ids[self._from : middle])
-            both = self._decoder.decode(self._ids[self._from : middle + _WINDOW])
+    def _decode_window(self) -> str:
+        """Return the text of the latest tokens; older ones move to `_text` and are not decoded
+        again."""
+        while len(self._ids) - self._start > 2 * _WINDOW:
+            # The text of a token may depend on its left neighbour only.
+            middle = self._start + _WINDOW
+            head = self._decoder.decode(self._ids[self._start : middle])
+            both = self._decoder.decode(self._ids[self._start : middle + _WINDOW])
             if head.endswith("\ufffd") or not both.startswith(head):
-                return self._decoder.decode(self._ids[self._from :])
+                return self._decoder.decode(self._ids[self._start :])
             self._text += head
-            self._from = middle
-        return self._decoder.decode(self._ids[self._from :])
+            self._start = middle
+        return self._decoder.decode(self._ids[self._start :])
 
-    def _safe(self, text: str) -> int:
+    def _safe_length(self, text: str) -> int:
         if self._llama and (text.lstrip().startswith(("{", "<")) or not text):
             return 0
-        marks = [at for mark in self._marks if (at := text.find(mark)) >= 0]
-        if marks:
+        positions = [at for mark in self._marks if (at := text.find(mark)) >= 0]
+        if positions:
             self._closed = True
-            end = min(marks)
+            end = min(positions)
         else:
             end = len(text) - max((overlap(text, mark) for mark in self._marks), default=0)
-        # White space may be taken back: a stop string takes what lies before it, too.
+        # A later stop string would also strip the white space before it.
         safe = text[:end]
         while safe and (safe[-1] == "\ufffd" or (safe[-1].isspace() and not self._exact)):
             safe = safe[:-1]

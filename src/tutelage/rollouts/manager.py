@@ -55,7 +55,7 @@ class RolloutManager:
         self.agent: Agent = IsolatedAgent(agent) if apart else agent
         self.resources, self.roles, self.n_runners = resources, roles, n_runners
         self._remote = remote
-        self._address = GatewayAddress.of(environment())
+        self._address = GatewayAddress.from_env(environment())
         self._loop: asyncio.AbstractEventLoop | None = None
         self._gateway: Gateway | None = None
         self._keeper: asyncio.Task[None] | None = None

@@ -1,5 +1,5 @@
-"""The APIs that the gateway speaks, each a file: `dialect.py` says what one is, `reading.py` has
-the parts their requests share.
+"""The APIs of the gateway, one file each: `dialect.py` defines the interface, `reading.py` has the
+shared parts of requests.
 """
 
 from tutelage.gateway.dialects.chat_completions import ChatCompletions

@@ -1,8 +1,8 @@
-"""An assistant's turn as blocks: a thought, a text, and calls, one after the other.
+"""An assistant turn as a sequence of blocks: a thought, a text, and tool calls.
 
-Responses and messages tell a turn so, as items and as content blocks. Calls come whole at the end.
-`ReplyStream` hands out the pieces of thoughts and texts, and a dialect's writer says how a block is
-told.
+The Responses and Messages APIs represent a turn in this way, as items and as content blocks. Calls
+are sent as a whole at the end. `ReplyStream` passes on pieces of thoughts and texts, and a
+dialect's writer formats the blocks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from tutelage.gateway.completions import PendingCompletion, Piece
-from tutelage.gateway.reply import cut_by, shown_content
+from tutelage.gateway.reply import cut_reason, visible_content
 from tutelage.replies import thought_of
 from tutelage.types import JSON, Call
 
@@ -21,27 +21,27 @@ Kind = Literal["thought", "text", "call"]
 
 @dataclass(slots=True)
 class TurnBlock:
-    """A part of a turn, as far as it is known. The text of a call is its arguments."""
+    """A block of a turn, as far as it is known. The text of a call is its arguments."""
 
     kind: Kind
     text: str = ""
     entries: list[JSON] = field(default_factory=list[JSON])
-    """What is said of the tokens of a text."""
+    """Log-probability entries of a text's tokens."""
     number: int = 0
-    """Its place among the calls."""
+    """Index among the tool calls."""
     source: str = ""
-    """The field in which another server told a thought."""
+    """The field in which an upstream server sent a thought."""
     id: str = ""
     name: str = ""
 
 
-def whole_turn(reply: PendingCompletion, choice: Call) -> list[TurnBlock]:
-    """Return the blocks of a finished turn that say something."""
+def turn_blocks(reply: PendingCompletion, choice: Call) -> list[TurnBlock]:
+    """Return the non-empty blocks of a finished turn."""
     thought, source = thought_of(choice.reply.extra)
-    said = shown_content(reply, choice) or str(choice.reply.extra.get("refusal") or "")
+    text = visible_content(reply, choice) or str(choice.reply.extra.get("refusal") or "")
     blocks = [
         TurnBlock("thought", thought, source=source),
-        TurnBlock("text", said, reply.logprobs(choice) or []),
+        TurnBlock("text", text, reply.logprobs(choice) or []),
     ]
     calls = (
         TurnBlock("call", c.arguments, number=i, id=c.id, name=c.name)
@@ -51,65 +51,66 @@ def whole_turn(reply: PendingCompletion, choice: Call) -> list[TurnBlock]:
 
 
 def cut_block(reply: PendingCompletion, blocks: Sequence[TurnBlock]) -> TurnBlock | None:
-    """Return the block of a turn in which it was cut off, None for one that is whole.
+    """Return the block in which a turn was truncated, or None if it is complete.
 
-    A call that is not whole is text, which is told before the calls that are.
+    An incomplete call is sent as text, before the complete calls.
     """
-    if not (blocks and reply.calls and cut_by(reply.calls[0])):
+    if not (blocks and reply.calls and cut_reason(reply.calls[0])):
         return None
     texts = [block for block in blocks if block.kind == "text"]
     return (texts or blocks)[-1]
 
 
 class BlockWriter(Protocol):
-    """How a dialect writes a block, as bytes to send."""
+    """Formats blocks in one dialect, as bytes to send."""
 
     def begin(self, index: int, block: TurnBlock) -> bytes:
-        """Return what says that the `index`-th block has begun."""
+        """Return the events that start the `index`-th block."""
         ...
 
-    def more(self, index: int, block: TurnBlock, new: str, entries: Sequence[JSON]) -> bytes:
-        """Return what says that there is more of it, or that more is said of its tokens."""
+    def extend(self, index: int, block: TurnBlock, new: str, entries: Sequence[JSON]) -> bytes:
+        """Return the events for more text of a block, or more log-probability entries."""
         ...
 
     def end(self, index: int, block: TurnBlock) -> bytes:
-        """Return what says that it has ended."""
+        """Return the events that end a block."""
         ...
 
 
 class BlockStream:
-    """The blocks of a turn as it comes."""
+    """The blocks of a streamed turn."""
 
     def __init__(self, writer: BlockWriter) -> None:
         self.blocks: list[TurnBlock] = []
         self._writer, self._open = writer, False
 
     def add(self, kind: Kind, new: str, entries: Sequence[JSON] = (), source: str = "") -> bytes:
-        """Take more of a thought or a text; an empty one begins it."""
+        """Add text to a thought or text block, starting the block if needed; the text may be
+        empty."""
         out = b""
         if not (self._open and self.blocks[-1].kind == kind):
             out = self.end() + self._begin(TurnBlock(kind, source=source))
         block = self.blocks[-1]
         block.text += new
         block.entries += entries
-        return out + self._writer.more(len(self.blocks) - 1, block, new, entries)
+        return out + self._writer.extend(len(self.blocks) - 1, block, new, entries)
 
     def finish(self, rest: Piece, turn: Sequence[TurnBlock]) -> bytes:
-        """Take the whole `turn`, of whose text the `rest` has not gone out; then all blocks have
-        ended."""
-        told, out = {block.kind for block in self.blocks}, b""
+        """Add the unsent `rest` of the text and the remaining blocks of the finished `turn`, then
+        end all blocks."""
+        sent_kinds, out = {block.kind for block in self.blocks}, b""
         for block in turn:
             if block.kind == "call":
                 out += self.end() + self._begin(block)
-                out += self._writer.more(len(self.blocks) - 1, block, block.text, ())
+                out += self._writer.extend(len(self.blocks) - 1, block, block.text, ())
             elif block.kind == "text" and (rest.text or rest.logprobs):
                 out += self.add("text", rest.text, rest.logprobs or ())
-            elif block.kind not in told:
+            elif block.kind not in sent_kinds:
                 out += self.add(block.kind, block.text, source=block.source)
         return out + self.end()
 
     def end(self) -> bytes:
-        """End the block that is open, if one is."""
+        """End the open block, if there is one."""
         if not self._open:
             return b""
         self._open = False

@@ -1,7 +1,7 @@
-"""Chat completions: `POST /v1/chat/completions`, its object, and the chunks of its stream.
+"""The Chat Completions API, `POST /v1/chat/completions`: its object, and the chunks of its stream.
 
-A stream begins with the first text that can no longer change; tool calls and the finish reason
-follow when sampling has ended. `responses.py` is the other API of OpenAI.
+A stream starts with the first text that is final; tool calls and the finish reason follow when
+sampling has ended. `responses.py` is the other API of OpenAI.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tutelage.gateway.dialects.field_errors import missing
 from tutelage.gateway.dialects.reading import (
     MAX_MESSAGES,
     MAX_TOOLS,
-    UNHONOURED,
+    UNSUPPORTED,
     Arguments,
     CallObject,
     ChoicesReader,
@@ -30,16 +30,16 @@ from tutelage.gateway.dialects.reading import (
     TopLogprobs,
     call_fields,
     read,
+    read_parts,
     reply_schema,
-    with_parts,
 )
 from tutelage.gateway.errors import ApiError, invalid
 from tutelage.gateway.reply import (
     DONE,
     event,
     finish_reason,
-    shown_content,
-    stopped_by,
+    stop_sequence,
+    visible_content,
 )
 from tutelage.gateway.request import ChatRequest
 from tutelage.types import JSON, Call, Message, Sampling, ToolCall
@@ -79,7 +79,7 @@ class _Message(MessageObject):
 
 
 class _Schema(RequestObject):
-    wanted: JSON = Field(alias="schema")
+    definition: JSON = Field(alias="schema")
 
 
 class _Format(BaseModel):
@@ -89,7 +89,7 @@ class _Format(BaseModel):
 
 class _Request(ChoicesReader):
     refused: ClassVar[Mapping[str, Sequence[Any]]] = {
-        **UNHONOURED,
+        **UNSUPPORTED,
         "add_generation_prompt": (True,),
         "continue_final_message": (False,),
         "modalities": (["text"],),
@@ -117,17 +117,17 @@ class ChatCompletions:
     paths: Mapping[str, Mapping[str, Path]] = MappingProxyType({})
 
     def read(self, body: JSON, defaults: Sampling, kept: KeptAnswers) -> ChatRequest:
-        """Return the request. Raises `ApiError`."""
+        """Parse the request. Raises `ApiError`."""
         request = read(_Request, body)
         format, schema = request.response_format, None
         if request.top_logprobs and not request.logprobs:
             raise invalid("`top_logprobs` requires `logprobs`: true", "top_logprobs")
         if format is not None:
-            named = format.json_schema and format.json_schema.wanted
-            schema = reply_schema(format.type, named, "response_format.json_schema")
+            definition = format.json_schema and format.json_schema.definition
+            schema = reply_schema(format.type, definition, "response_format.json_schema")
         pairs = zip(request.messages, body["messages"], strict=True)
-        return request.asked(
-            tuple(_message(each, raw, f"messages[{i}]") for i, (each, raw) in enumerate(pairs)),
+        return request.make_request(
+            tuple(_to_message(each, raw, f"messages[{i}]") for i, (each, raw) in enumerate(pairs)),
             [tool.function for tool in request.tools],
             request.sampling(defaults, request.max_completion_tokens or request.max_tokens),
             schema,
@@ -136,19 +136,19 @@ class ChatCompletions:
             **request.choices(request.prompt_logprobs),
         )
 
-    def written(self, reply: PendingCompletion) -> JSON:
+    def write_reply(self, reply: PendingCompletion) -> JSON:
         """Return the `chat.completion` object."""
         with_ids = reply.request.token_ids
         choices: list[JSON] = []
         for i, choice in enumerate(reply.calls):
-            told = choice.reply.to_dict(extra=True)
-            # Who refuses says nothing else.
-            content = None if told.get("refusal") else shown_content(reply, choice)
+            fields = choice.reply.to_dict(extra=True)
+            # A refusal has no other content.
+            content = None if fields.get("refusal") else visible_content(reply, choice)
             ids = {"token_ids": choice.sampled.token_ids} if with_ids else {}
-            message = {"refusal": None, **told, "content": content}
+            message = {"refusal": None, **fields, "content": content}
             ending = _ending(reply, choice, reply.logprobs(choice))
             choices.append({"index": i, "message": message, **ending, **ids})
-        out: JSON = {**head_of(reply, "chat.completion"), "choices": choices, "usage": usage(reply)}
+        out: JSON = {**heading(reply, "chat.completion"), "choices": choices, "usage": usage(reply)}
         if with_ids:
             out["prompt_token_ids"] = reply.calls[0].prompt_ids
         if reply.request.scored is not None:
@@ -156,44 +156,44 @@ class ChatCompletions:
         return out
 
     def writer(self, reply: PendingCompletion) -> _Chunks:
-        """Return the stream of a reply."""
+        """Return the event writer of a reply."""
         return _Chunks(reply)
 
 
-def _message(given: _Message, raw: JSON, at: str) -> Message:
-    # Templates know a developer's message as a system message.
-    role = "system" if given.role == "developer" else given.role
-    text, extra = given.content, (given.model_extra or {}) | with_parts(raw, "content")
+def _to_message(message: _Message, raw: JSON, path: str) -> Message:
+    # Chat templates have no developer role.
+    role = "system" if message.role == "developer" else message.role
+    text, extra = message.content, (message.model_extra or {}) | read_parts(raw, "content")
     if text is None and role in ("system", "user"):
-        raise missing(f"{at}.content")
-    if role == "tool" and given.tool_call_id is None:
-        raise missing(f"{at}.tool_call_id")
+        raise missing(f"{path}.content")
+    if role == "tool" and message.tool_call_id is None:
+        raise missing(f"{path}.tool_call_id")
     if role != "assistant":
-        answered = given.tool_call_id if role == "tool" else None
-        return Message(role, text or "", tool_call_id=answered, name=given.name, extra=extra)
-    made = given.tool_calls
-    calls = tuple(ToolCall(each.id, each.function.name, each.function.arguments) for each in made)
-    extra |= call_fields([(each.id, each.model_extra) for each in made])
-    text = given.refusal if text is None else text
-    # An empty string beside calls is what some SDKs make of the null that they were sent.
-    return Message(role, (text or None) if calls else text or "", calls, None, given.name, extra)
+        call_id = message.tool_call_id if role == "tool" else None
+        return Message(role, text or "", tool_call_id=call_id, name=message.name, extra=extra)
+    uses = message.tool_calls
+    calls = tuple(ToolCall(each.id, each.function.name, each.function.arguments) for each in uses)
+    extra |= call_fields([(each.id, each.model_extra) for each in uses])
+    text = message.refusal if text is None else text
+    # Some SDKs return an empty string for the null content beside calls.
+    return Message(role, (text or None) if calls else text or "", calls, None, message.name, extra)
 
 
 # ---------------------------------------------------------------- writing
 
 
-def head_of(reply: PendingCompletion, of: str) -> JSON:
-    """Return how an object or a chunk of this kind begins."""
+def heading(reply: PendingCompletion, kind: str) -> JSON:
+    """Return the first fields of an object or chunk of this kind."""
     return {
         "id": reply.id,
-        "object": of,
+        "object": kind,
         "created": reply.created,
         "model": reply.request.model,
     }
 
 
 def usage(reply: PendingCompletion) -> JSON:
-    """Return the tokens that a reply used, in OpenAI's words."""
+    """Return the token usage of a reply in OpenAI's format."""
     prompt, sampled = reply.usage
     return {
         "prompt_tokens": prompt,
@@ -203,9 +203,10 @@ def usage(reply: PendingCompletion) -> JSON:
 
 
 def _ending(reply: PendingCompletion, choice: Call, entries: Sequence[JSON] | None) -> JSON:
-    """The end of a choice; `stop_reason` is vLLM's field for the stop string that matched."""
+    """Return the last fields of a choice; `stop_reason` is vLLM's field for the matched stop
+    string."""
     reason = finish_reason(choice)
-    stop = stopped_by(reply, choice) if reason == "stop" else None
+    stop = stop_sequence(reply, choice) if reason == "stop" else None
     stopped = {} if stop is None else {"stop_reason": stop}
     return {"logprobs": _logprobs(entries), "finish_reason": reason, **stopped}
 
@@ -215,31 +216,31 @@ def _logprobs(entries: Sequence[JSON] | None) -> JSON | None:
 
 
 class _Chunks:
-    """The chunks of a stream; see `Writer`."""
+    """Writes the chunks of a stream; see `Writer`."""
 
     def __init__(self, reply: PendingCompletion) -> None:
-        self._reply, self._head = reply, head_of(reply, "chat.completion.chunk")
+        self._reply, self._head = reply, heading(reply, "chat.completion.chunk")
         self._include_usage = reply.request.include_usage
         self._begun = [False] * reply.request.n
-        self._told: list[set[str]] = [set() for _ in self._begun]
-        """Fields of each choice that went out before its end."""
+        self._sent: list[set[str]] = [set() for _ in self._begun]
+        """Fields of each choice that were sent before its end."""
 
     def text(self, index: int, new: Piece) -> bytes:
-        """Return the chunk of more text of a choice, or of its thought."""
-        said = {"logprobs": _logprobs(new.logprobs), "finish_reason": None}
-        self._told[index].add(new.thought)
-        return self._begin(index) + self._chunk(index, {new.thought or "content": new.text}, said)
+        """Return the chunk for more text of a choice or its thought."""
+        fields = {"logprobs": _logprobs(new.logprobs), "finish_reason": None}
+        self._sent[index].add(new.thought)
+        return self._begin(index) + self._chunk(index, {new.thought or "content": new.text}, fields)
 
     def finish(self, rests: Sequence[Piece]) -> bytes:
-        """Return what is left of each choice, its tool calls and its end; then what was used."""
+        """Return the unsent text, tool calls and end of each choice, then the usage."""
         out, reply = b"", self._reply
         for i, (choice, rest) in enumerate(zip(reply.calls, rests, strict=True)):
             out += self.text(i, rest) if rest.text else self._begin(i)
-            if more := {k: v for k, v in choice.reply.extra.items() if k not in self._told[i]}:
+            if more := {k: v for k, v in choice.reply.extra.items() if k not in self._sent[i]}:
                 out += self._chunk(i, more)
             for at, call in enumerate(choice.reply.to_dict().get("tool_calls", ())):
                 out += self._chunk(i, {"tool_calls": [{**call, "index": at}]})
-            # Where no text is left, the tokens that are none are told with the end.
+            # Without remaining text, entries of tokens without text go with the end.
             ending = _ending(reply, choice, None if rest.text else rest.logprobs or None)
             if reply.request.token_ids:
                 ending["token_ids"] = choice.sampled.token_ids
@@ -250,8 +251,8 @@ class _Chunks:
             out += event({**self._head, "choices": [], "usage": usage(reply)})
         return out + DONE
 
-    def failed(self, error: ApiError) -> bytes:
-        """Return what a stream that breaks ends with."""
+    def write_error(self, error: ApiError) -> bytes:
+        """Return the last event of a stream that fails."""
         return event(error.body())
 
     def _begin(self, index: int) -> bytes:
@@ -263,7 +264,7 @@ class _Chunks:
     def _chunk(
         self, index: int, delta: JSON, ending: JSON | None = None, **further: object
     ) -> bytes:
-        more = ending or {"logprobs": None, "finish_reason": None}
+        rest = ending or {"logprobs": None, "finish_reason": None}
         usage = {"usage": None} if self._include_usage else {}
-        choice = {"index": index, "delta": delta, **more}
+        choice = {"index": index, "delta": delta, **rest}
         return event({**self._head, "choices": [choice], **further, **usage})

@@ -1,8 +1,8 @@
-"""Completions: `POST /v1/completions`, which continues a text or token ids as they are.
+"""The Completions API, `POST /v1/completions`: continues a text or token ids without a template.
 
-Token ids come in as the prompt and go out as vLLM gives them (`return_token_ids`). A request may
-have several prompts; the choices of each follow one another. `chat_completions.py` is the API for
-conversations.
+Prompts may be token ids, and token ids are returned in vLLM's format (`return_token_ids`). A
+request may have several prompts, whose choices follow one another. `chat_completions.py` is the API
+for conversations.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pydantic import BeforeValidator, Field, PlainValidator, StrictBool, StrictI
 from pydantic_core import PydanticCustomError
 
 from tutelage.gateway.completions import KeptAnswers, PendingCompletion, Piece
-from tutelage.gateway.dialects.chat_completions import head_of, usage
+from tutelage.gateway.dialects.chat_completions import heading, usage
 from tutelage.gateway.dialects.dialect import Path
 from tutelage.gateway.dialects.reading import (
     MAX_CHOICES,
     MAX_TOP,
-    UNHONOURED,
+    UNSUPPORTED,
     ChoicesReader,
     Items,
     read,
@@ -31,39 +31,39 @@ from tutelage.gateway.reply import (
     DONE,
     event,
     finish_reason,
-    shown_content,
+    visible_content,
 )
 from tutelage.gateway.request import ChatRequest
 from tutelage.gateway.text import token_entry
 from tutelage.types import JSON, Call, Sampling
 
-_TOKENS = 16
-"""What is sampled where a request says nothing, as at OpenAI."""
+_DEFAULT_TOKENS = 16
+"""Default for `max_tokens`, as at OpenAI."""
 
 
-def _one_prompt(value: Any) -> Any:
+def _check_prompt(value: Any) -> Any:
     if isinstance(value, str):
         return value
     if not isinstance(value, list) or not value:
         raise ValueError("must be a string or an array of token ids")
     ids = cast("list[Any]", value)
-    wrong = next((at for at, i in enumerate(ids) if type(i) is not int or i < 0), None)
-    if wrong is not None:
-        raise PydanticCustomError("token_id", "must be a token id", {"name": wrong})
+    bad_index = next((at for at, i in enumerate(ids) if type(i) is not int or i < 0), None)
+    if bad_index is not None:
+        raise PydanticCustomError("token_id", "must be a token id", {"name": bad_index})
     return ids
 
 
-def _listed(prompt: Any) -> Any:
-    """One prompt or several, as a list of several."""
-    one = isinstance(prompt, str) or (
+def _as_list(prompt: Any) -> Any:
+    """Return a single prompt or a list of prompts as a list."""
+    single = isinstance(prompt, str) or (
         isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], int)
     )
-    return [prompt] if one else prompt
+    return [prompt] if single else prompt
 
 
 class _Request(ChoicesReader):
     refused: ClassVar[Mapping[str, Sequence[Any]]] = {
-        **UNHONOURED,
+        **UNSUPPORTED,
         "suffix": ("",),
         "add_special_tokens": (False,),
         "tools": ([],),
@@ -71,9 +71,9 @@ class _Request(ChoicesReader):
         "chat_template_kwargs": ({},),
     }
     prompt: Annotated[
-        Items[Annotated[str | list[int], PlainValidator(_one_prompt)]], BeforeValidator(_listed)
+        Items[Annotated[str | list[int], PlainValidator(_check_prompt)]], BeforeValidator(_as_list)
     ] = Field(min_length=1, max_length=MAX_CHOICES)
-    max_tokens: StrictInt = Field(_TOKENS, ge=1)
+    max_tokens: StrictInt = Field(_DEFAULT_TOKENS, ge=1)
     best_of: StrictInt | None = None
     echo: StrictBool = False
     logprobs: StrictInt | None = Field(None, ge=0, le=MAX_TOP)
@@ -90,7 +90,7 @@ class Completions:
     paths: Mapping[str, Mapping[str, Path]] = MappingProxyType({})
 
     def read(self, body: JSON, defaults: Sampling, kept: KeptAnswers) -> ChatRequest:
-        """The request. Raises `ApiError`."""
+        """Parse the request. Raises `ApiError`."""
         request = read(_Request, body)
         if request.best_of not in (None, request.n):
             raise invalid("`best_of` must equal `n`: all completions are returned", "best_of")
@@ -98,7 +98,7 @@ class Completions:
             raise invalid(f"a request can have at most {MAX_CHOICES} choices", "n")
         request.tool_choice = "auto"
         scored = request.logprobs if request.echo else None
-        return request.asked(
+        return request.make_request(
             (),
             (),
             request.sampling(defaults, request.max_tokens),
@@ -110,42 +110,42 @@ class Completions:
             **request.choices(request.prompt_logprobs if scored is None else scored),
         )
 
-    def written(self, reply: PendingCompletion) -> JSON:
-        """The `text_completion` object."""
+    def write_reply(self, reply: PendingCompletion) -> JSON:
+        """Return the `text_completion` object."""
         choices = [
             _choice(
                 reply,
                 i,
-                _prompt(reply, i) + (shown_content(reply, choice) or ""),
+                _prompt_text(reply, i) + (visible_content(reply, choice) or ""),
                 choice,
-                _logprobs(reply, _scored(reply, i, choice)),
+                _logprobs(reply, _logprob_entries(reply, i, choice)),
             )
             for i, choice in enumerate(reply.calls)
         ]
-        return {**head_of(reply, "text_completion"), "choices": choices, "usage": usage(reply)}
+        return {**heading(reply, "text_completion"), "choices": choices, "usage": usage(reply)}
 
     def writer(self, reply: PendingCompletion) -> _Chunks:
-        """The stream of a reply."""
+        """Return the event writer of a reply."""
         return _Chunks(reply)
 
 
-def _prompt(reply: PendingCompletion, index: int) -> str:
-    """The prompt's text before a choice, where the request wants to see it again."""
-    prompt, decoder = reply.request.prompt_of(index), reply.model.decoder
+def _prompt_text(reply: PendingCompletion, index: int) -> str:
+    """Return the prompt's text to put before a choice if the request sets `echo`."""
+    prompt, decoder = reply.request.choice_prompt(index), reply.model.decoder
     if not reply.request.echo or prompt is None:
         return ""
     return decoder.decode(prompt) if decoder and not isinstance(prompt, str) else str(prompt)
 
 
-def _scored(reply: PendingCompletion, index: int, choice: Call) -> list[JSON] | None:
-    """What is said of the tokens of a choice, after those of its prompt where that is echoed."""
+def _logprob_entries(reply: PendingCompletion, index: int, choice: Call) -> list[JSON] | None:
+    """Return the log-probability entries of a choice, after those of its prompt with `echo`."""
     entries, decoder = reply.logprobs(choice), reply.model.decoder
     if entries is None or decoder is None or not reply.request.echo:
         return entries
     first, *rest = choice.prompt_ids
-    begin = {"token": decoder.decode([first]), "logprob": None, "top_logprobs": []}
-    scored = zip(rest, reply.scored[index], strict=True)
-    return [begin, *(token_entry(decoder, *each) for each in scored), *entries]
+    head = {"token": decoder.decode([first]), "logprob": None, "top_logprobs": []}
+    prompt_logprobs = zip(rest, reply.scored[index], strict=True)
+    return [head, *(token_entry(decoder, *each) for each in prompt_logprobs), *entries]
 
 
 def _choice(
@@ -165,13 +165,13 @@ def _choice(
 
 
 def _logprobs(
-    reply: PendingCompletion, entries: Sequence[JSON] | None, begin: int = 0
+    reply: PendingCompletion, entries: Sequence[JSON] | None, start: int = 0
 ) -> JSON | None:
-    """Tokens, their log-probabilities, and where each begins in the text."""
+    """Return the tokens, their log-probabilities, and their offsets in the text."""
     if entries is None:
         return None
     tokens = [entry["token"] for entry in entries]
-    offsets = list(accumulate(map(len, tokens), initial=begin))[:-1]
+    offsets = list(accumulate(map(len, tokens), initial=start))[:-1]
     values = [entry["logprob"] for entry in entries]
     top = [
         None
@@ -188,34 +188,34 @@ def _logprobs(
 
 
 class _Chunks:
-    """The chunks of a stream; see `Writer`."""
+    """Writes the chunks of a stream; see `Writer`."""
 
     def __init__(self, reply: PendingCompletion) -> None:
         self._reply = reply
         self._begun = [False] * reply.request.choices
         self._offsets = [0] * reply.request.choices
-        """Where the next token of each choice begins."""
+        """Offset of the next token of each choice."""
 
     def text(self, index: int, new: Piece) -> bytes:
-        """More text of a choice."""
-        before = "" if self._begun[index] else _prompt(self._reply, index)
+        """Return the chunk for more text of a choice."""
+        before = "" if self._begun[index] else _prompt_text(self._reply, index)
         self._begun[index] = True
         more = {"logprobs": self._logprobs(index, new), "finish_reason": None}
         return self._chunk([{"index": index, "text": before + new.text, **more}])
 
     def finish(self, rests: Sequence[Piece]) -> bytes:
-        """What is left of each choice, with its end; then what was used."""
+        """Return the unsent text and the end of each choice, then the usage."""
         out, reply = b"", self._reply
         for i, (choice, rest) in enumerate(zip(reply.calls, rests, strict=True)):
-            before = "" if self._begun[i] else _prompt(reply, i)
+            before = "" if self._begun[i] else _prompt_text(reply, i)
             logprobs = self._logprobs(i, rest)
             out += self._chunk([_choice(reply, i, before + rest.text, choice, logprobs)])
         if reply.request.include_usage:
             out += self._chunk([], {"usage": usage(reply)})
         return out + DONE
 
-    def failed(self, error: ApiError) -> bytes:
-        """What a stream that breaks ends with."""
+    def write_error(self, error: ApiError) -> bytes:
+        """Return the last event of a stream that fails."""
         return event(error.body())
 
     def _logprobs(self, index: int, new: Piece) -> JSON | None:
@@ -225,5 +225,5 @@ class _Chunks:
 
     def _chunk(self, choices: list[JSON], more: JSON | None = None) -> bytes:
         return event(
-            {**head_of(self._reply, "text_completion"), "choices": choices, **(more or {})}
+            {**heading(self._reply, "text_completion"), "choices": choices, **(more or {})}
         )

@@ -1,8 +1,8 @@
-"""What a dialect is: one API of model calls, read into the internal request and written from the
-internal reply, and nothing else.
+"""The interface of a dialect: one model API, parsed into the internal request and written from the
+internal reply.
 
-Admission, repeats, sampling, what a stream may say when, and errors are the gateway's and the same
-for all. A further dialect is one file beside this one and its entry in `DIALECTS`.
+Admission, retries, sampling, the timing of streamed text, and errors are handled by the gateway in
+the same way for all dialects. A new dialect needs one file here and an entry in `DIALECTS`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tutelage.gateway.session import AttemptSession
 
 Path = Callable[[Mapping[str, str], JSON, "AttemptSession"], JSON | Awaitable[JSON]]
-"""Answers a further path: from its parameters, the body (of a request without one the query) and
+"""Handles an extra path, given its parameters, the body (or the query of a request without one) and
 the attempt."""
 
 
@@ -28,33 +28,33 @@ class Dialect(Protocol):
     """One API."""
 
     name: str
-    """As records of calls have it."""
+    """The name used in records of calls."""
     path: str
     prefix: str
-    """Of the ids of its replies."""
+    """The prefix of reply ids."""
     prompt_field: str
-    """The field of its requests with what the model is asked."""
+    """The request field that has the prompt."""
     paths: Mapping[str, Mapping[str, Path]]
-    """Its further paths, by method."""
+    """Handlers of extra paths, by path and method."""
 
     @property
     def request(self) -> type[RequestReader]:
-        """What its requests may have."""
+        """Return the pydantic model of requests."""
         ...
 
     def read(self, body: JSON, defaults: Sampling, kept: KeptAnswers) -> ChatRequest:
-        """Return the request; `defaults` says what holds where it is silent, and what it continues
-        is among the `kept` answers of its attempt. Raises `ApiError`.
+        """Parse a request; `defaults` has the values of omitted sampling fields, and `kept` the
+        answers of the attempt that it may continue. Raises `ApiError`.
 
-        What would change the reply is honoured or refused by its name: an agent that believes it
-        samples at a penalty which nobody applies would be trained on something else than it runs.
+        Fields that would change the reply are honoured or rejected by name: an agent that relies on
+        an ignored penalty would be trained on a different distribution than it assumes.
         """
         ...
 
-    def written(self, reply: PendingCompletion) -> JSON:
-        """Return the answer to a request that is not streamed."""
+    def write_reply(self, reply: PendingCompletion) -> JSON:
+        """Return the JSON reply to a request without streaming."""
         ...
 
     def writer(self, reply: PendingCompletion) -> Writer:
-        """Return the stream of a reply that has just begun."""
+        """Return the event writer of a reply that has just started."""
         ...

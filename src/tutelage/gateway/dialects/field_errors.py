@@ -1,5 +1,5 @@
-"""What a 400 says of the field of a request that does not fit: its whole path, its value, the
-reason, and what helps. `reading.py` reads the requests.
+"""Error messages for invalid request fields: the full path, the value, the reason and a hint.
+`reading.py` parses the requests.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ _WORDS = {
     "list_type": "Input should be a valid array",
 }
 _HINTS = {("top_p", "greater_than"): "; for greedy sampling use `temperature`: 0"}
-"""What helps beside the reason, by path and kind of error."""
+"""Hints to append to the reason, by path and error type."""
 _KINDS: dict[str, str] = {
     **dict.fromkeys(("image", "image_url", "input_image"), "images"),
     **dict.fromkeys(("file", "input_file", "document"), "files"),
     "input_audio": "audio",
 }
-"""Parts of a message that other models can read."""
+"""Types of message parts that only multimodal models can read."""
 
 
 def refusal(error: ErrorDetails, data: Any, path: str) -> ApiError:
-    """The 400 for an error in the data at a path."""
+    """Convert a validation error of the data at `path` to a 400 error."""
     value: Any = error["input"]
     name = error.get("ctx", {}).get("name")
-    for part in (*_located(error, data), *(() if name is None else (name,))):
+    for part in (*_error_path(error, data), *(() if name is None else (name,))):
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
     if error["type"] in ("missing", "union_tag_not_found"):
         return missing(path)
@@ -52,41 +52,41 @@ def refusal(error: ErrorDetails, data: Any, path: str) -> ApiError:
     reason += _HINTS.get((path, error["type"]), "")
     code = _CODES.get(error["type"], None if name is None else error["type"])
     return invalid(
-        f"`{path}` = {shown(value if name is None else value[name])}: {reason}", path, code
+        f"`{path}` = {format_value(value if name is None else value[name])}: {reason}", path, code
     )
 
 
-def _located(error: ErrorDetails, data: Any) -> Iterator[str | int]:
-    """Where an error lies in the data: its location without what is not there, such as the tag of
-    a union's member, or the place in a list that was made of one value."""
-    place, absent = error["loc"], error["type"] == "missing"
-    for part, following in zip_longest(place[:-1] if absent else place, place[1:]):
+def _error_path(error: ErrorDetails, data: Any) -> Iterator[str | int]:
+    """Yield the path of an error in the data: its location without parts that the data lacks, such
+    as the tag of a union member, or the index in a list made from a single value."""
+    location, absent = error["loc"], error["type"] == "missing"
+    for part, next_part in zip_longest(location[:-1] if absent else location, location[1:]):
         if data is error["input"] or part is None:
             break
         if isinstance(data, list) and isinstance(part, int):
             data = data[part]
             yield part
         elif isinstance(data, dict) and part in data:
-            # It may name the kind of an object instead, and not a field of that name.
-            if cast("JSON", data).get("type") == part and following in data:
+            # It may be the type of an object instead of a field with that name.
+            if cast("JSON", data).get("type") == part and next_part in data:
                 continue
             data = data[part]
             yield part
     if absent:
-        yield place[-1]
+        yield location[-1]
     if error["type"].startswith("union_tag"):
         yield "type"
 
 
 def missing(path: str) -> ApiError:
-    """A 400 for a field that has to be there."""
+    """Return a 400 error for a missing field."""
     return invalid(f"`{path}` is missing", path, _CODES["missing"])
 
 
-def shown(value: Any) -> str:
-    """A value in an error message, not longer than a line: of a long one both ends."""
+def format_value(value: Any) -> str:
+    """Format a value for an error message in at most one line, shortening the middle."""
     if isinstance(value, str | bytes | list) and len(cast("str", value)) > 200:
-        # What is not shown of a body of megabytes is not written.
+        # Only the ends are formatted, since a body may have megabytes.
         text = repr(value[:100])[:50] + repr(value[-100:])[-50:]
     else:
         text = repr(value)

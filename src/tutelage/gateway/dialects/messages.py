@@ -1,9 +1,9 @@
-"""Anthropic's Messages: `POST /v1/messages`, its object, and the events of its stream.
+"""Anthropic's Messages API, `POST /v1/messages`: its object, and the events of its stream.
 
-A turn is a list of blocks here. Tool results come in the user's turn and become messages of their
-own; a thought is a block before the text, whose `signature` is the text that was sampled, so that a
-client that sends it back gives the turn's whole text back; one of another server has the name of
-the field in which that told it.
+A turn is a list of blocks. Tool results are part of the user's turn and become separate messages. A
+thought is a block before the text; its `signature` encodes the sampled text, so that a client that
+returns it restores the whole text of the turn. The signature of an upstream server's thought is the
+field in which that server sent it.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from pydantic import BeforeValidator, Field, StrictBool, StrictInt, StrictStr
 
 from tutelage.bounded import parse_arguments
 from tutelage.gateway.completions import KeptAnswers, PendingCompletion, Piece
-from tutelage.gateway.dialects.blocks import BlockStream, TurnBlock, whole_turn
+from tutelage.gateway.dialects.blocks import BlockStream, TurnBlock, turn_blocks
 from tutelage.gateway.dialects.dialect import Path
-from tutelage.gateway.dialects.field_errors import missing, shown
+from tutelage.gateway.dialects.field_errors import format_value, missing
 from tutelage.gateway.dialects.reading import (
     MAX_MESSAGES,
     MAX_STOPS,
     MAX_TOOLS,
     PARTS,
-    UNHONOURED,
+    UNSUPPORTED,
     FunctionTool,
     Items,
     MessageObject,
@@ -42,7 +42,7 @@ from tutelage.gateway.dialects.reading import (
     reply_schema,
 )
 from tutelage.gateway.errors import ApiError, invalid
-from tutelage.gateway.reply import event, finish_reason, stopped_by
+from tutelage.gateway.reply import event, finish_reason, stop_sequence
 from tutelage.gateway.request import ChatRequest
 from tutelage.replies import ThoughtStream
 from tutelage.types import JSON, THOUGHTS, Call, Message, Sampling, ToolCall
@@ -50,12 +50,12 @@ from tutelage.types import JSON, THOUGHTS, Call, Message, Sampling, ToolCall
 if TYPE_CHECKING:
     from tutelage.gateway.session import AttemptSession
 
-_OURS = "tutelage:"  # what a signature of this server begins with
-_ENDS = {"tool_calls": "tool_use", "length": "max_tokens", "content_filter": "refusal"}
+_SIGNATURE_PREFIX = "tutelage:"  # prefix of this server's signatures
+_STOP_REASONS = {"tool_calls": "tool_use", "length": "max_tokens", "content_filter": "refusal"}
 
 
 def _as_blocks(content: Any) -> Any:
-    """Content as a list of blocks: a string is one text."""
+    """Return content as a list of blocks; a string becomes one text block."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     if not isinstance(content, list):
@@ -63,11 +63,11 @@ def _as_blocks(content: Any) -> Any:
     return cast("list[Any]", content)
 
 
-def _keeps_all(management: Any) -> Any:
-    """The management of a context that clears nothing; Claude Code asks for that."""
+def _check_context_edits(management: Any) -> Any:
+    """Validate that context management clears nothing, as Claude Code requests."""
     edits = management.get("edits") if isinstance(management, dict) else None
     if any(not isinstance(e, dict) or cast("JSON", e).get("keep") != "all" for e in edits or ()):
-        raise ValueError("this server clears nothing from a context; leave it out")
+        raise ValueError("this server does not support clearing context; leave it out")
     return management
 
 
@@ -129,7 +129,7 @@ class _Output(RequestObject):
 
 
 class _Request(RequestReader):
-    refused: ClassVar[Mapping[str, Sequence[Any]]] = {**UNHONOURED, "thread": (), "n": (1,)}
+    refused: ClassVar[Mapping[str, Sequence[Any]]] = {**UNSUPPORTED, "thread": (), "n": (1,)}
     schema_name = "output_config.format"
     tool_type = "custom"
     messages: Items[_Turn] = Field(min_length=1, max_length=MAX_MESSAGES)
@@ -138,15 +138,15 @@ class _Request(RequestReader):
     stop_sequences: Items[Stop] = Field(default_factory=list[str], max_length=MAX_STOPS)
     thinking: _Thinking | None = None
     output_config: _Output | None = None
-    context_management: Annotated[JSON | None, BeforeValidator(_keeps_all)] = None
+    context_management: Annotated[JSON | None, BeforeValidator(_check_context_edits)] = None
     max_tokens: StrictInt | None = Field(None, ge=1)
 
     @classmethod
     def unused(cls, values: JSON) -> JSON:
-        """See `SamplingReader`; what `output_config` has beside a format too."""
-        found, output = super().unused(values), values.get("output_config") or {}
+        """See `RequestReader`; includes fields of `output_config` other than `format`."""
+        fields, output = super().unused(values), values.get("output_config") or {}
         rest = {name: output[name] for name in output if name != "format"}
-        return {**found, "output_config": rest} if rest else found
+        return {**fields, "output_config": rest} if rest else fields
 
 
 class Messages:
@@ -164,27 +164,27 @@ class Messages:
         }
 
     def read(self, body: JSON, defaults: Sampling, kept: KeptAnswers) -> ChatRequest:
-        """Return the request. Raises `ApiError`, for one that begins the turn to be sampled too."""
-        request = _read(body, defaults)
+        """Parse the request. Raises `ApiError`, also for a prefilled assistant turn."""
+        request = _parse_request(body, defaults)
         if request.messages[-1].role == "assistant":
-            at = f"messages[{len(body['messages']) - 1}]"
+            path = f"messages[{len(body['messages']) - 1}]"
             raise invalid(
-                f"`{at}` has the role assistant: this model does not support assistant message "
+                f"`{path}` has the role assistant: this model does not support assistant message "
                 "prefill. The conversation must end with a user message",
-                at,
+                path,
             )
         return request
 
     async def _count(self, path: Mapping[str, str], body: JSON, attempt: AttemptSession) -> JSON:
-        """Clients count conversations that end with a reply too."""
-        read = partial(_read, body, attempt.sampling)
+        """Count prompt tokens; the conversation may end with an assistant turn."""
+        read = partial(_parse_request, body, attempt.sampling)
         return {"input_tokens": await attempt.count(body.get("model"), read)}
 
-    def written(self, reply: PendingCompletion) -> JSON:
+    def write_reply(self, reply: PendingCompletion) -> JSON:
         """Return the `message` object."""
         (choice,) = reply.calls
-        split, blocks = reply.thoughts(), list[TurnBlock]()
-        for block in whole_turn(reply, choice):
+        split, blocks = reply.thought_stream(), list[TurnBlock]()
+        for block in turn_blocks(reply, choice):
             if block.kind != "text":
                 blocks.append(block)
                 continue
@@ -192,35 +192,35 @@ class Messages:
             if split.shown:
                 blocks.append(TurnBlock("thought", thought))
             blocks += [TurnBlock("text", text)] if text else []
-        content = [_written(block, split, reply) for block in blocks]
-        return {**_object(reply), "content": content, **_ending(reply, choice)}
+        content = [_write_block(block, split, reply) for block in blocks]
+        return {**_heading(reply), "content": content, **_ending(reply, choice)}
 
     def writer(self, reply: PendingCompletion) -> _Events:
-        """Return the stream of a reply."""
+        """Return the event writer of a reply."""
         return _Events(reply)
 
 
 # ---------------------------------------------------------------- reading
 
 
-def _read(body: JSON, defaults: Sampling) -> ChatRequest:
+def _parse_request(body: JSON, defaults: Sampling) -> ChatRequest:
     choice = read(_Choice, body.get("tool_choice") or {}, "tool_choice")
     request = read(_Request, {**body, "tool_choice": None})
     if choice.type == "tool" and choice.name is None:
         raise missing("tool_choice.name")
-    named = "required" if choice.type == "any" else choice.type
-    request.tool_choice = choice.name or named if choice.type == "tool" else named
+    mode = "required" if choice.type == "any" else choice.type
+    request.tool_choice = choice.name or mode if choice.type == "tool" else mode
     request.parallel_tool_calls &= not choice.disable_parallel_tool_use
     request.stop += request.stop_sequences
-    thinking, said = request.thinking, "\n\n".join(block.text for block in request.system)
-    system = [Message("system", said, extra=_parts(request.system))] if said else []
+    thinking, prompt = request.thinking, "\n\n".join(block.text for block in request.system)
+    system = [Message("system", prompt, extra=_parts(request.system))] if prompt else []
     output = request.output_config and request.output_config.format
-    schema = output and reply_schema(output.type, output.wanted, "output_config.format.schema")
+    schema = output and reply_schema(output.type, output.definition, "output_config.format.schema")
     sampling, limit = request.sampling(defaults, request.max_tokens), None
     if thinking is not None and thinking.type != "adaptive":
         limit = thinking.budget_tokens if thinking.type == "enabled" else 0
-    return request.asked(
-        (*system, *_messages(request.messages)),
+    return request.make_request(
+        (*system, *_parse_messages(request.messages)),
         request.tools,
         replace(sampling, max_thinking_tokens=limit),
         schema,
@@ -228,34 +228,35 @@ def _read(body: JSON, defaults: Sampling) -> ChatRequest:
     )
 
 
-def _messages(turns: Sequence[_Turn]) -> Iterator[Message]:
-    """The messages: a user's tool results each are one, before or after what the user says."""
+def _parse_messages(turns: Sequence[_Turn]) -> Iterator[Message]:
+    """Yield the messages of turns: each tool result of a user turn is a message before or after the
+    user's text."""
     for i, turn in enumerate(turns):
-        at, blocks, more = f"messages[{i}]", turn.content, turn.model_extra or {}
+        path, blocks, fields = f"messages[{i}]", turn.content, turn.model_extra or {}
         if turn.role == "assistant":
-            yield _assistant(turn, at)
+            yield _assistant_message(turn, path)
         elif turn.role == "system":
-            yield Message("system", _text(blocks, ("text",), at), extra=more | _parts(blocks))
+            yield Message("system", _join(blocks, ("text",), path), extra=fields | _parts(blocks))
         elif not blocks:
-            empty = f"{at}.content"
+            empty = f"{path}.content"
             raise invalid(f"`{empty}` is empty: at least one block is required", empty)
         else:
-            for at_block, block in enumerate(blocks):
+            for j, block in enumerate(blocks):
                 if isinstance(block, _ToolResult):
                     text = "".join(part.text for part in block.content)
                     extra = (block.model_extra or {}) | _parts(block.content)
                     yield Message("tool", text, tool_call_id=block.tool_use_id, extra=extra)
-                elif at_block == 0 or isinstance(blocks[at_block - 1], _ToolResult):
-                    rest = blocks[at_block:]
-                    said = [*takewhile(lambda b: not isinstance(b, _ToolResult), rest)]
-                    text = _text(said, ("text",), at)
-                    yield Message("user", text, extra=more | _parts(said))
+                elif j == 0 or isinstance(blocks[j - 1], _ToolResult):
+                    rest = blocks[j:]
+                    parts = [*takewhile(lambda b: not isinstance(b, _ToolResult), rest)]
+                    text = _join(parts, ("text",), path)
+                    yield Message("user", text, extra=fields | _parts(parts))
 
 
-def _assistant(turn: _Turn, at: str) -> Message:
-    """An assistant's turn. Thoughts of this server are put back as they were sampled, those of a
-    server behind go back to it; another model's are left out, since none here has a place for
-    them."""
+def _assistant_message(turn: _Turn, path: str) -> Message:
+    """Return an assistant turn. Thoughts of this server are restored as sampled, those of an
+    upstream server are sent back to it, and other thoughts are dropped, since no template has a
+    place for them."""
     thoughts = [b for b in turn.content if isinstance(b, _Thought)]
     uses = [b for b in turn.content if isinstance(b, _ToolUse)]
     calls = tuple(ToolCall(b.id, b.name, json.dumps(b.input, ensure_ascii=False)) for b in uses)
@@ -265,32 +266,34 @@ def _assistant(turn: _Turn, at: str) -> Message:
         if thought.signature in THOUGHTS:
             extra[thought.signature] = extra.get(thought.signature, "") + thought.thinking
     kinds = ("text", "tool_use", "thinking", "redacted_thinking")
-    text = "".join(sampled_text(b.signature) for b in thoughts) + _text(turn.content, kinds, at)
+    text = "".join(sampled_text(b.signature) for b in thoughts) + _join(turn.content, kinds, path)
     return Message("assistant", (text or None) if calls else text, calls, extra=extra)
 
 
-def _text(blocks: Sequence[_Block], allowed: Sequence[str], at: str) -> str:
-    """The text of blocks, all of a kind that may stand here."""
+def _join(blocks: Sequence[_Block], allowed: Sequence[str], path: str) -> str:
+    """Return the text of blocks. Raises `ApiError` for a block type that the role does not
+    allow."""
     for block in blocks:
         if block.type not in allowed:
-            words = f"`{at}` has a block {shown(block.type)}, which its role does not allow"
-            raise invalid(words, at)
+            text = f"`{path}` has a block {format_value(block.type)}, which its role does not allow"
+            raise invalid(text, path)
     return "".join(block.text for block in blocks if isinstance(block, _Text))
 
 
 def _parts(blocks: Sequence[_Block]) -> JSON:
-    """The texts among blocks as parts of a chat completion, where they say more than their text."""
-    found = [block for block in blocks if isinstance(block, _Text)]
-    more = any(block.model_extra for block in found)
-    return {PARTS: [block.model_dump() for block in found]} if more else {}
+    """Return the text blocks as parts of a chat completion, if any has more fields than its
+    text."""
+    texts = [block for block in blocks if isinstance(block, _Text)]
+    has_fields = any(block.model_extra for block in texts)
+    return {PARTS: [block.model_dump() for block in texts]} if has_fields else {}
 
 
 def sampled_text(signature: str) -> str:
-    """Return the sampled text behind a signature of this server."""
-    if not signature.startswith(_OURS):
+    """Return the sampled text encoded in a signature of this server, else an empty string."""
+    if not signature.startswith(_SIGNATURE_PREFIX):
         return ""
     try:
-        return base64.b64decode(signature.removeprefix(_OURS), validate=True).decode()
+        return base64.b64decode(signature.removeprefix(_SIGNATURE_PREFIX), validate=True).decode()
     except (binascii.Error, UnicodeDecodeError):
         return ""
 
@@ -298,8 +301,8 @@ def sampled_text(signature: str) -> str:
 # ---------------------------------------------------------------- writing
 
 
-def _object(reply: PendingCompletion) -> JSON:
-    """The object as it begins."""
+def _heading(reply: PendingCompletion) -> JSON:
+    """Return the object at the start of a stream."""
     return {
         "id": reply.id,
         "type": "message",
@@ -319,25 +322,26 @@ def _usage(reply: PendingCompletion) -> JSON:
 
 
 def _ending(reply: PendingCompletion, choice: Call) -> JSON:
-    stop, reason = stopped_by(reply, choice), finish_reason(choice)
+    stop, reason = stop_sequence(reply, choice), finish_reason(choice)
     if reason == "stop" and choice.reply.extra.get("refusal"):
         return {"stop_reason": "refusal", "stop_sequence": None}
     if reason == "stop" and stop is not None:
         return {"stop_reason": "stop_sequence", "stop_sequence": stop}
-    return {"stop_reason": _ENDS.get(reason, "end_turn"), "stop_sequence": None}
+    return {"stop_reason": _STOP_REASONS.get(reason, "end_turn"), "stop_sequence": None}
 
 
-def _written(block: TurnBlock, split: ThoughtStream, reply: PendingCompletion) -> JSON:
+def _write_block(block: TurnBlock, split: ThoughtStream, reply: PendingCompletion) -> JSON:
     if block.kind == "thought":
         text = "" if reply.request.omits_thoughts else block.text
-        return {"type": "thinking", "thinking": text, "signature": _signed(block, split)}
+        return {"type": "thinking", "thinking": text, "signature": _signature(block, split)}
     if block.kind == "call":
-        return {"type": "tool_use", "id": block.id, "name": block.name, "input": _input(block)}
+        return {"type": "tool_use", "id": block.id, "name": block.name, "input": _read_input(block)}
     return {"type": "text", "text": block.text}
 
 
-def _input(block: TurnBlock) -> JSON:
-    """Arguments as an object. What the model wrote and is none is one field of it."""
+def _read_input(block: TurnBlock) -> JSON:
+    """Return the arguments of a call as an object; invalid JSON is wrapped in a field
+    `arguments`."""
     if not block.text.strip():
         return {}
     try:
@@ -347,69 +351,69 @@ def _input(block: TurnBlock) -> JSON:
     return values if isinstance(values, dict) else {"arguments": values}
 
 
-def _signed(block: TurnBlock, split: ThoughtStream) -> str:
-    return block.source or _OURS + base64.b64encode(split.raw.encode()).decode()
+def _signature(block: TurnBlock, split: ThoughtStream) -> str:
+    return block.source or _SIGNATURE_PREFIX + base64.b64encode(split.raw.encode()).decode()
 
 
 class _Events:
-    """The events of a stream; see `Writer` and `BlockWriter`."""
+    """Writes the events of a stream; see `Writer` and `BlockWriter`."""
 
     def __init__(self, reply: PendingCompletion) -> None:
-        self._reply, self._split = reply, reply.thoughts()
+        self._reply, self._split = reply, reply.thought_stream()
         self._begun = False
         self._blocks = BlockStream(self)
 
     def text(self, index: int, new: Piece) -> bytes:
-        """Return the events of more of a thought or of the text."""
+        """Return the events for more text or a longer thought."""
         if new.thought:
             return self._begin() + self._blocks.add("thought", new.text, source=new.thought)
-        return self._begin() + self._parts(*self._split.feed(new.text))
+        return self._begin() + self._add_parts(*self._split.feed(new.text))
 
     def finish(self, rests: Sequence[Piece]) -> bytes:
-        """Return what is left, the tool uses, and the end."""
+        """Return the events for the unsent text, the tool uses, and the end."""
         reply, choice = self._reply, self._reply.calls[0]
-        left = self._split.feed(rests[0].text, last=True)
-        turn = whole_turn(reply, choice)
+        rest = self._split.feed(rests[0].text, last=True)
+        turn = turn_blocks(reply, choice)
         out = self._begin()
         if turn and turn[0].kind == "thought" and not self._blocks.blocks:
             out += self._blocks.add("thought", turn[0].text, source=turn[0].source)
-        out += self._parts(*left)
+        out += self._add_parts(*rest)
         out += self._blocks.finish(Piece(""), [block for block in turn if block.kind == "call"])
         ending = {"type": "message_delta", "delta": _ending(reply, choice), "usage": _usage(reply)}
         out += event(ending, "message_delta")
         return out + event({"type": "message_stop"}, "message_stop")
 
-    def failed(self, error: ApiError) -> bytes:
-        """Return what a stream that breaks ends with."""
+    def write_error(self, error: ApiError) -> bytes:
+        """Return the last event of a stream that fails."""
         return event(error.anthropics_body(), "error")
 
     def begin(self, index: int, block: TurnBlock) -> bytes:
-        """Return the event of a new content block."""
-        begun: JSON
+        """Return the event that starts a content block."""
+        content_block: JSON
         if block.kind == "call":
-            begun = {"type": "tool_use", "id": block.id, "name": block.name, "input": {}}
+            content_block = {"type": "tool_use", "id": block.id, "name": block.name, "input": {}}
         elif block.kind == "thought":
-            begun = {"type": "thinking", "thinking": "", "signature": ""}
+            content_block = {"type": "thinking", "thinking": "", "signature": ""}
         else:
-            begun = {"type": "text", "text": ""}
-        data = {"type": "content_block_start", "index": index, "content_block": begun}
+            content_block = {"type": "text", "text": ""}
+        data = {"type": "content_block_start", "index": index, "content_block": content_block}
         return event(data, "content_block_start")
 
-    def more(self, index: int, block: TurnBlock, new: str, entries: Sequence[JSON]) -> bytes:
-        """Return the event of more of it. A tool's input comes whole."""
+    def extend(self, index: int, block: TurnBlock, new: str, entries: Sequence[JSON]) -> bytes:
+        """Return the event for more text of a block. A tool's input is sent as a whole."""
         if block.kind == "call":
-            told = json.dumps(_input(block), ensure_ascii=False)
-            return self._delta(index, {"type": "input_json_delta", "partial_json": told})
+            arguments = json.dumps(_read_input(block), ensure_ascii=False)
+            return self._delta(index, {"type": "input_json_delta", "partial_json": arguments})
         kind = "thinking" if block.kind == "thought" else "text"
         if not new or (kind == "thinking" and self._reply.request.omits_thoughts):
             return b""
         return self._delta(index, {"type": f"{kind}_delta", kind: new})
 
     def end(self, index: int, block: TurnBlock) -> bytes:
-        """Return the events of its end."""
+        """Return the events that end a block."""
         out = b""
         if block.kind == "thought":
-            signed = {"type": "signature_delta", "signature": _signed(block, self._split)}
+            signed = {"type": "signature_delta", "signature": _signature(block, self._split)}
             out = self._delta(index, signed)
         return out + event({"type": "content_block_stop", "index": index}, "content_block_stop")
 
@@ -417,10 +421,11 @@ class _Events:
         if self._begun:
             return b""
         self._begun = True
-        return event({"type": "message_start", "message": _object(self._reply)}, "message_start")
+        return event({"type": "message_start", "message": _heading(self._reply)}, "message_start")
 
-    def _parts(self, thought: str, text: str) -> bytes:
-        """More of what our own policy thinks and says; an empty thought is there to be restored."""
+    def _add_parts(self, thought: str, text: str) -> bytes:
+        """Return the events for more of the policy's thought and text; an empty thought gets a
+        block so that it can be restored."""
         empty = not (thought or self._blocks.blocks) and self._split.ended
         out = self._blocks.add("thought", thought) if thought or empty else b""
         return out + (self._blocks.add("text", text) if text else b"")

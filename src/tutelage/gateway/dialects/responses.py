@@ -1,9 +1,8 @@
-"""Responses: `POST /v1/responses`, its object and items, and the events of its stream.
+"""OpenAI's Responses API, `POST /v1/responses`: its object and items, and the events of its stream.
 
-A conversation is kept with the answer that ended it, so `previous_response_id` brings the messages
-back exactly as they were recorded. Items that come back instead are put together again: a thought,
-a message and the calls beside it make one turn of the assistant. `chat_completions.py` is the other
-API of OpenAI.
+A conversation is kept with its last answer, so `previous_response_id` restores the messages exactly
+as recorded. Items that a client sends back are merged again: a thought, a message and the calls
+beside it form one assistant turn. `chat_completions.py` is the other API of OpenAI.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, BeforeValidator, Field, StrictBool, StrictInt, StrictStr
 
 from tutelage.gateway.completions import KeptAnswers, PendingCompletion, Piece
-from tutelage.gateway.dialects.blocks import BlockStream, TurnBlock, cut_block, whole_turn
+from tutelage.gateway.dialects.blocks import BlockStream, TurnBlock, cut_block, turn_blocks
 from tutelage.gateway.dialects.dialect import Path
 from tutelage.gateway.dialects.field_errors import missing
 from tutelage.gateway.dialects.reading import (
@@ -24,7 +23,7 @@ from tutelage.gateway.dialects.reading import (
     MAX_MESSAGES,
     MAX_TOOLS,
     PARTS,
-    UNHONOURED,
+    UNSUPPORTED,
     Arguments,
     CallObject,
     Content,
@@ -37,11 +36,11 @@ from tutelage.gateway.dialects.reading import (
     TopLogprobs,
     call_fields,
     read,
+    read_parts,
     reply_schema,
-    with_parts,
 )
 from tutelage.gateway.errors import ApiError, invalid
-from tutelage.gateway.reply import DONE, cut_by, event
+from tutelage.gateway.reply import DONE, cut_reason, event
 from tutelage.gateway.request import ChatRequest
 from tutelage.types import JSON, THOUGHTS, Message, Sampling, ToolCall
 
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
 PREFIX = "resp_"
 _LOGPROBS = "message.output_text.logprobs"
 _CODES = {"rate_limit_error": "rate_limit_exceeded", "invalid_request_error": "invalid_prompt"}
-"""What a response that failed says of an error, by the type that errors have elsewhere."""
+"""Error codes of failed responses, by OpenAI's error type."""
 _IDS = {"thought": "rs_", "text": "msg_", "call": "fc_"}
 _EVENTS = {
     "thought": "response.reasoning_text",
@@ -72,7 +71,7 @@ _ECHOED: Mapping[str, Any] = {
     "tools": [],
     "user": None,
 }
-"""Fields of a request that the answer repeats, and what holds where it is silent."""
+"""Request fields that the reply repeats, with their defaults."""
 
 
 class _Text(RequestObject):
@@ -81,7 +80,7 @@ class _Text(RequestObject):
 
 class _Request(RequestReader):
     refused: ClassVar[Mapping[str, Sequence[Any]]] = {
-        **UNHONOURED,
+        **UNSUPPORTED,
         "background": (False,),
         "conversation": (),
         "prompt": (),
@@ -116,32 +115,32 @@ class Responses:
     def __init__(self) -> None:
         self.paths: Mapping[str, Mapping[str, Path]] = {
             "/v1/responses/input_tokens": {"POST": self._count},
-            "/v1/responses/{response}": {"GET": self._find},
+            "/v1/responses/{response}": {"GET": self._get},
             "/v1/responses/{response}/input_items": {"GET": self._list_input},
         }
 
     def read(self, body: JSON, defaults: Sampling, kept: KeptAnswers) -> ChatRequest:
-        """Return the request. Raises `ApiError`."""
+        """Parse the request. Raises `ApiError`."""
         request = read(_Request, body)
         if request.top_logprobs and _LOGPROBS not in request.include:
             raise invalid(f"`top_logprobs` requires `include`: [{_LOGPROBS!r}]", "top_logprobs")
-        wanted = None if request.text is None else request.text.format
-        schema = wanted and reply_schema(wanted.type, wanted.wanted, "text.format.schema")
-        before: tuple[Message, ...] = ()
+        format = None if request.text is None else request.text.format
+        schema = format and reply_schema(format.type, format.definition, "text.format.schema")
+        history: tuple[Message, ...] = ()
         if (previous := request.previous_response_id) is not None:
             at = ("previous_response_id", "previous_response_not_found")
-            found = _stored(kept, previous, *at)
-            before = (*(found.request.conversation or ()), found.calls[0].reply)
-        conversation = (*before, *_messages(request.input, kept))
+            previous_reply = _get_response(kept, previous, *at)
+            history = (*(previous_reply.request.conversation or ()), previous_reply.calls[0].reply)
+        conversation = (*history, *_parse_items(request.input, kept))
         if not conversation:
             raise invalid("`input` must not be empty", "input")
-        echo = {n: usual if body.get(n) is None else body[n] for n, usual in _ECHOED.items()}
+        echo = {n: default if body.get(n) is None else body[n] for n, default in _ECHOED.items()}
         if isinstance(echo["tool_choice"], dict):
             echo["tool_choice"] = {"type": "function", "name": request.tool_choice}
-        # Instructions hold for one request only.
-        told = request.instructions
-        system = () if told is None else (Message("system", told),)
-        return request.asked(
+        # Instructions apply to one request only.
+        instructions = request.instructions
+        system = () if instructions is None else (Message("system", instructions),)
+        return request.make_request(
             (*system, *conversation),
             request.tools,
             request.sampling(defaults, request.max_output_tokens),
@@ -153,27 +152,27 @@ class Responses:
             echo=echo,
         )
 
-    def written(self, reply: PendingCompletion) -> JSON:
+    def write_reply(self, reply: PendingCompletion) -> JSON:
         """Return the `response` object."""
-        return _finished(reply, _turn(reply))
+        return _complete_response(reply, _turn(reply))
 
     def writer(self, reply: PendingCompletion) -> _Events:
-        """Return the stream of a reply."""
+        """Return the event writer of a reply."""
         return _Events(reply)
 
     async def _count(self, path: Mapping[str, str], body: JSON, attempt: AttemptSession) -> JSON:
-        """Tokens of a prompt; a model need not be named here."""
+        """Count the tokens of a prompt; the model is optional."""
         body = body if body.get("model") else {**body, "model": attempt.models()[0]}
-        asked = partial(self.read, body, attempt.sampling, attempt.ledger)
-        counted = await attempt.count(body["model"], asked)
-        return {"object": "response.input_tokens", "input_tokens": counted}
+        parse = partial(self.read, body, attempt.sampling, attempt.ledger)
+        tokens = await attempt.count(body["model"], parse)
+        return {"object": "response.input_tokens", "input_tokens": tokens}
 
-    def _find(self, path: Mapping[str, str], query: JSON, attempt: AttemptSession) -> JSON:
-        return self.written(_stored(attempt.ledger, path["response"]))
+    def _get(self, path: Mapping[str, str], query: JSON, attempt: AttemptSession) -> JSON:
+        return self.write_reply(_get_response(attempt.ledger, path["response"]))
 
     def _list_input(self, path: Mapping[str, str], query: JSON, attempt: AttemptSession) -> JSON:
-        """All that a response's request brought, the latest first unless `order` is asc."""
-        items = _input_items(_stored(attempt.ledger, path["response"]))
+        """List the input items of a response, latest first unless `order` is asc."""
+        items = _input_items(_get_response(attempt.ledger, path["response"]))
         ordered = items if query.get("order") == "asc" else items[::-1]
         first, last = (ordered[at]["id"] if ordered else None for at in (0, -1))
         ends = {"first_id": first, "last_id": last, "has_more": False}
@@ -183,41 +182,41 @@ class Responses:
 # ---------------------------------------------------------------- what is kept
 
 
-def _stored(
+def _get_response(
     kept: KeptAnswers, response_id: str, param: str | None = None, code: str | None = None
 ) -> PendingCompletion:
-    """Return the finished response of that id. Raises `ApiError` for one that is not kept."""
+    """Return the finished response with this id. Raises `ApiError` if it is not kept."""
     answer = kept.answer(response_id)
     if answer is None or answer.request.conversation is None:
-        words = (
+        message = (
             f"response {response_id!r} not found in this attempt; it may have been created with "
             "`store`: false or by another attempt, have expired, or still be in progress"
         )
-        raise ApiError(404, words, param=param, code=code)
+        raise ApiError(404, message, param=param, code=code)
     return answer
 
 
-def _item_of(kept: KeptAnswers, item_id: str) -> JSON | None:
-    """An input or output item of a response that is kept."""
+def _find_item(kept: KeptAnswers, item_id: str) -> JSON | None:
+    """Return an input or output item of a kept response, or None."""
     for response_id in reversed(kept):
         reply = kept.answer(response_id)
         if reply is not None and reply.request.conversation is not None:
-            for item in (*_input_items(reply), *_finished(reply, _turn(reply))["output"]):
+            for item in (*_input_items(reply), *_complete_response(reply, _turn(reply))["output"]):
                 if item["id"] == item_id:
                     return item
     return None
 
 
 def _input_items(reply: PendingCompletion) -> list[JSON]:
-    """Items of a request in the long form that the API lists: with ids, content as parts."""
+    """Return the items of a request in the API's long form, with ids and with content as parts."""
     items: list[JSON] = []
     for i, item in enumerate(reply.request.items):
         out: JSON = {"type": "message", "id": f"{reply.id}-in-{i}", **item}
         if out["type"] == "message":
             out.setdefault("status", "completed")
             if isinstance(text := out.get("content"), str):
-                ours = out.get("role") == "assistant"
-                kind, more = ("output_text", {"annotations": []}) if ours else ("input_text", {})
+                sampled = out.get("role") == "assistant"
+                kind, more = ("output_text", {"annotations": []}) if sampled else ("input_text", {})
                 out["content"] = [{"type": kind, "text": text, **more}]
         items.append(out)
     return items
@@ -262,111 +261,111 @@ class _Thought(MessageObject):
     encrypted_content: Any = None
 
 
-def _messages(items: Iterable[Any], kept: KeptAnswers) -> tuple[Message, ...]:
-    """Input items as messages; a thought, a message and the calls beside it make one assistant
-    turn."""
+def _parse_items(items: Iterable[Any], kept: KeptAnswers) -> tuple[Message, ...]:
+    """Convert input items to messages; a thought, a message and the calls beside it form one
+    assistant turn."""
     messages: list[Message] = []
     thought: JSON = {}
     for i, item in enumerate(items):
-        at = f"input[{i}]"
-        head = read(_Item, item, at)
+        path = f"input[{i}]"
+        head = read(_Item, item, path)
         if head.type == "item_reference":
-            item = _item_of(kept, head.id or "")
+            item = _find_item(kept, head.id or "")
             if item is None:
-                words = f"item {head.id!r} not found in this attempt"
-                raise ApiError(404, words, param=f"{at}.id")
-            head = read(_Item, item, at)
+                message = f"item {head.id!r} not found in this attempt"
+                raise ApiError(404, message, param=f"{path}.id")
+            head = read(_Item, item, path)
         if head.type == "reasoning":
-            # No template of ours has a place for a thought that comes back; others' may have.
-            given = read(_Thought, item, at)
-            name = given.encrypted_content
+            # Upstream servers may use a returned thought; templates here do not.
+            reasoning = read(_Thought, item, path)
+            name = reasoning.encrypted_content
             name = name if name in THOUGHTS else THOUGHTS[0]
-            thought[name] = thought.get(name, "") + "".join(part.text for part in given.content)
+            thought[name] = thought.get(name, "") + "".join(part.text for part in reasoning.content)
             continue
-        new = _message(head.type, item, at)
+        new = _parse_item(head.type, item, path)
         if new.role == "assistant" and thought:
             new = replace(new, extra={**new.extra, **thought})
         thought = {}
         last = messages[-1] if messages else new
-        both = bool(messages) and last.role == new.role == "assistant"
-        # LiteLLM sends the text of a turn after its calls; two messages are two turns.
-        if both and (new.tool_calls or last.tool_calls):
-            new = _joined(messages.pop(), new)
+        same_turn = bool(messages) and last.role == new.role == "assistant"
+        # LiteLLM sends the text of a turn after its calls; two texts are two turns.
+        if same_turn and (new.tool_calls or last.tool_calls):
+            new = _merge_turns(messages.pop(), new)
         messages.append(new)
     return tuple(messages)
 
 
-def _message(kind: str | None, item: Any, at: str) -> Message:
-    """An item as a message, or as a part of an assistant's turn."""
+def _parse_item(kind: str | None, item: Any, path: str) -> Message:
+    """Convert an item to a message, or to a part of an assistant turn."""
     if kind in ("custom_tool_call", "custom_tool_call_output"):
-        raise invalid(f"`{at}` calls a custom tool, which this model does not support", at)
+        raise invalid(f"`{path}` calls a custom tool, which this model does not support", path)
     if kind == "function_call":
-        called = read(_FunctionCall, item, at)
-        call = ToolCall(called.call_id, called.name, called.arguments)
-        fields = {k: v for k, v in (called.model_extra or {}).items() if k != "type"}
-        return Message("assistant", None, (call,), extra=call_fields([(called.call_id, fields)]))
+        parsed = read(_FunctionCall, item, path)
+        call = ToolCall(parsed.call_id, parsed.name, parsed.arguments)
+        fields = {k: v for k, v in (parsed.model_extra or {}).items() if k != "type"}
+        return Message("assistant", None, (call,), extra=call_fields([(parsed.call_id, fields)]))
     if kind == "function_call_output":
-        answer = read(_CallOutput, item, at)
-        more = {k: v for k, v in (answer.model_extra or {}).items() if k != "type"}
-        more |= with_parts(item, "output")
-        return Message("tool", answer.output or "", tool_call_id=answer.call_id, extra=more)
-    message = read(_Message, item, at)
-    extra = (message.model_extra or {}) | with_parts(item, "content")
+        result = read(_CallOutput, item, path)
+        extra_fields = {k: v for k, v in (result.model_extra or {}).items() if k != "type"}
+        extra_fields |= read_parts(item, "output")
+        return Message("tool", result.output or "", tool_call_id=result.call_id, extra=extra_fields)
+    message = read(_Message, item, path)
+    extra = (message.model_extra or {}) | read_parts(item, "content")
     if message.content is None and message.role != "assistant":
-        raise missing(f"{at}.content")
+        raise missing(f"{path}.content")
     if message.role != "developer":
         return Message(message.role, message.content or "", extra=extra)
-    # Templates know a developer's message as a system message.
+    # Chat templates have no developer role.
     return Message("system", message.content or "", extra={**extra, "role": "developer"})
 
 
-def _joined(turn: Message, new: Message) -> Message:
-    """Two parts of an assistant's turn."""
+def _merge_turns(turn: Message, new: Message) -> Message:
+    """Merge two parts of an assistant turn."""
     extra: JSON = {**turn.extra, **new.extra}
     for name in turn.extra.keys() & new.extra.keys():
-        one, other = turn.extra[name], new.extra[name]
+        first, second = turn.extra[name], new.extra[name]
         if name == CALL_FIELDS:
-            extra[name] = {**one, **other}
+            extra[name] = {**first, **second}
         elif name in (*THOUGHTS, PARTS):
-            extra[name] = one + other
-    said = (turn.content or "") + (new.content or "")
-    return Message("assistant", said or None, turn.tool_calls + new.tool_calls, extra=extra)
+            extra[name] = first + second
+    text = (turn.content or "") + (new.content or "")
+    return Message("assistant", text or None, turn.tool_calls + new.tool_calls, extra=extra)
 
 
 # ---------------------------------------------------------------- writing
 
 
 def _turn(reply: PendingCompletion) -> list[TurnBlock]:
-    """The blocks of a turn; one that says nothing is an empty text."""
+    """Return the blocks of a turn; an empty turn is one empty text block."""
     choice = reply.calls[0]
-    return whole_turn(reply, choice) or [TurnBlock("text", "", reply.logprobs(choice) or [])]
+    return turn_blocks(reply, choice) or [TurnBlock("text", "", reply.logprobs(choice) or [])]
 
 
-def _finished(reply: PendingCompletion, blocks: Sequence[TurnBlock]) -> JSON:
-    """The object with the items that these blocks are."""
-    cut, left = cut_by(reply.calls[0]), cut_block(reply, blocks)
-    prompt, sampled = reply.usage
+def _complete_response(reply: PendingCompletion, blocks: Sequence[TurnBlock]) -> JSON:
+    """Return the finished object, with the blocks as its items."""
+    reason, cut = cut_reason(reply.calls[0]), cut_block(reply, blocks)
+    prompt, completion = reply.usage
     return {
-        **_object(reply, "incomplete" if cut else "completed"),
-        "incomplete_details": {"reason": cut} if cut else None,
+        **_response_object(reply, "incomplete" if reason else "completed"),
+        "incomplete_details": {"reason": reason} if reason else None,
         "output": [
-            _item(reply, block, "incomplete" if block is left else "completed") for block in blocks
+            _item(reply, block, "incomplete" if block is cut else "completed") for block in blocks
         ],
         "usage": {
             "input_tokens": prompt,
             "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-            "output_tokens": sampled,
+            "output_tokens": completion,
             "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": prompt + sampled,
+            "total_tokens": prompt + completion,
         },
     }
 
 
-def _object(reply: PendingCompletion, status: str) -> JSON:
-    """The object without what comes at the end. A run in training has a sampling of its own, which
-    is known at the end."""
+def _response_object(reply: PendingCompletion, status: str) -> JSON:
+    """Return the object without its final fields. Training runs set their own sampling parameters,
+    which are known only at the end."""
     sampling = reply.calls[0].sampling if reply.calls else reply.request.sampling
-    known = bool(reply.calls) or not reply.model.finishes
+    is_final = bool(reply.calls) or not reply.model.finishes
     return {
         "id": reply.id,
         "object": "response",
@@ -377,35 +376,35 @@ def _object(reply: PendingCompletion, status: str) -> JSON:
         "incomplete_details": None,
         "model": reply.request.model,
         "output": [],
-        "temperature": sampling.temperature if known else None,
-        "top_p": sampling.top_p if known else None,
+        "temperature": sampling.temperature if is_final else None,
+        "top_p": sampling.top_p if is_final else None,
         "usage": None,
         **reply.request.echo,
     }
 
 
-def _id(reply: PendingCompletion, block: TurnBlock) -> str:
+def _item_id(reply: PendingCompletion, block: TurnBlock) -> str:
     own = reply.id.replace(PREFIX, _IDS[block.kind], 1)
     return f"{own}-{block.number}" if block.kind == "call" else own
 
 
 def _item(reply: PendingCompletion, block: TurnBlock, status: str) -> JSON:
-    """A block as an item of the output."""
-    item: JSON = {"id": _id(reply, block), "status": status}
+    """Return a block as an output item."""
+    item: JSON = {"id": _item_id(reply, block), "status": status}
     if block.kind == "call":
-        called = {"call_id": block.id, "name": block.name, "arguments": block.text}
-        return item | {"type": "function_call", **called}
-    silent = status == "in_progress" or (block.kind == "thought" and not block.text)
-    item["content"] = [] if silent else [_part(block)]
+        fields = {"call_id": block.id, "name": block.name, "arguments": block.text}
+        return item | {"type": "function_call", **fields}
+    empty = status == "in_progress" or (block.kind == "thought" and not block.text)
+    item["content"] = [] if empty else [_content_part(block)]
     if block.kind == "text":
         return item | {"type": "message", "role": "assistant"}
-    if block.source not in ("", THOUGHTS[0]):  # a client sends it back, and so it goes back
+    if block.source not in ("", THOUGHTS[0]):  # the client returns it, for the upstream server
         item["encrypted_content"] = block.source
     return item | {"type": "reasoning", "summary": []}
 
 
-def _part(block: TurnBlock) -> JSON:
-    """The part of the content that a block is."""
+def _content_part(block: TurnBlock) -> JSON:
+    """Return a block as a content part."""
     if block.kind == "thought":
         return {"type": "reasoning_text", "text": block.text}
     logprobs = [_with_bytes(entry) for entry in block.entries]
@@ -413,13 +412,14 @@ def _part(block: TurnBlock) -> JSON:
 
 
 def _with_bytes(entry: JSON) -> JSON:
-    """An entry in which each token has a list of bytes, empty where it is a part of a character."""
+    """Return a log-probability entry whose `bytes` are lists, empty for a partial character."""
     others = [{**other, "bytes": other["bytes"] or []} for other in entry["top_logprobs"]]
     return {**entry, "bytes": entry["bytes"] or [], "top_logprobs": others}
 
 
 class _Events:
-    """The events of a stream, each with its `sequence_number`; see `Writer` and `BlockWriter`."""
+    """Writes the events of a stream, each with its `sequence_number`; see `Writer` and
+    `BlockWriter`."""
 
     def __init__(self, reply: PendingCompletion) -> None:
         self._reply = reply
@@ -427,67 +427,67 @@ class _Events:
         self._blocks = BlockStream(self)
 
     def text(self, index: int, new: Piece) -> bytes:
-        """Return the events of more text of the message, or of a thought."""
+        """Return the events for more text of the message or a thought."""
         kind = "thought" if new.thought else "text"
         return self._begin() + self._blocks.add(kind, new.text, new.logprobs or (), new.thought)
 
     def finish(self, rests: Sequence[Piece]) -> bytes:
-        """Return what is left of the items, and the whole response."""
+        """Return the events for the rest of the items and the complete response."""
         out = self._begin() + self._blocks.finish(rests[0], _turn(self._reply))
-        final = _finished(self._reply, self._blocks.blocks)
+        final = _complete_response(self._reply, self._blocks.blocks)
         kind = "response.incomplete" if final["status"] == "incomplete" else "response.completed"
         return out + self._events((kind, {"response": final})) + DONE
 
-    def failed(self, error: ApiError) -> bytes:
-        """Return what a stream that breaks ends with."""
+    def write_error(self, error: ApiError) -> bytes:
+        """Return the last events of a stream that fails."""
         fields = {"code": error.code, "message": error.message, "param": error.param}
-        final = _object(self._reply, "failed")
+        final = _response_object(self._reply, "failed")
         code = _CODES.get(error.type, "server_error")
         final["error"] = {"code": code, "message": error.message}
         return self._events(("error", fields), ("response.failed", {"response": final}))
 
     def begin(self, index: int, block: TurnBlock) -> bytes:
-        """Return the events of a new item."""
+        """Return the events that start an item."""
         empty = replace(block, text="", entries=[])
         item = _item(self._reply, empty, "in_progress")
         added = ("response.output_item.added", {"output_index": index, "item": item})
         if block.kind == "call":
             return self._events(added)
-        part = {**self._where(index, block), "part": _part(empty)}
+        part = {**self._position(index, block), "part": _content_part(empty)}
         return self._events(added, ("response.content_part.added", part))
 
-    def more(self, index: int, block: TurnBlock, new: str, entries: Sequence[JSON]) -> bytes:
-        """Return the event of more of its text or arguments."""
-        told: JSON = {**self._where(index, block), "delta": new}
+    def extend(self, index: int, block: TurnBlock, new: str, entries: Sequence[JSON]) -> bytes:
+        """Return the event for more text or arguments."""
+        data: JSON = {**self._position(index, block), "delta": new}
         if block.kind == "text":
-            told["logprobs"] = [_with_bytes(entry) for entry in entries]
-        return self._events((_EVENTS[block.kind] + ".delta", told)) if new or entries else b""
+            data["logprobs"] = [_with_bytes(entry) for entry in entries]
+        return self._events((_EVENTS[block.kind] + ".delta", data)) if new or entries else b""
 
     def end(self, index: int, block: TurnBlock) -> bytes:
-        """Return the events of its end."""
+        """Return the events that end an item."""
         cut = cut_block(self._reply, self._blocks.blocks)
         item = _item(self._reply, block, "incomplete" if block is cut else "completed")
-        where = self._where(index, block)
+        position = self._position(index, block)
         done = ("response.output_item.done", {"output_index": index, "item": item})
         if block.kind == "call":
-            whole = {**where, "name": block.name, "arguments": block.text}
-            return self._events((_EVENTS["call"] + ".done", whole), done)
-        part = _part(block)
-        whole = {k: v for k, v in part.items() if k in ("text", "logprobs")}
+            data = {**position, "name": block.name, "arguments": block.text}
+            return self._events((_EVENTS["call"] + ".done", data), done)
+        part = _content_part(block)
+        data = {k: v for k, v in part.items() if k in ("text", "logprobs")}
         return self._events(
-            (_EVENTS[block.kind] + ".done", {**where, **whole}),
-            ("response.content_part.done", {**where, "part": part}),
+            (_EVENTS[block.kind] + ".done", {**position, **data}),
+            ("response.content_part.done", {**position, "part": part}),
             done,
         )
 
-    def _where(self, index: int, block: TurnBlock) -> JSON:
-        where: JSON = {"item_id": _id(self._reply, block), "output_index": index}
-        return where if block.kind == "call" else {**where, "content_index": 0}
+    def _position(self, index: int, block: TurnBlock) -> JSON:
+        position: JSON = {"item_id": _item_id(self._reply, block), "output_index": index}
+        return position if block.kind == "call" else {**position, "content_index": 0}
 
     def _begin(self) -> bytes:
         if self._number:
             return b""
-        running = {"response": _object(self._reply, "in_progress")}
+        running = {"response": _response_object(self._reply, "in_progress")}
         return self._events(("response.created", running), ("response.in_progress", running))
 
     def _events(self, *events: tuple[str, JSON]) -> bytes:
