@@ -82,7 +82,7 @@ class NativeEngine:
         self.chunks, self._token_bytes = 1, token_bytes
         self.version, self._clock, self._outdated = version, 0, False
         self.decoded_tokens = self.prefilled_tokens = self.computed_tokens = 0
-        """`computed_tokens` counts positions of decode steps: fewer than tokens if rows are shared."""
+        """`computed_tokens` counts positions of decode steps: fewer if rows are shared."""
         self._backend = backend(slots + 1, max_length)
         self._decode = decode
         self._device = device = self._backend.device
