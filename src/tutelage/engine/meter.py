@@ -71,7 +71,7 @@ class MeteredClient:
             raise ContextOverflowError(
                 f"this rollout has reached max_turns={caps.calls}: {meter.calls} model calls"
             )
-        size = _size(messages, options.get("tools", ()))
+        size = _byte_size(messages, options.get("tools", ()))
         if size > caps.prompt_tokens * CHARACTERS_A_TOKEN:
             raise ContextOverflowError(
                 f"this request has {size} bytes, more than max_prompt_tokens="
@@ -84,13 +84,13 @@ class MeteredClient:
         options["sampling"] = replace(params, max_tokens=min(params.max_tokens, caps.reply_tokens))
         call = await self.client.chat(messages, **options)
         # Without a limit, the size of the reply bounds its tokens.
-        most = _size([call.reply], ()) if caps.reply_tokens == UNBOUNDED else caps.reply_tokens
+        most = _byte_size([call.reply], ()) if caps.reply_tokens == UNBOUNDED else caps.reply_tokens
         used = call.usage or (min(size, caps.prompt_tokens), most)
         dollars = 0.0 if self.price is None else self.price.cost(*used)
         meter.cost += Cost(1, *used, dollars, int(call.usage is None))
         return call
 
 
-def _size(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> int:
+def _byte_size(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> int:
     number = sum(token_bound(str(m.to_dict())) for m in messages)
     return number + sum(token_bound(str(t.to_dict())) for t in tools)

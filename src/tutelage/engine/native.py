@@ -132,7 +132,7 @@ class NativeEngine:
         """Queue a request and return its handle. Requests of equal `order` are ranked by lane, then
         by arrival. Raises `ContextOverflowError` if it does not fit into the context,
         `OutOfMemoryError` if not into the free memory."""
-        request.room(self.max_length)
+        request.max_new_tokens(self.max_length)
         if (size := len(request.prompt_ids)) > WHOLE_PROMPT:
             waiting = [len(other.prompt_ids) for other in self._pending.values()]
             # The others wait for a slot.
@@ -236,9 +236,9 @@ class NativeEngine:
         token for each slot with a complete prompt and no token yet."""
         chunks, ready, jobs, self._jobs = self.chunks, list[PrefillJob](), self._jobs + jobs, []
         for job in jobs:
-            while (more := self._chunk(job, chunks > 0)) and chunks:
+            while (incomplete := self._prefill_chunk(job, chunks > 0)) and chunks:
                 chunks -= 1
-            (self._jobs if more else ready).append(job)
+            (self._jobs if incomplete else ready).append(job)
         if not ready:
             return []
         # One by one in invariant mode: other prefills must not matter.
@@ -260,7 +260,7 @@ class NativeEngine:
         self._peak_tokens = max(self._peak_tokens, 0 if self._jobs else sum(self._row_lengths()))
         return self._accept(logits, self._tensor([*new.values()]), [*new]) if new else []
 
-    def _chunk(self, job: PrefillJob, compute: bool) -> bool:
+    def _prefill_chunk(self, job: PrefillJob, compute: bool) -> bool:
         """Return True if more of a job is left than is computed at once; if `compute`, run the next
         chunk of it, or of the prefix that it shares."""
         if not job.cached:
@@ -270,11 +270,11 @@ class NativeEngine:
                 return True
             job.cached = cached
         end = job.cached + self._backend.prefill_chunk
-        more = WHOLE_PROMPT < len(job.prompt) > end
-        if more and compute:
+        incomplete = WHOLE_PROMPT < len(job.prompt) > end
+        if incomplete and compute:
             self._append([replace(job, prompt=job.prompt[:end])], 1)
             job.cached = end
-        return more
+        return incomplete
 
     def _refill(self) -> list[PrefillJob]:
         """Return the jobs that compute the tokens of running requests under the current weights, as
@@ -321,11 +321,11 @@ class NativeEngine:
                 by_reach.setdefault(self._reach(position + 1), []).append(row)
             parts: list[Tensor] = []
             lines: dict[int, int] = {}
-            for reach, alike in by_reach.items():
-                for at in range(0, len(alike), chunk):
-                    some = alike[at : at + chunk]
-                    lines |= {row: chunk * len(parts) + i for i, row in enumerate(some)}
-                    padded = self._tensor(some + [self.slots] * (chunk - len(some)))
+            for reach, rows in by_reach.items():
+                for at in range(0, len(rows), chunk):
+                    batch = rows[at : at + chunk]
+                    lines |= {row: chunk * len(parts) + i for i, row in enumerate(batch)}
+                    padded = self._tensor(batch + [self.slots] * (chunk - len(batch)))
                     parts.append(self._compute(padded, reach))
             logits, line = torch.cat(parts), self._tensor([lines[row_of[slot]] for slot in running])
         else:
@@ -338,8 +338,8 @@ class NativeEngine:
             self._copy([(mover, hole) for hole, mover in pairs] + kept)
             line = self._tensor([row_of[slot] for slot in running])
             logits = self._compute(count, int(self._position[line].max()) + 1)
-        rows = self._tensor(list(dict.fromkeys(row_of[slot] for slot in running)))
-        self._position[rows] += 1
+        used_rows = self._tensor(list(dict.fromkeys(row_of[slot] for slot in running)))
+        self._position[used_rows] += 1
         return self._accept(logits, line, running)
 
     def _compute(self, rows: Tensor | int, length: int) -> Tensor:

@@ -57,7 +57,7 @@ class Request:
     top_logprobs: int = 0
     on_logprobs: OnLogprobs | None = field(default=None, compare=False)
 
-    def room(self, max_length: int) -> int:
+    def max_new_tokens(self, max_length: int) -> int:
         """Return how many tokens may follow the prompt, at least one. Raises
         `ContextOverflowError`."""
         if len(self.prompt_ids) >= max_length:

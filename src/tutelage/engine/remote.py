@@ -164,7 +164,7 @@ class RemoteChatClient:
             thought=split_thought(reply.content or "")[0],
             model=self._model,
             answered_by=completion.get("model") or "",
-            usage=_usage(completion.get("usage")),
+            usage=_read_usage(completion.get("usage")),
             **recorded_options(options),
         )
         self.calls.append(call)
@@ -209,7 +209,7 @@ class RemoteChatClient:
     async def _post(self, body: JSON, **stream: Any) -> Any:
         """Return the JSON value of the response, or its stream."""
         if self._api is None:
-            self._api = connection(self._base_url, self._key, self._timeout, self._attempts)
+            self._api = connect(self._base_url, self._key, self._timeout, self._attempts)
         try:
             answer: Any = await self._api.post(
                 _PATH, body=body, cast_to=object, options=key_options(self._key), **stream
@@ -320,7 +320,7 @@ def request_body(messages: Sequence[Message], options: ChatOptions) -> JSON:
     """Return the JSON fields of a request."""
     sampling, tools = options["sampling"], options.get("tools", ())
     body: JSON = {
-        "messages": [_message(message) for message in messages],
+        "messages": [_to_json(message) for message in messages],
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
     }
@@ -348,12 +348,12 @@ def request_body(messages: Sequence[Message], options: ChatOptions) -> JSON:
     if schema == {"type": "object"}:
         body["response_format"] = {"type": "json_object"}
     elif schema is not None:
-        wanted = {"name": "reply", "schema": schema, "strict": True}
-        body["response_format"] = {"type": "json_schema", "json_schema": wanted}
+        reply_schema = {"name": "reply", "schema": schema, "strict": True}
+        body["response_format"] = {"type": "json_schema", "json_schema": reply_schema}
     return body
 
 
-def _message(message: Message) -> JSON:
+def _to_json(message: Message) -> JSON:
     """Return a message as JSON with its extra fields, in parts if not all of them are text."""
     extra = {name: value for name, value in message.extra.items() if name not in _RECORDED}
     value: Any = message.extra.get(_PARTS)
@@ -395,7 +395,7 @@ def read_completion(data: JSON, seeds: SeedTree) -> tuple[Message, Sampled, tupl
     return reply, Sampled(ids, logprobs, logprobs, _ENDS.get(ended, StopReason.STOP), 0), prompt
 
 
-def _usage(usage: Any) -> Usage:
+def _read_usage(usage: Any) -> Usage:
     """Return the token counts of a server, also if they are floats such as 7.0."""
     counted = cast("JSON", usage) if isinstance(usage, dict) else {}
     counts = [counted.get(f"{kind}_tokens") for kind in ("prompt", "completion")]
@@ -440,20 +440,20 @@ def add_delta(whole: JSON, delta: Mapping[str, Any]) -> None:
             whole[name] = value
 
 
-def _extends(known: Any, entry: JSON) -> bool:
-    """Return True if an entry with an index continues a known one. Later pieces may leave out the
+def _extends(current: Any, entry: JSON) -> bool:
+    """Return True if an entry with an index continues `current`. Later pieces may leave out the
     type."""
-    if not isinstance(known, dict):
+    if not isinstance(current, dict):
         return False
-    one = cast("JSON", known)
-    kind = one.get("type")
-    return one.get("index") == entry["index"] and entry.get("type", kind) == kind
+    existing = cast("JSON", current)
+    kind = existing.get("type")
+    return existing.get("index") == entry["index"] and entry.get("type", kind) == kind
 
 
 # ---------------------------------------------------------------- connections
 
 
-def connection(
+def connect(
     base_url: str, api_key: str | None, timeout: float, attempts: int = 5
 ) -> openai.AsyncOpenAI:
     """Return a client of the openai package, for the event loop in which it is first used. Raises
@@ -489,7 +489,7 @@ class RemoteServers:
         server = self._servers[name]
         place = server.base_url, server.api_key
         if place not in self._apis:
-            self._apis[place] = connection(*place, self._timeout)
+            self._apis[place] = connect(*place, self._timeout)
         return RemoteChatClient(
             server.base_url,
             server.api_key,

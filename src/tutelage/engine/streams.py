@@ -95,11 +95,11 @@ class Streams:
         free = [i for i, slot in enumerate(slots) if slot not in self._matchers]
         token = torch.zeros_like(line_B)
         full = [False] * len(slots)
-        for some, method in ((free, self._draw), (bound, self._draw_constrained)):
-            if some:
-                where = self._tensor(some)
-                token[where], last = method([slots[i] for i in some], logits_LV, line_B[where])
-                for i, ends in zip(some, last, strict=True):
+        for group, method in ((free, self._draw), (bound, self._draw_constrained)):
+            if group:
+                where = self._tensor(group)
+                token[where], last = method([slots[i] for i in group], logits_LV, line_B[where])
+                for i, ends in zip(group, last, strict=True):
                     full[i] = ends
         return token, full
 

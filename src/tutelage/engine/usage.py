@@ -28,12 +28,12 @@ class Cost:
     """Calls without token counts from the server, counted at their upper bound."""
 
     def __add__(self, other: Cost) -> Cost:
-        known = self.dollars is not None and other.dollars is not None
+        priced = self.dollars is not None and other.dollars is not None
         return Cost(
             self.calls + other.calls,
             self.prompt_tokens + other.prompt_tokens,
             self.completion_tokens + other.completion_tokens,
-            (self.dollars or 0.0) + (other.dollars or 0.0) if known else None,
+            (self.dollars or 0.0) + (other.dollars or 0.0) if priced else None,
             self.unknown + other.unknown,
         )
 

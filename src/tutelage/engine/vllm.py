@@ -96,7 +96,7 @@ class VLLMEngine:
         self.version = -1
         """Version of the policy that it samples from."""
         self._probe: WeightProbe | None = None
-        self._homes: dict[str, _Server] = {}
+        self._assigned: dict[str, _Server] = {}
         self._lock = threading.Lock()
         """Held while weights are sent."""
         self._report: Callable[[str, str, JSON], None] = lambda text, event, values: note(text)
@@ -136,7 +136,7 @@ class VLLMEngine:
 
     def release(self, session: str) -> None:
         """See `Engine`."""
-        self._homes.pop(session, None)
+        self._assigned.pop(session, None)
 
     @asynccontextmanager
     async def participant(self) -> AsyncGenerator[None]:
@@ -155,7 +155,7 @@ class VLLMEngine:
 
     async def sample(self, request: Request) -> Sampled:
         """See `Engine`. Raises `ServersLostError` if no server came back in time."""
-        room = request.room(self.max_length)
+        room = request.max_new_tokens(self.max_length)
         if request.grammar is not None:
             raise EngineError("vLLM servers do not support this grammar; use rollout.name=native")
         server = await self._assign_server(request.session)
@@ -254,7 +254,7 @@ class VLLMEngine:
     async def _assign_server(self, session: str | None) -> _Server:
         """Return the conversation's server, else the least busy one; wait while there is none.
         Raises `ServersLostError` after `patience` seconds."""
-        home = self._homes.get(session or "")
+        home = self._assigned.get(session or "")
         self._check_servers()
         if home is not None and home.alive:
             return home
@@ -275,7 +275,7 @@ class VLLMEngine:
             await asyncio.sleep(_SLEEP)
         server = min(alive, key=lambda server: server.running)
         if session is not None:
-            self._homes[session] = server
+            self._assigned[session] = server
         return server
 
     def _check_servers(self) -> None:

@@ -169,12 +169,12 @@ class WeightProbe:
             "sampling_params": {**sampling, "prompt_logprobs": 0},
         }
         data = client.post(GENERATE, body)
-        theirs = [
+        served = [
             float(entry[str(token)]["logprob"])
             for token, entry in zip(self.ids[1:], data["prompt_logprobs"][1:], strict=True)
         ]
-        worst, mean = _difference(theirs, self.logprobs)
-        if min(theirs) <= FLOOR or any(map(math.isnan, theirs)):
+        worst, mean = _difference(served, self.logprobs)
+        if min(served) <= FLOOR or any(map(math.isnan, served)):
             raise SyncError(
                 f"the vLLM server {client.url!r} reports non-finite log-probabilities (NaN) after "
                 "an update; its weights or kernels are broken: restart it, and resume the run"
@@ -187,9 +187,9 @@ class WeightProbe:
                 f"(mean {self.bound:g}). None of its samples were used for training. It may use "
                 "another number format (--dtype), or keep a tensor that the transfer does not cover"
             )
-        scores: Scores = (theirs, self.logprobs)
+        scores: Scores = (served, self.logprobs)
         if last is not None:
-            moved, changed = _difference(self.logprobs, last[1])[1], _difference(theirs, last[0])[1]
+            moved, changed = _difference(self.logprobs, last[1])[1], _difference(served, last[0])[1]
             rounding = max(changed, _difference(*last)[1])
             if moved > _MOVED * rounding or (not changed and moved > _UNSEEN * self.bound):
                 raise SyncError(

@@ -80,7 +80,7 @@ class _AttemptProcessor(SpanProcessor):
 
     def on_start(self, span: SdkSpan, parent_context: Context | None = None) -> None:
         """Register a span; one that begins after its attempt is left out. Called by the SDK."""
-        attempt_trace = _current(parent_context)
+        attempt_trace = _current_trace(parent_context)
         if attempt_trace is None:
             return
         identity = attempt_trace.identity
@@ -134,10 +134,10 @@ def span(name: str, attributes: Mapping[str, Any] | None = None) -> Generator[tr
 
     An exception is recorded on the span and propagates.
     """
-    if _current(None) is None:
+    if _current_trace(None) is None:
         yield trace.INVALID_SPAN
         return
-    with _tracer().start_as_current_span(name, attributes=dict(attributes or {})) as opened:
+    with _get_tracer().start_as_current_span(name, attributes=dict(attributes or {})) as opened:
         yield opened
 
 
@@ -174,17 +174,17 @@ class _Ids(RandomIdGenerator):
     """Generate identifiers from the attempt if there is one, otherwise random ones."""
 
     def generate_span_id(self) -> int:
-        attempt_trace = _current(None)
+        attempt_trace = _current_trace(None)
         # Outside of a rollout nothing is reproducible anyway.
         return super().generate_span_id() if attempt_trace is None else attempt_trace.next_id()
 
 
-def _current(parent: Context | None) -> _AttemptTrace | None:
+def _current_trace(parent: Context | None) -> _AttemptTrace | None:
     return cast("_AttemptTrace | None", context.get_value(_KEY, parent))
 
 
 @functools.cache
-def _tracer() -> trace.Tracer:
+def _get_tracer() -> trace.Tracer:
     """Return the tracer of `span`; it depends on no rollout, only on the context."""
     provider = TracerProvider(
         resource=Resource({names.SERVICE: "tutelage"}),

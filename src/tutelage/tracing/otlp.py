@@ -64,8 +64,8 @@ def read_otlp(body: bytes, content_type: str, encoding: str = "") -> tuple[list[
     plain = _decompress(body, encoding.strip().lower())
     try:
         if kind == JSON_TYPE:
-            return _records(_parse_json(plain), lambda raw: base64.b64encode(raw).decode().lower())
-        return _records(ExportTraceServiceRequest.FromString(plain))
+            return _decode(_parse_json(plain), lambda raw: base64.b64encode(raw).decode().lower())
+        return _decode(ExportTraceServiceRequest.FromString(plain))
     except DecodeError as error:
         raise OtlpError(f"the body is not an OTLP request: {error}") from None
 
@@ -99,7 +99,7 @@ def encode_json(spans: Iterable[SpanRecord]) -> dict[str, Any]:
 
 def from_sdk(span: ReadableSpan) -> SpanRecord:
     """Return a span that ended in the OpenTelemetry SDK as a record."""
-    return _records(encode_spans([span]))[0][0]
+    return _decode(encode_spans([span]))[0][0]
 
 
 # ---------------------------------------------------------------- reading
@@ -142,7 +142,7 @@ def _parse_json(body: bytes) -> ExportTraceServiceRequest:
         raise OtlpError(f"the body is not an OTLP request: {str(error)[:300]}") from None
 
 
-def _records(
+def _decode(
     request: ExportTraceServiceRequest, read_id: Callable[[bytes], str] = bytes.hex
 ) -> tuple[list[SpanRecord], int]:
     """Return the spans of a request, and how many of them lack a valid identifier. JSON identifiers
@@ -153,7 +153,7 @@ def _records(
     if len(groups) > MAX_SPANS or sum(len(each.scope_spans) for each in groups) > MAX_SPANS:
         raise OtlpError(f"the body has more than {MAX_SPANS} groups of spans", 413)
     for group in groups:
-        resource = _attributes(group.resource.attributes)
+        resource = _read_attributes(group.resource.attributes)
         for scoped in group.scope_spans:
             if len(out) + rejected + len(scoped.spans) > MAX_SPANS:
                 raise OtlpError(f"the body has more than {MAX_SPANS} spans", 413)
@@ -174,10 +174,10 @@ def _records(
                     start_ns=start,
                     end_ns=max(start, min(span.end_time_unix_nano, _MAX_TIME)),
                     kind=KINDS[span.kind] if span.kind < len(KINDS) else "unspecified",
-                    attributes=_attributes(span.attributes),
+                    attributes=_read_attributes(span.attributes),
                     events=tuple(
                         SpanEvent(
-                            e.name, min(e.time_unix_nano, _MAX_TIME), _attributes(e.attributes)
+                            e.name, min(e.time_unix_nano, _MAX_TIME), _read_attributes(e.attributes)
                         )
                         for e in span.events
                     ),
@@ -193,7 +193,7 @@ def _records(
 _MAX_TIME = 2**63 - 1
 
 
-def _attributes(pairs: Iterable[KeyValue]) -> dict[str, Any]:
+def _read_attributes(pairs: Iterable[KeyValue]) -> dict[str, Any]:
     return {pair.key: _read_value(pair.value) for pair in pairs}
 
 

@@ -70,39 +70,39 @@ class _Builder:
         self._trace = make_trace_id(Identity(rollout.run_id, rollout.id, attempt.id))
         self._root = make_span_id(self._trace)
         first = next((c.started for c in attempt.calls if c.started), 0.0)
-        self._start = _ns(attempt.started or first)
+        self._start = _to_ns(attempt.started or first)
 
     def build(self) -> list[SpanRecord]:
         attempt = self._attempt
         agents = list(dict.fromkeys(call.agent for call in attempt.calls))
         team = len(agents) > 1
-        calls = {made.id: (call, made) for call in attempt.calls for made in call.reply.tool_calls}
+        calls = {tool.id: (call, tool) for call in attempt.calls for tool in call.reply.tool_calls}
         results = {result.call_id: result for result in attempt.tool_results}
         for call in attempt.calls:
             # A framework runs its tools itself: their results are in its next request.
             for message in call.messages:
                 place, text = message.tool_call_id or "", message.content or ""
                 if message.role == "tool" and place in calls and place not in results:
-                    before, made = calls[place]
+                    before, tool = calls[place]
                     began = before.started and before.started + before.seconds
                     took = max(0.0, call.started - began)
-                    result = ToolResult(place, made.name, made.arguments, text, None, took, began)
+                    result = ToolResult(place, tool.name, tool.arguments, text, None, took, began)
                     results[place] = result
         parents = {a: make_span_id(self._trace, "agent", a) if team else self._root for a in agents}
         below: list[SpanRecord] = []
         for i, call in enumerate(attempt.calls):
             below.append(self._chat_span(i, call, parents[call.agent]))
-            for made in call.reply.tool_calls:
-                if made.id in results:
-                    result = results.pop(made.id)
-                    below.append(self._tool_span(made.id, result, parents[call.agent]))
+            for tool in call.reply.tool_calls:
+                if tool.id in results:
+                    result = results.pop(tool.id)
+                    below.append(self._tool_span(tool.id, result, parents[call.agent]))
         unmatched = [(i, r) for i, r in enumerate(attempt.tool_results) if r.call_id in results]
         below += [self._tool_span(f"{i}", result, self._root) for i, result in unmatched]
         groups = [self._agent_span(a, parents[a], below) for a in agents] if team else []
         top = self._root_span((agents or ["main"])[0], below)
         return [as_workflow(top) if team else top, *groups, *below]
 
-    def _span(self, attributes: Mapping[str, Any], **fields: Any) -> SpanRecord:
+    def _make_span(self, attributes: Mapping[str, Any], **fields: Any) -> SpanRecord:
         """Return a span of the attempt, with the attributes that are not None."""
         rollout, attempt = self._rollout, self._attempt
         own = {names.ROLLOUT_ID: rollout.id, names.ATTEMPT_ID: attempt.id}
@@ -119,22 +119,22 @@ class _Builder:
     def _root_span(self, agent: str, below: Sequence[SpanRecord]) -> SpanRecord:
         rollout, attempt, failure = self._rollout, self._attempt, self._attempt.failure
         start = min([self._start, *(s.start_ns for s in below)])
-        end = max([self._start + _ns(attempt.seconds), *(s.end_ns for s in below)])
+        end = max([self._start + _to_ns(attempt.seconds), *(s.end_ns for s in below)])
         request = text = None
         if self._content:
             sent: Sequence[Message] = ()
             with suppress(KeyError, TypeError, ValueError):  # the task may not have messages
                 sent = rollout.task.messages()
-            request = _messages(sent)
+            request = _dump_messages(sent)
             if attempt.answer is not None:
-                text = _messages([Message("assistant", attempt.answer)], attempt.stop)
+                text = _dump_messages([Message("assistant", attempt.answer)], attempt.stop)
         attributes = {
             names.OPERATION: names.INVOKE_AGENT,
             names.PROVIDER: PROVIDER,
             names.AGENT: agent,
             names.CONVERSATION: rollout.id,
-            names.INPUT_TOKENS: sum(_tokens(call)[0] for call in attempt.calls),
-            names.OUTPUT_TOKENS: sum(_tokens(call)[1] for call in attempt.calls),
+            names.INPUT_TOKENS: sum(_count_tokens(call)[0] for call in attempt.calls),
+            names.OUTPUT_TOKENS: sum(_count_tokens(call)[1] for call in attempt.calls),
             names.TASK_ID: rollout.task.id,
             names.MODE: rollout.mode.value,
             names.STEP: rollout.step,
@@ -156,7 +156,7 @@ class _Builder:
             trace = {names.EXCEPTION_STACKTRACE: failure.traceback} if failure.traceback else {}
             events.append((names.EXCEPTION, cause | message | trace))
         status: Status = "ok" if attempt.status is RolloutStatus.SUCCEEDED else "unset"
-        return self._span(
+        return self._make_span(
             attributes,
             span_id=self._root,
             parent_id=None,
@@ -175,7 +175,7 @@ class _Builder:
             names.PROVIDER: PROVIDER,
             names.AGENT: agent,
         }
-        return self._span(
+        return self._make_span(
             attributes,
             span_id=span_id,
             parent_id=self._root,
@@ -187,7 +187,7 @@ class _Builder:
     def _chat_span(self, position: int, call: Call, parent: str) -> SpanRecord:
         sampled, sampling = call.sampled, call.sampling
         model = call.model or (MODEL if call.policy == "main" else call.policy or OTHER_MODEL)
-        read, wrote = _tokens(call)
+        read, wrote = _count_tokens(call)
         reason = "tool_calls" if call.reply.tool_calls else sampled.stop_reason.value
         attributes = {
             names.OPERATION: names.CHAT,
@@ -205,17 +205,17 @@ class _Builder:
             names.POLICY_VERSION: sampled.policy_version,
             names.TOP_K: sampling.top_k or None,
             names.STOP_SEQUENCES: list(sampling.stop) or None,
-            names.INPUT_MESSAGES: _messages(call.messages) if self._content else None,
-            names.OUTPUT_MESSAGES: _messages([call.reply], reason) if self._content else None,
+            names.INPUT_MESSAGES: _dump_messages(call.messages) if self._content else None,
+            names.OUTPUT_MESSAGES: _dump_messages([call.reply], reason) if self._content else None,
         }
-        start = _ns(call.started) or self._start
-        return self._span(
+        start = _to_ns(call.started) or self._start
+        return self._make_span(
             attributes,
             span_id=make_span_id(self._trace, "chat", position),
             parent_id=parent,
             name=f"{names.CHAT} {model}",
             start_ns=start,
-            end_ns=start + _ns(call.seconds),
+            end_ns=start + _to_ns(call.seconds),
             kind="client",
         )
 
@@ -228,37 +228,37 @@ class _Builder:
             names.TOOL_ARGUMENTS: result.arguments if self._content else None,
             names.TOOL_RESULT: result.text if self._content else None,
         }
-        start = _ns(result.started) or self._start
-        return self._span(
+        start = _to_ns(result.started) or self._start
+        return self._make_span(
             attributes,
             span_id=make_span_id(self._trace, "tool", place),
             parent_id=parent,
             name=f"{names.EXECUTE_TOOL} {result.name}",
             start_ns=start,
-            end_ns=start + _ns(result.seconds),
+            end_ns=start + _to_ns(result.seconds),
             status="unset" if result.error is None else "error",
             status_message=result.error or "",
         )
 
 
-def _tokens(call: Call) -> tuple[int, int]:
+def _count_tokens(call: Call) -> tuple[int, int]:
     """Return the prompt and completion tokens of a call."""
     return call.usage or (len(call.prompt_ids), len(call.sampled.token_ids))
 
 
-def _messages(messages: Sequence[Message], finish: str | None = None) -> str:
+def _dump_messages(messages: Sequence[Message], finish: str | None = None) -> str:
     """Return messages with parts as JSON text (GenAI semantic conventions, input and output
     messages)."""
     out: list[dict[str, Any]] = []
     for message in messages:
-        item: dict[str, Any] = {"role": message.role, "parts": _parts(message)}
+        item: dict[str, Any] = {"role": message.role, "parts": _message_parts(message)}
         if finish is not None:
             item["finish_reason"] = finish
         out.append(item)
     return json.dumps(out, ensure_ascii=False)
 
 
-def _parts(message: Message) -> list[dict[str, Any]]:
+def _message_parts(message: Message) -> list[dict[str, Any]]:
     if message.role == "tool":
         response = message.content or ""
         return [{"type": "tool_call_response", "id": message.tool_call_id, "response": response}]
@@ -271,5 +271,5 @@ def _parts(message: Message) -> list[dict[str, Any]]:
     return parts
 
 
-def _ns(seconds: float) -> int:
+def _to_ns(seconds: float) -> int:
     return int(seconds * 1e9)

@@ -51,7 +51,7 @@ def rollout_trees(
     for span in recorded:
         extra[span.attempt_id if span.attempt_id in extra else rollout.last.id].append(span)
     return [
-        _attempt_tree(attempt_spans(rollout, attempt, content), extra[attempt.id])
+        _build_tree(attempt_spans(rollout, attempt, content), extra[attempt.id])
         for attempt in rollout.attempts
     ]
 
@@ -65,16 +65,16 @@ def whole_trace(
     return [span for tree in trees for span in _reparent(tree)]
 
 
-def _attempt_tree(own: Sequence[SpanRecord], extra: Sequence[SpanRecord]) -> SpanNode:
+def _build_tree(own: Sequence[SpanRecord], extra: Sequence[SpanRecord]) -> SpanNode:
     """Return the tree of an attempt: `own` with its root first, and the spans of `extra`."""
     root, spans = own[0], {span.span_id: span for span in own}
     moved = _merge(spans, extra)
     placed = _place_calls(spans, extra)
     _remove_duplicate_agents(spans, moved, own, extra, placed)
     tools = [s.attributes for s in extra if s.attributes.get(names.OPERATION) == names.EXECUTE_TOOL]
-    theirs = {attributes.get(names.TOOL) for attributes in tools}
+    traced = {attributes.get(names.TOOL) for attributes in tools}
     for span in own:  # others have traced the same tool
-        if span.name.startswith(names.EXECUTE_TOOL) and span.attributes[names.TOOL] in theirs:
+        if span.name.startswith(names.EXECUTE_TOOL) and span.attributes[names.TOOL] in traced:
             spans.pop(span.span_id, None)
     nodes = {span_id: SpanNode(span) for span_id, span in spans.items()}
     for span_id, node in nodes.items():
