@@ -245,7 +245,9 @@ class RemoteChatClient:
                 if delta.get("content"):
                     on_text(delta["content"])
         if choice["finish_reason"] is None:
-            raise UnreachableError(f"{self._server}: the stream ended before the reply was whole")
+            raise UnreachableError(
+                f"{self._server}: the stream ended before the reply was complete"
+            )
         return completion
 
     # ------------------------------------------------------------ errors
