@@ -18,7 +18,7 @@ from tests.marks import first, long
 
 from tutelage.engine.protocol import Request
 from tutelage.engine.sampler import draw, uniforms
-from tutelage.engine.versions import spans_of
+from tutelage.engine.versions import version_spans
 from tutelage.errors import ContextOverflowError
 from tutelage.policy.decoder import Cache
 from tutelage.policy.model import Policy
@@ -483,7 +483,7 @@ def test_what_runs_goes_on_under_new_weights_from_what_they_say_of_the_whole(
 @torch.no_grad()
 def drawn_by_their_versions(got: Sampled, wanted: Request, versions: dict[int, Policy]) -> None:
     numbers, start = uniforms(wanted.seed, len(got.token_ids)), 0
-    for version, end in spans_of(got):
+    for version, end in version_spans(got):
         model = transformers_model(versions[version])
         for i in range(start, end):
             ids = torch.tensor([wanted.prompt_ids + got.token_ids[:i]])

@@ -5,14 +5,20 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tutelage.engine.versions import cut, joined, merged, newest_version, spans_of
+from tutelage.engine.versions import (
+    join_spans,
+    merge_spans,
+    newest_version,
+    truncate_spans,
+    version_spans,
+)
 from tutelage.types import Sampled, StopReason
 
 
 def reply(versions: list[int]) -> Sampled:
     """A reply whose tokens these versions sampled, in order."""
     count = len(versions)
-    spans = merged((version, i + 1) for i, version in enumerate(versions))
+    spans = merge_spans((version, i + 1) for i, version in enumerate(versions))
     return Sampled(
         tuple(range(count)),
         (0.0,) * count,
@@ -38,7 +44,7 @@ rising = st.lists(st.integers(0, 3), min_size=1, max_size=12).map(sorted)
 @given(rising, st.integers(1, 12))
 def test_cutting(versions: list[int], count: int) -> None:
     count = min(count, len(versions))
-    found = cut(reply(versions), count)
+    found = truncate_spans(reply(versions), count)
     assert by_token(found, count, versions[0]) == versions[:count]
     assert (found is None) == (len(set(versions[:count])) == 1)
 
@@ -50,14 +56,14 @@ def test_joining_gives_the_tokens_in_between_to_the_first(
 ) -> None:
     rest = [version + first[-1] for version in later]
     whole = first + [first[-1]] * forced + rest
-    found = joined(reply(first), forced, reply(rest))
+    found = join_spans(reply(first), forced, reply(rest))
     assert by_token(found, len(whole), first[0]) == whole
 
 
 def test_a_reply_of_one_version_has_one_span_and_no_record_of_it() -> None:
     single = reply([4, 4, 4])
     assert single.versions is None
-    assert spans_of(single) == ((4, 3),)
+    assert version_spans(single) == ((4, 3),)
     assert newest_version(single) == 4
     assert newest_version(reply([4, 5, 5])) == 5
     assert reply([4, 5, 5]).versions == ((4, 1), (5, 3))

@@ -238,7 +238,7 @@ def test_steps_that_rounding_hides_are_added_up(server: VLLMServer, policy: Poli
     """A server that says the same to the last bit, while the trainer moves on in bfloat16."""
     client = VLLMClient(server.url)
     client.model = "policy"
-    probe = WeightProbe.of(policy, torch.bfloat16)
+    probe = WeightProbe.compute(policy, torch.bfloat16)
     scores = None
     for by in (0.05, 0.054, 0.058):
         now = replace(probe, logprobs=tuple(x + by for x in probe.logprobs))
@@ -265,7 +265,7 @@ def test_one_tensor_that_stays_old_is_caught(
 def test_the_bound_is_that_of_the_number_format(
     policy: Policy, dtype: torch.dtype, bound: float
 ) -> None:
-    probe = WeightProbe.of(policy, dtype)
+    probe = WeightProbe.compute(policy, dtype)
     assert (len(probe.ids), len(probe.logprobs), probe.bound) == (33, 32, bound)
 
 
@@ -278,8 +278,8 @@ def test_one_token_may_be_off_by_more_than_the_mean_where_rounding_is_coarse(
     """With vLLM a token of SmolLM2-135M in bfloat16 was off by 0.21, the mean by 0.07."""
     client = VLLMClient(server.url)
     client.model = "policy"
-    probe = WeightProbe.of(policy, torch.float32)
-    bounds = WeightProbe.of(policy, dtype)
+    probe = WeightProbe.compute(policy, torch.float32)
+    bounds = WeightProbe.compute(policy, dtype)
     probe = replace(probe, bound=bounds.bound, most=bounds.most)
 
     def moved(by: Sequence[float]) -> WeightProbe:
@@ -441,7 +441,7 @@ def test_a_dead_server_is_left_out_and_one_that_returns_gets_weights_and_probe_f
     policy: Policy,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tutelage.engine.vllm._LOOK", 0.0)
+    monkeypatch.setattr("tutelage.engine.vllm._CHECK_INTERVAL", 0.0)
     notes: list[str] = []
     engine, other = engine_of(*two, note=notes.append), changed(policy)
     events: list[tuple[str, JSON]] = []
@@ -450,7 +450,7 @@ def test_a_dead_server_is_left_out_and_one_that_returns_gets_weights_and_probe_f
         notes.append(text)
         events.append((event, values))
 
-    engine.tell_of_servers(tell)
+    engine.report_servers(tell)
     engine.update_weights(policy, 0)
     two[0].kill()
     results = []
@@ -490,8 +490,8 @@ def test_a_server_that_says_nothing_does_not_hold_up_the_end(
     policy: Policy,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tutelage.engine.vllm._LOOK", 0.0)
-    monkeypatch.setattr("tutelage.engine.vllm._HEALTH", 0.2)
+    monkeypatch.setattr("tutelage.engine.vllm._CHECK_INTERVAL", 0.0)
+    monkeypatch.setattr("tutelage.engine.vllm._CHECK_TIMEOUT", 0.2)
     engine = engine_of(*two)
     two[0].kill()
     engine.update_weights(policy, 0)
@@ -507,7 +507,7 @@ def test_a_server_that_says_nothing_does_not_hold_up_the_end(
 def test_with_no_server_left_requests_wait_for_one(
     server: VLLMServer, engine_of: Made, policy: Policy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tutelage.engine.vllm._LOOK", 0.0)
+    monkeypatch.setattr("tutelage.engine.vllm._CHECK_INTERVAL", 0.0)
     notes: list[str] = []
     engine = engine_of(server, note=notes.append)
     engine.update_weights(policy, 0)

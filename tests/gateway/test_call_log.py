@@ -91,7 +91,7 @@ def test_what_had_come_of_a_reply_without_an_end_is_on_record(tmp_path: Path, le
         assert (line["finish_reason"], line["error"]) == ("cancelled", "the client disconnected")
     else:
         assert line["finish_reason"] == "error"
-        assert "ended before the reply was whole" in line["error"]
+        assert "ended before the reply was complete" in line["error"]
         assert "Error(" not in line["error"]
     assert "token_ids" not in line
     assert line["sampling"]["top_p"] == 0.5

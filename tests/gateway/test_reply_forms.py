@@ -179,7 +179,7 @@ async def test_an_event_after_one_of_a_name_has_none(tmp_path: Path) -> None:
 async def test_a_stream_that_only_ends_is_no_reply(tmp_path: Path, path: str) -> None:
     answer = await Case(tmp_path, DONE).ask(path, stream=True)
     assert answer.status_code == 502
-    assert "ended before the reply was whole" in answer.text
+    assert "ended before the reply was complete" in answer.text
     assert "cannot reach" not in answer.text
 
 

@@ -14,7 +14,7 @@ from tests.testing.upstream import api_over
 
 from tutelage.engine.endpoint import Endpoint, environment, read_endpoints
 from tutelage.engine.meter import CallLimits, MeteredClient, UsageMeter
-from tutelage.engine.prices import Price, load_prices, price_of
+from tutelage.engine.prices import Price, find_price, load_prices
 from tutelage.errors import ConfigError, ContextOverflowError, RemoteError
 from tutelage.prompts.optimiser_client import OptimiserClient, worst_call
 from tutelage.seeds import SeedTree
@@ -96,7 +96,7 @@ def test_the_environment_wins_over_the_file(
 def test_neither_keys_nor_secrets_in_urls_are_shown() -> None:
     endpoint = Endpoint("task", f"https://me:{KEY}@host:1/v1?token={KEY}", "m", KEY)
     assert KEY not in repr(endpoint).replace(endpoint.base_url, "")
-    assert endpoint.shown() == {"base_url": "https://host:1/v1", "model": "m"}
+    assert endpoint.to_public_dict() == {"base_url": "https://host:1/v1", "model": "m"}
 
 
 @pytest.mark.parametrize("algorithm", ["apo", "gepa"])
@@ -193,12 +193,12 @@ def test_the_users_prices_win_and_dated_names_are_known(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     known = load_prices(env={})
-    assert price_of(known, "gpt-4o-mini-2024-07-18") == price_of(known, "gpt-4o-mini")
-    assert price_of(load_prices(env={}), "nobody") is None
+    assert find_price(known, "gpt-4o-mini-2024-07-18") == find_price(known, "gpt-4o-mini")
+    assert find_price(load_prices(env={}), "nobody") is None
     Path("prices.toml").write_text('[models]\n"gpt-4o-mini" = { input = 9, output = 9.5 }\n')
-    assert price_of(load_prices(env={}), "gpt-4o-mini") == Price(9, 9.5)
+    assert find_price(load_prices(env={}), "gpt-4o-mini") == Price(9, 9.5)
     Path("other.toml").write_text('[models]\n"mine" = { input = 0, output = 0 }\n')
-    assert price_of(load_prices(env={"TUTELAGE_PRICES": "other.toml"}), "mine") == Price(0, 0)
+    assert find_price(load_prices(env={"TUTELAGE_PRICES": "other.toml"}), "mine") == Price(0, 0)
 
 
 @pytest.mark.parametrize(

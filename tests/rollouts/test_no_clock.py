@@ -103,6 +103,6 @@ async def test_no_time_of_an_agent_passes_while_an_engine_computes(
     assert now[0] > 200
     assert own.elapsed() == 1.0
     now[0] += 2.0
-    with own.standing_still(), engines.standing_still():
+    with own.paused(), engines.paused():
         now[0] += 30.0
     assert own.elapsed() == 3.0

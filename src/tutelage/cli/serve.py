@@ -194,12 +194,12 @@ def _defaults(options: _ServeOptions) -> Mapping[str, float]:
 
 def _remote(url: str, model: str, defaults: Mapping[str, float]) -> ChatClient:
     from tutelage.config.api_keys import api_key_of
-    from tutelage.engine.endpoint import checked_url
+    from tutelage.engine.endpoint import check_url
     from tutelage.errors import ConfigError
     from tutelage.gateway.forward import Upstream
 
     try:
-        url = checked_url(url)
+        url = check_url(url)
     except ConfigError as error:
         raise ConfigError(f"--upstream: {error}") from error
     key = api_key_of(os.environ, "OPENAI_API_KEY")

@@ -1,7 +1,7 @@
-"""Where the native engine's logits come from: the fused decoder, or any Hugging Face model.
+"""Backends that compute the native engine's logits: the fused decoder, or any Hugging Face model.
 
-A backend has numbered rows of cached keys and values and can append tokens to some of them and copy
-a row's beginning. `native.py` decides what goes where.
+A backend has numbered rows of cached keys and values. It appends tokens to rows and copies the
+beginning of a row. `native.py` decides which tokens go to which row.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from tutelage.policy.packed_decoder import PackedDecoder
 from tutelage.policy.weights import DecoderWeights
 
 _FIRST_WIDTH = 1024
-"""Tokens of a row at first; the cache of longer sequences doubles when one comes, since wide rows
-of short sequences take more memory: each of their channels begins on another page."""
+"""Initial number of tokens per row. The cache doubles when a longer sequence arrives; wide rows of
+short sequences take more memory, since each of their channels begins on another page."""
 
 
 class _PaddedBackend:
-    """What small models and models of transformers have in common; see `PackedDecoder`."""
+    """Common parts of the backends for small models and transformers models; see
+    `PackedDecoder`."""
 
     exact_shapes = False
     prefill_tokens = 8192
@@ -40,22 +41,23 @@ class _PaddedBackend:
 
     @property
     def prefill_chunk(self) -> int:
-        """Tokens of a chunk of a long prompt: others wait for it."""
+        """Return the tokens per chunk of a long prompt; other requests wait for a chunk."""
         return 256 if self.device.type == "cpu" else 1024
 
     def begin(self, row: int, ids: tuple[int, ...], compute: bool) -> int | None:
-        """No prefix is kept."""
+        """Return 0: no prefix is cached."""
         return 0
 
     def free(self) -> None:
-        """What it holds is small, or the policy's own."""
+        """Free nothing: the memory is small, or belongs to the policy."""
 
 
 class _FusedBackend(_PaddedBackend):
-    """The fused decoder. In float32 it samples from the policy's own tensors, else from a copy."""
+    """The fused decoder. In float32 it samples from the policy's own tensors, otherwise from a
+    copy."""
 
     chunk = 32
-    """Rows of a call in which no row depends on what the others hold."""
+    """Rows per call where no row may depend on the others."""
 
     def __init__(self, network: FusedNetwork, rows: int, width: int, dtype: torch.dtype) -> None:
         self.device = network.device
@@ -65,8 +67,8 @@ class _FusedBackend(_PaddedBackend):
             network.weights if self._shared else network.weights.to(self.device, dtype)
         )
         self._width = width
-        self._held = torch.zeros(rows, dtype=torch.long, device=self.device)
-        """Columns that each row may have something in."""
+        self._used_columns = torch.zeros(rows, dtype=torch.long, device=self.device)
+        """Number of columns in use in each row."""
         with torch.no_grad():
             self._cache = decoder.Cache.allocate(self._weights, rows, min(width, _FIRST_WIDTH))
 
@@ -76,15 +78,15 @@ class _FusedBackend(_PaddedBackend):
         """Append tokens and return logits [B, V]; see `policy.decoder.extend`."""
         if reach > self._cache.width:
             width = min(self._width, 2 * reach)
-            self._cache = self._cache.wider(self._weights, width, self._held.tolist())
+            self._cache = self._cache.wider(self._weights, width, self._used_columns.tolist())
         at = slice(rows) if isinstance(rows, int) else rows
-        self._held[at] = self._held[at].clamp(min=reach)
+        self._used_columns[at] = self._used_columns[at].clamp(min=reach)
         return decoder.extend(self._weights, self._cache, ids_BT, starts_B, lengths_B, rows, reach)
 
     def copy(self, source: Tensor, target: Tensor, length: int) -> None:
-        """Copy the first `length` cached tokens of rows `source` to rows `target`, as if all at
-        once: a row may be both."""
-        self._held[target] = self._held[target].clamp(min=length)
+        """Copy the first `length` cached tokens of rows `source` to rows `target`, all at once: a
+        row may be both."""
+        self._used_columns[target] = self._used_columns[target].clamp(min=length)
         self._cache.copy(source, target, length)
 
     def load(self, source: Policy) -> None:
@@ -100,37 +102,38 @@ class _FusedBackend(_PaddedBackend):
 
 
 _WINDOWS = re.compile(r'"\w*(?:window|chunk)\w*": [\[1-9]')
-"""What configs of layouts say in which tokens attend to some of those before them."""
+"""Matches the config fields of attention windows and chunks."""
 
 
 class _Layer(DynamicLayer):
-    """One layer's keys and values [rows, columns, heads, D], as a model of transformers asks for
-    them: a column before the first token of its row holds anything, and its mask hides it."""
+    """Keys and values [rows, columns, heads, D] of one layer, as a transformers cache. Columns
+    before the first token of a row hold arbitrary values, which the mask hides."""
 
     def __init__(self, rows: _HFBackend) -> None:
         super().__init__()
-        self.rows, self.held = rows, list[Tensor]()
+        self.rows, self.tensors = rows, list[Tensor]()
 
     def get_seq_length(self) -> int:
-        """Columns before the new tokens."""
+        """Return the number of columns before the new tokens."""
         return self.rows.past
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Store the new tokens of a call; return what it reads, they included."""
+        """Store the new tokens of a call; return the keys and values that it reads, including
+        them."""
         call = self.rows
         new = key_states.transpose(1, 2), value_states.transpose(1, 2)
-        self.held = self.held or [
+        self.tensors = self.tensors or [
             lazy_zeros(t, call.count, call.columns, *t.shape[2:]) for t in new
         ]
-        if (more := call.columns - self.held[0].shape[1]) > 0:
-            self.held = [F.pad(t, (0, 0, 0, 0, 0, more)) for t in self.held]
-        flat = [held.flatten(0, 1) for held in self.held]
-        for held, states in zip(flat, new, strict=True):
-            held.index_copy_(0, call.new_BT.flatten(), states.flatten(0, 1))
+        if (missing := call.columns - self.tensors[0].shape[1]) > 0:
+            self.tensors = [F.pad(t, (0, 0, 0, 0, 0, missing)) for t in self.tensors]
+        flat = [tensor.flatten(0, 1) for tensor in self.tensors]
+        for tensor, states in zip(flat, new, strict=True):
+            tensor.index_copy_(0, call.new_BT.flatten(), states.flatten(0, 1))
         if call.at_BW is None:
-            keys, values = (t[: len(call.new_BT), : call.past + 1] for t in self.held)
+            keys, values = (t[: len(call.new_BT), : call.past + 1] for t in self.tensors)
         else:
             at, shape = call.at_BW.view(-1), call.at_BW.shape
             keys, values = (t.index_select(0, at).view(*shape, *t.shape[1:]) for t in flat)
@@ -138,33 +141,34 @@ class _Layer(DynamicLayer):
 
 
 class _HFBackend(_PaddedBackend):
-    """Any transformers model that has a cache of keys and values, in padded batches.
+    """Any transformers model with a cache of keys and values, in padded batches.
 
-    Columns of a call are padded on the left up to the new tokens, which all rows begin in the same
-    column, and on the right after them. So distances in a row are those of its tokens, and masks,
-    attention windows included, are the model's own. Where there are no windows, one new token a row
-    is computed in place: row b of the call is row b of the cache, and nothing is gathered.
+    The columns of a call are padded on the left up to the new tokens, which begin in the same
+    column in all rows, and on the right after them. Distances within a row are therefore those of
+    its tokens, and masks, including attention windows, are the model's own. Without windows, one
+    new token per row is computed in place: row b of the call is row b of the cache, and nothing is
+    gathered.
     """
 
     chunk = 16
 
     def __init__(self, network: HFNetwork, rows: int, width: int) -> None:
         self.device, self.count, self.past = network.device, rows, 0
-        # Where it takes no memory before it is used: room for a row and the padding of a call.
+        # Where unused memory costs nothing: room for a row and the padding of a call.
         self.columns = rounded(width + WHOLE_PROMPT, 128) if self.device.type == "cpu" else 0
         self.new_BT = torch.zeros(0, 0, dtype=torch.long)
-        """Where the running call writes its tokens, as row * columns + column."""
+        """Cache positions of the new tokens, as row * columns + column."""
         self.at_BW: Tensor | None = None
-        """What each column of the call reads, likewise; None where it reads in place."""
+        """Cache positions that each column of the call reads; None if it reads in place."""
         self._model: Any = network.model
         self._width = width
         config = self._model.config.get_text_config(decoder=True)
         self._windows = re.search(_WINDOWS, config.to_json_string(use_diff=False)) is not None
         self._layers = [_Layer(self) for _ in range(config.num_hidden_layers)]
         base = getattr(self._model, "get_base_model", lambda: self._model)()
-        self._takes = inspect.signature(base.forward).parameters
-        # Its name of old goes away in transformers 5.40.
-        self._cache = "cache" if "cache" in self._takes else "past_key_values"
+        self._parameters = inspect.signature(base.forward).parameters
+        # The old argument name is removed in transformers 5.40.
+        self._cache = "cache" if "cache" in self._parameters else "past_key_values"
 
     @torch.inference_mode()
     def extend(
@@ -194,19 +198,19 @@ class _HFBackend(_PaddedBackend):
             attention_mask=seen_BW.long(),
             use_cache=True,
             **{self._cache: Cache(layers=list(self._layers))},
-            **{name: value for name, value in options.items() if name in self._takes},
+            **{name: value for name, value in options.items() if name in self._parameters},
         ).logits
-        kept = logits if "logits_to_keep" in self._takes else logits[:, last_N]
+        kept = logits if "logits_to_keep" in self._parameters else logits[:, last_N]
         return kept[every[:batch], line_B].float()
 
     @torch.inference_mode()
     def copy(self, source: Tensor, target: Tensor, length: int) -> None:
         """Copy the first `length` cached tokens of rows `source` to rows `target`."""
-        for held in (held for layer in self._layers for held in layer.held):
-            held[target, :length] = held[source, :length]
+        for tensor in (tensor for layer in self._layers for tensor in layer.tensors):
+            tensor[target, :length] = tensor[source, :length]
 
     def load(self, source: Policy) -> None:
-        """Share the model itself."""
+        """Use the policy's model."""
         network = source.network
         if isinstance(network, FusedNetwork):
             raise TypeError(f"this engine does not support a {type(network).__name__}")
@@ -220,8 +224,8 @@ Backend = _FusedBackend | _HFBackend | PackedDecoder
 def make_backend(
     policy: Policy, rows: int, width: int, dtype: torch.dtype, shards: int = 1
 ) -> Backend:
-    """The backend for a policy's network; of a large model on a CPU a batch is computed
-    in `shards`."""
+    """Return the backend for a policy's network; for a large model on a CPU a batch is computed in
+    `shards`."""
     network = policy.network
     if not isinstance(network, FusedNetwork):
         return _HFBackend(network, rows, width)

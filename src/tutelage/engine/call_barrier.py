@@ -1,13 +1,13 @@
-"""Rollouts that wait for the engine, and those that are busy: what a schedule that repeats has to
-know.
+"""Track which rollouts wait for the engine and which are busy, so that the schedule is
+reproducible.
 
-A rollout takes part as a participant. Its code may branch into tasks that sample at the same
-time, each a branch: a task is known from its first sample on, as a child of the branch in whose
-context it was made. A rollout thinks while any of its branches neither waits for an engine nor has
-children that are not done; a branch with children is taken to wait for them, as structured
-concurrency (`gather`, `TaskGroup`) does. Branches that wait for each other in other ways would stop
-the engine for ever: when nothing else has moved for a while, such rollouts are taken to think only
-while none of their branches waits, from then on. `driver.py` steps an engine by what is known here.
+A rollout takes part as a participant. Its code may branch into tasks that sample concurrently, each
+a branch: a task is registered at its first sample, as a child of the branch in whose context it was
+created. A rollout is thinking while any of its branches neither waits for an engine nor has
+unfinished children; a branch with children is assumed to wait for them, as structured concurrency
+(`gather`, `TaskGroup`) does. Branches that wait for each other in other ways would block the engine
+forever: when nothing happens for a while, such rollouts from then on count as thinking only while
+none of their branches waits. `driver.py` steps an engine based on this state.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 
 _PATIENCE = 2.0
-"""Seconds without any event after which branches are taken to wait for each other."""
+"""Seconds without any event after which branches are assumed to wait for each other."""
 
 logger = logging.getLogger(__name__)
 
@@ -34,44 +34,45 @@ class _Branch:
     parent: _Branch | None
     waiting: bool = False
     children: int = 0
-    """Branches made inside this one whose tasks are not done."""
+    """Branches created inside this one whose tasks are not done."""
 
 
-_HERE: ContextVar[tuple[_Branch, ...]] = ContextVar("tutelage_branches", default=())
-"""The branches in whose context code runs, one a barrier at most."""
+_CURRENT: ContextVar[tuple[_Branch, ...]] = ContextVar("tutelage_branches", default=())
+"""Branches in whose context the code runs, at most one per barrier."""
 
 
 def current_branches() -> tuple[_Branch, ...]:
-    """Whose code is running; to be handed to `acting_for` where context is lost."""
-    return _HERE.get()
+    """Return the branches of the running code, to pass to `acting_for` where context is lost."""
+    return _CURRENT.get()
 
 
 @contextmanager
 def acting_for(branches: tuple[_Branch, ...]) -> Generator[None]:
-    """Count what is sampled inside for the rollout of `branches`, unless it has one already."""
-    if _HERE.get() or not branches:
+    """Attribute samples inside the block to the rollout of `branches`, unless it already has
+    one."""
+    if _CURRENT.get() or not branches:
         yield
         return
-    token = _HERE.set(branches)
+    token = _CURRENT.set(branches)
     try:
         yield
     finally:
-        _HERE.reset(token)
+        _CURRENT.reset(token)
 
 
 class _Participant:
-    """One rollout, and the branches of its code that have sampled."""
+    """One rollout and the branches of its code that have sampled."""
 
     def __init__(self, barrier: CallBarrier, task: asyncio.Task[object] | None) -> None:
         self.barrier = barrier
         self.root = _Branch(self, None)
         self.branches: dict[asyncio.Task[object] | None, _Branch] = {task: self.root}
         self.waiting = 0
-        """Branches that wait for an engine."""
+        """Number of branches that wait for an engine."""
         self.thinking, self.open = True, True
 
     def branch(self, inherited: _Branch) -> _Branch:
-        """The branch of the current task, a new one below `inherited` if it has none."""
+        """Return the branch of the current task; create one below `inherited` if it has none."""
         task = asyncio.current_task()
         branch = self.branches.get(task)
         if branch is None:
@@ -82,13 +83,13 @@ class _Participant:
         return branch
 
     def _leave(self, task: asyncio.Task[object]) -> None:
-        gone = self.branches.pop(task)
-        if gone.parent is not None:
-            gone.parent.children -= 1
+        branch = self.branches.pop(task)
+        if branch.parent is not None:
+            branch.parent.children -= 1
         self.barrier.refresh(self)
 
-    def thinks(self, trusting: bool) -> bool:
-        """Whether anything may still come from it before an engine answers it."""
+    def is_thinking(self, trusting: bool) -> bool:
+        """Return True if the rollout may act before an engine replies to it."""
         if not self.open:
             return False
         if not trusting or not self.waiting:
@@ -97,53 +98,53 @@ class _Participant:
 
 
 class CallBarrier:
-    """The rollouts that take part, and how many of them think."""
+    """The participating rollouts, and how many of them are thinking."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
-        """`changed` is called whenever what is known here has changed."""
+        """Call `changed` after every change of this state."""
         self.thinking = 0
-        """Rollouts that think, less the requests from outside of any that wait."""
-        self._present: dict[_Participant, None] = {}
+        """Number of thinking rollouts, less the waiting requests from outside of any rollout."""
+        self._participants: dict[_Participant, None] = {}
         self._on_change = changed
         self._trusting = True
         self._timer: asyncio.TimerHandle | None = None
 
     @contextmanager
     def participant(self) -> Generator[None]:
-        """Around a rollout."""
-        before = _HERE.get()
-        present = _Participant(self, asyncio.current_task())
-        self._present[present] = None
+        """Register a rollout for the duration of the block."""
+        before = _CURRENT.get()
+        rollout = _Participant(self, asyncio.current_task())
+        self._participants[rollout] = None
         self.thinking += 1
-        _HERE.set((*(b for b in before if b.participant.barrier is not self), present.root))
+        _CURRENT.set((*(b for b in before if b.participant.barrier is not self), rollout.root))
         try:
             yield
         finally:
-            _HERE.set(before)
-            present.open = False
-            self._present.pop(present)
-            # Trust is lost for as long as the rollouts last that play now.
-            self._trusting = self._trusting or not self._present
-            self.refresh(present)
+            _CURRENT.set(before)
+            rollout.open = False
+            self._participants.pop(rollout)
+            # Trust returns when all current rollouts have ended.
+            self._trusting = self._trusting or not self._participants
+            self.refresh(rollout)
 
     def wait(self) -> Callable[[], None]:
-        """The current task waits for an engine from now on, until what is returned is called."""
-        mine = next((b for b in _HERE.get() if b.participant.barrier is self), None)
-        if mine is None or not mine.participant.open:
+        """Mark the current task as waiting for an engine until the returned function is called."""
+        current = next((b for b in _CURRENT.get() if b.participant.barrier is self), None)
+        if current is None or not current.participant.open:
             self.thinking -= 1
-            self._changed()
+            self._notify_change()
             return partial(self._resume, None)
-        branch = mine.participant.branch(mine)
-        if branch is not mine:
-            others = (b for b in _HERE.get() if b is not mine)
-            _HERE.set((*others, branch))
+        branch = current.participant.branch(current)
+        if branch is not current:
+            others = (b for b in _CURRENT.get() if b is not current)
+            _CURRENT.set((*others, branch))
         branch.waiting = True
         branch.participant.waiting += 1
         self.refresh(branch.participant)
         return partial(self._resume, branch)
 
     def _resume(self, branch: _Branch | None) -> None:
-        """The caller that waited as `branch` has its answer."""
+        """Mark the caller that waited as `branch` as running again."""
         if branch is None:
             self.thinking += 1
             return
@@ -152,21 +153,21 @@ class CallBarrier:
         self.refresh(branch.participant)
 
     def refresh(self, participant: _Participant) -> None:
-        """Count a participant again after a change."""
-        thinks = participant.thinks(self._trusting)
-        self.thinking += thinks - participant.thinking
-        participant.thinking = thinks
-        self._changed()
+        """Update the number of thinking rollouts after a change of `participant`."""
+        is_thinking = participant.is_thinking(self._trusting)
+        self.thinking += is_thinking - participant.thinking
+        participant.thinking = is_thinking
+        self._notify_change()
 
-    def blocked(self) -> None:
-        """An engine has work and may not step: find out whether it would wait for ever."""
+    def check_deadlock(self) -> None:
+        """Check for a deadlock when an engine has work and may not step."""
         if self._trusting and self._timer is None:
-            thinkers = [p for p in self._present if p.thinking]
-            if thinkers and all(p.waiting for p in thinkers):
+            thinking = [p for p in self._participants if p.thinking]
+            if thinking and all(p.waiting for p in thinking):
                 loop = asyncio.get_running_loop()
                 self._timer = loop.call_later(_PATIENCE, self._lose_trust)
 
-    def _changed(self) -> None:
+    def _notify_change(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -179,5 +180,5 @@ class CallBarrier:
             "some tasks of a rollout wait for each other while others wait for the engine; the "
             "engine no longer waits for them, so their samples may not be reproducible bit for bit"
         )
-        for participant in list(self._present):
+        for participant in list(self._participants):
             self.refresh(participant)

@@ -1,23 +1,23 @@
-"""A chat client over an engine: messages in, calls out, every token on record.
+"""A chat client over an engine: takes messages, returns calls, and records every token.
 
-One `ChatSession` serves one attempt. It renders the first prompt; after that, when the messages
-continue a recorded call by new observations, it appends those observations' tokens to the recorded
-ids, so nothing sampled is ever encoded again. A conversation that does not continue any (another
-agent, an edited history) is rendered afresh and becomes a training row of its own.
+One `ChatSession` serves one attempt. It renders the first prompt; when later messages continue a
+recorded call with new observations, it appends the tokens of those observations to the recorded
+ids, so sampled tokens are never encoded again. A conversation that continues no recorded call
+(another agent, an edited history) is rendered anew and becomes a training row of its own.
 `rollouts/rows.py` makes rows from the calls.
 
-Which recorded call an incoming history continues is told by identity and tool-call ids, never by
-text. Agents of this process hand back the very `Message` that they were given. Others send their
-own rendering of it: frameworks dump arguments again and rewrite texts, but they keep the ids of
-tool calls. So an assistant turn is a recorded one when it is the same object or names the same
-calls; every other message must be equal, or the recorded tokens are not those of this history. One
+An incoming history is matched to a recorded call by identity and tool-call ids, never by text.
+Agents in this process return the same `Message` objects that they received. Others send their own
+rendering: frameworks serialise arguments again and rewrite texts, but they keep the ids of tool
+calls. So an assistant turn matches a recorded one when it is the same object or has the same calls;
+every other message must be equal, otherwise the recorded tokens are not those of this history. One
 call may be continued any number of times. Where a run keeps thoughts that the template would drop
-(`agent.thinking`), a history of equal messages is the recorded one too.
+(`agent.thinking`), a history of equal messages matches too.
 
-Calls may run at the same time, in lanes, so that the samples repeat. Calls that follow each other
-are numbered in one lane. A call that begins while another runs gets a lane of its own, and later
-calls of the same task, or that continue the same conversation, stay in it. So the seed of a call
-does not depend on which of two tools came back first.
+Concurrent calls run in lanes, so that the samples are reproducible. Consecutive calls are numbered
+in one lane. A call that begins while another runs gets a lane of its own, and later calls of the
+same task, or of the same conversation, stay in it. So the seed of a call does not depend on which
+of two tools returned first.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ from tutelage.types import (
 
 
 class ChatSession:
-    """A `ChatClient` for one attempt; `calls` is its record, in the order in which they ended.
+    """A `ChatClient` for one attempt; `calls` lists its calls in the order in which they ended.
 
-    It belongs to the rollout in whose context it was made, whatever task calls it later.
+    It belongs to the rollout in whose context it was created, whatever task calls it later.
     """
 
     def __init__(
@@ -58,13 +58,13 @@ class ChatSession:
     ) -> None:
         self.calls: list[Call] = []
         self.codec = codec
-        """How the tokens of its calls read; the gateway streams text with it."""
+        """Decodes the tokens of the calls; the gateway streams text with it."""
         self._engine, self._seeds = engine, seeds
         self._name, self._order = name, order
         self._lanes: list[_Lane] = []
         self._histories: dict[str, _History] = {}
-        self._homes: dict[str, int] = {}
-        """The lane in which each agent began."""
+        self._first_lanes: dict[str, int] = {}
+        """Lane in which each agent began."""
         self._sessions: dict[str, None] = {}
         """Names of the conversations that the engine may keep, in order of appearance."""
         self._closed = False
@@ -72,7 +72,7 @@ class ChatSession:
 
     @property
     def max_length(self) -> int:
-        """The most tokens that prompt and answer can have together."""
+        """Return the maximum number of tokens of prompt and reply together."""
         return self._engine.max_length
 
     async def chat(
@@ -86,30 +86,30 @@ class ChatSession:
     ) -> Call:
         """Send one request and record it; see `ChatClient`.
 
-        `on_token` and `on_logprobs` are those of the engine's `Request`, and `on_prompt` is told
-        the length of the prompt; what they raise is raised here. Raises `ConstraintError` for a
+        `on_token` and `on_logprobs` are passed to the engine's `Request`, and `on_prompt` receives
+        the length of the prompt; their exceptions propagate. Raises `ConstraintError` for a
         constraint that cannot be enforced.
         """
         fields = recorded_options(options)
-        given, told, agent = tuple(messages), fields["tools"], fields["agent"]
+        turns, tools, agent = tuple(messages), fields["tools"], fields["agent"]
         constraint, seed = fields["constraint"], options.get("seed")
-        grammar = self.codec.grammar(told, constraint)
+        grammar = self.codec.grammar(tools, constraint)
         history = self._histories.setdefault(agent, _History())
         raw = options.get("prompt")
         if isinstance(raw, str):
             check_length(raw, self._engine.max_length, self.codec.encode)
             raw = tuple(self.codec.encode(raw))
-        most = len(self.codec.tokenizer) - 1
-        if raw is not None and (not raw or max(raw) > most):
-            raise DataError(f"a prompt needs at least one token id, and no id above {most}")
-        prompt, lane = self._prompt(history, given, told) if raw is None else (raw, self._lane())
+        last_id = len(self.codec.tokenizer) - 1
+        if raw is not None and (not raw or max(raw) > last_id):
+            raise DataError(f"a prompt needs at least one token id, and no id above {last_id}")
+        prompt, lane = self._prompt(history, turns, tools) if raw is None else (raw, self._lane())
         if on_prompt is not None:
             on_prompt(len(prompt))
-        # The conversation whose cache the engine keeps: an agent's own, or one beside it.
-        beside = lane.number != self._homes.setdefault(agent, lane.number)
-        session = f"{self._name}/{agent}" + (f"/{lane.number}" if beside else "")
+        # The conversation whose cache the engine keeps: the agent's main or a parallel one.
+        parallel = lane.number != self._first_lanes.setdefault(agent, lane.number)
+        session = f"{self._name}/{agent}" + (f"/{lane.number}" if parallel else "")
         self._sessions[session] = None
-        # Taken before anything is awaited: other calls of the attempt may begin meanwhile.
+        # Take them before any await: other calls of the attempt may begin meanwhile.
         seeds = lane.begin(self._seeds)
         started, clock = time.time(), time.perf_counter()
         request = Request(
@@ -126,9 +126,9 @@ class ChatSession:
             lane.busy = False
             if self._closed:  # the session ended before this call
                 self._engine.release(session)
-        # A JSON document may well spell a call in its strings.
+        # A JSON document may contain the text of a call in its strings.
         may_call = constraint is None or (
-            constraint.tool_choice != "none" and (bool(told) or constraint.json_schema is None)
+            constraint.tool_choice != "none" and (bool(tools) or constraint.json_schema is None)
         )
         parsed = self.codec.parse(
             sampled.token_ids,
@@ -137,13 +137,13 @@ class ChatSession:
             document=constraint is not None and constraint.json_schema is not None,
         )
         reply, ids = parsed.message, sampled.token_ids
-        if raw is not None:  # what continues a prompt that is no conversation
-            said = [i for i in ids if i not in self.codec.eos_ids]
-            reply = Message("assistant", self.codec.decode(said))
+        if raw is not None:  # the continuation of a raw prompt
+            text_ids = [i for i in ids if i not in self.codec.eos_ids]
+            reply = Message("assistant", self.codec.decode(text_ids))
         call = Call(
             id=seeds.id("call"),
             index=len(self.calls),
-            messages=given,
+            messages=turns,
             prompt_ids=prompt,
             sampled=sampled,
             reply=reply,
@@ -156,62 +156,62 @@ class ChatSession:
         self.calls.append(call)
         if raw is None:
             ended = sampled.stop_reason is StopReason.STOP and ids[-1] in self.codec.eos_ids
-            history.add(_Said(call, ended, lane.number))
+            history.add(_RecordedCall(call, ended, lane.number))
         return call
 
     def close(self) -> None:
-        """Give the engine's slots back, those of calls that still run when they end."""
+        """Release the engine's slots; those of running calls are released when they end."""
         self._closed = True
         for session in self._sessions:
             self._engine.release(session)
 
     def _prompt(
-        self, history: _History, given: tuple[Message, ...], tools: tuple[ToolSpec, ...]
+        self, history: _History, turns: tuple[Message, ...], tools: tuple[ToolSpec, ...]
     ) -> tuple[tuple[int, ...], _Lane]:
-        """The ids to sample after, and the lane to do it in.
+        """Return the prompt ids of a request and the lane to sample in.
 
-        They are recorded ids plus those of new observations, when `given` continues a call.
+        If `turns` continue a recorded call, these are its ids plus those of the new observations.
         """
-        values = history.find(given, tools, equal=self.codec.thoughts.keeps)
+        values = history.find(turns, tools, equal=self.codec.thoughts.keeps)
         if values is not None:
-            said, known = values
-            call, closing = said.call, self.codec.thoughts.closing
-            # What the template does with a thought, it does with any of those in this history.
-            thoughts = [m for m in given[:known] if m.role == "assistant" and m.content]
+            recorded, count = values
+            call, closing = recorded.call, self.codec.thoughts.closing
+            # The template treats all thoughts of a history alike, so one of them is enough.
+            thoughts = [m for m in turns[:count] if m.role == "assistant" and m.content]
             content = next((m.content for m in thoughts if closing in str(m.content)), None)
             reply = replace(call.reply, content=content or call.reply.content)
-            more = self.codec.observation(reply, given[known:], self._engine.max_length)
-            if more is not None:
+            new_ids = self.codec.observation(reply, turns[count:], self._engine.max_length)
+            if new_ids is not None:
                 ids = call.prompt_ids + call.sampled.token_ids
-                return ids + more, self._lane(said.lane)
-        ids = self.codec.render(given, tools, self._engine.max_length)
-        history.shared = self.codec.shared_length(given, tools, ids)
+                return ids + new_ids, self._lane(recorded.lane)
+        ids = self.codec.render(turns, tools, self._engine.max_length)
+        history.shared = self.codec.shared_length(turns, tools, ids)
         return ids, self._lane()
 
     def _lane(self, continued: int | None = None) -> _Lane:
-        """The current task's lane, else that of the call which is continued, else one that nobody
-        uses any more, else a new one."""
+        """Return the lane of the current task, else that of the continued call, else one that is no
+        longer used, else a new one."""
         idle = [lane for lane in self._lanes if not lane.busy]
         task = asyncio.current_task()
-        mine = (lane for lane in idle if lane.task is task)
-        known = (lane for lane in idle if lane.number == continued)
-        left = (lane for lane in idle if lane.task is None)
-        for lane in (*mine, *known, *left):
+        own = (lane for lane in idle if lane.task is task)
+        continuing = (lane for lane in idle if lane.number == continued)
+        unused = (lane for lane in idle if lane.task is None)
+        for lane in (*own, *continuing, *unused):
             return lane
         self._lanes.append(_Lane(len(self._lanes)))
         return self._lanes[-1]
 
 
-# ---------------------------------------------------------------- which call is continued
+# ---------------------------------------------------------------- recorded calls
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _RecordedCall:
     """A finished call."""
 
     call: Call
     ended: bool
-    """Whether the reply ended with an end-of-turn token, so that something can follow it."""
+    """True if the reply ended with an end-of-turn token, so that messages can follow it."""
     lane: int
 
 
@@ -220,92 +220,92 @@ class _History:
 
     def __init__(self) -> None:
         self.shared = 0
-        """Leading tokens of the latest rendered prompt that other conversations share."""
-        self._by_object: dict[int, _Said] = {}
-        self._by_calls: dict[frozenset[str], _Said] = {}
-        self._by_messages: dict[tuple[Message, ...], _Said] = {}
+        """Number of leading tokens of the latest rendered prompt that other conversations share."""
+        self._by_object: dict[int, _RecordedCall] = {}
+        self._by_calls: dict[frozenset[str], _RecordedCall] = {}
+        self._by_messages: dict[tuple[Message, ...], _RecordedCall] = {}
         self._lengths: set[int] = set()
-        """How many messages these have before the reply."""
+        """Numbers of messages before the reply in recorded calls."""
 
-    def add(self, said: _Said) -> None:
-        """Record a call. Its reply is kept, so that no other object can take its place."""
-        reply = said.call.reply
-        self._by_object[id(reply)] = said
-        self._by_messages[*said.call.messages, reply] = said
-        self._lengths.add(len(said.call.messages))
+    def add(self, recorded: _RecordedCall) -> None:
+        """Record a call. Its reply is kept, so that no other object can get its `id`."""
+        reply = recorded.call.reply
+        self._by_object[id(reply)] = recorded
+        self._by_messages[*recorded.call.messages, reply] = recorded
+        self._lengths.add(len(recorded.call.messages))
         if reply.tool_calls:
-            self._by_calls[_ids(reply)] = said
+            self._by_calls[_call_ids(reply)] = recorded
 
     def find(
-        self, given: Sequence[Message], tools: Sequence[ToolSpec], *, equal: bool = False
-    ) -> tuple[_Said, int] | None:
-        """The latest recorded call that `given` continues, and how many messages it accounts for;
-        with `equal` also one whose messages and reply are only equal to these.
+        self, turns: Sequence[Message], tools: Sequence[ToolSpec], *, equal: bool = False
+    ) -> tuple[_RecordedCall, int] | None:
+        """Return the latest recorded call that `turns` continue, and the number of messages it
+        covers; with `equal` equal messages and an equal reply suffice.
 
-        None when there is none, when what comes before its reply is not what was recorded, and when
-        nothing can follow the reply.
+        Returns None if there is none, if the messages before its reply differ from the recorded
+        ones, or if nothing can follow the reply.
         """
-        for at in range(len(given) - 2, -1, -1):
-            turn, said = given[at], None
+        for at in range(len(turns) - 2, -1, -1):
+            turn, recorded = turns[at], None
             if turn.role == "assistant":
-                said = self._by_object.get(id(turn))
-                if said is None and turn.tool_calls:
-                    said = self._by_calls.get(_ids(turn))
-            if said is None and equal and at in self._lengths:
-                said = self._by_messages.get(tuple(given[: at + 1]))
-            if said is None:
+                recorded = self._by_object.get(id(turn))
+                if recorded is None and turn.tool_calls:
+                    recorded = self._by_calls.get(_call_ids(turn))
+            if recorded is None and equal and at in self._lengths:
+                recorded = self._by_messages.get(tuple(turns[: at + 1]))
+            if recorded is None:
                 continue
-            same = (
-                said.ended
-                and said.call.tools == tuple(tools)
-                and len(said.call.messages) == at
-                and all(map(_same, said.call.messages, given))
+            is_continued = (
+                recorded.ended
+                and recorded.call.tools == tuple(tools)
+                and len(recorded.call.messages) == at
+                and all(map(_is_same, recorded.call.messages, turns))
             )
-            return (said, at + 1) if same else None
+            return (recorded, at + 1) if is_continued else None
         return None
 
 
-def _ids(turn: Message) -> frozenset[str]:
+def _call_ids(turn: Message) -> frozenset[str]:
     return frozenset(call.id for call in turn.tool_calls)
 
 
-def _same(recorded: Message, given: Message) -> bool:
-    """Whether two messages are the same for a model; see the module's docstring."""
-    if recorded == given:
+def _is_same(recorded: Message, incoming: Message) -> bool:
+    """Return True if two messages are the same for a model; see the module's docstring."""
+    if recorded == incoming:
         return True
-    if recorded.role != given.role:
+    if recorded.role != incoming.role:
         return False
     if recorded.role == "assistant" and recorded.tool_calls:
-        return _ids(recorded) == _ids(given)
+        return _call_ids(recorded) == _call_ids(incoming)
     return (
-        (recorded.content or "") == (given.content or "")
-        and not given.tool_calls
-        and recorded.tool_call_id == given.tool_call_id
-        and recorded.name == given.name
+        (recorded.content or "") == (incoming.content or "")
+        and not incoming.tool_calls
+        and recorded.tool_call_id == incoming.tool_call_id
+        and recorded.name == incoming.name
     )
 
 
-# ---------------------------------------------------------------- calls at the same time
+# ---------------------------------------------------------------- concurrent calls
 
 
 class _Lane:
-    """One line of calls, one after the other."""
+    """A sequence of calls that do not overlap."""
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.calls = 0
-        """Calls that have begun."""
+        """Number of calls that have begun."""
         self.busy = False
         self._task: ref[asyncio.Task[object]] | None = None
 
     @property
     def task(self) -> asyncio.Task[object] | None:
-        """The task that used it last, unless that is done."""
+        """Return the task that used it last, None if that is done."""
         task = None if self._task is None else self._task()
         return None if task is None or task.done() else task
 
     def begin(self, seeds: SeedTree) -> SeedTree:
-        """Take the lane for a call of the current task; the seeds of the call."""
+        """Reserve the lane for a call of the current task; return the seeds of the call."""
         task = asyncio.current_task()
         self._task = None if task is None else ref(task)
         self.busy = True

@@ -1,10 +1,10 @@
-"""The native engine behind `await`, on a schedule that is a function of the seed.
+"""The native engine behind `await`, on a schedule that depends on the seed alone.
 
 Rollouts run as coroutines in one event loop. With the `deterministic` schedule the engine takes a
-step only when every rollout in it waits for the engine (`call_barrier.py`): tool results that came
-back in any order have then all been submitted, requests are admitted by their `order` and `lane`,
-and the whole run repeats bit for bit. With `free` it steps whenever it has work, so a slow tool
-delays nobody, and only the invariant mode of `native.py` makes results repeat.
+step only when every rollout waits for it (`call_barrier.py`): all tool results have then led to
+requests, whatever the order in which they returned, requests are admitted by their `order` and
+`lane`, and the whole run repeats bit for bit. With `free` it steps whenever it has work, so a slow
+tool delays no other rollout, and only the invariant mode of `native.py` makes results repeat.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from tutelage.types import Sampled
 
 Schedule = Literal["deterministic", "free"]
 _PAUSE, _CHUNKS = 0.01, 8
-"""With the free schedule, seconds after a step that leaves chunks of a prompt, in which the event
-loop answers others; with the deterministic one, where others wait anyway, chunks of a step."""
+"""With the free schedule, seconds between steps while chunks of a prompt are left, so that the
+event loop can serve others; with the deterministic one, where others wait anyway, chunks per
+step."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A running request, with the futures of its result and its tokens."""
+    """A running request with the future of its result."""
 
     future: asyncio.Future[Sampled]
     resume: Callable[[], None]
@@ -49,16 +50,16 @@ class EngineDriver:
         self.barrier = CallBarrier(self._wake)
         self._waiting: dict[int, _Waiting] = {}
         self._planned: asyncio.AbstractEventLoop | None = None
-        """The loop in which a step is planned."""
+        """Event loop in which a step is planned."""
 
     @property
     def max_length(self) -> int:
-        """The engine's context length."""
+        """Return the engine's context length."""
         return self.engine.max_length
 
     @property
     def version(self) -> int:
-        """The version of the policy that it samples from."""
+        """Return the version of the policy that it samples from."""
         return self.engine.version
 
     def update_weights(self, source: Policy, version: int) -> None:
@@ -71,7 +72,7 @@ class EngineDriver:
 
     @asynccontextmanager
     async def participant(self) -> AsyncGenerator[None]:
-        """Around a rollout: the deterministic schedule waits for it while it is not sampling."""
+        """Register a rollout: the deterministic schedule waits for it while it is not sampling."""
         with self.barrier.participant():
             yield
 
@@ -90,7 +91,7 @@ class EngineDriver:
             raise
 
     def release(self, session: str) -> None:
-        """Forget a conversation's cache."""
+        """Drop a conversation's cache."""
         self.engine.release(session)
 
     def _wake(self) -> None:
@@ -99,29 +100,29 @@ class EngineDriver:
         if self._planned is not loop:
             self._planned = loop
             pauses = self.schedule == "free" and self.engine.prefilling
-            (partial(loop.call_later, _PAUSE) if pauses else loop.call_soon)(self._turn)
+            (partial(loop.call_later, _PAUSE) if pauses else loop.call_soon)(self._run_turn)
 
-    def _turn(self) -> None:
+    def _run_turn(self) -> None:
         self._planned = None
         if not self._waiting or not self.engine.busy:
             return
         if self.schedule == "deterministic" and self.barrier.thinking > 0:
-            self.barrier.blocked()
-            return  # whoever is thinking wakes us when it samples or ends
+            self.barrier.check_deadlock()
+            return  # the thinking rollout wakes it when it samples or ends
         try:
-            with ENGINE_CLOCK.standing_still():
-                ended = self._steps()
+            with ENGINE_CLOCK.paused():
+                ended = self._run_steps()
         except Exception as error:
-            # Every waiting rollout gets it, as a failure of infrastructure.
+            # Report it to every waiting rollout as a failure of infrastructure.
             for handle in list(self._waiting):
                 self.engine.cancel(handle)
                 failure = EngineError(f"the engine failed: {type(error).__name__}: {error}")
                 failure.__cause__ = error
-                self._settle(handle, failure)
-            self.engine.news, self.engine.failures = [], []
+                self._resolve(handle, failure)
+            self.engine.new_tokens, self.engine.failures = [], []
             return
-        news, self.engine.news = self.engine.news, []
-        for handle, token, logprob in news:
+        new_tokens, self.engine.new_tokens = self.engine.new_tokens, []
+        for handle, token, logprob in new_tokens:
             waiting = self._waiting.get(handle)
             if waiting is None or waiting.request.on_token is None:
                 continue
@@ -129,22 +130,22 @@ class EngineDriver:
                 if waiting.request.on_logprobs is not None:
                     waiting.request.on_logprobs((logprob,))
                 waiting.request.on_token((token,))
-            except Exception as error:  # a listener that fails loses its request, and no other
+            except Exception as error:  # a failing callback ends its own request only
                 self.engine.cancel(handle)
-                self._settle(handle, error)
+                self._resolve(handle, error)
         failures, self.engine.failures = self.engine.failures, []
         for handle, error in failures:
-            self._settle(handle, error)
+            self._resolve(handle, error)
         for handle, result in ended:
-            self._settle(handle, result)
+            self._resolve(handle, result)
         self._wake()
 
-    def _steps(self) -> list[tuple[int, Sampled]]:
-        """Step until something ends, or once where another task has to get a turn in between."""
+    def _run_steps(self) -> list[tuple[int, Sampled]]:
+        """Step until a request ends, or only once if another task has to run in between."""
         engine, free = self.engine, self.schedule == "free"
         ended = engine.step()
         while engine.busy and not ended:
-            if engine.deadlocked if free else engine.stuck:
+            if engine.is_deadlocked if free else engine.is_stuck:
                 raise EngineError(
                     f"deadlock: idle conversations hold all {engine.slots} slots while every "
                     "request waits for one; give the engine more slots"
@@ -154,7 +155,7 @@ class EngineDriver:
             ended = engine.step()
         return ended
 
-    def _settle(self, handle: int, result: Sampled | Exception) -> None:
+    def _resolve(self, handle: int, result: Sampled | Exception) -> None:
         """Deliver a result or an exception to the waiting request."""
         waiting = self._waiting.pop(handle, None)
         if waiting is None:

@@ -1,8 +1,8 @@
-"""Where LLMs are served, as the environment says it.
+"""Endpoints of served LLMs, read from the environment.
 
-Three roles: `task` plays, `gradient` criticises, `edit` rewrites. Each has a base URL, a key and a
-model; what a role does not name is the shared one. `remote.py` sends the requests. Keys stay
-in memory: nothing here is written down but URLs and model names.
+There are three roles: `task` plays, `gradient` criticises, `edit` rewrites. Each has a base URL, a
+key and a model, and falls back on the shared ones. `remote.py` sends the requests. Keys stay in
+memory: only URLs and model names are ever written to files.
 """
 
 from __future__ import annotations
@@ -26,36 +26,36 @@ OPENAI = "https://api.openai.com/v1"
 DEFAULT_MODEL = "gpt-4o-mini"
 ENV_FILE = ".env"
 NO_KEY = "none"
-"""What the openai package gets in place of a key: without any it would take the environment's."""
+"""Placeholder for a key: without one the openai package would read the environment's."""
 _PATHS = ("/chat/completions", "/completions", "/responses", "/messages")
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One role's model, or an agent's, and where it is served."""
+    """The model of a role or of an agent, and where it is served."""
 
     role: str
     base_url: str
     model: str
     api_key: str | None = field(default=None, repr=False)
     token_ids: bool = False
-    """Whether it is asked for token ids and log-probabilities, to train on them."""
+    """Request token ids and log-probabilities from it, to train on them."""
 
     def __post_init__(self) -> None:
-        """Raises `ConfigError` for a key that no header can carry."""
+        """Validate the key. Raises `ConfigError` if no header can carry it."""
         key = checked_api_key(self.api_key, f"the endpoint of {self.role!r}")
         object.__setattr__(self, "api_key", key)
 
     @property
     def on_loopback(self) -> bool:
-        """Whether it is on this machine, where no token is paid."""
+        """Return True if it is on this machine, where tokens cost nothing."""
         host = urlsplit(self.base_url).hostname or ""
         with suppress(ValueError):
             return ipaddress.ip_address(host).is_loopback
         return host == "localhost"
 
-    def shown(self) -> dict[str, str]:
-        """What may be written down: no key, and no secret inside the URL."""
+    def to_public_dict(self) -> dict[str, str]:
+        """Return the URL and the model, without the key or any secret inside the URL."""
         parts = urlsplit(self.base_url)
         place = parts.netloc.rpartition("@")[2]
         url = urlunsplit(parts._replace(netloc=place, query="", fragment=""))
@@ -66,43 +66,44 @@ Endpoints = Mapping[str, Endpoint]
 
 
 def environment() -> dict[str, str]:
-    """The process's variables over those of the `.env` file in the working directory."""
+    """Return the process's variables, with defaults from `.env` in the working directory."""
     from dotenv import dotenv_values
 
     file = Path(ENV_FILE)
-    found = dotenv_values(file) if file.is_file() else {}
-    return {**{k: v for k, v in found.items() if v is not None}, **os.environ}
+    defaults = dotenv_values(file) if file.is_file() else {}
+    return {**{k: v for k, v in defaults.items() if v is not None}, **os.environ}
 
 
 def read_endpoints(env: Mapping[str, str]) -> dict[str, Endpoint]:
-    """The endpoint of every role; none where neither a URL nor a key is named.
+    """Return the endpoint of every role that has a URL or a key.
 
     `OPENAI_BASE_URL`, `OPENAI_API_KEY` and `OPENAI_MODEL` are shared; `TUTELAGE_TASK_MODEL`,
-    `TUTELAGE_TASK_BASE_URL`, `TUTELAGE_TASK_API_KEY` are the task role's own, and so for GRADIENT
-    and EDIT. Raises `ConfigError` for what is no http URL, and for a key that no header can carry.
+    `TUTELAGE_TASK_BASE_URL`, `TUTELAGE_TASK_API_KEY` apply to the task role, and likewise for
+    GRADIENT and EDIT. Raises `ConfigError` for an invalid http URL, and for a key that no header
+    can carry.
     """
     endpoints: dict[str, Endpoint] = {}
     for role in ROLES:
         own = f"TUTELAGE_{role.upper()}"
-        url = _said(env, f"{own}_BASE_URL") or _said(env, "OPENAI_BASE_URL")
+        url = _lookup(env, f"{own}_BASE_URL") or _lookup(env, "OPENAI_BASE_URL")
         key = api_key_of(env, f"{own}_API_KEY", "OPENAI_API_KEY")
         if url is None and key is None:
             continue
-        model = _said(env, f"{own}_MODEL") or _said(env, "OPENAI_MODEL") or DEFAULT_MODEL
-        endpoints[role] = Endpoint(role, checked_url(url or OPENAI), model, key)
+        model = _lookup(env, f"{own}_MODEL") or _lookup(env, "OPENAI_MODEL") or DEFAULT_MODEL
+        endpoints[role] = Endpoint(role, check_url(url or OPENAI), model, key)
     return endpoints
 
 
 def token_bound(text: str) -> int:
-    """At least as many tokens as `text` has: no tokenizer makes more than one of a byte."""
+    """Return an upper bound on the tokens of `text`: no tokenizer makes more than one per byte."""
     return len(text.encode())
 
 
 def served_models(server: Endpoint, seconds: float = 120.0) -> tuple[str, ...]:
-    """Return the models that a server lists; empty where it lists none. One that is busy has
-    `seconds` to answer.
+    """Return the models that a server lists, empty if it lists none. A busy server has `seconds` to
+    answer.
 
-    Raises `ConfigError` where nothing answers there, it refuses the key, or the API is at its /v1.
+    Raises `ConfigError` if nothing answers, the key is rejected, or the API is at its /v1.
     """
     import openai
 
@@ -116,7 +117,7 @@ def served_models(server: Endpoint, seconds: float = 120.0) -> tuple[str, ...]:
         for path in ("/models", "/v1/models"):
             try:
                 answer: Any = api.get(path, cast_to=object, options=key_options(server.api_key))
-                # The package returns a text where the content type is not JSON.
+                # The package returns a string if the content type is not JSON.
                 answer = json.loads(answer) if isinstance(answer, str) else answer
                 listed = tuple(str(model["id"]) for model in answer["data"])
             except (KeyError, TypeError, ValueError):
@@ -152,25 +153,25 @@ def served_models(server: Endpoint, seconds: float = 120.0) -> tuple[str, ...]:
 
 
 def key_options(api_key: str | None) -> Any:
-    """Return the options of a request of the openai package: without a key no header is sent, not
-    even that of the environment's key."""
+    """Return the request options of the openai package: without a key no header is sent, not even
+    one with the environment's key."""
     import openai
 
     return {} if api_key else {"headers": {"Authorization": openai.Omit()}}
 
 
-def _said(env: Mapping[str, str], name: str) -> str | None:
+def _lookup(env: Mapping[str, str], name: str) -> str | None:
     return env.get(name, "").strip() or None
 
 
-def checked_url(url: str) -> str:
-    """A base URL without its last slash. Raises `ConfigError` if it is not one."""
+def check_url(url: str) -> str:
+    """Return a base URL without its last slash. Raises `ConfigError` if it is invalid."""
     try:
         parts = urlsplit(url)
-        named = parts.hostname and parts.port != 0  # a port that is no number raises
+        valid = parts.hostname and parts.port != 0  # raises unless the port is a number
     except ValueError:
-        parts, named = urlsplit(""), None
-    if parts.scheme not in ("http", "https") or not named or not url.isprintable() or " " in url:
+        parts, valid = urlsplit(""), None
+    if parts.scheme not in ("http", "https") or not valid or not url.isprintable() or " " in url:
         raise ConfigError(
             f"{url!r} is not a valid base URL of an OpenAI-compatible server: use a URL that "
             "includes /v1, such as http://localhost:11434/v1"

@@ -1,9 +1,9 @@
-"""The one place where engines are made: a policy of this process, ready to be asked.
+"""Make engines that sample from a policy in this process.
 
-Training, prompt searches, evaluations, `serve` and the tests ask here, and say no more than what
-they want otherwise: how many slots, which type, which schedule. Torch is loaded when an engine is
-made, not when this module is. What another server samples comes from a client of it (`remote.py`),
-what a script says from `scripted.py`.
+Training, prompt searches, evaluations, `serve` and the tests make engines here and pass only what
+differs: how many slots, which type, which schedule. Torch is loaded when an engine is made, not
+when this module is imported. `remote.py` has the client of other servers, and `scripted.py` that of
+scripts.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def make_engine(
     invariant: bool = False,
     schedule: Schedule = "deterministic",
 ) -> EngineDriver:
-    """An engine that samples from a policy; give one event loop all its requests.
+    """Return an engine that samples from a policy; send all its requests from one event loop.
 
-    `max_length` is in tokens, at most the policy's own, and as memory allows (`Policy.context`)
-    unless it is given; `dtype` is float32 unless it is given. `threads` is what a run asks for;
-    of a large model on a CPU torch computes an operation with it from here on. With
+    `max_length` is in tokens, at most the policy's own, and by default as memory allows
+    (`Policy.context`); `dtype` defaults to float32. `threads` is the number that a run requests;
+    for a large model on a CPU it sets the threads of a torch operation from here on. With
     `invariant` a sample does not depend on what else is sampled, see `native.py`; a large model is
-    sampled at its full speed instead, and its samples repeat where the same requests do.
+    sampled at full speed instead, and its samples repeat if the requests do.
     """
     import torch
 
@@ -46,16 +46,16 @@ def make_engine(
     if not small and policy.device.type == "cpu":
         operation_threads, shards, _ = threads_of(threads, large=True)
         torch.set_num_threads(operation_threads)
-    codec, number = policy.codec, dtype or torch.float32
-    length = min(max_length or policy.context(slots, number), policy.max_positions)
+    codec, engine_dtype = policy.codec, dtype or torch.float32
+    length = min(max_length or policy.context(slots, engine_dtype), policy.max_positions)
     native = NativeEngine(
-        lambda rows, width: make_backend(policy, rows, width, number, shards),
+        lambda rows, width: make_backend(policy, rows, width, engine_dtype, shards),
         slots=slots,
         max_length=length,
         eos_ids=sorted(codec.eos_ids),
         decode=codec.decode,
         invariant=invariant and small,
         version=policy.version,
-        token_bytes=policy.token_bytes(number),
+        token_bytes=policy.token_bytes(engine_dtype),
     )
     return EngineDriver(native, schedule)

@@ -1,6 +1,5 @@
-"""Log-probabilities of tokens while they are sampled. `protocol.py` has the request that asks for
-them, the gateway sends them on with the text; nothing here needs torch.
-"""
+"""Log-probabilities of tokens while they are sampled. A request of `protocol.py` asks for them, and
+the gateway sends them with the text. Does not import torch."""
 
 from __future__ import annotations
 
@@ -13,10 +12,10 @@ if TYPE_CHECKING:
 TokenLogprob = tuple[float, tuple[tuple[int, float], ...]]
 """A token's log-probability at temperature 1, and the most probable tokens with theirs."""
 OnLogprobs = Callable[[Sequence[TokenLogprob]], None]
-"""Is told the log-probabilities of the ids that `OnToken` is told next."""
+"""Callback that receives the log-probabilities of the token ids that `OnToken` receives next."""
 
 
 def token_logprobs(sampled: Sampled) -> tuple[TokenLogprob, ...]:
-    """Those of each token of a sample."""
+    """Return the log-probability and the top alternatives of each sampled token."""
     tops = sampled.top or ((),) * len(sampled.token_ids)
     return tuple(zip(sampled.raw_logprobs, tops, strict=True))

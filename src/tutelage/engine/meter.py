@@ -1,9 +1,9 @@
-"""A rollout's remote models, bounded and counted: what makes the worst case of a rollout true.
+"""Count and limit a rollout's calls of remote models.
 
-A ceiling on tokens or dollars is as hard as the worst case of one rollout, so that is enforced
-here: a bound on calls, on tokens of a request and on tokens of a reply. What
-goes past is refused as an overflow of the context, which is the agent's own failure.
-`prompts/play.py` makes one meter for each rollout.
+A limit on tokens or dollars is only as strict as the worst case of one rollout. It is enforced
+here: by limits on calls, on tokens per request and on tokens per reply. A request beyond them fails
+as a context overflow, which is the agent's own failure. `prompts/play.py` makes one meter for each
+rollout.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ from tutelage.seeds import SeedTree
 from tutelage.types import UNBOUNDED, Call, ChatClient, ChatOptions, Message, ToolSpec
 
 CHARACTERS_A_TOKEN = 3
-"""A request is refused before it is sent when it has more than this many bytes for each token that
-is allowed: English has about four. The server's own count is what is charged."""
+"""A request with more bytes per allowed token is rejected before it is sent: English has about
+four. The server's own count is what is charged."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallLimits:
-    """The most that one rollout may do with remote models."""
+    """Limits on one rollout's use of remote models."""
 
     calls: int
     prompt_tokens: int
     reply_tokens: int
 
     def worst(self, price: Price | None) -> Usage:
-        """Its amount."""
+        """Return the usage at these limits."""
         tokens = self.calls * (self.prompt_tokens + self.reply_tokens)
-        each = 0.0 if price is None else price.of(self.prompt_tokens, self.reply_tokens)
+        each = 0.0 if price is None else price.cost(self.prompt_tokens, self.reply_tokens)
         return Usage(self.calls, tokens, self.calls * each)
 
 
 @dataclass(slots=True)
 class UsageMeter:
-    """What one rollout used, over all its attempts and models."""
+    """Usage of one rollout, over all its attempts and models."""
 
     caps: CallLimits
     calls: int = 0
     cost: Cost = field(default_factory=Cost)
-    """That of the calls that were answered; a model without a price adds no dollars."""
+    """Cost of the answered calls; a model without a price adds no dollars."""
 
     def usage(self) -> Usage:
-        """As the search counts it."""
+        """Return the usage as the search counts it."""
         tokens = self.cost.prompt_tokens + self.cost.completion_tokens
         return Usage(self.calls, tokens, self.cost.dollars or 0.0)
 
@@ -62,16 +62,16 @@ class MeteredClient:
     meter: UsageMeter
     price: Price | None
     seeds: SeedTree | None = None
-    """With these each request carries a seed of its own, for models that are sampled."""
+    """If set, each request carries a seed of its own, for models that are sampled."""
 
     async def chat(self, messages: Sequence[Message], **options: Unpack[ChatOptions]) -> Call:
-        """Send one request; see `ChatClient`. Raises `ContextOverflowError` past the caps."""
+        """Send one request; see `ChatClient`. Raises `ContextOverflowError` beyond the limits."""
         meter, caps = self.meter, self.meter.caps
         if meter.calls >= caps.calls:
             raise ContextOverflowError(
                 f"this rollout has reached max_turns={caps.calls}: {meter.calls} model calls"
             )
-        size = _size(messages, options.get("tools", ()))
+        size = _byte_size(messages, options.get("tools", ()))
         if size > caps.prompt_tokens * CHARACTERS_A_TOKEN:
             raise ContextOverflowError(
                 f"this request has {size} bytes, more than max_prompt_tokens="
@@ -80,17 +80,17 @@ class MeteredClient:
         if options.get("seed") is None and self.seeds is not None:
             options["seed"] = self.seeds.child("call", meter.calls).value(31)
         meter.calls += 1
-        asked = options["sampling"]
-        options["sampling"] = replace(asked, max_tokens=min(asked.max_tokens, caps.reply_tokens))
+        params = options["sampling"]
+        options["sampling"] = replace(params, max_tokens=min(params.max_tokens, caps.reply_tokens))
         call = await self.client.chat(messages, **options)
-        # Of a reply without a limit its size bounds the tokens.
-        most = _size([call.reply], ()) if caps.reply_tokens == UNBOUNDED else caps.reply_tokens
+        # Without a limit, the size of the reply bounds its tokens.
+        most = _byte_size([call.reply], ()) if caps.reply_tokens == UNBOUNDED else caps.reply_tokens
         used = call.usage or (min(size, caps.prompt_tokens), most)
-        dollars = 0.0 if self.price is None else self.price.of(*used)
+        dollars = 0.0 if self.price is None else self.price.cost(*used)
         meter.cost += Cost(1, *used, dollars, int(call.usage is None))
         return call
 
 
-def _size(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> int:
+def _byte_size(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> int:
     number = sum(token_bound(str(m.to_dict())) for m in messages)
     return number + sum(token_bound(str(t.to_dict())) for t in tools)

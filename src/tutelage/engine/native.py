@@ -1,17 +1,17 @@
-"""The native engine: continuous batching over slots, and rows of cached keys and values they share.
+"""The native engine: continuous batching over slots that share rows of cached keys and values.
 
-A slot is refilled the moment its request ends. A conversation keeps its slot across tool turns, so
+A slot is refilled as soon as its request ends. A conversation keeps its slot across tool turns, so
 a new turn prefills only its observation, and all new turns of a step are appended in one batch. New
-weights may come between two steps: what runs goes on under them, once all that it has was computed
-again. Each slot reads one row of the cache. Requests that begin with the same tokens at the same
-moment, as a group's do, read the same row and go on sharing it, through prompt, answer and later
-turns, for as long as they draw the same tokens: what they have in common is computed once. Who
-differs gets a copy (`sharing.py`). `step()` is synchronous and deterministic: equal submissions in
-equal order give equal results, bit for bit. `slots.py` says who gets a slot; `streams.py` draws;
-`driver.py` makes it awaitable.
+weights may arrive between two steps: running requests continue under them, once all their tokens
+are computed again. Each slot reads one row of the cache. Requests that begin with the same tokens
+at the same time, such as those of a group, read the same row through prompt, answer and later turns
+for as long as they draw the same tokens, so common tokens are computed once. A slot that draws
+another token gets a copy (`sharing.py`). `step()` is synchronous and deterministic: equal
+submissions in equal order give equal results, bit for bit. `slots.py` assigns slots; `streams.py`
+draws; `driver.py` makes it awaitable.
 
-A prompt of more than `WHOLE_PROMPT` tokens is prefilled in chunks: `chunks` of them a step, those
-of the prompt that came first, while other requests go on.
+A prompt of more than `WHOLE_PROMPT` tokens is prefilled in chunks, `chunks` of them per step in
+order of arrival, while other requests continue.
 
 `invariant=True` makes a request's samples independent of its neighbours bit for bit: rows are
 computed in chunks whose shape depends on the request alone. It costs some speed; evaluation and
@@ -31,7 +31,7 @@ from tutelage.engine.backends import Backend
 from tutelage.engine.protocol import Request
 from tutelage.engine.sharing import CacheRows
 from tutelage.engine.slots import Slots
-from tutelage.engine.streams import News, Streams
+from tutelage.engine.streams import NewToken, Streams
 from tutelage.errors import EngineError, OutOfMemoryError
 from tutelage.policy.decoder import WHOLE_PROMPT
 from tutelage.policy.kernels import rounded
@@ -40,15 +40,15 @@ from tutelage.policy.model import Policy
 from tutelage.types import Sampled, StopReason
 
 _REACH, _INVARIANT_REACH = 32, 64
-"""Cache columns are read in multiples of this; a coarser one makes fewer shapes of chunks."""
+"""The number of cache columns to read is a multiple of this; a coarser one makes fewer shapes."""
 _PAIR_BYTES = 16
-"""What a chunk of a prompt takes for each pair of a new token and a column that it reads."""
+"""Bytes that a prompt chunk needs per pair of a new token and a column that it reads."""
 
 
 @dataclass(slots=True)
 class PrefillJob:
-    """Prefill work: slots that have the same `cached` tokens in one row and get one prompt, whose
-    first `shared` tokens are others' too."""
+    """Prefill work: slots with the same `cached` tokens in one row and one prompt, whose first
+    `shared` tokens other prompts share."""
 
     slots: list[int]
     cached: int
@@ -57,7 +57,7 @@ class PrefillJob:
 
     @property
     def size(self) -> int:
-        """New tokens."""
+        """Return the number of new tokens."""
         return len(self.prompt) - self.cached
 
 
@@ -76,13 +76,13 @@ class NativeEngine:
         version: int = 0,
         token_bytes: int = 0,
     ) -> None:
-        """`backend(rows, width)` makes the cache; one row more than `slots` is scratch. A token's
-        keys and values take `token_bytes`."""
+        """Create the cache with `backend(rows, width)`; one row more than `slots` is scratch. A
+        token's keys and values take `token_bytes`."""
         self.slots, self.max_length, self.invariant = slots, max_length, invariant
         self.chunks, self._token_bytes = 1, token_bytes
         self.version, self._clock, self._outdated = version, 0, False
         self.decoded_tokens = self.prefilled_tokens = self.computed_tokens = 0
-        """Those computed by decode steps are positions: fewer than tokens where rows are shared."""
+        """`computed_tokens` counts positions of decode steps: fewer if rows are shared."""
         self._backend = backend(slots + 1, max_length)
         self._decode = decode
         self._device = device = self._backend.device
@@ -90,19 +90,19 @@ class NativeEngine:
         self._rows = CacheRows(slots)
         self._slots = Slots(slots, self._rows, invariant=invariant)
         self._pending: dict[int, Request] = {}
-        """Requests that wait, by handle."""
+        """Waiting requests, by handle."""
         self._handles = itertools.count()
         self._jobs: list[PrefillJob] = []
-        """Prompts that are prefilled in chunks and not complete."""
-        self._most_held = 0
-        """The most tokens that rows had at once: their memory is there."""
+        """Incomplete prompts that are prefilled in chunks."""
+        self._peak_tokens = 0
+        """Largest number of tokens in the rows so far: their memory is allocated."""
         self.prefilling: list[int] = []
-        """Slots whose prompts are not complete, in the order in which they were admitted."""
+        """Slots with incomplete prompts, in the order of admission."""
         self._streams = Streams(slots, max_length, device, self._backend.shards)
-        self.news: list[News] = []
-        """What was drawn for requests that have an `on_token`; the driver takes it."""
+        self.new_tokens: list[NewToken] = []
+        """Tokens drawn for requests with an `on_token`; the driver collects them."""
         self.failures: list[tuple[int, EngineError]] = []
-        """Requests that failed, each for reasons of its own; the driver takes them."""
+        """Requests that failed on their own, with their errors; the driver collects them."""
         # By row, the last one scratch: the next token to compute, and its position.
         self._token, self._position = torch.zeros(2, slots + 1, dtype=torch.long, device=device)
 
@@ -110,36 +110,36 @@ class NativeEngine:
 
     @property
     def busy(self) -> bool:
-        """Whether a `step` would do anything."""
+        """Return True if a `step` would do anything."""
         return bool(self._pending) or not self._slots.idle()
 
     @property
-    def stuck(self) -> bool:
-        """Whether requests wait while none runs: idle conversations keep every slot."""
+    def is_stuck(self) -> bool:
+        """Return True if requests wait and none runs: idle conversations occupy every slot."""
         return bool(self._pending) and self._slots.idle()
 
     @property
-    def deadlocked(self) -> bool:
-        """Whether it is stuck for good: every attempt whose idle conversations keep the slots waits
-        for another one itself."""
-        # An attempt's name is how its conversations' begin.
+    def is_deadlocked(self) -> bool:
+        """Return True if it is stuck for good: every attempt whose idle conversations occupy the
+        slots waits for another slot itself."""
+        # The name of a conversation begins with that of its attempt.
         waiting = {(r.session or "").partition("/")[0] for r in self._pending.values()}
         kept = [s.request.session for s in self._slots.all if s.request is not None]
-        held = len(kept) == self.slots and all((n or "").partition("/")[0] in waiting for n in kept)
-        return self.stuck and held
+        full = len(kept) == self.slots and all((n or "").partition("/")[0] in waiting for n in kept)
+        return self.is_stuck and full
 
     def submit(self, request: Request) -> int:
-        """Queue a request and return its handle. Of requests of equal `order` those of a lower lane
-        come first, then those that came first. Raises `ContextOverflowError` if it cannot fit into
-        the context, `OutOfMemoryError` if not into the memory that is free."""
-        request.room(self.max_length)
+        """Queue a request and return its handle. Requests of equal `order` are ranked by lane, then
+        by arrival. Raises `ContextOverflowError` if it does not fit into the context,
+        `OutOfMemoryError` if not into the free memory."""
+        request.max_new_tokens(self.max_length)
         if (size := len(request.prompt_ids)) > WHOLE_PROMPT:
             waiting = [len(other.prompt_ids) for other in self._pending.values()]
-            # The rest of them wait until there is a slot.
-            most = sorted([*self._held(request.session), *waiting, size])[-self.slots :]
-            more = max(0, sum(most) - self._most_held)
+            # The others wait for a slot.
+            largest = sorted([*self._row_lengths(request.session), *waiting, size])[-self.slots :]
+            added = max(0, sum(largest) - self._peak_tokens)
             masks = _PAIR_BYTES * self._backend.prefill_chunk * size
-            needed, free = self._token_bytes * more + masks, free_memory(self._device)
+            needed, free = self._token_bytes * added + masks, free_memory(self._device)
             if needed > free:
                 raise OutOfMemoryError(
                     f"the prompt has {size} tokens and needs about {needed / 1e9:.2f} GB for its "
@@ -151,14 +151,14 @@ class NativeEngine:
         return handle
 
     def cancel(self, handle: int) -> None:
-        """Stop a request; it never reports a result. Unknown handles are fine."""
+        """Stop a request, which then reports no result. Unknown handles are ignored."""
         self._pending.pop(handle, None)
         for slot in self._slots.running():
             if self._slots[slot].handle == handle:
                 self._clear(slot)
 
     def release(self, session: str) -> None:
-        """Give back the slot of a conversation, at once or when what it asks has ended."""
+        """Free the slot of a conversation, at once or when its running request ends."""
         if (slot := self._slots.end(session)) is not None:
             self._clear(slot)
         for handle, request in self._pending.items():
@@ -182,7 +182,8 @@ class NativeEngine:
             self.version = -1
 
     def step(self) -> list[tuple[int, Sampled]]:
-        """Admit what fits, prefill it, decode one token a running slot; return what ended."""
+        """Admit and prefill what fits, decode one token per running slot; return the finished
+        requests."""
         self._clock += 1
         ended = self._prefill(self._refill()) if self._outdated else []
         ended += self._prefill(self._admit() if self._pending else [])
@@ -191,15 +192,15 @@ class NativeEngine:
 
     @property
     def streaming(self) -> bool:
-        """Whether a running request wants its tokens as they come."""
+        """Return True if a running request has an `on_token`."""
         running = (state.request for state in self._slots.all if state.handle is not None)
         return any(request is not None and request.on_token is not None for request in running)
 
     # ------------------------------------------------------------ admission
 
     def _admit(self) -> list[PrefillJob]:
-        """Bind the requests that get a slot, and begin their streams; the jobs that compute their
-        new prompt tokens, one for slots that have all of it in common."""
+        """Bind waiting requests to slots and start their streams; return the jobs that compute
+        their new prompt tokens, one for slots that have all of it in common."""
         queue = sorted(
             self._pending.items(), key=lambda each: (each[1].order, each[1].lane, each[0])
         )
@@ -211,36 +212,36 @@ class NativeEngine:
         if not admitted:
             return []
         self._streams.begin([*admitted], [*admitted.values()])
-        alike: dict[tuple[int, int, tuple[int, ...]], PrefillJob] = {}
+        jobs: dict[tuple[int, int, tuple[int, ...]], PrefillJob] = {}
         for slot, request in admitted.items():
             cached, prompt = len(self._slots[slot].ids), request.prompt_ids
             new = PrefillJob([], cached, prompt, request.shared)
-            alike.setdefault((self._rows.of[slot], cached, prompt), new).slots.append(slot)
+            jobs.setdefault((self._rows.row[slot], cached, prompt), new).slots.append(slot)
             self._slots[slot].ids = prompt
         copies: list[tuple[int, int]] = []
-        for (row, cached, _), job in alike.items():
+        for (row, cached, _), job in jobs.items():
             if row < 0:
                 self._rows.open(job.slots)
                 continue
-            # They may append in place when every other reader is idle and has no more than they.
+            # They may append in place if every other reader is idle and has no more tokens.
             others = [self._slots[s] for s in self._rows.readers[row] if s not in job.slots]
             if any(other.handle is not None or len(other.ids) > cached for other in others):
                 copies.append((row, self._rows.open(job.slots)))
         self._copy(copies)
         self.prefilling += admitted
-        return [*alike.values()]
+        return [*jobs.values()]
 
     def _prefill(self, jobs: list[PrefillJob]) -> list[tuple[int, Sampled]]:
-        """Compute the new tokens of jobs, of long prompts as many chunks as a step has, and draw a
-        token for the slots whose prompt is complete and that have none."""
-        left, ready, jobs, self._jobs = self.chunks, list[PrefillJob](), self._jobs + jobs, []
+        """Compute the new tokens of jobs, for long prompts at most `chunks` chunks, and draw a
+        token for each slot with a complete prompt and no token yet."""
+        chunks, ready, jobs, self._jobs = self.chunks, list[PrefillJob](), self._jobs + jobs, []
         for job in jobs:
-            while (more := self._chunk(job, left > 0)) and left:
-                left -= 1
-            (self._jobs if more else ready).append(job)
+            while (incomplete := self._prefill_chunk(job, chunks > 0)) and chunks:
+                chunks -= 1
+            (self._jobs if incomplete else ready).append(job)
         if not ready:
             return []
-        # One by one in invariant mode: who else is prefilled must not matter.
+        # One by one in invariant mode: other prefills must not matter.
         limit = 0 if self.invariant else self._backend.prefill_tokens
         batches: list[list[PrefillJob]] = []
         for job in sorted(ready, key=lambda job: (job.size, job.slots)):
@@ -256,46 +257,46 @@ class NativeEngine:
         line_of = {slot: line for line, job in lines for slot in job.slots}
         new = {s: line_of[s] for s in self.prefilling if s in line_of and not self._slots[s].spans}
         self.prefilling = [slot for slot in self.prefilling if slot not in line_of]
-        self._most_held = max(self._most_held, 0 if self._jobs else sum(self._held()))
+        self._peak_tokens = max(self._peak_tokens, 0 if self._jobs else sum(self._row_lengths()))
         return self._accept(logits, self._tensor([*new.values()]), [*new]) if new else []
 
-    def _chunk(self, job: PrefillJob, compute: bool) -> bool:
-        """Whether more is left of a job than is computed at once; compute the next chunk of it, or
-        of the prefix that it shares, where it may."""
+    def _prefill_chunk(self, job: PrefillJob, compute: bool) -> bool:
+        """Return True if more of a job is left than is computed at once; if `compute`, run the next
+        chunk of it, or of the prefix that it shares."""
         if not job.cached:
-            row = self._rows.of[job.slots[0]]
-            held = self._backend.begin(row, job.prompt[: job.shared], compute)
-            if held is None:
+            row = self._rows.row[job.slots[0]]
+            cached = self._backend.begin(row, job.prompt[: job.shared], compute)
+            if cached is None:
                 return True
-            job.cached = held
+            job.cached = cached
         end = job.cached + self._backend.prefill_chunk
-        more = WHOLE_PROMPT < len(job.prompt) > end
-        if more and compute:
+        incomplete = WHOLE_PROMPT < len(job.prompt) > end
+        if incomplete and compute:
             self._append([replace(job, prompt=job.prompt[:end])], 1)
             job.cached = end
-        return more
+        return incomplete
 
     def _refill(self) -> list[PrefillJob]:
-        """The jobs that compute what running requests have so far under the weights of now, as a
-        trainer does."""
+        """Return the jobs that compute the tokens of running requests under the current weights, as
+        a trainer does."""
         by_row: dict[int, PrefillJob] = {}
         for slot in self._slots.running():
             request, drawn = self._slots[slot].request, self._streams.tokens(slot)[:-1]
             assert request is not None
             job = PrefillJob([], 0, (*request.prompt_ids, *drawn), request.shared)
-            by_row.setdefault(self._rows.of[slot], job).slots.append(slot)
+            by_row.setdefault(self._rows.row[slot], job).slots.append(slot)
         self._outdated, self._jobs, self.prefilling = False, [], self._slots.running()
         return [*by_row.values()]
 
     def _append(self, batch: list[PrefillJob], multiple: int = 4) -> Tensor:
-        """Run the backend over the new tokens of `batch`; logits [len(batch) or more, V]."""
+        """Run the backend over the new tokens of `batch`; return logits [len(batch) or more, V]."""
         width = rounded(max(job.size for job in batch), _REACH if self.invariant else 8)
-        # Batches are padded with the scratch row so that few kernel shapes occur, unless it costs.
+        # Pad batches with the scratch row so that few kernel shapes occur, unless it costs time.
         longest = max(len(job.prompt) for job in batch)
         alone = self.invariant or self._backend.exact_shapes or longest > WHOLE_PROMPT
         extra = 0 if alone else rounded(len(batch), multiple) - len(batch)
         new = [[*job.prompt[job.cached :], *[0] * (width - job.size)] for job in batch]
-        rows = self._tensor([self._rows.of[job.slots[0]] for job in batch] + [self.slots] * extra)
+        rows = self._tensor([self._rows.row[job.slots[0]] for job in batch] + [self.slots] * extra)
         self._position[rows] = self._tensor([len(job.prompt) for job in batch] + [0] * extra)
         self.prefilled_tokens += sum(job.size for job in batch)
         return self._backend.extend(
@@ -310,59 +311,59 @@ class NativeEngine:
 
     def _decode_step(self, running: list[int]) -> list[tuple[int, Sampled]]:
         """Compute the next position of every row that a running slot reads, and draw from it."""
-        of, chunk = self._rows.of, self._backend.chunk
-        used = list(dict.fromkeys(of[slot] for slot in running))
+        row_of, chunk = self._rows.row, self._backend.chunk
+        used = list(dict.fromkeys(row_of[slot] for slot in running))
         self.computed_tokens += len(used)
         if self.invariant:
-            # In calls whose shape depends on a row's length alone.
+            # Use calls whose shape depends on a row's length alone.
             by_reach: dict[int, list[int]] = {}
             for row, position in zip(used, self._position[used].tolist(), strict=True):
                 by_reach.setdefault(self._reach(position + 1), []).append(row)
             parts: list[Tensor] = []
-            line_of: dict[int, int] = {}
-            for reach, alike in by_reach.items():
-                for at in range(0, len(alike), chunk):
-                    some = alike[at : at + chunk]
-                    line_of |= {row: chunk * len(parts) + i for i, row in enumerate(some)}
-                    padded = self._tensor(some + [self.slots] * (chunk - len(some)))
+            lines: dict[int, int] = {}
+            for reach, rows in by_reach.items():
+                for at in range(0, len(rows), chunk):
+                    batch = rows[at : at + chunk]
+                    lines |= {row: chunk * len(parts) + i for i, row in enumerate(batch)}
+                    padded = self._tensor(batch + [self.slots] * (chunk - len(batch)))
                     parts.append(self._compute(padded, reach))
-            logits, line = torch.cat(parts), self._tensor([line_of[of[slot]] for slot in running])
+            logits, line = torch.cat(parts), self._tensor([lines[row_of[slot]] for slot in running])
         else:
-            # Rows in use are brought to the front, where reading them needs no gather. Others
-            # among them are computed and ignored: their next column is not in use.
+            # Move rows in use to the front, where reading them needs no gather. Unused rows among
+            # them are computed and ignored: their next column is not in use.
             exact = self._backend.exact_shapes
             count = len(used) if exact else min(self.slots, rounded(len(used), 8))
             pairs = self._rows.gather(used, count)
             kept = [(hole, mover) for hole, mover in pairs if self._rows.readers[mover]]
             self._copy([(mover, hole) for hole, mover in pairs] + kept)
-            line = self._tensor([of[slot] for slot in running])
+            line = self._tensor([row_of[slot] for slot in running])
             logits = self._compute(count, int(self._position[line].max()) + 1)
-        rows = self._tensor(list(dict.fromkeys(of[slot] for slot in running)))
-        self._position[rows] += 1
+        used_rows = self._tensor(list(dict.fromkeys(row_of[slot] for slot in running)))
+        self._position[used_rows] += 1
         return self._accept(logits, line, running)
 
     def _compute(self, rows: Tensor | int, length: int) -> Tensor:
-        """One position of some rows, or of the first `count`; logits [rows, V]."""
+        """Compute one position of some rows, or of the first `rows`; return logits [rows, V]."""
         at = slice(rows) if isinstance(rows, int) else rows
         token, position = self._token[at], self._position[at]
         ones = torch.ones_like(token)
         return self._backend.extend(token[:, None], position, ones, rows, self._reach(length))
 
     def _accept(self, logits: Tensor, line: Tensor, slots: list[int]) -> list[tuple[int, Sampled]]:
-        """Draw a token for each of `slots` from its line of the logits, record it, finish the
-        requests that it ends, and part the others where they differ."""
+        """Draw and record a token for each of `slots` from its line of the logits, finish the
+        requests that it ends, and separate rows whose slots drew different tokens."""
         token, full = self._streams.draw(slots, logits, line)
         self.decoded_tokens += len(slots)
         stopped = (token[:, None] == self._eos).any(1).tolist()
         results: list[tuple[int, Sampled]] = []
-        going: dict[int, int] = {}
+        alive: dict[int, int] = {}
         for i, (slot, drawn) in enumerate(zip(slots, token.tolist(), strict=True)):
             state = self._slots[slot]
             handle, request = state.handle, state.request
             assert handle is not None, "a slot without a request cannot draw"
             assert request is not None
             if request.on_token is not None:
-                self.news.append((handle, drawn, self._streams.latest(slot)))
+                self.new_tokens.append((handle, drawn, self._streams.latest(slot)))
             if slot in self._streams.failed:  # its grammar failed
                 self.failures.append((handle, self._streams.failed.pop(slot)))
                 self._clear(slot)
@@ -371,7 +372,7 @@ class NativeEngine:
             text = self._decode(self._streams.tokens(slot)) if stops else ""
             if not (stopped[i] or any(stop in text for stop in stops)):
                 if not full[i]:
-                    going[slot] = i
+                    alive[slot] = i
                     continue
                 reason = StopReason.LENGTH
             result = self._streams.take(slot, reason, self.version, state.spans)
@@ -381,17 +382,17 @@ class NativeEngine:
             state.handle, state.used = None, self._clock
             if state.session is None:
                 self._clear(slot)
-        if going:
+        if alive:
             # Slots of one row that drew different tokens read different rows from here on.
-            token = token[self._tensor(list(going.values()))] if len(going) < len(slots) else token
-            self._copy(self._rows.part(list(going), token.tolist()))
-            self._token[self._tensor([self._rows.of[slot] for slot in going])] = token
+            token = token[self._tensor(list(alive.values()))] if len(alive) < len(slots) else token
+            self._copy(self._rows.separate(list(alive), token.tolist()))
+            self._token[self._tensor([self._rows.row[slot] for slot in alive])] = token
         return results
 
-    # ------------------------------------------------------------ small things
+    # ------------------------------------------------------------ helpers
 
     def _copy(self, pairs: list[tuple[int, int]]) -> None:
-        """Copy rows, all at once: (source, target)."""
+        """Copy rows, all at once; pairs are (source, target)."""
         if not pairs:
             return
         source, target = self._tensor([s for s, _ in pairs]), self._tensor([t for _, t in pairs])
@@ -400,22 +401,23 @@ class NativeEngine:
         self._position[target] = position
         self._token[target] = self._token[source]
 
-    def _held(self, but: str | None = None) -> list[int]:
-        """Tokens of each row, or when its prompt is complete; without the row of a session."""
-        slots = zip(self._rows.of, self._slots.all, strict=True)
-        held = {row: len(s.ids) for row, s in slots if but is None or s.session != but}
-        return [*held.values()]
+    def _row_lengths(self, excluded: str | None = None) -> list[int]:
+        """Return the tokens of each row once its prompt is complete, without the row of session
+        `excluded`."""
+        slots = zip(self._rows.row, self._slots.all, strict=True)
+        kept = ((row, s) for row, s in slots if excluded is None or s.session != excluded)
+        return [*{row: len(s.ids) for row, s in kept}.values()]
 
     def _tensor(self, numbers: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
         return torch.tensor(numbers, dtype=torch.long, device=self._device)
 
     def _reach(self, length: int) -> int:
-        """How many cache columns to read for sequences of `length`."""
+        """Return how many cache columns to read for sequences of `length` tokens."""
         step = _INVARIANT_REACH if self.invariant else _REACH
         return min(self.max_length, rounded(length, step))
 
     def _clear(self, slot: int) -> None:
-        """Forget what a slot holds."""
+        """Clear a slot: drop its request and its cache."""
         if slot in self.prefilling:
             self.prefilling.remove(slot)
             for job in self._jobs:

@@ -1,6 +1,5 @@
-"""What the record of a call repeats of its request. Every client of this package records so;
-`types.py` has both words, and nothing here needs torch.
-"""
+"""Request options that are repeated in the record of a call. Every client of this package uses it;
+`types.py` has both types. Does not import torch."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from tutelage.types import ChatOptions
 
 
 def recorded_options(options: ChatOptions) -> dict[str, Any]:
-    """The fields of a `Call` that repeat what its request said beside the messages."""
+    """Return the fields of a `Call` that repeat the options of its request."""
     return {
         "tools": tuple(options.get("tools", ())),
         "sampling": options["sampling"],

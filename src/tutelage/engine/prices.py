@@ -1,8 +1,8 @@
-"""What tokens cost: a table by model that the user can edit.
+"""Prices of tokens: a table by model that the user can edit.
 
-The built-in table is `prices.toml` beside this module; a file `prices.toml` in the working
-directory, or the one that `TUTELAGE_PRICES` names, adds to it and wins. A model that stands in none
-has no known price: its tokens are counted, its dollars are not, and a budget in dollars is refused.
+The built-in table is `prices.toml` beside this module; `prices.toml` in the working directory, or
+the file that `TUTELAGE_PRICES` names, extends and overrides it. A model in neither has no known
+price: its tokens are counted, its dollars are not, and a budget in dollars is rejected.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ _Dollars = Annotated[float, Field(ge=0, lt=1e9, strict=True)]
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """US dollars for a million tokens, in and out."""
+    """US dollars per million input and output tokens."""
 
     input: _Dollars
     output: _Dollars
 
-    def of(self, prompt: int, completion: int) -> float:
-        """Dollars for a number of tokens."""
+    def cost(self, prompt: int, completion: int) -> float:
+        """Return the dollars for a number of tokens."""
         return (prompt * self.input + completion * self.output) / 1e6
 
 
 _TABLE = TypeAdapter(dict[str, Price])
 
 
-def price_of(prices: Mapping[str, Price], model: str, *, local: bool = False) -> Price | None:
-    """The price of a model, None when it is not known. A `local` one without a price is free.
+def find_price(prices: Mapping[str, Price], model: str, *, local: bool = False) -> Price | None:
+    """Return the price of a model, None if it is unknown. A `local` model without a price is free.
 
-    A dated name such as `gpt-4o-mini-2024-07-18` has the price of the name that it begins with.
+    A dated name such as `gpt-4o-mini-2024-07-18` has the price of the undated name.
     """
     if model in prices:
         return prices[model]
@@ -55,13 +55,13 @@ def price_of(prices: Mapping[str, Price], model: str, *, local: bool = False) ->
 def load_prices(
     path: str | Path | None = None, env: Mapping[str, str] = os.environ
 ) -> dict[str, Price]:
-    """The built-in prices and the user's, by model.
+    """Return the built-in prices and the user's, by model.
 
     Raises `ConfigError` for a file that cannot be read.
     """
-    named = path or env.get(VARIABLE)
-    own = Path(named or FILE)
-    if named and not own.is_file():
+    chosen = path or env.get(VARIABLE)
+    own = Path(chosen or FILE)
+    if chosen and not own.is_file():
         raise ConfigError(f"price table not found: {str(own)!r}; create it, or leave it out")
     prices: dict[str, Price] = {}
     for table in (files("tutelage.engine") / FILE, own):
@@ -74,9 +74,9 @@ def load_prices(
         except tomllib.TOMLDecodeError as error:
             raise ConfigError(f"{where} is not valid TOML: {error}") from error
         except ValidationError as error:
-            found = error.errors()[0]
+            detail = error.errors()[0]
             raise ConfigError(
-                f"{where}: {'.'.join(map(str, found['loc']))!r} is {found['input']!r}; use "
+                f"{where}: {'.'.join(map(str, detail['loc']))!r} is {detail['input']!r}; use "
                 '"MODEL" = { input = 0.15, output = 0.60 }, in dollars per million tokens'
             ) from error
     return prices

@@ -1,6 +1,6 @@
-"""What every engine promises: sample a continuation of token ids, and report it exactly.
+"""The engine protocol: sample a continuation of token ids, and report it exactly.
 
-`factory.py` makes engines of this process; servers follow behind the same words.
+`factory.py` makes engines in this process; servers are used through the same protocol.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from tutelage.policy.model import Policy
 
 OnToken = Callable[[Sequence[int]], None]
-"""Is told the ids that were sampled since it was last told, the end-of-turn token among them."""
+"""Callback that receives the newly sampled token ids, including the end-of-turn token."""
 OnPrompt = Callable[[int], None]
-"""Is told how many tokens a prompt has, before the first is sampled after it."""
+"""Callback that receives the length of the prompt before the first token is sampled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +32,17 @@ class Request:
     drawn with the i-th number of a stream that `seed` alone determines. `order` ranks requests that
     wait at the same moment; give each rollout its own. Requests of one `session` are turns of one
     conversation: the engine keeps its keys and values until `release`, and a prompt that extends
-    what is cached only pays for its new tokens. `lane` tells apart what one rollout asks at the
-    same time; the conversations of lanes above 0 are the first to lose their cache.
+    the cached tokens only computes its new ones. `lane` numbers the concurrent requests of one
+    rollout; conversations of lanes above 0 are the first to lose their cache.
 
     The first `shared` tokens, less than all, are a system prompt and tools that other conversations
-    begin with too: an engine of a large model computes them once for all.
+    share: an engine of a large model computes them once for all.
 
-    `top_logprobs` asks for that many of the most probable tokens beside each that is drawn.
+    `top_logprobs` is the number of most probable tokens to report beside each drawn token.
 
-    With a `grammar` only what it allows is drawn. `on_token`, called in the event loop, receives
-    tokens as they are drawn, and `on_logprobs`, called before it, their log-probabilities; what
-    they raise fails the request.
+    With a `grammar` only tokens that it allows are drawn. `on_token`, called in the event loop,
+    receives tokens as they are drawn, and `on_logprobs`, called before it, their log-probabilities;
+    an exception in either fails the request.
     """
 
     prompt_ids: tuple[int, ...]
@@ -57,7 +57,7 @@ class Request:
     top_logprobs: int = 0
     on_logprobs: OnLogprobs | None = field(default=None, compare=False)
 
-    def room(self, max_length: int) -> int:
+    def max_new_tokens(self, max_length: int) -> int:
         """Return how many tokens may follow the prompt, at least one. Raises
         `ContextOverflowError`."""
         if len(self.prompt_ids) >= max_length:
@@ -72,23 +72,23 @@ class Request:
 
 
 class Engine(Protocol):
-    """An engine as agents, runners and gateways see it. It serves one event loop, for as long as
-    the run lasts."""
+    """Interface of an engine for agents, runners and gateways. It serves one event loop, for the
+    whole run."""
 
     @property
     def version(self) -> int:
-        """The version of the policy that it samples from, which each sample carries."""
+        """Return the version of the policy that it samples from; each sample carries it."""
         ...
 
     def update_weights(self, source: Policy, version: int) -> None:
-        """Sample from the weights that `source` has now, and call them `version`. What runs goes on
-        under them: each token is drawn from what one version says of the whole sequence before it,
-        and the sample says which tokens are whose (`versions.py`)."""
+        """Load the current weights of `source` as `version`. Running requests continue under them:
+        each token is drawn from one version's distribution given the whole sequence before it, and
+        the sample records the version of each token (`versions.py`)."""
         ...
 
     def free(self) -> None:
-        """Give up what takes memory until `update_weights`: nothing is sampled before. An engine
-        that did has no version until then."""
+        """Free memory until the next `update_weights`. Nothing can be sampled before, and the
+        engine has no version until then."""
         ...
 
     async def sample(self, request: Request) -> Sampled:
@@ -99,14 +99,14 @@ class Engine(Protocol):
         ...
 
     def release(self, session: str) -> None:
-        """Forget what is kept for a session. Unknown sessions are fine."""
+        """Drop the cache of a session. Unknown sessions are ignored."""
         ...
 
     @property
     def max_length(self) -> int:
-        """The most tokens that prompt and answer can have together."""
+        """Return the maximum number of tokens of prompt and reply together."""
         ...
 
     def participant(self) -> AbstractAsyncContextManager[None]:
-        """Around a rollout, reward included; see `driver.py` for what it is good for."""
+        """Return a context manager around a rollout, including its reward; see `driver.py`."""
         ...

@@ -1,11 +1,11 @@
-"""A chat client of any OpenAI-compatible server: other people's models, with the same record.
+"""A chat client for any OpenAI-compatible server, with the same record of calls.
 
-Used for frozen agents, judges, prompt training, and policies that are sampled elsewhere. Messages
-go out as they are and come back as `Call`s; token ids are recorded where the server gives them
-(vLLM's and our gateway's `return_token_ids`), else they are empty, and nothing of such a call is
-ever trained. The openai package sends, retries and streams; replies are read as OpenAI documents
-them. A server that refuses a field by its name is asked in its own words (`server_fields.py`).
-`chat.py` is the client of our own engine.
+Used for frozen agents, judges, prompt training, and policies that other servers sample. Messages
+are sent unchanged and replies become `Call`s; token ids are recorded where the server reports them
+(`return_token_ids` of vLLM and our gateway), otherwise they are empty, and such a call is never
+used for training. The openai package sends, retries and streams; replies are read as OpenAI
+documents them. If a server rejects a field by name, requests are adapted to it
+(`server_fields.py`). `chat.py` is the client of our own engine.
 """
 
 from __future__ import annotations
@@ -52,35 +52,35 @@ if TYPE_CHECKING:
 
 OnText = Callable[[str], None]
 OnFields = Callable[[JSON], None]
-"""Called with a piece of a thought, as the fields of a delta."""
+"""Callback that receives a piece of a thought, as the fields of a delta."""
 Usage = tuple[int, int] | None
-"""Prompt and completion tokens; None where the server counted none."""
+"""Prompt and completion tokens; None if the server reports no counts."""
 _PATH = "/chat/completions"
 _SHOWN = 200
 """Characters of a reply that an error shows."""
 _PARTS, _RECORDED = "content_parts", ("content_parts", "tool_call_fields")
-"""The names under which a message on record has its content in parts, and all that is kept of a
-client's request for the record alone."""
+"""Keys of `Message.extra`: the content in parts, and the fields of a client's request that are kept
+for the record only."""
 _IN_A_PART = ("type", "text", "refusal", "image_url", "input_audio", "file")
 _READ = frozenset({"role", "content", "tool_calls"})
-"""Fields of a reply that have their place in a `Message`; others are its `extra`."""
+"""Fields of a reply that a `Message` has itself; others go to its `extra`."""
 _ENDS = {"length": StopReason.LENGTH, "content_filter": StopReason.CONTENT_FILTER}
-_BROKEN_OFF = ("abort", "error", "insufficient_system_resource")
-"""Finish reasons by which vLLM, OpenRouter and DeepSeek say that a reply broke off."""
+_ABORTED = ("abort", "error", "insufficient_system_resource")
+"""Finish reasons of vLLM, OpenRouter and DeepSeek for an aborted reply."""
 _WHOLE = frozenset({"id", "type", "role", "format", "index", "finish_reason", "stop_reason"})
-"""Fields of a chunk that come at once, where other texts come in pieces."""
+"""Text fields of a chunk that are complete; other texts come in pieces."""
 _TOO_LONG = {"context_length_exceeded", "exceed_context_size_error"}
-"""What servers name a prompt that the context does not hold."""
+"""Error codes of servers for a prompt that exceeds the context."""
 _TOO_LONG_WORDS = (
     "maximum context length", "exceeds the available context size", "prompt is too long:",
 )  # fmt: skip
-"""What they say of one: OpenAI and vLLM, llama.cpp, Anthropic."""
+"""Phrases in such errors: OpenAI and vLLM, llama.cpp, Anthropic."""
 _NOT_SENT = ("ConnectError", "ConnectTimeout", "PoolTimeout")
-"""Names of the errors of httpx after which no server has the request."""
+"""Names of the httpx errors after which no server has received the request."""
 
 
 class RemoteChatClient:
-    """A `ChatClient` over `POST {base_url}/chat/completions`; `calls` is its record.
+    """A `ChatClient` over `POST {base_url}/chat/completions`; `calls` lists its calls.
 
     It belongs to the event loop in which it is first used.
     """
@@ -97,15 +97,15 @@ class RemoteChatClient:
         timeout: float = 600.0,
         attempts: int = 5,
         keep: int | None = None,
-        words: ServerFields | None = None,
+        fields: ServerFields | None = None,
         api: openai.AsyncOpenAI | None = None,
     ) -> None:
-        """`token_ids` requests them from the server, and no more once it has refused: others than
-        vLLM and ours do.
+        """Request token ids if `token_ids`, until the server rejects that, as others than vLLM and
+        ours do.
 
-        `timeout` is in seconds for one request, `attempts` counts the first one, `keep` bounds the
-        calls on record. `api` is a connection that others use too. Raises `ConfigError` for a key
-        that no header can carry.
+        `timeout` is in seconds per request, `attempts` includes the first one, `keep` limits the
+        recorded calls. `api` is a connection shared with other clients. Raises `ConfigError` for a
+        key that no header can carry.
         """
         self.calls: list[Call] = []
         self._base_url, self._model = base_url.rstrip("/"), model
@@ -113,7 +113,7 @@ class RemoteChatClient:
         self._key, self._timeout = checked_api_key(api_key, "api_key"), timeout
         self._seeds = (seeds or SeedTree(0)).child("remote", name)
         self._token_ids, self._attempts = token_ids, max(1, attempts)
-        self._keep, self._words = keep, words or ServerFields()
+        self._keep, self._fields = keep, fields or ServerFields()
         self._api, self._shared = api, api is not None
         self._started = 0
 
@@ -125,11 +125,12 @@ class RemoteChatClient:
         on_fields: OnFields | None = None,
         **options: Unpack[ChatOptions],
     ) -> Call:
-        """Send one request and record it; `on_text` gets its text as it comes, `on_fields` its
-        thoughts.
+        """Send one request and record it; `on_text` receives its text as it arrives, `on_fields`
+        its thoughts.
 
-        Raises `ContextOverflowError` when the server says so, `RemoteError` with the status of any
-        other refusal, `UnreachableError` when nobody answers, `MalformedReplyError` for nonsense.
+        Raises `ContextOverflowError` if the server reports one, `RemoteError` with the status of
+        any other refusal, `UnreachableError` if there is no answer, `MalformedReplyError` for an
+        invalid reply.
         """
         raw = options.get("prompt") is not None
         if raw or options["sampling"].max_thinking_tokens:
@@ -149,7 +150,7 @@ class RemoteChatClient:
             reply, sampled, prompt = read_completion(completion, seeds)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             what = f"an invalid chat completion ({error!r})"
-            raise self._malformed(what, completion) from error
+            raise self._malformed_reply(what, completion) from error
         call = Call(
             id=seeds.id("call"),
             index=index,
@@ -163,7 +164,7 @@ class RemoteChatClient:
             thought=split_thought(reply.content or "")[0],
             model=self._model,
             answered_by=completion.get("model") or "",
-            usage=_usage(completion.get("usage")),
+            usage=_read_usage(completion.get("usage")),
             **recorded_options(options),
         )
         self.calls.append(call)
@@ -172,7 +173,7 @@ class RemoteChatClient:
         return call
 
     async def close(self) -> None:
-        """Close the connections, unless others use them too."""
+        """Close the connections, unless they are shared."""
         if self._api is not None and not self._shared:
             api, self._api = self._api, None
             await api.close()
@@ -180,46 +181,46 @@ class RemoteChatClient:
     # ------------------------------------------------------------ sending
 
     async def _send(self, body: JSON, on_text: OnText | None, on_fields: OnFields | None) -> JSON:
-        """Send a request in the server's words, which are kept once it took them; return the
-        completion."""
-        words = replace(self._words)
+        """Send a request with the fields that the server accepts, remember them once it does, and
+        return the completion."""
+        fields = replace(self._fields)
         while True:
-            sent = words.spoken(body)
+            sent = fields.translate(body)
             try:
                 if on_text is None:
                     answer = await self._post(sent)
                 else:
-                    answer = await self._streamed(sent, on_text, on_fields)
+                    answer = await self._stream(sent, on_text, on_fields)
                 if not isinstance(answer, dict):
                     what = f"{type(answer).__name__} instead of an object"
-                    raise self._malformed(what, answer)
+                    raise self._malformed_reply(what, answer)
                 completion = cast("JSON", answer)
                 if completion.get("error"):
                     raise _refusal(self._server, completion["error"])
-            except RemoteError as refused:
-                other = words.after(refused, sent)
-                if other is None:
+            except RemoteError as error:
+                adapted = fields.adapt(error, sent)
+                if adapted is None:
                     raise
-                words = other
+                fields = adapted
             else:
-                self._words.learn(words)
+                self._fields.learn(fields)
                 return completion
 
     async def _post(self, body: JSON, **stream: Any) -> Any:
-        """Return the JSON value of the answer, or its stream."""
+        """Return the JSON value of the response, or its stream."""
         if self._api is None:
-            self._api = connection(self._base_url, self._key, self._timeout, self._attempts)
+            self._api = connect(self._base_url, self._key, self._timeout, self._attempts)
         try:
             answer: Any = await self._api.post(
                 _PATH, body=body, cast_to=object, options=key_options(self._key), **stream
             )
-            # The package returns a text where the content type is not JSON.
+            # The package returns a string if the content type is not JSON.
             return whole_characters(json.loads(answer) if isinstance(answer, str) else answer)
         except Exception as error:
             raise self._engine_error(error) from error
 
-    async def _streamed(self, body: JSON, on_text: OnText, on_fields: OnFields | None) -> JSON:
-        """Return the completion that a stream adds up to, after its pieces were handed out."""
+    async def _stream(self, body: JSON, on_text: OnText, on_fields: OnFields | None) -> JSON:
+        """Return the completion of a streamed reply, after passing its pieces to the callbacks."""
         import openai
 
         body = body | {"stream": True, "stream_options": {"include_usage": True}}
@@ -237,25 +238,28 @@ class RemoteChatClient:
                 try:
                     delta = add_chunk(completion, chunk)
                 except (AttributeError, KeyError, TypeError, ValueError) as error:
-                    raise self._malformed(f"an invalid chunk ({error!r})", chunk) from error
-                more = {k: v for k, v in delta.items() if k not in _READ and v not in (None, "")}
-                if on_fields is not None and more:
-                    on_fields(more)
+                    raise self._malformed_reply(f"an invalid chunk ({error!r})", chunk) from error
+                extra = {k: v for k, v in delta.items() if k not in _READ and v not in (None, "")}
+                if on_fields is not None and extra:
+                    on_fields(extra)
                 if delta.get("content"):
                     on_text(delta["content"])
         if choice["finish_reason"] is None:
-            raise UnreachableError(f"{self._server}: the stream ended before the reply was whole")
+            raise UnreachableError(
+                f"{self._server}: the stream ended before the reply was complete"
+            )
         return completion
 
     # ------------------------------------------------------------ errors
 
-    def _malformed(self, what: str, answer: Any) -> MalformedReplyError:
-        """Return the error for a good status without a completion, with its first words."""
-        began = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
-        return MalformedReplyError(f"{self._server} answered 200 with {what}: {began[:_SHOWN]!r}")
+    def _malformed_reply(self, what: str, answer: Any) -> MalformedReplyError:
+        """Return the error for a response of status 200 without a completion, quoting its
+        beginning."""
+        text = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
+        return MalformedReplyError(f"{self._server} answered 200 with {what}: {text[:_SHOWN]!r}")
 
     def _engine_error(self, error: Exception) -> EngineError:
-        """Return what an error of the openai package, or of httpx below it, means here."""
+        """Convert an error of the openai package, or of httpx below it."""
         import openai
 
         if isinstance(error, openai.APIStatusError):
@@ -263,31 +267,31 @@ class RemoteChatClient:
         if isinstance(error, openai.APIError) and not isinstance(error, openai.APIConnectionError):
             return _refusal(self._server, error.body)  # reported in a stream
         if isinstance(error, ValueError):
-            return self._malformed(f"invalid JSON ({error})", getattr(error, "doc", ""))
+            return self._malformed_reply(f"invalid JSON ({error})", getattr(error, "doc", ""))
         cause = error.__cause__ or error
         name = type(cause).__name__
         if name in _NOT_SENT:
-            words = f"cannot reach {self._server}: {name}: {cause}"
-            return UnreachableError(words, "connect")
+            message = f"cannot reach {self._server}: {name}: {cause}"
+            return UnreachableError(message, "connect")
         if "Timeout" in name:
-            words = f"{self._server} did not answer within {self._timeout:g} seconds"
-            return UnreachableError(words, "timeout")
+            message = f"{self._server} did not answer within {self._timeout:g} seconds"
+            return UnreachableError(message, "timeout")
         return UnreachableError(f"incomplete reply from {self._server}: {name}: {cause}")
 
 
 def _refusal(server: str, body: object, response: Any = None) -> EngineError:
-    """Return the error that a server reported, in an answer of its own or in one of status 200."""
+    """Return the error that a server reported, in an error response or in one of status 200."""
     error = cast("JSON", body) if isinstance(body, dict) else {}
     message = whole_characters(str(error.get("message") or body or ""))
     code = error.get("code")
     names = {str(code), str(error.get("type"))}
-    if names & _TOO_LONG or any(words in message.lower() for words in _TOO_LONG_WORDS):
+    if names & _TOO_LONG or any(phrase in message.lower() for phrase in _TOO_LONG_WORDS):
         return ContextOverflowError(f"{server} refused the prompt as too long: {message}")
     status = code if isinstance(code, int) and 400 <= code < 600 else 502
     if response is not None:
         status = int(response.status_code)
     refused = RemoteError(f"{server} answered {status}: {message[:500]}", status)
-    refused.param, refused.code = _word(error.get("param")), _word(code)
+    refused.param, refused.code = _read_word(error.get("param")), _read_word(code)
     if response is not None:
         refused.retry_after = _retry_after(response.headers)
         retried = response.request.headers.get("x-stainless-retry-count", "0") != "0"
@@ -295,13 +299,13 @@ def _refusal(server: str, body: object, response: Any = None) -> EngineError:
     return refused
 
 
-def _word(value: Any) -> str | None:
-    """Return a text that is no number, which a status has said already; else None."""
+def _read_word(value: Any) -> str | None:
+    """Return a string that is not a number, which would only repeat the status; else None."""
     return value if isinstance(value, str) and value and not value.isdecimal() else None
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds that a server asks to wait, None where it does not."""
+    """Return the seconds that a server asks to wait, None if it does not."""
     for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
         with suppress(ValueError):
             return max(float(headers.get(name, "")) * unit, 0.0)
@@ -315,14 +319,14 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def request_body(messages: Sequence[Message], options: ChatOptions) -> JSON:
-    """Return the fields of a request."""
+    """Return the JSON fields of a request."""
     sampling, tools = options["sampling"], options.get("tools", ())
     body: JSON = {
-        "messages": [_message(message) for message in messages],
+        "messages": [_to_json(message) for message in messages],
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
     }
-    if sampling.max_tokens < UNBOUNDED:  # else the server's own limit holds
+    if sampling.max_tokens < UNBOUNDED:  # otherwise the server's own limit applies
         body["max_tokens"] = sampling.max_tokens
     if sampling.top_k:
         body["top_k"] = sampling.top_k
@@ -346,38 +350,38 @@ def request_body(messages: Sequence[Message], options: ChatOptions) -> JSON:
     if schema == {"type": "object"}:
         body["response_format"] = {"type": "json_object"}
     elif schema is not None:
-        wanted = {"name": "reply", "schema": schema, "strict": True}
-        body["response_format"] = {"type": "json_schema", "json_schema": wanted}
+        reply_schema = {"name": "reply", "schema": schema, "strict": True}
+        body["response_format"] = {"type": "json_schema", "json_schema": reply_schema}
     return body
 
 
-def _message(message: Message) -> JSON:
-    """Return a message with its further fields, in parts where not all of them are text."""
+def _to_json(message: Message) -> JSON:
+    """Return a message as JSON with its extra fields, in parts if not all of them are text."""
     extra = {name: value for name, value in message.extra.items() if name not in _RECORDED}
-    found: Any = message.extra.get(_PARTS)
-    parts = [part for part in found if isinstance(part, dict)] if isinstance(found, list) else []
+    value: Any = message.extra.get(_PARTS)
+    parts = [part for part in value if isinstance(part, dict)] if isinstance(value, list) else []
     if any(part.get("type") not in ("text", "refusal") for part in parts):
-        # A part goes without what is not of chat completions.
+        # Send only the fields of a part that chat completions have.
         extra["content"] = [{k: part[k] for k in part if k in _IN_A_PART} for part in parts]
     return message.to_dict() | extra
 
 
 def read_completion(data: JSON, seeds: SeedTree) -> tuple[Message, Sampled, tuple[int, ...]]:
-    """Return the reply, its tokens, and the prompt's; ids are empty where the server gives none.
+    """Return the reply, its tokens, and the prompt's; ids are empty if the server reports none.
 
-    Raises `RemoteError` where the server broke the reply off, and `KeyError`, `TypeError` and other
-    errors of Python where it is no chat completion.
+    Raises `RemoteError` if the server aborted the reply, and `KeyError`, `TypeError` and other
+    errors of Python if the data is not a chat completion.
     """
     choice = data["choices"][0]
     message, ended = choice["message"], choice.get("finish_reason")
-    if ended in _BROKEN_OFF:
+    if ended in _ABORTED:
         raise RemoteError(f"the server ended its reply with the finish reason {ended!r}", 502)
     content = message.get("content")
     if not isinstance(content, str | None):
         raise TypeError(f"content is {type(content).__name__}")
     calls: list[ToolCall] = []
-    for i, made in enumerate(message.get("tool_calls") or ()):
-        call = ToolCall.from_dict(made)
+    for i, entry in enumerate(message.get("tool_calls") or ()):
+        call = ToolCall.from_dict(entry)
         arguments = call.arguments or ("" if call.custom else "{}")
         id = call.id or seeds.child("tool", i).id("call")
         calls.append(replace(call, id=id, arguments=arguments))
@@ -388,74 +392,74 @@ def read_completion(data: JSON, seeds: SeedTree) -> tuple[Message, Sampled, tupl
     # A server may leave the end-of-turn token out of the log-probabilities: it is no text.
     if len(logprobs) != len(ids) or not all(map(math.isfinite, logprobs)):
         ids, logprobs, prompt = (), (), ()
-    more = {k: v for k, v in message.items() if k not in _READ and v is not None}
-    reply = Message("assistant", content, tuple(calls), extra=more)
+    extra = {k: v for k, v in message.items() if k not in _READ and v is not None}
+    reply = Message("assistant", content, tuple(calls), extra=extra)
     return reply, Sampled(ids, logprobs, logprobs, _ENDS.get(ended, StopReason.STOP), 0), prompt
 
 
-def _usage(usage: Any) -> Usage:
-    """Return what a server counted, 7.0 for 7 too."""
+def _read_usage(usage: Any) -> Usage:
+    """Return the token counts of a server, also if they are floats such as 7.0."""
     counted = cast("JSON", usage) if isinstance(usage, dict) else {}
-    counts = [counted.get(f"{of}_tokens") for of in ("prompt", "completion")]
+    counts = [counted.get(f"{kind}_tokens") for kind in ("prompt", "completion")]
     numbers = [int(n) for n in counts if isinstance(n, int | float) and n >= 0 and n % 1 == 0]
     return (numbers[0], numbers[1]) if len(numbers) == 2 else None
 
 
 def add_chunk(completion: JSON, chunk: JSON) -> JSON:
-    """Add a chunk of a stream to the completion so far; return the delta of the reply in it."""
+    """Add a chunk of a stream to the completion so far; return its delta of the reply."""
     completion |= {k: v for k, v in chunk.items() if k != "choices" and v is not None}
     choice = completion["choices"][0]
-    for more in chunk.get("choices") or ():
-        if more.get("index") in (0, None):  # others are of no interest to who asked for one
-            delta = more.get("delta") or {}
+    for part in chunk.get("choices") or ():
+        if part.get("index") in (0, None):  # a request asks for one choice only
+            delta = part.get("delta") or {}
             add_delta(choice["message"], delta)
-            add_delta(choice, {k: v for k, v in more.items() if k != "delta"})
+            add_delta(choice, {k: v for k, v in part.items() if k != "delta"})
             return delta
     return {}
 
 
 def add_delta(whole: JSON, delta: Mapping[str, Any]) -> None:
-    """Add a delta of a stream to what came before it: texts and lists grow, objects are merged,
-    and so are entries of lists that have an `index`, such as tool calls."""
+    """Add a delta of a stream to `whole`: texts and lists grow, and objects are merged, as are list
+    entries with an `index`, such as tool calls."""
     for name, value in delta.items():
-        known = whole.get(name)
+        current = whole.get(name)
         if isinstance(value, dict):
-            whole[name] = known if isinstance(known, dict) else {}
+            whole[name] = current if isinstance(current, dict) else {}
             add_delta(whole[name], cast("JSON", value))
         elif isinstance(value, list):
-            entries: list[Any] = known or []
+            entries: list[Any] = current or []
             whole[name] = entries
             for entry in cast("list[Any]", value):
                 numbered = isinstance(entry, dict) and "index" in entry
-                found = next((e for e in entries if _same(e, entry)), None) if numbered else None
-                if found is None:
+                match = next((e for e in entries if _extends(e, entry)), None) if numbered else None
+                if match is None:
                     entries.append(deepcopy(entry))
                 else:
-                    add_delta(found, entry)
-        elif isinstance(value, str) and isinstance(known, str) and name not in _WHOLE:
-            whole[name] = known + value
+                    add_delta(match, entry)
+        elif isinstance(value, str) and isinstance(current, str) and name not in _WHOLE:
+            whole[name] = current + value
         elif value is not None:
             whole[name] = value
 
 
-def _same(known: Any, entry: JSON) -> bool:
-    """Return whether an entry with an index is more of a known one. Later pieces may leave out the
+def _extends(current: Any, entry: JSON) -> bool:
+    """Return True if an entry with an index continues `current`. Later pieces may leave out the
     type."""
-    if not isinstance(known, dict):
+    if not isinstance(current, dict):
         return False
-    one = cast("JSON", known)
-    kind = one.get("type")
-    return one.get("index") == entry["index"] and entry.get("type", kind) == kind
+    existing = cast("JSON", current)
+    kind = existing.get("type")
+    return existing.get("index") == entry["index"] and entry.get("type", kind) == kind
 
 
 # ---------------------------------------------------------------- connections
 
 
-def connection(
+def connect(
     base_url: str, api_key: str | None, timeout: float, attempts: int = 5
 ) -> openai.AsyncOpenAI:
     """Return a client of the openai package, for the event loop in which it is first used. Raises
-    `UnreachableError` if the URL is none."""
+    `UnreachableError` if the URL is invalid."""
     import openai
 
     try:
@@ -466,20 +470,20 @@ def connection(
             max_retries=attempts - 1,
             http_client=openai.DefaultAsyncHttpxClient(mounts=DIRECT),
         )
-    except Exception as error:  # httpx has an error of its own for that
+    except Exception as error:  # httpx raises an error of its own
         raise UnreachableError(f"invalid server URL {base_url!r}: {error}", "connect") from error
 
 
 class RemoteServers:
-    """Clients of named servers, a new one for each attempt, over connections that all share.
+    """Clients of named servers: a new one for each attempt, over shared connections.
 
-    It belongs to the event loop in which its clients are used; `aclose` there closes them all.
+    It belongs to the event loop in which its clients are used; `aclose` closes them all there.
     """
 
     def __init__(self, servers: Mapping[str, Endpoint], *, timeout: float = 600.0) -> None:
         """`timeout` is in seconds for one request."""
         self._servers, self._timeout = dict(servers), timeout
-        self._words = {(s.base_url, s.model): ServerFields() for s in servers.values()}
+        self._fields = {(s.base_url, s.model): ServerFields() for s in servers.values()}
         self._apis: dict[tuple[str, str | None], openai.AsyncOpenAI] = {}
 
     def __call__(self, name: str, seeds: SeedTree) -> RemoteChatClient:
@@ -487,7 +491,7 @@ class RemoteServers:
         server = self._servers[name]
         place = server.base_url, server.api_key
         if place not in self._apis:
-            self._apis[place] = connection(*place, self._timeout)
+            self._apis[place] = connect(*place, self._timeout)
         return RemoteChatClient(
             server.base_url,
             server.api_key,
@@ -496,7 +500,7 @@ class RemoteServers:
             name=name,
             token_ids=server.token_ids,
             timeout=self._timeout,
-            words=self._words[server.base_url, server.model],
+            fields=self._fields[server.base_url, server.model],
             api=self._apis[place],
         )
 

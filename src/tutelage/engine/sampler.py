@@ -1,9 +1,9 @@
-"""Drawing tokens: inverse-CDF with one uniform number a row, so each request has its own stream.
+"""Draw tokens by inverse CDF with one uniform number per row, so each request has its own stream.
 
-Pure functions of logits and uniforms. The log-probabilities returned belong to the full vocabulary
-at the row's temperature (what a trainer recomputes), whatever top-p or top-k then leave out of the
-draw. `native.py` calls this once a step. A large vocabulary is summed by blocks, some rows at once:
-whole tables of numbers would cost more than the draw.
+Pure functions of logits and uniforms. The log-probabilities returned are those of the full
+vocabulary at the row's temperature (what a trainer recomputes), whatever top-p or top-k exclude
+from the draw. `native.py` calls this once per step. A large vocabulary is summed in blocks, some
+rows at once: full tables would cost more than the draw.
 """
 
 from __future__ import annotations
@@ -16,16 +16,15 @@ from torch import Tensor
 from tutelage.policy.machine import in_parallel
 
 _LARGE, _BLOCK, _AT_ONCE = 8192, 256, 8
-"""Tokens from which on a vocabulary is large, tokens of a block, and rows that are summed at
-once."""
+"""Tokens from which on a vocabulary is large, tokens per block, and rows summed at once."""
 _BELOW_1 = 1 - 2.0**-23
 
 
 def uniforms(seed: int, count: int) -> np.ndarray:
-    """`count` float32 numbers in [0, 1), a pure function of `seed` (Philox, counter-based).
+    """Return `count` float32 numbers in [0, 1), a pure function of `seed` (Philox, counter-based).
 
-    In single precision, as `draw` uses them: a longer number could round up to 1 there, and point
-    beyond the last token that may be drawn.
+    In single precision, as `draw` uses them: a double could round up to 1 there, and select a token
+    beyond the last that may be drawn.
     """
     return np.random.Generator(np.random.Philox(key=seed)).random(count, dtype=np.float32)
 
@@ -40,18 +39,18 @@ def draw(
     line_B: Tensor | None = None,
     threads: int = 1,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """One token a row: (token_B, logprob_B at the row's temperature, raw_logprob_B at 1).
+    """Draw one token per row: (token_B, logprob_B at the row's temperature, raw_logprob_B at 1).
 
     A temperature of 0 takes the most likely token, with its log-probability at temperature 1. None
-    means 1 for every row; `top_p_B` of 1 and `top_k_B` of 0 leave a row whole. `line_B` says which
-    line of the logits each row reads; without it there is one line a row. No bit depends on how
-    many `threads` draw.
+    means 1 for every row; `top_p_B` of 1 and `top_k_B` of 0 exclude nothing. `line_B` is the line
+    of the logits that each row reads, by default its own. The number of `threads` does not change
+    any bit.
     """
     whole = top_p_B is None or top_k_B is None or bool(((top_p_B >= 1) & (top_k_B == 0)).all())
     if whole and logits_LV.shape[1] >= _LARGE:
         return _draw_by_blocks(logits_LV, uniform_B, temperature_B, line_B, threads)
     if temperature_B is None and top_p_B is None and top_k_B is None:
-        # At temperature 1 from the whole vocabulary each line is worked on once.
+        # At temperature 1 from the whole vocabulary, process each line once.
         logp_LV = torch.log_softmax(logits_LV.float(), -1)
         cdf_LV = logp_LV.exp().cumsum(-1)
         if line_B is None:
@@ -84,35 +83,35 @@ def _draw_by_blocks(
     line_B: Tensor | None,
     threads: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`draw` from the whole of a large vocabulary: first a block, then a token of it."""
+    """Draw from the whole of a large vocabulary: first a block, then a token in it."""
     step = _AT_ONCE if logits_LV.device.type == "cpu" else len(uniform_B)
 
-    def part(some: slice) -> tuple[Tensor, Tensor, Tensor]:
-        lines = logits_LV[some] if line_B is None else logits_LV.index_select(0, line_B[some])
+    def draw_rows(rows: slice) -> tuple[Tensor, Tensor, Tensor]:
+        lines = logits_LV[rows] if line_B is None else logits_LV.index_select(0, line_B[rows])
         raw_BV = lines.float()
         raw_BV = F.pad(raw_BV, (0, -raw_BV.shape[1] % _BLOCK), value=-torch.inf)
         raw_BV = raw_BV - raw_BV.amax(-1, keepdim=True)
         if temperature_B is None:
-            token_B, logp_B, _ = _draw_blocks(raw_BV, uniform_B[some])
+            token_B, logp_B, _ = _draw_blocks(raw_BV, uniform_B[rows])
             return token_B, logp_B, logp_B
-        greedy_B = temperature_B[some] == 0
-        warm_BV = raw_BV / torch.where(greedy_B, 1.0, temperature_B[some])[:, None]
-        token_B, logp_B, total_B1 = _draw_blocks(warm_BV, uniform_B[some])
+        greedy_B = temperature_B[rows] == 0
+        warm_BV = raw_BV / torch.where(greedy_B, 1.0, temperature_B[rows])[:, None]
+        token_B, logp_B, total_B1 = _draw_blocks(warm_BV, uniform_B[rows])
         token_B = torch.where(greedy_B, raw_BV.argmax(-1), token_B)
         pick, normal = token_B[:, None], raw_BV.exp().sum(-1, keepdim=True).log()
         logp = warm_BV.gather(1, pick) - total_B1.log()
         return token_B, logp.squeeze(1), (raw_BV.gather(1, pick) - normal).squeeze(1)
 
     starts = range(0, len(uniform_B), step)
-    parts = in_parallel(part, [slice(at, at + step) for at in starts], threads)
-    token_B, logp_B, raw_B = (torch.cat(found) for found in zip(*parts, strict=True))
+    parts = in_parallel(draw_rows, [slice(at, at + step) for at in starts], threads)
+    token_B, logp_B, raw_B = (torch.cat(values) for values in zip(*parts, strict=True))
     return token_B, logp_B, raw_B
 
 
 def _draw_blocks(scores_BV: Tensor, uniform_B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """A token a row, its log-probability, and the sum [B, 1] of the scores' exponentials.
+    """Return a token per row, its log-probability, and the sum [B, 1] of the scores' exponentials.
 
-    Points lie below the sums that they are sought in, so what is found has some probability.
+    Points lie below the sums that are searched, so the token found has a positive probability.
     """
     mass_BKJ = scores_BV.exp().unflatten(1, (-1, _BLOCK))
     cdf_BK = mass_BKJ.sum(-1).cumsum(-1)
@@ -129,14 +128,15 @@ def _draw_blocks(scores_BV: Tensor, uniform_B: Tensor) -> tuple[Tensor, Tensor, 
 
 
 def _invert(cdf_BV: Tensor, uniform_B: Tensor) -> Tensor:
-    """The token at which each row's cumulative mass passes a share `uniform_B` of the whole."""
+    """Return the token at which each row's cumulative mass passes the fraction `uniform_B` of the
+    total."""
     point_B1 = uniform_B[:, None].to(cdf_BV.dtype) * cdf_BV[:, -1:]
     token_B = torch.searchsorted(cdf_BV, point_B1, right=True).squeeze(1)
     return token_B.clamp_(max=cdf_BV.shape[1] - 1)
 
 
 def _truncate(logp_BV: Tensor, top_p_B: Tensor, top_k_B: Tensor) -> Tensor:
-    """Set to -inf what top-k, then top-p (smallest set reaching it), leave out."""
+    """Set to -inf what top-k, then top-p (smallest set reaching it), exclude."""
     ordered, index = logp_BV.sort(-1, descending=True)
     rank = torch.arange(logp_BV.shape[1], device=logp_BV.device)
     keep = (top_k_B[:, None] == 0) | (rank < top_k_B[:, None])

@@ -1,11 +1,11 @@
-"""Scripts: what is said instead of a model, so that agents are tested without one.
+"""Scripts: replies that replace a model, so that agents are tested without one.
 
-A script is a file of replies, one JSON object a line: `content`, `tool_calls`, `delay` in seconds,
-`error`, `match`. A request takes the first line that has not been used and fits: its `match`, if it
-has one, occurs in what is new in the conversation, its calls are of the request's tools, and it is
-what `tool_choice` and `parallel_tool_calls` demand. When no line is left that fits, all count as
-unused again. `scripted.py` has the client and the engine that say it; `tutelage serve --scripted`
-serves one.
+A script is a file of replies, one JSON object per line: `content`, `tool_calls`, `delay` in
+seconds, `error`, `match`. A request takes the first unused line that fits: its `match`, if any,
+occurs in the new text of the conversation, its calls name tools of the request, and it satisfies
+`tool_choice` and `parallel_tool_calls`. When no unused line fits, all count as unused again.
+`scripted.py` has the client, `testing/scripted.py` the engine that plays it; `tutelage serve
+--scripted` serves one.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class ScriptedReply:
     tool_calls: tuple[tuple[str, str], ...] = ()
     delay: float = 0.0
     error: tuple[int, str] | None = None
-    """An HTTP status and a message instead of a reply."""
+    """HTTP status and message to return instead of a reply."""
     match: str | None = None
 
     def text(self) -> str:
-        """Return the reply as a model of the Hermes format writes it; for engines of tokens."""
+        """Return the reply as a model of the Hermes format writes it, for engines of tokens."""
         named = [(orjson.dumps(name).decode(), arguments) for name, arguments in self.tool_calls]
         calls = "".join(
             f'<tool_call>\n{{"name": {name}, "arguments": {arguments}}}\n</tool_call>'
@@ -46,13 +46,13 @@ class ScriptedReply:
         )
         return (self.content or "") + calls
 
-    def shown(self) -> str:
-        """Return the beginning of the line, without what it leaves out."""
+    def to_short_json(self) -> str:
+        """Return the beginning of the line as JSON, without its empty fields."""
         return orjson.dumps({k: v for k, v in asdict(self).items() if v}).decode()[:_SHOWN]
 
     def fits(self, new_text: str, tools: Collection[str], constraint: Constraint) -> bool:
-        """Whether the line may be the reply to a request with these tools. An error may always be:
-        it says how a server fails."""
+        """Return True if the line can be the reply to a request with these tools. An error fits any
+        tools: it simulates a failing server."""
         if self.match is not None and self.match not in new_text:
             return False
         names = [name for name, _ in self.tool_calls]
@@ -79,7 +79,7 @@ class _Error(_Strict):
 
 
 class _Line(_Strict):
-    """A line of a script as a file has it."""
+    """A line of a script file."""
 
     content: str | None = None
     tool_calls: tuple[_Call, ...] | None = None
@@ -89,10 +89,10 @@ class _Line(_Strict):
 
 
 class Script:
-    """The lines of a script, which several clients may play, each from the top."""
+    """The lines of a script, which several clients may play, each from the start."""
 
     def __init__(self, replies: Iterable[ScriptedReply | str], source: str = "the script") -> None:
-        """A text is a reply of that content. Raises `DataError` when there is none."""
+        """Convert texts to replies of that content. Raises `DataError` if there are none."""
         self.replies = tuple(ScriptedReply(r) if isinstance(r, str) else r for r in replies)
         self.source = source
         if not self.replies:
@@ -110,16 +110,16 @@ class Script:
             try:
                 line = _Line.model_validate_json(text)
             except ValidationError as error:
-                wrong = error.errors()[0]
-                field = ".".join(map(str, wrong["loc"]))
-                reason = f"`{field}`: {wrong['msg']}" if field else wrong["msg"]
+                detail = error.errors()[0]
+                field = ".".join(map(str, detail["loc"]))
+                reason = f"`{field}`: {detail['msg']}" if field else detail["msg"]
                 raise DataError(f"{path}:{number}: {reason}") from None
             if line.content is None and not line.tool_calls and line.error is None:
                 raise DataError(f"{path}:{number}: a line needs `content`, `tool_calls` or `error`")
             named = [(call.name, call.arguments) for call in line.tool_calls or ()]
             calls = tuple(
-                (name, given if isinstance(given, str) else orjson.dumps(given).decode())
-                for name, given in named
+                (name, value if isinstance(value, str) else orjson.dumps(value).decode())
+                for name, value in named
             )
             failure = None if line.error is None else (line.error.status, line.error.message)
             replies.append(

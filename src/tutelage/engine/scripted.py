@@ -1,7 +1,7 @@
-"""A chat client that plays a script: only the model is replaced.
+"""A chat client that plays a script in place of a model.
 
-It needs neither a codec nor torch: its tokens are bytes. It takes a line that the request's tools
-and `tool_choice` allow, and ends it at a stop string. `script.py` has scripts;
+It needs neither a codec nor torch: its tokens are bytes. It takes a line that fits the request's
+tools and `tool_choice`, and truncates it at a stop string. `script.py` has scripts;
 `testing/scripted.py` has an engine that plays one.
 """
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tutelage.engine.protocol import OnPrompt, OnToken
 
 _LINES, _SHOWN = 10, 200
-"""Lines of a script, and characters of a request, that an error shows."""
+"""Number of script lines, and of characters of a request, that an error shows."""
 
 
 class _ByteCodec:
@@ -54,7 +54,7 @@ class _ByteCodec:
     def render(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()
     ) -> tuple[int, ...]:
-        """Return a prompt: who says what, a line each."""
+        """Return a prompt: the role and content of each message, one per line."""
         return tuple("\n".join([f"{m.role}: {m.content or ''}" for m in messages]).encode())
 
 
@@ -71,7 +71,7 @@ class ScriptedClient:
         name: str = "scripted",
         keep: int | None = None,
     ) -> None:
-        """`keep` bounds the calls on record, for servers that run for ever."""
+        """Keep at most `keep` calls on record, for servers that run indefinitely."""
         self.calls: deque[Call] = deque(maxlen=keep)
         self._script = script if isinstance(script, Script) else Script(script)
         self._used: set[int] = set()
@@ -87,10 +87,10 @@ class ScriptedClient:
         on_prompt: OnPrompt | None = None,
         **options: Unpack[ChatOptions],
     ) -> Call:
-        """Return the next reply that fits; `seed` has no say in a script. Raises `RemoteError` 404
-        when no line fits."""
+        """Return the next reply that fits; `seed` has no effect. Raises `RemoteError` 404 if no
+        line fits."""
         index, self._started = self._started, self._started + 1
-        reply = self._next(messages, options)
+        reply = self._take_reply(messages, options)
         raw, sampling = options.get("prompt"), options["sampling"]
         prompt = tuple(raw.encode()) if isinstance(raw, str) else raw
         if prompt is None:
@@ -98,33 +98,33 @@ class ScriptedClient:
         if on_prompt is not None:
             on_prompt(len(prompt))
         if sampling.max_thinking_tokens == 0:
-            # A model that is not to think says no thought; one without an end is all of a line.
+            # Without thinking the thought is left out; an unclosed one is the complete line.
             thought, answer = split_thought(reply.content or "", self.codec.thoughts)
             if thought:
                 reply = replace(reply, content=answer or (None if reply.tool_calls else ""))
         text, content = (await scripted_text(reply)).encode(), (reply.content or "").encode()
-        # The text of calls is this client's own, so no stop string is looked for in it.
+        # Stop strings are searched in the content only: the text of calls is generated.
         stops = [(content.find(s.encode()), len(s.encode())) for s in sampling.stop]
         stop = min((at + length for at, length in stops if at >= 0), default=None)
         stopped = stop is not None and stop <= sampling.max_tokens
         ids = (*text, self.codec.end)[: stop if stopped else sampling.max_tokens]
-        whole = ids[-1:] == (self.codec.end,)
-        reason = StopReason.STOP if stopped or whole else StopReason.LENGTH
+        complete = ids[-1:] == (self.codec.end,)
+        reason = StopReason.STOP if stopped or complete else StopReason.LENGTH
         sampled = Sampled(ids, (0.0,) * len(ids), (0.0,) * len(ids), reason, 0)
         if on_token is not None:
-            # Word by word, so that a streaming client sees several pieces.
+            # Send word by word, so that a streaming client sees several pieces.
             ends = [at for at, i in enumerate(ids, 1) if i in (10, 32) or at == len(ids)]
             for start, end in zip([0, *ends], ends, strict=False):
                 if on_logprobs is not None:
                     on_logprobs([(0.0, ())] * (end - start))
                 on_token(ids[start:end])
                 await asyncio.sleep(0)
-        seeds, calls, said = self._seeds.child("call", index), reply.tool_calls, reply.content
-        if not whole:  # cut, or stopped by a string
+        seeds, calls, text_part = self._seeds.child("call", index), reply.tool_calls, reply.content
+        if not complete:  # truncated, or ended by a stop string
             cut = content[: len(ids)].decode("utf-8", "ignore")
-            calls, said = (), None if said is None else cut
-        made = [ToolCall(seeds.child("tool", i).id("call"), *c) for i, c in enumerate(calls)]
-        message = Message("assistant", said, tuple(made))
+            calls, text_part = (), None if text_part is None else cut
+        tool_calls = [ToolCall(seeds.child("tool", i).id("call"), *c) for i, c in enumerate(calls)]
+        message = Message("assistant", text_part, tuple(tool_calls))
         call = Call(
             id=seeds.id("call"),
             index=index,
@@ -138,8 +138,8 @@ class ScriptedClient:
         self.calls.append(call)
         return call
 
-    def _next(self, messages: Sequence[Message], options: ChatOptions) -> ScriptedReply:
-        """Take the first unused line that fits what is new since the assistant's last turn."""
+    def _take_reply(self, messages: Sequence[Message], options: ChatOptions) -> ScriptedReply:
+        """Take the first unused line that fits the text since the assistant's last turn."""
         new = [*takewhile(lambda message: message.role != "assistant", reversed(messages))]
         text = "\n".join(message.content or "" for message in reversed(new))
         tools = sorted(tool.name for tool in options.get("tools", ()))
@@ -151,7 +151,7 @@ class ScriptedClient:
                 f"no reply in {self._script.source} matches the request, which has tool_choice="
                 f"{constraint.tool_choice!r}, parallel_tool_calls={constraint.parallel_tool_calls}"
                 f", tools {', '.join(tools) or 'none'} and the text {text[-_SHOWN:]!r}; the script "
-                f"has {', '.join(line.shown() for line in lines[:_LINES])}",
+                f"has {', '.join(line.to_short_json() for line in lines[:_LINES])}",
                 404,
             )
         if self._used.issuperset(fitting):
@@ -162,7 +162,7 @@ class ScriptedClient:
 
 
 async def scripted_text(reply: ScriptedReply) -> str:
-    """Return what a line of a script says, once its time has come. Raises the line's error."""
+    """Return the text of a script line after its delay. Raises the line's error."""
     if reply.delay > 0:
         await asyncio.sleep(reply.delay)
     if reply.error is not None:

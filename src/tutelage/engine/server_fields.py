@@ -1,8 +1,8 @@
-"""Which fields of a request another server takes, as its refusals show.
+"""Track which request fields a server accepts, based on its refusals.
 
-Servers that are called OpenAI-compatible differ in a few names. They are not asked beforehand: a
-request is sent in the words that were taken last, and one that is refused for a field by its name
-is sent again without it. `remote.py` is the client that sends.
+Servers that are called OpenAI-compatible differ in a few names. They are not probed in advance: a
+request is sent with the fields that were accepted last, and one that is rejected for a field by its
+name is sent again without it. `remote.py` is the client that sends.
 """
 
 from __future__ import annotations
@@ -17,24 +17,25 @@ _FOR_TOKEN_IDS = {"return_token_ids", "logprobs"}
 
 @dataclass(slots=True)
 class ServerFields:
-    """Which fields a server takes; its clients share one."""
+    """Fields that a server accepts; its clients share one object."""
 
     seed: bool = True
     token_ids: bool = True
-    """Whether it knows `return_token_ids`, and gives log-probabilities beside them."""
+    """Accepts `return_token_ids`, and reports log-probabilities with them."""
     completion_tokens: bool = False
-    """Whether `max_tokens` is called `max_completion_tokens`, as reasoning models have it."""
+    """`max_tokens` is called `max_completion_tokens`, as for reasoning models."""
 
-    def spoken(self, body: JSON) -> JSON:
-        """Return a request in these words."""
+    def translate(self, body: JSON) -> JSON:
+        """Return a request with accepted fields only."""
         unknown = {*(() if self.seed else ("seed",)), *(() if self.token_ids else _FOR_TOKEN_IDS)}
         renamed = {"max_tokens": "max_completion_tokens"} if self.completion_tokens else {}
         return {renamed.get(k, k): v for k, v in body.items() if k not in unknown}
 
-    def after(self, refusal: RemoteError, sent: JSON) -> ServerFields | None:
-        """Return the words to try after a refusal of what was sent; None if it names no field."""
+    def adapt(self, refusal: RemoteError, sent: JSON) -> ServerFields | None:
+        """Return the fields to try adapt a request was refused; None if the refusal names no
+        field."""
         message = str(refusal)
-        if refusal.status not in (400, 422):  # what servers answer to a field they do not know
+        if refusal.status not in (400, 422):  # the statuses of servers for an unknown field
             return None
         if "max_tokens" in sent and "max_completion_tokens" in message:
             return replace(self, completion_tokens=True)
@@ -44,7 +45,7 @@ class ServerFields:
             return replace(self, seed=False)
         return None
 
-    def learn(self, words: ServerFields) -> None:
-        """Take over the words that a server took, for all its clients."""
-        for field in fields(words):
-            setattr(self, field.name, getattr(words, field.name))
+    def learn(self, accepted: ServerFields) -> None:
+        """Adopt fields that the server accepted, for all its clients."""
+        for field in fields(accepted):
+            setattr(self, field.name, getattr(accepted, field.name))

@@ -1,9 +1,9 @@
-"""Which cache row each slot reads: shared while tokens are equal, copied when they part.
+"""Assign cache rows to slots: shared while tokens are equal, copied when they differ.
 
-Pure bookkeeping over small integers; `native.py` moves the keys and values as it is told here. A
-row is in use while some slot reads it. Slots that share a row agree on the tokens that each of them
-has cached; a slot may append to its row in place only when nobody else could notice, and otherwise
-gets a copy in a free row. There is always a free one, because a shared row serves several slots.
+Pure bookkeeping over small integers; `native.py` moves the keys and values accordingly. A row is in
+use while some slot reads it. Slots that share a row agree on the tokens that each has cached; a
+slot may append to its row in place only if no other slot is affected, otherwise it gets a copy in a
+free row. There is always a free one, because a shared row serves several slots.
 """
 
 from __future__ import annotations
@@ -16,46 +16,46 @@ class CacheRows:
     """Rows 0..count-1 of a cache, and the slots that read them."""
 
     def __init__(self, count: int) -> None:
-        self.of: list[int] = [-1] * count
-        """The row that each slot reads; -1 where it has nothing cached."""
+        self.row: list[int] = [-1] * count
+        """Row that each slot reads; -1 if it has nothing cached."""
         self.readers: list[list[int]] = [[] for _ in range(count)]
-        """The slots that read a row, in the order in which they began to."""
+        """Slots that read each row, in the order in which they began."""
         self._free = list(range(count))
 
     def open(self, slots: Iterable[int]) -> int:
-        """Let `slots` read a row that nobody uses, the first such one; return it."""
+        """Assign the first free row to `slots`; return it."""
         row = heapq.heappop(self._free)
         for slot in slots:
             self.close(slot)
-            self.of[slot] = row
+            self.row[slot] = row
             self.readers[row].append(slot)
         return row
 
     def close(self, slot: int) -> None:
-        """A slot stops reading its row, which is free again when it was the last."""
-        row = self.of[slot]
+        """Detach a slot from its row, which is free again after its last reader."""
+        row = self.row[slot]
         if row < 0:
             return
-        self.of[slot] = -1
+        self.row[slot] = -1
         self.readers[row].remove(slot)
         if not self.readers[row]:
             heapq.heappush(self._free, row)
 
-    def part(self, slots: Sequence[int], drawn: Sequence[int]) -> list[tuple[int, int]]:
-        """Let slots of one row that drew different tokens read different rows from here on; the
-        copies that it takes, as (source, target)."""
+    def separate(self, slots: Sequence[int], drawn: Sequence[int]) -> list[tuple[int, int]]:
+        """Give slots of one row that drew different tokens different rows; return the necessary
+        copies as (source, target)."""
         parts: dict[int, dict[int, list[int]]] = {}
         for slot, token in zip(slots, drawn, strict=True):
-            row = self.of[slot]
+            row = self.row[slot]
             if len(self.readers[row]) > 1:
                 parts.setdefault(row, {}).setdefault(token, []).append(slot)
-        others = [(row, alike) for row, p in parts.items() for alike in list(p.values())[1:]]
-        return [(row, self.open(alike)) for row, alike in others]
+        groups = [(row, group) for row, p in parts.items() for group in list(p.values())[1:]]
+        return [(row, self.open(group)) for row, group in groups]
 
     def gather(self, rows: Collection[int], count: int) -> list[tuple[int, int]]:
         """Exchange rows so that `rows` all lie below `count`, at least as many; return the pairs.
 
-        Each pair exchanges its contents and readers; what was free may be overwritten.
+        Each pair exchanges its contents and readers; free rows may be overwritten.
         """
         movers = [row for row in rows if row >= count]
         if not movers:
@@ -68,6 +68,6 @@ class CacheRows:
             readers[hole], readers[mover] = readers[mover], readers[hole]
             for row in (hole, mover):
                 for slot in readers[row]:
-                    self.of[slot] = row
+                    self.row[slot] = row
         self._free = [row for row, slots in enumerate(readers) if not slots]
         return pairs

@@ -1,7 +1,7 @@
-"""Places for conversations: which slot a request gets, what a slot holds, and which one is evicted.
+"""Slots for conversations: which one a request gets, what it caches, and which one is evicted.
 
 A conversation keeps its slot, and with it its cache, while it is idle; when slots run out, the one
-that was idle longest is cleared. In invariant mode none is evicted, because what was cached would
+that was idle longest is cleared. In invariant mode none is evicted, because the cached tokens would
 then depend on the neighbours. `native.py` computes; `sharing.py` has the rows that slots read.
 """
 
@@ -16,7 +16,7 @@ from tutelage.engine.sharing import CacheRows
 
 @dataclass(slots=True)
 class _Slot:
-    """A place for one conversation: what of it is cached, and the request that runs, if any."""
+    """A slot for one conversation: its cached tokens, and its running request, if any."""
 
     ids: tuple[int, ...] = ()
     """Tokens whose keys and values are cached; while a request runs, those of its prompt."""
@@ -24,14 +24,14 @@ class _Slot:
     handle: int | None = None
     request: Request | None = None
     spans: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    """Versions before the present one that sampled tokens of its running request, each with the
-    number of the token before which it ended."""
+    """Earlier versions that sampled tokens of the running request, each with the number of the
+    token before which it ended."""
     used: int = 0
-    """When it was last used, for eviction."""
+    """Step of its last use, for eviction."""
 
 
 class Slots:
-    """Slots 0..count-1 over as many rows."""
+    """Slots 0..count-1 over as many cache rows."""
 
     def __init__(self, count: int, rows: CacheRows, *, invariant: bool) -> None:
         self.all = [_Slot() for _ in range(count)]
@@ -43,15 +43,15 @@ class Slots:
         return self.all[slot]
 
     def running(self) -> list[int]:
-        """Slots in which a request runs."""
+        """Return the slots in which a request runs."""
         return [slot for slot, state in enumerate(self.all) if state.handle is not None]
 
     def idle(self) -> bool:
-        """Whether no request runs."""
+        """Return True if no request runs."""
         return all(state.handle is None for state in self.all)
 
     def end(self, session: str) -> int | None:
-        """Keep a conversation no longer; its slot, where no request runs in it."""
+        """Stop keeping a conversation; return its slot if no request runs in it."""
         slot = self._by_session.pop(session, None)
         if slot is None:
             return None
@@ -61,19 +61,17 @@ class Slots:
     def place(self, request: Request, handle: int, now: int) -> int | None:
         """Bind a request to a slot: its conversation's, else a free one, else an idle one.
 
-        None while there is none, and while the conversation's previous turn still runs.
+        Returns None while there is none, and while the conversation's previous turn still runs.
         """
-        # In invariant mode nothing is evicted, so what a rollout asks beside its main line may not
-        # keep a slot.
+        # In invariant mode nothing is evicted, so requests outside of the main lane of a rollout
+        # may not keep a slot.
         session = None if self._invariant and request.lane else request.session
         slot = None if session is None else self._by_session.get(session)
         if slot is not None:
             if self.all[slot].handle is not None:
                 return None
-            kept = self.all[slot].ids
-            if not (
-                len(kept) < len(request.prompt_ids) and kept == request.prompt_ids[: len(kept)]
-            ):
+            ids = self.all[slot].ids
+            if not (len(ids) < len(request.prompt_ids) and ids == request.prompt_ids[: len(ids)]):
                 self.clear(slot)
                 slot = None
         if slot is None and not self._free:
@@ -90,7 +88,7 @@ class Slots:
         return slot
 
     def clear(self, slot: int) -> None:
-        """Forget what a slot holds."""
+        """Clear a slot: drop its request and its cache."""
         state = self.all[slot]
         if not state.ids and state.request is None:
             return

@@ -1,11 +1,11 @@
-"""The own time of an attempt: wall time less the time that its calls to models take.
+"""Measure an attempt's own time: wall time without that of its calls to models.
 
-A deadline is there for agents that hang. How long a model takes to answer, and how long a request
-waits for its turn, depends on the machine and on other requests, so it says nothing about the agent
-and is not counted: while any call of an attempt is running its clock stands still. So do all
-clocks while an engine of this process computes (`ENGINE_CLOCK`): it has its event loop, in which a
-request that has come meanwhile waits unread. Agents see their time as `rollout.remaining`;
-`rollouts/models.py` and `driver.py` stop the clocks, `rollouts/runner.py` reads them.
+A deadline is for agents that hang. How long a model takes to answer, and how long a request queues,
+depends on the machine and on other requests, not on the agent, so it is not counted: the clock is
+paused while any call of the attempt runs. All clocks are paused while an engine of this process
+computes (`ENGINE_CLOCK`): it blocks the event loop, so a request that arrives meanwhile is not
+read. Agents see their time as `rollout.remaining`; `rollouts/models.py` and `driver.py` pause the
+clocks, `rollouts/runner.py` reads them.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from contextlib import contextmanager
 from typing import Any
 
 _LEAST_PAUSE = 0.02
-"""Seconds between two looks at a clock that stands still just before its limit."""
+"""Minimum seconds between two checks of a paused clock just before its limit."""
 
 
 class AgentStopwatch:
-    """A stopwatch that stands still during calls. Calls may overlap, and come from any thread."""
+    """A stopwatch that is paused during calls. Calls may overlap, and come from any thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` is what it measures with, in seconds."""
+        """Measure time with `clock`, in seconds."""
         self._lock, self._clock = threading.Lock(), clock
         self._calls = 0
         self._before, self._since = 0.0, clock()
 
     @contextmanager
-    def standing_still(self) -> Generator[None]:
-        """Around a call."""
+    def paused(self) -> Generator[None]:
+        """Pause the clock during the block."""
         with self._lock:
             if not self._calls:
                 self._before += self._clock() - self._since
@@ -46,13 +46,13 @@ class AgentStopwatch:
                     self._since = self._clock()
 
     def elapsed(self) -> float:
-        """Seconds so far."""
+        """Return the seconds so far."""
         with self._lock:
             running = 0.0 if self._calls else self._clock() - self._since
             return self._before + running
 
     async def done_within(self, task: asyncio.Task[Any], limit: float) -> bool:
-        """Wait for a task, at most until this time reaches the limit; whether it is done."""
+        """Wait for a task until this clock reaches `limit`; return True if the task is done."""
         while not task.done():
             left = limit - self.elapsed()
             if left <= 0:
@@ -63,4 +63,4 @@ class AgentStopwatch:
 
 
 ENGINE_CLOCK = AgentStopwatch()
-"""Time in which no engine of this process computes."""
+"""Time during which no engine of this process computes."""

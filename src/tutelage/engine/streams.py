@@ -1,8 +1,9 @@
-"""What each slot draws: its stream of random numbers, its sampling parameters, its record so far.
+"""Draw the tokens of each slot: random numbers, sampling parameters and the record so far.
 
-All of it lies in tensors by slot, so that a step over many slots is a handful of operations. The
-distribution itself is `sampler.py`'s; `native.py` decides which slots draw from which logits. Slots
-whose request has a grammar draw by themselves, from what it allows; the others never notice.
+All state lies in tensors by slot, so that a step over many slots is a handful of operations. The
+distribution itself is in `sampler.py`; `native.py` decides which slots draw from which logits.
+Slots whose request has a grammar draw separately, from the tokens it allows; the others are not
+affected.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch import Tensor
 from tutelage.engine.logprobs import TokenLogprob
 from tutelage.engine.protocol import Request
 from tutelage.engine.sampler import draw, uniforms
-from tutelage.engine.versions import merged
+from tutelage.engine.versions import merge_spans
 from tutelage.errors import EngineError
 from tutelage.policy.constrained import unpack
 from tutelage.policy.grammar import Matcher
@@ -25,12 +26,12 @@ from tutelage.types import Sampled, StopReason
 
 Alternatives = tuple[tuple[int, float], ...]
 """Tokens with their log-probabilities at temperature 1, the most probable first."""
-News = tuple[int, int, TokenLogprob]
+NewToken = tuple[int, int, TokenLogprob]
 """A handle, the token that was drawn for it, and its log-probabilities."""
 
 
 class Streams:
-    """One stream of draws a slot, of up to `length` tokens."""
+    """One stream of draws per slot, of up to `length` tokens."""
 
     def __init__(self, slots: int, length: int, device: torch.device, threads: int) -> None:
         self._device, self._length, self._threads = device, length, threads
@@ -41,77 +42,80 @@ class Streams:
         self._count, self._limit, self._top_k = (zeros(slots, dtype=torch.long) for _ in range(3))
         self._temperature, self._top_p = zeros(slots), zeros(slots)
         self._plain = zeros(slots, dtype=torch.bool)
-        """Whether a slot samples at temperature 1 from the whole vocabulary."""
+        """True for slots that sample at temperature 1 from the whole vocabulary."""
         self._uniform = zeros(slots, length)
         self._tokens = zeros(slots, length, dtype=torch.long)
         self._logp, self._raw = zeros(slots, length), zeros(slots, length)
-        self._bound: dict[int, Matcher] = {}
-        """Where each slot with a grammar is in it."""
+        self._matchers: dict[int, Matcher] = {}
+        """Grammar state of each slot with a grammar."""
         self._allowed: dict[int, list[int]] = {}
-        """How many tokens a grammar allowed at each draw so far, for slots with a grammar."""
+        """Number of tokens that the grammar allowed at each draw so far, for slots with a
+        grammar."""
         self._top: dict[int, tuple[int, list[Alternatives]]] = {}
-        """For slots that tell the most probable tokens: how many, and those of each draw so far."""
+        """For slots that report the most probable tokens: how many, and those of each draw so
+        far."""
         self.failed: dict[int, EngineError] = {}
-        """Slots whose grammar failed, and how."""
+        """Errors of slots whose grammar failed."""
 
     def begin(self, slots: Sequence[int], requests: Sequence[Request]) -> None:
-        """Start a stream in each slot, for its request."""
-        wanted = [r.sampling for r in requests]
+        """Start a stream for the request of each slot."""
+        params = [r.sampling for r in requests]
         rooms = [self._length - len(r.prompt_ids) for r in requests]
-        limits = [max(1, min(w.max_tokens, r)) for w, r in zip(wanted, rooms, strict=True)]
+        limits = [max(1, min(p.max_tokens, r)) for p, r in zip(params, rooms, strict=True)]
         numbers = np.zeros((len(slots), self._length), dtype=np.float32)
         for line, request, limit in zip(numbers, requests, limits, strict=True):
             line[:limit] = uniforms(request.seed, limit)
         at = self._tensor(slots)
         self._count[at] = 0
         self._limit[at] = self._tensor(limits)
-        self._top_k[at] = self._tensor([w.top_k for w in wanted])
-        self._temperature[at] = self._tensor([w.temperature for w in wanted], torch.float32)
-        self._top_p[at] = self._tensor([w.top_p for w in wanted], torch.float32)
-        plain = [(w.temperature, w.top_p, w.top_k) == (1, 1, 0) for w in wanted]
+        self._top_k[at] = self._tensor([p.top_k for p in params])
+        self._temperature[at] = self._tensor([p.temperature for p in params], torch.float32)
+        self._top_p[at] = self._tensor([p.top_p for p in params], torch.float32)
+        plain = [(p.temperature, p.top_p, p.top_k) == (1, 1, 0) for p in params]
         self._plain[at] = self._tensor(plain, torch.bool)
         self._uniform[at] = torch.from_numpy(numbers).to(self._device)
         for slot, request in zip(slots, requests, strict=True):
-            for kept in (self._bound, self.failed, self._top):
-                kept.pop(slot, None)
+            for states in (self._matchers, self.failed, self._top):
+                states.pop(slot, None)
             if request.top_logprobs:
                 self._top[slot] = request.top_logprobs, []
             if request.grammar is not None:
-                self._bound[slot], self._allowed[slot] = request.grammar.start(), []
+                self._matchers[slot], self._allowed[slot] = request.grammar.start(), []
 
     def draw(
         self, slots: Sequence[int], logits_LV: Tensor, line_B: Tensor
     ) -> tuple[Tensor, list[bool]]:
         """Draw and record a token for each slot from its line of the logits.
 
-        Returns the tokens, and whether each is the last that its request allows.
+        Returns the tokens, and for each whether it is the last that its request allows.
         """
-        bound = [i for i, s in enumerate(slots) if s in self._bound] if self._bound else []
+        bound = [i for i, s in enumerate(slots) if s in self._matchers] if self._matchers else []
         if not bound:
             return self._draw(slots, logits_LV, line_B)
-        free = [i for i, slot in enumerate(slots) if slot not in self._bound]
+        free = [i for i, slot in enumerate(slots) if slot not in self._matchers]
         token = torch.zeros_like(line_B)
         full = [False] * len(slots)
-        for some, method in ((free, self._draw), (bound, self._draw_bound)):
-            if some:
-                where = self._tensor(some)
-                token[where], last = method([slots[i] for i in some], logits_LV, line_B[where])
-                for i, ends in zip(some, last, strict=True):
+        for group, method in ((free, self._draw), (bound, self._draw_constrained)):
+            if group:
+                where = self._tensor(group)
+                token[where], last = method([slots[i] for i in group], logits_LV, line_B[where])
+                for i, ends in zip(group, last, strict=True):
                     full[i] = ends
         return token, full
 
-    def _draw_bound(
+    def _draw_constrained(
         self, slots: Sequence[int], logits_LV: Tensor, line_B: Tensor
     ) -> tuple[Tensor, list[bool]]:
-        """`draw` for slots with grammars: from what each allows. Failures go to `failed`."""
+        """Draw for slots with grammars from the tokens that each allows. Failures go to
+        `failed`."""
         vocab = logits_LV.shape[1]
         words = np.zeros((len(slots), -(-vocab // 32)), np.int32)
         for line, slot in zip(words, slots, strict=True):
             try:
-                self._bound[slot].fill(line)
+                self._matchers[slot].fill(line)
             except EngineError as error:
                 self.failed[slot] = error
-                line[:] = -1  # so that something can be drawn, and be thrown away
+                line[:] = -1  # so that a token can be drawn and discarded
         allowed_BV = unpack(torch.from_numpy(words).to(self._device), vocab)
         logits_BV = logits_LV.index_select(0, line_B).masked_fill(~allowed_BV, -torch.inf)
         every = torch.arange(len(slots), device=self._device)
@@ -122,7 +126,7 @@ class Streams:
             if slot in self.failed:
                 continue
             try:
-                self._bound[slot].accept(one)
+                self._matchers[slot].accept(one)
             except EngineError as error:
                 self.failed[slot] = error
         return token, full
@@ -130,7 +134,7 @@ class Streams:
     def _draw(
         self, slots: Sequence[int], logits_LV: Tensor, line_B: Tensor
     ) -> tuple[Tensor, list[bool]]:
-        """`draw` for slots that all have a grammar, or all none."""
+        """Draw for slots that all have a grammar, or that all have none."""
         at = self._tensor(slots)
         count = self._count[at]
         plain = bool(self._plain[at].all())
@@ -145,10 +149,10 @@ class Streams:
         )
         for slot, line in zip(slots, line_B.tolist(), strict=True) if self._top else ():
             if slot in self._top:
-                most, found = self._top[slot]
+                most, draws = self._top[slot]
                 values, ids = logits_LV[line].float().log_softmax(-1).topk(most)
                 pairs = zip(ids.tolist(), values.tolist(), strict=True)
-                found.append(tuple((i, x) for i, x in pairs if x > -math.inf))
+                draws.append(tuple((i, x) for i, x in pairs if x > -math.inf))
         self._tokens[at, count] = token
         self._logp[at, count] = logp
         self._raw[at, count] = raw
@@ -156,27 +160,27 @@ class Streams:
         return token, (count + 1 >= self._limit[at]).tolist()
 
     def latest(self, slot: int) -> TokenLogprob:
-        """The log-probabilities of what a slot drew last."""
+        """Return the log-probabilities of the token that a slot drew last."""
         tops = self._top[slot][1] if slot in self._top else [()]
         return float(self._raw[slot, self._count[slot] - 1]), tops[-1]
 
     def tokens(self, slot: int) -> list[int]:
-        """What a slot has drawn."""
+        """Return the tokens that a slot has drawn."""
         return self._tokens[slot, : int(self._count[slot])].tolist()
 
     def take(
         self, slot: int, reason: StopReason, version: int, spans: Sequence[tuple[int, int]]
     ) -> Sampled:
-        """What a slot has drawn, at its end; `spans` are of versions before the present one."""
+        """Return the finished sample of a slot; `spans` are of earlier versions."""
         count = int(self._count[slot])
         drawn = (self._tokens, self._logp, self._raw)
         tokens, logp, raw = (tuple(each[slot, :count].tolist()) for each in drawn)
-        bound = self._bound.pop(slot, None) is not None
+        bound = self._matchers.pop(slot, None) is not None
         allowed = tuple(self._allowed.pop(slot)) if bound else ()
         top = tuple(self._top.pop(slot, (0, []))[1])
         all_spans = [*spans, (version, count)]
         first = all_spans[0][0]
-        return Sampled(tokens, logp, raw, reason, first, allowed, top, merged(all_spans))
+        return Sampled(tokens, logp, raw, reason, first, allowed, top, merge_spans(all_spans))
 
     def _tensor(self, values: Sequence[float], dtype: torch.dtype = torch.long) -> Tensor:
         return torch.tensor(values, dtype=dtype, device=self._device)

@@ -1,11 +1,10 @@
-"""Sampling of a turn whose thought has a limit: a thought that reaches it is closed by the chat
-template's own marker, and then comes the answer.
+"""Sample turns whose thought has a limit: at the limit it is closed by the chat template's own
+marker, and the answer follows.
 
-The closing tokens were not sampled, and their record says so. The limit is the run's
-(`agent.max_thinking_tokens`), or what the request asked for (`Sampling.max_thinking_tokens`), the
-smaller of both. At a limit of 0 the turn begins with an empty thought, all of it forced, which is
-what templates write for a model that is not to think. `policy/thoughts.py` knows the markers;
-`chat.py` asks.
+The closing tokens are not sampled, and the record marks them. The limit is the run's
+(`agent.max_thinking_tokens`) or the request's (`Sampling.max_thinking_tokens`), whichever is
+smaller. At a limit of 0 the turn begins with an empty thought, all of it forced, as templates write
+it for a model that should not think. `policy/thoughts.py` knows the markers; `chat.py` calls this.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import Awaitable
 from dataclasses import replace
 
 from tutelage.engine.protocol import Engine, Request
-from tutelage.engine.versions import cut, joined
+from tutelage.engine.versions import join_spans, truncate_spans
 from tutelage.policy.codec import Codec
 from tutelage.policy.grammar import Grammar
 from tutelage.seeds import SeedTree
@@ -24,29 +23,29 @@ SEED_BITS = 63
 
 
 def sample(engine: Engine, codec: Codec, request: Request) -> Awaitable[Sampled]:
-    """What the engine samples, with its thought closed at the limit where the turn has room for
-    more than that."""
+    """Sample with the engine; close the thought at its limit if the turn has room for more than
+    that."""
     sampling, prompt = request.sampling, request.prompt_ids
     room = min(sampling.max_tokens, engine.max_length - len(prompt))
     limits = (codec.thoughts.max_tokens, sampling.max_thinking_tokens)
     limit = min((n for n in limits if n is not None and codec.thoughts.known), default=room)
     if limit >= room:
         return engine.sample(request)
-    return _limited(engine, codec, request, limit, room)
+    return _sample_limited(engine, codec, request, limit, room)
 
 
-async def _limited(
+async def _sample_limited(
     engine: Engine, codec: Codec, request: Request, limit: int, room: int
 ) -> Sampled:
-    """What the engine samples, with a thought closed after `limit` of the `room` tokens; at 0 after
-    an empty one, where the grammar and the room allow it and the prompt does not end with it."""
+    """Sample with a thought closed after `limit` of the `room` tokens; at 0 after an empty one, if
+    the grammar and the room allow it and the prompt does not end with it."""
     sampling, thoughts, grammar = request.sampling, codec.thoughts, request.grammar
     if limit == 0:
         prompt = codec.decode(request.prompt_ids)
         opening = "" if thoughts.unclosed(prompt, "") else f"{thoughts.opening}\n"
         forced = tuple(codec.encode(opening + thoughts.close))
-        rest_of = None if grammar is None else grammar.after(forced)
-        fits = len(forced) < room and (grammar is None or rest_of is not None)
+        after = None if grammar is None else grammar.after(forced)
+        fits = len(forced) < room and (grammar is None or after is not None)
         if not fits or prompt.rstrip().endswith(thoughts.closing):
             return await engine.sample(request)
         first = Sampled((), (), (), StopReason.LENGTH, engine.version)
@@ -56,7 +55,7 @@ async def _limited(
         first = await engine.sample(replace(request, sampling=part))
         if first.stop_reason is not StopReason.LENGTH:
             return first
-        first, forced, rest_of = _closed(codec, request, first)
+        first, forced, after = _close_thought(codec, request, first)
         if len(first.token_ids) + len(forced) >= room:
             return first
         seed = SeedTree(request.seed).child("answer").value(SEED_BITS)
@@ -64,61 +63,61 @@ async def _limited(
         request.on_logprobs(((0.0, ()),) * len(forced))
     if forced and request.on_token is not None:
         request.on_token(forced)
-    known = first.token_ids + forced
+    prefix = first.token_ids + forced
     rest = await engine.sample(
         replace(
             request,
-            prompt_ids=request.prompt_ids + known,
-            sampling=replace(sampling, max_tokens=sampling.max_tokens - len(known)),
+            prompt_ids=request.prompt_ids + prefix,
+            sampling=replace(sampling, max_tokens=sampling.max_tokens - len(prefix)),
             seed=seed,
-            grammar=rest_of,
+            grammar=after,
         )
     )
     for n in range(len(rest.token_ids) if sampling.stop else 0):
         # A stop string that began in the first part ends the second.
-        text = codec.decode(known + rest.token_ids[:n])
+        text = codec.decode(prefix + rest.token_ids[:n])
         if any(stop in text for stop in sampling.stop):
-            rest = replace(_cut(rest, n), stop_reason=StopReason.STOP)
+            rest = replace(_truncate(rest, n), stop_reason=StopReason.STOP)
             break
     zeros, allowed = (0.0,) * len(forced), ()
-    none = ((),) * (len(forced) if first.top or rest.top else 0)
+    no_top = ((),) * (len(forced) if first.top or rest.top else 0)
     if forced or first.allowed:
-        before, after = (s.allowed or (0,) * len(s.token_ids) for s in (first, rest))
-        allowed = (*before, *(1,) * len(forced), *after)
+        before, behind = (s.allowed or (0,) * len(s.token_ids) for s in (first, rest))
+        allowed = (*before, *(1,) * len(forced), *behind)
     return Sampled(
-        known + rest.token_ids,
+        prefix + rest.token_ids,
         first.logprobs + zeros + rest.logprobs,
         first.raw_logprobs + zeros + rest.raw_logprobs,
         rest.stop_reason,
         min(first.policy_version, rest.policy_version),
         allowed,
-        first.top + none + rest.top,
-        joined(first, len(forced), rest),
+        first.top + no_top + rest.top,
+        join_spans(first, len(forced), rest),
     )
 
 
-def _closed(
+def _close_thought(
     codec: Codec, request: Request, first: Sampled
 ) -> tuple[Sampled, tuple[int, ...], Grammar | None]:
-    """What to keep of a reply at its limit, what closes its thought, and the grammar of the rest. A
-    last character of which only some bytes were sampled is not kept. A grammar without thoughts is
-    followed, whatever the prompt opens."""
-    ids, whole = first.token_ids, request.grammar
+    """Return what to keep of a reply at its limit, the tokens that close its thought, and the
+    grammar of the rest. A last character of which only some bytes were sampled is dropped. A
+    grammar without thoughts is followed, whatever the prompt opens."""
+    ids, grammar = first.token_ids, request.grammar
     if codec.thoughts.unclosed(codec.decode(request.prompt_ids), codec.decode(ids)):
         closing = tuple(codec.encode(codec.thoughts.close))
         for n in range(len(ids), max(0, len(ids) - 4), -1):
-            rest = None if whole is None else whole.after(ids[:n] + closing)
-            if whole is None and codec.decode(ids[:n]).endswith("\ufffd"):
+            rest = None if grammar is None else grammar.after(ids[:n] + closing)
+            if grammar is None and codec.decode(ids[:n]).endswith("\ufffd"):
                 continue
-            if whole is None or rest is not None:
-                return _cut(first, n), closing, rest
-        if whole is None:
+            if grammar is None or rest is not None:
+                return _truncate(first, n), closing, rest
+        if grammar is None:
             return first, closing, None
-    return first, (), None if whole is None else whole.after(ids)
+    return first, (), None if grammar is None else grammar.after(ids)
 
 
-def _cut(reply: Sampled, n: int) -> Sampled:
-    """The first tokens of a reply."""
+def _truncate(reply: Sampled, n: int) -> Sampled:
+    """Return the first `n` tokens of a reply."""
     return replace(
         reply,
         token_ids=reply.token_ids[:n],
@@ -126,5 +125,5 @@ def _cut(reply: Sampled, n: int) -> Sampled:
         raw_logprobs=reply.raw_logprobs[:n],
         allowed=reply.allowed[:n],
         top=reply.top[:n],
-        versions=reply.versions and cut(reply, n),
+        versions=reply.versions and truncate_spans(reply, n),
     )

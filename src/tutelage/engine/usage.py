@@ -1,6 +1,5 @@
-"""What calls to models cost, in calls, tokens and US dollars: `Usage` of one rollout or one call,
-`Cost` of an evaluation.
-"""
+"""Cost of calls to models in calls, tokens and US dollars: `Usage` of one rollout or one call,
+`Cost` of an evaluation."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one rollout or one optimiser call cost: model calls, tokens, US dollars."""
+    """Cost of one rollout or one optimiser call: model calls, tokens, US dollars."""
 
     calls: int = 1
     tokens: int = 0
@@ -24,17 +23,17 @@ class Cost:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     dollars: float | None = 0.0
-    """None where the price of a model is not known; 0 where every model ran on this machine."""
+    """None if the price of a model is unknown; 0 if every model ran on this machine."""
     unknown: int = 0
-    """Calls whose tokens no server told: they are counted at their bound."""
+    """Calls without token counts from the server, counted at their upper bound."""
 
     def __add__(self, other: Cost) -> Cost:
-        known = self.dollars is not None and other.dollars is not None
+        priced = self.dollars is not None and other.dollars is not None
         return Cost(
             self.calls + other.calls,
             self.prompt_tokens + other.prompt_tokens,
             self.completion_tokens + other.completion_tokens,
-            (self.dollars or 0.0) + (other.dollars or 0.0) if known else None,
+            (self.dollars or 0.0) + (other.dollars or 0.0) if priced else None,
             self.unknown + other.unknown,
         )
 

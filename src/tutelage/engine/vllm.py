@@ -1,11 +1,12 @@
-"""Servers of vLLM as one engine: token ids in and out by HTTP, weights by a transport.
+"""An engine over vLLM servers: token ids in and out by HTTP, weights by a transport.
 
-Conversations stick to a server, which keeps their keys and values. A server that fails is left out,
-and its requests fail as `EngineError`s, which a rollout's next attempt asks of another one. It is
-checked again and again; one that answers is given the weights and probed before it is used. When
-none is left, requests wait, and then the run ends, to be continued. An answer counts only if its
-tokens are of this run's weights, between the version at which it was asked and the present one.
-`vllm_client.py` has a server's routes, `weight_transfer.py` the transports and the probe.
+A conversation stays on one server, which keeps its keys and values. A server that fails is
+excluded, and its requests fail with `EngineError`; the next attempt of a rollout uses another
+server. An excluded server is checked repeatedly; once it responds it is sent the weights and probed
+before it is used. When none is left, requests wait, and then the run ends and can be resumed. A
+reply counts only if its tokens are from this run's weights, between the version at the request and
+the current one. `vllm_client.py` has a server's routes, `weight_transfer.py` the transports and the
+probe.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from tutelage.engine.logprobs import token_logprobs
-from tutelage.engine.versions import merged
+from tutelage.engine.versions import merge_spans
 from tutelage.engine.vllm_client import FREE, VLLMClient
 from tutelage.engine.weight_transfer import FLOOR, Scores, WeightProbe, WeightTransfer
 from tutelage.errors import (
@@ -44,28 +45,29 @@ if TYPE_CHECKING:
 
 PATIENCE = 600.0
 """Seconds that requests wait for a server."""
-_LOOK, _SLEEP = 2.0, 0.1
-"""Seconds between two looks at a server that was left out, and at whether one came back."""
-_HEALTH = 10.0
-"""Seconds that such a look may take: the end of a run waits for it."""
+_CHECK_INTERVAL, _SLEEP = 2.0, 0.1
+"""Seconds between two checks of an excluded server, and of whether one is back."""
+_CHECK_TIMEOUT = 10.0
+"""Timeout of such a check in seconds: the end of a run waits for it."""
 
 
 @dataclass(slots=True, eq=False)
 class _Server:
-    """A server, and how it is."""
+    """A server and its state."""
 
     client: VLLMClient
     alive: bool = False
     reason: str = ""
     running: int = 0
-    next_look: float = 0.0
-    looking: asyncio.Future[None] | None = None
+    next_check: float = 0.0
+    checking: asyncio.Future[None] | None = None
     scores: Scores | None = None
-    """What it said to the probe when it was last seen to follow the trainer."""
+    """Probe scores from when it was last seen to follow the trainer."""
 
 
 class VLLMEngine:
-    """An `Engine`; see the module's docstring. Requests come from one event loop at a time."""
+    """An `Engine` over vLLM servers; see the module's docstring. Requests come from one event loop
+    at a time."""
 
     def __init__(
         self,
@@ -78,54 +80,54 @@ class VLLMEngine:
         max_length: int,
         patience: float = PATIENCE,
         note: Callable[[str], None] = lambda _: None,
-        go_on: Callable[[], str] = lambda: "",
+        resume_hint: Callable[[], str] = lambda: "",
     ) -> None:
-        """Look at each server; the policy's weights come by `update_weights`.
+        """Check each server; `update_weights` sends the policy's weights later.
 
         `run` is the run's folder, whose path names the weights; `note` shows a line to the user,
-        and `go_on` tells how the run is continued once servers answer again.
-        Raises `ConfigError` where a server cannot be used, `EngineError` where none answers.
+        and `resume_hint` returns how to continue the run once servers respond again. Raises
+        `ConfigError` if a server cannot be used, `EngineError` if none responds.
         """
         place = run.resolve()
         self._run = f"{place.name}-{hashlib.sha256(str(place).encode()).hexdigest()[:8]}"
         self._policy, self._transfer, self._dtype = policy, transfer, dtype
-        self._patience, self._note, self._go_on = patience, note, go_on
+        self._patience, self._note, self._hint = patience, note, resume_hint
         self._eos = sorted(policy.codec.eos_ids)
         self.version = -1
-        """The version of the policy that it samples from."""
+        """Version of the policy that it samples from."""
         self._probe: WeightProbe | None = None
-        self._homes: dict[str, _Server] = {}
+        self._assigned: dict[str, _Server] = {}
         self._lock = threading.Lock()
         """Held while weights are sent."""
-        self._tell: Callable[[str, str, JSON], None] = lambda text, event, values: note(text)
+        self._report: Callable[[str, str, JSON], None] = lambda text, event, values: note(text)
         self.probed: float | None = None
-        """How far the probe was off after the last update, on the server where it was most."""
+        """Largest difference of the probe on any server after the last update."""
         self._waiting_since: float | None = None
         self._servers = [_Server(VLLMClient(url)) for url in urls]
         self.max_length = max_length
-        """The most tokens that prompt and answer can have together."""
+        """Maximum number of tokens of prompt and reply together."""
         try:
             for server in self._servers:
-                with self._left_out_at_an_error(server):
-                    self.max_length = min(self.max_length, self._checked(server.client))
+                with self._exclude_on_error(server):
+                    self.max_length = min(self.max_length, self._check_server(server.client))
                     server.client.claim(f"{self._run}:-1")
                     server.alive = True
-            if not self._alive():
+            if not self._live_servers():
                 raise EngineError(
                     f"rollout.servers: no server is usable; {self._reasons()}. Start one, then "
                     "run the command again"
                 )
         except BaseException:
-            self.close()  # those that are refused nothing are others' again
+            self.close()  # release the accepted servers for other runs
             raise
 
-    def tell_of_servers(self, tell: Callable[[str, str, JSON], None]) -> None:
-        """Have a sentence and an event (`server_lost`, `server_back`) told from here on, and of
-        servers that are left out now. `tell` is called from any thread."""
-        self._tell = tell
+    def report_servers(self, report: Callable[[str, str, JSON], None]) -> None:
+        """Report events (`server_lost`, `server_back`) with a sentence from now on, and the servers
+        that are excluded now. `report` is called from any thread."""
+        self._report = report
         for server in self._servers:
             if not server.alive:
-                self._tell_lost(server)
+                self._report_lost(server)
 
     # ------------------------------------------------------------ as an `Engine`
 
@@ -134,29 +136,29 @@ class VLLMEngine:
 
     def release(self, session: str) -> None:
         """See `Engine`."""
-        self._homes.pop(session, None)
+        self._assigned.pop(session, None)
 
     @asynccontextmanager
     async def participant(self) -> AsyncGenerator[None]:
-        """Around a rollout; servers have a schedule of their own."""
+        """Do nothing: servers have a schedule of their own."""
         yield
 
     def update_weights(self, source: Policy, version: int) -> None:
-        """See `Engine`. Raises `SyncError` where a server reports one that it did not make."""
+        """See `Engine`. Raises `SyncError` if a server reports an update that it did not make."""
         with self._lock:
             self._transfer.write(source, version)
-            self._probe = WeightProbe.of(source, self._dtype)
+            self._probe = WeightProbe.compute(source, self._dtype)
             self.version = version
             with ThreadPoolExecutor(len(self._servers)) as pool:
-                found = list(pool.map(self._updated, self._servers))
-        self.probed = max((off for off in found if off is not None), default=None)
+                differences = list(pool.map(self._update_server, self._servers))
+        self.probed = max((d for d in differences if d is not None), default=None)
 
     async def sample(self, request: Request) -> Sampled:
-        """See `Engine`. Raises `ServersLostError` when no server came back in time."""
-        room = request.room(self.max_length)
+        """See `Engine`. Raises `ServersLostError` if no server came back in time."""
+        room = request.max_new_tokens(self.max_length)
         if request.grammar is not None:
             raise EngineError("vLLM servers do not support this grammar; use rollout.name=native")
-        server = await self._server_for(request.session)
+        server = await self._assign_server(request.session)
         started, sampling = self.version, request.sampling
         body: JSON = {
             "model": server.client.model,
@@ -179,11 +181,11 @@ class VLLMEngine:
             data = await server.client.generate(body)
         except (RemoteError, UnreachableError) as error:
             if not isinstance(error, RemoteError) or error.status >= 500:
-                self._leave_out(server, error)
+                self._exclude(server, error)
             raise
         finally:
             server.running -= 1
-        sampled = self._read(server, data, started)
+        sampled = self._read_reply(server, data, started)
         if request.on_logprobs is not None:
             request.on_logprobs(token_logprobs(sampled))
         if request.on_token is not None:
@@ -191,7 +193,7 @@ class VLLMEngine:
         return sampled
 
     def close(self) -> None:
-        """Give the servers up to other runs."""
+        """Release the servers for other runs."""
         for server in self._servers:
             if server.alive:
                 with suppress(EngineError):
@@ -199,10 +201,10 @@ class VLLMEngine:
             server.alive = False
             server.client.close()
 
-    # ------------------------------------------------------------ answers
+    # ------------------------------------------------------------ replies
 
-    def _read(self, server: _Server, data: JSON, started: int) -> Sampled:
-        """The tokens of an answer, if it is one of this run's weights."""
+    def _read_reply(self, server: _Server, data: JSON, started: int) -> Sampled:
+        """Return the tokens of a reply, if they are from this run's weights."""
         url = server.client.url
         try:
             choice = data["choices"][0]
@@ -230,7 +232,7 @@ class VLLMEngine:
                     f"are {self._run}:{started} to {self.version}: another run updated the server, "
                     "or it was restarted; the reply is discarded"
                 )
-                self._leave_out(server, error)
+                self._exclude(server, error)
                 raise error
         versions = [(int(label.rpartition(":")[2]), end) for label, end in spans]
         top = tuple(
@@ -244,19 +246,19 @@ class VLLMEngine:
             StopReason.LENGTH if ended == "length" else StopReason.STOP,
             versions[0][0],
             top=top if any(len(t) > 1 for t in top) else (),
-            versions=merged(versions),
+            versions=merge_spans(versions),
         )
 
-    # ------------------------------------------------------------ which server
+    # ------------------------------------------------------------ choice of a server
 
-    async def _server_for(self, session: str | None) -> _Server:
-        """The conversation's server, else the one with the least to do; wait while there is none.
-        Raises `ServersLostError` when that was too long."""
-        home = self._homes.get(session or "")
-        self._look()
+    async def _assign_server(self, session: str | None) -> _Server:
+        """Return the conversation's server, else the least busy one; wait while there is none.
+        Raises `ServersLostError` after `patience` seconds."""
+        home = self._assigned.get(session or "")
+        self._check_servers()
         if home is not None and home.alive:
             return home
-        while not (alive := self._alive()):
+        while not (alive := self._live_servers()):
             now = monotonic()
             if self._waiting_since is None:
                 self._waiting_since = now
@@ -267,82 +269,82 @@ class VLLMEngine:
             if now - self._waiting_since > self._patience:
                 raise ServersLostError(
                     f"no vLLM server responded for {self._patience:g} seconds "
-                    f"(rollout.server_patience); {self._reasons()}. Restart one. {self._go_on()}"
+                    f"(rollout.server_patience); {self._reasons()}. Restart one. {self._hint()}"
                 )
-            self._look()
+            self._check_servers()
             await asyncio.sleep(_SLEEP)
-        found = min(alive, key=lambda server: server.running)
+        server = min(alive, key=lambda server: server.running)
         if session is not None:
-            self._homes[session] = found
-        return found
+            self._assigned[session] = server
+        return server
 
-    def _look(self) -> None:
-        """Look at servers that were left out, in threads."""
+    def _check_servers(self) -> None:
+        """Check excluded servers, in threads."""
         loop = asyncio.get_running_loop()
         for server in self._servers:
-            idle = server.looking is None or server.looking.done()
-            if not server.alive and idle and monotonic() >= server.next_look:
-                server.looking = loop.run_in_executor(None, self._returned, server)
+            idle = server.checking is None or server.checking.done()
+            if not server.alive and idle and monotonic() >= server.next_check:
+                server.checking = loop.run_in_executor(None, self._readmit, server)
 
-    def _returned(self, server: _Server) -> None:
-        """Use a server again, if it answers, is the right one and takes the weights."""
+    def _readmit(self, server: _Server) -> None:
+        """Use a server again if it responds, is the right one and loads the weights."""
         try:
-            server.client.get("/health", timeout=_HEALTH)
+            server.client.get("/health", timeout=_CHECK_TIMEOUT)
             with self._lock:
-                self._checked(server.client)
+                self._check_server(server.client)
                 if self._probe is not None:
                     self._refresh(server, self._probe)
         except (EngineError, ConfigError, SyncError) as error:
-            server.reason, server.next_look = str(error), monotonic() + _LOOK
+            server.reason, server.next_check = str(error), monotonic() + _CHECK_INTERVAL
         else:
             server.alive, self._waiting_since = True, None
             text = f"the vLLM server {server.client.url!r} is back, at version {self.version}"
-            self._tell(text, "server_back", self._facts(server))
+            self._report(text, "server_back", self._server_facts(server))
 
-    def _tell_lost(self, server: _Server) -> None:
+    def _report_lost(self, server: _Server) -> None:
         text = f"{server.reason.rstrip('.')}; it is excluded until it responds again"
-        self._tell(text, "server_lost", {**self._facts(server), "reason": server.reason})
+        self._report(text, "server_lost", {**self._server_facts(server), "reason": server.reason})
 
-    def _facts(self, server: _Server) -> JSON:
+    def _server_facts(self, server: _Server) -> JSON:
         return {"server": server.client.url, "version": self.version}
 
-    def _alive(self) -> list[_Server]:
+    def _live_servers(self) -> list[_Server]:
         return [server for server in self._servers if server.alive]
 
-    def _leave_out(self, server: _Server, error: Exception) -> None:
-        server.reason, server.next_look = str(error), monotonic() + _LOOK
+    def _exclude(self, server: _Server, error: Exception) -> None:
+        server.reason, server.next_check = str(error), monotonic() + _CHECK_INTERVAL
         if server.alive:
             server.alive = False
-            self._tell_lost(server)
+            self._report_lost(server)
 
     @contextmanager
-    def _left_out_at_an_error(self, server: _Server) -> Generator[None]:
+    def _exclude_on_error(self, server: _Server) -> Generator[None]:
         try:
             yield
         except EngineError as error:
-            self._leave_out(server, error)
+            self._exclude(server, error)
 
     def _reasons(self) -> str:
         return "; ".join(server.reason.rstrip(".") for server in self._servers if server.reason)
 
     # ------------------------------------------------------------ weights
 
-    def _checked(self, client: VLLMClient) -> int:
-        """The context length of a server, if it is the right one."""
+    def _check_server(self, client: VLLMClient) -> int:
+        """Return the context length of a server, if it is the right one."""
         length = client.check(self._run, adapters=self._transfer.adapters)
         self._transfer.open(client, self._policy)
         return length
 
-    def _updated(self, server: _Server) -> float | None:
-        """Send the weights; how far the probe is off, None where the server is left out."""
+    def _update_server(self, server: _Server) -> float | None:
+        """Send the weights; return the difference of the probe, None if the server is excluded."""
         if self._probe is None or not server.alive:
             return None
-        with self._left_out_at_an_error(server):
+        with self._exclude_on_error(server):
             return self._refresh(server, self._probe)
         return None
 
     def _refresh(self, server: _Server, probe: WeightProbe) -> float:
-        """Send the weights of now to a server, and probe it."""
+        """Send the current weights to a server, and probe it."""
         server.client.check_owner(self._run)
         label = f"{self._run}:{self.version}"
         self._transfer.send(server.client, label)

@@ -1,8 +1,8 @@
-"""One vLLM server by HTTP: its routes, and what must be right about it before it is asked.
+"""HTTP client of one vLLM server: its routes, and the checks before it is used.
 
-Tokens are asked for in an event loop; weights and questions go over a blocking client, from any
-thread. `vllm.py` makes an engine of several, `weight_transfer.py` sends weights. Written for
-vLLM 0.32; what it lacks (a route) is refused in a sentence before anything is sampled.
+Tokens are requested in an event loop; weights and other requests go over a blocking client, from
+any thread. `vllm.py` makes an engine of several servers, `weight_transfer.py` sends weights.
+Written for vLLM 0.32; a missing route is reported before anything is sampled.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from tutelage.errors import ConfigError, RemoteError, UnreachableError
 from tutelage.types import JSON
 
 FREE = ("default", "free")
-"""Names of weights that belong to no run: those of a server that was just started, or given up."""
+"""Names of weights that belong to no run: of a server that was just started, or released."""
 GENERATE = "/inference/v1/generate"
 _ROUTES = {GENERATE, "/pause", "/resume", "/is_paused", "/weight_info", "/update_weight_version"}
 _TIMEOUT = httpx2.Timeout(600.0, connect=10.0)
 _SINGLE = httpx2.Limits(max_connections=None, max_keepalive_connections=0)
-"""vLLM closes connections on which it answered 500, and those that were idle for 5 seconds."""
+"""No keep-alive: vLLM closes connections after a 500 reply, and those idle for 5 seconds."""
 _WORKER = re.compile(r"Worker failed with error '(.+)', please check", re.DOTALL)
 
 
 class VLLMClient:
-    """A server at `url`, asked for `model`."""
+    """Client of the server at `url` and its `model`."""
 
     def __init__(self, url: str) -> None:
         self.url, self.model = url.rstrip("/"), ""
@@ -39,21 +39,22 @@ class VLLMClient:
     # ------------------------------------------------------------ requests
 
     def get(self, path: str, **options: Any) -> JSON:
-        """The answer of a route; see `post`. `timeout` may be given, in seconds."""
-        return self._sent("GET", path, **options)
+        """Return the JSON object of a route; see `post`. `timeout` is in seconds."""
+        return self._send("GET", path, **options)
 
     def post(self, path: str, body: JSON | None = None) -> JSON:
-        """The answer of a route. Raises `UnreachableError`, or `RemoteError` for a refusal."""
-        return self._sent("POST", path, json=body)
+        """Return the JSON object of a route. Raises `UnreachableError`, or `RemoteError` for a
+        refusal."""
+        return self._send("POST", path, json=body)
 
-    def _sent(self, method: str, path: str, **options: Any) -> JSON:
+    def _send(self, method: str, path: str, **options: Any) -> JSON:
         try:
-            return self._object(path, self._http.request(method, self.url + path, **options))
+            return self._read_object(path, self._http.request(method, self.url + path, **options))
         except httpx2.HTTPError as error:
-            raise self._lost(error) from error
+            raise self._unreachable(error) from error
 
     async def generate(self, body: JSON) -> JSON:
-        """The answer to a request for tokens."""
+        """Return the response to a request for tokens."""
         loop = asyncio.get_running_loop()
         if loop not in self._loops:
             client = httpx2.AsyncClient(timeout=_TIMEOUT, limits=_SINGLE, mounts=DIRECT)
@@ -61,15 +62,15 @@ class VLLMClient:
         try:
             reply = await self._loops[loop].post(self.url + GENERATE, json=body)
         except httpx2.HTTPError as error:
-            raise self._lost(error) from error
-        return self._object(GENERATE, reply)
+            raise self._unreachable(error) from error
+        return self._read_object(GENERATE, reply)
 
-    def _lost(self, error: httpx2.HTTPError) -> UnreachableError:
+    def _unreachable(self, error: httpx2.HTTPError) -> UnreachableError:
         return UnreachableError(
             f"no answer from the vLLM server {self.url!r}: {type(error).__name__} {error}".rstrip()
         )
 
-    def _object(self, path: str, reply: httpx2.Response) -> JSON:
+    def _read_object(self, path: str, reply: httpx2.Response) -> JSON:
         """Return the object of a reply; {} for a text. Raises `RemoteError` for an error."""
         data: Any = {}
         with suppress(ValueError):
@@ -87,16 +88,16 @@ class VLLMClient:
         )
 
     def close(self) -> None:
-        """Close the connections of questions; those of an event loop end with it."""
+        """Close the blocking client; the clients of an event loop end with it."""
         self._http.close()
 
-    # ------------------------------------------------------------ what must be right
+    # ------------------------------------------------------------ checks
 
     def check(self, run: str, *, adapters: bool) -> int:
-        """Choose the served model; its context length.
+        """Choose the served model; return its context length in tokens.
 
-        Raises `ConfigError` where the server has routes missing or another run's weights,
-        `EngineError` where it does not answer.
+        Raises `ConfigError` if the server lacks routes or has another run's weights, `EngineError`
+        if it does not respond.
         """
         needed = _ROUTES | ({"/v1/load_lora_adapter"} if adapters else set())
         if missing := sorted(needed - self.get("/openapi.json").get("paths", {}).keys()):
@@ -114,13 +115,13 @@ class VLLMClient:
         return int(base["max_model_len"])
 
     def refusal(self, reason: str) -> ConfigError:
-        """Why this server cannot be used."""
+        """Return the error for a server that cannot be used."""
         return ConfigError(f"rollout.servers: {self.url!r}: {reason}")
 
-    # ------------------------------------------------------------ whose weights it has
+    # ------------------------------------------------------------ owner of the weights
 
     def check_owner(self, run: str) -> None:
-        """Raise `ConfigError` where another run's weights are on it, or are being put there."""
+        """Raise `ConfigError` if the server has another run's weights, or is being updated."""
         label = str(self.get("/weight_info")["weight_version"])
         if label in FREE:
             if self.get("/is_paused").get("is_paused"):
@@ -134,5 +135,5 @@ class VLLMClient:
             )
 
     def claim(self, label: str) -> None:
-        """Name its weights; the last of `FREE` gives them up."""
+        """Name the server's weights; the last name of `FREE` releases it."""
         self.post("/update_weight_version", {"new_version": label})

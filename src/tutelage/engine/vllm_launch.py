@@ -1,10 +1,10 @@
-"""A vLLM server of the run's own: a child process on this machine that ends with the run.
+"""Start a vLLM server as a child process on this machine that ends with the run.
 
-It listens on the loopback alone, since its routes for weights ask for no key. Flags and variables
-avoid what vLLM 0.32 does otherwise: chunked prefill with a seed for each request ends its engine on
-a CPU (`--max-num-batched-tokens`), log-probabilities are those before the temperature, routes for
-token ids and weights are off, and it reports its use. Watching and restarting servers is left to
-what people run already; this one is for a laptop, and for tests.
+It listens on the loopback only, since its routes for weights require no key. Flags and variables
+avoid defaults of vLLM 0.32: chunked prefill with a seed per request ends its engine on a CPU
+(`--max-num-batched-tokens`), log-probabilities are those before the temperature, routes for token
+ids and weights are off, and usage is reported. Servers are not monitored or restarted here, for
+which users have other tools; this one is for a laptop, and for tests.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _READY, _END = 900.0, 20.0
-"""Seconds that it has to load its model, and to end."""
+"""Seconds to wait for the model to load, and for the server to end."""
 _WATCH = """trap '' INT TERM; read -r _; kill -s TERM -- -$0
 for _ in $(seq $1); do kill -s 0 -- -$0 || exit 0; sleep 1; done; kill -s KILL -- -$0"""
 _BATCH = 16384
-"""Tokens of a batch: the prompts of a whole batch of rollouts, so that none is cut."""
+"""Tokens per batch: the prompts of a whole batch of rollouts, so that none is split."""
 _ENVIRONMENT = {
     "VLLM_SERVER_DEV_MODE": "1",
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
@@ -42,42 +42,42 @@ _ENVIRONMENT = {
     "VLLM_CPU_CI_ENV": "1",
 }
 _LAUNCHERS = ("RANK", "WORLD_SIZE", "MASTER_", "LOCAL_", "GROUP_", "ROLE_", "TORCHELASTIC_")
-"""How the names of variables begin by which torchrun tells ranks apart: a server is no rank."""
+"""Prefixes of the variables by which torchrun identifies ranks: a server is no rank."""
 _UNLESS_SET = {"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1"}
 
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """What a server of the run's own serves, and how."""
+    """Options of a server that the run starts itself."""
 
     model: str
     """A Hugging Face folder."""
     dtype: str
     max_length: int
     adapters: int = 0
-    """The rank of the adapters that are sent to it; 0: all tensors are."""
+    """Rank of the adapters that are sent to it; 0 if all tensors are sent."""
     tensor_parallel: int = 1
     memory: float = 0.5
-    """The fraction of a device's memory that it takes."""
+    """Fraction of a device's memory that it uses."""
     sequences: int = 128
-    """Rollouts at once."""
+    """Maximum number of concurrent rollouts."""
     on_cpu: bool = True
 
-    def words(self, port: int) -> list[str]:
-        """The arguments of its program."""
-        words = ["-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1"]
-        words += ["--port", str(port), "--model", self.model, "--served-model-name", "policy"]
-        words += ["--dtype", self.dtype, "--max-model-len", str(self.max_length), "--seed", "0"]
-        words += ["--max-num-seqs", str(self.sequences), "--enable-scale-out"]
-        words += ["--logprobs-mode", "processed_logprobs"]
-        words += ["--gpu-memory-utilization", f"{self.memory:g}"]
-        words += ["--tensor-parallel-size", str(self.tensor_parallel)]
+    def arguments(self, port: int) -> list[str]:
+        """Return the command-line arguments of the server."""
+        args = ["-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1"]
+        args += ["--port", str(port), "--model", self.model, "--served-model-name", "policy"]
+        args += ["--dtype", self.dtype, "--max-model-len", str(self.max_length), "--seed", "0"]
+        args += ["--max-num-seqs", str(self.sequences), "--enable-scale-out"]
+        args += ["--logprobs-mode", "processed_logprobs"]
+        args += ["--gpu-memory-utilization", f"{self.memory:g}"]
+        args += ["--tensor-parallel-size", str(self.tensor_parallel)]
         if self.on_cpu:
-            words += ["--enforce-eager", "--no-enable-chunked-prefill"]
-            words += ["--max-num-batched-tokens", str(max(_BATCH, self.max_length))]
+            args += ["--enforce-eager", "--no-enable-chunked-prefill"]
+            args += ["--max-num-batched-tokens", str(max(_BATCH, self.max_length))]
         if self.adapters:
-            return [*words, "--enable-lora", "--max-lora-rank", str(max(8, self.adapters))]
-        return [*words, "--weight-transfer-config", f'{{"backend": "{BACKEND}"}}']
+            return [*args, "--enable-lora", "--max-lora-rank", str(max(8, self.adapters))]
+        return [*args, "--weight-transfer-config", f'{{"backend": "{BACKEND}"}}']
 
 
 class LocalServer:
@@ -91,9 +91,9 @@ class LocalServer:
         note: Callable[[str], None] = lambda _: None,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Start it with the interpreter `python`; what it prints goes to `log`. Returns at once.
+        """Start it with the interpreter `python` and return at once; its output goes to `log`.
 
-        Raises `ConfigError` where there is no such interpreter.
+        Raises `ConfigError` if there is no such interpreter.
         """
         if not os.access(python, os.X_OK):
             raise ConfigError(
@@ -104,11 +104,11 @@ class LocalServer:
             port: int = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
         self._log, self._note, self._stopping = log, note, stopping
-        here = {k: v for k, v in os.environ.items() if not k.startswith(_LAUNCHERS)}
-        environment = {**_UNLESS_SET, **here, **_ENVIRONMENT, "PYTHONPATH": str(PLUGIN)}
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(_LAUNCHERS)}
+        environment = {**_UNLESS_SET, **inherited, **_ENVIRONMENT, "PYTHONPATH": str(PLUGIN)}
         with log.open("ab") as output:
             self._child = subprocess.Popen(
-                [python, "-W", "ignore", *options.words(port)],
+                [python, "-W", "ignore", *options.arguments(port)],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -117,14 +117,14 @@ class LocalServer:
             )
         try:
             self._watch = _watch(self._child.pid)
-        except BaseException:  # nobody has this object yet, to stop what was started
+        except BaseException:  # no caller can stop the child yet
             with suppress(ProcessLookupError):
                 os.killpg(self._child.pid, signal.SIGKILL)
             self._child.wait()
             raise
 
     def wait(self) -> None:
-        """Return when it answers. Raises `EngineError` where it ends or takes too long."""
+        """Return when the server responds. Raises `EngineError` if it ends or takes too long."""
         self._note(f"starting vLLM at {self.url}; its log is {self._log}")
         begun = monotonic()
         while monotonic() - begun < _READY and not self._stopping():
@@ -143,7 +143,7 @@ class LocalServer:
         raise EngineError(f"vLLM did not become ready, see {str(self._log)!r}")
 
     def stop(self) -> None:
-        """End it and what it started, as is done where this process is killed."""
+        """End the server and its child processes, as happens if this process is killed."""
         assert self._watch.stdin is not None
         self._watch.stdin.close()
         self._child.wait()
@@ -151,8 +151,8 @@ class LocalServer:
 
 
 def _watch(group: int) -> subprocess.Popen[bytes]:
-    """A process that ends a process group when its input is closed, as at the death of this one.
-    While it loads its model vLLM does not end at SIGTERM, and its engine outlives its server."""
+    """Start a process that ends a process group when its input is closed, as at the death of this
+    one. While vLLM loads its model it ignores SIGTERM, and its engine outlives its server."""
     return subprocess.Popen(
         ["sh", "-c", _WATCH, str(group), str(int(_END))],
         stdin=subprocess.PIPE,

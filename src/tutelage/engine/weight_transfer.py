@@ -1,10 +1,10 @@
-"""How a policy's weights reach a vLLM server, and how that they did is probed.
+"""Send a policy's weights to vLLM servers, and probe that they arrived.
 
-`file` writes the tensors into a folder that both sides can read, and has the server's plugin
-(`distributed/vllm_plugin`) load them; `lora` writes the adapters, which vLLM loads by itself. What
-is written goes to each server, and again to one that returns. vLLM answers 200 also where a
-tensor kept its old values, so after each update a `WeightProbe` compares log-probabilities with the
-trainer's. `vllm.py` decides when; `vllm_client.py` has the routes.
+`file` writes the tensors into a folder that both sides can read, and the server's plugin
+(`distributed/vllm_plugin`) loads them; `lora` writes the adapters, which vLLM loads by itself. The
+files are sent to each server, and again to one that returns. vLLM answers 200 even if a tensor kept
+its old values, so after each update a `WeightProbe` compares log-probabilities with the trainer's.
+`vllm.py` decides when; `vllm_client.py` has the routes.
 """
 
 from __future__ import annotations
@@ -29,37 +29,37 @@ if TYPE_CHECKING:
     from tutelage.policy.model import Policy
 
 PLUGIN = Path(__file__).parents[1] / "distributed" / "vllm_plugin"
-"""A folder for the PYTHONPATH of a server."""
+"""Folder for the PYTHONPATH of a server."""
 BACKEND = "tutelage_file"
 _ADAPTER = "tutelage"
 _TOKENS = 32
 _COOL = 0.5
 _BOUNDS = {"float32": (1e-3, 1e-3), "bfloat16": (0.2, 1.0)}
-"""The mean over the tokens, and one token: what two ways of rounding differ by is less. Of a model
-of 135 million parameters in bfloat16 that was 0.07, and 0.23."""
+"""Limits of the mean and of the largest difference between two ways of rounding. A model of 135
+million parameters in bfloat16 had 0.07, and 0.23."""
 _MOVED = 4
-"""What updates moved is told from rounding where it is this many times as much."""
+"""An update is distinguished from rounding if it changes this many times as much."""
 _UNSEEN = 0.05
-"""The part of the bound that updates may move the trainer by while a server says to the last bit
-what it said: in bfloat16 small steps change few weights, and rounding may hide those."""
+"""Fraction of the bound by which updates may move the trainer while a server's values do not change
+in any bit: in bfloat16 small steps change few weights, and rounding may hide those."""
 FLOOR = -9999.0
-"""What vLLM says for a log-probability that is no number."""
+"""Value that vLLM reports for a log-probability that is not a number."""
 _SHAPE = ("hidden_size", "num_hidden_layers", "vocab_size", "tie_word_embeddings")
 
 
 class WeightTransfer:
-    """All tensors, by a folder and vLLM's weight-transfer calls; or adapters alone, which vLLM adds
-    to the model that it serves."""
+    """Transfer of all tensors, by a folder and vLLM's weight-transfer calls; or of adapters alone,
+    which vLLM adds to the model that it serves."""
 
     def __init__(self, folder: Path, dtype: torch.dtype, base: str | None = None) -> None:
-        """`folder` is emptied, and servers read it by this path; `dtype` is what they sample in.
-        With `base`, the model that they belong to, adapters are sent."""
+        """Use `folder`, which is emptied, and which servers read by this path; they sample in
+        `dtype`. With `base`, the model that the adapters belong to, only adapters are sent."""
         self.adapters = base is not None
         self._folder, self._dtype, self._base = folder.absolute(), dtype, base
         self._newest = self._folder
 
     def open(self, client: VLLMClient, policy: Policy) -> None:
-        """Prepare a server for the first update. Raises `ConfigError` where it cannot take any."""
+        """Prepare a server for the first update. Raises `ConfigError` if it cannot take any."""
         if self.adapters:
             return
         config: Any = policy.config.get_text_config()
@@ -74,8 +74,8 @@ class WeightTransfer:
             ) from error
 
     def write(self, policy: Policy, version: int) -> None:
-        """Write what `send` sends from here on."""
-        # A path of its own for each version: vLLM reuses keys and values by it.
+        """Write the files that `send` sends from now on."""
+        # Use another path for each version: vLLM reuses keys and values by path.
         shutil.rmtree(self._folder, ignore_errors=True)
         target = self._folder / f"version_{version:06d}"
         target.mkdir(parents=True)
@@ -94,9 +94,8 @@ class WeightTransfer:
         self._newest = target
 
     def send(self, client: VLLMClient, label: str) -> None:
-        """Put what was written to use, under a name. What the server samples meanwhile stands
-        still, and goes on under the new weights; after an error it is given up. Raises
-        `EngineError`."""
+        """Load the written weights into a server under a name. Running requests pause, and continue
+        under the new weights; after an error they are aborted. Raises `EngineError`."""
         client.post("/pause?mode=keep")
         try:
             if self.adapters:
@@ -105,7 +104,7 @@ class WeightTransfer:
                 client.claim(label)
                 client.model = _ADAPTER
             else:
-                # One that a killed trainer began: the run's own, as `check_owner` has seen.
+                # End an update that a killed trainer of this run began; see `check_owner`.
                 with suppress(RemoteError):
                     client.post("/finish_weight_update")
                 client.post("/start_weight_update")
@@ -122,31 +121,32 @@ class WeightTransfer:
 
 
 Scores = tuple[Sequence[float], Sequence[float]]
-"""What a server and the trainer said of the probe's tokens with the same weights."""
+"""Log-probabilities of the probe's tokens by a server and by the trainer with the same weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class WeightProbe:
-    """What the trainer says of 32 fixed tokens, and of the next one at a temperature of 0.5."""
+    """The trainer's log-probabilities of 32 fixed tokens, and of the next one at temperature
+    0.5."""
 
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     next_V: Tensor
-    """Of each token of the vocabulary, at temperature 1."""
+    """Log-probability of each token of the vocabulary, at temperature 1."""
     bound: float
-    """Of the mean difference."""
+    """Limit of the mean difference."""
     most: float
-    """Of one token's."""
+    """Limit of one token's difference."""
 
     @staticmethod
-    def of(policy: Policy, dtype: torch.dtype) -> WeightProbe:
-        """Compute it with the weights of now."""
+    def compute(policy: Policy, dtype: torch.dtype) -> WeightProbe:
+        """Compute the probe with the current weights."""
         import torch
 
         from tutelage.policy.row import Row
 
-        known = len(policy.codec.tokenizer)
-        ids = tuple((7 * i + 3) % known for i in range(_TOKENS + 1))
+        count = len(policy.codec.tokenizer)
+        ids = tuple((7 * i + 3) % count for i in range(_TOKENS + 1))
         row = Row((*ids, 0), (0, *(1,) * (_TOKENS + 1)))
         with torch.no_grad():
             scores_TV = policy.network.distribution([row], 1.0, dtype).float().cpu()
@@ -156,10 +156,10 @@ class WeightProbe:
 
     def check(self, client: VLLMClient, label: str, last: Scores | None) -> tuple[float, Scores]:
         """Return the largest difference of a server's log-probabilities from these, and the scores
-        to compare with after the next update; `last` are those of this one.
+        to compare with after the next update; `last` are those for this one.
 
-        Raises `SyncError` above the bounds, or where the server stood still while the trainer
-        moved, and `ConfigError` where it reports them before the temperature.
+        Raises `SyncError` above the bounds, or if the server stayed the same while the trainer
+        moved, and `ConfigError` if it reports log-probabilities before the temperature.
         """
         sampling = {"temperature": _COOL, "max_tokens": 1, "seed": 0, "logprobs": 0}
         body: JSON = {
@@ -169,17 +169,17 @@ class WeightProbe:
             "sampling_params": {**sampling, "prompt_logprobs": 0},
         }
         data = client.post(GENERATE, body)
-        theirs = [
+        served = [
             float(entry[str(token)]["logprob"])
             for token, entry in zip(self.ids[1:], data["prompt_logprobs"][1:], strict=True)
         ]
-        worst, mean = _apart(theirs, self.logprobs)
-        if min(theirs) <= FLOOR or any(map(math.isnan, theirs)):
+        worst, mean = _difference(served, self.logprobs)
+        if min(served) <= FLOOR or any(map(math.isnan, served)):
             raise SyncError(
                 f"the vLLM server {client.url!r} reports non-finite log-probabilities (NaN) after "
                 "an update; its weights or kernels are broken: restart it, and resume the run"
             )
-        if not (mean <= self.bound and worst <= self.most):  # also where it is no number
+        if not (mean <= self.bound and worst <= self.most):  # also if it is not a number
             raise SyncError(
                 f"the vLLM server {client.url!r} has different weights than the trainer after an "
                 f"update that it reported as done: the log-probabilities of {_TOKENS} tokens "
@@ -187,10 +187,10 @@ class WeightProbe:
                 f"(mean {self.bound:g}). None of its samples were used for training. It may use "
                 "another number format (--dtype), or keep a tensor that the transfer does not cover"
             )
-        scores: Scores = (theirs, self.logprobs)
+        scores: Scores = (served, self.logprobs)
         if last is not None:
-            moved, changed = _apart(self.logprobs, last[1])[1], _apart(theirs, last[0])[1]
-            rounding = max(changed, _apart(*last)[1])
+            moved, changed = _difference(self.logprobs, last[1])[1], _difference(served, last[0])[1]
+            rounding = max(changed, _difference(*last)[1])
             if moved > _MOVED * rounding or (not changed and moved > _UNSEEN * self.bound):
                 raise SyncError(
                     f"the vLLM server {client.url!r} has the weights of an earlier version after "
@@ -199,7 +199,7 @@ class WeightProbe:
                     "Samples of earlier steps that changed less than rounding may be of that "
                     "version too. Restart the server, and resume the run"
                 )
-            if changed <= moved / 2:  # small steps are added up until the server is seen to follow
+            if changed <= moved / 2:  # accumulate small steps until the server is seen to follow
                 scores = last
         drawn = data["choices"][0]["logprobs"]["content"][0]
         token, logprob = int(drawn["token_id"]), float(drawn["logprob"])
@@ -215,7 +215,7 @@ class WeightProbe:
         return max(worst, cool), scores
 
 
-def _apart(some: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
-    """Return the largest and the mean difference."""
-    off = [abs(a - b) for a, b in zip(some, others, strict=True)]
-    return max(off), sum(off) / len(off)
+def _difference(some: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
+    """Return the largest and the mean absolute difference."""
+    differences = [abs(a - b) for a, b in zip(some, others, strict=True)]
+    return max(differences), sum(differences) / len(differences)

@@ -22,7 +22,7 @@ from tutelage.agents.loop import LoopAgent
 from tutelage.engine.endpoint import Endpoint
 from tutelage.engine.factory import make_engine
 from tutelage.engine.meter import CallLimits, MeteredClient, UsageMeter
-from tutelage.engine.prices import Price, price_of
+from tutelage.engine.prices import Price, find_price
 from tutelage.engine.remote import RemoteServers
 from tutelage.engine.usage import Cost
 from tutelage.errors import FailureBudgetError
@@ -83,7 +83,7 @@ class EvaluatedAgent:
 
     def model(self) -> str:
         """The models that answer, in words."""
-        shown = [server.shown() for server in self.servers.values()]
+        shown = [server.to_public_dict() for server in self.servers.values()]
         lines = [f"{server['model']} at {server['base_url']}" for server in shown]
         lines += [self.weights or "passed in Python"] * bool(self.policies)
         return ", ".join(dict.fromkeys(lines)) or "none"
@@ -205,7 +205,7 @@ class EvaluatedAgent:
 
     def _price(self, name: str) -> Price | None:
         server = self.servers[name]
-        return price_of(self.prices, server.model, local=server.on_loopback)
+        return find_price(self.prices, server.model, local=server.on_loopback)
 
     @staticmethod
     def recorded_cost(rollout: Rollout) -> Cost:

@@ -21,7 +21,7 @@ from tutelage.config.api_keys import api_key_of
 from tutelage.config.resolved import SUPERVISED, WEIGHTS
 from tutelage.engine.endpoint import (
     Endpoint,
-    checked_url,
+    check_url,
     environment,
     read_endpoints,
     served_models,
@@ -126,7 +126,7 @@ def server_of(url: str | None, asked: EvaluationConfig) -> Endpoint | None:
     if url is None:
         return None
     key = api_key_of(environment(), "OPENAI_API_KEY")
-    server = Endpoint("task", checked_url(url), next(iter(asked.model), ""), key)
+    server = Endpoint("task", check_url(url), next(iter(asked.model), ""), key)
     listed = served_models(server)
     if server.model:
         return server

@@ -20,7 +20,7 @@ from tutelage.gateway.dialects.field_errors import format_value
 from tutelage.gateway.errors import NO_RETRY, ApiError, invalid
 from tutelage.rewards.values import to_reward
 from tutelage.tracing import names
-from tutelage.tracing.records import Identity, SpanEvent, SpanRecord, span_id_of, trace_id_of
+from tutelage.tracing.records import Identity, SpanEvent, SpanRecord, make_span_id, make_trace_id
 from tutelage.types import JSON
 
 if TYPE_CHECKING:
@@ -120,11 +120,11 @@ def _validate(values: JSON, param: str | None = None) -> Rewards:
 
 def late_span(rewards: Rewards, attempt: Identity) -> SpanRecord:
     """Return the span that stores late rewards. Equal rewards yield the same span id."""
-    now, scores, trace = time.time_ns(), sorted(rewards.items()), trace_id_of(attempt)
+    now, scores, trace = time.time_ns(), sorted(rewards.items()), make_trace_id(attempt)
     fields = [{names.EVALUATION_NAME: name, names.SCORE: float(value)} for name, value in scores]
     return SpanRecord(
         trace_id=trace,
-        span_id=span_id_of(trace, LATE, repr(scores)),
+        span_id=make_span_id(trace, LATE, repr(scores)),
         parent_id=None,
         name="reward",
         start_ns=now,

@@ -16,7 +16,7 @@ from tutelage.agents.agent import Agent
 from tutelage.agents.function import AgentFunction, wants_model
 from tutelage.engine.endpoint import Endpoint
 from tutelage.engine.meter import CallLimits
-from tutelage.engine.prices import Price, price_of
+from tutelage.engine.prices import Price, find_price
 from tutelage.errors import ConfigError
 from tutelage.policy.sources import check_unnamed, model_folder
 from tutelage.prompts.agent import ToolAgent
@@ -98,7 +98,7 @@ def agent_bundle(
         caps=caps,
         sampling=sampling,
         endpoints=endpoints,
-        prices={name: price_of(prices, e.model) for name, e in endpoints.items()},
+        prices={name: find_price(prices, e.model) for name, e in endpoints.items()},
         success=Success.of(config.success),
     )
 

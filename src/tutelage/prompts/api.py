@@ -14,7 +14,7 @@ from textwrap import indent
 from typing import Any
 
 from tutelage.config.api_keys import api_key_of
-from tutelage.engine.endpoint import DEFAULT_MODEL, Endpoint, checked_url, environment
+from tutelage.engine.endpoint import DEFAULT_MODEL, Endpoint, check_url, environment
 from tutelage.errors import ConfigError
 from tutelage.prompts.agent import with_components
 from tutelage.prompts.apo import APO
@@ -161,7 +161,7 @@ def _optimiser(llm: LLM | None) -> dict[str, Endpoint]:
         raise ConfigError(
             "optimiser= needs an endpoint: LLM('gpt-4o', endpoint='https://...', api_key='...')"
         )
-    env, url = environment(), checked_url(llm.endpoint)
+    env, url = environment(), check_url(llm.endpoint)
     model = llm.model or llm.name or env.get("OPENAI_MODEL") or DEFAULT_MODEL
     key = llm.api_key or api_key_of(env, "OPENAI_API_KEY")
     return {role: Endpoint(role, url, model, key) for role in ("gradient", "edit")}

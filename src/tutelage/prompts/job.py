@@ -99,8 +99,8 @@ class PromptSearch(RunKind):
     def config(self) -> JSON:
         """The keys, the models with their addresses, and what the search begins with."""
         setup = self.setup
-        models = {name: e.shown() for name, e in setup.bundle.endpoints.items()}
-        models |= {role: e.shown() for role, e in setup.endpoints.items()}
+        models = {name: e.to_public_dict() for name, e in setup.bundle.endpoints.items()}
+        models |= {role: e.to_public_dict() for role, e in setup.endpoints.items()}
         python = {"python": setup.bundle.agent.name} if setup.python else {}
         return {
             "config": setup.config.model_dump(mode="json"),

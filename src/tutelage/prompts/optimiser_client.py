@@ -65,7 +65,7 @@ class OptimiserClient:
         text = call.reply.content or ""
         bound = (sum(token_bound(m.content or "") for m in messages), token_bound(text))
         prompt, completion = call.usage or bound
-        dollars = price.of(prompt, completion) if (price := self._prices.get(role)) else 0.0
+        dollars = price.cost(prompt, completion) if (price := self._prices.get(role)) else 0.0
         self.counted[role] += Cost(1, prompt, completion, dollars, int(call.usage is None))
         return OptimiserReply(call.answer, Usage(1, prompt + completion, dollars))
 
@@ -77,5 +77,5 @@ class OptimiserClient:
 
 def worst_call(prices: Sequence[Price | None], reply_tokens: int) -> Usage:
     """The most that one request to an optimiser can cost, at the highest of these prices."""
-    dearest = max((p.of(REQUEST_TOKENS, reply_tokens) for p in prices if p), default=0.0)
+    dearest = max((p.cost(REQUEST_TOKENS, reply_tokens) for p in prices if p), default=0.0)
     return Usage(1, REQUEST_TOKENS + reply_tokens, dearest)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tutelage.agents.loading import load_agent, source_hash
 from tutelage.engine.endpoint import Endpoint, read_endpoints
 from tutelage.engine.meter import CallLimits
-from tutelage.engine.prices import Price, load_prices, price_of
+from tutelage.engine.prices import Price, find_price, load_prices
 from tutelage.errors import ConfigError
 from tutelage.prompts.agent import PROMPT, ToolAgent, components_of, tool_resources
 from tutelage.prompts.agent_bundle import agent_bundle, call_limits, resources_of
@@ -114,7 +114,7 @@ def setup_from(
     prices = load_prices(config.prices, env)
     collector(config.otlp, env)  # refused now rather than when the first trace is sent
     task = endpoints.get("task")
-    price = None if task is None else price_of(prices, task.model)
+    price = None if task is None else find_price(prices, task.model)
     # Refused before a model is built for it.
     chosen, reason = _choose(config, algorithm, bool(optimiser), price)
     agent_spec = agent_spec or _agent_spec(config)
@@ -134,7 +134,7 @@ def setup_from(
         chosen = _configured(chosen, config, bank_of(tools, bundle.reward, config.hints))
     if not chosen.needs_optimiser:
         optimiser = {}
-    role_prices = {role: price_of(prices, e.model) for role, e in optimiser.items()}
+    role_prices = {role: find_price(prices, e.model) for role, e in optimiser.items()}
     asked = worst_call([*role_prices.values()], config.optimiser_tokens) if optimiser else None
     worst = WorstCase(_worst_rollout(bundle), asked)
     return SearchSetup(
@@ -238,7 +238,7 @@ def _agent_spec(config: PromptConfig) -> AgentSpec:
 def _settings(
     config: PromptConfig, bundle: AgentBundle, optimiser: Mapping[str, Endpoint], worst: WorstCase
 ) -> Settings:
-    models = {name: e.shown() for name, e in bundle.endpoints.items()}
+    models = {name: e.to_public_dict() for name, e in bundle.endpoints.items()}
     graders = [] if bundle.reward is None else [bundle.reward]
     tools = [v.fn for v in bundle.resources.values() if isinstance(v, Tool)]
     mark = source_hash(bundle.agent, *graders, *tools)
@@ -287,7 +287,7 @@ def _weights_mark(policy: Policy) -> str:
 def _worst_rollout(bundle: AgentBundle) -> Any:
     if bundle.roles.remote:
         known = [p for p in bundle.prices.values() if p is not None]
-        dearest = max(known, key=lambda p: p.of(bundle.caps.prompt_tokens, 1), default=None)
+        dearest = max(known, key=lambda p: p.cost(bundle.caps.prompt_tokens, 1), default=None)
         return bundle.caps.worst(dearest)
     if bundle.policy is not None:
         width = bundle.policy.max_positions
@@ -326,7 +326,7 @@ def _facts(
     alone = len(bundle.endpoints) == 1
     asked = {"task model" if alone else f"model {n}": e for n, e in bundle.endpoints.items()}
     asked |= {f"{role} model": endpoint for role, endpoint in optimiser.items()}
-    shown = {key: endpoint.shown() for key, endpoint in asked.items()}
+    shown = {key: endpoint.to_public_dict() for key, endpoint in asked.items()}
     facts |= {key: f"{one['model']} at {one['base_url']}" for key, one in shown.items()}
     if bundle.reward is not None:
         facts["grader"] = bundle.reward.name

@@ -287,7 +287,7 @@ class _AttemptClient:
         if task is not None:
             self._running.add(task)
         try:
-            with attempt.own_time.standing_still():
+            with attempt.own_time.paused():
                 call = await work
         except EngineError as error:
             if not self.ended:
@@ -403,5 +403,5 @@ class _LoopClient:
     async def chat(self, messages: Sequence[Message], **options: Unpack[ChatOptions]) -> Call:
         """Send one request; cancelling it cancels it there."""
         work = self.client.chat(messages, **options)
-        with self.own_time.standing_still():
+        with self.own_time.paused():
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.loop))

@@ -65,7 +65,7 @@ class ScriptedEngine:
         Raises `ContextOverflowError` when the prompt leaves no room, the script's own exceptions,
         and `EngineError` when the script has no reply left.
         """
-        room = request.room(self.max_length)
+        room = request.max_new_tokens(self.max_length)
         self.requests.append(request)
         if not callable(self._script):
             reply = next(self._script, None)

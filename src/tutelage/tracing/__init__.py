@@ -1,9 +1,9 @@
-"""Tracing: what happened in a rollout as OpenTelemetry spans, to read and to join.
+"""Tracing: the events of a rollout as OpenTelemetry spans, to read and to join.
 
 The spans of a rollout are computed from its record (`rollout.py`); user code and frameworks add
-live ones (`live.py`), other programs send theirs (`ingest.py`); together they are one tree
-(`tree.py`), which goes to any collector (`export.py`). Names stand in `names.py`. What trains a
-policy is never read from a span: it is the engine's or the gateway's own record of tokens.
+live ones (`live.py`), and other programs send theirs (`ingest.py`). Together they form one tree
+(`tree.py`), which can be sent to any collector (`export.py`). Attribute names are in `names.py`.
+Training never reads a span: it uses the token records of the engine or the gateway.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Return a name of `live.py`, which loads OpenTelemetry, when it is used first."""
+    """Return a name of `live.py`, which loads OpenTelemetry, at its first use."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib

@@ -1,9 +1,8 @@
-"""A span without what people and models said: what goes to a collector unless content is asked for.
+"""Remove from a span what people and models wrote, before it is sent without content.
 
 Instrumentations write prompts, completions, arguments and results under names of their own, and
-errors quote them. So nothing is taken out by name: a span keeps what is on a list, which is
-structure, counts and names that a program gave, and loses everything else. `export.py` and
-`store/export.py` call this.
+errors quote them. So nothing is removed by name: a span keeps only listed attributes, which are
+structure, counts and names chosen by a program. `export.py` and `store/export.py` call this.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _TEXTS = frozenset({
     "llm.provider",
     "llm.system", "agent.name", "tool.name", "http.request.method", "server.address",
 })  # fmt: skip
-"""Attributes whose text a program chose, not a person or a model."""
+"""Attributes whose text is chosen by a program, not by a person or a model."""
 _RESOURCE = ("service.", "telemetry.", "tutelage.")
 _LONGEST = 128
 _ONE_WORD = re.compile(r"[\w.:/@+-]{1,64}")
@@ -36,41 +35,41 @@ _KEY = re.compile(r"[\w.:/-]{1,100}")
 
 
 def without_content(span: SpanRecord) -> SpanRecord:
-    """The span with its times, its place in the tree, numbers, and texts that are on the list."""
-    attributes = _kept(span.attributes)
-    kept = _kept(span.resource, all_texts=True).items()
+    """Return the span with its times, its place in the tree, numbers, and the listed texts."""
+    attributes = _filter(span.attributes)
+    resource = _filter(span.resource, all_texts=True).items()
     return replace(
         span,
-        name=_named(span.name, str(attributes.get(names.OPERATION, "span"))),
+        name=_safe_name(span.name, str(attributes.get(names.OPERATION, "span"))),
         attributes=attributes,
         events=tuple(
-            SpanEvent(_named(event.name, "event"), event.time_ns, _kept(event.attributes))
+            SpanEvent(_safe_name(event.name, "event"), event.time_ns, _filter(event.attributes))
             for event in span.events
         ),
         status_message="",
-        resource={k: v for k, v in kept if k.startswith(_RESOURCE)},
+        resource={k: v for k, v in resource if k.startswith(_RESOURCE)},
     )
 
 
-def _named(name: str, otherwise: str) -> str:
-    return name if _NAME.fullmatch(name) else otherwise
+def _safe_name(name: str, default: str) -> str:
+    return name if _NAME.fullmatch(name) else default
 
 
-def _kept(attributes: Mapping[str, Any], *, all_texts: bool = False) -> dict[str, Any]:
+def _filter(attributes: Mapping[str, Any], *, all_texts: bool = False) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, value in attributes.items():
         if not _KEY.fullmatch(name):
             continue
         text = all_texts or name in _TEXTS
-        if isinstance(value, (bool, int, float)) or (text and _short(name, value)):
+        if isinstance(value, (bool, int, float)) or (text and _is_short(name, value)):
             values[name] = value
     return values
 
 
-def _short(name: str, value: Any) -> bool:
+def _is_short(name: str, value: Any) -> bool:
     if isinstance(value, (list, tuple)):
-        return all(_short(name, item) for item in cast("list[Any]", value))
+        return all(_is_short(name, item) for item in cast("list[Any]", value))
     if not isinstance(value, str) or len(value) > _LONGEST or not value.isprintable():
         return False
-    # A model that calls a tool writes its name, and may write anything there; so may an error.
+    # A model writes the name of a tool that it calls, and may write anything; so may an error.
     return name not in (names.TOOL, names.ERROR_TYPE) or _ONE_WORD.fullmatch(value) is not None

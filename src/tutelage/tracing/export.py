@@ -1,9 +1,9 @@
-"""Sending spans to an OTLP/HTTP collector, off the path of every rollout.
+"""Send spans to an OTLP/HTTP collector without delaying any rollout.
 
-A thread takes rollouts and spans from a bounded queue and hands them to OpenTelemetry's exporter.
-Nothing that submits ever waits: what does not fit is dropped and counted, and the store has it
-anyway. A collector that is down gives one warning, and what is submitted until it is up is lost.
-`endpoint` reads the variables that every OpenTelemetry exporter reads.
+A thread takes rollouts and spans from a bounded queue and passes them to OpenTelemetry's exporter.
+Submitting never waits: what does not fit is dropped and counted, and the store keeps it anyway. If
+a collector is down, one warning is given, and everything submitted until it is up is lost.
+`endpoint` reads the standard variables of OpenTelemetry exporters.
 """
 
 from __future__ import annotations
@@ -28,27 +28,28 @@ from tutelage.types import Rollout
 
 TRACES_PATH = "/v1/traces"
 MAX_QUEUE = 4096
-"""Rollouts and spans that may wait."""
+"""Maximum number of rollouts and spans in the queue."""
 MAX_BATCH = 64
-"""Rollouts or spans in one request."""
+"""Maximum number of rollouts or spans in one request."""
 TIMEOUT = 10.0
-"""Seconds for one request."""
+"""Timeout of one request in seconds."""
 CLOSE_SECONDS = 5.0
-"""How long `close` waits for what is queued; a collector that is down is given no time."""
+"""Seconds that `close` waits for the queue; it does not wait if the collector is down."""
 PAUSE = 30.0
-"""Seconds without a try after one that failed: what is submitted meanwhile is lost."""
+"""Seconds between a failed request and the next try: what is submitted meanwhile is lost."""
 _THREAD = "otlp-export"
 _MAX_EARLY = 4096
-"""Spans that may wait for their rollouts; the first ones then go without."""
+"""Maximum number of spans that wait for their rollouts; beyond it the oldest are sent without."""
 _HEADER_NAME = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]+")
-"""What HTTP calls a token."""
+"""A token of the HTTP grammar."""
 
 
 def endpoint(url: str | None = None, env: Mapping[str, str] = os.environ) -> str | None:
-    """Where traces go: `url`, or what the environment says; None when nobody asks for them.
+    """Return the URL to send traces to: `url`, else that of the environment; None if neither is
+    set.
 
-    `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` is taken as it is, `OTEL_EXPORTER_OTLP_ENDPOINT` and a
-    `url` without a path get `/v1/traces`. Raises `ConfigError` for what is no http URL.
+    `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` is used unchanged; `OTEL_EXPORTER_OTLP_ENDPOINT` and a
+    `url` without a path get `/v1/traces`. Raises `ConfigError` for an invalid http URL.
     """
     if env.get("OTEL_SDK_DISABLED", "").strip().lower() == "true" and url is None:
         return None
@@ -66,31 +67,31 @@ def endpoint(url: str | None = None, env: Mapping[str, str] = os.environ) -> str
 
 
 def headers(env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The headers that the environment asks for, such as a collector's key: `a=b,c=d`.
+    """Return the headers set in the environment as `a=b,c=d`, such as a collector's key.
 
-    Raises `ConfigError` for what no header can carry.
+    Raises `ConfigError` for one that cannot be sent.
     """
     name = "OTEL_EXPORTER_OTLP_TRACES_HEADERS"
     name = name if env.get(name) else "OTEL_EXPORTER_OTLP_HEADERS"
     pairs = (item.partition("=") for item in env.get(name, "").split(",") if "=" in item)
-    given = {key.strip().lower(): unquote(value).strip() for key, _, value in pairs}
-    for number, (key, value) in enumerate(given.items(), 1):
-        # Neither is shown: a key may have been written in the place of a name.
+    values = {key.strip().lower(): unquote(value).strip() for key, _, value in pairs}
+    for number, (key, value) in enumerate(values.items(), 1):
+        # Show neither: a key may have been written in place of a name.
         if not _HEADER_NAME.fullmatch(key) or unsendable(value):
             raise ConfigError(
-                f"header {number} of {len(given)} in {name} cannot be sent: use letters, digits "
+                f"header {number} of {len(values)} in {name} cannot be sent: use letters, digits "
                 "and - in its name, as in x-team, and printable ASCII in its value"
             )
-    return given
+    return values
 
 
 class OtlpExporter:
-    """Sends what is submitted to one collector. A context manager that closes.
+    """Sends submitted items to one collector. A context manager that closes.
 
-    `warn` gets at most one sentence, from the exporter's thread. `content` sends messages, tool
-    arguments and results, texts of errors and whatever a framework wrote into its own spans;
-    without it they stay here (`content.py`). Raises `ConfigError` for a header that cannot be sent,
-    and `MissingExtraError` without OpenTelemetry's exporter.
+    `warn` receives at most one sentence, from the exporter's thread. `content` sends messages, tool
+    arguments and results, texts of errors and everything that a framework wrote into its own spans;
+    without it they are removed (`content.py`). Raises `ConfigError` for a header that cannot be
+    sent, and `MissingExtraError` without OpenTelemetry's exporter.
     """
 
     def __init__(
@@ -123,14 +124,14 @@ class OtlpExporter:
         self._sending = threading.Lock()
         """Held while a request is made."""
         self._warned = self._closed = False
-        self._again = 0.0
-        """When a collector that failed is tried again; 0 where it did not."""
+        self._retry_at = 0.0
+        """Time of the next try after a failed request; 0 if none failed."""
         self._reason = f"cannot reach {url}"
-        session.hooks["response"].append(self._answered)
+        session.hooks["response"].append(self._note_status)
         self.dropped = 0
-        """Rollouts and spans that were not sent."""
+        """Number of rollouts and spans that were not sent."""
         self._pool = ThreadPoolExecutor(1, _THREAD)
-        # What the exporter logs of each of our tries is told once, by `warn`.
+        # The exporter logs every failed request; `warn` reports one.
         logging.getLogger(OTLPSpanExporter.__module__).addFilter(
             lambda record: not (record.threadName or "").startswith(_THREAD)
         )
@@ -144,57 +145,57 @@ class OtlpExporter:
     def submit(self, items: Sequence[Rollout] | Sequence[SpanRecord]) -> None:
         """Queue rollouts (all their spans) or spans; returns at once, whatever the collector does.
 
-        After `close` nothing is queued.
+        Does nothing after `close`.
         """
         with self._lock:
-            taken = items[: 0 if self._closed else self._most - self._waiting]
-            self._waiting += len(taken)
-            self.dropped += len(items) - len(taken)
-            for start in range(0, len(taken), MAX_BATCH):
-                self._pool.submit(self._send, taken[start : start + MAX_BATCH])
+            queued = items[: 0 if self._closed else self._most - self._waiting]
+            self._waiting += len(queued)
+            self.dropped += len(items) - len(queued)
+            for start in range(0, len(queued), MAX_BATCH):
+                self._pool.submit(self._send, queued[start : start + MAX_BATCH])
 
     def flush(self, seconds: float = CLOSE_SECONDS) -> bool:
-        """Wait until all is sent, at most so long; False when it was not, or could not be."""
+        """Wait at most `seconds` until the queue is sent; return False if it was not."""
         done = wait([self._pool.submit(int)], seconds).done
-        return bool(done) and not self._again
+        return bool(done) and not self._retry_at
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
-        """Send what is queued within `seconds`, then end. May be called twice."""
+        """Send the queue within `seconds`, then end. May be called twice."""
         with self._lock:
             if self._closed:
                 return
             self._closed = True
             waiting = self._pool.submit(self._send, ())
-        wait([waiting], 0.0 if self._again else seconds)
-        self._exporter.shutdown()  # it tries no more
+        wait([waiting], 0.0 if self._retry_at else seconds)
+        self._exporter.shutdown()  # which stops its retries
         self._pool.shutdown(wait=False, cancel_futures=True)
-        if self._sending.acquire(timeout=1.0):  # which ends at once, unless a collector is silent
+        if self._sending.acquire(timeout=1.0):  # held until the current request ends
             self._sending.release()
         self.dropped += self._waiting
         if self.dropped:
-            self._tell(f"{self.dropped} rollouts or spans were not sent to {self.url}")
+            self._warn_once(f"{self.dropped} rollouts or spans were not sent to {self.url}")
 
     def _send(self, items: Sequence[Rollout | SpanRecord]) -> None:
         with self._sending:
-            spans = self._joined(items)
-            taken = not spans
-            if spans and time.monotonic() >= self._again:
-                taken = self._exporter.export([readable(span) for span in spans]).name == "SUCCESS"
-                self._again = 0.0 if taken else time.monotonic() + PAUSE
+            spans = self._join(items)
+            sent = not spans
+            if spans and time.monotonic() >= self._retry_at:
+                sent = self._exporter.export([readable(span) for span in spans]).name == "SUCCESS"
+                self._retry_at = 0.0 if sent else time.monotonic() + PAUSE
             with self._lock:
                 self._waiting -= len(items)
-                self.dropped += 0 if taken else len(items)
-            if not taken:
-                self._tell(
+                self.dropped += 0 if sent else len(items)
+            if not sent:
+                self._warn_once(
                     f"cannot send traces: {self._reason}. The run continues; its store keeps the "
                     "traces: tutelage export RUN --format otlp"
                 )
 
-    def _joined(self, items: Sequence[Rollout | SpanRecord]) -> list[SpanRecord]:
+    def _join(self, items: Sequence[Rollout | SpanRecord]) -> list[SpanRecord]:
         """Return the spans to send now; without items, those whose rollout never came.
 
-        A framework's spans of a rollout come before it, and both know its calls: so spans wait for
-        their rollout, and are joined with it as in `tree.py`, each call once.
+        A framework's spans arrive before their rollout, and both contain its calls. So spans wait
+        for their rollout, and are joined with it as in `tree.py`, each call once.
         """
         spans: list[SpanRecord] = []
         for item in items:
@@ -208,10 +209,10 @@ class OtlpExporter:
             spans += self._early.pop(next(iter(self._early)))
         return spans if self._content else [without_content(span) for span in spans]
 
-    def _answered(self, response: Any, **options: Any) -> None:
+    def _note_status(self, response: Any, **options: Any) -> None:
         self._reason = f"{self.url} returned status {response.status_code}"
 
-    def _tell(self, sentence: str) -> None:
+    def _warn_once(self, sentence: str) -> None:
         if not self._warned:
             self._warned = True
             self._warn(sentence)

@@ -1,10 +1,10 @@
 """Spans that user code opens while its agent runs, through the OpenTelemetry SDK.
 
 `trace_attempt` puts an attempt into the OpenTelemetry context, which is a `contextvars` variable:
-so hundreds of rollouts interleave in one process, and every span lands in the attempt in whose
-context it began, also when a framework's own instrumentation opened it (`instrument` adds the
-collector to the user's `TracerProvider`). Their parent is the attempt's root span, so they
-join the tree that `rollout.py` makes of the record. No provider is made global by this module.
+hundreds of rollouts can interleave in one process, and every span belongs to the attempt in whose
+context it began, also if a framework's own instrumentation opened it (`instrument` adds the
+collector to the user's `TracerProvider`). Their parent is the attempt's root span, so they join the
+tree that `rollout.py` makes of the record. This module sets no global provider.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, Status, StatusCod
 
 from tutelage.tracing import names
 from tutelage.tracing.otlp import from_sdk
-from tutelage.tracing.records import Identity, SpanRecord, span_id_of, trace_id_of
+from tutelage.tracing.records import Identity, SpanRecord, make_span_id, make_trace_id
 
 SCOPE = "tutelage.user"
 _KEY = context.create_key("tutelage-attempt")
@@ -34,12 +34,12 @@ _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 
 
 class _AttemptTrace:
-    """What one attempt's live spans become. `records` may be read at any time, also after it."""
+    """Live spans of one attempt. `records` may be read at any time, also after it."""
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
-        self.trace_id = trace_id_of(identity)
-        self.root_id = span_id_of(self.trace_id)
+        self.trace_id = make_trace_id(identity)
+        self.root_id = make_span_id(self.trace_id)
         self._count = itertools.count()
         self.open: dict[int, SdkSpan] = {}
         self.ended: list[ReadableSpan] = []
@@ -47,7 +47,7 @@ class _AttemptTrace:
 
     @property
     def records(self) -> tuple[SpanRecord, ...]:
-        """The spans that have ended, in the order in which they did."""
+        """Return the ended spans, in the order in which they ended."""
         own = {"rollout_id": self.identity.rollout_id, "attempt_id": self.identity.attempt_id}
         return tuple(
             replace(
@@ -60,11 +60,11 @@ class _AttemptTrace:
         )
 
     def next_id(self) -> int:
-        """The identifier of the next span: the same in every repeat of the same attempt."""
-        return int(span_id_of(self.trace_id, "live", next(self._count)), 16)
+        """Return the identifier of the next span: the same in every repeat of the same attempt."""
+        return int(make_span_id(self.trace_id, "live", next(self._count)), 16)
 
     def close(self) -> None:
-        """End what is still open, so that no span lacks its parent; what comes later is dropped."""
+        """End all open spans, so that no span lacks its parent; later spans are dropped."""
         for span in reversed(list(self.open.values())):
             span.set_status(Status(StatusCode.ERROR, "still open when the attempt ended"))
             span.end()
@@ -72,15 +72,15 @@ class _AttemptTrace:
 
 
 class _AttemptProcessor(SpanProcessor):
-    """Hands spans to the attempt in whose context they began, with its identifiers."""
+    """Assigns spans to the attempt in whose context they began, with its identifiers."""
 
     def __init__(self) -> None:
         self._owners: dict[int, _AttemptTrace] = {}
-        """Whose the spans are that have begun and not ended."""
+        """Attempts of the open spans."""
 
     def on_start(self, span: SdkSpan, parent_context: Context | None = None) -> None:
-        """Called by the SDK; a span that begins after its attempt is left out."""
-        attempt_trace = _current(parent_context)
+        """Register a span; one that begins after its attempt is left out. Called by the SDK."""
+        attempt_trace = _current_trace(parent_context)
         if attempt_trace is None:
             return
         identity = attempt_trace.identity
@@ -88,12 +88,12 @@ class _AttemptProcessor(SpanProcessor):
             {names.ROLLOUT_ID: identity.rollout_id, names.ATTEMPT_ID: identity.attempt_id}
         )
         if not attempt_trace.closed:
-            # It may end in another context or thread, and what is passed then is a copy.
+            # It may end in another context or thread, where `on_end` receives a copy.
             self._owners[_key(span)] = attempt_trace
             attempt_trace.open[_key(span)] = span
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Called by the SDK."""
+        """Record a span. Called by the SDK."""
         attempt_trace = self._owners.pop(_key(span), None)
         if attempt_trace is not None:
             attempt_trace.open.pop(_key(span), None)
@@ -107,7 +107,7 @@ def _key(span: ReadableSpan) -> int:
 
 @contextmanager
 def trace_attempt(identity: Identity) -> Generator[_AttemptTrace]:
-    """Around an attempt: spans that begin in here, in any task that it starts, are its own.
+    """Assign spans that begin inside the block, in any task that it starts, to an attempt.
 
     The identifiers are in the baggage too, for programs to which the context is propagated.
     """
@@ -130,23 +130,23 @@ def trace_attempt(identity: Identity) -> Generator[_AttemptTrace]:
 
 @contextmanager
 def span(name: str, attributes: Mapping[str, Any] | None = None) -> Generator[trace.Span]:
-    """A span around a piece of an agent's code; outside a rollout it does nothing.
+    """Open a span around a piece of an agent's code; outside a rollout do nothing.
 
-    What it raises is recorded on the span and goes on.
+    An exception is recorded on the span and propagates.
     """
-    if _current(None) is None:
+    if _current_trace(None) is None:
         yield trace.INVALID_SPAN
         return
-    with _tracer().start_as_current_span(name, attributes=dict(attributes or {})) as made:
-        yield made
+    with _get_tracer().start_as_current_span(name, attributes=dict(attributes or {})) as opened:
+        yield opened
 
 
 def emit_evaluation(
     name: str, value: float, *, label: str | None = None, response_id: str | None = None
 ) -> None:
-    """Note a score on the current span, as the event `gen_ai.evaluation.result`.
+    """Record a score on the current span, as the event `gen_ai.evaluation.result`.
 
-    `response_id` names the one call that it judges. It is for reading: what trains is the reward
+    `response_id` names the one call that it rates. It is for reading only: training uses the reward
     that the rollout returns. Outside of any span of a rollout it becomes a span of its own.
     """
     attributes: dict[str, Any] = {names.EVALUATION_NAME: name, names.SCORE: float(value)}
@@ -158,34 +158,34 @@ def emit_evaluation(
     if here.is_recording():
         here.add_event(names.EVALUATION, attributes)
         return
-    with span(f"evaluate {name}") as made:
-        made.add_event(names.EVALUATION, attributes)
+    with span(f"evaluate {name}") as opened:
+        opened.add_event(names.EVALUATION, attributes)
 
 
 def instrument(provider: TracerProvider) -> None:
     """Collect spans of another provider too, such as the global one that a framework uses.
 
-    Spans outside a rollout are left alone. Call it once for each provider.
+    Spans outside a rollout are ignored. Call it once for each provider.
     """
     provider.add_span_processor(_AttemptProcessor())
 
 
 class _Ids(RandomIdGenerator):
-    """Identifiers from the attempt while there is one, otherwise random."""
+    """Generate identifiers from the attempt if there is one, otherwise random ones."""
 
     def generate_span_id(self) -> int:
-        attempt_trace = _current(None)
-        # Outside of a rollout nothing repeats anyway.
+        attempt_trace = _current_trace(None)
+        # Outside of a rollout nothing is reproducible anyway.
         return super().generate_span_id() if attempt_trace is None else attempt_trace.next_id()
 
 
-def _current(parent: Context | None) -> _AttemptTrace | None:
+def _current_trace(parent: Context | None) -> _AttemptTrace | None:
     return cast("_AttemptTrace | None", context.get_value(_KEY, parent))
 
 
 @functools.cache
-def _tracer() -> trace.Tracer:
-    """What makes the spans of `span`; it knows of no rollout, only of the context."""
+def _get_tracer() -> trace.Tracer:
+    """Return the tracer of `span`; it depends on no rollout, only on the context."""
     provider = TracerProvider(
         resource=Resource({names.SERVICE: "tutelage"}),
         id_generator=_Ids(),

@@ -1,7 +1,7 @@
-"""Names of span attributes, operations and events: one place for words that are still moving.
+"""Names of span attributes, operations and events, in one place because they still change.
 
 The names are those of OpenTelemetry's semantic conventions for generative AI; everything else in
-the package imports them from here. `modern` reads what other instrumentations write: earlier names
+the package imports them from here. `modern` converts those of other instrumentations: earlier names
 of the same conventions, and OpenInference's `llm.*`. `records.py` has the span they belong to.
 """
 
@@ -37,7 +37,7 @@ TOOL = "gen_ai.tool.name"
 TOOL_CALL_ID = "gen_ai.tool.call.id"
 ERROR_TYPE = "error.type"
 
-# Content, recorded only when it is asked for.
+# Content, recorded only on request.
 INPUT_MESSAGES = "gen_ai.input.messages"
 OUTPUT_MESSAGES = "gen_ai.output.messages"
 TOOL_ARGUMENTS = "gen_ai.tool.call.arguments"
@@ -55,7 +55,7 @@ EXCEPTION_STACKTRACE = "exception.stacktrace"
 
 SERVICE = "service.name"
 
-# Ours: what a span belongs to.
+# Ours: identifiers of a span's run and rollout.
 RUN_ID = "tutelage.run_id"
 ROLLOUT_ID = "tutelage.rollout_id"
 ATTEMPT_ID = "tutelage.attempt_id"
@@ -71,7 +71,7 @@ NODE = "tutelage.node"
 NODE_STATUS = "tutelage.node.status"
 WORKER = "tutelage.worker"
 DECISION = "tutelage.decision"
-"""An event: a router's choice and its result."""
+"""Event of a router's choice and its result."""
 ACTION = "tutelage.action"
 COST = "tutelage.cost_usd"
 VERDICT = "tutelage.verdict"
@@ -99,18 +99,18 @@ OLD_NAMES: Mapping[str, str] = {
     "tool_call.function.name": TOOL,
     "tool_call.function.arguments": TOOL_ARGUMENTS,
 }
-"""Earlier and neighbouring names, to the present ones."""
+"""Earlier and related names, to the present ones."""
 
 _OPERATIONS: Mapping[str, str] = {
     "llm": CHAT,
     "agent": INVOKE_AGENT,
     "tool": EXECUTE_TOOL,
 }
-"""Kinds of OpenInference (in upper case) and of OpenLLMetry, to operations."""
+"""Span kinds of OpenInference (in upper case) and of OpenLLMetry, to operations."""
 
 
 def modern(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes, with the present name added for each old one; a present name wins."""
+    """Return the attributes, with the present name added for each old one; a present name wins."""
     values: dict[str, Any] = {}
     for old, new in OLD_NAMES.items():
         if old in attributes:

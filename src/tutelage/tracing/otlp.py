@@ -1,9 +1,9 @@
-"""OTLP, the wire format of OpenTelemetry: spans to protobuf and JSON, and bodies to spans.
+"""OTLP, the wire format of OpenTelemetry: encode spans as protobuf and JSON, and decode bodies.
 
 The messages are those of the `opentelemetry-proto` package, written by OpenTelemetry's own encoder;
-OTLP's JSON differs from theirs only in that identifiers are hexadecimal. A body comes from a
-program that nobody vouches for, so its bytes are bounded, compressed and plain, and its spans.
-`ingest.py` says to which rollout a span belongs.
+OTLP's JSON differs from theirs only in its hexadecimal identifiers. A body may come from an
+untrusted program, so its bytes, compressed and plain, and its spans are limited. `ingest.py`
+assigns spans to rollouts.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from tutelage.tracing.records import KINDS, STATUSES, SpanEvent, SpanRecord
 PROTOBUF = "application/x-protobuf"
 JSON_TYPE = "application/json"
 MAX_BODY = 8 << 20
-"""Bytes of a body, as sent and after decompression alike."""
+"""Maximum bytes of a body, both as sent and after decompression."""
 MAX_SPANS = 20_000
-"""Spans, or groups of them, in one body."""
+"""Maximum number of spans, or of groups of them, in one body."""
 MAX_OBJECTS = 1_000_000
-"""Objects in a body of JSON, which are read slowly."""
+"""Maximum number of objects in a JSON body, which is slow to read."""
 _TRACE_ID, _SPAN_ID = re.compile("(?!0+$)[0-9a-f]{32}"), re.compile("(?!0+$)[0-9a-f]{16}")
 
 
 class OtlpError(ValueError):
-    """A body that is not taken; `status` is the HTTP status that says so."""
+    """A body is rejected; `status` is the HTTP status to return."""
 
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)
@@ -52,11 +52,11 @@ class OtlpError(ValueError):
 
 def read_otlp(body: bytes, content_type: str, encoding: str = "") -> tuple[list[SpanRecord], int]:
     """Return the spans of a body of `POST /v1/traces`, and how many were left out because their
-    identifiers are not valid.
+    identifiers are invalid.
 
     `content_type` is `application/x-protobuf` or `application/json`, `encoding` empty, `identity`
-    or `gzip`. Raises `OtlpError` with 400 for what cannot be read, 413 for what is too large, 415
-    for another type or encoding.
+    or `gzip`. Raises `OtlpError` with 400 for an unreadable body, 413 for one that is too large,
+    415 for another type or encoding.
     """
     kind = content_type.partition(";")[0].strip().lower()
     if kind not in (PROTOBUF, JSON_TYPE):
@@ -64,14 +64,14 @@ def read_otlp(body: bytes, content_type: str, encoding: str = "") -> tuple[list[
     plain = _decompress(body, encoding.strip().lower())
     try:
         if kind == JSON_TYPE:
-            return _records(_parse_json(plain), lambda raw: base64.b64encode(raw).decode().lower())
-        return _records(ExportTraceServiceRequest.FromString(plain))
+            return _decode(_parse_json(plain), lambda raw: base64.b64encode(raw).decode().lower())
+        return _decode(ExportTraceServiceRequest.FromString(plain))
     except DecodeError as error:
         raise OtlpError(f"the body is not an OTLP request: {error}") from None
 
 
 def response_body(content_type: str, rejected: int = 0) -> bytes:
-    """The answer to a body that was taken, in the type in which it came."""
+    """Return the response to an accepted body, in the body's content type."""
     response = ExportTraceServiceResponse()
     if rejected:
         response.partial_success.rejected_spans = rejected
@@ -82,13 +82,13 @@ def response_body(content_type: str, rejected: int = 0) -> bytes:
 
 
 def encode_protobuf(spans: Iterable[SpanRecord]) -> bytes:
-    """The body of `POST /v1/traces` in protobuf."""
-    return _request(spans).SerializeToString()
+    """Return the body of `POST /v1/traces` in protobuf."""
+    return _to_request(spans).SerializeToString()
 
 
 def encode_json(spans: Iterable[SpanRecord]) -> dict[str, Any]:
-    """The same in OTLP's JSON; one of these a line is what collectors read from a file."""
-    data = json_format.MessageToDict(_request(spans), use_integers_for_enums=True)
+    """Return the same in OTLP's JSON; collectors read files with one of these per line."""
+    data = json_format.MessageToDict(_to_request(spans), use_integers_for_enums=True)
     scoped = (each for group in data.get("resourceSpans", ()) for each in group["scopeSpans"])
     for span in (span for each in scoped for span in each["spans"]):
         for name in ("traceId", "spanId", "parentSpanId"):
@@ -99,7 +99,7 @@ def encode_json(spans: Iterable[SpanRecord]) -> dict[str, Any]:
 
 def from_sdk(span: ReadableSpan) -> SpanRecord:
     """Return a span that ended in the OpenTelemetry SDK as a record."""
-    return _records(encode_spans([span]))[0][0]
+    return _decode(encode_spans([span]))[0][0]
 
 
 # ---------------------------------------------------------------- reading
@@ -112,14 +112,14 @@ def _decompress(body: bytes, encoding: str) -> bytes:
         return body
     if encoding != "gzip":
         raise OtlpError(f"unsupported content encoding {encoding!r}: send gzip or none", 415)
-    machine = zlib.decompressobj(wbits=31)
+    inflater = zlib.decompressobj(wbits=31)
     try:
-        plain = machine.decompress(body, MAX_BODY + 1)
+        plain = inflater.decompress(body, MAX_BODY + 1)
     except zlib.error as error:
         raise OtlpError(f"the body is not valid gzip: {error}") from None
     if len(plain) > MAX_BODY:
         raise OtlpError(f"the body decompresses to more than {MAX_BODY} bytes", 413)
-    if not machine.eof:
+    if not inflater.eof:
         raise OtlpError("the gzip body is truncated")
     return plain
 
@@ -142,18 +142,18 @@ def _parse_json(body: bytes) -> ExportTraceServiceRequest:
         raise OtlpError(f"the body is not an OTLP request: {str(error)[:300]}") from None
 
 
-def _records(
+def _decode(
     request: ExportTraceServiceRequest, read_id: Callable[[bytes], str] = bytes.hex
 ) -> tuple[list[SpanRecord], int]:
-    """Return the spans of a request, and how many of them lack a valid identifier. JSON writes
-    identifiers as hexadecimal texts, which were parsed as base64: `read_id` undoes that."""
+    """Return the spans of a request, and how many of them lack a valid identifier. JSON identifiers
+    are hexadecimal texts, which were parsed as base64: `read_id` reverses that."""
     out: list[SpanRecord] = []
     rejected = 0
     groups = request.resource_spans
     if len(groups) > MAX_SPANS or sum(len(each.scope_spans) for each in groups) > MAX_SPANS:
         raise OtlpError(f"the body has more than {MAX_SPANS} groups of spans", 413)
     for group in groups:
-        resource = _attributes(group.resource.attributes)
+        resource = _read_attributes(group.resource.attributes)
         for scoped in group.scope_spans:
             if len(out) + rejected + len(scoped.spans) > MAX_SPANS:
                 raise OtlpError(f"the body has more than {MAX_SPANS} spans", 413)
@@ -164,7 +164,7 @@ def _records(
                 if not (_TRACE_ID.fullmatch(trace_id) and _SPAN_ID.fullmatch(span_id)):
                     rejected += 1
                     continue
-                # Times are unsigned on the wire; a store's integers are not.
+                # Times are unsigned on the wire; the store's integers are signed.
                 start, code = min(span.start_time_unix_nano, _MAX_TIME), span.status.code
                 record = SpanRecord(
                     trace_id=trace_id,
@@ -174,10 +174,10 @@ def _records(
                     start_ns=start,
                     end_ns=max(start, min(span.end_time_unix_nano, _MAX_TIME)),
                     kind=KINDS[span.kind] if span.kind < len(KINDS) else "unspecified",
-                    attributes=_attributes(span.attributes),
+                    attributes=_read_attributes(span.attributes),
                     events=tuple(
                         SpanEvent(
-                            e.name, min(e.time_unix_nano, _MAX_TIME), _attributes(e.attributes)
+                            e.name, min(e.time_unix_nano, _MAX_TIME), _read_attributes(e.attributes)
                         )
                         for e in span.events
                     ),
@@ -193,57 +193,58 @@ def _records(
 _MAX_TIME = 2**63 - 1
 
 
-def _attributes(pairs: Iterable[KeyValue]) -> dict[str, Any]:
-    return {pair.key: _value(pair.value) for pair in pairs}
+def _read_attributes(pairs: Iterable[KeyValue]) -> dict[str, Any]:
+    return {pair.key: _read_value(pair.value) for pair in pairs}
 
 
-def _value(value: AnyValue) -> Any:
+def _read_value(value: AnyValue) -> Any:
     kind = value.WhichOneof("value")
     if kind is None:
         return None
     if kind == "array_value":
-        return [_value(item) for item in value.array_value.values]
+        return [_read_value(item) for item in value.array_value.values]
     if kind == "kvlist_value":
-        return {pair.key: _value(pair.value) for pair in value.kvlist_value.values}
+        return {pair.key: _read_value(pair.value) for pair in value.kvlist_value.values}
     if kind == "bytes_value":
         return base64.b64encode(value.bytes_value).decode()
     plain: Any = getattr(value, kind)
     if isinstance(plain, float) and not math.isfinite(plain):
-        return str(plain)  # JSON, which the store keeps, has no word for it
+        return str(plain)  # the store keeps JSON, which cannot represent it
     return plain
 
 
 # ---------------------------------------------------------------- writing
 
 
-def _request(spans: Iterable[SpanRecord]) -> ExportTraceServiceRequest:
+def _to_request(spans: Iterable[SpanRecord]) -> ExportTraceServiceRequest:
     return encode_spans([readable(span) for span in spans])
 
 
 def readable(record: SpanRecord) -> ReadableSpan:
-    """The span as the OpenTelemetry SDK has it, which its exporters take; texts are valid UTF-8."""
+    """Return the span as an object of the OpenTelemetry SDK for its exporters; texts are valid
+    UTF-8."""
 
-    def place(span_id: str) -> SpanContext:
+    def context(span_id: str) -> SpanContext:
         return SpanContext(int(record.trace_id, 16), int(span_id, 16), False)
 
-    message = _text(record.status_message) if record.status == "error" else None
+    message = _to_utf8(record.status_message) if record.status == "error" else None
     return ReadableSpan(
-        name=_text(record.name),
-        context=place(record.span_id),
-        parent=place(record.parent_id) if record.parent_id else None,
-        kind=SpanKind(max(0, KINDS.index(record.kind) - 1)),  # the SDK has no unspecified one
+        name=_to_utf8(record.name),
+        context=context(record.span_id),
+        parent=context(record.parent_id) if record.parent_id else None,
+        kind=SpanKind(max(0, KINDS.index(record.kind) - 1)),  # the SDK has no unspecified kind
         start_time=record.start_ns,
         end_time=record.end_ns,
-        attributes=_written(record.attributes),
-        events=[Event(_text(e.name), _written(e.attributes), e.time_ns) for e in record.events],
+        attributes=_to_value(record.attributes),
+        events=[Event(_to_utf8(e.name), _to_value(e.attributes), e.time_ns) for e in record.events],
         status=Status(StatusCode(STATUSES.index(record.status)), message),
-        resource=Resource(_written(record.resource)),
-        instrumentation_scope=InstrumentationScope(_text(record.scope)),
+        resource=Resource(_to_value(record.resource)),
+        instrumentation_scope=InstrumentationScope(_to_utf8(record.scope)),
     )
 
 
-def _written(value: Any) -> Any:
-    """The value with texts that are valid UTF-8, and as a text where OTLP has no word for it."""
+def _to_value(value: Any) -> Any:
+    """Return the value with valid UTF-8 texts, converted to a text if OTLP has no type for it."""
     match value:
         case None | bool() | float():
             return value
@@ -251,13 +252,13 @@ def _written(value: Any) -> Any:
             return value
         case Mapping():
             items = cast("Mapping[str, Any]", value).items()
-            return {_text(name): _written(item) for name, item in items}
+            return {_to_utf8(name): _to_value(item) for name, item in items}
         case list() | tuple():
-            return [_written(item) for item in cast("Sequence[Any]", value)]
+            return [_to_value(item) for item in cast("Sequence[Any]", value)]
         case _:
-            return _text(str(value))
+            return _to_utf8(str(value))
 
 
-def _text(text: str) -> str:
+def _to_utf8(text: str) -> str:
     # A model can write half a surrogate pair, which has no UTF-8 form.
     return text.encode("utf-8", "backslashreplace").decode()

@@ -1,8 +1,8 @@
-"""A span as a plain record: what the store keeps, the exporter sends and the tree is made of.
+"""A span as a plain record: the store keeps it, the exporter sends it and the tree consists of it.
 
-It has all of an OTLP span but links. Nothing here needs the OpenTelemetry packages, so the
-store and the command line stay light. `rollout.py` makes records from a rollout, `live.py` from
-spans that user code opened, `otlp.py` from what other programs send.
+It has everything of an OTLP span but links. It does not need the OpenTelemetry packages, so the
+store and the command line load fast. `rollout.py` makes records from a rollout, `live.py` from
+spans that user code opened, `otlp.py` from those that other programs send.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STATUSES: tuple[Status, ...] = ("unset", "ok", "error")
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whose span it is: the run, the rollout and the attempt."""
+    """The run, the rollout and the attempt that a span belongs to."""
 
     run_id: str
     rollout_id: str
@@ -31,7 +31,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class SpanEvent:
-    """Something at one moment of a span; `time_ns` is nanoseconds since 1970."""
+    """An event at one moment of a span; `time_ns` is in nanoseconds since 1970."""
 
     name: str
     time_ns: int
@@ -42,7 +42,7 @@ class SpanEvent:
 class SpanRecord:
     """One span. Identifiers are lower-case hexadecimal, times nanoseconds since 1970.
 
-    Attribute values are what JSON holds: texts, numbers, booleans, lists, objects.
+    Attribute values are JSON values: texts, numbers, booleans, lists, objects.
     """
 
     trace_id: str
@@ -59,25 +59,25 @@ class SpanRecord:
     resource: Mapping[str, Any] = field(default_factory=dict[str, Any])
     scope: str = ""
     rollout_id: str | None = None
-    """The rollout that it belongs to; None while that is not known."""
+    """The rollout that it belongs to; None if it is unknown."""
     attempt_id: str | None = None
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """Return the duration in seconds."""
         return (self.end_ns - self.start_ns) / 1e9
 
 
-def trace_id_of(identity: Identity) -> str:
-    """The trace of an attempt: a hash of its identifiers, so that a repeated run has the same.
+def make_trace_id(identity: Identity) -> str:
+    """Return the trace id of an attempt: a hash of its identifiers, equal in a repeated run.
 
-    The run is part of it: two runs of one seed have equal attempts, and one collector.
+    It includes the run: two runs of one seed have equal attempts, and may share a collector.
     """
     return _hash(16, "trace", identity.run_id, identity.rollout_id, identity.attempt_id)
 
 
-def span_id_of(trace_id: str, *path: str | int) -> str:
-    """The identifier of a span of a trace by its place; the empty place is the root."""
+def make_span_id(trace_id: str, *path: str | int) -> str:
+    """Return the id of a span of a trace by its place; the empty place is the root."""
     return _hash(8, "span", trace_id, *path)
 
 

@@ -1,11 +1,11 @@
 """The spans of a rollout, computed from its record: one trace per attempt, no orphans.
 
-A `Rollout` already holds every call, tool result, reward and failure, so its spans are a function
-of it and cost a rollout nothing: they are made when someone looks, exports or shows. Spans that the
-record cannot know, which user code opened or another program sent, are stored and joined in
-`tree.py`. Training tokens never come from spans.
+A `Rollout` already holds every call, tool result, reward and failure, so its spans are computed
+from it only when they are viewed or exported, at no cost to the rollout. Spans that the record does
+not contain, opened by user code or sent by other programs, are stored and joined in `tree.py`.
+Training tokens never come from spans.
 
-    invoke_agent {agent}     the root; the reward's events stand here
+    invoke_agent {agent}     the root, with the events of the reward
     ├── chat {model}         one for each call
     └── execute_tool {name}  one for each tool result
 
@@ -27,23 +27,23 @@ from tutelage.tracing.records import (
     SpanEvent,
     SpanRecord,
     Status,
-    span_id_of,
-    trace_id_of,
+    make_span_id,
+    make_trace_id,
 )
 from tutelage.types import Attempt, Call, Message, Rollout, RolloutStatus, ToolResult
 
 PROVIDER = "tutelage"
 """Also the service, and the scope of our spans."""
 MODEL, OTHER_MODEL = "policy", "other"
-"""The policy that is trained by default, and what answered calls of which no model is known."""
+"""Names of the trained policy, and of an unknown model that answered calls."""
 TEAM = "rollout"
-"""The root's workflow where several agents made calls."""
+"""Workflow of the root if several agents made calls."""
 
 
 def rollout_spans(rollout: Rollout, *, content: bool = False) -> list[SpanRecord]:
-    """The spans of all attempts, each attempt's root before what is below it.
+    """Return the spans of all attempts, each attempt's root first.
 
-    `content` adds messages, arguments and results; without it a trace tells nothing of them.
+    `content` adds messages, arguments and results; otherwise a trace contains none of them.
     """
     return [
         span for attempt in rollout.attempts for span in attempt_spans(rollout, attempt, content)
@@ -51,59 +51,59 @@ def rollout_spans(rollout: Rollout, *, content: bool = False) -> list[SpanRecord
 
 
 def attempt_spans(rollout: Rollout, attempt: Attempt, content: bool = False) -> list[SpanRecord]:
-    """The spans of one attempt, the root first."""
+    """Return the spans of one attempt, the root first."""
     return _Builder(rollout, attempt, content).build()
 
 
 def as_workflow(root: SpanRecord) -> SpanRecord:
-    """The root of an attempt in which several agents ran."""
+    """Return the root of an attempt in which several agents ran."""
     attributes = {k: v for k, v in root.attributes.items() if k != names.AGENT}
     attributes |= {names.OPERATION: names.INVOKE_WORKFLOW, names.WORKFLOW: TEAM}
     return replace(root, name=f"{names.INVOKE_WORKFLOW} {TEAM}", attributes=attributes)
 
 
 class _Builder:
-    """Collects one attempt's spans."""
+    """Builds the spans of one attempt."""
 
     def __init__(self, rollout: Rollout, attempt: Attempt, content: bool) -> None:
         self._rollout, self._attempt, self._content = rollout, attempt, content
-        self._trace = trace_id_of(Identity(rollout.run_id, rollout.id, attempt.id))
-        self._root = span_id_of(self._trace)
+        self._trace = make_trace_id(Identity(rollout.run_id, rollout.id, attempt.id))
+        self._root = make_span_id(self._trace)
         first = next((c.started for c in attempt.calls if c.started), 0.0)
-        self._start = _ns(attempt.started or first)
+        self._start = _to_ns(attempt.started or first)
 
     def build(self) -> list[SpanRecord]:
         attempt = self._attempt
         agents = list(dict.fromkeys(call.agent for call in attempt.calls))
         team = len(agents) > 1
-        asked = {made.id: (call, made) for call in attempt.calls for made in call.reply.tool_calls}
+        calls = {tool.id: (call, tool) for call in attempt.calls for tool in call.reply.tool_calls}
         results = {result.call_id: result for result in attempt.tool_results}
         for call in attempt.calls:
-            # A framework runs its tools itself: what they returned stands in its next request.
+            # A framework runs its tools itself: their results are in its next request.
             for message in call.messages:
                 place, text = message.tool_call_id or "", message.content or ""
-                if message.role == "tool" and place in asked and place not in results:
-                    before, made = asked[place]
+                if message.role == "tool" and place in calls and place not in results:
+                    before, tool = calls[place]
                     began = before.started and before.started + before.seconds
                     took = max(0.0, call.started - began)
-                    result = ToolResult(place, made.name, made.arguments, text, None, took, began)
+                    result = ToolResult(place, tool.name, tool.arguments, text, None, took, began)
                     results[place] = result
-        parents = {a: span_id_of(self._trace, "agent", a) if team else self._root for a in agents}
+        parents = {a: make_span_id(self._trace, "agent", a) if team else self._root for a in agents}
         below: list[SpanRecord] = []
         for i, call in enumerate(attempt.calls):
-            below.append(self._chat(i, call, parents[call.agent]))
-            for made in call.reply.tool_calls:
-                if made.id in results:
-                    result = results.pop(made.id)
-                    below.append(self._tool(made.id, result, parents[call.agent]))
-        unasked = [(i, r) for i, r in enumerate(attempt.tool_results) if r.call_id in results]
-        below += [self._tool(f"{i}", result, self._root) for i, result in unasked]
-        groups = [self._agent(a, parents[a], below) for a in agents] if team else []
-        top = self._top((agents or ["main"])[0], below)
+            below.append(self._chat_span(i, call, parents[call.agent]))
+            for tool in call.reply.tool_calls:
+                if tool.id in results:
+                    result = results.pop(tool.id)
+                    below.append(self._tool_span(tool.id, result, parents[call.agent]))
+        unmatched = [(i, r) for i, r in enumerate(attempt.tool_results) if r.call_id in results]
+        below += [self._tool_span(f"{i}", result, self._root) for i, result in unmatched]
+        groups = [self._agent_span(a, parents[a], below) for a in agents] if team else []
+        top = self._root_span((agents or ["main"])[0], below)
         return [as_workflow(top) if team else top, *groups, *below]
 
-    def _span(self, attributes: Mapping[str, Any], **fields: Any) -> SpanRecord:
-        """A span of the attempt, with those attributes that are not None."""
+    def _make_span(self, attributes: Mapping[str, Any], **fields: Any) -> SpanRecord:
+        """Return a span of the attempt, with the attributes that are not None."""
         rollout, attempt = self._rollout, self._attempt
         own = {names.ROLLOUT_ID: rollout.id, names.ATTEMPT_ID: attempt.id}
         return SpanRecord(
@@ -116,66 +116,66 @@ class _Builder:
             **fields,
         )
 
-    def _top(self, agent: str, below: Sequence[SpanRecord]) -> SpanRecord:
+    def _root_span(self, agent: str, below: Sequence[SpanRecord]) -> SpanRecord:
         rollout, attempt, failure = self._rollout, self._attempt, self._attempt.failure
         start = min([self._start, *(s.start_ns for s in below)])
-        end = max([self._start + _ns(attempt.seconds), *(s.end_ns for s in below)])
-        asked = text = None
+        end = max([self._start + _to_ns(attempt.seconds), *(s.end_ns for s in below)])
+        request = text = None
         if self._content:
             sent: Sequence[Message] = ()
-            with suppress(KeyError, TypeError, ValueError):  # the task may be in no chat form
+            with suppress(KeyError, TypeError, ValueError):  # the task may not have messages
                 sent = rollout.task.messages()
-            asked = _messages(sent)
+            request = _dump_messages(sent)
             if attempt.answer is not None:
-                text = _messages([Message("assistant", attempt.answer)], attempt.stop)
+                text = _dump_messages([Message("assistant", attempt.answer)], attempt.stop)
         attributes = {
             names.OPERATION: names.INVOKE_AGENT,
             names.PROVIDER: PROVIDER,
             names.AGENT: agent,
             names.CONVERSATION: rollout.id,
-            names.INPUT_TOKENS: sum(_tokens(call)[0] for call in attempt.calls),
-            names.OUTPUT_TOKENS: sum(_tokens(call)[1] for call in attempt.calls),
+            names.INPUT_TOKENS: sum(_count_tokens(call)[0] for call in attempt.calls),
+            names.OUTPUT_TOKENS: sum(_count_tokens(call)[1] for call in attempt.calls),
             names.TASK_ID: rollout.task.id,
             names.MODE: rollout.mode.value,
             names.STEP: rollout.step,
             names.LABEL: rollout.label or None,
             names.ERROR_TYPE: None if failure is None else failure.cause.value,
-            names.INPUT_MESSAGES: asked,
+            names.INPUT_MESSAGES: request,
             names.OUTPUT_MESSAGES: text,
         }
         events: list[tuple[str, dict[str, Any]]] = []
-        if attempt.reward is not None:  # then its parts
+        if attempt.reward is not None:  # followed by its parts
             scores = {"reward": attempt.reward.value}
             scores |= {f"reward.{name}": value for name, value in attempt.reward.parts.items()}
             for name, value in scores.items():
-                told = {names.EVALUATION_NAME: name, names.SCORE: float(value)}
-                events.append((names.EVALUATION, told))
+                score = {names.EVALUATION_NAME: name, names.SCORE: float(value)}
+                events.append((names.EVALUATION, score))
         if failure is not None:
             cause = {names.EXCEPTION_TYPE: failure.cause.value}
-            words = {names.EXCEPTION_MESSAGE: failure.message}
+            message = {names.EXCEPTION_MESSAGE: failure.message}
             trace = {names.EXCEPTION_STACKTRACE: failure.traceback} if failure.traceback else {}
-            events.append((names.EXCEPTION, cause | words | trace))
+            events.append((names.EXCEPTION, cause | message | trace))
         status: Status = "ok" if attempt.status is RolloutStatus.SUCCEEDED else "unset"
-        return self._span(
+        return self._make_span(
             attributes,
             span_id=self._root,
             parent_id=None,
             name=f"{names.INVOKE_AGENT} {agent}",
             start_ns=start,
             end_ns=end,
-            events=tuple(SpanEvent(name, end, told) for name, told in events),
+            events=tuple(SpanEvent(name, end, values) for name, values in events),
             status=status if failure is None else "error",
             status_message="" if failure is None else failure.message,
         )
 
-    def _agent(self, agent: str, span_id: str, below: Sequence[SpanRecord]) -> SpanRecord:
+    def _agent_span(self, agent: str, span_id: str, below: Sequence[SpanRecord]) -> SpanRecord:
         mine = [s for s in below if s.parent_id == span_id]
         attributes = {
             names.OPERATION: names.INVOKE_AGENT,
             names.PROVIDER: PROVIDER,
             names.AGENT: agent,
         }
-        return self._span(
+        return self._make_span(
             attributes,
             span_id=span_id,
             parent_id=self._root,
@@ -184,10 +184,10 @@ class _Builder:
             end_ns=max(s.end_ns for s in mine),
         )
 
-    def _chat(self, position: int, call: Call, parent: str) -> SpanRecord:
+    def _chat_span(self, position: int, call: Call, parent: str) -> SpanRecord:
         sampled, sampling = call.sampled, call.sampling
         model = call.model or (MODEL if call.policy == "main" else call.policy or OTHER_MODEL)
-        read, wrote = _tokens(call)
+        read, wrote = _count_tokens(call)
         reason = "tool_calls" if call.reply.tool_calls else sampled.stop_reason.value
         attributes = {
             names.OPERATION: names.CHAT,
@@ -205,21 +205,21 @@ class _Builder:
             names.POLICY_VERSION: sampled.policy_version,
             names.TOP_K: sampling.top_k or None,
             names.STOP_SEQUENCES: list(sampling.stop) or None,
-            names.INPUT_MESSAGES: _messages(call.messages) if self._content else None,
-            names.OUTPUT_MESSAGES: _messages([call.reply], reason) if self._content else None,
+            names.INPUT_MESSAGES: _dump_messages(call.messages) if self._content else None,
+            names.OUTPUT_MESSAGES: _dump_messages([call.reply], reason) if self._content else None,
         }
-        start = _ns(call.started) or self._start
-        return self._span(
+        start = _to_ns(call.started) or self._start
+        return self._make_span(
             attributes,
-            span_id=span_id_of(self._trace, "chat", position),
+            span_id=make_span_id(self._trace, "chat", position),
             parent_id=parent,
             name=f"{names.CHAT} {model}",
             start_ns=start,
-            end_ns=start + _ns(call.seconds),
+            end_ns=start + _to_ns(call.seconds),
             kind="client",
         )
 
-    def _tool(self, place: str, result: ToolResult, parent: str) -> SpanRecord:
+    def _tool_span(self, place: str, result: ToolResult, parent: str) -> SpanRecord:
         attributes = {
             names.OPERATION: names.EXECUTE_TOOL,
             names.TOOL: result.name,
@@ -228,36 +228,37 @@ class _Builder:
             names.TOOL_ARGUMENTS: result.arguments if self._content else None,
             names.TOOL_RESULT: result.text if self._content else None,
         }
-        start = _ns(result.started) or self._start
-        return self._span(
+        start = _to_ns(result.started) or self._start
+        return self._make_span(
             attributes,
-            span_id=span_id_of(self._trace, "tool", place),
+            span_id=make_span_id(self._trace, "tool", place),
             parent_id=parent,
             name=f"{names.EXECUTE_TOOL} {result.name}",
             start_ns=start,
-            end_ns=start + _ns(result.seconds),
+            end_ns=start + _to_ns(result.seconds),
             status="unset" if result.error is None else "error",
             status_message=result.error or "",
         )
 
 
-def _tokens(call: Call) -> tuple[int, int]:
-    """Prompt and completion tokens of a call."""
+def _count_tokens(call: Call) -> tuple[int, int]:
+    """Return the prompt and completion tokens of a call."""
     return call.usage or (len(call.prompt_ids), len(call.sampled.token_ids))
 
 
-def _messages(messages: Sequence[Message], finish: str | None = None) -> str:
-    """Messages with parts, as JSON text (GenAI semantic conventions, input and output messages)."""
+def _dump_messages(messages: Sequence[Message], finish: str | None = None) -> str:
+    """Return messages with parts as JSON text (GenAI semantic conventions, input and output
+    messages)."""
     out: list[dict[str, Any]] = []
     for message in messages:
-        item: dict[str, Any] = {"role": message.role, "parts": _parts(message)}
+        item: dict[str, Any] = {"role": message.role, "parts": _message_parts(message)}
         if finish is not None:
             item["finish_reason"] = finish
         out.append(item)
     return json.dumps(out, ensure_ascii=False)
 
 
-def _parts(message: Message) -> list[dict[str, Any]]:
+def _message_parts(message: Message) -> list[dict[str, Any]]:
     if message.role == "tool":
         response = message.content or ""
         return [{"type": "tool_call_response", "id": message.tool_call_id, "response": response}]
@@ -270,5 +271,5 @@ def _parts(message: Message) -> list[dict[str, Any]]:
     return parts
 
 
-def _ns(seconds: float) -> int:
+def _to_ns(seconds: float) -> int:
     return int(seconds * 1e9)

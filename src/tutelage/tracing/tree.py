@@ -1,12 +1,12 @@
-"""Spans as trees: which span stands under which, one tree for each attempt.
+"""Spans as trees, one for each attempt.
 
-The record's own spans (`rollout.py`) and those that came from user code or other programs meet
-here. A span whose parent is in the set stands under it; any other span of an attempt stands under
-the attempt's root, so nothing is an orphan. A client that traced a call of this package has the
-same `gen_ai.response.id`, or none and a span around the time of the call: there our span takes the
-place of its span, and the call shows once. So does a run of an agent: of a framework's
-`invoke_agent` and ours one stays. A span with an event that names a call by that id stands around
-the call, which then has the values of the event.
+The record's own spans (`rollout.py`) are joined here with those of user code and other programs. A
+span is a child of its parent if that is in the set; any other span of an attempt is a child of the
+attempt's root, so there are no orphans. A client that traced a call of this package has the same
+`gen_ai.response.id`, or none and a span around the time of the call: our span then replaces its
+span, and the call appears once. The same holds for a run of an agent: of a framework's
+`invoke_agent` and ours one is kept. A span with an event that names a call by that id becomes the
+parent of the call, which takes over the values of the event.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from tutelage.tracing.rollout import as_workflow, attempt_spans
 from tutelage.types import Rollout
 
 _SLACK_NS = 50_000_000
-"""By which two clocks of one machine, or two ways to read one, may differ."""
+"""Maximum difference between two clocks of one machine, or two ways to read one."""
 
 
 @dataclass(slots=True)
 class SpanNode:
-    """A span with the spans below it, in the order in which they began."""
+    """A span and its children, in the order in which they began."""
 
     span: SpanRecord
     children: list[SpanNode] = field(default_factory=list["SpanNode"])
 
     def walk(self) -> Iterator[tuple[int, SpanRecord]]:
-        """This span and all below it, each with its depth."""
+        """Yield this span and all spans below it, each with its depth."""
         stack = [(0, self)]
         while stack:
             level, node = stack.pop()
@@ -43,15 +43,15 @@ class SpanNode:
 def rollout_trees(
     rollout: Rollout, recorded: Iterable[SpanRecord] = (), *, content: bool = False
 ) -> list[SpanNode]:
-    """One tree for each attempt. `recorded` are further spans of the rollout, as stored.
+    """Return one tree for each attempt. `recorded` are further spans of the rollout, as stored.
 
-    A recorded span that names no attempt, or one that is not there, counts for the last one.
+    A recorded span with no attempt, or an unknown one, is assigned to the last attempt.
     """
     extra: dict[str, list[SpanRecord]] = {attempt.id: [] for attempt in rollout.attempts}
     for span in recorded:
         extra[span.attempt_id if span.attempt_id in extra else rollout.last.id].append(span)
     return [
-        _attempt_tree(attempt_spans(rollout, attempt, content), extra[attempt.id])
+        _build_tree(attempt_spans(rollout, attempt, content), extra[attempt.id])
         for attempt in rollout.attempts
     ]
 
@@ -59,26 +59,27 @@ def rollout_trees(
 def whole_trace(
     rollout: Rollout, recorded: Iterable[SpanRecord] = (), *, content: bool = False
 ) -> list[SpanRecord]:
-    """All spans of a rollout as complete trees: each parent is in the list, before its children."""
+    """Return all spans of a rollout as complete trees: each parent is in the list, before its
+    children."""
     trees = rollout_trees(rollout, recorded, content=content)
-    return [span for tree in trees for span in _rooted(tree)]
+    return [span for tree in trees for span in _reparent(tree)]
 
 
-def _attempt_tree(own: Sequence[SpanRecord], extra: Sequence[SpanRecord]) -> SpanNode:
-    """The tree of an attempt: `own` with its root first, and whatever else belongs to it."""
+def _build_tree(own: Sequence[SpanRecord], extra: Sequence[SpanRecord]) -> SpanNode:
+    """Return the tree of an attempt: `own` with its root first, and the spans of `extra`."""
     root, spans = own[0], {span.span_id: span for span in own}
     moved = _merge(spans, extra)
     placed = _place_calls(spans, extra)
-    _one_span_an_agent_run(spans, moved, own, extra, placed)
+    _remove_duplicate_agents(spans, moved, own, extra, placed)
     tools = [s.attributes for s in extra if s.attributes.get(names.OPERATION) == names.EXECUTE_TOOL]
-    theirs = {attributes.get(names.TOOL) for attributes in tools}
-    for span in own:  # a tool that others have traced too
-        if span.name.startswith(names.EXECUTE_TOOL) and span.attributes[names.TOOL] in theirs:
+    traced = {attributes.get(names.TOOL) for attributes in tools}
+    for span in own:  # others have traced the same tool
+        if span.name.startswith(names.EXECUTE_TOOL) and span.attributes[names.TOOL] in traced:
             spans.pop(span.span_id, None)
     nodes = {span_id: SpanNode(span) for span_id, span in spans.items()}
     for span_id, node in nodes.items():
         if span_id != root.span_id:
-            above = _above(spans, moved, span_id)
+            above = _parents(spans, moved, span_id)
             nodes[above[0] if above else root.span_id].children.append(node)
 
     for node in nodes.values():
@@ -87,16 +88,16 @@ def _attempt_tree(own: Sequence[SpanRecord], extra: Sequence[SpanRecord]) -> Spa
 
 
 def _merge(spans: dict[str, SpanRecord], extra: Sequence[SpanRecord]) -> dict[str, str]:
-    """Add `extra` to `spans`; returns replacements by identifier.
+    """Add `extra` to `spans`; return replacements by identifier.
 
-    Of two spans of one call, that of this package is kept: under the other's parent, with what the
-    other knew more.
+    Of two spans of one call, ours is kept: under the other's parent, with the other's additional
+    attributes.
     """
-    calls = {_call(span): span.span_id for span in spans.values() if _call(span)}
+    calls = {_call_id(span): span.span_id for span in spans.values() if _call_id(span)}
     timed = [spans[span_id] for span_id in calls.values()]
     moved: dict[str, str] = {}
     for span in sorted(extra, key=lambda s: s.start_ns):
-        ours = calls.get(_call(span)) or _call_within(span, timed, {*moved.values()})
+        ours = calls.get(_call_id(span)) or _match_call(span, timed, {*moved.values()})
         if ours is None or span.span_id in spans:
             spans.setdefault(span.span_id, span)
             continue
@@ -104,55 +105,55 @@ def _merge(spans: dict[str, SpanRecord], extra: Sequence[SpanRecord]) -> dict[st
         kept = spans[ours]
         attributes: dict[str, Any] = {**span.attributes, **kept.attributes}
         parent = span.parent_id
-        if parent is None or moved.get(parent) == ours:  # the inner one of two nested client spans
+        if parent is None or moved.get(parent) == ours:  # the inner of two nested client spans
             parent = kept.parent_id
         spans[ours] = replace(kept, parent_id=parent, attributes=attributes)
     return moved
 
 
 def _place_calls(spans: dict[str, SpanRecord], extra: Sequence[SpanRecord]) -> bool:
-    """Bring each call below the span whose event names it; whether there was one."""
-    calls = {_call(span): span.span_id for span in spans.values() if _call(span)}
+    """Move each call below the span whose event names it; return True if there was one."""
+    calls = {_call_id(span): span.span_id for span in spans.values() if _call_id(span)}
     named = [(span, event.attributes) for span in extra for event in span.events]
-    pairs = [(span, said) for span, said in named if said.get(names.RESPONSE_ID) in calls]
-    for span, said in pairs:
-        ours = calls[said[names.RESPONSE_ID]]
-        attributes = {**spans[ours].attributes, **said}
+    pairs = [(span, values) for span, values in named if values.get(names.RESPONSE_ID) in calls]
+    for span, values in pairs:
+        ours = calls[values[names.RESPONSE_ID]]
+        attributes = {**spans[ours].attributes, **values}
         spans[ours] = replace(
             spans[ours],
             parent_id=span.span_id,
             name=f"{names.CHAT} {attributes[names.REQUEST_MODEL]}",
             attributes=attributes,
-            status="error" if names.ERROR_TYPE in said else spans[ours].status,
+            status="error" if names.ERROR_TYPE in values else spans[ours].status,
         )
     return bool(pairs)
 
 
-def _call_within(span: SpanRecord, calls: Sequence[SpanRecord], met: set[str]) -> str | None:
-    """Our call that a chat span without a response id is about: one that was made during it.
+def _match_call(span: SpanRecord, calls: Sequence[SpanRecord], used: set[str]) -> str | None:
+    """Return our call that a chat span without a response id describes: one made during it.
 
-    Where there are several, the first that no other span was about.
+    Of several calls, the first that is not matched to another span.
     """
-    if span.attributes.get(names.OPERATION) != names.CHAT or _call(span):
+    if span.attributes.get(names.OPERATION) != names.CHAT or _call_id(span):
         return None
     first, last = span.start_ns - _SLACK_NS, span.end_ns + _SLACK_NS
     inside = [c for c in calls if first <= c.start_ns and c.end_ns <= last]
     if len(inside) > 1:
-        inside = [c for c in sorted(inside, key=lambda c: c.start_ns) if c.span_id not in met]
+        inside = [c for c in sorted(inside, key=lambda c: c.start_ns) if c.span_id not in used]
     return inside[0].span_id if inside else None
 
 
-def _one_span_an_agent_run(
+def _remove_duplicate_agents(
     spans: dict[str, SpanRecord],
     moved: dict[str, str],
     own: Sequence[SpanRecord],
     extra: Sequence[SpanRecord],
     placed: bool,
 ) -> None:
-    """Leave out our own spans for agents whose runs others have traced, or whose calls are `placed`
+    """Remove our own spans for agents whose runs others have traced, or whose calls are `placed`
     elsewhere.
 
-    One agent below ours that has no other is our root; of several our root is the workflow.
+    A single agent below ours is merged into our root; with several our root becomes the workflow.
     """
     root = own[0]
     traced = {s.span_id for s in extra if s.attributes.get(names.OPERATION) == names.INVOKE_AGENT}
@@ -165,7 +166,7 @@ def _one_span_an_agent_run(
             del spans[span.span_id]
     if root.attributes.get(names.OPERATION) != names.INVOKE_AGENT:
         return
-    top = [i for i in traced if not traced & {*_above(spans, moved, i)}]
+    top = [i for i in traced if not traced & {*_parents(spans, moved, i)}]
     if len(top) == 1:
         inner = spans.pop(top[0])
         moved[top[0]] = root.span_id
@@ -174,27 +175,27 @@ def _one_span_an_agent_run(
         spans[root.span_id] = as_workflow(root)
 
 
-def _above(spans: Mapping[str, SpanRecord], moved: Mapping[str, str], span_id: str) -> list[str]:
-    """The spans above one, the nearest first; none where some name each other as parents."""
-    found: list[str] = []
+def _parents(spans: Mapping[str, SpanRecord], moved: Mapping[str, str], span_id: str) -> list[str]:
+    """Return the ancestors of a span, the nearest first; none if there is a cycle of parents."""
+    ancestors: list[str] = []
     while span := spans.get(span_id):
         span_id = moved.get(span.parent_id or "", span.parent_id or "")
-        if span_id in found:
+        if span_id in ancestors:
             return []
-        found += [span_id] if span_id in spans else []
-    return found
+        ancestors += [span_id] if span_id in spans else []
+    return ancestors
 
 
-def _call(span: SpanRecord) -> str:
-    """The call that a chat span is about, empty for any other span."""
+def _call_id(span: SpanRecord) -> str:
+    """Return the response id of a chat span, empty for any other span."""
     attributes = span.attributes
     if attributes.get(names.OPERATION) != names.CHAT:
         return ""
     return str(attributes.get(names.RESPONSE_ID, ""))
 
 
-def _rooted(tree: SpanNode) -> Iterator[SpanRecord]:
-    """The spans of a tree, each with the trace of the root and the parent that it has there."""
+def _reparent(tree: SpanNode) -> Iterator[SpanRecord]:
+    """Yield the spans of a tree, with the trace id of its root and their parents in the tree."""
     stack: list[tuple[SpanNode, str | None]] = [(tree, None)]
     while stack:
         node, parent = stack.pop()

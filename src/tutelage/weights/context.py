@@ -104,7 +104,7 @@ class TrainingContext:
     def __post_init__(self) -> None:
         sampler = None if self.servers is None else self.servers.engine
         if sampler is not None:
-            sampler.tell_of_servers(self._tell)
+            sampler.report_servers(self._tell)
         if self.pool is None:
             self.placement = LocalPlacement(self.setting, self._policy_of, sampler)
         else:

@@ -82,7 +82,7 @@ class Servers:
                 max_length=setting.context,
                 patience=rollout.server_patience,
                 note=progress.note,
-                go_on=lambda: resume_hint(folder.path),
+                resume_hint=lambda: resume_hint(folder.path),
             )
             closing.callback(self.engine.close)
             self._closing = closing.pop_all()

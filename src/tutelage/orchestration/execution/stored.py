@@ -44,8 +44,8 @@ from tutelage.tracing.records import (
     Identity,
     SpanEvent,
     SpanRecord,
-    span_id_of,
-    trace_id_of,
+    make_span_id,
+    make_trace_id,
 )
 from tutelage.types import (
     Attempt,
@@ -206,7 +206,7 @@ def _calls(execution: Execution, sampling: Sampling, origin: float) -> tuple[Cal
 def _spans(execution: Execution, rollout: Rollout, began: float, plan: float) -> list[SpanRecord]:
     """Return the spans that surround those of the calls, parents before children."""
     identity = Identity(rollout.run_id, rollout.id, rollout.last.id)
-    trace, origin = trace_id_of(identity), int((began + plan) * 1e9)
+    trace, origin = make_trace_id(identity), int((began + plan) * 1e9)
     shared: dict[str, Any] = {
         names.PROVIDER: "tutelage",
         names.ROLLOUT_ID: identity.rollout_id,
@@ -215,8 +215,8 @@ def _spans(execution: Execution, rollout: Rollout, began: float, plan: float) ->
     failed = {} if execution.success else {names.ERROR_TYPE: execution.reason or "failed"}
     top = SpanRecord(
         trace,
-        span_id_of(trace, "workflow"),
-        span_id_of(trace),
+        make_span_id(trace, "workflow"),
+        make_span_id(trace),
         f"{names.INVOKE_WORKFLOW} {' '.join(execution.plan.instruction.split())[:60]}",
         start_ns=int(began * 1e9),
         end_ns=origin + int(execution.wall_seconds * 1e9),
@@ -250,7 +250,7 @@ def _spans(execution: Execution, rollout: Rollout, began: float, plan: float) ->
     ]
     planned = replace(
         top,
-        span_id=span_id_of(trace, "workflow", "plan"),
+        span_id=make_span_id(trace, "workflow", "plan"),
         parent_id=top.span_id,
         name=names.PLAN,
         end_ns=origin,
@@ -287,7 +287,7 @@ def _spans(execution: Execution, rollout: Rollout, began: float, plan: float) ->
         spans.append(
             replace(
                 planned,
-                span_id=span_id_of(trace, "node", node.node),
+                span_id=make_span_id(trace, "node", node.node),
                 name=f"{names.EXECUTE_TOOL} {tool}",
                 # Add 1 ns per node to keep the order of nodes that begin at the same time.
                 start_ns=started + node.node,

@@ -142,7 +142,7 @@ def llm_planner(
         assert config.model is not None
         policy = served(config.model, slots=1, max_length=None, seed=config.seed)
         return LLMPlanner(lambda: policy, tools)
-    from tutelage.engine.prices import load_prices, price_of
+    from tutelage.engine.prices import find_price, load_prices
     from tutelage.engine.remote import RemoteChatClient
     from tutelage.evaluate.config import EvaluationConfig
     from tutelage.evaluate.targets import server_of
@@ -150,7 +150,7 @@ def llm_planner(
     known = EvaluationConfig(test=(), model=() if config.model is None else (config.model,))
     server = server_of(config.endpoint, known)
     assert server is not None
-    price = price_of(load_prices(), server.model, local=server.on_loopback)
+    price = find_price(load_prices(), server.model, local=server.on_loopback)
     if price is None and config.budget is not None:
         raise ConfigError(
             f"--budget includes the cost of planning, but the price of {server.model!r} is "

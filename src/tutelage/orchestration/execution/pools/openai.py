@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tutelage.config.api_keys import api_key_of
-from tutelage.engine.endpoint import checked_url
+from tutelage.engine.endpoint import check_url
 from tutelage.engine.remote import RemoteChatClient
 from tutelage.errors import (
     ConfigError,
@@ -79,7 +79,7 @@ class OpenAIPool:
                     "endpoint that needs no key, or use simulated workers: --pool simulated"
                 )
             own = environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1"
-            self._servers[worker.name] = (checked_url(worker.endpoint or own), key)
+            self._servers[worker.name] = (check_url(worker.endpoint or own), key)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._clients: dict[str, RemoteChatClient] = {}
 
