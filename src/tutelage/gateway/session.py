@@ -247,7 +247,7 @@ class AttemptSession:
             raise invalid(words, "prompt_logprobs")
         if request.template:
             forms = template_forms(request.messages, request.tools)
-            alike = getattr(getattr(model.decoder, "thoughts", None), "renders_alike", None)
+            alike = getattr(getattr(model.decoder, "thoughts", None), "ignores_variables", None)
             if not (alike and alike(*forms, request.template)):
                 raise invalid(
                     f"`chat_template_kwargs` = {shown(request.template)}: all requests must render "

@@ -1,7 +1,7 @@
 """The machine: what is there, what is chosen for a run and why, and what repetition depends on.
 
 Choices are made from what the machine is, never from how fast it happens to be, so that equal
-machines repeat a run bit for bit. `conditions` goes into the run folder; a difference on resume is
+machines repeat a run bit for bit. `compute_conditions` goes into the run folder; a difference on resume is
 a warning.
 """
 
@@ -71,7 +71,7 @@ def machine_facts() -> Machine:
         int(os.environ.get(name) or 1) for name in ("GROUP_WORLD_SIZE", "LOCAL_WORLD_SIZE")
     )
     vllm = find_spec("vllm") is not None
-    return Machine(gpus, _cores(), nodes, min(memory), bfloat16_pays(), ranks, vllm=vllm)
+    return Machine(gpus, _cores(), nodes, min(memory), has_bfloat16(), ranks, vllm=vllm)
 
 
 def free_memory(device: torch.device) -> int:
@@ -102,7 +102,7 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def threads_of(key: int | None = None, *, large: bool = False) -> tuple[int, int, str]:
+def thread_settings(key: int | None = None, *, large: bool = False) -> tuple[int, int, str]:
     """Return how many threads a run gets, in how many shards its engine computes a batch, and which
     source decides: `trainer.threads`, if that is `key`, the environment, or the machine.
 
@@ -125,7 +125,7 @@ def gradient_threads(config: RunConfig, parameters: int, *, gpu: bool) -> int:
     if gpu:
         return 1
     large = parameters >= SMALL_MODEL
-    threads, shards, _ = threads_of(config.trainer.threads, large=large)
+    threads, shards, _ = thread_settings(config.trainer.threads, large=large)
     return min(shards, _cores()) if large else threads
 
 
@@ -146,7 +146,7 @@ def sampling_device(wanted: str = "auto") -> torch.device:
     return torch.device("cuda", index)
 
 
-def bfloat16_pays() -> bool:
+def has_bfloat16() -> bool:
     """Whether the processor multiplies bfloat16 natively."""
     return re.search("(avx512|amx)_bf16", cpu_description()) is not None
 
@@ -158,7 +158,7 @@ def choose_compute(config: RunConfig, parameters: int, sharded: bool = True) -> 
     device = sampling_device(wanted)
     cuda = device.type == "cuda"
     dtype = torch.bfloat16 if cuda else torch.float32
-    fast = torch.bfloat16 if cuda or bfloat16_pays() else torch.float32
+    fast = torch.bfloat16 if cuda or has_bfloat16() else torch.float32
     why = "the default on a GPU" if cuda else "sampler and trainer agree to rounding"
     if config.model.dtype != "auto":
         dtype = fast = getattr(torch, config.model.dtype)
@@ -167,7 +167,7 @@ def choose_compute(config: RunConfig, parameters: int, sharded: bool = True) -> 
         level = config.rollout.correction
         does = "which corrects nothing" if level == "none" else "which corrects it"
         why += f"; sampler and trainer differ by rounding: rollout.correction={level}, {does}"
-    threads, shards, source = threads_of(config.trainer.threads, large=large and not cuda)
+    threads, shards, source = thread_settings(config.trainer.threads, large=large and not cuda)
     for_gradients = gradient_threads(config, parameters, gpu=cuda)
     seen = "torch sees a GPU" if cuda else "no GPU" if wanted == "auto" else "as configured"
     reason = (
@@ -185,7 +185,7 @@ def choose_compute(config: RunConfig, parameters: int, sharded: bool = True) -> 
     )
 
 
-def settle(choice: ComputeSettings, *, large: bool) -> None:
+def apply_settings(choice: ComputeSettings, *, large: bool) -> None:
     """Have this process compute as chosen. With a large model all threads allocate from one heap,
     where the C library can (glibc): each would keep what tensors leave in one of its own. And of
     oneDNN's kernels, which it compiles for every shape, fewer are kept than its 1,024. On a GPU it
@@ -195,12 +195,12 @@ def settle(choice: ComputeSettings, *, large: bool) -> None:
         torch.cuda.set_device(choice.device)
     torch.set_num_threads(choice.operation_threads)
     if large:
-        _of_glibc("mallopt", _ARENA_MAX, 1)
+        _call_glibc("mallopt", _ARENA_MAX, 1)
         os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(_KERNELS))
 
 
 @contextmanager
-def one_thread() -> Generator[None]:
+def single_thread() -> Generator[None]:
     """Around operations so small that several threads would wait more than they work."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -210,13 +210,13 @@ def one_thread() -> Generator[None]:
         torch.set_num_threads(before)
 
 
-def in_parallel(work: Callable[[Item], Out], items: Sequence[Item], threads: int) -> list[Out]:
+def parallel_map(work: Callable[[Item], Out], items: Sequence[Item], threads: int) -> list[Out]:
     """Return what `work` gives for each item, in order, on up to `threads` threads where there are
     as many cores. One operation gets one thread, so no bit depends on the cores. All have ended
     when this ends, also where one raised."""
     if threads == 1:
         return [work(item) for item in items]
-    with one_thread():
+    with single_thread():
         working = [_pool(min(threads, _cores())).submit(work, item) for item in items]
         wait(working)
     return [one.result() for one in working]
@@ -234,10 +234,10 @@ def trim_memory() -> None:
     Tensors of ever different sizes leave the heap full of holes: a run grows by a gigabyte without
     this, and it costs some milliseconds.
     """
-    _of_glibc("malloc_trim", 0)
+    _call_glibc("malloc_trim", 0)
 
 
-def _of_glibc(name: str, *numbers: int) -> None:
+def _call_glibc(name: str, *numbers: int) -> None:
     """Call a function of the C library where it has it."""
     import ctypes
 
@@ -246,7 +246,7 @@ def _of_glibc(name: str, *numbers: int) -> None:
         found(*numbers)
 
 
-def conditions(choice: ComputeSettings) -> dict[str, Any]:
+def compute_conditions(choice: ComputeSettings) -> dict[str, Any]:
     """Return what bit-for-bit repetition depends on."""
     import transformers
 
@@ -276,7 +276,7 @@ def conditions(choice: ComputeSettings) -> dict[str, Any]:
     return found
 
 
-def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def changed_conditions(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Conditions that changed, in words."""
     return [
         f"{key} was {before.get(key)!r} and is {now.get(key)!r}"
@@ -285,7 +285,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def describe() -> list[tuple[str, str, str | None]]:
+def describe_machine() -> list[tuple[str, str, str | None]]:
     """What `tutelage doctor` reports of torch and the processor: name, value, and a remedy."""
     support, cuda = this_platform(), torch.cuda.is_available()
     device = torch.cuda.get_device_name() if cuda else "cpu (torch sees no GPU)"
@@ -294,5 +294,5 @@ def describe() -> list[tuple[str, str, str | None]]:
         ("device", f"{device}; {support.remark}" if support.remark else device, None),
         ("cores", str(_cores()), None),
         ("processor", f"{cpu_vendor()}, {torch.backends.cpu.get_cpu_capability()}", None),
-        ("bfloat16", "native" if bfloat16_pays() or cuda else "not native: float32 is used", None),
+        ("bfloat16", "native" if has_bfloat16() or cuda else "not native: float32 is used", None),
     ]

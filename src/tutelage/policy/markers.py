@@ -27,12 +27,12 @@ _TRUSTED = ("system", "developer")
 """Roles whose texts come from the author of the agent: they may spell special tokens and mean it,
 as instructions for a format of calls do."""
 
-_OWN = frozenset({"<tool_call>", "</tool_call>", "<think>", "</think>", "<|python_tag|>"})
+_ALLOWED = frozenset({"<tool_call>", "</tool_call>", "<think>", "</think>", "<|python_tag|>"})
 """What an assistant's own content may have as special tokens: they open no other role."""
 
 
 class SpecialTokens:
-    """The special tokens of one tokenizer, and texts in which they are broken.
+    """The special tokens of one tokenizer, and texts in which they are escape.
 
     Messages and tools are in the form in which templates get them: nested mappings and lists.
     """
@@ -47,13 +47,13 @@ class SpecialTokens:
             if len(str(token)) > 1
             and (token.special or re.fullmatch(r"<\S+>|\[\S+\]", str(token)) is not None)
         }
-        self._any, self._others = _starts(names), _starts(names - _OWN)
+        self._pattern, self._foreign_pattern = _starts(names), _starts(names - _ALLOWED)
 
     def breaker(self, forms: Iterable[JSON]) -> str | None:
         """The character to break with; None when no content spells a special token."""
         records = list(forms)
         doubtful = [form for form in records if form.get("role") not in _TRUSTED]
-        if self.broken(doubtful, _BREAKS[0]) == doubtful:
+        if self.escape(doubtful, _BREAKS[0]) == doubtful:
             return None
         used = json.dumps(records, ensure_ascii=False)
         return next((c for c in _BREAKS if c not in used), _BREAKS[0])
@@ -62,25 +62,25 @@ class SpecialTokens:
         """A message whose texts spell no special token; the same one without a `breaker`."""
         if breaker is None or form["role"] in _TRUSTED:
             return form
-        out = cast("JSON", self.broken(form, breaker))
-        if form["role"] == "assistant" and self._others is not None:
-            out["content"] = self._others.sub(rf"\g<1>{breaker}", form["content"])
+        out = cast("JSON", self.escape(form, breaker))
+        if form["role"] == "assistant" and self._foreign_pattern is not None:
+            out["content"] = self._foreign_pattern.sub(rf"\g<1>{breaker}", form["content"])
         return out
 
-    def broken(self, data: Any, breaker: str) -> Any:
+    def escape(self, data: Any, breaker: str) -> Any:
         """Data of which no text spells a special token."""
         if isinstance(data, str):
-            return data if self._any is None else self._any.sub(rf"\g<1>{breaker}", data)
+            return data if self._pattern is None else self._pattern.sub(rf"\g<1>{breaker}", data)
         if isinstance(data, Mapping):
             items = cast("Mapping[str, Any]", data).items()
-            return {self.broken(k, breaker): self.broken(v, breaker) for k, v in items}
+            return {self.escape(k, breaker): self.escape(v, breaker) for k, v in items}
         if isinstance(data, list | tuple):
-            return [self.broken(v, breaker) for v in cast("Sequence[Any]", data)]
+            return [self.escape(v, breaker) for v in cast("Sequence[Any]", data)]
         return data
 
-    def plain(self, text: str | None) -> bool:
+    def is_plain(self, text: str | None) -> bool:
         """Whether a text spells no special token."""
-        return not text or self._any is None or self._any.search(text) is None
+        return not text or self._pattern is None or self._pattern.search(text) is None
 
 
 def _starts(tokens: Iterable[str]) -> re.Pattern[str] | None:

@@ -22,11 +22,11 @@ from tutelage.policy.codec import Codec
 from tutelage.policy.constrained import AllowedTokens
 from tutelage.policy.folder import put_folder, save_tensors
 from tutelage.policy.hf_model import HFNetwork, Network
-from tutelage.policy.kernels import rounded
+from tutelage.policy.kernels import round_up
 from tutelage.policy.machine import machine_facts
 from tutelage.policy.named_templates import put_template
 from tutelage.policy.network import FusedNetwork, Scoring, TokenScores
-from tutelage.policy.packing import plan_for_two, plan_micro_batches
+from tutelage.policy.packing import plan_for_two_threads, plan_micro_batches
 from tutelage.policy.row import Row
 from tutelage.policy.sources import local_folder, missing_folder
 from tutelage.policy.weights import DecoderShape, DecoderWeights
@@ -131,8 +131,8 @@ class Policy:
         return self.network.score(rows, how)
 
     def micro_batches(self, rows: Sequence[Row], max_tokens: int) -> list[list[int]]:
-        """What is computed at once: see `plan_micro_batches`, and `plan_for_two` of a large one."""
-        plan = plan_for_two if self.network.large else plan_micro_batches
+        """What is computed at once: see `plan_micro_batches`, and `plan_for_two_threads` of a large one."""
+        plan = plan_for_two_threads if self.network.large else plan_micro_batches
         return plan(rows, max_tokens)
 
     @torch.no_grad()
@@ -192,7 +192,7 @@ def build_policy(
     tokenizer = train_tokenizer(corpus, vocab_size=vocab_size, max_length=max_positions)
     hidden, layers, heads, kv_heads, ffn = SIZES[size]
     config: Any = getattr(transformers, LAYOUTS[layout])(
-        vocab_size=rounded(len(tokenizer)),
+        vocab_size=round_up(len(tokenizer)),
         hidden_size=hidden,
         num_hidden_layers=layers,
         num_attention_heads=heads,
@@ -336,11 +336,11 @@ def _network(model: Any) -> Network:
         fused = None
     model.load_state_dict(state, strict=False, assign=True)
     model.tie_weights()
-    return HFNetwork(model, cpu) if fused is None or not _agree(model, fused) else fused
+    return HFNetwork(model, cpu) if fused is None or not _networks_agree(model, fused) else fused
 
 
 @torch.no_grad()
-def _agree(model: Any, fused: FusedNetwork, tolerance: float = 1e-3) -> bool:
+def _networks_agree(model: Any, fused: FusedNetwork, tolerance: float = 1e-3) -> bool:
     """Whether both forwards give the same log-probabilities on a few tokens."""
     vocab = fused.weights.shape.vocab
     ids = tuple((7 * i + 3) % vocab for i in range(12))

@@ -183,17 +183,17 @@ _PARTS = {
 }
 
 
-def _filled(text: str) -> str:
+def _fill_template(text: str) -> str:
     return re.sub("CALLS|TURNS|TOOLS|FORM|RESULT", lambda part: _PARTS[part[0]], text)
 
 
 TEMPLATES = {
-    "qwen2.5": _filled(QWEN25),
+    "qwen2.5": _fill_template(QWEN25),
     # Its text is the text model's, but for the words that stand where nobody gave a system message;
     # messages here hold no pictures.
-    "qwen2.5-vl": _filled(QWEN25).replace("You are Qwen, created by Alibaba Cloud. ", ""),
-    "qwen3": _filled(QWEN3),
-    "smollm2": _filled(_SMOLLM2),
+    "qwen2.5-vl": _fill_template(QWEN25).replace("You are Qwen, created by Alibaba Cloud. ", ""),
+    "qwen3": _fill_template(QWEN3),
+    "smollm2": _fill_template(_SMOLLM2),
     "llama-3.2": LLAMA32,
 }
 """The templates by the names that `agent.template` takes."""
@@ -203,19 +203,19 @@ _LLAMA_MARKERS = ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
 
 def template_advice(tokenizer: PreTrainedTokenizerBase) -> str:
     """Return how to give a tokenizer a template with tools, by name where one fits its tokens."""
-    named = " or ".join(f"agent.template={n}" for n in TEMPLATES if not _missing(tokenizer, n))
+    named = [f"agent.template={n}" for n in TEMPLATES if not _missing_tokens(tokenizer, n)]
     advice = "add a `chat_template.jinja` that supports tools to its tokenizer files"
-    return f"{advice}, or pass one to `train`: {named}" if named else advice
+    return f"{advice}, or pass one to `train`: {' or '.join(named)}" if named else advice
 
 
-def _missing(tokenizer: PreTrainedTokenizerBase, name: str) -> list[str]:
+def _missing_tokens(tokenizer: PreTrainedTokenizerBase, name: str) -> list[str]:
     markers = _LLAMA_MARKERS if name == "llama-3.2" else ("<|im_start|>", "<|im_end|>")
     return [marker for marker in markers if marker not in tokenizer.get_vocab()]
 
 
 def put_template(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
     """Give a tokenizer the template of this name. Raises `ModelError` when it cannot speak it."""
-    if missing := _missing(tokenizer, name):
+    if missing := _missing_tokens(tokenizer, name):
         raise ModelError(
             f"agent.template={name!r} needs the token {missing[0]!r}, which the tokenizer does not "
             "have; leave agent.template out to use the model's own template"

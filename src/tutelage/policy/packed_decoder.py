@@ -30,8 +30,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tutelage.policy.decoder import WHOLE_PROMPT, lazy_zeros, rope, rotate
-from tutelage.policy.kernels import joined_linear, rounded
-from tutelage.policy.machine import in_parallel
+from tutelage.policy.kernels import joined_linear, round_up
+from tutelage.policy.machine import parallel_map
 from tutelage.policy.network import FusedNetwork
 
 if TYPE_CHECKING:
@@ -97,13 +97,13 @@ class PackedDecoder:
         self.device, self._dtype, self.shards = network.device, dtype, shards
         packs = torch.backends.mkldnn.is_available() and dtype == torch.bfloat16
         self._pack = packs and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-        self._room = rows * network.shape.kv_heads * rounded(width, _LONG_COLUMNS)
+        self._room = rows * network.shape.kv_heads * round_up(width, _LONG_COLUMNS)
         self._keys, self._values = list[Tensor](), list[Tensor]()
-        self._take(network)
+        self._load_weights(network)
         w = self._weights
         self._cos, self._sin = rope(w.inv_freq, w.rope_scale, torch.arange(width + 1), dtype)
-        self._kept: dict[tuple[int, ...], _Prefix] = {}
-        self._of: list[_Prefix | None] = [None] * rows
+        self._prefix_cache: dict[tuple[int, ...], _Prefix] = {}
+        self._row_prefixes: list[_Prefix | None] = [None] * rows
         # By row, the tokens of its prefix, and how many after them have been computed.
         self._base, self._filled = torch.zeros(2, rows, dtype=torch.long)
 
@@ -111,28 +111,28 @@ class PackedDecoder:
 
     def load(self, source: Policy) -> None:
         """Compute with the policy's weights as they are now; prefixes are computed again."""
-        self._take(cast("FusedNetwork", source.network))
-        self._kept.clear()
+        self._load_weights(cast("FusedNetwork", source.network))
+        self._prefix_cache.clear()
 
     def free(self) -> None:
         """Give up weights of its own, and what rows hold, until `load`."""
-        self._blocks, self._keys, self._values, self._kept = [], [], [], {}
-        self._of = [None] * len(self._of)
+        self._blocks, self._keys, self._values, self._prefix_cache = [], [], [], {}
+        self._row_prefixes = [None] * len(self._row_prefixes)
         self._filled.zero_()
         nothing = self._weights.embed[:0]
         self._weights, self._head = replace(self._weights, embed=nothing, head=nothing), nothing
 
     @torch.no_grad()
-    def _take(self, network: FusedNetwork) -> None:
+    def _load_weights(self, network: FusedNetwork) -> None:
         network.merge()
         w = network.weights
         if self._dtype != torch.float32:
             w = w.to(self.device, self._dtype)
-        self._weights, self._head = w, self._packed(w.head)
+        self._weights, self._head = w, self._pack_weight(w.head)
         self._blocks: list[_Block] = []
         for b in w.layers:
-            gate, up = (self._packed(t) for t in b.gate_up.split(w.shape.ffn))
-            qkv, out, down = (self._packed(t) for t in (b.qkv, b.out, b.down))
+            gate, up = (self._pack_weight(t) for t in b.gate_up.split(w.shape.ffn))
+            qkv, out, down = (self._pack_weight(t) for t in (b.qkv, b.out, b.down))
             norms = b.head_norms(w.shape)
             block = _Block(b.norm1, qkv, b.qkv_bias, norms, out, b.norm2, gate, up, down)
             self._blocks.append(block)
@@ -143,7 +143,7 @@ class PackedDecoder:
             self._keys = [lazy_zeros(w.embed, room) for _ in self._blocks]
             self._values = [lazy_zeros(w.embed, room) for _ in self._blocks]
 
-    def _packed(self, weight: Tensor) -> Tensor:
+    def _pack_weight(self, weight: Tensor) -> Tensor:
         mkldnn: Any = torch.ops.mkldnn
         return mkldnn._reorder_linear_weight(weight.contiguous(), _ROWS) if self._pack else weight
 
@@ -156,7 +156,7 @@ class PackedDecoder:
         more is left."""
         prefix = self._prefix(ids, compute) if len(ids) >= _SHORTEST else None
         size = 0 if prefix is None else prefix.size
-        self._of[row], self._base[row], self._filled[row] = prefix, size, 0
+        self._row_prefixes[row], self._base[row], self._filled[row] = prefix, size, 0
         return size if prefix is None or size == len(ids) else None
 
     @torch.inference_mode()
@@ -169,13 +169,13 @@ class PackedDecoder:
             view.index_copy_(0, target, view.index_select(0, source))
         for of_row in (self._base, self._filled):
             of_row[target] = of_row[source]
-        prefixes = [self._of[row] for row in source.tolist()]
+        prefixes = [self._row_prefixes[row] for row in source.tolist()]
         for row, prefix in zip(target.tolist(), prefixes, strict=True):
-            self._of[row] = prefix
+            self._row_prefixes[row] = prefix
 
     def _view(self, flat: Tensor) -> Tensor:
         """A block's keys or values as [rows, kv, width, D]."""
-        shape = (len(self._of), self._weights.shape.kv_heads, self._width, -1)
+        shape = (len(self._row_prefixes), self._weights.shape.kv_heads, self._width, -1)
         size = shape[0] * shape[1] * shape[2] * self._weights.shape.head_dim
         return flat[:size].view(shape)
 
@@ -190,7 +190,7 @@ class PackedDecoder:
         self._filled[at] = starts_B + lengths_B - self._base[at]
         # Lay rows out as wide as what they hold needs, and not much wider.
         step = _COLUMNS if self._filled.max() <= WHOLE_PROMPT else _LONG_COLUMNS
-        before, width = self._width, rounded(int(self._filled.max()), step)
+        before, width = self._width, round_up(int(self._filled.max()), step)
         if not before - 2 * _COLUMNS < width <= before:
             used, columns = int(self._filled.nonzero().max()) + 1, min(before, width)
             for flat in (*self._keys, *self._values):
@@ -210,7 +210,7 @@ class PackedDecoder:
         count = max(1, min(self.shards, total // _FEWEST))
         cuts = {bisect_left(middles, total * i / count) for i in range(1, count)}
         shards = [slice(*cut) for cut in pairwise(sorted({0, *cuts, len(lengths)}))]
-        return torch.cat(in_parallel(shard, shards, self.shards))
+        return torch.cat(parallel_map(shard, shards, self.shards))
 
     @torch.inference_mode()
     def _extend(
@@ -228,7 +228,7 @@ class PackedDecoder:
             last = lengths_B.cumsum(0) - 1
         numbers = torch.arange(rows.stop)[rows] if isinstance(rows, slice) else rows
         columns_BT = (starts_B - self._base[numbers])[:, None] + steps
-        length = rounded(int(self._filled[numbers].max()), _COLUMNS)
+        length = round_up(int(self._filled[numbers].max()), _COLUMNS)
         hide = torch.arange(length) > columns_BT[:, None, None, :, None]
         mask = torch.zeros(hide.shape, dtype=self._dtype).masked_fill_(hide, -torch.inf)
         heads = torch.arange(self._weights.shape.kv_heads)
@@ -239,7 +239,7 @@ class PackedDecoder:
         places = places.flatten()
         readers: dict[int, tuple[_Prefix, list[int]]] = {}
         for b, row in enumerate(numbers.tolist()):
-            if (prefix := self._of[row]) is not None:
+            if (prefix := self._row_prefixes[row]) is not None:
                 readers.setdefault(id(prefix), (prefix, []))[1].append(b)
         prefixes: list[tuple[_Prefix, Tensor | slice]] = [
             (prefix, slice(None) if len(some) == batch else torch.tensor(some))
@@ -264,7 +264,7 @@ class PackedDecoder:
                 for prefix, _ in prefixes:
                     keys = torch.cat([prefix.keys[i], keys], 1)
                     values = torch.cat([prefix.values[i], values], 1)
-                return _attended(q, keys, values, chunk_mask)
+                return _attend_row(q, keys, values, chunk_mask)
             if real_N is not None:
                 q = q.new_zeros(batch * count, s.heads, s.head_dim).index_copy_(0, real_N, q)
             q = q.reshape(batch, count, s.kv_heads, group, s.head_dim).permute(0, 2, 3, 1, 4)
@@ -300,7 +300,7 @@ class PackedDecoder:
 
     def _prefix(self, ids: tuple[int, ...], compute: bool) -> _Prefix:
         """The prefix of these tokens, computed as far as `begin` says unless it is kept."""
-        prefix = self._kept.pop(ids, None) or _Prefix([], [], 0)
+        prefix = self._prefix_cache.pop(ids, None) or _Prefix([], [], 0)
         whole, start = len(ids) <= WHOLE_PROMPT, prefix.size
         if start < len(ids) and (whole or compute):
             end = len(ids) if whole else min(len(ids), start + self.prefill_chunk)
@@ -308,18 +308,18 @@ class PackedDecoder:
             seen = torch.arange(end) <= positions[:, None] if start else None
 
             def attend(i: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-                for of_block, new in ((prefix.keys, k), (prefix.values, v)):
+                for cached, new in ((prefix.keys, k), (prefix.values, v)):
                     if not start:
-                        of_block.append(new.new_empty(new.shape[1], len(ids), new.shape[2]))
-                    of_block[i][:, start:end] = new.transpose(0, 1)
-                return _attended(q, prefix.keys[i][:, :end], prefix.values[i][:, :end], seen)
+                        cached.append(new.new_empty(new.shape[1], len(ids), new.shape[2]))
+                    cached[i][:, start:end] = new.transpose(0, 1)
+                return _attend_row(q, prefix.keys[i][:, :end], prefix.values[i][:, :end], seen)
 
             self._forward(torch.tensor(ids[start:end]), positions, attend, None)
             prefix.size = end
         if prefix.size:  # one of which nothing is computed would displace one in the making
-            self._kept[ids] = prefix
-        if len(self._kept) > _PREFIXES:
-            del self._kept[next(iter(self._kept))]
+            self._prefix_cache[ids] = prefix
+        if len(self._prefix_cache) > _PREFIXES:
+            del self._prefix_cache[next(iter(self._prefix_cache))]
         return prefix
 
     def _forward(
@@ -351,7 +351,7 @@ class PackedDecoder:
         return joined_linear(_norm(x, w.norm, s.eps), self._head)
 
 
-def _attended(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+def _attend_row(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
     """Attention [N, heads * D] of one row's queries to its keys [kv, L, D], without holding their
     scores; each reads those before it where no mask says otherwise."""
     out = F.scaled_dot_product_attention(

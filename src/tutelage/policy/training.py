@@ -94,12 +94,12 @@ class IndexTables:
         every = s.heads + 2 * s.kv_heads
         heads = torch.arange(every, device=device)
         q_of, k_of, v_of = heads.split([s.heads, s.kv_heads, s.kv_heads])
-        gather_Q = torch.cat([_by_head(g.queries_RT * s.heads, q_of) for g in batch.segments])
+        gather_Q = torch.cat([_expand_heads(g.queries_RT * s.heads, q_of) for g in batch.segments])
         place_NH = torch.full((total * s.heads,), queries, device=device)
         place_NH[gather_Q] = torch.arange(queries, device=device)
-        gather = [_by_head(g.queries_RT * every, q_of) for g in batch.segments]
+        gather = [_expand_heads(g.queries_RT * every, q_of) for g in batch.segments]
         for of in (k_of, v_of):
-            gather += [_by_head(g.keys_RL * every, of) for g in batch.segments]
+            gather += [_expand_heads(g.keys_RL * every, of) for g in batch.segments]
         # For each kv head, then each token, its places among the keys: a list and its cuts.
         token, order = torch.cat([g.keys_RL.flatten() for g in batch.segments]).sort(stable=True)
         first = torch.searchsorted(token, torch.arange(total, device=device))
@@ -110,7 +110,7 @@ class IndexTables:
         )
 
 
-def _by_head(numbers_RT: Tensor, heads: Tensor) -> Tensor:
+def _expand_heads(numbers_RT: Tensor, heads: Tensor) -> Tensor:
     """[R, T] numbers plus each head's, flattened in the order [R, heads, T]."""
     return (numbers_RT[:, None] + heads[:, None]).flatten()
 
