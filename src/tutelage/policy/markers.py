@@ -31,9 +31,9 @@ _ALLOWED = frozenset({"<tool_call>", "</tool_call>", "<think>", "</think>", "<|p
 
 
 class SpecialTokens:
-    """The special tokens of one tokenizer, and texts in which they are escape.
+    """Find and escape the special tokens of one tokenizer.
 
-    Messages and tools are in the form in which templates get them: nested mappings and lists.
+    Messages and tools have the form that templates receive: nested mappings and lists.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:

@@ -219,10 +219,10 @@ def build_policy(
 def load_codec(
     path: str, *, template: str | None = None, tools: Sequence[ToolSpec] = ()
 ) -> tuple[PretrainedConfig, Codec]:
-    """The config and the codec of a Hugging Face model; no weight is read.
+    """Load the config and the codec of a Hugging Face model, without reading weights.
 
-    Raises `ModelError` when the folder is missing or broken, its layout is not supported, or it has
-    no chat template, or one that leaves out `tools`.
+    Raises `ModelError` if the folder is missing or broken, its layout is not supported, or it has
+    no chat template, or one that ignores `tools`.
     """
     from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
     from transformers.models.auto.tokenization_auto import get_tokenizer_config

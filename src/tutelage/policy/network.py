@@ -144,7 +144,7 @@ class FusedNetwork(nn.Module):
         `dtype` is that of the activations; `scored` is True if the output head is applied next."""
         tables = rope(self.inv_freq, self.rope_scale, batch.positions_N, dtype)
         plan = training.IndexTables.of(self.shape, tables, batch, lean=self.large)
-        # With a tied head, the lookup's gradient is added to the dense one of the head.
+        # With a tied head, the gradient of the lookup can be sparse: that of the head is dense.
         cpu = self.device.type == "cpu"  # sparse gradients are not deterministic on other devices
         sparse = cpu and scored and self.large and self.head is None
         x = F.embedding(batch.ids_N, self.embed, sparse=sparse).to(dtype)

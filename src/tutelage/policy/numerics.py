@@ -20,5 +20,5 @@ class Numerics:
 
     @property
     def exact(self) -> bool:
-        """Return True if sampler and trainer agree up to rounding in float32."""
+        """Return True if sampler and trainer agree up to rounding."""
         return self.dtype == torch.float32

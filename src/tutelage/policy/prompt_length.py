@@ -1,8 +1,8 @@
-"""Whether a text can fit a context at all, told from a part of it.
+"""Reject prompts that are much too long without encoding all of their text.
 
 A gateway encodes prompts on the event loop that all clients share, and a tokenizer takes seconds
-for megabytes. So of a text that is long for its context the beginning is encoded first; what may
-fit is then encoded as a whole (`codec.py`).
+for megabytes. So only the beginning of a long text is encoded first; a text that may fit is then
+encoded as a whole (`codec.py`).
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from tutelage.errors import ContextOverflowError
 
 _LONG = 32
-"""Characters for each token of the context that are encoded first."""
+"""Number of characters per token of the context in the part that is encoded first."""
 
 
 def check_length(text: str, most: int, encode: Callable[[str], Sequence[int]]) -> None:
-    """Raise `ContextOverflowError` if the beginning of `text` has twice the tokens of the context.
+    """Raise `ContextOverflowError` if the beginning of a long `text` exceeds twice `most` tokens.
 
-    Twice, since a word that is cut may have more tokens than it has as a whole.
+    The factor 2 leaves room for a word that is cut at the end, which may have more tokens.
     """
     beginning = text[: _LONG * most]
     if len(beginning) < len(text) and len(encode(beginning)) > 2 * most:
