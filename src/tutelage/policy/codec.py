@@ -168,10 +168,10 @@ class Codec:
             ) from error
         return cast("str", text)
 
-    def _encode_broken(self, text: str, breaker: str | None, most: int | None = None) -> list[int]:
+    def _encode_broken(self, text: str, breaker: str | None, limit: int | None = None) -> list[int]:
         """Encode a rendered text; special tokens broken by `breaker` are encoded as plain text."""
-        if most is not None:
-            check_length(text if breaker is None else text.replace(breaker, ""), most, self.encode)
+        if limit is not None:
+            check_length(text if breaker is None else text.replace(breaker, ""), limit, self.encode)
         if breaker is None or breaker not in text:
             return self.encode(text)
         if not self._splittable:  # the tokenizer would add a blank before each piece
@@ -179,11 +179,11 @@ class Codec:
         return [token for piece in text.split(breaker) for token in self.encode(piece)]
 
     def render(
-        self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), most: int | None = None
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), limit: int | None = None
     ) -> tuple[int, ...]:
         """Return the prompt ids of a conversation, ending with an open assistant turn.
 
-        Raises `ContextOverflowError` if it is far longer than a context of `most` tokens.
+        Raises `ContextOverflowError` if it is far longer than a context of `limit` tokens.
         """
         tool_key = tuple((t.name, t.description, json.dumps(t.parameters)) for t in tools)
         key = (tuple(messages), tool_key)
@@ -192,7 +192,7 @@ class Codec:
             forms, records = template_forms(messages, tools)
             breaker = self._markers.breaker([*forms, *records])
             text = self._apply(forms, records, breaker, open_turn=True)
-            ids = tuple(self._encode_broken(text, breaker, most))
+            ids = tuple(self._encode_broken(text, breaker, limit))
             if len(self._prompts) >= _CACHE_LIMIT:
                 self._prompts.clear()
             self._prompts[key] = ids
@@ -210,12 +210,12 @@ class Codec:
         return next((i for i, column in columns if len({*column}) > 1), 0)
 
     def observation(
-        self, reply: Message, results: Sequence[Message], most: int | None = None
+        self, reply: Message, results: Sequence[Message], limit: int | None = None
     ) -> tuple[int, ...] | None:
         """Return the ids to append after a sampled turn that ended with its end-of-turn token.
 
         They contain `results` and open the next assistant turn. Returns None if the template
-        rewrites earlier turns: then the conversation must be rendered again. `most` is the context
+        rewrites earlier turns: then the conversation must be rendered again. `limit` is the context
         length, as in `render`.
         """
         breaker, frame = self._markers.breaker(template_forms([*results, reply])[0]), None
@@ -227,13 +227,13 @@ class Codec:
         else:
             forms = [self._markers.message(f, breaker) for f in template_forms(results)[0]]
             text = _fill(frame, [form["content"] for form in forms])
-        return None if text is None else tuple(self._encode_broken(text, breaker, most))
+        return None if text is None else tuple(self._encode_broken(text, breaker, limit))
 
     def _frame(self, reply: Message, results: Sequence[Message]) -> tuple[str, ...] | None:
         """Return the rendered text around the contents of `results`, from a cache if possible;
         None if the template changes contents."""
-        thinks = self.thoughts.closing in (reply.content or "")
-        key = (len(reply.tool_calls), thinks, tuple((r.role, r.name) for r in results))
+        has_thought = self.thoughts.closing in (reply.content or "")
+        key = (len(reply.tool_calls), has_thought, tuple((r.role, r.name) for r in results))
         if self._ids_in_template:
             ids = (*(c.id for c in reply.tool_calls), *(r.tool_call_id for r in results))
             key = (key, ids)

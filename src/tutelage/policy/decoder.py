@@ -24,7 +24,7 @@ from tutelage.policy.weights import DecoderWeights
 
 WHOLE_PROMPT = 1024
 """Maximum length of a prompt that is computed in one call, with all its scores at once."""
-_ALIGNED = 64
+_ALIGNMENT = 64
 """Alignment of tensors in bytes, as torch allocates them."""
 
 
@@ -52,8 +52,8 @@ def lazy_zeros(like: Tensor, *shape: int) -> Tensor:
     if like.device.type != "cpu":
         return like.new_zeros(shape)
     size = math.prod(shape) * like.element_size()
-    pages = torch.from_numpy(np.zeros(size + _ALIGNED, np.uint8))
-    start = -pages.data_ptr() % _ALIGNED
+    pages = torch.from_numpy(np.zeros(size + _ALIGNMENT, np.uint8))
+    start = -pages.data_ptr() % _ALIGNMENT
     return pages[start : start + size].view(like.dtype).view(shape)
 
 

@@ -29,26 +29,26 @@ def put_folder(folder: Path, write: Callable[[Path], None], *, replace: bool) ->
     """
     from safetensors import SafetensorError
 
-    if not replace and (held := files.folder_content(folder)) is not None:
+    if not replace and (text := files.folder_content(folder)) is not None:
         raise ModelError(
-            f"refusing to write a policy to {str(folder)!r}: {held}, which would be lost; choose a "
+            f"refusing to write a policy to {str(folder)!r}: {text}, which would be lost; choose a "
             "new or empty folder"
         )
-    aside, old = files.temporary_path(folder), None
+    temporary, old = files.temporary_path(folder), None
     try:
-        aside.mkdir(parents=True)
-        write(aside)
+        temporary.mkdir(parents=True)
+        write(temporary)
         if folder.exists():
             old = files.temporary_path(folder)
             os.replace(folder, old)
-        os.replace(aside, folder)
+        os.replace(temporary, folder)
         if old is not None:
             for entry in [*old.iterdir()]:  # keep files that the new folder does not have
                 if not os.path.lexists(folder / entry.name):
                     os.replace(entry, folder / entry.name)
             shutil.rmtree(old)
     except (OSError, SafetensorError) as error:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
         if old is not None and not folder.exists():
             os.replace(old, folder)
         raise StoreError(

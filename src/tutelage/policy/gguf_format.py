@@ -41,7 +41,7 @@ _NORMAL, _CONTROL, _USER_DEFINED, _UNUSED = 1, 3, 4, 5
 # ---------------------------------------------------------------- tokenizers
 
 
-def _splits() -> dict[str, Any]:
+def _splitters() -> dict[str, Any]:
     """Return the pre-tokenizers that split texts before byte-level merges, by their GGUF names."""
     from tokenizers import Regex
     from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence, Split
@@ -65,7 +65,7 @@ def _read_tokenizer(meta: Mapping[str, Any], template: str | None) -> PreTrained
     from transformers import PreTrainedTokenizerFast
 
     kind, rule = meta.get("tokenizer.ggml.model"), meta.get("tokenizer.ggml.pre")
-    splits = _splits()
+    splits = _splitters()
     if kind != "gpt2" or rule not in splits:
         raise ModelError(
             f"unsupported tokenizer {kind!r} with pre-tokenizer {rule!r}; supported: byte-level "
@@ -103,11 +103,11 @@ def _write_tokenizer(writer: Any, tokenizer: PreTrainedTokenizerBase, size: int)
         return re.sub(r'"trim_offsets": \w+(, )?', "", json.dumps(rule))
 
     own = settings(backend["pre_tokenizer"])
-    rules = [n for n, r in _splits().items() if settings(json.loads(r.__getstate__())) == own]
+    rules = [n for n, r in _splitters().items() if settings(json.loads(r.__getstate__())) == own]
     if not rules or backend["model"]["type"] != "BPE" or backend["normalizer"] is not None:
         raise ModelError(
             "GGUF has no name for its pre-tokenizer, so other programs would produce different "
-            f"tokens; supported: {', '.join(map(repr, _splits()))}"
+            f"tokens; supported: {', '.join(map(repr, _splitters()))}"
         )
     tokens = {number: token for token, number in tokenizer.get_vocab().items()}
     kinds = dict.fromkeys(tokens, _NORMAL)
@@ -159,7 +159,7 @@ def read_gguf(
     try:
         config = _config(meta)
         tokenizer = _read_tokenizer(meta, template)
-        names = {name: hf for hf, name in _names(config.num_hidden_layers).items()}
+        names = {name: hf for hf, name in _tensor_names(config.num_hidden_layers).items()}
         for tensor in reader.tensors:
             if tensor.name not in names:
                 raise ModelError(f"unexpected tensor {tensor.name!r}: not in a Llama model")
@@ -244,7 +244,7 @@ def _decimal(value: float) -> float:
     return float(str(np.float32(value)))
 
 
-def _names(layers: int) -> dict[str, str]:
+def _tensor_names(layers: int) -> dict[str, str]:
     """Return the GGUF names of the tensors of a Llama model, by their Hugging Face names."""
     import gguf
 
@@ -291,7 +291,7 @@ def write_gguf(policy: Policy, file: Path, name: str) -> None:
             f"{layout}; convert the policy's folder with convert_hf_to_gguf.py of llama.cpp"
         )
     state = policy.network.state()
-    names = _names(config.num_hidden_layers)
+    names = _tensor_names(config.num_hidden_layers)
     if config.tie_word_embeddings:
         state.pop("lm_head.weight", None)
     if unknown := sorted(state.keys() - names.keys()):

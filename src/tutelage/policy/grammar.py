@@ -111,7 +111,7 @@ class Grammar:
             reason = "no reply can match it"
         if reason or self._first.is_error():
             raise ConstraintError(
-                f"`{field}` cannot be enforced: {_short(reason)}; change the schema", field
+                f"`{field}` cannot be enforced: {_shorten(reason)}; change the schema", field
             )
 
     def after(self, ids: Sequence[int]) -> Grammar | None:
@@ -136,7 +136,7 @@ class AtLeast(Grammar, Matcher):
         flags[:vocabulary] = 1
         self._all = np.packbits(flags, bitorder="little").view(np.int32)
         flags[list(codec.eos_ids)] = 0
-        self._unended = np.packbits(flags, bitorder="little").view(np.int32)
+        self._without_end = np.packbits(flags, bitorder="little").view(np.int32)
 
     def after(self, ids: Sequence[int]) -> AtLeast:
         """Return the grammar of the rest of a reply after `ids`."""
@@ -150,7 +150,7 @@ class AtLeast(Grammar, Matcher):
 
     def fill(self, words: Words) -> None:
         """Write the set of allowed next tokens; see `Matcher`."""
-        mask = self._unended if self._left > 0 else self._all
+        mask = self._without_end if self._left > 0 else self._all
         words[:] = 0
         words[: len(mask)] = mask[: len(words)]
 
@@ -196,7 +196,7 @@ class GrammarMaker:
                 f"`tool_choice` names an unknown tool {choice!r}; the tools are {names}",
                 "tool_choice",
             )
-        calls = self._calls(usable, constraint)
+        calls = self._call_rules(usable, constraint)
         if schema is not None and choice in ("auto", "none"):
             rules, start = [f"document: {_json(schema)}"], "document"
             if calls and choice == "auto":
@@ -221,10 +221,10 @@ class GrammarMaker:
         schemas = [(f"tools.{t.name}.parameters", _arguments(t)) for t in usable]
         for field, part in [*schemas, *([] if schema is None else [(SCHEMA_FIELD, schema)])]:
             Grammar(f"%llguidance {{}}\nstart: {_json(part)}\n", self._library, field)
-        text = "\n".join(["%llguidance {}", f"start: {start}", *rules, *self._texts(), ""])
+        text = "\n".join(["%llguidance {}", f"start: {start}", *rules, *self._text_rules(), ""])
         return Grammar(text, self._library, "tool_choice" if schema is None else SCHEMA_FIELD)
 
-    def _calls(self, tools: Sequence[ToolSpec], constraint: Constraint) -> list[str]:
+    def _call_rules(self, tools: Sequence[ToolSpec], constraint: Constraint) -> list[str]:
         """Return the rules for tool calls; an empty list without tools."""
         if not tools:
             return []
@@ -241,7 +241,7 @@ class GrammarMaker:
             rules.append(f"call_{i}: {before} {_json(_arguments(tool))} {after}")
         return rules
 
-    def _texts(self) -> list[str]:
+    def _text_rules(self) -> list[str]:
         """Return the rules for free text without calls, and for the thought before a call."""
         rules = [_text_without("TEXT", "<tool_call>")]
         if "</think>" in self._vocabulary():
@@ -317,7 +317,7 @@ class GrammarMaker:
             return from_tokenizer(tokenizer, eos_token=sorted(self._codec.eos_ids))
         except ValueError as error:
             raise ConstraintError(
-                f"this model does not support constrained replies: {_short(str(error))}; leave "
+                f"this model does not support constrained replies: {_shorten(str(error))}; leave "
                 "out `tool_choice` and `response_format`",
                 "tool_choice",
             ) from error
@@ -338,7 +338,7 @@ def _text_without(name: str, text: str) -> str:
     return f"{name}: /(.|\\n)*/ & ~/(.|\\n)*{escaped}(.|\\n)*/"
 
 
-def _short(reason: str) -> str:
+def _shorten(reason: str) -> str:
     """Return the library's error message without the excerpt of the grammar in it."""
     text = " ".join(line.strip() for line in reason.split("\n   1 |")[0].splitlines())
     text = re.sub(r"^at \d+\(\d+\): |failed to compile JSON schema: ", "", text).strip()

@@ -122,7 +122,7 @@ class HFNetwork:
 
     def states(self, rows: Sequence[Row], dtype: torch.dtype) -> TokenTensors:
         """Return the final hidden states [K, hidden] that predict the trained tokens."""
-        ids_BT, seen_BT, rows_K, columns_K = self._lay_out(rows)
+        ids_BT, seen_BT, rows_K, columns_K = self._pad_rows(rows)
         with torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32):
             hidden_BTH = self.body()(
                 input_ids=ids_BT, attention_mask=seen_BT, use_cache=False
@@ -134,7 +134,7 @@ class HFNetwork:
         """Return log-probabilities [K, V] over the vocabulary at each trained token."""
         return torch.log_softmax(self._logits(rows, temperature, dtype)[0], -1)
 
-    def _lay_out(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _pad_rows(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return padded ids, the attention mask, and row and column of each trained token."""
 
         def padded(sequences: list[Sequence[int]]) -> Tensor:
@@ -149,7 +149,7 @@ class HFNetwork:
         self, rows: Sequence[Row], temperature: float, dtype: torch.dtype
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return logits [K, V] over temperature, the trained tokens, and their rows and columns."""
-        ids_BT, seen_BT, rows_K, columns_K = self._lay_out(rows)
+        ids_BT, seen_BT, rows_K, columns_K = self._pad_rows(rows)
         with torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32):
             logits_BTV = self.model(
                 input_ids=ids_BT, attention_mask=seen_BT, use_cache=False

@@ -33,12 +33,12 @@ Out = TypeVar("Out")
 OMP = "OMP_NUM_THREADS"
 RANK_HERE = "LOCAL_RANK"
 """Variable in which launchers such as torchrun number the processes of a machine."""
-_CUBLAS, _REPEATS = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+_CUBLAS, _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
 """The workspace size that makes cuBLAS deterministic; used if none is configured."""
-_KERNELS = 128
+_KERNEL_CACHE = 128
 _ARENA_MAX = -8
 """`M_ARENA_MAX` of glibc's `malloc.h`: the `mallopt` parameter for the number of heaps."""
-_PARTS = 2
+_SHARDS = 2
 """Number of parts of a large model's batch that are computed in parallel, in sampling and training.
 It does not depend on the number of cores, or results would too."""
 SMALL_MODEL = 20_000_000
@@ -115,7 +115,7 @@ def thread_settings(key: int | None = None, *, large: bool = False) -> tuple[int
     text = os.environ.get(OMP, "").partition(",")[0].strip()
     if text.isdecimal() and int(text) > 0:
         return int(text), 1, OMP
-    return (1, _PARTS, "the model's size") if large else (_cores(), 1, "the cores here")
+    return (1, _SHARDS, "the model's size") if large else (_cores(), 1, "the cores here")
 
 
 def gradient_threads(config: RunConfig, parameters: int, *, gpu: bool) -> int:
@@ -195,12 +195,12 @@ def apply_settings(choice: ComputeSettings, *, large: bool) -> None:
     keep much freed memory, and oneDNN caches fewer compiled kernels than its default of 1,024. On a
     GPU, select the device and make cuBLAS deterministic; see also `gradients.py`."""
     if choice.device.type == "cuda":
-        os.environ.setdefault(_CUBLAS, _REPEATS)  # must be set before the first product
+        os.environ.setdefault(_CUBLAS, _WORKSPACE)  # must be set before the first product
         torch.cuda.set_device(choice.device)
     torch.set_num_threads(choice.operation_threads)
     if large:
         _call_glibc("mallopt", _ARENA_MAX, 1)
-        os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(_KERNELS))
+        os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(_KERNEL_CACHE))
 
 
 @contextmanager

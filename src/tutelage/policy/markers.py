@@ -46,7 +46,7 @@ class SpecialTokens:
             if len(str(token)) > 1
             and (token.special or re.fullmatch(r"<\S+>|\[\S+\]", str(token)) is not None)
         }
-        self._pattern, self._foreign_pattern = _starts(names), _starts(names - _ALLOWED)
+        self._pattern, self._foreign = _start_pattern(names), _start_pattern(names - _ALLOWED)
 
     def breaker(self, forms: Iterable[JSON]) -> str | None:
         """Return the character to insert; None if no content contains a special token."""
@@ -62,8 +62,8 @@ class SpecialTokens:
         if breaker is None or form["role"] in _TRUSTED:
             return form
         out = cast("JSON", self.escape(form, breaker))
-        if form["role"] == "assistant" and self._foreign_pattern is not None:
-            out["content"] = self._foreign_pattern.sub(rf"\g<1>{breaker}", form["content"])
+        if form["role"] == "assistant" and self._foreign is not None:
+            out["content"] = self._foreign.sub(rf"\g<1>{breaker}", form["content"])
         return out
 
     def escape(self, data: Any, breaker: str) -> Any:
@@ -82,7 +82,7 @@ class SpecialTokens:
         return not text or self._pattern is None or self._pattern.search(text) is None
 
 
-def _starts(tokens: Iterable[str]) -> re.Pattern[str] | None:
+def _start_pattern(tokens: Iterable[str]) -> re.Pattern[str] | None:
     """Return a pattern for each character at which one of `tokens` begins, overlapping ones too."""
     alternatives = "|".join(re.escape(t) for t in sorted(tokens))
     return re.compile(f"(?=(?:{alternatives}))(.)", re.DOTALL) if alternatives else None

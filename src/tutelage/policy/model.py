@@ -42,7 +42,7 @@ SIZES = {"xs": (128, 3, 4, 2, 384), "s": (192, 4, 6, 2, 512), "test": (32, 2, 4,
 LAYOUTS = {"qwen2": "Qwen2Config", "qwen3": "Qwen3Config", "llama": "LlamaConfig"}
 """Layouts of embedded policies and of the fused decoder, with their `transformers` configs."""
 
-_LEAST_CONTEXT, _CONTEXT_STEP = 1024, 64
+_MIN_CONTEXT, _CONTEXT_STEP = 1024, 64
 """Minimum context, and the step to which a context limited by memory is rounded down."""
 
 
@@ -77,7 +77,7 @@ class Policy:
         else:
             memory = machine_facts().memory
         fitting = memory // (2 * self.token_bytes(dtype) * sequences) // _CONTEXT_STEP
-        return min(self.max_positions, max(_LEAST_CONTEXT, fitting * _CONTEXT_STEP))
+        return min(self.max_positions, max(_MIN_CONTEXT, fitting * _CONTEXT_STEP))
 
     def token_bytes(self, dtype: torch.dtype) -> int:
         """Return the bytes of one token's keys and values."""
@@ -164,16 +164,16 @@ class Policy:
         """
         put_folder(Path(folder), self._write, replace=replace)
 
-    def _write(self, aside: Path) -> None:
-        save_tensors(self.network.state(), aside / "model.safetensors")
-        self.config.save_pretrained(aside)
-        self.codec.tokenizer.save_pretrained(aside)
+    def _write(self, folder: Path) -> None:
+        save_tensors(self.network.state(), folder / "model.safetensors")
+        self.config.save_pretrained(folder)
+        self.codec.tokenizer.save_pretrained(folder)
         generation = {
             "eos_token_id": sorted(self.codec.eos_ids),
             "pad_token_id": self.codec.pad_id,
             "do_sample": True,
         }
-        (aside / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
+        (folder / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
 
 
 def build_policy(
@@ -213,7 +213,7 @@ def build_policy(
         torch.manual_seed(seed)
         model: Any = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     config.architectures = [type(model).__name__]  # without it vLLM serves a pooling model
-    return Policy(_network(model).to(device or torch.device("cpu")), config, Codec(tokenizer))
+    return Policy(_make_network(model).to(device or torch.device("cpu")), config, Codec(tokenizer))
 
 
 def load_codec(
@@ -302,7 +302,7 @@ def load_policy(
         missing = sorted(info["missing_keys"])[:3]
         raise ModelError(f"missing weights in {path!r}: {missing!r}; copy the folder again")
     config.architectures = config.architectures or [type(model).__name__]
-    network = _network(model)
+    network = _make_network(model)
     del model
     try:
         return Policy(network.to(device or torch.device("cpu")), config, codec)
@@ -314,7 +314,7 @@ def load_policy(
         ) from error
 
 
-def _network(model: Any) -> Network:
+def _make_network(model: Any) -> Network:
     """Return the fused decoder if it computes the same as the model, else the model's own forward
     pass. The model's tensors are replaced by the fused ones, so that memory holds one copy."""
     cpu = torch.device("cpu")

@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 _COLUMNS, _LONG_COLUMNS = 32, 256
 """The number of columns that are read, and the width of rows, are multiples of the first number.
 The width of long rows, which are expensive to move, is a multiple of the second."""
-_SHORTEST = 32
+_MIN_PREFIX = 32
 """Minimum number of tokens of a cached prefix."""
-_PREFIXES = 8
+_MAX_PREFIXES = 8
 """Number of most recently used prefixes to cache."""
 _ROWS = 64
 """Number of rows for which packed weights are optimised."""
-_FEWEST = 16
+_MIN_TOKENS = 16
 """Minimum number of tokens of a shard, since each shard reads all weights."""
 _FEW = 16
 """With fewer queries, keys are the first factor of the product, so that they are read without a
@@ -156,7 +156,7 @@ class PackedDecoder:
 
         If `compute` is True, a call computes one chunk of a long prefix; returns None while the
         prefix is incomplete."""
-        prefix = self._prefix(ids, compute) if len(ids) >= _SHORTEST else None
+        prefix = self._prefix(ids, compute) if len(ids) >= _MIN_PREFIX else None
         size = 0 if prefix is None else prefix.size
         self._row_prefixes[row], self._base[row], self._filled[row] = prefix, size, 0
         return size if prefix is None or size == len(ids) else None
@@ -197,9 +197,9 @@ class PackedDecoder:
             used, columns = int(self._filled.nonzero().max()) + 1, min(before, width)
             for flat in (*self._keys, *self._values):
                 self._width = before
-                held = self._view(flat)[:used, :, :columns].clone()
+                stored = self._view(flat)[:used, :, :columns].clone()
                 self._width = width
-                self._view(flat)[:used, :, :columns] = held
+                self._view(flat)[:used, :, :columns] = stored
 
         def shard(part: slice) -> Tensor:
             own = part if isinstance(rows, int) else rows[part]
@@ -209,7 +209,7 @@ class PackedDecoder:
         lengths = lengths_B.tolist()
         total = sum(lengths)
         middles = [e - n / 2 for e, n in zip(accumulate(lengths), lengths, strict=True)]
-        count = max(1, min(self.shards, total // _FEWEST))
+        count = max(1, min(self.shards, total // _MIN_TOKENS))
         cuts = {bisect_left(middles, total * i / count) for i in range(1, count)}
         shards = [slice(*cut) for cut in pairwise(sorted({0, *cuts, len(lengths)}))]
         return torch.cat(parallel_map(shard, shards, self.shards))
@@ -244,12 +244,12 @@ class PackedDecoder:
             if (prefix := self._row_prefixes[row]) is not None:
                 readers.setdefault(id(prefix), (prefix, []))[1].append(b)
         prefixes: list[tuple[_Prefix, Tensor | slice]] = [
-            (prefix, slice(None) if len(some) == batch else torch.tensor(some))
-            for prefix, some in readers.values()
+            (prefix, slice(None) if len(part) == batch else torch.tensor(part))
+            for prefix, part in readers.values()
         ]
         s = self._weights.shape
         group, scale = s.heads // s.kv_heads, s.head_dim**-0.5
-        beyond = max((prefix.size for prefix, _ in prefixes), default=0)
+        prefix_len = max((prefix.size for prefix, _ in prefixes), default=0)
 
         def attend(i: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             """Compute attention of block i over the rows of this shard and their prefixes."""
@@ -258,11 +258,11 @@ class PackedDecoder:
                 view = self._view(flat)
                 view.view(-1, s.head_dim).index_copy_(0, places, new.flatten(0, 1))
                 view = view[:, :, :length]
-                held = view[rows] if isinstance(rows, slice) else view.index_select(0, rows)
-                read.append(held.flatten(0, 1))
+                stored = view[rows] if isinstance(rows, slice) else view.index_select(0, rows)
+                read.append(stored.flatten(0, 1))
             keys, values = read
-            if batch == 1 < count and beyond + length - _COLUMNS >= WHOLE_PROMPT:  # a chunk
-                chunk_mask = F.pad(mask[0, 0, 0, : len(q)], (beyond, 0))
+            if batch == 1 < count and prefix_len + length - _COLUMNS >= WHOLE_PROMPT:  # a chunk
+                chunk_mask = F.pad(mask[0, 0, 0, : len(q)], (prefix_len, 0))
                 for prefix, _ in prefixes:
                     keys = torch.cat([prefix.keys[i], keys], 1)
                     values = torch.cat([prefix.values[i], values], 1)
@@ -271,12 +271,12 @@ class PackedDecoder:
                 q = q.new_zeros(batch * count, s.heads, s.head_dim).index_copy_(0, real_N, q)
             q = q.reshape(batch, count, s.kv_heads, group, s.head_dim).permute(0, 2, 3, 1, 4)
             q = q.reshape(batch, s.kv_heads, group * count, s.head_dim)
-            scores = q.new_empty(batch, s.kv_heads, group * count, beyond + length)
-            scores[..., :beyond] = -torch.inf
-            for prefix, some in prefixes:
-                q_kv = q[some].transpose(0, 1).flatten(1, 2)
+            scores = q.new_empty(batch, s.kv_heads, group * count, prefix_len + length)
+            scores[..., :prefix_len] = -torch.inf
+            for prefix, part in prefixes:
+                q_kv = q[part].transpose(0, 1).flatten(1, 2)
                 block = torch.bmm(q_kv, prefix.keys[i].transpose(1, 2)).mul_(scale)
-                scores[some, ..., : prefix.size] = block.unflatten(1, (-1, q.shape[2])).transpose(
+                scores[part, ..., : prefix.size] = block.unflatten(1, (-1, q.shape[2])).transpose(
                     0, 1
                 )
             flat = q.flatten(0, 1)
@@ -285,15 +285,15 @@ class PackedDecoder:
                 mask,
                 own.view(batch, s.kv_heads, group, count, -1),
                 alpha=scale,
-                out=scores.unflatten(2, (group, count))[..., beyond:],
+                out=scores.unflatten(2, (group, count))[..., prefix_len:],
             )
             probs = scores.softmax(-1)
-            out = torch.bmm(probs[..., beyond:].flatten(0, 1), values)
+            out = torch.bmm(probs[..., prefix_len:].flatten(0, 1), values)
             out = out.view(batch, s.kv_heads, group * count, s.head_dim)
-            for prefix, some in prefixes:
-                p_kv = probs[some, ..., : prefix.size].transpose(0, 1).flatten(1, 2)
+            for prefix, part in prefixes:
+                p_kv = probs[part, ..., : prefix.size].transpose(0, 1).flatten(1, 2)
                 block = torch.bmm(p_kv, prefix.values[i]).unflatten(1, (-1, q.shape[2]))
-                out[some] += block.transpose(0, 1)
+                out[part] += block.transpose(0, 1)
             out = out.view(batch, s.kv_heads, group, count, s.head_dim).permute(0, 3, 1, 2, 4)
             out = out.reshape(batch * count, s.heads * s.head_dim)
             return out if real_N is None else out[real_N]
@@ -303,9 +303,9 @@ class PackedDecoder:
     def _prefix(self, ids: tuple[int, ...], compute: bool) -> _Prefix:
         """Return the prefix of these tokens, cached or computed as described in `begin`."""
         prefix = self._prefix_cache.pop(ids, None) or _Prefix([], [], 0)
-        whole, start = len(ids) <= WHOLE_PROMPT, prefix.size
-        if start < len(ids) and (whole or compute):
-            end = len(ids) if whole else min(len(ids), start + self.prefill_chunk)
+        at_once, start = len(ids) <= WHOLE_PROMPT, prefix.size
+        if start < len(ids) and (at_once or compute):
+            end = len(ids) if at_once else min(len(ids), start + self.prefill_chunk)
             positions = torch.arange(start, end)
             seen = torch.arange(end) <= positions[:, None] if start else None
 
@@ -320,7 +320,7 @@ class PackedDecoder:
             prefix.size = end
         if prefix.size:  # an empty prefix would evict one that is being computed
             self._prefix_cache[ids] = prefix
-        if len(self._prefix_cache) > _PREFIXES:
+        if len(self._prefix_cache) > _MAX_PREFIXES:
             del self._prefix_cache[next(iter(self._prefix_cache))]
         return prefix
 

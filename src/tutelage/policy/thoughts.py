@@ -90,13 +90,13 @@ class Thoughts:
         contents are rendered in place of the turn's own: templates such as Qwen3's add an empty
         thought to the last turn only, so the result would differ between similar turns.
         """
-        thinks = self.closing in turn["content"] and not self.keeps
-        for text in (self._with_thought("x"),) if thinks else ("x", self._with_thought("x")):
+        has_thought = self.closing in turn["content"] and not self.keeps
+        for text in (self._with_thought("x"),) if has_thought else ("x", self._with_thought("x")):
             probe = {**turn, "content": text}
             before = self._render([_QUESTION, probe], False)
             after = self._render([_QUESTION, probe, *messages], True)
             end = self.end_of_turn(before)
-            kept = not thinks or _THOUGHT in after or self._shows_no_content(turn)
+            kept = not has_thought or _THOUGHT in after or self._drops_content(turn)
             if end >= 0 and after[:end] == before[:end] and kept:
                 return after[end:]
         if not self.keeps:
@@ -107,7 +107,7 @@ class Thoughts:
         places = [at + len(e) for e in self._ends if (at := text.find(e, max(begin, 0))) >= 0]
         return text[min(places) :] if begin >= 0 and places else None
 
-    def _shows_no_content(self, turn: JSON) -> bool:
+    def _drops_content(self, turn: JSON) -> bool:
         """Return True if the template drops the content of a turn, as Llama's does with a call."""
         return _ANSWER not in self._render([_QUESTION, {**turn, "content": _ANSWER}], False)
 
@@ -122,7 +122,7 @@ class Thoughts:
             followers = " or ".join(dropped)
             return (
                 f"drops reasoning (to {self.closing}) from a turn that {followers} follows "
-                "(agent.thinking=keep keeps it, and one row)"
+                "(agent.thinking=keep keeps it and gives one row)"
             )
         _, fields, message = _FOLLOWERS[0]
         turn = {"role": "assistant", "content": f" \n{_ANSWER} \n", **fields}
