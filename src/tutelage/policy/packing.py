@@ -146,8 +146,8 @@ def plan_micro_batches(
 def plan_for_two_threads(rows: Sequence[Row], max_tokens: int) -> list[list[int]]:
     """Split rows into an even number of micro-batches of nearly equal size, for two threads.
 
-    Two of them have at most about `max_tokens` computed tokens, without those that a row shares
-    with the one before it. The order is that of `plan_micro_batches`."""
+    Two of them have at most about `max_tokens` tokens in all, without those that a row shares with
+    the one before it. Rows are in the same order as in `plan_micro_batches`."""
     order = list(_packing_order(rows, shared=True))
     total = sum(new for _, _, new in order)
     batches: list[list[int]] = [[] for _ in range(2 * -(-total // max_tokens))]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from tutelage.errors import ContextOverflowError
 
-_LONG = 32
+_CHARS_PER_TOKEN = 32
 """Number of characters per token of the context in the part that is encoded first."""
 
 
@@ -20,7 +20,7 @@ def check_length(text: str, limit: int, encode: Callable[[str], Sequence[int]]) 
 
     The factor 2 leaves room for a word that is cut at the end, which may have more tokens.
     """
-    beginning = text[: _LONG * limit]
+    beginning = text[: _CHARS_PER_TOKEN * limit]
     if len(beginning) < len(text) and len(encode(beginning)) > 2 * limit:
         raise ContextOverflowError(
             f"the prompt has more than {limit} tokens; shorten the input or, where the model's own "

@@ -151,7 +151,7 @@ class Thoughts:
 
     @cached_property
     def begun(self) -> bool:
-        """Whether the template opens a turn inside a thought."""
+        """True if the template opens a turn inside a thought."""
         try:
             return self.unclosed(self._render([_QUESTION], True), "")
         except ModelError:  # the template refuses these messages

@@ -196,6 +196,6 @@ class DecoderWeights:
 
     @torch.no_grad()
     def copy_(self, other: DecoderWeights) -> None:
-        """Overwrite these tensors with those of `other`, casting as needed."""
+        """Copy the tensors of `other` into these, casting as needed."""
         for target, source in zip(self.parameters(), other.parameters(), strict=True):
             target.copy_(source)
