@@ -30,7 +30,7 @@ from tutelage.orchestration.data.synthetic import (
 from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.planner.fit import PlannerTrainer
 from tutelage.orchestration.planner.settings import Phase1Settings
-from tutelage.policy.machine import one_thread
+from tutelage.policy.machine import single_thread
 from tutelage.seeds import SeedTree
 
 EVERYDAY = Path(__file__).with_name("everyday.json")
@@ -74,7 +74,7 @@ def train(recipe: PlannerRecipe = RECIPE) -> PlannerTrainer:
     settings = Phase1Settings(
         num_epochs=recipe.epochs, width=recipe.width, early_stopping=recipe.epochs
     )
-    with one_thread():
+    with single_thread():
         fitting = PlannerTrainer(made, held_out, graph.catalog, settings, seeds.child("fit"))
         while not fitting.done:
             fitting.epoch()

@@ -29,7 +29,7 @@ from benchmarks.house.prompt_phrases import (
     Rule,
 )
 
-from tutelage.policy.machine import one_thread, threads_of, trim_memory
+from tutelage.policy.machine import single_thread, thread_settings, trim_memory
 from tutelage.policy.model import Policy, build_policy
 from tutelage.policy.numerics import Numerics
 from tutelage.policy.row import Row
@@ -89,8 +89,8 @@ def train_policy(recipe: PolicyRecipe, progress: Progress) -> Policy:
     optimizer = supervised_optimizer(policy.named(), lr=recipe.lr)
     tasks = prompted_tasks("train", MOST_TASKS, recipe.seed)
     progress.phase("building the embedded policy", steps=recipe.steps)
-    numerics = Numerics(torch.float32, threads_of()[0])
-    with one_thread():
+    numerics = Numerics(torch.float32, thread_settings()[0])
+    with single_thread():
         for step in range(recipe.steps):
             rows = training_rows(policy, tasks, recipe, seeds.child("step", step))
             share = cold_start.learning_rate(step, recipe.steps - recipe.cooldown, recipe.cooldown)

@@ -25,7 +25,12 @@ from safetensors.torch import load_file, save_file
 from tutelage.config import RunConfig
 from tutelage.engine.factory import make_engine
 from tutelage.engine.protocol import Request
-from tutelage.policy.machine import ComputeSettings, choose_compute, conditions, settle
+from tutelage.policy.machine import (
+    ComputeSettings,
+    apply_settings,
+    choose_compute,
+    compute_conditions,
+)
 from tutelage.policy.model import Policy
 from tutelage.policy.network import FusedNetwork
 from tutelage.policy.numerics import Numerics
@@ -56,7 +61,7 @@ def facts(choice: ComputeSettings) -> Found:
     index = torch.cuda.current_device() if gpu else None
     devices = sorted({str(t.device) for t in policy.parameters()})
     ok = devices == [str(choice.device)] and index == choice.device.index
-    return {"ok": ok, "devices": devices, "reason": choice.reason, **conditions(choice)}
+    return {"ok": ok, "devices": devices, "reason": choice.reason, **compute_conditions(choice)}
 
 
 def tf32_is_off(choice: ComputeSettings) -> Found:
@@ -208,7 +213,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         update={"trainer": config.trainer.model_copy(update={"device": "cpu"})} if asked.cpu else {}
     )
     choice = choose_compute(config, 1)
-    settle(choice, large=False)
+    apply_settings(choice, large=False)
     sizes = list(TINY) if asked.cpu else asked.sizes.split(",")
     checks: dict[str, Callable[[], Found]] = {
         "device": lambda: facts(choice),

@@ -438,7 +438,7 @@ def test_config_as_markdown_is_the_reference_page(tutelage: Tutelage) -> None:
 
 def test_doctor_shows_what_is_missing_and_how_to_get_it(tutelage: Tutelage, fake: Fake) -> None:
     lines = [("device", "cpu", None), ("kernels", "missing", "pip install 'tutelage[train]'")]
-    fake("tutelage.policy.machine", describe=lambda: lines)
+    fake("tutelage.policy.machine", describe_machine=lambda: lines)
     result = tutelage("doctor")
     assert result.exit_code == 0
     told = result.stdout.splitlines()
@@ -449,5 +449,5 @@ def test_doctor_shows_what_is_missing_and_how_to_get_it(tutelage: Tutelage, fake
 
 
 def test_doctor_where_nothing_is_missing(tutelage: Tutelage, fake: Fake) -> None:
-    fake("tutelage.policy.machine", describe=lambda: [("device", "cpu", None)])
+    fake("tutelage.policy.machine", describe_machine=lambda: [("device", "cpu", None)])
     assert "Nothing is missing." in tutelage("doctor").stdout

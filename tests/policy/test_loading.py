@@ -17,7 +17,7 @@ from tutelage.errors import ModelError
 from tutelage.policy.hf_model import HFNetwork
 from tutelage.policy.model import (
     Policy,
-    _network,  # pyright: ignore[reportPrivateUsage]
+    _make_network,  # pyright: ignore[reportPrivateUsage]
     load_policy,
 )
 from tutelage.policy.network import FusedNetwork
@@ -62,7 +62,7 @@ def test_the_model_that_is_compared_is_no_second_copy(
 ) -> None:
     folder = saved(fresh(kind), tmp_path / "model")
     model: Any = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    network: Any = _network(model)
+    network: Any = _make_network(model)
     assert isinstance(network, FusedNetwork)
     ours = {t.untyped_storage().data_ptr() for t in network.parameters()}
     assert {t.untyped_storage().data_ptr() for t in model.parameters()} <= ours
@@ -75,7 +75,7 @@ def test_a_layout_that_is_not_fused_keeps_its_tensors(fresh: Fresh, tmp_path: Pa
     torch.manual_seed(0)
     model: Any = transformers.AutoModelForCausalLM.from_config(config)
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    network: Any = _network(model)
+    network: Any = _make_network(model)
     assert isinstance(network, HFNetwork)
     kept = network.model.state_dict()
     assert kept.keys() == state.keys()

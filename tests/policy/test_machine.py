@@ -47,7 +47,7 @@ def test_cores_alone_change_no_bit_of_a_large_model(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr("tutelage.policy.machine._cores", lambda count=count: count)
         choice = machine.choose_compute(settings, LARGE)
         assert (choice.operation_threads, choice.shards) == (1, 2)
-        assert machine.conditions(choice)["shards"] == 2
+        assert machine.compute_conditions(choice)["shards"] == 2
         assert choice.numerics.threads == min(2, count)
         assert f"threads: {min(2, count)} (the model's size)" in choice.reason
         alone = machine.choose_compute(settings, LARGE, sharded=False)
@@ -123,7 +123,7 @@ def test_work_in_parallel_ends_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> No
             running.wait(10)
         return item, torch.get_num_threads(), threading.get_ident()
 
-    found = machine.in_parallel(work, range(7), 3)
+    found = machine.parallel_map(work, range(7), 3)
     assert [(item, threads) for item, threads, _ in found] == [(i, 1) for i in range(7)]
     assert len({ident for _, _, ident in found}) == 3
     ended: list[int] = []
@@ -139,7 +139,7 @@ def test_work_in_parallel_ends_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> No
 
     for _ in range(5):
         with pytest.raises(KeyboardInterrupt):
-            machine.in_parallel(fails, range(3), 3)
+            machine.parallel_map(fails, range(3), 3)
     assert sorted(ended) == [1] * 5 + [2] * 5
     assert torch.get_num_threads() == before
     assert sum(t.name.startswith("tutelage-shard") for t in threading.enumerate()) <= 3
@@ -287,7 +287,7 @@ def test_each_process_of_a_launcher_has_a_gpu_of_its_own(
         choice = machine.choose_compute(config(), SMALL)
         assert choice.device == torch.device("cuda", index)
         assert choice.reason.startswith("cuda:1 (" if index else "cuda (")
-        machine.settle(choice, large=False)
+        machine.apply_settings(choice, large=False)
         assert two_gpus[-1] == ("device", torch.device("cuda", index))
     monkeypatch.setenv("LOCAL_RANK", "2")
     with pytest.raises(ConfigError, match=r"LOCAL_RANK=2, but this machine has 2 GPUs.*=2\)"):
@@ -301,13 +301,13 @@ def test_a_gpu_repeats_where_torch_can_and_says_what_it_is(
     """And a run of the CPU is told and recorded nothing of it."""
     monkeypatch.setattr(torch.version, "cuda", "12.8")
     on_cpu = machine.choose_compute(config("trainer.device=cpu"), SMALL)
-    machine.settle(on_cpu, large=False)
+    machine.apply_settings(on_cpu, large=False)
     assert two_gpus == []
     assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
     on_gpu = machine.choose_compute(config(), SMALL)
-    machine.settle(on_gpu, large=False)
-    found = machine.conditions(on_gpu)
-    new = {key: found[key] for key in found.keys() - machine.conditions(on_cpu).keys()}
+    machine.apply_settings(on_gpu, large=False)
+    found = machine.compute_conditions(on_gpu)
+    new = {key: found[key] for key in found.keys() - machine.compute_conditions(on_cpu).keys()}
     assert new == {
         "gpu": "GPU of cuda:0",
         "cuda": "12.8",
@@ -315,7 +315,7 @@ def test_a_gpu_repeats_where_torch_can_and_says_what_it_is(
         "tf32": False,
     }
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
-    machine.settle(on_gpu, large=False)
+    machine.apply_settings(on_gpu, large=False)
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8", "who sets it knows why"
 
 
@@ -326,7 +326,7 @@ def test_the_choice_is_a_function_of_the_machine() -> None:
 
 def test_conditions_hold_what_repetition_depends_on_and_not_the_gradient_threads() -> None:
     one, two = (
-        machine.conditions(machine.choose_compute(config(f"trainer.threads={n}"), SMALL))
+        machine.compute_conditions(machine.choose_compute(config(f"trainer.threads={n}"), SMALL))
         for n in (1, 2)
     )
     assert one == two
@@ -336,16 +336,16 @@ def test_conditions_hold_what_repetition_depends_on_and_not_the_gradient_threads
 def test_differences_are_told_in_words() -> None:
     before = {"torch": "2.9", "cpu": "amd", "old": 1}
     now = {"torch": "2.10", "cpu": "amd", "new": 2}
-    assert machine.differences(before, now) == [
+    assert machine.changed_conditions(before, now) == [
         "new was None and is 2",
         "old was 1 and is None",
         "torch was '2.9' and is '2.10'",
     ]
-    assert machine.differences(now, now) == []
+    assert machine.changed_conditions(now, now) == []
 
 
 def test_the_doctor_has_a_line_for_each_part() -> None:
-    lines = {name: (found, remedy) for name, found, remedy in machine.describe()}
+    lines = {name: (found, remedy) for name, found, remedy in machine.describe_machine()}
     assert {"torch", "device", "cores", "processor", "bfloat16"} <= {*lines}
     assert all(found for found, _ in lines.values())
     assert lines["torch"] == (torch.__version__, None)
@@ -378,22 +378,22 @@ def test_what_torch_sees_decides_the_device(
     assert choice.device.type == ("cuda" if devices else "cpu")
     assert told in choice.reason
     remark = machine.this_platform().remark
-    assert remark in {name: found for name, found, _ in machine.describe()}["device"]
+    assert remark in {name: found for name, found, _ in machine.describe_machine()}["device"]
 
 
 def test_a_large_model_keeps_fewer_kernels_and_one_heap(monkeypatch: pytest.MonkeyPatch) -> None:
     name, told = "ONEDNN_PRIMITIVE_CACHE_CAPACITY", list[tuple[object, ...]]()
-    monkeypatch.setattr(machine, "_of_glibc", lambda *asked: told.append(asked))
+    monkeypatch.setattr(machine, "_call_glibc", lambda *asked: told.append(asked))
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
     monkeypatch.setenv(name, "")
     monkeypatch.delenv(name)
     choice = machine.choose_compute(config("trainer.device=cpu"), LARGE)
-    machine.settle(choice, large=False)
+    machine.apply_settings(choice, large=False)
     assert not told
     assert name not in os.environ
-    machine.settle(choice, large=True)
+    machine.apply_settings(choice, large=True)
     assert told == [("mallopt", -8, 1)]
     assert os.environ[name] == "128"
     monkeypatch.setenv(name, "7")
-    machine.settle(choice, large=True)
+    machine.apply_settings(choice, large=True)
     assert os.environ[name] == "7", "who sets it knows why"

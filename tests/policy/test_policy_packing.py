@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.marks import long
 
 from tutelage.policy import network
-from tutelage.policy.packing import MicroBatch, plan_for_two, plan_micro_batches
+from tutelage.policy.packing import MicroBatch, plan_for_two_threads, plan_micro_batches
 from tutelage.policy.row import Row
 from tutelage.testing import tiny_policy
 
@@ -256,7 +256,7 @@ def test_where_prefixes_are_shared_a_limit_holds_for_the_tokens_that_are_compute
 @given(rows=groups(), limit=st.integers(8, 80))
 @settings(max_examples=50, deadline=None)
 def test_two_threads_get_micro_batches_of_nearly_equal_size(rows: list[Row], limit: int) -> None:
-    batches = plan_for_two(rows, limit)
+    batches = plan_for_two_threads(rows, limit)
     one = plan_micro_batches(rows, 10**6, shared=True)[0]
     assert [i for batch in batches for i in batch] == one, "in the same order"
     ids, longest = [rows[i].ids for i in one], max(len(r.ids) for r in rows)

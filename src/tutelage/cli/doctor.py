@@ -44,9 +44,9 @@ def _findings() -> list[tuple[str, str, str | None]]:
         ("python", platform.python_version(), "Tutelage needs Python 3.11+" if old else None)
     ]
     if _there("torch"):
-        from tutelage.policy.machine import describe
+        from tutelage.policy.machine import describe_machine
 
-        lines += describe()
+        lines += describe_machine()
     else:
         told = "missing: prompts are searched over an endpoint, weights are not trained"
         lines.append(("torch", told, _TRAIN))

@@ -75,7 +75,7 @@ class RolloutWorker:
         return {
             "host": _host(),
             "pid": os.getpid(),
-            "conditions": machine.conditions(stage.setting.choice),
+            "conditions": machine.compute_conditions(stage.setting.choice),
         }
 
     async def play(
@@ -121,7 +121,7 @@ class _Stage:
         policies[FROZEN] = policies[POLICY].copy()
         load_extensions(config)
         knows_tools = policies[POLICY].codec.knows_tools
-        machine.settle(parts.choice, large=policies[POLICY].network.large)
+        machine.apply_settings(parts.choice, large=policies[POLICY].network.large)
         agent = parts.agent
         setting = TrainingInputs(
             config,

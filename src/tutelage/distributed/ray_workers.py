@@ -88,12 +88,12 @@ class RayPool:
 
     def remarks(self) -> list[str]:
         """What rollouts may depend on and is not the same on every worker."""
-        mine = machine.conditions(self.setting.choice)
+        mine = machine.compute_conditions(self.setting.choice)
         return [
             f"rollouts of the Ray worker {worker.name} are not bit-identical to those of this "
             f"machine: here {change.replace(' and is ', ', there ')}"
             for worker in self.workers
-            for change in machine.differences(_bits(mine), _bits(worker.facts["conditions"]))
+            for change in machine.changed_conditions(_bits(mine), _bits(worker.facts["conditions"]))
         ]
 
     def placement(self, policies: Callable[[str], Policy], tell: Tell) -> RayPlacement:

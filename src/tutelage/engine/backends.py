@@ -18,7 +18,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 from tutelage.policy import decoder
 from tutelage.policy.decoder import WHOLE_PROMPT, lazy_zeros
 from tutelage.policy.hf_model import HFNetwork
-from tutelage.policy.kernels import rounded
+from tutelage.policy.kernels import round_up
 from tutelage.policy.machine import SMALL_MODEL
 from tutelage.policy.model import Policy
 from tutelage.policy.network import FusedNetwork
@@ -155,7 +155,7 @@ class _HFBackend(_PaddedBackend):
     def __init__(self, network: HFNetwork, rows: int, width: int) -> None:
         self.device, self.count, self.past = network.device, rows, 0
         # Where unused memory costs nothing: room for a row and the padding of a call.
-        self.columns = rounded(width + WHOLE_PROMPT, 128) if self.device.type == "cpu" else 0
+        self.columns = round_up(width + WHOLE_PROMPT, 128) if self.device.type == "cpu" else 0
         self.new_BT = torch.zeros(0, 0, dtype=torch.long)
         """Cache positions of the new tokens, as row * columns + column."""
         self.at_BW: Tensor | None = None
@@ -178,7 +178,7 @@ class _HFBackend(_PaddedBackend):
         batch, count = ids_BT.shape
         every = torch.arange(max(batch, reach + count), device=self.device)
         first_B1 = starts_B[:, None]
-        self.columns = max(self.columns, rounded(int(starts_B.max()) + count, 128))
+        self.columns = max(self.columns, round_up(int(starts_B.max()) + count, 128))
         offset_B1 = self.columns * (every[:rows] if isinstance(rows, int) else rows)[:, None]
         self.new_BT = offset_B1 + first_B1 + every[:count]
         self.past = reach - 1 if count == 1 else int(starts_B.max())

@@ -40,11 +40,11 @@ def make_engine(
     from tutelage.engine.backends import make_backend
     from tutelage.engine.driver import EngineDriver
     from tutelage.engine.native import NativeEngine
-    from tutelage.policy.machine import SMALL_MODEL, threads_of
+    from tutelage.policy.machine import SMALL_MODEL, thread_settings
 
     small, shards = policy.count() < SMALL_MODEL, 1
     if not small and policy.device.type == "cpu":
-        operation_threads, shards, _ = threads_of(threads, large=True)
+        operation_threads, shards, _ = thread_settings(threads, large=True)
         torch.set_num_threads(operation_threads)
     codec, engine_dtype = policy.codec, dtype or torch.float32
     length = min(max_length or policy.context(slots, engine_dtype), policy.max_positions)

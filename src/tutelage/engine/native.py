@@ -34,7 +34,7 @@ from tutelage.engine.slots import Slots
 from tutelage.engine.streams import NewToken, Streams
 from tutelage.errors import EngineError, OutOfMemoryError
 from tutelage.policy.decoder import WHOLE_PROMPT
-from tutelage.policy.kernels import rounded
+from tutelage.policy.kernels import round_up
 from tutelage.policy.machine import free_memory
 from tutelage.policy.model import Policy
 from tutelage.types import Sampled, StopReason
@@ -245,10 +245,10 @@ class NativeEngine:
         limit = 0 if self.invariant else self._backend.prefill_tokens
         batches: list[list[PrefillJob]] = []
         for job in sorted(ready, key=lambda job: (job.size, job.slots)):
-            width = rounded(job.size, 8)
+            width = round_up(job.size, 8)
             fits = batches and (len(batches[-1]) + 1) * width <= limit
             # Padding a short observation to a long prompt would waste more than a call costs.
-            if fits and width <= 2 * rounded(batches[-1][0].size, 8):
+            if fits and width <= 2 * round_up(batches[-1][0].size, 8):
                 batches[-1].append(job)
             else:
                 batches.append([job])
@@ -290,11 +290,11 @@ class NativeEngine:
 
     def _append(self, batch: list[PrefillJob], multiple: int = 4) -> Tensor:
         """Run the backend over the new tokens of `batch`; return logits [len(batch) or more, V]."""
-        width = rounded(max(job.size for job in batch), _REACH if self.invariant else 8)
+        width = round_up(max(job.size for job in batch), _REACH if self.invariant else 8)
         # Pad batches with the scratch row so that few kernel shapes occur, unless it costs time.
         longest = max(len(job.prompt) for job in batch)
         alone = self.invariant or self._backend.exact_shapes or longest > WHOLE_PROMPT
-        extra = 0 if alone else rounded(len(batch), multiple) - len(batch)
+        extra = 0 if alone else round_up(len(batch), multiple) - len(batch)
         new = [[*job.prompt[job.cached :], *[0] * (width - job.size)] for job in batch]
         rows = self._tensor([self._rows.row[job.slots[0]] for job in batch] + [self.slots] * extra)
         self._position[rows] = self._tensor([len(job.prompt) for job in batch] + [0] * extra)
@@ -332,7 +332,7 @@ class NativeEngine:
             # Move rows in use to the front, where reading them needs no gather. Unused rows among
             # them are computed and ignored: their next column is not in use.
             exact = self._backend.exact_shapes
-            count = len(used) if exact else min(self.slots, rounded(len(used), 8))
+            count = len(used) if exact else min(self.slots, round_up(len(used), 8))
             pairs = self._rows.gather(used, count)
             kept = [(hole, mover) for hole, mover in pairs if self._rows.readers[mover]]
             self._copy([(mover, hole) for hole, mover in pairs] + kept)
@@ -414,7 +414,7 @@ class NativeEngine:
     def _reach(self, length: int) -> int:
         """Return how many cache columns to read for sequences of `length` tokens."""
         step = _INVARIANT_REACH if self.invariant else _REACH
-        return min(self.max_length, rounded(length, step))
+        return min(self.max_length, round_up(length, step))
 
     def _clear(self, slot: int) -> None:
         """Clear a slot: drop its request and its cache."""

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tutelage.policy.machine import in_parallel
+from tutelage.policy.machine import parallel_map
 
 _LARGE, _BLOCK, _AT_ONCE = 8192, 256, 8
 """Tokens from which on a vocabulary is large, tokens per block, and rows summed at once."""
@@ -103,7 +103,7 @@ def _draw_by_blocks(
         return token_B, logp.squeeze(1), (raw_BV.gather(1, pick) - normal).squeeze(1)
 
     starts = range(0, len(uniform_B), step)
-    parts = in_parallel(draw_rows, [slice(at, at + step) for at in starts], threads)
+    parts = parallel_map(draw_rows, [slice(at, at + step) for at in starts], threads)
     token_B, logp_B, raw_B = (torch.cat(values) for values in zip(*parts, strict=True))
     return token_B, logp_B, raw_B
 

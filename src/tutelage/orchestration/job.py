@@ -44,7 +44,7 @@ from tutelage.orchestration.planner.settings import (
 from tutelage.orchestration.routing.phase2 import LAST as LAST2
 from tutelage.orchestration.routing.phase2 import read_checkpoint, train_phase2
 from tutelage.orchestration.setup import PlannerDatasets, read_episodes, read_sets
-from tutelage.policy.machine import one_thread
+from tutelage.policy.machine import single_thread
 from tutelage.runs.figures import Figures, Labels, RunFiles
 from tutelage.runs.folder import RunFolder, keep_lines, write_json
 from tutelage.runs.kinds import FINISHED, Phase, RunHeader, RunKind, register, stored_settings
@@ -168,7 +168,7 @@ class PlannerTraining(RunKind):
 
     # ------------------------------------------------------------ phase 1
 
-    @one_thread()
+    @single_thread()
     def _phase1(self, run: Run) -> None:
         folder, progress, sets = run.folder, run.progress, self.sets
         assert sets is not None
@@ -223,7 +223,7 @@ class PlannerTraining(RunKind):
 
     # ------------------------------------------------------------ phase 2
 
-    @one_thread()
+    @single_thread()
     def _phase2(self, run: Run) -> None:
         folder, progress, request = run.folder, run.progress, self.request
         place = folder.path / PHASE2

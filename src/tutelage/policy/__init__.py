@@ -1,5 +1,5 @@
-"""The policy: tokenizer and chat codec (no torch), weights and forward passes (torch).
+"""The policy: tokenizer and chat codec (without torch), weights and forward passes (with torch).
 
-Start at `model.py` (what a policy is), then `decoder.py` (how it computes) and `codec.py` (how
-messages become tokens and tokens become tool calls).
+Read `model.py` (the policy) first, then `decoder.py` (the forward pass) and `codec.py` (messages to
+tokens, and tokens to tool calls).
 """

@@ -1,9 +1,9 @@
-"""The sampling forward: append tokens to cached rows of keys and values.
+"""The forward pass for sampling: append tokens to cached rows of keys and values.
 
-`extend` takes any number of new tokens a row, at each row's own offset; decoding is the case of one
-token. Plain explicit attention beats fused kernels on a CPU at these lengths; where rows are long
-and tokens many, its scores would take too much memory. `training.py` computes the same function, to
-rounding, with gradients; `engine/native.py` drives this one.
+`extend` takes any number of new tokens per row, at each row's own offset; decoding is the case of
+one token. Plain explicit attention is faster than fused kernels on a CPU at short lengths; for many
+tokens in long rows its scores would take too much memory. `training.py` computes the same function
+with gradients, equal up to rounding; `engine/native.py` calls this one.
 
 Suffixes: B rows, T new tokens, V vocabulary.
 """
@@ -23,15 +23,15 @@ from tutelage.policy.kernels import linear
 from tutelage.policy.weights import DecoderWeights
 
 WHOLE_PROMPT = 1024
-"""Tokens of the longest prompt that is computed in one call, with all its scores at once."""
-_ALIGNED = 64
-"""Bytes: what torch aligns its own tensors to, and its kernels like."""
+"""Maximum length of a prompt that is computed in one call, with all its scores at once."""
+_ALIGNMENT = 64
+"""Alignment of tensors in bytes, as torch allocates them."""
 
 
 def rope(
     inv_freq: Tensor, scale: float, positions_N: Tensor, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Rotary tables [N, 1, head_dim] for `rotate`: cosines, and sines with their signs."""
+    """Return rotary tables [N, 1, head_dim] for `rotate`: cosines and signed sines."""
     angles = positions_N[:, None, None].to(torch.float32) * inv_freq
     cos, sin = angles.cos() * scale, angles.sin() * scale
     return torch.cat([cos, cos], -1).to(dtype), torch.cat([-sin, sin], -1).to(dtype)
@@ -45,13 +45,15 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def lazy_zeros(like: Tensor, *shape: int) -> Tensor:
-    """Zeros of the format and device of `like`. On a CPU what is never written to takes no memory:
-    torch writes its zeros, NumPy asks the system for pages that are zero."""
+    """Return zeros with the dtype and device of `like`.
+
+    On a CPU, pages that are never written to take no memory: NumPy gets zeroed pages from the
+    operating system, while torch writes its zeros."""
     if like.device.type != "cpu":
         return like.new_zeros(shape)
     size = math.prod(shape) * like.element_size()
-    pages = torch.from_numpy(np.zeros(size + _ALIGNED, np.uint8))
-    start = -pages.data_ptr() % _ALIGNED
+    pages = torch.from_numpy(np.zeros(size + _ALIGNMENT, np.uint8))
+    start = -pages.data_ptr() % _ALIGNMENT
     return pages[start : start + size].view(like.dtype).view(shape)
 
 
@@ -60,8 +62,8 @@ class Cache:
     """Keys [rows, kv, D, width] and values [rows, kv, width, D] of every block, and the rotary
     tables [width, 1, D].
 
-    The last column is scratch: padded tokens of a ragged batch that would fall beyond the width are
-    written there, and nothing reads it.
+    The last column is scratch space: padding tokens of a ragged batch beyond the width are written
+    there, and it is never read.
     """
 
     keys: list[Tensor]
@@ -72,7 +74,7 @@ class Cache:
 
     @staticmethod
     def allocate(w: DecoderWeights, rows: int, width: int) -> Cache:
-        """Room for `rows` sequences of up to `width` tokens."""
+        """Allocate a cache for `rows` sequences of up to `width` tokens."""
         s, like = w.shape, w.embed
         positions = torch.arange(width + 1, device=like.device)
         cos, sin = rope(w.inv_freq, w.rope_scale, positions, like.dtype)
@@ -85,16 +87,17 @@ class Cache:
         )
 
     def wider(self, w: DecoderWeights, width: int, lengths: Sequence[int]) -> Cache:
-        """A cache with more room, and in it the first `lengths[row]` tokens of each row."""
-        made = Cache.allocate(w, len(lengths), width)
+        """Return a wider cache with the first `lengths[row]` tokens of each row copied to it."""
+        cache = Cache.allocate(w, len(lengths), width)
         for row, length in enumerate(lengths):
             for i in range(len(w.layers) if length else 0):
-                made.keys[i][row, :, :, :length] = self.keys[i][row, :, :, :length]
-                made.values[i][row, :, :length] = self.values[i][row, :, :length]
-        return made
+                cache.keys[i][row, :, :, :length] = self.keys[i][row, :, :, :length]
+                cache.values[i][row, :, :length] = self.values[i][row, :, :length]
+        return cache
 
     def copy(self, source: Tensor, target: Tensor, length: int) -> None:
-        """Copy the first `length` columns of rows `source` to rows `target`, as if at once."""
+        """Copy the first `length` columns of rows `source` to rows `target`; the two may
+        overlap."""
         for k, v in zip(self.keys, self.values, strict=True):
             k, v = k[..., :length], v[:, :, :length]
             k.index_copy_(0, target, k.index_select(0, source))
@@ -113,9 +116,10 @@ def extend(
 ) -> Tensor:
     """Append tokens to cached rows and return the logits [B, V] after each row's last new token.
 
-    `ids_BT` are the new tokens, right-padded; row b's go to positions `starts_B[b]` onwards, of
-    which `lengths_B[b]` are real. `rows` are the row numbers, or an int n for the first n rows
-    (no gather then). `reach` is how many cache columns are read, at least every row's new length.
+    `ids_BT` are the new tokens, right-padded; those of row b are written from position
+    `starts_B[b]` on, and `lengths_B[b]` of them are real. `rows` are the row indices, or an
+    int n for the first n rows (without a gather). `reach` is the number of cache columns to read,
+    at least the new length of every row.
     """
     s = w.shape
     batch, count = ids_BT.shape

@@ -1,4 +1,4 @@
-"""What a model's `config.json` says of its size, before any weight is read."""
+"""Read the size of a model from its `config.json`, without reading its weights."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class DescribedModel:
-    """The layout (`model_type`) of a model, and the shapes of its parameters by their names."""
+    """The layout (`model_type`) of a model, and the shapes of its parameters by name."""
 
     layout: str
     shapes: dict[str, Sequence[int]]
 
     @staticmethod
     def of(folder: Path) -> DescribedModel | None:
-        """Read a model's folder; None without a config, or where it is of no known model."""
+        """Read a model's folder; return None if its config is missing, broken or unknown."""
         from transformers import AutoConfig, AutoModelForCausalLM
 
         if not (folder / "config.json").is_file():
@@ -29,7 +29,7 @@ class DescribedModel:
             config = AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
             with torch.device("meta"):
                 model: Any = AutoModelForCausalLM.from_config(config)
-        except Exception:  # a broken file comes out of transformers as almost anything
+        except Exception:  # transformers raises many types of exception for a broken file
             return None
         return DescribedModel(config.model_type, {n: p.shape for n, p in model.named_parameters()})
 
@@ -38,8 +38,8 @@ class DescribedModel:
         return sum(map(math.prod, self.shapes.values()))
 
     def adapter_counts(self, rank: int, modules: Collection[str] = ()) -> tuple[int, int]:
-        """Return the parameters of LoRA's adapters of that rank on the linear layers in the blocks,
-        all or those with these names, and the parameters of these layers."""
+        """Return the number of parameters of LoRA adapters of this rank, and of the linear layers
+        that they adapt: all in the blocks, or those named in `modules`."""
         named = [(name.split("."), s) for name, s in self.shapes.items() if len(s) == 2]
         adapted = [
             shape

@@ -1,7 +1,7 @@
-"""A model's folder: written aside and renamed into place, with a config that says what it is.
+"""Write a model's folder: first to a temporary folder, which is then renamed.
 
-`model.py` says what is in it. A reader never sees half a folder, and a full disk costs nothing that
-was there before.
+`model.py` writes the content. A reader never sees an incomplete folder, and a full disk does not
+damage an existing one.
 """
 
 from __future__ import annotations
@@ -21,33 +21,34 @@ if TYPE_CHECKING:
 
 
 def put_folder(folder: Path, write: Callable[[Path], None], *, replace: bool) -> None:
-    """Fill an empty folder by `write`, then rename it to `folder`.
+    """Call `write` with an empty folder, then rename that to `folder`.
 
-    A folder that holds anything is refused, or with `replace` replaced, where files of other names
-    stay. Raises `ModelError` for that, and `StoreError` when the disk refuses.
+    With `replace`, an existing folder is replaced, except for files that the new one does not have.
+    Raises `ModelError` if `folder` is not empty and `replace` is False, and `StoreError` if writing
+    fails.
     """
     from safetensors import SafetensorError
 
-    if not replace and (held := files.folder_content(folder)) is not None:
+    if not replace and (text := files.folder_content(folder)) is not None:
         raise ModelError(
-            f"refusing to write a policy to {str(folder)!r}: {held}, which would be lost; choose a "
+            f"refusing to write a policy to {str(folder)!r}: {text}, which would be lost; choose a "
             "new or empty folder"
         )
-    aside, old = files.temporary_path(folder), None
+    temporary, old = files.temporary_path(folder), None
     try:
-        aside.mkdir(parents=True)
-        write(aside)
+        temporary.mkdir(parents=True)
+        write(temporary)
         if folder.exists():
             old = files.temporary_path(folder)
             os.replace(folder, old)
-        os.replace(aside, folder)
+        os.replace(temporary, folder)
         if old is not None:
-            for entry in [*old.iterdir()]:  # what the new folder does not have
+            for entry in [*old.iterdir()]:  # keep files that the new folder does not have
                 if not os.path.lexists(folder / entry.name):
                     os.replace(entry, folder / entry.name)
             shutil.rmtree(old)
     except (OSError, SafetensorError) as error:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
         if old is not None and not folder.exists():
             os.replace(old, folder)
         raise StoreError(
@@ -56,12 +57,12 @@ def put_folder(folder: Path, write: Callable[[Path], None], *, replace: bool) ->
 
 
 def save_tensors(tensors: dict[str, Tensor], file: Path) -> None:
-    """Write a safetensors file, with the permissions that other new files get here: the package
-    gives it to its owner alone."""
+    """Write a safetensors file with the default permissions of new files: the package would make
+    it readable by its owner only."""
     from safetensors.torch import save_file
 
     file.touch()
     mode = file.stat().st_mode & 0o777
     save_file(tensors, file, metadata={"format": "pt"})
-    with suppress(OSError):  # there are filesystems that have none
+    with suppress(OSError):  # some filesystems have no permissions
         file.chmod(mode)

@@ -1,11 +1,11 @@
-"""GGUF, the files in which laptop users keep models: read into a Hugging Face folder, and written.
+"""Convert GGUF files to Hugging Face folders, and policies to GGUF files.
 
-The package `gguf` knows the format and the quantised blocks. What is here is the Llama layout in
-it: names of tensors, the order of rows in query and key matrices (GGUF pairs neighbours for rotary
+The package `gguf` reads the format and the quantised blocks. This module maps the Llama layout:
+names of tensors, the order of rows in query and key matrices (GGUF pairs neighbours for rotary
 positions, Hugging Face pairs halves), sizes, and the byte-level tokenizer, whose rule for splitting
-texts a GGUF file only names. What is not understood is refused by its name, because a tensor or a
-rule that is left out gives a model that answers, and answers wrongly. `sources.py` keeps the
-folders; `cli/export.py` writes files of trained policies.
+texts a GGUF file only names. Unknown tensors and rules are refused by name, because a model without
+them would give wrong answers silently. `sources.py` caches the folders; `cli/export.py` writes
+files of trained policies.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 
 ARCHITECTURE = "llama"
 TYPES = ("F32", "F16", "Q4_0", "Q4_1", "Q8_0")
-"""Formats of tensors that are read."""
+"""Supported tensor types."""
 
-_OWN_IDS = {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}
-"""Tokens with a role, and what GGUF calls them."""
+_ROLES = {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}
+"""Special tokens, and their names in GGUF."""
 _NORMAL, _CONTROL, _USER_DEFINED, _UNUSED = 1, 3, 4, 5
-"""Kinds of tokens."""
+"""Token types of GGUF."""
 
 
 # ---------------------------------------------------------------- tokenizers
 
 
-def _splits() -> dict[str, Any]:
-    """How texts are split before byte-level merges, by the names that GGUF files give."""
+def _splitters() -> dict[str, Any]:
+    """Return the pre-tokenizers that split texts before byte-level merges, by their GGUF names."""
     from tokenizers import Regex
     from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence, Split
 
@@ -59,22 +59,22 @@ def _splits() -> dict[str, Any]:
     }
 
 
-def _read_tokenizer(facts: Mapping[str, Any], template: str | None) -> PreTrainedTokenizerBase:
-    """The Hugging Face tokenizer that the metadata describe."""
+def _read_tokenizer(meta: Mapping[str, Any], template: str | None) -> PreTrainedTokenizerBase:
+    """Build the Hugging Face tokenizer that the metadata describes."""
     from tokenizers import AddedToken, Tokenizer, decoders, models
     from transformers import PreTrainedTokenizerFast
 
-    kind, rule = facts.get("tokenizer.ggml.model"), facts.get("tokenizer.ggml.pre")
-    splits = _splits()
+    kind, rule = meta.get("tokenizer.ggml.model"), meta.get("tokenizer.ggml.pre")
+    splits = _splitters()
     if kind != "gpt2" or rule not in splits:
         raise ModelError(
             f"unsupported tokenizer {kind!r} with pre-tokenizer {rule!r}; supported: byte-level "
             f"('gpt2') with {', '.join(map(repr, splits))}"
         )
-    tokens: list[str] = facts["tokenizer.ggml.tokens"]
-    kinds: list[int] = facts.get("tokenizer.ggml.token_type") or [_NORMAL] * len(tokens)
+    tokens: list[str] = meta["tokenizer.ggml.tokens"]
+    kinds: list[int] = meta.get("tokenizer.ggml.token_type") or [_NORMAL] * len(tokens)
     ids = {t: i for i, t in enumerate(tokens) if kinds[i] != _UNUSED}
-    merges = [tuple(pair.split(" ")) for pair in facts["tokenizer.ggml.merges"]]
+    merges = [tuple(pair.split(" ")) for pair in meta["tokenizer.ggml.merges"]]
     tokenizer: Any = Tokenizer(models.BPE(ids, merges, ignore_merges=rule == "llama-bpe"))
     tokenizer.pre_tokenizer, tokenizer.decoder = splits[rule], decoders.ByteLevel()
     for token, number in sorted(ids.items(), key=lambda item: item[1]):
@@ -83,47 +83,47 @@ def _read_tokenizer(facts: Mapping[str, Any], template: str | None) -> PreTraine
             tokenizer.add_special_tokens([added])
         elif kinds[number] == _USER_DEFINED:
             tokenizer.add_tokens([added])
-    named = {own: facts.get(f"tokenizer.ggml.{name}_token_id") for own, name in _OWN_IDS.items()}
+    named = {own: meta.get(f"tokenizer.ggml.{name}_token_id") for own, name in _ROLES.items()}
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         padding_side="left",
         clean_up_tokenization_spaces=False,
         **{f"{own}_token": tokens[number] for own, number in named.items() if number is not None},
     )
-    fast.chat_template = template or facts.get("tokenizer.chat_template")
+    fast.chat_template = template or meta.get("tokenizer.chat_template")
     return fast
 
 
 def _write_tokenizer(writer: Any, tokenizer: PreTrainedTokenizerBase, size: int) -> None:
-    """The tokenizer as metadata; ids of the model that it does not use are named as unused."""
+    """Write the tokenizer as metadata; ids beyond its vocabulary are marked as unused."""
     fast: Any = tokenizer
     backend = json.loads(fast.backend_tokenizer.to_str())
 
-    def settings(rule: Any) -> str:  # without what changes no token
+    def settings(rule: Any) -> str:  # without the option that does not change tokens
         return re.sub(r'"trim_offsets": \w+(, )?', "", json.dumps(rule))
 
     own = settings(backend["pre_tokenizer"])
-    rules = [n for n, r in _splits().items() if settings(json.loads(r.__getstate__())) == own]
+    rules = [n for n, r in _splitters().items() if settings(json.loads(r.__getstate__())) == own]
     if not rules or backend["model"]["type"] != "BPE" or backend["normalizer"] is not None:
         raise ModelError(
             "GGUF has no name for its pre-tokenizer, so other programs would produce different "
-            f"tokens; supported: {', '.join(map(repr, _splits()))}"
+            f"tokens; supported: {', '.join(map(repr, _splitters()))}"
         )
-    known = {number: token for token, number in tokenizer.get_vocab().items()}
-    kinds = dict.fromkeys(known, _NORMAL)
+    tokens = {number: token for token, number in tokenizer.get_vocab().items()}
+    kinds = dict.fromkeys(tokens, _NORMAL)
     for token in backend["added_tokens"]:
         kinds[token["id"]] = _CONTROL if token["special"] else _USER_DEFINED
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(rules[0])
-    writer.add_token_list([known.get(i, f"[PAD{i}]") for i in range(size)])
+    writer.add_token_list([tokens.get(i, f"[PAD{i}]") for i in range(size)])
     writer.add_token_types([kinds.get(i, _UNUSED) for i in range(size)])
     merges = backend["model"]["merges"]
     writer.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in merges])
-    for own in _OWN_IDS:
+    for own in _ROLES:
         number = getattr(tokenizer, f"{own}_token_id")
         if number is not None:
             getattr(writer, f"add_{own}_token_id")(number)
-    writer.add_add_bos_token(False)  # a chat template writes it where it belongs
+    writer.add_add_bos_token(False)  # the chat template writes it
     writer.add_chat_template(str(tokenizer.chat_template))
 
 
@@ -137,17 +137,18 @@ def read_gguf(
     template: str | None = None,
     watch: Callable[[float], None] = lambda done: None,
 ) -> None:
-    """Write the model of a GGUF file as a new Hugging Face folder, in float32.
+    """Convert a GGUF file to a new Hugging Face folder, in float32.
 
-    `template` takes the place of its chat template; `watch` is told which part is done, 0 once the
-    file is understood. Raises `ModelError` for what is not, before anything is written.
+    `template` replaces its chat template; `watch` receives the completed fraction, beginning with 0
+    once the file has been checked. Raises `ModelError` for unsupported files, before anything is
+    written.
     """
     import gguf
     import torch
 
     try:
         reader = gguf.GGUFReader(str(file))
-        facts = {name: field.contents() for name, field in reader.fields.items()}
+        meta = {name: field.contents() for name, field in reader.fields.items()}
     except OSError as error:
         raise ModelError(f"cannot read {str(file)!r}: {error.strerror or error}") from error
     except (ValueError, IndexError, KeyError) as error:
@@ -156,9 +157,9 @@ def read_gguf(
             f"package gguf here ({error}); copy or create the file again"
         ) from error
     try:
-        config = _config(facts)
-        tokenizer = _read_tokenizer(facts, template)
-        names = {own: name for name, own in _names(config.num_hidden_layers).items()}
+        config = _config(meta)
+        tokenizer = _read_tokenizer(meta, template)
+        names = {name: hf for hf, name in _tensor_names(config.num_hidden_layers).items()}
         for tensor in reader.tensors:
             if tensor.name not in names:
                 raise ModelError(f"unexpected tensor {tensor.name!r}: not in a Llama model")
@@ -167,11 +168,11 @@ def read_gguf(
                     f"its tensor {tensor.name!r} is {tensor.tensor_type.name}; supported types: "
                     f"{', '.join(TYPES)}; convert the file to one of these"
                 )
-        found = {"output.weight", *(tensor.name for tensor in reader.tensors)}
-        if lacking := [name for name in names if name not in found]:
+        present = {"output.weight", *(tensor.name for tensor in reader.tensors)}
+        if missing := [name for name in names if name not in present]:
             raise ModelError(
-                f"{len(lacking)} tensors of its {config.num_hidden_layers} layers are missing, "
-                f"such as {lacking[0]!r}: the file is corrupt or holds only a part of a model"
+                f"{len(missing)} tensors of its {config.num_hidden_layers} layers are missing, "
+                f"such as {missing[0]!r}: the file is corrupt or holds only a part of a model"
             )
     except KeyError as error:
         raise ModelError(f"{str(file)!r} lacks the metadata {error}: incomplete model") from error
@@ -181,7 +182,7 @@ def read_gguf(
     watch(0.0)
     state: dict[str, Tensor] = {}
     for done, tensor in enumerate(reader.tensors):
-        with np.errstate(all="ignore"):  # what is not finite is refused
+        with np.errstate(all="ignore"):  # values that are not finite are refused below
             values = np.array(gguf.dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
         if not np.isfinite(values).all():
             raise ModelError(
@@ -189,7 +190,7 @@ def read_gguf(
                 "copy or create the file again"
             )
         values = values.reshape(tuple(int(n) for n in reversed(tensor.shape)))
-        values = _turned(tensor.name, values, config, from_gguf=True)
+        values = _permute_rotary(tensor.name, values, config, from_gguf=True)
         state[names[tensor.name]] = torch.from_numpy(values)
         watch((done + 1) / len(reader.tensors))
     config.vocab_size = len(state["model.embed_tokens.weight"])
@@ -201,25 +202,25 @@ def read_gguf(
     tokenizer.save_pretrained(folder)
 
 
-def _config(facts: Mapping[str, Any]) -> Any:
-    """The sizes, as transformers has them."""
+def _config(meta: Mapping[str, Any]) -> Any:
+    """Build the transformers config from the metadata."""
     from transformers import LlamaConfig
 
-    found = facts["general.architecture"]
-    if found != ARCHITECTURE:
-        raise ModelError(f"unsupported architecture {found!r}; supported: {ARCHITECTURE!r}")
-    own = {k.removeprefix(f"{found}."): v for k, v in facts.items() if k.startswith(f"{found}.")}
+    arch = meta["general.architecture"]
+    if arch != ARCHITECTURE:
+        raise ModelError(f"unsupported architecture {arch!r}; supported: {ARCHITECTURE!r}")
+    own = {k.removeprefix(f"{arch}."): v for k, v in meta.items() if k.startswith(f"{arch}.")}
     for key in ("expert_count", "rope.scaling.type", "attention.sliding_window"):
         if own.get(key) not in (None, 0, "none"):
-            raise ModelError(f"{found}.{key}={own[key]!r} is not supported")
+            raise ModelError(f"{arch}.{key}={own[key]!r} is not supported")
     for key in (key for key, value in own.items() if isinstance(value, list)):
-        raise ModelError(f"{found}.{key} differs between layers, which is not supported")
+        raise ModelError(f"{arch}.{key} differs between layers, which is not supported")
     heads = own["attention.head_count"]
     head_dim = own.get("attention.key_length", own["embedding_length"] // heads)
     if own.get("rope.dimension_count", head_dim) != head_dim:
         raise ModelError("partial rotary embeddings are not supported")
     theta = _decimal(own.get("rope.freq_base", 10000.0))
-    ids = {ours: facts.get(f"tokenizer.ggml.{name}_token_id") for ours, name in _OWN_IDS.items()}
+    ids = {ours: meta.get(f"tokenizer.ggml.{name}_token_id") for ours, name in _ROLES.items()}
     return LlamaConfig(
         architectures=["LlamaForCausalLM"],
         hidden_size=own["embedding_length"],
@@ -239,25 +240,26 @@ def _config(facts: Mapping[str, Any]) -> Any:
 
 
 def _decimal(value: float) -> float:
-    """The number that was written when its float32 was rounded: 1e-05, not 9.9999997e-06."""
+    """Return the shortest decimal with the same float32: 1e-05, not 9.9999997e-06."""
     return float(str(np.float32(value)))
 
 
-def _names(layers: int) -> dict[str, str]:
-    """Return what GGUF calls the tensors of a Llama model, by their Hugging Face names."""
+def _tensor_names(layers: int) -> dict[str, str]:
+    """Return the GGUF names of the tensors of a Llama model, by their Hugging Face names."""
     import gguf
 
     from tutelage.policy.weights import OPTIONAL, PARTS
 
-    known = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, layers)
+    name_map = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, layers)
     inner = [name for field, parts in PARTS.items() if field not in OPTIONAL for name in parts]
     names = ["model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"]
     names += [f"model.layers.{i}.{name}" for i in range(layers) for name in inner]
-    return {name: str(known.get_name(name, (".weight",))) for name in names}
+    return {name: str(name_map.get_name(name, (".weight",))) for name in names}
 
 
-def _turned(name: str, values: np.ndarray, config: Any, *, from_gguf: bool) -> np.ndarray:
-    """Rows of query and key matrices in the other order; other tensors as they are."""
+def _permute_rotary(name: str, values: np.ndarray, config: Any, *, from_gguf: bool) -> np.ndarray:
+    """Reorder the rows of query and key matrices between GGUF and Hugging Face; return other
+    tensors unchanged."""
     heads = {
         "attn_q.weight": config.num_attention_heads,
         "attn_k.weight": config.num_key_value_heads,
@@ -266,34 +268,34 @@ def _turned(name: str, values: np.ndarray, config: Any, *, from_gguf: bool) -> n
         return values
     half = len(values) // heads // 2
     split = (half, 2) if from_gguf else (2, half)
-    turned = values.reshape(heads, *split, -1).swapaxes(1, 2)
-    return np.ascontiguousarray(turned.reshape(values.shape))
+    permuted = values.reshape(heads, *split, -1).swapaxes(1, 2)
+    return np.ascontiguousarray(permuted.reshape(values.shape))
 
 
 # ---------------------------------------------------------------- writing
 
 
 def write_gguf(policy: Policy, file: Path, name: str) -> None:
-    """Write a policy of the Llama layout: matrices in F16, norms in F32 as llama.cpp wants them.
+    """Write a policy of the Llama layout: matrices in F16, norms in F32 as llama.cpp needs them.
 
-    Raises `ModelError` for a layout or a tokenizer that the format cannot tell.
+    Raises `ModelError` for a layout or a tokenizer that GGUF cannot represent.
     """
     import gguf
 
     config: Any = policy.config
     rope = dict(getattr(config, "rope_parameters", None) or {})
     if config.model_type != ARCHITECTURE or rope.get("rope_type", "default") != "default":
-        found = f"{config.model_type!r} with rope type {rope.get('rope_type')!r}"
+        layout = f"{config.model_type!r} with rope type {rope.get('rope_type')!r}"
         raise ModelError(
             f"GGUF export supports {ARCHITECTURE!r} with default rotary embeddings, not "
-            f"{found}; convert the policy's folder with convert_hf_to_gguf.py of llama.cpp"
+            f"{layout}; convert the policy's folder with convert_hf_to_gguf.py of llama.cpp"
         )
     state = policy.network.state()
-    names = _names(config.num_hidden_layers)
+    names = _tensor_names(config.num_hidden_layers)
     if config.tie_word_embeddings:
         state.pop("lm_head.weight", None)
-    if strange := sorted(state.keys() - names.keys()):
-        raise ModelError(f"the model has tensors that GGUF's Llama layout lacks: {strange[:3]!r}")
+    if unknown := sorted(state.keys() - names.keys()):
+        raise ModelError(f"the model has tensors that GGUF's Llama layout lacks: {unknown[:3]!r}")
     writer = gguf.GGUFWriter(str(file), ARCHITECTURE)
     writer.add_type("model")
     writer.add_name(name)
@@ -312,7 +314,7 @@ def write_gguf(policy: Policy, file: Path, name: str) -> None:
     writer.add_rope_freq_base(float(config.rope_parameters["rope_theta"]))
     _write_tokenizer(writer, policy.codec.tokenizer, len(state["model.embed_tokens.weight"]))
     for hf_name, tensor in state.items():
-        values = _turned(names[hf_name], tensor.float().numpy(), config, from_gguf=False)
+        values = _permute_rotary(names[hf_name], tensor.float().numpy(), config, from_gguf=False)
         writer.add_tensor(names[hf_name], values.astype(np.float16 if values.ndim > 1 else "f4"))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -1,10 +1,10 @@
 """Grammars of constrained replies: required or named tool calls, no calls, JSON of a schema.
 
-A grammar is made from what a request allows (`Constraint`), the tools' own parameter schemas, and
-the form in which the policy's chat template writes calls, so that a constrained call looks as the
-model would write it. The library llguidance says which tokens may follow; one `Matcher` follows
-one reply. `engine/streams.py` draws with it, and `constrained.py` runs it again over recorded
-tokens for the trainer: a grammar is a pure function of the tokenizer, the tools and the constraint.
+A grammar is built from the request's `Constraint`, the parameter schemas of the tools, and the
+format in which the policy's chat template writes calls, so that a constrained call looks like a
+free one. The library llguidance computes the allowed next tokens; a `Matcher` follows one reply.
+`engine/streams.py` samples with it, and `constrained.py` runs it again over recorded tokens for
+training: a grammar is a pure function of the tokenizer, the tools and the constraint.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Words = NDArray[np.int32]
 """A set of tokens, one bit each, least significant first."""
 
 _STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""JSON as `json.dumps` writes it: blanks that a grammar leaves free are blanks to get lost in."""
+"""The white space of `json.dumps`; with free white space a model may never stop writing it."""
 
 _CACHE_LIMIT = 500
 
@@ -42,7 +42,7 @@ _TAGS = ("<tool_call>", "</tool_call>", "<think>", "</think>", "<|python_tag|>")
 
 @dataclass(frozen=True, slots=True)
 class _CallForm:
-    """The texts around a call's name and arguments, and between two calls."""
+    """The text around a call's name and arguments, and between two calls."""
 
     before: str
     middle: str
@@ -60,8 +60,8 @@ _FORMS = {
 
 @dataclass(frozen=True, slots=True)
 class ConstrainedSpan:
-    """A reply inside a row that a grammar constrained: its first column, how many tokens were
-    allowed at each of its columns, and what the grammar is made from."""
+    """A constrained reply inside a row: its first column, the number of allowed tokens at each of
+    its columns, and the inputs of its grammar."""
 
     start: int
     allowed: tuple[int, ...]
@@ -70,26 +70,26 @@ class ConstrainedSpan:
 
 
 class Matcher:
-    """Follows one reply through a grammar, token by token."""
+    """Match one reply against a grammar, token by token."""
 
     def __init__(self, matcher: LLMatcher) -> None:
         self._matcher = matcher
 
     def fill(self, words: Words) -> None:
-        """Write the set of tokens that may come next, one bit each, least significant first.
+        """Write the set of allowed next tokens, one bit each, least significant first.
 
-        Raises `EngineError` when nothing may, or the grammar grew beyond the library's limits.
+        Raises `EngineError` if no token is allowed or the grammar exceeds the library's limits.
         """
-        found = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.int32)
+        mask = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.int32)
         words[:] = 0
-        words[: len(found)] = found[: len(words)]
+        words[: len(mask)] = mask[: len(words)]
         if self._matcher.is_error():
             raise EngineError(f"grammar error: {self._matcher.get_error()}")
         if not words.any():
             raise EngineError("the grammar allows no further token")
 
     def accept(self, token: int) -> None:
-        """Go on after `token`. Raises `EngineError` when it was not allowed."""
+        """Consume `token`. Raises `EngineError` if it is not allowed."""
         if not self._matcher.consume_token(token):
             raise EngineError(
                 f"the grammar does not allow token {token}: {self._matcher.get_error()}"
@@ -97,10 +97,11 @@ class Matcher:
 
 
 class Grammar:
-    """A compiled grammar; `start` gives a matcher for one reply."""
+    """A compiled grammar; `start` returns a matcher for one reply."""
 
     def __init__(self, text: str, tokenizer: LLTokenizer, field: str) -> None:
-        """Raises `ConstraintError`, naming the request's `field`, when `text` cannot be one."""
+        """Compile `text`. Raises `ConstraintError`, naming the request's `field`, if it is
+        invalid."""
         from llguidance import LLMatcher
 
         self.text = text
@@ -110,23 +111,23 @@ class Grammar:
             reason = "no reply can match it"
         if reason or self._first.is_error():
             raise ConstraintError(
-                f"`{field}` cannot be enforced: {_short(reason)}; change the schema", field
+                f"`{field}` cannot be enforced: {_shorten(reason)}; change the schema", field
             )
 
     def after(self, ids: Sequence[int]) -> Grammar | None:
-        """What it allows after the first tokens of a reply; None where it does not allow those."""
+        """Return the grammar of the rest of a reply after `ids`; None if it does not allow them."""
         rest = copy(self)
         rest._first = self._first.deep_copy()
         return rest if rest._first.consume_tokens(list(ids)) else None
 
     def start(self) -> Matcher:
-        """A matcher at the beginning of a reply."""
+        """Return a matcher at the beginning of a reply."""
         return Matcher(self._first.deep_copy())
 
 
 class AtLeast(Grammar, Matcher):
-    """Any reply of at least some tokens, the end of the turn not counted: until then nothing may be
-    drawn that ends a turn. It is its own matcher, which counts down."""
+    """A grammar of any reply with at least `tokens` tokens, not counting the end of the turn, which
+    is not allowed before. It is its own matcher, which counts down."""
 
     def __init__(self, codec: Codec, tokens: int) -> None:
         self.text, self._left = f"at least {tokens} tokens", tokens
@@ -135,67 +136,67 @@ class AtLeast(Grammar, Matcher):
         flags[:vocabulary] = 1
         self._all = np.packbits(flags, bitorder="little").view(np.int32)
         flags[list(codec.eos_ids)] = 0
-        self._unended = np.packbits(flags, bitorder="little").view(np.int32)
+        self._without_end = np.packbits(flags, bitorder="little").view(np.int32)
 
     def after(self, ids: Sequence[int]) -> AtLeast:
-        """What is left of it after the first tokens of a reply."""
+        """Return the grammar of the rest of a reply after `ids`."""
         rest = copy(self)
         rest._left -= len(ids)
         return rest
 
     def start(self) -> AtLeast:
-        """A matcher at the beginning of a reply."""
+        """Return a matcher at the beginning of a reply."""
         return copy(self)
 
     def fill(self, words: Words) -> None:
-        """Write the set of tokens that may come next; see `Matcher`."""
-        found = self._unended if self._left > 0 else self._all
+        """Write the set of allowed next tokens; see `Matcher`."""
+        mask = self._without_end if self._left > 0 else self._all
         words[:] = 0
-        words[: len(found)] = found[: len(words)]
+        words[: len(mask)] = mask[: len(words)]
 
     def accept(self, token: int) -> None:
-        """Go on after a token."""
+        """Consume a token."""
         self._left -= 1
 
 
 class GrammarMaker:
-    """Makes grammars for one codec, and keeps them."""
+    """Build the grammars of one codec and cache them."""
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
-        self._made: dict[str, Grammar | None] = {}
+        self._cache: dict[str, Grammar | None] = {}
 
     def make(self, tools: Sequence[ToolSpec], constraint: Constraint) -> Grammar | None:
-        """The grammar of a reply; None when nothing is constrained.
+        """Return the grammar of a reply; None if nothing is constrained.
 
-        Raises `ConstraintError` for a tool that does not exist, a call that is required where there
-        are no tools, and schemas that cannot be satisfied or are not supported.
+        Raises `ConstraintError` for an unknown tool, a required call without tools, and schemas
+        that cannot be satisfied or are not supported.
         """
         if constraint.min_tokens:
             return AtLeast(self._codec, constraint.min_tokens)
         choice, schema = constraint.tool_choice, constraint.json_schema
         if constraint == Constraint() or (not tools and choice == "none" and schema is None):
-            return None  # there is no call to forbid
+            return None  # without tools there are no calls to forbid
         records = [t.to_dict() for t in tools]
         key = json.dumps([records, choice, constraint.parallel_tool_calls, schema])
-        if key not in self._made:
-            if len(self._made) >= _CACHE_LIMIT:
-                self._made.clear()
-            self._made[key] = self._make(tools, constraint)
-        return self._made[key]
+        if key not in self._cache:
+            if len(self._cache) >= _CACHE_LIMIT:
+                self._cache.clear()
+            self._cache[key] = self._make(tools, constraint)
+        return self._cache[key]
 
     def _make(self, tools: Sequence[ToolSpec], constraint: Constraint) -> Grammar | None:
         choice, schema = constraint.tool_choice, constraint.json_schema
         if choice == "required" and not tools:
             raise ConstraintError("`tool_choice` 'required' needs `tools`", "tool_choice")
-        able = [t for t in tools if choice != "none" and choice in ("auto", "required", t.name)]
-        if not able and choice not in ("none", "auto"):
+        usable = [t for t in tools if choice != "none" and choice in ("auto", "required", t.name)]
+        if not usable and choice not in ("none", "auto"):
             names = ", ".join(repr(t.name) for t in tools) or "none"
             raise ConstraintError(
                 f"`tool_choice` names an unknown tool {choice!r}; the tools are {names}",
                 "tool_choice",
             )
-        calls = self._calls(able, constraint)
+        calls = self._call_rules(usable, constraint)
         if schema is not None and choice in ("auto", "none"):
             rules, start = [f"document: {_json(schema)}"], "document"
             if calls and choice == "auto":
@@ -203,7 +204,7 @@ class GrammarMaker:
                 start = "document | thought calls"
         elif choice == "none" or (choice == "auto" and calls):
             if self._codec.call_format == "llama":
-                return None  # its calls are known by their text alone, and one is all it can make
+                return None  # calls are plain text in this format, and a turn has at most one
             rules = calls if choice == "auto" else []
             if rules and "<tool_call>" not in self._vocabulary():
                 raise ConstraintError(
@@ -216,23 +217,23 @@ class GrammarMaker:
             rules, start = calls, "thought calls"
         else:
             return None
-        # Each schema by itself first, so that the error names the one that is at fault.
-        schemas = [(f"tools.{t.name}.parameters", _arguments(t)) for t in able]
-        for field, one in [*schemas, *([] if schema is None else [(SCHEMA_FIELD, schema)])]:
-            Grammar(f"%llguidance {{}}\nstart: {_json(one)}\n", self._library, field)
-        text = "\n".join(["%llguidance {}", f"start: {start}", *rules, *self._texts(), ""])
+        # Compile each schema by itself first, so that an error names the invalid one.
+        schemas = [(f"tools.{t.name}.parameters", _arguments(t)) for t in usable]
+        for field, part in [*schemas, *([] if schema is None else [(SCHEMA_FIELD, schema)])]:
+            Grammar(f"%llguidance {{}}\nstart: {_json(part)}\n", self._library, field)
+        text = "\n".join(["%llguidance {}", f"start: {start}", *rules, *self._text_rules(), ""])
         return Grammar(text, self._library, "tool_choice" if schema is None else SCHEMA_FIELD)
 
-    def _calls(self, tools: Sequence[ToolSpec], constraint: Constraint) -> list[str]:
-        """Rules for the calls that a reply may make; none without tools."""
+    def _call_rules(self, tools: Sequence[ToolSpec], constraint: Constraint) -> list[str]:
+        """Return the rules for tool calls; an empty list without tools."""
         if not tools:
             return []
-        form = self._form
+        form = self._call_form
         named = constraint.tool_choice not in ("auto", "required", "none")
         several = form.several and constraint.parallel_tool_calls and not named
-        more = f"({self._literal(form.between)} call)*" if several else ""
+        repeat = f"({self._literal(form.between)} call)*" if several else ""
         names = " | ".join(f"call_{i}" for i in range(len(tools)))
-        rules = [f"calls: call {more}", f"call: {names}"]
+        rules = [f"calls: call {repeat}", f"call: {names}"]
         for i, tool in enumerate(tools):
             name = json.dumps(tool.name, ensure_ascii=False)[1:-1]
             before = self._literal(form.before + name + form.middle)
@@ -240,13 +241,13 @@ class GrammarMaker:
             rules.append(f"call_{i}: {before} {_json(_arguments(tool))} {after}")
         return rules
 
-    def _texts(self) -> list[str]:
-        """Rules for free text, which holds no call, and for what may be thought before a call."""
-        rules = [_anything_but("TEXT", "<tool_call>")]
+    def _text_rules(self) -> list[str]:
+        """Return the rules for free text without calls, and for the thought before a call."""
+        rules = [_text_without("TEXT", "<tool_call>")]
         if "</think>" in self._vocabulary():
-            rules.append(_anything_but("THOUGHT", "</think>"))
+            rules.append(_text_without("THOUGHT", "</think>"))
             close = f"THOUGHT {self._literal('</think>')} /\\s*/"
-        else:  # a text that ends where the tag first does
+        else:  # text up to the first closing tag
             rules.append("thought_end[lazy]: /(.|\\n)*<\\/think>/")
             close = "thought_end /\\s*/"
         opening = self._codec.render_text([Message("user", "x")])
@@ -257,11 +258,12 @@ class GrammarMaker:
         return [*rules, 'thought: ""']
 
     def _vocabulary(self) -> dict[str, int]:
-        """Tokens that were added to the tokenizer, special ones and others."""
+        """Return the tokens that were added to the tokenizer, special ones and others."""
         return cast("Any", self._codec.tokenizer).get_added_vocab()
 
     def _literal(self, text: str) -> str:
-        """A fixed text; tags in it that are tokens of their own are written as these tokens."""
+        """Return a rule for a fixed text; tags with a token of their own are written as this
+        token."""
         vocabulary = self._vocabulary()
         pieces = re.split("(" + "|".join(re.escape(t) for t in _TAGS) + ")", text)
         return " ".join(
@@ -271,9 +273,9 @@ class GrammarMaker:
         )
 
     @cached_property
-    def _form(self) -> _CallForm:
-        """How the codec's template writes calls; the common form of its kind when that cannot be
-        told."""
+    def _call_form(self) -> _CallForm:
+        """Detect the format of tool calls by rendering one; fall back to the usual format of the
+        template's kind."""
         usual = _FORMS[self._codec.call_format]
         count = 2 if usual.several else 1
         calls = tuple(ToolCall(f"zq{i}", _NAMES[i], '{"zqc": 1}') for i in range(count))
@@ -283,17 +285,17 @@ class GrammarMaker:
         if usual.several:
             call = rf"(<tool_call>[^<]*){_NAMES[0]}(.*?){_ARGUMENTS}(.*?</tool_call>)(\s*)"
             call += rf"\1{_NAMES[1]}\2{_ARGUMENTS}\3"
-        found = re.search(call, text, re.DOTALL)
-        if found is None or '"name"' not in found[1]:
+        match = re.search(call, text, re.DOTALL)
+        if match is None or '"name"' not in match[1]:
             return usual
-        return _CallForm(*found.groups(), several=usual.several)
+        return _CallForm(*match.groups(), several=usual.several)
 
     @cached_property
     def _library(self) -> LLTokenizer:
-        """The tokenizer as the library wants it; made once, which takes up to a second.
+        """Convert the tokenizer for the library; done once, it takes up to a second.
 
-        Where only one text can follow, the library encodes it, and would take what spells a special
-        token for that token, which no text may have: there they have names that no text spells.
+        Where only one text can follow, the library encodes it, and would turn the text of a special
+        token into that token. So special tokens are renamed to strings that do not occur in texts.
         """
         from llguidance.hf import from_tokenizer
         from tokenizers import Tokenizer
@@ -305,24 +307,24 @@ class GrammarMaker:
             for i, token in tokenizer.added_tokens_decoder.items()
             if token.special or re.fullmatch("<.+>", token.content)  # the library's own rule
         }
-        spelled = re.compile("|".join(map(re.escape, names)) or "(?!)")
+        pattern = re.compile("|".join(map(re.escape, names)) or "(?!)")
         try:
             if isinstance(tokenizer, PreTrainedTokenizerFast):
-                text = spelled.sub(
-                    lambda found: names[found[0]], tokenizer.backend_tokenizer.to_str()
+                text = pattern.sub(
+                    lambda match: names[match[0]], tokenizer.backend_tokenizer.to_str()
                 )
                 tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(text))
             return from_tokenizer(tokenizer, eos_token=sorted(self._codec.eos_ids))
         except ValueError as error:
             raise ConstraintError(
-                f"this model does not support constrained replies: {_short(str(error))}; leave "
+                f"this model does not support constrained replies: {_shorten(str(error))}; leave "
                 "out `tool_choice` and `response_format`",
                 "tool_choice",
             ) from error
 
 
 def _arguments(tool: ToolSpec) -> JSON:
-    """The schema of a tool's arguments, which are always an object."""
+    """Return the schema of a tool's arguments, which are always an object."""
     return {"type": "object", **tool.parameters}
 
 
@@ -330,14 +332,14 @@ def _json(schema: JSON) -> str:
     return "%json " + json.dumps({**schema, "x-guidance": _STYLE}, ensure_ascii=False)
 
 
-def _anything_but(name: str, text: str) -> str:
-    """A rule for any text, also over lines, in which `text` does not occur."""
+def _text_without(name: str, text: str) -> str:
+    """Return a rule for any text, of several lines too, that does not contain `text`."""
     escaped = re.escape(text).replace("/", "\\/")
     return f"{name}: /(.|\\n)*/ & ~/(.|\\n)*{escaped}(.|\\n)*/"
 
 
-def _short(reason: str) -> str:
-    """The library's reason without the excerpt of the grammar that it quotes."""
+def _shorten(reason: str) -> str:
+    """Return the library's error message without the excerpt of the grammar in it."""
     text = " ".join(line.strip() for line in reason.split("\n   1 |")[0].splitlines())
     text = re.sub(r"^at \d+\(\d+\): |failed to compile JSON schema: ", "", text).strip()
     return text or "it is not supported"

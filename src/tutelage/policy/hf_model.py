@@ -1,7 +1,7 @@
-"""The fallback for architectures that the fused decoder does not know: their own forward.
+"""A network that runs the forward pass of transformers, for layouts without a fused decoder.
 
-Slower, but any dense causal language model that transformers can run trains and samples through it.
-Same methods as the fused network in `network.py`; the engine's side is in `engine/backends.py`.
+It is slower, but works with any dense causal language model that transformers can run. It has the
+same methods as the fused network in `network.py`; `engine/backends.py` samples from it.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from tutelage.policy.network import FusedNetwork, Scoring, TokenScores, TokenTen
 from tutelage.policy.row import Row
 
 _ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}
-"""Kinds of layers that keep keys and values."""
+"""Types of layers that cache keys and values."""
 _EXPERTS = re.compile(r'"(?:moe_)?(?:n|num)_(?:routed_|local_)?experts": (?:[2-9]\d*|1\d+)')
-"""A config's number of experts, above 1."""
+"""Matches a number of experts above 1 in a config."""
 
 
 class HFNetwork:
     """A `transformers` causal language model as a network."""
 
     large = False
-    """Rows are padded and share nothing, whatever its size."""
+    """False for any size: rows are padded and share no computation."""
 
     def __init__(self, model: Any, device: torch.device) -> None:
         self.model: Any = model.to(device=device, dtype=torch.float32)
@@ -38,7 +38,7 @@ class HFNetwork:
 
     @staticmethod
     def check_layout(path: str, config: Any) -> None:
-        """Raise `ModelError` for a layout that is neither trained nor sampled here."""
+        """Raise `ModelError` for an unsupported layout."""
         from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
         decoder = config.get_text_config(decoder=True)
@@ -50,8 +50,8 @@ class HFNetwork:
         elif others or not hasattr(decoder, "num_attention_heads"):
             why = f"has layers{others and f' ({others})'} without keys and values"
         elif config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-            sees = hasattr(config, "vision_config")
-            why = "needs vision, which is not supported" if sees else "does not generate text"
+            vision = hasattr(config, "vision_config")
+            why = "needs vision, which is not supported" if vision else "does not generate text"
         else:
             return
         raise ModelError(
@@ -61,47 +61,47 @@ class HFNetwork:
         )
 
     def named(self) -> Iterable[tuple[str, Tensor]]:
-        """Trainable tensors, in the model's own order."""
+        """Return the trainable tensors by name, in the model's own order."""
         module: nn.Module = self.model
         return ((n, p) for n, p in module.named_parameters() if p.requires_grad)
 
     def body(self) -> Any:
-        """The model without its output head."""
+        """Return the model without its output head."""
         return self.model.base_model
 
     def headless(self) -> HFNetwork:
-        """The same tensors without the output head: what a value model computes with."""
-        made = HFNetwork.__new__(HFNetwork)
-        made.model, made.device = self.body(), self.device
-        return made
+        """Return a network without the output head that shares the tensors, for a value model."""
+        network = HFNetwork.__new__(HFNetwork)
+        network.model, network.device = self.body(), self.device
+        return network
 
     def recompute(self) -> None:
-        """Compute the activations again in the backward pass: less memory, more time."""
+        """Recompute activations in the backward pass, which saves memory and takes more time."""
         self.model.gradient_checkpointing_enable({"use_reentrant": False})
         for module in self.model.modules():
             if getattr(module, "gradient_checkpointing", False):
-                module.training = True  # the module alone: what is in it, dropout too, stays off
+                module.training = True  # only this module: its children, such as dropout, stay off
 
     def copy(self) -> Self:
-        """The same network with tensors of its own."""
+        """Return a copy of the network that shares no tensors."""
         return copy.deepcopy(self)
 
     def to(self, device: torch.device) -> Self:
-        """Move it to another device."""
+        """Move the network to another device and return it."""
         self.model, self.device = self.model.to(device), device
         return self
 
     def count(self) -> int:
-        """Number of parameters, frozen ones too."""
+        """Return the number of parameters, including frozen ones."""
         return sum(p.numel() for p in self.model.parameters())
 
     def trunk(self) -> Iterable[tuple[str, Tensor]]:
-        """The tensors of the model without its output head."""
+        """Return the trainable tensors by name, without the output head."""
         module: nn.Module = self.body()
         return ((n, p) for n, p in module.named_parameters() if p.requires_grad)
 
     def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """The weights under their Hugging Face names, one after the other, tied tensors once."""
+        """Yield the weights by their Hugging Face names; tied tensors occur once."""
         seen: set[int] = set()
         for name, tensor in self.model.state_dict().items():
             if tensor.data_ptr() not in seen:
@@ -109,11 +109,11 @@ class HFNetwork:
                 yield name, tensor.detach()
 
     def state(self) -> dict[str, Tensor]:
-        """The weights under their Hugging Face names, as copies in main memory."""
+        """Return copies of the weights in main memory, by their Hugging Face names."""
         return {name: t.to("cpu").clone().contiguous() for name, t in self.hf_tensors()}
 
     def score(self, rows: Sequence[Row], how: Scoring) -> TokenScores:
-        """Log-probabilities of the trained tokens, right-padded, logits only where trained."""
+        """Return the scores of the trained tokens; logits are computed for these only."""
         z, targets_K, rows_K, columns_K = self._logits(rows, how.temperature, how.dtype)
         lines_K = torch.arange(len(z), device=self.device)
         logp, entropy = pick(z, lines_K, targets_K, how.entropy_gradient, how.allowed)
@@ -121,8 +121,8 @@ class HFNetwork:
         return TokenScores(logp, entropy, rows_K, columns_K, kl)
 
     def states(self, rows: Sequence[Row], dtype: torch.dtype) -> TokenTensors:
-        """Hidden states at the trained tokens, from the model without its output head."""
-        ids_BT, seen_BT, rows_K, columns_K = self._lay_out(rows)
+        """Return the final hidden states [K, hidden] that predict the trained tokens."""
+        ids_BT, seen_BT, rows_K, columns_K = self._pad_rows(rows)
         with torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32):
             hidden_BTH = self.body()(
                 input_ids=ids_BT, attention_mask=seen_BT, use_cache=False
@@ -131,14 +131,14 @@ class HFNetwork:
 
     @torch.no_grad()
     def distribution(self, rows: Sequence[Row], temperature: float, dtype: torch.dtype) -> Tensor:
-        """Log-probabilities [K, V] over the vocabulary at each trained token."""
+        """Return log-probabilities [K, V] over the vocabulary at each trained token."""
         return torch.log_softmax(self._logits(rows, temperature, dtype)[0], -1)
 
-    def _lay_out(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Padded ids and attention mask, and the place of each trained token."""
+    def _pad_rows(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return padded ids, the attention mask, and row and column of each trained token."""
 
-        def padded(numbers: list[Sequence[int]]) -> Tensor:
-            parts = [torch.tensor(some) for some in numbers]
+        def padded(sequences: list[Sequence[int]]) -> Tensor:
+            parts = [torch.tensor(sequence) for sequence in sequences]
             return pad_sequence(parts, batch_first=True).to(self.device)
 
         ids_BT, seen_BT = padded([r.ids for r in rows]), padded([[1] * len(r.ids) for r in rows])
@@ -148,8 +148,8 @@ class HFNetwork:
     def _logits(
         self, rows: Sequence[Row], temperature: float, dtype: torch.dtype
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Tempered scores [K, V] of the trained tokens, the tokens, and their places."""
-        ids_BT, seen_BT, rows_K, columns_K = self._lay_out(rows)
+        """Return logits [K, V] over temperature, the trained tokens, and their rows and columns."""
+        ids_BT, seen_BT, rows_K, columns_K = self._pad_rows(rows)
         with torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32):
             logits_BTV = self.model(
                 input_ids=ids_BT, attention_mask=seen_BT, use_cache=False
@@ -160,5 +160,5 @@ class HFNetwork:
 
 
 Network = FusedNetwork | HFNetwork
-"""What computes for a policy. The K trained tokens of a method come in the order of rows, then of
-columns, in both. After `to` the one it was should not be used any more."""
+"""The network of a policy. Methods return the K trained tokens ordered by row, then column. Do not
+use a network after its `to` was called, only the returned one."""

@@ -1,11 +1,11 @@
-"""Which matrix kernels a machine gets, and the linear layer that uses them.
+"""Choose the matrix kernels of this machine, and compute linear layers with them.
 
 The CPU build of torch multiplies float32 through MKL, which falls back to half-width vectors on
 processors that are not Intel's; oneDNN, in the same wheel, does not. Measured on an AMD EPYC with
 AVX-512: 220 against 95 GFLOP/s forward, 130-200 against 90 backward. So on an AMD processor
-`linear` calls oneDNN, strided operands included, and plain torch everywhere else. The choice
-depends on the processor alone, never on a timing, so that a run repeats; it is part of the recorded
-conditions. oneDNN compiles a kernel per shape: callers round row counts up (`rounded`).
+`linear` calls oneDNN, for strided operands too, and plain torch everywhere else. The choice depends
+on the processor only, never on a timing, so that runs are reproducible; it is part of the recorded
+conditions. oneDNN compiles a kernel per shape: callers round row counts up (`round_up`).
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ ROUND_TO = 64
 """Row counts of training batches are padded to a multiple of this."""
 
 
-def rounded(count: int, multiple: int = ROUND_TO) -> int:
-    """`count` rounded up to a multiple, so that few kernel shapes occur."""
+def round_up(count: int, multiple: int = ROUND_TO) -> int:
+    """Round `count` up to a multiple, so that few kernel shapes occur."""
     return -(-count // multiple) * multiple
 
 
 @functools.cache
 def cpu_description() -> str:
-    """Return what Linux says of the processor; empty on other systems."""
+    """Return the text of /proc/cpuinfo; empty on systems other than Linux."""
     file = Path("/proc/cpuinfo")
     return file.read_text() if file.is_file() else ""
 
 
 def cpu_vendor() -> str:
-    """The processor's vendor string, such as AuthenticAMD; empty where it is not known."""
-    found = re.search(r"vendor_id\s*: *(\S+)", cpu_description())
-    return found[1] if found else platform.processor()
+    """Return the processor's vendor, such as AuthenticAMD; empty if it is unknown."""
+    match = re.search(r"vendor_id\s*: *(\S+)", cpu_description())
+    return match[1] if match else platform.processor()
 
 
 @functools.cache
 def matmul_kernel() -> str:
-    """`onednn` on AMD processors where the wheel has it, else `torch`."""
-    has = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    return "onednn" if has and "AMD" in cpu_vendor() else "torch"
+    """Return `onednn` on AMD processors if torch includes it, else `torch`."""
+    built = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    return "onednn" if built and "AMD" in cpu_vendor() else "torch"
 
 
 def _uses_onednn(x: Tensor) -> bool:
-    """Whether products with `x` go through oneDNN here. It refuses empty operands."""
+    """Return True if products with `x` use oneDNN, which refuses empty operands."""
     cpu = x.dtype == torch.float32 and x.device.type == "cpu" and x.numel() > 0
     return cpu and matmul_kernel() == "onednn"
 
 
 def product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
-    """a [N, in] times b [in, out], of any strides, plus a bias; without gradient."""
+    """Multiply a [N, in] by b [in, out], of any strides, and add a bias; without gradient."""
     if not _uses_onednn(a):
         return F.linear(a, b.t(), bias)
     out: Any = torch.ops.mkldnn._linear_pointwise(a, b.t(), bias, "none", [], "")
@@ -64,10 +64,10 @@ def product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def outer(grad: Tensor, x: Tensor) -> Tensor:
-    """The gradient [out, in] of a weight, from grad [N, out] and x [N, in]."""
+    """Return the gradient [out, in] of a weight, from grad [N, out] and x [N, in]."""
     if not _uses_onednn(x):
         return grad.t() @ x
-    # oneDNN copies the transposed operand: let it be the smaller one.
+    # oneDNN copies the transposed operand: transpose the smaller one.
     if grad.shape[1] > x.shape[1]:
         return product(x.t(), grad).t().contiguous()
     return product(grad.t(), x)
@@ -92,7 +92,7 @@ class _OneDNNLinear(torch.autograd.Function):
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`F.linear` for [N, in] inputs, by the kernel this machine gets, with gradients."""
+    """Compute `F.linear` of inputs [N, in] with this machine's kernel, with gradients."""
     if not _uses_onednn(x):
         return F.linear(x, weight, bias)
     if not torch.is_grad_enabled():
@@ -109,8 +109,9 @@ def joined_linear(
     joined: Tensor | None = None,
     how: str = "none",
 ) -> Tensor:
-    """`linear` without gradients, then `swish`, or `mul` or `add` with what is joined; the weight
-    may be in oneDNN's own layout."""
+    """Compute `linear` without gradients, then `swish`, or `mul` or `add` with `joined`.
+
+    `how` is the operation; the weight may be in oneDNN's own layout."""
     if weight.is_mkldnn:
         kernel: Any = torch.ops.mkldnn._linear_pointwise
         if joined is None:

@@ -1,12 +1,12 @@
-"""Low-rank adapters (LoRA, Hu et al. 2021): a frozen model, and two thin matrices for each of some.
+"""Low-rank adapters (LoRA, Hu et al. 2021) on a frozen model.
 
-A linear layer computes with `W + (alpha / rank) B A`, where only A [rank, in] and B [out, rank] are
-trained; B begins at zero, so a fresh adapter changes nothing. On the fused decoder the sum is made
-of the same tensors by the same operation for the trainer, where gradients flow through it into A
-and B, and for the engine, which takes it over when the policy's version grows: both compute with
-the same bits. Other architectures run on `peft`'s own layers. Memory holds the adapted matrices
-twice, and an optimizer for the adapters only; a step computes about as much as full training does.
-`save_adapter` writes peft's format.
+An adapted linear layer computes with `W + (alpha / rank) B A`, where only A [rank, in] and
+B [out, rank] are trained; B is initialised with zeros, so a fresh adapter changes nothing. On the
+fused decoder trainer and engine compute this sum with the same operation, so their weights are
+equal bit for bit: the trainer with gradients to A and B, the engine after each update. Other
+architectures use the layers of `peft`. Memory holds the adapted matrices twice, and optimizer state
+for the adapters only; a step computes about as much as full training does. `save_adapter` writes
+peft's format.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ MODULES = tuple(name for names in _FUSED.values() for name in names)
 
 
 def with_lora(policy: Policy, lora: LoraConfig, *, seed: int) -> Policy:
-    """`policy` with its weights frozen and fresh adapters, drawn from `seed`.
+    """Return `policy` with frozen weights and fresh adapters, initialised from `seed`.
 
-    Raises `ConfigError` when a target names no linear layer, `MissingExtraError` without peft.
+    Raises `ConfigError` if a target is not a linear layer, `MissingExtraError` without peft.
     """
     if importlib.util.find_spec("peft") is None:
         raise MissingExtraError(
@@ -61,7 +61,7 @@ def with_lora(policy: Policy, lora: LoraConfig, *, seed: int) -> Policy:
 
 
 class _LoraBlock(Block):
-    """A frozen block, and adapters under the names of its linear layers."""
+    """A frozen block with adapters, named like its linear layers."""
 
     def __init__(
         self, layer: Layer, adapters: Mapping[str, nn.ParameterDict], scale: float, s: DecoderShape
@@ -73,14 +73,14 @@ class _LoraBlock(Block):
             self.add_module(name, adapter)
 
     def tensors(self) -> Layer:
-        """The effective ones, with gradients to the adapters."""
+        """Return the effective tensors, with gradients to the adapters."""
         layer, changed = super().tensors(), dict[str, Tensor]()
         for field, modules in _FUSED.items():
             if not any(module in self._adapters for module in modules):
                 continue
-            whole: Tensor = getattr(layer, field)
+            fused: Tensor = getattr(layer, field)
             parts: list[Tensor] = []
-            for module, part in zip(modules, whole.split(self._shape.parts(field)), strict=True):
+            for module, part in zip(modules, fused.split(self._shape.parts(field)), strict=True):
                 if (ab := self._adapters.get(module)) is not None:
                     part = torch.addmm(part, ab["lora_B"], ab["lora_A"], alpha=self._scale)
                 parts.append(part)
@@ -89,7 +89,7 @@ class _LoraBlock(Block):
 
 
 class _LoraNetwork(FusedNetwork):
-    """The fused decoder with adapters. `weights` are the merged ones, as of the last `merge`."""
+    """The fused decoder with adapters; `weights` are the merged weights of the last `merge`."""
 
     def __init__(
         self, base: DecoderWeights, adapters: Mapping[str, Tensor], lora: LoraConfig
@@ -99,12 +99,12 @@ class _LoraNetwork(FusedNetwork):
 
         def block(layer: Layer) -> Block:
             at = f"layers.{next(numbers)}"
-            found = {
+            own = {
                 m: nn.ParameterDict({k: adapters[f"{at}.{m}.{k}"] for k in ("lora_A", "lora_B")})
                 for m in MODULES
                 if f"{at}.{m}.lora_A" in adapters
             }
-            return _LoraBlock(layer, found, lora.alpha / lora.rank, base.shape)
+            return _LoraBlock(layer, own, lora.alpha / lora.rank, base.shape)
 
         super().__init__(base, block)
         self.lora = lora
@@ -113,7 +113,7 @@ class _LoraNetwork(FusedNetwork):
 
     @staticmethod
     def fresh(network: FusedNetwork, lora: LoraConfig, seed: int) -> _LoraNetwork:
-        """Fresh adapters on a network, whose tensors are frozen and shared."""
+        """Add fresh adapters to a network, whose tensors are frozen and shared."""
         targets = lora.target_modules or MODULES
         unknown = [name for name in targets if name not in MODULES]
         if unknown:
@@ -128,13 +128,13 @@ class _LoraNetwork(FusedNetwork):
         adapters: dict[str, Tensor] = {}
         for i, layer in enumerate(base.layers):
             for field, modules in _FUSED.items():
-                whole: Tensor = getattr(layer, field)
+                fused: Tensor = getattr(layer, field)
                 for module, rows in zip(modules, base.shape.parts(field), strict=True):
                     if module not in targets:
                         continue
-                    # The distribution of torch's linear layers, which is peft's too.
-                    bound = 1 / math.sqrt(whole.shape[1])
-                    a = torch.empty(lora.rank, whole.shape[1])
+                    # The initialisation of torch's linear layers, as in peft.
+                    bound = 1 / math.sqrt(fused.shape[1])
+                    a = torch.empty(lora.rank, fused.shape[1])
                     a.uniform_(-bound, bound, generator=generator)
                     name = f"layers.{i}.{module}"
                     adapters[f"{name}.lora_A"] = a.to(network.device)
@@ -143,23 +143,23 @@ class _LoraNetwork(FusedNetwork):
 
     @property
     def weights(self) -> DecoderWeights:
-        """The merged weights: the engine samples from these very tensors."""
+        """The merged weights; the engine samples from these tensors."""
         return self._merged
 
     def named(self) -> Iterable[tuple[str, Tensor]]:
-        """The adapters."""
+        """Return the tensors of the adapters by name."""
         return ((name, t) for name, t in self.named_parameters() if ".lora_" in name)
 
     @torch.no_grad()
     def copy(self) -> _LoraNetwork:
-        """The same base with adapters of its own."""
+        """Return a network with the same base and copies of the adapters."""
         base = replace(self._merged, layers=[Block.tensors(b) for b in self._blocks()])
-        made = _LoraNetwork(base, {name: t.clone() for name, t in self.named()}, self.lora)
-        made.checkpoints_blocks = self.checkpoints_blocks
-        return made
+        network = _LoraNetwork(base, {name: t.clone() for name, t in self.named()}, self.lora)
+        network.checkpoints_blocks = self.checkpoints_blocks
+        return network
 
     def to(self, *args: Any, **kwargs: Any) -> _LoraNetwork:
-        """Move base and adapters, and merge them there."""
+        """Move base and adapters to another device, and merge them there."""
         super().to(*args, **kwargs)
         with torch.no_grad():
             self._merged = super().weights
@@ -167,43 +167,43 @@ class _LoraNetwork(FusedNetwork):
 
     @torch.no_grad()
     def merge(self) -> None:
-        """Bring `weights` up to the adapters, in place: the engine samples from these tensors."""
+        """Merge the adapters into `weights`, in place: the engine samples from these tensors."""
         for layer, block in zip(self._merged.layers, self._blocks(), strict=True):
-            for mine, now in zip(layer.items(), block.tensors().items(), strict=True):
-                if mine is not None and now is not None and mine is not now:
-                    mine.copy_(now)
+            for merged, current in zip(layer.items(), block.tensors().items(), strict=True):
+                if merged is not None and current is not None and merged is not current:
+                    merged.copy_(current)
 
 
 # ---------------------------------------------------------------- on other architectures
 
 
 class _PeftNetwork(HFNetwork):
-    """A transformers model with peft's layers in it; trainer and engine run the same forward."""
+    """A transformers model with peft's layers; trainer and engine run the same forward pass."""
 
     lora: LoraConfig
 
     @staticmethod
     def fresh(network: HFNetwork, lora: LoraConfig, seed: int) -> _PeftNetwork:
-        """Fresh adapters on a network, whose tensors are frozen."""
+        """Add fresh adapters to a network, whose tensors are frozen."""
         import peft
 
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what peft says it corrects, it corrects
+            warnings.simplefilter("ignore")  # peft warns of settings that it corrects itself
             torch.manual_seed(seed)
             try:
                 model: Any = peft.get_peft_model(network.model, _peft_config(lora, None))
             except ValueError as error:
                 raise ConfigError(f"model.lora does not fit this model: {error}") from error
-        made = _PeftNetwork(model, network.device)
-        made.lora = lora
-        return made
+        adapted = _PeftNetwork(model, network.device)
+        adapted.lora = lora
+        return adapted
 
     def body(self) -> Any:
-        """The model without its output head."""
+        """Return the model without its output head."""
         return self.model.get_base_model().base_model
 
     def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """The merged weights under their Hugging Face names, one after the other."""
+        """Yield the merged weights by their Hugging Face names."""
         return HFNetwork(deepcopy(self.model).merge_and_unload(), self.device).hf_tensors()
 
 
@@ -213,7 +213,7 @@ class _PeftNetwork(HFNetwork):
 def save_adapter(policy: Policy, folder: Path, *, base: str) -> bool:
     """Write a policy's adapters in peft's format: `PeftModel.from_pretrained(model, folder)`.
 
-    `base` is the model that they belong to. Without adapters nothing is written; says whether.
+    `base` is the model that they belong to. Returns False, and writes nothing, without adapters.
     """
     network = policy.network
     if not isinstance(network, (_LoraNetwork, _PeftNetwork)):
@@ -225,7 +225,7 @@ def save_adapter(policy: Policy, folder: Path, *, base: str) -> bool:
     config.save_pretrained(str(folder))
     tensors: dict[str, Tensor] = {}
     for name, tensor in network.named():
-        if ".default." in name:  # of an adapter that peft made
+        if ".default." in name:  # an adapter made by peft
             name = name.replace(".default.", ".")
         else:
             _, layer, module, kind = name.split(".")
@@ -239,7 +239,7 @@ def save_adapter(policy: Policy, folder: Path, *, base: str) -> bool:
 def _peft_config(lora: LoraConfig, base: str | None) -> Any:
     from peft import LoraConfig as PeftConfig
 
-    alpha: Any = lora.alpha  # peft says int, and multiplies
+    alpha: Any = lora.alpha  # typed as int in peft, which also works with a float
     return PeftConfig(
         r=lora.rank,
         lora_alpha=int(alpha) if float(alpha).is_integer() else alpha,

@@ -1,11 +1,10 @@
-"""Special tokens that a text spells: how an observation that says `<|im_end|>` stays a text.
+"""Escape special tokens in contents, so that `<|im_end|>` in an observation stays plain text.
 
-A chat template writes special tokens and contents into one string, and a tokenizer cannot tell
-them apart: a tool result could close its turn and open another role. So contents are broken, with a
-character that nobody uses, at every place where a special token would begin; after rendering, the
-string is cut at that character and its pieces are encoded one by one, in none of which such a token
-is whole. Contents without special tokens are not touched at all, and encode as ever. `codec.py`
-renders with this.
+A chat template writes special tokens and contents into one string, in which a tokenizer cannot
+distinguish them: a tool result could close its turn and open another role. So an unused character,
+the breaker, is inserted into each special token in a content; after rendering, the string is split
+at that character and the pieces, none of which contains a whole special token, are encoded one by
+one. Contents without special tokens are not changed. `codec.py` renders with this.
 """
 
 from __future__ import annotations
@@ -21,20 +20,20 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _BREAKS = tuple(chr(code) for code in range(0xFDD0, 0xFDF0))
-"""Unicode's noncharacters, which texts for interchange do not have."""
+"""Unicode noncharacters, which do not occur in texts for interchange."""
 
 _TRUSTED = ("system", "developer")
-"""Roles whose texts come from the author of the agent: they may spell special tokens and mean it,
-as instructions for a format of calls do."""
+"""Roles whose texts come from the author of the agent: they may contain special tokens, such as
+instructions for a call format."""
 
-_OWN = frozenset({"<tool_call>", "</tool_call>", "<think>", "</think>", "<|python_tag|>"})
-"""What an assistant's own content may have as special tokens: they open no other role."""
+_ALLOWED = frozenset({"<tool_call>", "</tool_call>", "<think>", "</think>", "<|python_tag|>"})
+"""Special tokens allowed in an assistant's content: they do not open another role."""
 
 
 class SpecialTokens:
-    """The special tokens of one tokenizer, and texts in which they are broken.
+    """Find and escape the special tokens of one tokenizer.
 
-    Messages and tools are in the form in which templates get them: nested mappings and lists.
+    Messages and tools have the form that templates receive: nested mappings and lists.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -42,48 +41,48 @@ class SpecialTokens:
         names = {
             str(token)
             for token in added
-            # One that is not declared special may be one by its looks. Others are runs of blanks
-            # or words, which texts have in them all the time.
+            # Tokens in brackets count even if they are not declared special. Other added tokens are
+            # runs of blanks or words, which are common in texts.
             if len(str(token)) > 1
             and (token.special or re.fullmatch(r"<\S+>|\[\S+\]", str(token)) is not None)
         }
-        self._any, self._others = _starts(names), _starts(names - _OWN)
+        self._pattern, self._foreign = _start_pattern(names), _start_pattern(names - _ALLOWED)
 
     def breaker(self, forms: Iterable[JSON]) -> str | None:
-        """The character to break with; None when no content spells a special token."""
+        """Return the character to insert; None if no content contains a special token."""
         records = list(forms)
-        doubtful = [form for form in records if form.get("role") not in _TRUSTED]
-        if self.broken(doubtful, _BREAKS[0]) == doubtful:
+        untrusted = [form for form in records if form.get("role") not in _TRUSTED]
+        if self.escape(untrusted, _BREAKS[0]) == untrusted:
             return None
         used = json.dumps(records, ensure_ascii=False)
         return next((c for c in _BREAKS if c not in used), _BREAKS[0])
 
     def message(self, form: JSON, breaker: str | None) -> JSON:
-        """A message whose texts spell no special token; the same one without a `breaker`."""
+        """Escape the special tokens in a message; return it unchanged if `breaker` is None."""
         if breaker is None or form["role"] in _TRUSTED:
             return form
-        out = cast("JSON", self.broken(form, breaker))
-        if form["role"] == "assistant" and self._others is not None:
-            out["content"] = self._others.sub(rf"\g<1>{breaker}", form["content"])
+        out = cast("JSON", self.escape(form, breaker))
+        if form["role"] == "assistant" and self._foreign is not None:
+            out["content"] = self._foreign.sub(rf"\g<1>{breaker}", form["content"])
         return out
 
-    def broken(self, data: Any, breaker: str) -> Any:
-        """Data of which no text spells a special token."""
+    def escape(self, data: Any, breaker: str) -> Any:
+        """Return nested data with the special tokens in all strings escaped."""
         if isinstance(data, str):
-            return data if self._any is None else self._any.sub(rf"\g<1>{breaker}", data)
+            return data if self._pattern is None else self._pattern.sub(rf"\g<1>{breaker}", data)
         if isinstance(data, Mapping):
             items = cast("Mapping[str, Any]", data).items()
-            return {self.broken(k, breaker): self.broken(v, breaker) for k, v in items}
+            return {self.escape(k, breaker): self.escape(v, breaker) for k, v in items}
         if isinstance(data, list | tuple):
-            return [self.broken(v, breaker) for v in cast("Sequence[Any]", data)]
+            return [self.escape(v, breaker) for v in cast("Sequence[Any]", data)]
         return data
 
-    def plain(self, text: str | None) -> bool:
-        """Whether a text spells no special token."""
-        return not text or self._any is None or self._any.search(text) is None
+    def is_plain(self, text: str | None) -> bool:
+        """Return True if a text contains no special token."""
+        return not text or self._pattern is None or self._pattern.search(text) is None
 
 
-def _starts(tokens: Iterable[str]) -> re.Pattern[str] | None:
-    """Finds every character at which one of `tokens` begins, also where they overlap."""
+def _start_pattern(tokens: Iterable[str]) -> re.Pattern[str] | None:
+    """Return a pattern for each character at which one of `tokens` begins, overlapping ones too."""
     alternatives = "|".join(re.escape(t) for t in sorted(tokens))
     return re.compile(f"(?=(?:{alternatives}))(.)", re.DOTALL) if alternatives else None

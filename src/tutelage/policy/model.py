@@ -1,10 +1,10 @@
 """The policy: a model being trained, its tokenizer, and its version.
 
-A `Policy` owns the master weights in float32, knows the Hugging Face config they belong to, scores
-training rows and saves itself as a folder that `AutoModelForCausalLM.from_pretrained` and vLLM load
-as it is. Llama, Qwen2 and Qwen3 layouts run on the fused decoder (`decoder.py`); every other
-architecture runs on its own Hugging Face forward (`hf_model.py`). `build_policy` makes the embedded
-policy from scratch; `load_policy` takes a folder, a hub name, or a name that `sources.py` knows.
+A `Policy` owns the master weights in float32 and the Hugging Face config, scores training rows and
+saves a folder that `AutoModelForCausalLM.from_pretrained` and vLLM can load. Llama, Qwen2 and Qwen3
+layouts run on the fused decoder (`decoder.py`); other architectures run their own Hugging Face
+forward pass (`hf_model.py`). `build_policy` creates the embedded policy from scratch; `load_policy`
+loads a folder, a hub name, or a name that `sources.py` defines.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tutelage.policy.codec import Codec
 from tutelage.policy.constrained import AllowedTokens
 from tutelage.policy.folder import put_folder, save_tensors
 from tutelage.policy.hf_model import HFNetwork, Network
-from tutelage.policy.kernels import rounded
+from tutelage.policy.kernels import round_up
 from tutelage.policy.machine import machine_facts
 from tutelage.policy.named_templates import put_template
 from tutelage.policy.network import FusedNetwork, Scoring, TokenScores
-from tutelage.policy.packing import plan_for_two, plan_micro_batches
+from tutelage.policy.packing import plan_for_two_threads, plan_micro_batches
 from tutelage.policy.row import Row
 from tutelage.policy.sources import local_folder, missing_folder
 from tutelage.policy.weights import DecoderShape, DecoderWeights
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 SIZES = {"xs": (128, 3, 4, 2, 384), "s": (192, 4, 6, 2, 512), "test": (32, 2, 4, 2, 64)}
-"""Embedded policies: hidden, layers, heads, kv heads, ffn. xs has 0.64 M parameters, s 1.65 M;
-test is for tests (see `tutelage.testing`) and learns nothing."""
+"""Sizes of embedded policies: hidden, layers, heads, kv heads, ffn. xs has 0.64 M parameters, s
+1.65 M; test is for tests (see `tutelage.testing`) and too small to learn."""
 
 LAYOUTS = {"qwen2": "Qwen2Config", "qwen3": "Qwen3Config", "llama": "LlamaConfig"}
-"""Those of embedded policies and of the fused decoder, with the configs of `transformers`."""
+"""Layouts of embedded policies and of the fused decoder, with their `transformers` configs."""
 
-_LEAST_CONTEXT, _CONTEXT_STEP = 1024, 64
-"""A context that memory bounds is a multiple of the step."""
+_MIN_CONTEXT, _CONTEXT_STEP = 1024, 64
+"""Minimum context, and the step to which a context limited by memory is rounded down."""
 
 
 class Policy:
@@ -59,56 +59,58 @@ class Policy:
 
     @property
     def device(self) -> torch.device:
-        """Where the master weights live."""
+        """The device of the master weights."""
         return self.network.device
 
     @property
     def max_positions(self) -> int:
-        """The longest sequence the model is made for."""
+        """The maximum sequence length of the model."""
         return max_positions(self.config)
 
     def context(self, sequences: int, dtype: torch.dtype) -> int:
-        """Tokens that each of some sequences at once may have: as many as the model is made for,
-        as far as their keys and values fit into half of the memory, but not below 1024."""
+        """Return the context length in tokens for this many sequences at once.
+
+        It is the model's maximum, or what fits into half of the memory as keys and values, but at
+        least 1024 tokens."""
         if self.device.type == "cuda":
             memory = torch.cuda.get_device_properties(self.device).total_memory
         else:
             memory = machine_facts().memory
         fitting = memory // (2 * self.token_bytes(dtype) * sequences) // _CONTEXT_STEP
-        return min(self.max_positions, max(_LEAST_CONTEXT, fitting * _CONTEXT_STEP))
+        return min(self.max_positions, max(_MIN_CONTEXT, fitting * _CONTEXT_STEP))
 
     def token_bytes(self, dtype: torch.dtype) -> int:
-        """Bytes of one token's keys and values."""
+        """Return the bytes of one token's keys and values."""
         config: Any = self.config.get_text_config()
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         return 2 * config.num_hidden_layers * heads * size * dtype.itemsize
 
     def to(self, device: torch.device) -> Policy:
-        """This policy on another device; the one it was should not be used any more."""
+        """Move the policy to another device; use only the returned one afterwards."""
         return Policy(self.network.to(device), self.config, self.codec, version=self.version)
 
     def copy(self, tensors: dict[str, Tensor] | None = None) -> Policy:
-        """The same policy with tensors of its own, or with other weights where they are given."""
-        made = Policy(self.network.copy(), self.config, self.codec, version=self.version)
+        """Return a copy that shares no tensors, with the weights in `tensors` if given."""
+        policy = Policy(self.network.copy(), self.config, self.codec, version=self.version)
         if tensors is not None:
-            made.load_tensors(tensors)
-        return made
+            policy.load_tensors(tensors)
+        return policy
 
     def snapshot(self) -> dict[str, Tensor]:
-        """The trainable tensors as they are now, for `load_tensors`."""
+        """Return copies of the trainable tensors, for `load_tensors`."""
         return {name: tensor.detach().clone() for name, tensor in self.named()}
 
     def named(self) -> list[tuple[str, Tensor]]:
-        """Trainable tensors, in a fixed order."""
+        """Return the trainable tensors by name, in a fixed order."""
         return list(self.network.named())
 
     def parameters(self) -> list[Tensor]:
-        """The tensors of `named`."""
+        """Return the trainable tensors in the order of `named`."""
         return [t for _, t in self.network.named()]
 
     def count(self) -> int:
-        """Number of parameters, frozen ones too."""
+        """Return the number of parameters, including frozen ones."""
         return self.network.count()
 
     def score(
@@ -120,24 +122,25 @@ class Policy:
         entropy_gradient: bool = False,
         reference_KV: Tensor | None = None,
     ) -> TokenScores:
-        """Log-probabilities of the trained tokens of `rows`, with gradients; with a reference's
-        `network.distribution` of the same rows the exact KL from it as well.
+        """Compute the log-probabilities of the trained tokens of `rows`, with gradients.
 
-        Where a grammar narrowed a token's choice, its log-probability is that among the tokens that
-        were allowed; an exact KL is that of the whole vocabulary also there.
+        With `reference_KV`, a reference's `network.distribution` of the same rows, compute the
+        exact KL from it too. The log-probability of a token under a grammar is that among the
+        allowed tokens; the exact KL is always over the whole vocabulary.
         """
         allowed = AllowedTokens.replay(self.codec, rows, self.device)
         how = Scoring(temperature, dtype, entropy_gradient, reference_KV, allowed)
         return self.network.score(rows, how)
 
     def micro_batches(self, rows: Sequence[Row], max_tokens: int) -> list[list[int]]:
-        """What is computed at once: see `plan_micro_batches`, and `plan_for_two` of a large one."""
-        plan = plan_for_two if self.network.large else plan_micro_batches
+        """Split rows into micro-batches of about `max_tokens`; returns lists of row indices."""
+        plan = plan_for_two_threads if self.network.large else plan_micro_batches
         return plan(rows, max_tokens)
 
     @torch.no_grad()
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Set the weights from `dict(self.named())`-shaped tensors, bit for bit."""
+        """Copy tensors with the names of `named` into the weights. Raises `ModelError` if one is
+        missing."""
         for name, tensor in self.named():
             if name not in tensors:
                 raise ModelError(
@@ -147,29 +150,30 @@ class Policy:
             tensor.copy_(tensors[name])
 
     def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """The weights of now under their Hugging Face names, one after the other and without
-        copies: what is yielded holds until the next update. Adapters are merged."""
+        """Yield the current weights by their Hugging Face names, with adapters merged.
+
+        They are not copied, so they are valid until the next update."""
         return self.network.hf_tensors()
 
     def save(self, folder: Path | str, *, replace: bool = False) -> None:
-        """Write an ordinary Hugging Face folder, aside first and then renamed into place.
+        """Write a Hugging Face folder: first to a temporary folder, which is then renamed.
 
-        A folder that holds anything is refused; with `replace`, for one that the caller made, its
-        policy is replaced and files of other names stay. Raises `ModelError` for that, and
-        `StoreError` when the disk refuses; what was in the folder before stays then.
+        With `replace`, an existing policy is replaced and files of other names stay. Raises
+        `ModelError` if the folder is not empty and `replace` is False, and `StoreError` if writing
+        fails; then the folder keeps its old content.
         """
         put_folder(Path(folder), self._write, replace=replace)
 
-    def _write(self, aside: Path) -> None:
-        save_tensors(self.network.state(), aside / "model.safetensors")
-        self.config.save_pretrained(aside)
-        self.codec.tokenizer.save_pretrained(aside)
+    def _write(self, folder: Path) -> None:
+        save_tensors(self.network.state(), folder / "model.safetensors")
+        self.config.save_pretrained(folder)
+        self.codec.tokenizer.save_pretrained(folder)
         generation = {
             "eos_token_id": sorted(self.codec.eos_ids),
             "pad_token_id": self.codec.pad_id,
             "do_sample": True,
         }
-        (aside / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
+        (folder / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
 
 
 def build_policy(
@@ -182,7 +186,7 @@ def build_policy(
     max_positions: int = 512,
     device: torch.device | None = None,
 ) -> Policy:
-    """The embedded policy: a tokenizer trained on `corpus` and fresh weights drawn from `seed`."""
+    """Create an embedded policy: train a tokenizer on `corpus`, initialise weights from `seed`."""
     import transformers
 
     from tutelage.policy.tokenizer import train_tokenizer
@@ -192,7 +196,7 @@ def build_policy(
     tokenizer = train_tokenizer(corpus, vocab_size=vocab_size, max_length=max_positions)
     hidden, layers, heads, kv_heads, ffn = SIZES[size]
     config: Any = getattr(transformers, LAYOUTS[layout])(
-        vocab_size=rounded(len(tokenizer)),
+        vocab_size=round_up(len(tokenizer)),
         hidden_size=hidden,
         num_hidden_layers=layers,
         num_attention_heads=heads,
@@ -209,16 +213,16 @@ def build_policy(
         torch.manual_seed(seed)
         model: Any = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     config.architectures = [type(model).__name__]  # without it vLLM serves a pooling model
-    return Policy(_network(model).to(device or torch.device("cpu")), config, Codec(tokenizer))
+    return Policy(_make_network(model).to(device or torch.device("cpu")), config, Codec(tokenizer))
 
 
 def load_codec(
     path: str, *, template: str | None = None, tools: Sequence[ToolSpec] = ()
 ) -> tuple[PretrainedConfig, Codec]:
-    """The config and the codec of a Hugging Face model; no weight is read.
+    """Load the config and the codec of a Hugging Face model, without reading weights.
 
-    Raises `ModelError` when the folder is missing or broken, its layout is not supported, or it has
-    no chat template, or one that leaves out `tools`.
+    Raises `ModelError` if the folder is missing or broken, its layout is not supported, or it has
+    no chat template, or one that ignores `tools`.
     """
     from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
     from transformers.models.auto.tokenization_auto import get_tokenizer_config
@@ -231,19 +235,19 @@ def load_codec(
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
         HFNetwork.check_layout(path, config)
-        # One that was saved as its own `tokenizer.json` alone is read so: for some model types,
-        # `qwen2` among them, AutoTokenizer would split texts by other rules.
+        # A tokenizer saved only as `tokenizer.json` is loaded by its own class: for some model
+        # types, such as `qwen2`, AutoTokenizer would split texts by other rules.
         declared = get_tokenizer_config(path).get("tokenizer_class")
         own = declared in ("TokenizersBackend", "PreTrainedTokenizerFast")
         kind: Any = PreTrainedTokenizerFast if own else AutoTokenizer
         tokenizer = kind.from_pretrained(path, trust_remote_code=False)
     except ModelError:
         raise
-    except Exception as error:  # a broken file comes out of transformers as almost anything
+    except Exception as error:  # transformers raises many types of exception for a broken file
         message = str(error) if isinstance(error, (OSError, ValueError)) else repr(error)
         raise ModelError(f"cannot load {path!r}: {message}") from error
     for how_it_was_loaded in ("trust_remote_code", "is_local", "local_files_only"):
-        # Else it would be saved with the tokenizer, and a policy would tell whether it was resumed.
+        # It would be saved with the tokenizer, so a resumed run would write another file.
         tokenizer.init_kwargs.pop(how_it_was_loaded, None)
     if template is not None:
         put_template(tokenizer, template)
@@ -258,7 +262,7 @@ def load_codec(
 
 
 def max_positions(config: PretrainedConfig) -> int:
-    """The longest sequence that a model of this config is made for."""
+    """Return the maximum sequence length of a model with this config."""
     return int(getattr(config, "max_position_embeddings", 0) or 1 << 20)
 
 
@@ -269,35 +273,36 @@ def load_policy(
     template: str | None = None,
     tools: Sequence[ToolSpec] = (),
 ) -> Policy:
-    """Load any Hugging Face causal language model with a chat template, its own or a named one.
+    """Load a Hugging Face causal language model with its chat template, or the one named by
+    `template`.
 
-    Raises `ModelError` when the folder is missing or broken, or has no chat template, or one that
-    leaves out `tools`; the template is checked before any weight is read.
+    Raises `ModelError` if the folder is missing or broken, or has no chat template, or one that
+    ignores `tools`; the template is checked before any weight is read.
     """
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     path = local_folder(path)
     config, codec = load_codec(path, template=template, tools=tools)
-    shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    show_bar, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()  # the job has its own display, and errors are raised
     logging.set_verbosity_error()
     try:
-        model, found = cast("Any", AutoModelForCausalLM).from_pretrained(
+        model, info = cast("Any", AutoModelForCausalLM).from_pretrained(
             path, dtype=torch.float32, output_loading_info=True, trust_remote_code=False
         )
-    except Exception as error:  # whatever a reader makes of a damaged file, such as a pickle
+    except Exception as error:  # readers raise many types of exception for a damaged file
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise ModelError(f"cannot load the weights of {path!r}: {reason}") from error
     finally:
         logging.set_verbosity(level)
-        if shown:
+        if show_bar:
             logging.enable_progress_bar()
-    if found["missing_keys"]:
-        missing = sorted(found["missing_keys"])[:3]
+    if info["missing_keys"]:
+        missing = sorted(info["missing_keys"])[:3]
         raise ModelError(f"missing weights in {path!r}: {missing!r}; copy the folder again")
     config.architectures = config.architectures or [type(model).__name__]
-    network = _network(model)
+    network = _make_network(model)
     del model
     try:
         return Policy(network.to(device or torch.device("cpu")), config, codec)
@@ -309,20 +314,20 @@ def load_policy(
         ) from error
 
 
-def _network(model: Any) -> Network:
-    """Return the fused decoder where it computes what the model computes, else the model's own
-    forward. The fused tensors take the place of the model's, so that there is one copy of them."""
+def _make_network(model: Any) -> Network:
+    """Return the fused decoder if it computes the same as the model, else the model's own forward
+    pass. The model's tensors are replaced by the fused ones, so that memory holds one copy."""
     cpu = torch.device("cpu")
-    # What a short text cannot show: attention windows, and positions that change with the length.
+    # A short text does not show attention windows, or positions that change with the length.
     config: Any = model.config
     rope = getattr(config, "rope_parameters", None) or {}
-    plain = (
+    supported = (
         config.model_type in LAYOUTS
         and config.hidden_act == "silu"
         and set(getattr(config, "layer_types", None) or ()) <= {"full_attention"}
         and rope.get("rope_type", "default") in ("default", "linear", "llama3", "yarn")
     )
-    if not plain:
+    if not supported:
         return HFNetwork(model, cpu)
     state, rotary = model.eval().state_dict(), model.model.rotary_emb
     for parameter in model.parameters():
@@ -336,12 +341,12 @@ def _network(model: Any) -> Network:
         fused = None
     model.load_state_dict(state, strict=False, assign=True)
     model.tie_weights()
-    return HFNetwork(model, cpu) if fused is None or not _agree(model, fused) else fused
+    return HFNetwork(model, cpu) if fused is None or not _networks_agree(model, fused) else fused
 
 
 @torch.no_grad()
-def _agree(model: Any, fused: FusedNetwork, tolerance: float = 1e-3) -> bool:
-    """Whether both forwards give the same log-probabilities on a few tokens."""
+def _networks_agree(model: Any, fused: FusedNetwork, tolerance: float = 1e-3) -> bool:
+    """Return True if both forward passes give the same log-probabilities on a few tokens."""
     vocab = fused.weights.shape.vocab
     ids = tuple((7 * i + 3) % vocab for i in range(12))
     row = Row(ids, (0, *([1] * (len(ids) - 1))))

@@ -1,10 +1,9 @@
-"""Chat templates by name: `agent.template=qwen2.5` and its like.
+"""Chat templates by name, such as `agent.template=qwen2.5`.
 
-A checkpoint usually brings its template, and that one is used unless another is named. These render
-what the families' own templates render, tools included: turns, tool lists and tool calls in the
-form that those models were trained on. They put the format into our own words of Jinja, because the
-texts between the markers are what a model knows and may not differ. A name whose markers are not in
-the tokenizer's vocabulary is refused.
+A checkpoint usually contains a template, which is used unless another one is named. The templates
+here are our own Jinja code that renders the same text as the templates of these model families:
+turns, tool lists and tool calls in the format that the models were trained on. A template whose
+markers are not in the tokenizer's vocabulary is refused.
 
 Formats: the model cards of Qwen2.5, Qwen2.5-VL and Qwen3 (Qwen team) and of Llama 3.2 (Meta).
 `codec.py` renders with them.
@@ -171,7 +170,7 @@ CALLS{%- set first = messages[0] -%}
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}
 """
-"""Calls as Qwen's; tools as signatures, which take a third of the tokens of their schemas."""
+"""Calls have Qwen's format; tools are signatures, with a third of the tokens of their schemas."""
 
 
 _PARTS = {
@@ -183,39 +182,39 @@ _PARTS = {
 }
 
 
-def _filled(text: str) -> str:
+def _fill_template(text: str) -> str:
     return re.sub("CALLS|TURNS|TOOLS|FORM|RESULT", lambda part: _PARTS[part[0]], text)
 
 
 TEMPLATES = {
-    "qwen2.5": _filled(QWEN25),
-    # Its text is the text model's, but for the words that stand where nobody gave a system message;
-    # messages here hold no pictures.
-    "qwen2.5-vl": _filled(QWEN25).replace("You are Qwen, created by Alibaba Cloud. ", ""),
-    "qwen3": _filled(QWEN3),
-    "smollm2": _filled(_SMOLLM2),
+    "qwen2.5": _fill_template(QWEN25),
+    # The same text as for the text model, except for the default system message; messages contain
+    # no images.
+    "qwen2.5-vl": _fill_template(QWEN25).replace("You are Qwen, created by Alibaba Cloud. ", ""),
+    "qwen3": _fill_template(QWEN3),
+    "smollm2": _fill_template(_SMOLLM2),
     "llama-3.2": LLAMA32,
 }
-"""The templates by the names that `agent.template` takes."""
+"""Chat templates by their names in `agent.template`."""
 
 _LLAMA_MARKERS = ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
 
 
 def template_advice(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return how to give a tokenizer a template with tools, by name where one fits its tokens."""
-    named = " or ".join(f"agent.template={n}" for n in TEMPLATES if not _missing(tokenizer, n))
+    """Return advice on how to add a template with tools to a tokenizer, naming those that fit."""
+    named = [f"agent.template={n}" for n in TEMPLATES if not _missing_tokens(tokenizer, n)]
     advice = "add a `chat_template.jinja` that supports tools to its tokenizer files"
-    return f"{advice}, or pass one to `train`: {named}" if named else advice
+    return f"{advice}, or pass one to `train`: {' or '.join(named)}" if named else advice
 
 
-def _missing(tokenizer: PreTrainedTokenizerBase, name: str) -> list[str]:
+def _missing_tokens(tokenizer: PreTrainedTokenizerBase, name: str) -> list[str]:
     markers = _LLAMA_MARKERS if name == "llama-3.2" else ("<|im_start|>", "<|im_end|>")
     return [marker for marker in markers if marker not in tokenizer.get_vocab()]
 
 
 def put_template(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
-    """Give a tokenizer the template of this name. Raises `ModelError` when it cannot speak it."""
-    if missing := _missing(tokenizer, name):
+    """Set a tokenizer's template by name. Raises `ModelError` if it lacks one of its tokens."""
+    if missing := _missing_tokens(tokenizer, name):
         raise ModelError(
             f"agent.template={name!r} needs the token {missing[0]!r}, which the tokenizer does not "
             "have; leave agent.template out to use the model's own template"

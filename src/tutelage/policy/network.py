@@ -1,8 +1,8 @@
 """The fused decoder as a network, and the scoring of training rows.
 
-A policy needs of a model its tensors, its weights under Hugging Face names, and the
+A network holds the tensors of a policy, returns them by their Hugging Face names, and computes the
 log-probabilities of trained tokens. `FusedNetwork` runs the fused decoder (`training.py`);
-`hf_model.py` has the fallback for other architectures, with the same methods; `model.py` chooses.
+`hf_model.py` is the fallback for other architectures, with the same methods; `model.py` chooses.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ from tutelage.policy.row import Row
 from tutelage.policy.weights import DecoderWeights, Layer
 
 _LOGITS_LIMIT = 1 << 22
-"""Vocabulary scores held at once while scoring; more are computed in chunks and recomputed."""
+"""Maximum number of logits in memory; more are computed in chunks, and again in the backward
+pass."""
 _SCORING = Lock()
-"""Held where the gradient of such chunks is computed: threads that work on micro-batches are there
-one after the other, so that what it takes is there once."""
+"""Held while the gradient of such chunks is computed, so that threads that work on several
+micro-batches need this memory only once."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenScores:
-    """What the trainer needs of each trained token, K of them.
+    """The scores of K trained tokens.
 
     `logp_K` is the log-probability at the sampling temperature, with gradient; `entropy_K` the
-    entropy of that distribution (with gradient only when asked for); `rows_K` and `columns_K` say
-    which row and token it is.
+    entropy of that distribution (with gradient only if `Scoring` requests it); `rows_K` and
+    `columns_K` are the token's row and column.
     """
 
     logp_K: Tensor
@@ -48,10 +49,10 @@ class TokenScores:
     rows_K: Tensor
     columns_K: Tensor
     full_kl_K: Tensor | None = None
-    """Exact KL from the reference at each trained token, where its log-probabilities were given."""
+    """Exact KL from the reference at each trained token, if its log-probabilities were given."""
 
     def detached(self) -> TokenScores:
-        """The same numbers without gradient, and without the exact KL."""
+        """Return the scores without gradient and without the exact KL."""
         return TokenScores(
             self.logp_K.detach(), self.entropy_K.detach(), self.rows_K, self.columns_K
         )
@@ -59,9 +60,8 @@ class TokenScores:
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """How trained tokens are scored: at which temperature, in which type of activations, whether
-    the entropy has a gradient, the log-probabilities of a reference for the exact KL from it, and
-    which tokens were allowed where a grammar narrowed them."""
+    """Options of scoring: temperature, dtype of activations, whether the entropy has a gradient,
+    the log-probabilities of a reference for the exact KL, and the tokens that grammars allowed."""
 
     temperature: float = 1.0
     dtype: torch.dtype = torch.float32
@@ -71,8 +71,7 @@ class Scoring:
 
 
 class TokenTensors(NamedTuple):
-    """What is known of each trained token, K of them, with gradient, and which row and token it
-    is."""
+    """Values of K trained tokens, with gradient, and the row and column of each token."""
 
     values: Tensor
     rows_K: Tensor
@@ -80,7 +79,7 @@ class TokenTensors(NamedTuple):
 
 
 class Block(nn.Module):
-    """One block: its parameters have the names of `Layer`."""
+    """One block, whose parameters have the names of the fields of `Layer`."""
 
     def __init__(self, layer: Layer) -> None:
         super().__init__()
@@ -88,35 +87,35 @@ class Block(nn.Module):
             self.register_parameter(name, None if tensor is None else _parameter(tensor))
 
     def tensors(self) -> Layer:
-        """The tensors that it computes with, with gradients."""
+        """Return the tensors of the forward pass, with gradients."""
         return Layer(**{name: getattr(self, name) for name in Layer.__slots__})
 
     def forward(self, x: Tensor, plan: training.IndexTables, kept: Tensor | None) -> Tensor:
-        """See `training.BlockFunction`."""
+        """Apply the block; see `training.BlockFunction`."""
         out: Any = training.BlockFunction.apply(x, plan, kept, *self.tensors().items())
         return out
 
 
 class FusedNetwork(nn.Module):
-    """The fused decoder: an ordinary module, whose kernels are its own.
+    """The fused decoder as an ordinary torch module with custom kernels.
 
-    Its parameters, `state_dict` and hooks are those of any module; `weights` is how the kernels see
-    the same tensors.
+    Parameters, `state_dict` and hooks work as usual; `weights` returns the same tensors in the form
+    that the kernels use.
     """
 
     embed: nn.Parameter
     norm: nn.Parameter
     head: nn.Parameter | None
-    """None where the embedding is the output head too."""
+    """None if the embedding is also the output head."""
     inv_freq: Tensor
     checkpoints_blocks = False
-    """Whether the backward pass computes each block's activations again (`recompute`)."""
+    """Whether the backward pass recomputes the activations of each block (`recompute`)."""
     large: bool
-    """Whether what a micro-batch costs beside its tokens, and what it keeps, decide: its tokens are
-    counted as computed then, and blocks are lean."""
+    """Whether the model is large: then micro-batches are planned by computed tokens, and blocks
+    keep fewer activations."""
 
     def __init__(self, weights: DecoderWeights, block: Callable[[Layer], Block] = Block) -> None:
-        """A network of these very tensors: those that are parameters already stay shared."""
+        """Create a network from tensors; those that are parameters already are shared."""
         super().__init__()
         self.shape, self.rope_scale = weights.shape, weights.rope_scale
         self.embed = _parameter(weights.embed)
@@ -128,24 +127,25 @@ class FusedNetwork(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where it computes; what is offloaded lies in main memory meanwhile."""
+        """The device of the forward pass; offloaded tensors are in main memory."""
         return self.inv_freq.device
 
     @property
     def weights(self) -> DecoderWeights:
-        """Its tensors as the kernels see them: the engine samples from these very ones."""
+        """The tensors in the form that the kernels use; the engine samples from them."""
         layers = [block.tensors() for block in self._blocks()]
         return DecoderWeights(
             self.shape, self.embed, layers, self.norm, self._output, self.inv_freq, self.rope_scale
         )
 
     def forward(self, batch: MicroBatch, dtype: torch.dtype, *, scored: bool = False) -> Tensor:
-        """Final normed hidden states [S, hidden] of the losses' places, with gradients; `dtype` is
-        that of the activations. `scored`: the output head scores them."""
+        """Return the final normed hidden states [S, hidden] at the batch's sources, with gradients.
+
+        `dtype` is that of the activations; `scored` is True if the output head is applied next."""
         tables = rope(self.inv_freq, self.rope_scale, batch.positions_N, dtype)
         plan = training.IndexTables.of(self.shape, tables, batch, lean=self.large)
-        # Where the head is the embedding, it alone gives a gradient to all of its many lines.
-        cpu = self.device.type == "cpu"  # elsewhere such gradients are added in any order
+        # With a tied head, the gradient of the lookup can be sparse: that of the head is dense.
+        cpu = self.device.type == "cpu"  # sparse gradients are not deterministic on other devices
         sparse = cpu and scored and self.large and self.head is None
         x = F.embedding(batch.ids_N, self.embed, sparse=sparse).to(dtype)
         last = len(self.layers) - 1
@@ -159,36 +159,36 @@ class FusedNetwork(nn.Module):
         return out
 
     def named(self) -> Iterable[tuple[str, Tensor]]:
-        """Trainable tensors, in a fixed order."""
+        """Return the trainable tensors by name, in a fixed order."""
         return self.weights.named()
 
     def recompute(self) -> None:
-        """Compute the activations again in the backward pass: less memory, more time."""
+        """Recompute activations in the backward pass, which saves memory and takes more time."""
         self.checkpoints_blocks = True
 
     def merge(self) -> None:
-        """Bring `weights`, which the engine samples from, up to what is trained."""
+        """Update `weights`, from which the engine samples; nothing to do without adapters."""
 
     def copy(self) -> FusedNetwork:
-        """The same network with tensors of its own."""
+        """Return a copy of the network that shares no tensors."""
         return deepcopy(self)
 
     def count(self) -> int:
-        """Number of parameters."""
+        """Return the number of parameters."""
         return self.weights.count()
 
     def trunk(self) -> Iterable[tuple[str, Tensor]]:
-        """All tensors but a separate output head."""
+        """Return the trainable tensors by name, without a separate output head."""
         return ((n, t) for n, t in self.named() if n != "head")
 
     def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """The weights of now under their Hugging Face names, one after the other, without copies:
-        what is yielded holds until the next update."""
+        """Yield the current weights by their Hugging Face names. They are not copied, so they are
+        valid until the next update."""
         self.merge()
         return self.weights.hf_tensors()
 
     def state(self) -> dict[str, Tensor]:
-        """The weights under their Hugging Face names, as copies in main memory."""
+        """Return copies of the weights in main memory, by their Hugging Face names."""
         named = self.hf_tensors()
         return {name: t.to("cpu", torch.float32).clone().contiguous() for name, t in named}
 
@@ -200,13 +200,12 @@ class FusedNetwork(nn.Module):
         return self.embed if self.head is None else self.head
 
     def score(self, rows: Sequence[Row], how: Scoring) -> TokenScores:
-        """Log-probabilities of the trained tokens of `rows`, by the packed forward; in chunks where
-        the scores would be large."""
+        """Return the scores of the trained tokens of `rows`; many logits are computed in chunks."""
         batch = MicroBatch.of(rows, self.device, how.dtype)
         hidden, head, kl = self(batch, how.dtype, scored=True), self._output, None
         if how.reference_KV is None and len(hidden) * len(head) > _LOGITS_LIMIT:
-            found: Any = _Chunked.apply(hidden, head, batch, how)
-            logp, entropy = found
+            scores: Any = _Chunked.apply(hidden, head, batch, how)
+            logp, entropy = scores
         else:
             z, lines_K = _logits(hidden, head, how.temperature), batch.lines_K
             logp, entropy = pick(z, lines_K, batch.targets_K, how.entropy_gradient, how.allowed)
@@ -215,39 +214,40 @@ class FusedNetwork(nn.Module):
         return TokenScores(logp, entropy, batch.rows_K, batch.columns_K, kl)
 
     def states(self, rows: Sequence[Row], dtype: torch.dtype) -> TokenTensors:
-        """The final normed hidden states [K, hidden] that predict the trained tokens of `rows`."""
+        """Return the final normed hidden states [K, hidden] that predict the trained tokens."""
         batch = MicroBatch.of(rows, self.device, dtype)
         hidden = self(batch, dtype)
         return TokenTensors(hidden[batch.lines_K].float(), batch.rows_K, batch.columns_K)
 
     @torch.no_grad()
     def distribution(self, rows: Sequence[Row], temperature: float, dtype: torch.dtype) -> Tensor:
-        """Log-probabilities [K, V] over the vocabulary at each trained token, without gradient."""
+        """Return log-probabilities [K, V] over the vocabulary at each trained token."""
         batch = MicroBatch.of(rows, self.device, dtype)
         z = _logits(self(batch, dtype), self._output, temperature)
         return torch.log_softmax(z, -1)[batch.lines_K]
 
 
 def _parameter(tensor: Tensor) -> nn.Parameter:
-    """The tensor as a parameter; one that is a parameter already stays shared."""
+    """Return the tensor as a parameter; one that is a parameter already is shared."""
     return tensor if isinstance(tensor, nn.Parameter) else nn.Parameter(tensor)
 
 
 def _logits(hidden_SH: Tensor, head_VH: Tensor, temperature: float) -> Tensor:
-    """Tempered scores [S, V], all at once."""
+    """Return logits [S, V] divided by the temperature."""
     z_SV = linear(hidden_SH, head_VH.to(hidden_SH.dtype)).float()
     return z_SV if temperature == 1.0 else z_SV / temperature
 
 
 def exact_kl(z_KV: Tensor, reference_KV: Tensor) -> Tensor:
-    """`KL(policy || reference)` [K] from tempered scores and the reference's log-probabilities."""
+    """Return `KL(policy || reference)` [K] from tempered logits and the reference's
+    log-probabilities."""
     logp_KV = torch.log_softmax(z_KV, -1)
     return (logp_KV.exp() * (logp_KV - reference_KV)).sum(-1)
 
 
 class _Chunked(torch.autograd.Function):
-    """`pick` of a few lines at a time: the backward pass computes their scores again, so that no
-    more than a chunk of [S, V] is ever there."""
+    """Apply `pick` in chunks of lines and recompute the logits in the backward pass, so that only
+    one chunk of [S, V] is in memory."""
 
     @staticmethod
     def forward(
@@ -257,9 +257,9 @@ class _Chunked(torch.autograd.Function):
         ctx.save_for_backward(hidden_SH, head)
         ctx.batch, ctx.how = batch, how
         logp, entropy = (torch.zeros(len(batch.lines_K), device=head.device) for _ in range(2))
-        for some, which_K, lines_K, targets_K, narrowed in _chunks(len(cast), batch, how.allowed):
-            z = _logits(hidden_SH[some], cast, how.temperature)
-            logp[which_K], entropy[which_K] = pick(z, lines_K, targets_K, False, narrowed)
+        for chunk, which_K, lines_K, targets_K, allowed in _chunks(len(cast), batch, how.allowed):
+            z = _logits(hidden_SH[chunk], cast, how.temperature)
+            logp[which_K], entropy[which_K] = pick(z, lines_K, targets_K, False, allowed)
         if not how.entropy_gradient:
             ctx.mark_non_differentiable(entropy)
         return logp, entropy
@@ -272,25 +272,25 @@ class _Chunked(torch.autograd.Function):
         g_head = torch.zeros_like(head) if ctx.needs_input_grad[1] else None
         with _SCORING:
             cast = head.to(hidden_SH.dtype)
-            for some, which_K, lines_K, targets_K, narrowed in _chunks(
+            for chunk, which_K, lines_K, targets_K, allowed in _chunks(
                 len(cast), batch, how.allowed
             ):
-                z = _logits(hidden_SH[some], cast, how.temperature).requires_grad_()
+                z = _logits(hidden_SH[chunk], cast, how.temperature).requires_grad_()
                 with torch.enable_grad():
-                    found = pick(z, lines_K, targets_K, how.entropy_gradient, narrowed)
-                d_z = torch.autograd.grad(found[:count], z, [g[which_K] for g in grads[:count]])[0]
+                    out = pick(z, lines_K, targets_K, how.entropy_gradient, allowed)
+                d_z = torch.autograd.grad(out[:count], z, [g[which_K] for g in grads[:count]])[0]
                 d_z = d_z.div_(how.temperature).to(hidden_SH.dtype)
-                d_hidden[some] = product(d_z, cast)
+                d_hidden[chunk] = product(d_z, cast)
                 if g_head is not None:
-                    g_head += outer(d_z, hidden_SH[some])
+                    g_head += outer(d_z, hidden_SH[chunk])
         return d_hidden, g_head, None, None
 
 
 def _chunks(
     vocab: int, batch: MicroBatch, allowed: AllowedTokens | None
 ) -> Iterator[tuple[slice, Tensor, Tensor, Tensor, AllowedTokens | None]]:
-    """Lines in chunks, those that predict a target: which lines and which targets they are, and of
-    these the line within the chunk, the token and the allowed ones."""
+    """Yield chunks of lines that predict a target: the slice of lines, the indices of targets, and
+    for each target its line within the chunk, its token and the allowed tokens."""
     size = max(1, _LOGITS_LIMIT // vocab)
     for at in range(0, len(batch.sources_S), size):
         which_K = ((batch.lines_K >= at) & (batch.lines_K < at + size)).nonzero().squeeze(1)
@@ -309,7 +309,10 @@ def pick(
     entropy_gradient: bool,
     allowed: AllowedTokens | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Log-probability of targets and entropy, [K] each, from their lines of tempered scores."""
+    """Return the log-probability of each target and the entropy at it, [K] each.
+
+    `z_SV` are tempered logits; target k has the line `lines_K[k]`. `allowed` restricts the
+    vocabulary of tokens under a grammar."""
     logp_SV = torch.log_softmax(z_SV, -1)
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         entropy_S = -(logp_SV.exp() * logp_SV).sum(-1)

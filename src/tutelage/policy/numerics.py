@@ -1,6 +1,7 @@
-"""How forwards are computed: activation type, threads, and whether the sampler differs.
+"""Numeric settings of forward passes: dtype of activations and threads.
 
-`machine.py` chooses it for the machine and the model; the critic and the policy's update obey it.
+`machine.py` chooses them for the machine and the model; the critic and the policy's update use
+them.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class Numerics:
-    """How forwards are computed: activation type, threads, and whether the sampler differs."""
+    """The dtype of activations and the number of threads of a forward pass."""
 
     dtype: torch.dtype = torch.float32
     threads: int = 1
 
     @property
     def exact(self) -> bool:
-        """Whether the trainer recomputes what the sampler computed, to rounding."""
+        """Return True if sampler and trainer agree up to rounding."""
         return self.dtype == torch.float32

@@ -1,20 +1,20 @@
-"""The sampling forward of large models on a CPU: packed weights, and prefixes computed once.
+"""The forward pass for sampling large models on a CPU: packed weights and cached prefixes.
 
-`decoder.py` computes the same function for small models, whose bits stay as they are, and on GPUs.
-What differs pays where weights and cached keys outweigh everything else. In bfloat16 the weights
-are kept in oneDNN's own layout, and activations and residuals join its products. A prefix, the
-tokens of system prompt and tools, is computed once, kept, and read by all rows that begin with it;
-a row holds what follows. Rows lie as dense as the longest one allows, so that products read them in
+`decoder.py` computes the same function for small models and on GPUs. The methods here are faster
+where weights and cached keys dominate. In bfloat16 the weights have oneDNN's own layout, and
+activations and residuals are fused into its products. A prefix, the tokens of system prompt and
+tools, is computed once, cached, and read by all rows that begin with it; a row only holds the
+tokens after it. Rows are stored as densely as the longest one allows, so that products read them in
 place. Prompts are computed without padding.
 
-A batch is computed in shards of its rows, each on a thread of its own (`machine.py` says how many):
-they wait for one another once a token, where the threads of one operation wait at its end, and a
-busy core holds up all of them. Weights, prefixes and the cache are one.
+A batch is computed in shards of its rows, each on a thread of its own (`machine.py` chooses their
+number): they synchronise once per token, while the threads of an operation do so at the end of each
+one, where a busy core delays them all. Shards share weights, prefixes and the cache.
 
-A prefix is computed by itself, not with the rows that ask for it first, and a call reads as many
-columns as its longest row needs: what was kept before changes no bit of a result.
+A prefix is computed separately from the rows that use it first, and a call reads as many columns as
+its longest row needs, so the content of the cache does not change any result.
 
-Suffixes: B rows, T new tokens, N real ones of B * T, L columns read, P tokens of prefixes.
+Suffixes: B rows, T new tokens, N of B * T without padding, L columns read, P prefix tokens.
 """
 
 from __future__ import annotations
@@ -30,35 +30,36 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tutelage.policy.decoder import WHOLE_PROMPT, lazy_zeros, rope, rotate
-from tutelage.policy.kernels import joined_linear, rounded
-from tutelage.policy.machine import in_parallel
+from tutelage.policy.kernels import joined_linear, round_up
+from tutelage.policy.machine import parallel_map
 from tutelage.policy.network import FusedNetwork
 
 if TYPE_CHECKING:
     from tutelage.policy.model import Policy
 
 _COLUMNS, _LONG_COLUMNS = 32, 256
-"""Rows are read up to a multiple of this, and laid out as wide as one; long rows, which grow chunk
-by chunk and take long to move, as wide as a multiple of the other."""
-_SHORTEST = 32
-"""Tokens of the shortest prefix that is worth keeping."""
-_PREFIXES = 8
-"""Prefixes that are kept: those used last."""
+"""The number of columns that are read, and the width of rows, are multiples of the first number.
+The width of long rows, which are expensive to move, is a multiple of the second."""
+_MIN_PREFIX = 32
+"""Minimum number of tokens of a cached prefix."""
+_MAX_PREFIXES = 8
+"""Number of most recently used prefixes to cache."""
 _ROWS = 64
-"""The number of rows that packed weights are laid out for."""
-_FEWEST = 16
-"""Tokens below which a shard is not worth another reading of the weights."""
+"""Number of rows for which packed weights are optimised."""
+_MIN_TOKENS = 16
+"""Minimum number of tokens of a shard, since each shard reads all weights."""
 _FEW = 16
-"""Queries of a product below which its keys come first: as the first factor they are read as they
-lie."""
+"""With fewer queries, keys are the first factor of the product, so that they are read without a
+copy."""
 
 _Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-"""A block's attention: its number, queries, keys and values [N, heads, D] to [N, heads * D]."""
+"""Attention of a block: maps its index, queries, keys and values [N, heads, D] to [N, heads * D].
+"""
 
 
 @dataclass(slots=True)
 class _Prefix:
-    """Keys and values [kv, P, D] of every block, of which the first `size` tokens are computed."""
+    """Keys and values [kv, P, D] of every block; the first `size` tokens have been computed."""
 
     keys: list[Tensor]
     values: list[Tensor]
@@ -67,7 +68,7 @@ class _Prefix:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """A block's tensors as they are multiplied with."""
+    """The tensors of a block, packed for products."""
 
     norm1: Tensor
     qkv: Tensor
@@ -81,9 +82,9 @@ class _Block:
 
 
 class PackedDecoder:
-    """A large policy and numbered rows of its cached keys and values; see the module's docstring.
+    """A large policy and rows of cached keys and values; see the module's docstring.
 
-    In float32 it computes with the policy's own tensors, else with copies.
+    In float32 it computes with the policy's own tensors, otherwise with copies.
     """
 
     exact_shapes = True
@@ -97,53 +98,53 @@ class PackedDecoder:
         self.device, self._dtype, self.shards = network.device, dtype, shards
         packs = torch.backends.mkldnn.is_available() and dtype == torch.bfloat16
         self._pack = packs and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-        self._room = rows * network.shape.kv_heads * rounded(width, _LONG_COLUMNS)
+        self._room = rows * network.shape.kv_heads * round_up(width, _LONG_COLUMNS)
         self._keys, self._values = list[Tensor](), list[Tensor]()
-        self._take(network)
+        self._load_weights(network)
         w = self._weights
         self._cos, self._sin = rope(w.inv_freq, w.rope_scale, torch.arange(width + 1), dtype)
-        self._kept: dict[tuple[int, ...], _Prefix] = {}
-        self._of: list[_Prefix | None] = [None] * rows
-        # By row, the tokens of its prefix, and how many after them have been computed.
+        self._prefix_cache: dict[tuple[int, ...], _Prefix] = {}
+        self._row_prefixes: list[_Prefix | None] = [None] * rows
+        # For each row, the number of prefix tokens, and of computed tokens after them.
         self._base, self._filled = torch.zeros(2, rows, dtype=torch.long)
 
     # ------------------------------------------------------------ weights
 
     def load(self, source: Policy) -> None:
-        """Compute with the policy's weights as they are now; prefixes are computed again."""
-        self._take(cast("FusedNetwork", source.network))
-        self._kept.clear()
+        """Load the policy's current weights and clear the cached prefixes."""
+        self._load_weights(cast("FusedNetwork", source.network))
+        self._prefix_cache.clear()
 
     def free(self) -> None:
-        """Give up weights of its own, and what rows hold, until `load`."""
-        self._blocks, self._keys, self._values, self._kept = [], [], [], {}
-        self._of = [None] * len(self._of)
+        """Free copied weights, rows and prefixes until `load`."""
+        self._blocks, self._keys, self._values, self._prefix_cache = [], [], [], {}
+        self._row_prefixes = [None] * len(self._row_prefixes)
         self._filled.zero_()
-        nothing = self._weights.embed[:0]
-        self._weights, self._head = replace(self._weights, embed=nothing, head=nothing), nothing
+        empty = self._weights.embed[:0]
+        self._weights, self._head = replace(self._weights, embed=empty, head=empty), empty
 
     @torch.no_grad()
-    def _take(self, network: FusedNetwork) -> None:
+    def _load_weights(self, network: FusedNetwork) -> None:
         network.merge()
         w = network.weights
         if self._dtype != torch.float32:
             w = w.to(self.device, self._dtype)
-        self._weights, self._head = w, self._packed(w.head)
+        self._weights, self._head = w, self._pack_weight(w.head)
         self._blocks: list[_Block] = []
         for b in w.layers:
-            gate, up = (self._packed(t) for t in b.gate_up.split(w.shape.ffn))
-            qkv, out, down = (self._packed(t) for t in (b.qkv, b.out, b.down))
+            gate, up = (self._pack_weight(t) for t in b.gate_up.split(w.shape.ffn))
+            qkv, out, down = (self._pack_weight(t) for t in (b.qkv, b.out, b.down))
             norms = b.head_norms(w.shape)
             block = _Block(b.norm1, qkv, b.qkv_bias, norms, out, b.norm2, gate, up, down)
             self._blocks.append(block)
         if self._pack:
-            w.layers.clear()  # those of the copy
+            w.layers.clear()  # the layers of the copy
         if not self._keys:
             room, self._width = self._room * w.shape.head_dim, _COLUMNS
             self._keys = [lazy_zeros(w.embed, room) for _ in self._blocks]
             self._values = [lazy_zeros(w.embed, room) for _ in self._blocks]
 
-    def _packed(self, weight: Tensor) -> Tensor:
+    def _pack_weight(self, weight: Tensor) -> Tensor:
         mkldnn: Any = torch.ops.mkldnn
         return mkldnn._reorder_linear_weight(weight.contiguous(), _ROWS) if self._pack else weight
 
@@ -151,31 +152,32 @@ class PackedDecoder:
 
     @torch.inference_mode()
     def begin(self, row: int, ids: tuple[int, ...], compute: bool) -> int | None:
-        """Begin a row with the tokens of a prefix that others share; returns how many of them it
-        holds now, all or none. Of a long prefix a call computes one chunk, if `compute`; None where
-        more is left."""
-        prefix = self._prefix(ids, compute) if len(ids) >= _SHORTEST else None
+        """Begin a row with a shared prefix; return the number of its tokens in the row, all or 0.
+
+        If `compute` is True, a call computes one chunk of a long prefix; returns None while the
+        prefix is incomplete."""
+        prefix = self._prefix(ids, compute) if len(ids) >= _MIN_PREFIX else None
         size = 0 if prefix is None else prefix.size
-        self._of[row], self._base[row], self._filled[row] = prefix, size, 0
+        self._row_prefixes[row], self._base[row], self._filled[row] = prefix, size, 0
         return size if prefix is None or size == len(ids) else None
 
     @torch.inference_mode()
     def copy(self, source: Tensor, target: Tensor, length: int) -> None:
-        """Copy the first `length` cached tokens of rows `source` to rows `target`, as if all at
-        once: a row may be both."""
+        """Copy the first `length` cached tokens of rows `source` to rows `target`; a row may be in
+        both."""
         columns = min(length, int(self._filled[source].max()))
         for flat in (*self._keys, *self._values):
             view = self._view(flat)[:, :, :columns]
             view.index_copy_(0, target, view.index_select(0, source))
-        for of_row in (self._base, self._filled):
-            of_row[target] = of_row[source]
-        prefixes = [self._of[row] for row in source.tolist()]
+        for counts in (self._base, self._filled):
+            counts[target] = counts[source]
+        prefixes = [self._row_prefixes[row] for row in source.tolist()]
         for row, prefix in zip(target.tolist(), prefixes, strict=True):
-            self._of[row] = prefix
+            self._row_prefixes[row] = prefix
 
     def _view(self, flat: Tensor) -> Tensor:
-        """A block's keys or values as [rows, kv, width, D]."""
-        shape = (len(self._of), self._weights.shape.kv_heads, self._width, -1)
+        """Return a block's keys or values as [rows, kv, width, D]."""
+        shape = (len(self._row_prefixes), self._weights.shape.kv_heads, self._width, -1)
         size = shape[0] * shape[1] * shape[2] * self._weights.shape.head_dim
         return flat[:size].view(shape)
 
@@ -188,29 +190,29 @@ class PackedDecoder:
         """Append tokens and return logits [B, V]; see `policy.decoder.extend`."""
         at = slice(rows) if isinstance(rows, int) else rows
         self._filled[at] = starts_B + lengths_B - self._base[at]
-        # Lay rows out as wide as what they hold needs, and not much wider.
+        # Change the width of rows if they are too narrow or much too wide.
         step = _COLUMNS if self._filled.max() <= WHOLE_PROMPT else _LONG_COLUMNS
-        before, width = self._width, rounded(int(self._filled.max()), step)
+        before, width = self._width, round_up(int(self._filled.max()), step)
         if not before - 2 * _COLUMNS < width <= before:
             used, columns = int(self._filled.nonzero().max()) + 1, min(before, width)
             for flat in (*self._keys, *self._values):
                 self._width = before
-                held = self._view(flat)[:used, :, :columns].clone()
+                stored = self._view(flat)[:used, :, :columns].clone()
                 self._width = width
-                self._view(flat)[:used, :, :columns] = held
+                self._view(flat)[:used, :, :columns] = stored
 
-        def shard(some: slice) -> Tensor:
-            of = some if isinstance(rows, int) else rows[some]
-            return self._extend(ids_BT[some], starts_B[some], lengths_B[some], of)
+        def shard(part: slice) -> Tensor:
+            own = part if isinstance(rows, int) else rows[part]
+            return self._extend(ids_BT[part], starts_B[part], lengths_B[part], own)
 
-        # Shards of rows with about as many new tokens each.
+        # Cut the rows into shards with about the same number of new tokens.
         lengths = lengths_B.tolist()
         total = sum(lengths)
         middles = [e - n / 2 for e, n in zip(accumulate(lengths), lengths, strict=True)]
-        count = max(1, min(self.shards, total // _FEWEST))
+        count = max(1, min(self.shards, total // _MIN_TOKENS))
         cuts = {bisect_left(middles, total * i / count) for i in range(1, count)}
         shards = [slice(*cut) for cut in pairwise(sorted({0, *cuts, len(lengths)}))]
-        return torch.cat(in_parallel(shard, shards, self.shards))
+        return torch.cat(parallel_map(shard, shards, self.shards))
 
     @torch.inference_mode()
     def _extend(
@@ -228,7 +230,7 @@ class PackedDecoder:
             last = lengths_B.cumsum(0) - 1
         numbers = torch.arange(rows.stop)[rows] if isinstance(rows, slice) else rows
         columns_BT = (starts_B - self._base[numbers])[:, None] + steps
-        length = rounded(int(self._filled[numbers].max()), _COLUMNS)
+        length = round_up(int(self._filled[numbers].max()), _COLUMNS)
         hide = torch.arange(length) > columns_BT[:, None, None, :, None]
         mask = torch.zeros(hide.shape, dtype=self._dtype).masked_fill_(hide, -torch.inf)
         heads = torch.arange(self._weights.shape.kv_heads)
@@ -239,42 +241,42 @@ class PackedDecoder:
         places = places.flatten()
         readers: dict[int, tuple[_Prefix, list[int]]] = {}
         for b, row in enumerate(numbers.tolist()):
-            if (prefix := self._of[row]) is not None:
+            if (prefix := self._row_prefixes[row]) is not None:
                 readers.setdefault(id(prefix), (prefix, []))[1].append(b)
         prefixes: list[tuple[_Prefix, Tensor | slice]] = [
-            (prefix, slice(None) if len(some) == batch else torch.tensor(some))
-            for prefix, some in readers.values()
+            (prefix, slice(None) if len(part) == batch else torch.tensor(part))
+            for prefix, part in readers.values()
         ]
         s = self._weights.shape
         group, scale = s.heads // s.kv_heads, s.head_dim**-0.5
-        beyond = max((prefix.size for prefix, _ in prefixes), default=0)
+        prefix_len = max((prefix.size for prefix, _ in prefixes), default=0)
 
         def attend(i: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            """Attention of block i over the rows of this shard and their prefixes."""
+            """Compute attention of block i over the rows of this shard and their prefixes."""
             read: list[Tensor] = []  # keys and values [B * kv, L, D]
             for flat, new in ((self._keys[i], k), (self._values[i], v)):
                 view = self._view(flat)
                 view.view(-1, s.head_dim).index_copy_(0, places, new.flatten(0, 1))
                 view = view[:, :, :length]
-                held = view[rows] if isinstance(rows, slice) else view.index_select(0, rows)
-                read.append(held.flatten(0, 1))
+                stored = view[rows] if isinstance(rows, slice) else view.index_select(0, rows)
+                read.append(stored.flatten(0, 1))
             keys, values = read
-            if batch == 1 < count and beyond + length - _COLUMNS >= WHOLE_PROMPT:  # a chunk
-                chunk_mask = F.pad(mask[0, 0, 0, : len(q)], (beyond, 0))
+            if batch == 1 < count and prefix_len + length - _COLUMNS >= WHOLE_PROMPT:  # a chunk
+                chunk_mask = F.pad(mask[0, 0, 0, : len(q)], (prefix_len, 0))
                 for prefix, _ in prefixes:
                     keys = torch.cat([prefix.keys[i], keys], 1)
                     values = torch.cat([prefix.values[i], values], 1)
-                return _attended(q, keys, values, chunk_mask)
+                return _attend_row(q, keys, values, chunk_mask)
             if real_N is not None:
                 q = q.new_zeros(batch * count, s.heads, s.head_dim).index_copy_(0, real_N, q)
             q = q.reshape(batch, count, s.kv_heads, group, s.head_dim).permute(0, 2, 3, 1, 4)
             q = q.reshape(batch, s.kv_heads, group * count, s.head_dim)
-            scores = q.new_empty(batch, s.kv_heads, group * count, beyond + length)
-            scores[..., :beyond] = -torch.inf
-            for prefix, some in prefixes:
-                of_kv = q[some].transpose(0, 1).flatten(1, 2)
-                found = torch.bmm(of_kv, prefix.keys[i].transpose(1, 2)).mul_(scale)
-                scores[some, ..., : prefix.size] = found.unflatten(1, (-1, q.shape[2])).transpose(
+            scores = q.new_empty(batch, s.kv_heads, group * count, prefix_len + length)
+            scores[..., :prefix_len] = -torch.inf
+            for prefix, part in prefixes:
+                q_kv = q[part].transpose(0, 1).flatten(1, 2)
+                block = torch.bmm(q_kv, prefix.keys[i].transpose(1, 2)).mul_(scale)
+                scores[part, ..., : prefix.size] = block.unflatten(1, (-1, q.shape[2])).transpose(
                     0, 1
                 )
             flat = q.flatten(0, 1)
@@ -283,15 +285,15 @@ class PackedDecoder:
                 mask,
                 own.view(batch, s.kv_heads, group, count, -1),
                 alpha=scale,
-                out=scores.unflatten(2, (group, count))[..., beyond:],
+                out=scores.unflatten(2, (group, count))[..., prefix_len:],
             )
             probs = scores.softmax(-1)
-            out = torch.bmm(probs[..., beyond:].flatten(0, 1), values)
+            out = torch.bmm(probs[..., prefix_len:].flatten(0, 1), values)
             out = out.view(batch, s.kv_heads, group * count, s.head_dim)
-            for prefix, some in prefixes:
-                of_kv = probs[some, ..., : prefix.size].transpose(0, 1).flatten(1, 2)
-                found = torch.bmm(of_kv, prefix.values[i]).unflatten(1, (-1, q.shape[2]))
-                out[some] += found.transpose(0, 1)
+            for prefix, part in prefixes:
+                p_kv = probs[part, ..., : prefix.size].transpose(0, 1).flatten(1, 2)
+                block = torch.bmm(p_kv, prefix.values[i]).unflatten(1, (-1, q.shape[2]))
+                out[part] += block.transpose(0, 1)
             out = out.view(batch, s.kv_heads, group, count, s.head_dim).permute(0, 3, 1, 2, 4)
             out = out.reshape(batch * count, s.heads * s.head_dim)
             return out if real_N is None else out[real_N]
@@ -299,33 +301,33 @@ class PackedDecoder:
         return self._forward(ids_N, positions_N, attend, last)
 
     def _prefix(self, ids: tuple[int, ...], compute: bool) -> _Prefix:
-        """The prefix of these tokens, computed as far as `begin` says unless it is kept."""
-        prefix = self._kept.pop(ids, None) or _Prefix([], [], 0)
-        whole, start = len(ids) <= WHOLE_PROMPT, prefix.size
-        if start < len(ids) and (whole or compute):
-            end = len(ids) if whole else min(len(ids), start + self.prefill_chunk)
+        """Return the prefix of these tokens, cached or computed as described in `begin`."""
+        prefix = self._prefix_cache.pop(ids, None) or _Prefix([], [], 0)
+        at_once, start = len(ids) <= WHOLE_PROMPT, prefix.size
+        if start < len(ids) and (at_once or compute):
+            end = len(ids) if at_once else min(len(ids), start + self.prefill_chunk)
             positions = torch.arange(start, end)
             seen = torch.arange(end) <= positions[:, None] if start else None
 
             def attend(i: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-                for of_block, new in ((prefix.keys, k), (prefix.values, v)):
+                for cached, new in ((prefix.keys, k), (prefix.values, v)):
                     if not start:
-                        of_block.append(new.new_empty(new.shape[1], len(ids), new.shape[2]))
-                    of_block[i][:, start:end] = new.transpose(0, 1)
-                return _attended(q, prefix.keys[i][:, :end], prefix.values[i][:, :end], seen)
+                        cached.append(new.new_empty(new.shape[1], len(ids), new.shape[2]))
+                    cached[i][:, start:end] = new.transpose(0, 1)
+                return _attend_row(q, prefix.keys[i][:, :end], prefix.values[i][:, :end], seen)
 
             self._forward(torch.tensor(ids[start:end]), positions, attend, None)
             prefix.size = end
-        if prefix.size:  # one of which nothing is computed would displace one in the making
-            self._kept[ids] = prefix
-        if len(self._kept) > _PREFIXES:
-            del self._kept[next(iter(self._kept))]
+        if prefix.size:  # an empty prefix would evict one that is being computed
+            self._prefix_cache[ids] = prefix
+        if len(self._prefix_cache) > _MAX_PREFIXES:
+            del self._prefix_cache[next(iter(self._prefix_cache))]
         return prefix
 
     def _forward(
         self, ids_N: Tensor, positions_N: Tensor, attend: _Attend, last: Tensor | slice | None
     ) -> Tensor:
-        """Logits after the tokens `last`; without them only what `attend` keeps is computed."""
+        """Return the logits after the tokens `last`; with None only run the calls of `attend`."""
         w = self._weights
         s, turn = w.shape, w.shape.heads + w.shape.kv_heads
         cos, sin = self._cos[positions_N], self._sin[positions_N]
@@ -351,9 +353,9 @@ class PackedDecoder:
         return joined_linear(_norm(x, w.norm, s.eps), self._head)
 
 
-def _attended(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-    """Attention [N, heads * D] of one row's queries to its keys [kv, L, D], without holding their
-    scores; each reads those before it where no mask says otherwise."""
+def _attend_row(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    """Compute attention [N, heads * D] of one row's queries to its keys [kv, L, D], without storing
+    the scores; it is causal if there is no mask."""
     out = F.scaled_dot_product_attention(
         q.transpose(0, 1)[None], keys[None], values[None], mask,
         is_causal=mask is None, enable_gqa=True,
@@ -362,7 +364,7 @@ def _attended(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> T
 
 
 def _norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """RMS norm."""
+    """Apply RMS norm."""
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
     scale = length.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
     return torch.mul(x, scale, out=torch.empty_like(x)).mul_(weight)

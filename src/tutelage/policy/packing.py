@@ -1,11 +1,10 @@
-"""Training rows to packed micro-batches: a tree of tokens, and padded attention views of it.
+"""Pack training rows into micro-batches: a prefix tree of tokens with padded attention views.
 
-A row is a list of token ids with a mask of the tokens that are trained. Rows that begin with the
-same tokens (the rollouts of one group share their prompt, and often much of what was said) share
-the computation of these tokens, however long they last: a micro-batch is the prefix tree of its
-rows, laid out flat, and equal rows cost as much as one. How rows are cut into micro-batches changes
-no gradient but by rounding: denominators are the whole batch's. `training.py` computes on the
-result.
+A row is a list of token ids with a mask of the trained tokens. Rows that begin with the same tokens
+(rollouts of one group share the prompt, and often much of the conversation) share the computation
+of these tokens: a micro-batch is the flattened prefix tree of its rows, and equal rows cost as much
+as one. The partition into micro-batches changes gradients by rounding only: denominators are those
+of the whole batch. `training.py` computes on the result.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tutelage.policy.kernels import rounded
+from tutelage.policy.kernels import round_up
 from tutelage.policy.row import Row
 
 Ints = NDArray[np.int64]
 
 _VECTOR_BYTES = 64
-"""Widest vector of a CPU: rows of scores are padded to whole ones, or softmax falls back to slow
-code for their ends."""
+"""Size of the widest CPU vectors. Rows of scores are padded to a multiple of it, since softmax is
+slow for incomplete vectors."""
 
 _SPREAD = 2.0
-"""Rows of one attention segment differ in length at most by this factor."""
+"""Maximum ratio of lengths within an attention segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +35,9 @@ class AttentionSegment:
     """Attention rows of similar length: padded views into the flat tokens.
 
     A row's queries `queries_RT` are the tokens that it adds to the tree, its keys `keys_RL` its
-    whole path from the root, of which the first `before_R` belong to earlier rows. Both hold flat
-    numbers, that of the padding if there is none. Query t of a row sees its keys up to
-    `before_R` + t.
+    whole path from the root, of which the first `before_R` belong to earlier rows. Both contain
+    flat indices, padded with the index of the padding token. Query t of a row attends to its keys
+    up to `before_R` + t.
     """
 
     queries_RT: Tensor
@@ -48,12 +47,12 @@ class AttentionSegment:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """One micro-batch: flat tokens, their positions, attention segments, and where losses are.
+    """One micro-batch: flat tokens, their positions, attention segments, and trained tokens.
 
-    Each flat token is a query of one segment, once. The last flat token is padding, like those
-    before it that round the shape (see `kernels.py`). `sources_S` are the flat tokens whose next
-    token is trained, without repeats, padded too; target k of `targets_K` is predicted from source
-    `lines_K`, and belongs to token `columns_K` of row `rows_K` of the batch.
+    Each flat token is a query of exactly one segment. The last flat tokens, at least one, are
+    padding that rounds the shape (see `kernels.py`). `sources_S` are the flat tokens whose next
+    token is trained, without repeats and padded; target k of `targets_K` is predicted from source
+    `lines_K`, and is token `columns_K` of row `rows_K` of the batch.
     """
 
     ids_N: Tensor
@@ -67,19 +66,19 @@ class MicroBatch:
 
     @staticmethod
     def of(rows: Sequence[Row], device: torch.device, dtype: torch.dtype) -> MicroBatch:
-        """`rows` laid out flat, for activations of `dtype`. Every row needs at least one token;
-        `rows_K` counts from 0 here."""
+        """Pack `rows` for activations of `dtype`. Each row needs at least one token; `rows_K` are
+        indices into `rows`."""
         lanes = _VECTOR_BYTES // dtype.itemsize
-        # The runs of the prefix tree, sorted, so that a row shares most with the one before it; and
-        # the run at whose end each row lies.
+        # The runs of the prefix tree, from sorted rows, so that each row shares most with the one
+        # before it; and the index of the run in which each row ends.
         runs, run_of = list[_TreeRow](), [0] * len(rows)
         for r in sorted(range(len(rows)), key=lambda r: rows[r].ids):
             path = np.array(rows[r].ids, np.int64)
-            before = _common(runs[-1].ids, path) if runs else 0
+            before = _common_prefix(runs[-1].ids, path) if runs else 0
             if before < len(path):
                 runs.append(_TreeRow(path, before, path))
             run_of[r] = len(runs) - 1
-        parts: list[list[_TreeRow]] = []  # runs of similar size, so that little is padded
+        parts: list[list[_TreeRow]] = []  # runs of similar size, to save padding
         for run in sorted(runs, key=lambda run: -run.size):
             if not parts or parts[-1][0].size > _SPREAD * run.size:
                 parts.append([])
@@ -87,10 +86,10 @@ class MicroBatch:
         total = 0
         for run in (run for part in parts for run in part):
             run.start, total = total, total + run.size
-        padded = rounded(total + 1)
+        padded = round_up(total + 1)
         ids, positions = np.zeros(padded, np.int64), np.zeros(padded, np.int64)
         shared = np.empty(0, np.int64)
-        for run in runs:  # in the order of the tree: a run begins as the one before it
+        for run in runs:  # in the order of the tree: each run shares a prefix with the one before
             own = np.arange(run.start, run.start + run.size)
             run.path = shared = np.concatenate([shared[: run.before], own])
             ids[own], positions[own] = run.ids[run.before :], np.arange(run.before, len(run.ids))
@@ -98,14 +97,14 @@ class MicroBatch:
         where = np.concatenate([runs[i].path[c - 1] for i, c in zip(run_of, columns, strict=True)])
         targets = np.concatenate([runs[i].ids[c] for i, c in zip(run_of, columns, strict=True)])
         sources, lines = np.unique(where, return_inverse=True)
-        rest = np.full(rounded(len(sources)) - len(sources), padded - 1)
+        rest = np.full(round_up(len(sources)) - len(sources), padded - 1)
 
         def tensor(numbers: Ints) -> Tensor:
             return torch.from_numpy(numbers.astype(np.int64)).to(device)
 
         segments: list[AttentionSegment] = []
         for part in parts:
-            width = rounded(max(len(run.ids) for run in part), lanes)
+            width = round_up(max(len(run.ids) for run in part), lanes)
             queries, keys = (np.full((len(part), n), padded - 1) for n in (part[0].size, width))
             for r, run in enumerate(part):
                 queries[r, : run.size] = run.path[run.before :]
@@ -127,15 +126,15 @@ class MicroBatch:
 def plan_micro_batches(
     rows: Sequence[Row], max_tokens: int, *, shared: bool = False
 ) -> list[list[int]]:
-    """Cut rows into micro-batches of about `max_tokens` tokens: those of all rows, or with `shared`
-    those that are computed, of which the beginning that a row shares with the one before is none.
+    """Split rows into micro-batches of about `max_tokens` tokens; return lists of row indices.
 
-    Rows that share a prompt stay together where they fit, and neighbours have similar lengths, so
-    that little is padded. Deterministic. Returns lists of row numbers.
+    With `shared`, tokens that a row shares with the one before it are not counted. Rows with the
+    same prompt stay together if they fit, and neighbours have similar lengths, to save padding. The
+    result is deterministic.
     """
     batches: list[list[int]] = []
     used = 0
-    for i, size, new in _in_order(rows, shared):
+    for i, size, new in _packing_order(rows, shared):
         if not batches or used + new > max_tokens:
             batches.append([])
             used, new = 0, size
@@ -144,24 +143,25 @@ def plan_micro_batches(
     return batches
 
 
-def plan_for_two(rows: Sequence[Row], max_tokens: int) -> list[list[int]]:
-    """Rows that share computation in micro-batches of nearly equal size, an even number of them, of
-    which two have about `max_tokens` computed tokens at most: work for two threads, or for one. The
-    order is that of `plan_micro_batches`."""
-    order = list(_in_order(rows, shared=True))
+def plan_for_two_threads(rows: Sequence[Row], max_tokens: int) -> list[list[int]]:
+    """Split rows into an even number of micro-batches of nearly equal size, for two threads.
+
+    Two of them have at most about `max_tokens` tokens in all, without those that a row shares with
+    the one before it. Rows are in the same order as in `plan_micro_batches`."""
+    order = list(_packing_order(rows, shared=True))
     total = sum(new for _, _, new in order)
     batches: list[list[int]] = [[] for _ in range(2 * -(-total // max_tokens))]
     done = 0
     for i, _, new in order:
-        # A row that is equal to the one before computes nothing, also after all the others.
+        # A row equal to the one before adds nothing to `done`, which may then be `total` already.
         batches[min(done * len(batches) // total, len(batches) - 1)].append(i)
         done += new
     return [batch for batch in batches if batch]
 
 
-def _in_order(rows: Sequence[Row], shared: bool) -> Iterator[tuple[int, int, int]]:
-    """Rows as they are packed: the number, the tokens, and how many of them are computed beside the
-    row before."""
+def _packing_order(rows: Sequence[Row], shared: bool) -> Iterator[tuple[int, int, int]]:
+    """Yield rows in packing order: index, number of tokens, and number of tokens that are not
+    shared with the row before."""
     by_prompt: dict[tuple[int, ...], list[int]] = {}
     for i, row in enumerate(rows):
         by_prompt.setdefault(row.ids[: row.prompt_length()], []).append(i)
@@ -171,14 +171,14 @@ def _in_order(rows: Sequence[Row], shared: bool) -> Iterator[tuple[int, int, int
         for i in sorted(family, key=lambda i: (len(rows[i].ids), i)):
             size = len(rows[i].ids)
             ids = np.array(rows[i].ids) if shared else None
-            alike = 0 if ids is None or before is None else _common(before, ids)
+            common = 0 if ids is None or before is None else _common_prefix(before, ids)
             before = ids
-            yield i, size, size - alike
+            yield i, size, size - common
 
 
 @dataclass(slots=True)
 class _TreeRow:
-    """What one row adds to the tree: its tokens from `before` on, at flat places from `start`."""
+    """The tokens that a row adds to the tree, from `before` on, at flat indices from `start`."""
 
     ids: Ints
     before: int
@@ -190,8 +190,8 @@ class _TreeRow:
         return len(self.ids) - self.before
 
 
-def _common(a: Ints, b: Ints) -> int:
-    """How many leading numbers are equal."""
+def _common_prefix(a: Ints, b: Ints) -> int:
+    """Return the length of the common prefix of two arrays."""
     size = min(len(a), len(b))
     different = np.flatnonzero(a[:size] != b[:size])
     return int(different[0]) if len(different) else size

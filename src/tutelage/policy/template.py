@@ -1,9 +1,9 @@
 """The chat template and special tokens of the embedded policy.
 
-ChatML turns; tools named in the system turn; calls as Hermes `<tool_call>` JSON. The template is
-*prefix-preserving*: rendering more messages only appends text, so calls of one conversation merge
-into one training row. `tokenizer.py` puts it on the tokenizer, `codec.py` renders with whatever
-template a tokenizer carries.
+It has ChatML turns, tool names in the system turn and calls as Hermes `<tool_call>` JSON. The
+template is *prefix-preserving*: rendering more messages only appends text, so calls of one
+conversation merge into one training row. `tokenizer.py` adds it to the tokenizer, `codec.py`
+renders with the template of any tokenizer.
 """
 
 from __future__ import annotations

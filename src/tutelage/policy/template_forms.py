@@ -1,4 +1,4 @@
-"""Messages and tools as chat templates get them; `codec.py` renders them."""
+"""Convert messages and tools to the form that chat templates expect; `codec.py` renders them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tutelage.types import JSON, Message, ToolSpec
 def template_forms(
     messages: Sequence[Message], tools: Sequence[ToolSpec] = ()
 ) -> tuple[list[JSON], list[JSON]]:
-    """Messages and tools in the OpenAI form, but with arguments as an object where they are one:
-    templates differ."""
+    """Convert messages and tools to the OpenAI form, but with the arguments of a call as an object
+    if they are valid JSON, since templates differ."""
     forms: list[JSON] = []
     for message in messages:
         form = message.to_dict()

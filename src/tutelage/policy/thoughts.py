@@ -1,9 +1,9 @@
-"""What a chat template does with earlier turns, above all with what the assistant thought.
+"""Detect how a chat template changes earlier turns, especially their reasoning ("thoughts").
 
-A turn merges into the training row of the one before it where its prompt begins with that prompt
-and reply (`rollouts/rows.py`). Templates of reasoning models drop earlier thoughts and others trim
-white space; then each turn becomes a row of its own. What a template does is found by rendering a
-conversation of two turns, never by the name of a model. `codec.py` renders by the choice that is
+A turn merges into the training row of the one before it if its prompt begins with that prompt and
+reply (`rollouts/rows.py`). Templates of reasoning models drop earlier thoughts and others trim
+white space; then each turn becomes a row of its own. The behaviour is detected by rendering a
+conversation of two turns, never by the name of a model. `codec.py` renders according to the choice
 made here; `engine/chat.py` closes a thought that reaches its limit.
 """
 
@@ -19,8 +19,8 @@ from tutelage.policy.template_forms import template_forms
 from tutelage.types import JSON, Message, ToolCall
 
 _CLOSING = re.compile(r"[<\[◁]/[a-z:]*think[a-z]*[>\]▷]", re.IGNORECASE)
-_THOUGHT, _SAID = "zq_thought", "zq_said"
-_ASK: JSON = {"role": "user", "content": "x"}
+_THOUGHT, _ANSWER = "zq_thought", "zq_said"
+_QUESTION: JSON = {"role": "user", "content": "x"}
 _CALLS = template_forms([Message("assistant", None, (ToolCall("zq_call", "zq_tool", "{}"),))])[0]
 _FOLLOWERS: tuple[tuple[str, JSON, JSON], ...] = (
     ("a user message", {}, {"role": "user", "content": "y"}),
@@ -30,33 +30,34 @@ _FOLLOWERS: tuple[tuple[str, JSON, JSON], ...] = (
         {"role": "tool", "content": "y", "tool_call_id": "zq_call", "name": "zq_tool"},
     ),
 )
-"""What may follow a turn: its name, fields of the turn that it answers, and the message."""
+"""Messages that can follow a turn: the name, extra fields of the turn, and the message."""
 
 Render = Callable[[list[JSON], list[JSON], bool, JSON], str]
-"""Gives a template's text of messages, tools, whether to open the assistant's turn, and further
-variables. Raises `ModelError` where the template refuses."""
+"""Renders messages and tools with a template; the other arguments are whether to open the
+assistant's turn, and further variables. Raises `ModelError` if the template fails."""
 
 
 class Thoughts:
-    """The history of one chat template, and the choice that a run made of it."""
+    """The handling of earlier thoughts by one chat template, and the choice of a run."""
 
     def __init__(self, template: str, render: Render, ends: Sequence[str]) -> None:
         """`ends` are the texts of the end-of-turn tokens."""
-        self._templated, self._ends = render, ends
-        found = _CLOSING.search(template)
-        self.known = found is not None
+        self._render_template, self._ends = render, ends
+        match = _CLOSING.search(template)
+        self.known = match is not None
         """Whether the template has a marker that closes a thought."""
-        self.closing = "</think>" if found is None else found[0]
+        self.closing = "</think>" if match is None else match[0]
         self.opening = self.closing.replace("/", "", 1)
         self.max_tokens: int | None = None
-        """The most sampled tokens of a turn while its thought is not closed."""
+        """Maximum number of sampled tokens of a thought."""
         self.keeps = False
-        """Whether a run keeps thoughts that the template drops."""
+        """Whether the run keeps thoughts that the template drops."""
 
     def choose(self, history: Literal["keep", "drop"] | None, max_tokens: int | None) -> None:
-        """Keep earlier thoughts in the history or drop them; None leaves it to the template.
+        """Keep or drop earlier thoughts in the history; None leaves it to the template.
 
-        Raises `ModelError` where the template allows only the other, or marks no thought.
+        Raises `ModelError` if the template does not support the choice, or has no marker for the
+        end of a thought and `max_tokens` is set.
         """
         self.keeps, self.max_tokens = False, max_tokens
         if max_tokens is not None and not self.known:
@@ -65,7 +66,7 @@ class Thoughts:
                 "of thinking, such as with '</think>'; this one does not; leave it out, or set "
                 "agent.template to that of a reasoning model"
             )
-        dropped = self._dropped()
+        dropped = self._dropping_followers()
         if history == "drop" and not dropped:
             raise ModelError(
                 "agent.thinking='drop': the chat template includes the reasoning of earlier turns; "
@@ -73,8 +74,8 @@ class Thoughts:
             )
         self.keeps = history == "keep" and bool(dropped)
         for name, fields, message in _FOLLOWERS if self.keeps else ():
-            turn = {"role": "assistant", "content": self._thinking(_SAID), **fields}
-            if name in dropped and self.follows(turn, [message]) is None:
+            turn = {"role": "assistant", "content": self._with_thought(_ANSWER), **fields}
+            if name in dropped and self.appended_text(turn, [message]) is None:
                 self.keeps = False
                 raise ModelError(
                     "agent.thinking='keep': the chat template does not mark the end of a turn when "
@@ -82,103 +83,103 @@ class Thoughts:
                     "agent.thinking=drop, or set another template with agent.template"
                 )
 
-    def follows(self, turn: JSON, more: Sequence[JSON]) -> str | None:
-        """What the template adds for messages that follow the end of an assistant's turn.
+    def appended_text(self, turn: JSON, messages: Sequence[JSON]) -> str | None:
+        """Return the text that the template adds after an assistant's turn for `messages`.
 
-        None when it rewrites that turn, so that nothing can be appended. The content of a turn
-        without a thought is not tried: a template of the Qwen3 kind shows an empty thought in the
-        last turn only, and would append after some turns but not after others like them.
+        Returns None if the template rewrites the turn, so that nothing can be appended. Placeholder
+        contents are rendered in place of the turn's own: templates such as Qwen3's add an empty
+        thought to the last turn only, so the result would differ between similar turns.
         """
-        thinks = self.closing in turn["content"] and not self.keeps
-        for text in (self._thinking("x"),) if thinks else ("x", self._thinking("x")):
-            said = {**turn, "content": text}
-            before = self._render([_ASK, said], False)
-            after = self._render([_ASK, said, *more], True)
-            at = self.end_of_turn(before)
-            kept = not thinks or _THOUGHT in after or self._shows_no_content(turn)
-            if at >= 0 and after[:at] == before[:at] and kept:
-                return after[at:]
+        has_thought = self.closing in turn["content"] and not self.keeps
+        for text in (self._with_thought("x"),) if has_thought else ("x", self._with_thought("x")):
+            probe = {**turn, "content": text}
+            before = self._render([_QUESTION, probe], False)
+            after = self._render([_QUESTION, probe, *messages], True)
+            end = self.end_of_turn(before)
+            kept = not has_thought or _THOUGHT in after or self._drops_content(turn)
+            if end >= 0 and after[:end] == before[:end] and kept:
+                return after[end:]
         if not self.keeps:
             return None
-        # What follows a turn whose thought the template dropped; None where no end is shown.
-        text = self._render([_ASK, {**turn, "content": _SAID}, *more], True)
-        begin = text.find(_SAID)
+        # The text after a turn whose thought the template dropped; None if it marks no end.
+        text = self._render([_QUESTION, {**turn, "content": _ANSWER}, *messages], True)
+        begin = text.find(_ANSWER)
         places = [at + len(e) for e in self._ends if (at := text.find(e, max(begin, 0))) >= 0]
         return text[min(places) :] if begin >= 0 and places else None
 
-    def _shows_no_content(self, turn: JSON) -> bool:
-        """Whether the template leaves out all content of such a turn, as Llama's beside a call."""
-        return _SAID not in self._render([_ASK, {**turn, "content": _SAID}], False)
+    def _drops_content(self, turn: JSON) -> bool:
+        """Return True if the template drops the content of a turn, as Llama's does with a call."""
+        return _ANSWER not in self._render([_QUESTION, {**turn, "content": _ANSWER}], False)
 
     def end_of_turn(self, text: str) -> int:
-        """Where the last turn's end lies in a template's text, -1 if nowhere."""
+        """Return the end position of the last turn in a rendered text, or -1."""
         return max((text.rfind(e) + len(e) for e in self._ends if e in text), default=-1)
 
     @property
     def rewriting(self) -> str | None:
-        """What the template does to earlier turns, in words; None where it only appends."""
-        if (dropped := self._dropped()) and not self.keeps:
+        """A description of how the template changes earlier turns; None if it only appends."""
+        if (dropped := self._dropping_followers()) and not self.keeps:
             followers = " or ".join(dropped)
             return (
                 f"drops reasoning (to {self.closing}) from a turn that {followers} follows "
-                "(agent.thinking=keep keeps it, and one row)"
+                "(agent.thinking=keep keeps it and gives one row)"
             )
         _, fields, message = _FOLLOWERS[0]
-        turn = {"role": "assistant", "content": f" \n{_SAID} \n", **fields}
+        turn = {"role": "assistant", "content": f" \n{_ANSWER} \n", **fields}
         try:
-            text = self._render([_ASK, turn, message], True)
-            trims = _SAID in text and turn["content"] not in text
-            if trims or self.follows({**turn, "content": ""}, [message]) is None:
+            text = self._render([_QUESTION, turn, message], True)
+            trims = _ANSWER in text and turn["content"] not in text
+            if trims or self.appended_text({**turn, "content": ""}, [message]) is None:
                 return "changes earlier turns or the white space around them"
         except ModelError:
-            pass  # it refuses this talk, so no rollout has it either
+            pass  # the template refuses these messages, so no rollout has them
         return None
 
-    def renders_alike(self, messages: list[JSON], tools: list[JSON], given: JSON) -> bool:
-        """Whether the template gives the same text with these further variables."""
+    def ignores_variables(self, messages: list[JSON], tools: list[JSON], variables: JSON) -> bool:
+        """Return True if the template renders the same text with and without `variables`."""
         try:
-            text = self._templated(messages, tools, True, {})
-            return self._templated(messages, tools, True, given) == text
-        except ModelError:  # such as for a variable that is always given
+            text = self._render_template(messages, tools, True, {})
+            return self._render_template(messages, tools, True, variables) == text
+        except ModelError:  # such as for a variable that is always set
             return False
 
     def unclosed(self, prompt: str, sampled: str) -> bool:
-        """Whether a turn that begins after `prompt` is in a thought after `sampled`."""
+        """Return True if a turn after `prompt` is still inside a thought after `sampled`."""
         opened = prompt.rstrip().endswith(self.opening)
         opened = opened or sampled.lstrip().startswith(self.opening)
         return opened and self.closing not in sampled
 
     @cached_property
     def begun(self) -> bool:
-        """Whether the template opens a turn inside a thought."""
+        """True if the template opens a turn inside a thought."""
         try:
-            return self.unclosed(self._render([_ASK], True), "")
-        except ModelError:  # it refuses this talk
+            return self.unclosed(self._render([_QUESTION], True), "")
+        except ModelError:  # the template refuses these messages
             return False
 
     @property
     def close(self) -> str:
-        """What closes a thought and leads over to the answer, as the template writes it."""
-        said = {"role": "assistant", "content": self._thinking(_SAID)}
-        text = self._render([_ASK, said], False)
-        shown = re.search(f"{_THOUGHT}(.*?){_SAID}", text, re.DOTALL)
-        return f"\n{self.closing}\n\n" if shown is None else shown[1]
+        """The text between a thought and the answer, as the template writes it."""
+        turn = {"role": "assistant", "content": self._with_thought(_ANSWER)}
+        text = self._render([_QUESTION, turn], False)
+        match = re.search(f"{_THOUGHT}(.*?){_ANSWER}", text, re.DOTALL)
+        return f"\n{self.closing}\n\n" if match is None else match[1]
 
     def _render(self, messages: list[JSON], open_turn: bool) -> str:
-        return self._templated(messages, [], open_turn, {})
+        return self._render_template(messages, [], open_turn, {})
 
-    def _thinking(self, said: str) -> str:
-        return f"{self.opening}\n{_THOUGHT}\n{self.closing}\n\n{said}"
+    def _with_thought(self, answer: str) -> str:
+        return f"{self.opening}\n{_THOUGHT}\n{self.closing}\n\n{answer}"
 
-    def _dropped(self) -> list[str]:
-        """What, when it follows a turn, has the template leave out that turn's thought."""
+    def _dropping_followers(self) -> list[str]:
+        """Return the names of the messages after which the template drops a turn's thought."""
         out: list[str] = []
         for name, fields, message in _FOLLOWERS:
-            turn = {"role": "assistant", "content": self._thinking(_SAID), **fields}
+            turn = {"role": "assistant", "content": self._with_thought(_ANSWER), **fields}
             try:
-                text = self._render([_ASK, turn, message], True)
-                if _SAID in text and _THOUGHT not in text:
+                text = self._render([_QUESTION, turn, message], True)
+                if _ANSWER in text and _THOUGHT not in text:
                     out.append(name)
             except ModelError:
-                continue  # it has no such turns
+                continue  # the template does not support such turns
         return out

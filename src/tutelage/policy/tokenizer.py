@@ -1,8 +1,8 @@
 """The embedded policy's tokenizer: a byte-level BPE of about 512 tokens, trained on first use.
 
-Digits and operators are tokens of their own, so that copying a number is copying its digits; every
-byte has a token, so any text can be encoded. It is saved as an ordinary Hugging Face tokenizer with
-the chat template of `template.py`; `codec.py` is what the rest of the system uses.
+Digits and operators are separate tokens, so that numbers can be copied digit by digit; every byte
+has a token, so any text can be encoded. It is saved as an ordinary Hugging Face tokenizer with the
+chat template of `template.py`; other modules use it through `codec.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 ISOLATED = r"[0-9+\-*/%()]"
-"""Characters that are always a token of their own."""
+"""Characters that are always separate tokens."""
 
 
 def train_tokenizer(
@@ -41,7 +41,7 @@ def train_tokenizer(
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    special = "|".join(map(re.escape, SPECIAL_TOKENS))  # no material for merges
+    special = "|".join(map(re.escape, SPECIAL_TOKENS))  # not used for merges
     pieces = (piece for text in corpus for piece in re.split(special, text) if piece)
     tokenizer.train_from_iterator(pieces, trainer)
     fast = PreTrainedTokenizerFast(

@@ -1,12 +1,12 @@
-"""The training forward of a packed micro-batch, block by block, with the backward written out.
+"""The forward pass for training on a packed micro-batch, with a handwritten backward pass.
 
-Tokens lie flat, without padding, for everything that works token by token; only attention sees
-padded rows. Autograd would keep and add up far more than a block needs: here a block is one
-operation whose backward says what is computed, in how many passes over memory. Keys and values are
-gathered to where attention reads them, and their gradients summed back, by kernels that move whole
-vectors. The last block works only where a loss needs its output. Plain explicit attention beats
-fused kernels on a CPU at these lengths. `network.py` puts the blocks together, `packing.py` makes
-the micro-batches; `decoder.py` has the same function for sampling, to rounding.
+Tokens are flat, without padding, in all operations except attention, which uses padded rows.
+Autograd would store and add up far more than a block needs: here a block is one operation with a
+backward pass that saves memory and passes over it. Keys and values are gathered for attention, and
+their gradients summed back, by kernels that move whole vectors. The last block computes only the
+tokens that a loss needs. Plain explicit attention is faster than fused kernels on a CPU at these
+lengths. `network.py` combines the blocks, `packing.py` builds the micro-batches; `decoder.py`
+computes the same function for sampling, equal up to rounding.
 
 Suffixes: N flat tokens, S flat tokens with a loss, R attention rows, T queries, L keys, M gathered
 vectors, J heads of all kinds (queries, keys, values).
@@ -27,13 +27,13 @@ from tutelage.policy.kernels import outer, product
 from tutelage.policy.packing import MicroBatch
 from tutelage.policy.weights import DecoderShape, Layer
 
-# ---------------------------------------------------------------- where attention finds its vectors
+# ---------------------------------------------------------------- index tables of attention
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One attention segment: the sizes R, T and L, which rows of the gathered queries and of the
-    gathered keys are its own, and what is added to its scores (0 or -inf)."""
+    """One attention segment: the sizes R, T and L, its slices of the gathered queries and keys, and
+    the mask that is added to its scores (0 or -inf)."""
 
     rows: int
     queries: int
@@ -48,11 +48,11 @@ class IndexTables:
     """Index tables of a micro-batch for a model's heads.
 
     Attention reads queries as [R, kv, group, T] and keys and values as [R, kv, L], segment after
-    segment. `gather_M` picks them (all queries, then keys, then values) from the vectors [N * J, D]
-    of all heads; `gather_Q` picks the queries' gradients from the vectors [N * heads, D] that
-    attention returns, and `place_NH` says where among the queries each of those is (padding: one
-    beyond the last). `uses_E`, cut at `first_KN`, lists where among the keys each kv head of each
-    token stands.
+    segment. `gather_M` selects them (all queries, then keys, then values) from the vectors
+    [N * J, D] of all heads; `gather_Q` selects the queries' gradients from the vectors
+    [N * heads, D] that attention returns, and `place_NH` is the index of each of those among the
+    queries (for padding, one beyond the last). `uses_E`, split at `first_KN`, lists the indices
+    among the keys of each kv head of each token.
     """
 
     shape: DecoderShape
@@ -65,15 +65,15 @@ class IndexTables:
     uses_E: Tensor
     first_KN: Tensor
     lean: bool
-    """Whether blocks keep less for the backward pass, which computes it again: what takes much
+    """Whether blocks save fewer activations: the backward pass recomputes those that take much
     memory and little time."""
 
     @staticmethod
     def of(
         s: DecoderShape, tables: tuple[Tensor, Tensor], batch: MicroBatch, *, lean: bool
     ) -> IndexTables:
-        """The tables for one micro-batch; `tables` are the rotary ones of its positions, in the
-        type of its activations."""
+        """Build the tables of a micro-batch; `tables` are the rotary tables of its positions, in
+        the dtype of its activations."""
         total, device = len(batch.ids_N), batch.ids_N.device
         parts: list[_Part] = []
         places: list[Tensor] = []
@@ -94,13 +94,13 @@ class IndexTables:
         every = s.heads + 2 * s.kv_heads
         heads = torch.arange(every, device=device)
         q_of, k_of, v_of = heads.split([s.heads, s.kv_heads, s.kv_heads])
-        gather_Q = torch.cat([_by_head(g.queries_RT * s.heads, q_of) for g in batch.segments])
+        gather_Q = torch.cat([_expand_heads(g.queries_RT * s.heads, q_of) for g in batch.segments])
         place_NH = torch.full((total * s.heads,), queries, device=device)
         place_NH[gather_Q] = torch.arange(queries, device=device)
-        gather = [_by_head(g.queries_RT * every, q_of) for g in batch.segments]
+        gather = [_expand_heads(g.queries_RT * every, q_of) for g in batch.segments]
         for of in (k_of, v_of):
-            gather += [_by_head(g.keys_RL * every, of) for g in batch.segments]
-        # For each kv head, then each token, its places among the keys: a list and its cuts.
+            gather += [_expand_heads(g.keys_RL * every, of) for g in batch.segments]
+        # For each kv head, then each token, its indices among the keys: a list and its offsets.
         token, order = torch.cat([g.keys_RL.flatten() for g in batch.segments]).sort(stable=True)
         first = torch.searchsorted(token, torch.arange(total, device=device))
         first_KN = (torch.arange(s.kv_heads, device=device)[:, None] * len(token) + first).flatten()
@@ -110,8 +110,8 @@ class IndexTables:
         )
 
 
-def _by_head(numbers_RT: Tensor, heads: Tensor) -> Tensor:
-    """[R, T] numbers plus each head's, flattened in the order [R, heads, T]."""
+def _expand_heads(numbers_RT: Tensor, heads: Tensor) -> Tensor:
+    """Add each head's number to [R, T] numbers; flatten the result in the order [R, heads, T]."""
     return (numbers_RT[:, None] + heads[:, None]).flatten()
 
 
@@ -120,10 +120,10 @@ def _by_head(numbers_RT: Tensor, heads: Tensor) -> Tensor:
 
 class BlockFunction(torch.autograd.Function):
     """Attention and feed-forward with residuals: x [N, hidden] to [N, hidden], or to [S, hidden]
-    where only the tokens `kept` go on. The weights come in the order of `Layer`.
+    with only the tokens `kept`. The weights are in the order of `Layer`.
 
-    Activations have the type of `x`; weights are cast to it on the way, and gradients arrive in the
-    weights' own type.
+    Activations have the dtype of `x`, to which weights are cast; gradients of the weights have
+    their own dtype.
     """
 
     @staticmethod
@@ -149,12 +149,12 @@ class BlockFunction(torch.autograd.Function):
         gate_up = product(normed2 * layer.norm2, layer.gate_up.t())
         silu = F.silu(gate_up[:, : s.ffn])
         inner = silu * gate_up[:, s.ffn :]
-        dear = (qkv,) if plan.lean else (gathered, gate_up, silu, inner, *probs)
-        # Saved as activations are: weights with adapters are made for this pass, and where blocks
-        # are checkpointed made again for the backward pass.
+        large = (qkv,) if plan.lean else (gathered, gate_up, silu, inner, *probs)
+        # Weights are saved like activations: with adapters they are computed for this pass, and
+        # with checkpointed blocks computed again for the backward pass.
         own = weights if plan.lean else layer.items()
         ctx.save_for_backward(
-            *(normed1, scale1, attended, normed2, scale2, *head_parts, *dear), *own
+            *(normed1, scale1, attended, normed2, scale2, *head_parts, *large), *own
         )
         ctx.plan, ctx.kept, ctx.heads_normed = plan, kept, norms is not None
         ctx.types = [None if t is None else t.dtype for t in weights]
@@ -164,16 +164,16 @@ class BlockFunction(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         normed1, scale1, attended, normed2, scale2, *rest = ctx.saved_tensors
         at, weights = 2 if ctx.heads_normed else 0, -len(ctx.types)
-        head_parts, dear = rest[:at], rest[at:weights]
+        head_parts, large = rest[:at], rest[at:weights]
         plan: IndexTables = ctx.plan
         layer, s, total = _cast(rest[weights:], normed1.dtype), plan.shape, len(normed1)
-        if plan.lean:  # what was not kept, by the operations of the forward pass, bit for bit
-            gathered = dear[0].view(-1, s.head_dim).index_select(0, plan.gather_M)
+        if plan.lean:  # recompute by the operations of the forward pass, bit for bit
+            gathered = large[0].view(-1, s.head_dim).index_select(0, plan.gather_M)
             gate_up = product(normed2 * layer.norm2, layer.gate_up.t())
             silu = F.silu(gate_up[:, : s.ffn])
             inner, probs = silu * gate_up[:, s.ffn :], _probabilities(gathered, plan)
         else:
-            gathered, gate_up, silu, inner, *probs = dear
+            gathered, gate_up, silu, inner, *probs = large
         # Feed-forward.
         d_inner = product(grads[0], layer.down)
         d_gate_up = torch.empty_like(gate_up)
@@ -212,13 +212,13 @@ class BlockFunction(torch.autograd.Function):
             g_norm2,
             outer(d_gate_up, normed2 * layer.norm2),
             outer(grads[0], inner),
-        )  # of the fields of Layer, in order
+        )  # gradients of the fields of Layer, in order
         typed = (None if g is None else g.to(t) for g, t in zip(items, ctx.types, strict=True))
         return d_in.add_(d_x), None, None, *typed
 
 
 def _cast(weights: Sequence[Tensor | None], dtype: torch.dtype) -> Layer:
-    """The block's weights as its activations' type."""
+    """Cast a block's weights to the dtype of its activations."""
     return Layer(*(cast("Any", None if t is None else t.to(dtype)) for t in weights))
 
 
@@ -239,7 +239,7 @@ class NormFunction(torch.autograd.Function):
 
 
 def _normalise(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """x over its root mean square, and the factor [..., 1] that did it, in float32."""
+    """Divide x by its root mean square; return the result and the factor [..., 1] in float32."""
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
     scale = length.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
     return (x * scale).to(x.dtype), scale
@@ -248,7 +248,7 @@ def _normalise(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 def _normalise_backward(
     d: Tensor, normed: Tensor, scale: Tensor, weight: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of x [N, ...] and of the weight, from that of `normed * weight`."""
+    """Return the gradients of x [N, ...] and of the weight, from that of `normed * weight`."""
     d_x = d * weight
     along = (d_x * normed).sum(-1, keepdim=True).div_(normed.shape[-1])
     g = (d * normed).sum(0)
@@ -259,7 +259,7 @@ def _normalise_backward(
 
 
 def _views(gathered: Tensor, plan: IndexTables) -> Iterator[tuple[_Part, Tensor, Tensor, Tensor]]:
-    """Queries [R*kv, group*T, D], keys and values [R*kv, L, D] of each segment."""
+    """Yield queries [R*kv, group*T, D], keys and values [R*kv, L, D] of each segment."""
     keys = (len(gathered) - len(plan.gather_Q)) // 2
     q, k, v = gathered.split([len(plan.gather_Q), keys, keys])
     for part in plan.parts:
@@ -269,7 +269,7 @@ def _views(gathered: Tensor, plan: IndexTables) -> Iterator[tuple[_Part, Tensor,
 
 
 def _probabilities(gathered: Tensor, plan: IndexTables) -> list[Tensor]:
-    """The attention probabilities [R*kv, group*T, L] by segment."""
+    """Return the attention probabilities [R*kv, group*T, L] of each segment."""
     s = plan.shape
     probs: list[Tensor] = []
     for part, q, k, _ in _views(gathered, plan):
@@ -280,7 +280,7 @@ def _probabilities(gathered: Tensor, plan: IndexTables) -> list[Tensor]:
 
 
 def _attend(gathered: Tensor, plan: IndexTables) -> tuple[Tensor, list[Tensor]]:
-    """What attention returns for all tokens [N, heads * D], and the probabilities by segment."""
+    """Return the attention output [N, heads * D], and the probabilities of each segment."""
     s, probs = plan.shape, _probabilities(gathered, plan)
     out = gathered.new_zeros(len(plan.gather_Q) + 1, s.head_dim)
     for (part, q, _, v), p in zip(_views(gathered, plan), probs, strict=True):
@@ -291,7 +291,7 @@ def _attend(gathered: Tensor, plan: IndexTables) -> tuple[Tensor, list[Tensor]]:
 def _attend_backward(
     d_attended: Tensor, gathered: Tensor, probs: Sequence[Tensor], plan: IndexTables
 ) -> Tensor:
-    """The gradient of all heads before rotation, [N, J, D]. Padding has none: it is not read."""
+    """Return the gradient of all heads before rotation, [N, J, D]; it is 0 for padding."""
     s = plan.shape
     d_out = d_attended.view(-1, s.head_dim).index_select(0, plan.gather_Q)
     d_gathered = torch.empty_like(gathered)
@@ -311,7 +311,7 @@ def _attend_backward(
         F.embedding_bag(plan.uses_E, d, plan.first_KN, mode="sum").view(s.kv_heads, total, -1)
         for d in d_gathered[queries:].split(keys)
     )
-    # Rotation backwards is rotation by the opposite angle; the scores' factor joins in.
+    # The gradient is rotated by the opposite angle; the tables include the factor of the scores.
     cos, sin = plan.cos * s.head_dim**-0.5, plan.sin * -(s.head_dim**-0.5)
     d_qkv = d_gathered.new_empty(total, s.heads + 2 * s.kv_heads, s.head_dim)
     d_qkv[:, : s.heads] = rotate(d_q.view(total, s.heads, s.head_dim), cos, sin)

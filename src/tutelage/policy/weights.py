@@ -1,10 +1,10 @@
 """The weights of a decoder, fused for speed: one matrix for q, k, v and one for gate and up.
 
-These tensors are the master copy while training: the optimizer updates them, the engine samples
-from them, and `DecoderWeights.hf_tensors` cuts them back into the names that
-`AutoModelForCausalLM` and vLLM expect. Layouts understood: Llama, Qwen2 and Qwen3 (grouped-query
-attention, RMS norm, SwiGLU, rotary positions). `decoder.py` computes with them; `model.py` decides
-whether a given model is one.
+These tensors are the master copy during training: the optimizer updates them, the engine samples
+from them, and `DecoderWeights.hf_tensors` splits them into the tensors that `AutoModelForCausalLM`
+and vLLM expect. Supported layouts are Llama, Qwen2 and Qwen3 (grouped-query attention, RMS norm,
+SwiGLU, rotary positions). `decoder.py` computes with them; `model.py` decides whether a model is
+supported.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DecoderShape:
-    """Sizes of a decoder; every one of them read from the Hugging Face config."""
+    """Sizes of a decoder, read from the Hugging Face config."""
 
     layers: int
     hidden: int
@@ -53,7 +53,8 @@ class DecoderShape:
         )
 
     def parts(self, field: str) -> list[int]:
-        """Rows of each tensor that a field of `Layer` is made of; see `PARTS`."""
+        """Return the number of rows of each tensor that is fused into a field of `Layer`; see
+        `PARTS`."""
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
         sizes = {"qkv": [q, kv, kv], "gate_up": [self.ffn, self.ffn]}
         sizes |= {"qkv_bias": [q, kv, kv], "q_norm": [self.head_dim], "k_norm": [self.head_dim]}
@@ -71,7 +72,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "gate_up": ("mlp.gate_proj.weight", "mlp.up_proj.weight"),
     "down": ("mlp.down_proj.weight",),
 }
-"""The Hugging Face names, within a block, of what each field of `Layer` is made of."""
+"""The Hugging Face names, within a block, of the tensors fused into each field of `Layer`."""
 OPTIONAL = ("qkv_bias", "q_norm", "k_norm")
 
 
@@ -90,11 +91,11 @@ class Layer:
     down: Tensor
 
     def items(self) -> tuple[Tensor | None, ...]:
-        """Its tensors, in order."""
+        """Return the tensors in order."""
         return tuple(getattr(self, name) for name in Layer.__slots__)
 
     def head_norms(self, s: DecoderShape) -> Tensor | None:
-        """The norm weights of query and key heads [heads + kv_heads, D], if there are any."""
+        """Return the norm weights of query and key heads [heads + kv_heads, D], or None."""
         if self.q_norm is None or self.k_norm is None:
             return None
         return torch.cat([self.q_norm.expand(s.heads, -1), self.k_norm.expand(s.kv_heads, -1)])
@@ -116,14 +117,15 @@ class DecoderWeights:
     def from_hf(
         state: dict[str, Tensor], shape: DecoderShape, inv_freq: Tensor, rope_scale: float
     ) -> DecoderWeights:
-        """Fuse a Hugging Face state dict, whose tensors are taken out of it one after the other, so
-        that there is one copy. Raises `ModelError`, with nothing taken, for another layout."""
+        """Fuse the tensors of a Hugging Face state dict, removing each from `state` to save memory.
+
+        Raises `ModelError` for another layout, before any tensor is removed."""
         first = "model.layers.0."
         fields = {f: n for f, n in PARTS.items() if f not in OPTIONAL or first + n[0] in state}
         parts = [name for names in fields.values() for name in names]
-        wanted = {f"model.layers.{i}.{name}" for i in range(shape.layers) for name in parts}
-        wanted |= {"model.embed_tokens.weight", "model.norm.weight"}
-        if wrong := wanted ^ (state.keys() - {"lm_head.weight"}):
+        expected = {f"model.layers.{i}.{name}" for i in range(shape.layers) for name in parts}
+        expected |= {"model.embed_tokens.weight", "model.norm.weight"}
+        if wrong := expected ^ (state.keys() - {"lm_head.weight"}):
             raise ModelError(
                 f"missing or unexpected tensors {sorted(wrong)[:3]!r}: not a plain Llama or Qwen "
                 "layout"
@@ -144,7 +146,7 @@ class DecoderWeights:
         return DecoderWeights(shape, embed, layers, norm, head, inv_freq.float(), rope_scale)
 
     def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """The tensors under their Hugging Face names, one after the other: views, not copies."""
+        """Yield the tensors by their Hugging Face names, as views."""
         yield "model.embed_tokens.weight", self.embed.detach()
         yield "model.norm.weight", self.norm.detach()
         for i, layer in enumerate(self.layers):
@@ -158,7 +160,7 @@ class DecoderWeights:
             yield "lm_head.weight", self.head.detach()
 
     def named(self) -> Iterator[tuple[str, Tensor]]:
-        """Every trainable tensor once, in a fixed order."""
+        """Yield each trainable tensor once with its name, in a fixed order."""
         yield "embed", self.embed
         for i, layer in enumerate(self.layers):
             for name, tensor in zip(Layer.__slots__, layer.items(), strict=True):
@@ -169,15 +171,15 @@ class DecoderWeights:
             yield "head", self.head
 
     def parameters(self) -> list[Tensor]:
-        """The tensors of `named`."""
+        """Return the trainable tensors in the order of `named`."""
         return [tensor for _, tensor in self.named()]
 
     def count(self) -> int:
-        """Number of parameters."""
+        """Return the number of parameters."""
         return sum(t.numel() for t in self.parameters())
 
     def to(self, device: torch.device, dtype: torch.dtype) -> DecoderWeights:
-        """A copy on `device` in `dtype`, without gradients; the rotary tables stay in float32."""
+        """Return a copy on `device` in `dtype`, without gradients; rotary tables stay float32."""
 
         def move(t: Tensor | None) -> Any:
             return None if t is None else t.detach().to(device=device, dtype=dtype, copy=True)
@@ -194,6 +196,6 @@ class DecoderWeights:
 
     @torch.no_grad()
     def copy_(self, other: DecoderWeights) -> None:
-        """Overwrite these tensors with those of `other`, casting as needed."""
-        for mine, theirs in zip(self.parameters(), other.parameters(), strict=True):
-            mine.copy_(theirs)
+        """Copy the tensors of `other` into these, casting as needed."""
+        for target, source in zip(self.parameters(), other.parameters(), strict=True):
+            target.copy_(source)

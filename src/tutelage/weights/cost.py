@@ -14,7 +14,7 @@ from functools import partial
 import torch
 
 from tutelage.errors import counted
-from tutelage.policy.machine import in_parallel
+from tutelage.policy.machine import parallel_map
 from tutelage.policy.row import Row
 from tutelage.runs.estimate import duration
 from tutelage.runs.job_inputs import grader_of
@@ -117,7 +117,7 @@ def total_time(ctx: TrainingContext) -> dict[str, str]:
     def score(row: Row) -> None:
         setting.policy.score([row], dtype=numerics.dtype)
 
-    times = timeit.repeat(partial(in_parallel, score, rows, numerics.threads), repeat=3, number=1)
+    times = timeit.repeat(partial(parallel_map, score, rows, numerics.threads), repeat=3, number=1)
     total = _expect(ctx, *(passes * sorted(times)[1] for passes in work[:3]))
     again = "; measured again after the first step" * rewarded
     return {"total": f"{total} (estimated{again})"}

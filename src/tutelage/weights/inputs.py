@@ -22,7 +22,7 @@ from tutelage.engine.factory import make_engine
 from tutelage.engine.protocol import Engine
 from tutelage.errors import ConfigError, DataError, ModelError, counted
 from tutelage.policy.codec import Codec
-from tutelage.policy.machine import ComputeSettings, choose_compute, settle
+from tutelage.policy.machine import ComputeSettings, apply_settings, choose_compute
 from tutelage.policy.model import Policy, build_policy, load_codec, load_policy, max_positions
 from tutelage.policy.network import FusedNetwork
 from tutelage.policy.row import Row
@@ -317,7 +317,7 @@ def _placed(
     tools = offered_tools(config, tools, knows_tools=policy.codec.knows_tools)
     policy.codec.choose_thinking(config.agent.thinking, config.agent.max_thinking_tokens)
     choice = choose_compute(config, policy.count(), isinstance(policy.network, FusedNetwork))
-    settle(choice, large=policy.network.large)
+    apply_settings(choice, large=policy.network.large)
     policy = policy if choice.device == policy.device else policy.to(choice.device)
     if config.model.enable_gradient_checkpointing:
         policy.network.recompute()

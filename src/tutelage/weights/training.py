@@ -97,7 +97,7 @@ def _initial(folder: RunFolder) -> Path:
 
 def record_start(setting: TrainingInputs, folder: RunFolder) -> None:
     """Keep the conditions of the machine, and the weights that an embedded policy has."""
-    write_json(folder.conditions, machine.conditions(setting.choice))
+    write_json(folder.conditions, machine.compute_conditions(setting.choice))
     if setting.config.model.path in (None, SHIPPED):
         setting.policy.save(_initial(folder), replace=True)
         checkpoint.seal(_initial(folder))
@@ -154,7 +154,7 @@ def _go_on(asked: WeightTraining, folder: RunFolder, progress: Progress) -> None
             f"{', '.join(sorted(known - {''}))}); start again with another --output"
         )
     if kept or folder.conditions.is_file():
-        _compare_conditions(folder, machine.conditions(setting.choice), progress)
+        _compare_conditions(folder, machine.compute_conditions(setting.choice), progress)
     else:
         record_start(setting, folder)
     progress.note(resumed_from(setting, asked.state, folder))
@@ -215,7 +215,7 @@ def _compare_conditions(folder: RunFolder, now: JSON, progress: Progress) -> Non
     if not before:
         message = remarks[0] if remarks else f"{folder.conditions.name} is missing"
         progress.note(f"Warning: {message}, so changes of the machine cannot be detected")
-    for change in machine.differences(before, now) if before else ():
+    for change in machine.changed_conditions(before, now) if before else ():
         progress.note(f"not bit-identical from here: {change}")
     write_json(folder.conditions, now)
 
