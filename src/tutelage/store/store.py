@@ -145,7 +145,7 @@ class Store(Queries):
                 changed["updated"] = now
                 conn.execute(update(schema.runs).where(c.id == run_id).values(changed))
 
-    def give_up_name(self, run_id: str, config: JSON) -> None:
+    def remove_claim(self, run_id: str, config: JSON) -> None:
         """Remove a run that was claimed with this configuration, unless it has changed since."""
         text = dump_json(config, f"config of run {run_id!r}")
         with self._write(f"remove run {run_id!r} from", run_id) as conn:
