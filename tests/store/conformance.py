@@ -633,7 +633,7 @@ class StoreConformance:
             store.count("run_a", cause=FailureCause.TIMEOUT),
         ]
         assert counts == [2, 1, 1, 1]
-        assert [RolloutSummary.of(r) for r in given] == [
+        assert [RolloutSummary.from_rollout(r) for r in given] == [
             RolloutSummary(SUCCEEDED, 0.5, 1, 8, None, 0),
             RolloutSummary(SUCCEEDED, 0.25, 3, 12, None, 1),
             RolloutSummary(FAILED, None, 0, 0, FailureCause.TIMEOUT, None),

@@ -51,12 +51,12 @@ MODIFIERS = (
 """Words that change a number when they follow it directly."""
 
 _SYMBOLS = re.compile(r"[=<>±+*^≠≤≥≈|¬~∨]|\\[A-Za-z]")
-_BEFORE = re.compile(
+_NEGATED_BEFORE = re.compile(
     r"(?:\b(?:not|never|neither|nor|cannot|except|than|without)|n['’]t|≠|¬|!=|<>|\\ne|\\neq|\\lnot)"
     r"(?:\s+(?:be|equals?|equal\s+to|exactly|the|final|correct|right|answer|is))*[\s$:(*]*\Z",
     re.IGNORECASE,
 )
-_AFTER = re.compile(
+_NEGATED_AFTER = re.compile(
     r"[\s$*)]*(?:(?:is|was|would\s+be|seems)\s+)?"
     r"(?:not\b|wrong\b|incorrect\b|false\b|untrue\b|(?:is|was|ca|wo)n['’]t\b|!)",
     re.IGNORECASE,
@@ -125,7 +125,7 @@ def plain_text(text: str) -> str:
     return text.replace(">=", "≥").replace("<=", "≤")
 
 
-def _plain_numbers(text: str) -> str:
+def _simplify_numbers(text: str) -> str:
     r"""Apply `plain_text` and also resolve `\text{5}` and `\frac{1}{2}`, for reading numbers."""
     return _FRACTION.sub(r"\1/\2", LATEX_TEXT.sub(r"\1", plain_text(text)))
 
@@ -138,8 +138,8 @@ def read_number(value: object) -> Fraction | None:
     """
     if isinstance(value, bool) or _is_too_long(value):
         return None
-    match = _WHOLE.match(_plain_numbers(str(value)).strip().strip("$").strip())
-    return _match_value(match) if match else None
+    match = _WHOLE.match(_simplify_numbers(str(value)).strip().strip("$").strip())
+    return _to_fraction(match) if match else None
 
 
 def is_empty(answer: object) -> bool:
@@ -155,7 +155,7 @@ def answer_text(answer: object) -> str:
     return "" if answer is None else str(answer)
 
 
-def true_answer(answer: object) -> object:
+def strip_solution(answer: object) -> object:
     """Strip the solution from a task's answer: return `X` for text ending in `#### X` (GSM8K)."""
     if isinstance(answer, str) and "####" in answer:
         return answer.rpartition("####")[2].strip()
@@ -168,23 +168,23 @@ def find_number(text: str) -> Fraction | None:
     Reads the whole text, or what follows the last `answer is`, `result:` or `#### `, or the last
     box. A unit may follow the number, but not another number.
     """
-    whole = read_number(without_period(text.strip())) if not _is_too_long(text) else None
+    whole = read_number(strip_period(text.strip())) if not _is_too_long(text) else None
     if whole is not None:
         return whole
-    answer = stated_answer(text)
+    answer = find_stated(text)
     if answer is None:
         return None
     exact = read_number(answer)
-    return leading_number(answer) if exact is None else exact
+    return read_leading(answer) if exact is None else exact
 
 
-def last_number(text: str) -> Fraction | None:
+def find_last_number(text: str) -> Fraction | None:
     """Return the last number of a text, or None; other words around it are ignored.
 
     A sign belongs to the number unless it follows a value: `10-5` ends in 5, `is -5` in -5. A
     number that is part of a larger term gives None: `2^10`, `3/5/2024`.
     """
-    text = _plain_numbers(text[-SEARCHED_CHARS:])
+    text = _simplify_numbers(text[-SEARCHED_CHARS:])
     matches = list(_ANYWHERE.finditer(text))
     if not matches or _is_too_long(matches[-1][0]):
         return None
@@ -193,10 +193,10 @@ def last_number(text: str) -> Fraction | None:
     # `2 1/2` is neither 2 nor 1/2.
     mixed = match["denominator"] and re.search(r"[0-9] \Z", before)
     cut = mixed or _CUT_BEFORE.search(before) or _CUT_AFTER.match(text, match.end())
-    return None if cut else _match_value(match)
+    return None if cut else _to_fraction(match)
 
 
-def leading_number(answer: str) -> Fraction | None:
+def read_leading(answer: str) -> Fraction | None:
     """Return the number at the start of an answer such as `12 pens`.
 
     Returns None if the following words change it, as in `12 or 13` and `2 pi`.
@@ -204,13 +204,13 @@ def leading_number(answer: str) -> Fraction | None:
     match = _LEADING.match(answer)
     if match is None or _is_too_long(match[0]) or not is_unit(answer[match.end() :]):
         return None
-    return _match_value(match)
+    return _to_fraction(match)
 
 
-def stated_answer(text: str) -> str | None:
+def find_stated(text: str) -> str | None:
     r"""Return the marked answer of a text: the last `\boxed{}`, `#### X` or `answer is X`."""
     tail = plain_text(text[-SEARCHED_CHARS:])
-    boxed = last_box(tail)
+    boxed = find_last_box(tail)
     if boxed is not None:
         return boxed.strip()
     heads = list(_STATED.finditer(tail))
@@ -230,19 +230,19 @@ def normalise_text(text: str) -> str:
     Removes case, spacing, `$`, the box, a final period and everything up to the last `####`. A
     text too long to be an answer is returned unchanged.
     """
-    boxed = last_box(text)
-    text = str(true_answer(text)) if boxed is None else boxed
+    boxed = find_last_box(text)
+    text = str(strip_solution(text)) if boxed is None else boxed
     if len(text) > SEARCHED_CHARS:
         return text
     text = LATEX_TEXT.sub(r"\1", plain_text(unicodedata.normalize("NFC", text))).replace("$", "")
-    text = " ".join(without_period(text.casefold().strip()).split())
+    text = " ".join(strip_period(text.casefold().strip()).split())
     # Remove thousands separators only if the whole text is a number: "1, 234" is a list.
     is_number = _WHOLE.match(text)
     text = _SPACED_SIGN.sub(r"\1", text)
     return text.replace(",", "") if is_number else text
 
 
-def without_period(text: str) -> str:
+def strip_period(text: str) -> str:
     """Remove the final period of a text.
 
     `5...` is an open sequence and is kept; `3.33...` is reduced to its digits.
@@ -271,7 +271,7 @@ def _is_too_long(value: object) -> bool:
     return isinstance(value, str) and len(value) > MAX_NUMBER_CHARS
 
 
-def _match_value(match: re.Match[str]) -> Fraction | None:
+def _to_fraction(match: re.Match[str]) -> Fraction | None:
     signs = (match["sign"] or "") + (match["sign2"] or "")
     denominator = match["denominator"]
     if len(signs) > 1 or (denominator is not None and not int(denominator)):
@@ -283,7 +283,7 @@ def _match_value(match: re.Match[str]) -> Fraction | None:
     return -value if signs == "-" else value
 
 
-def last_box(text: str) -> str | None:
+def find_last_box(text: str) -> str | None:
     r"""Return the content of the last `\boxed{...}` of a text, with matched braces.
 
     Returns None if there is no closed box, or if the words around it negate it.
@@ -300,6 +300,6 @@ def last_box(text: str) -> str | None:
             depth -= 1
             if not depth:
                 before, after = text[:start][-_CONTEXT_CHARS:], text[i + 1 :][:_CONTEXT_CHARS]
-                denied = _BEFORE.search(before) or _AFTER.match(after)
+                denied = _NEGATED_BEFORE.search(before) or _NEGATED_AFTER.match(after)
                 return None if denied else text[begin + 1 : i]
     return None

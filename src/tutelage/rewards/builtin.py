@@ -11,12 +11,12 @@ from typing import Any
 
 from tutelage.rewards.answers import (
     answer_text,
+    find_last_box,
+    find_last_number,
     find_number,
-    last_box,
-    last_number,
     normalise_text,
     read_number,
-    true_answer,
+    strip_solution,
 )
 from tutelage.rewards.function import reward
 
@@ -39,7 +39,7 @@ def exact_number(prediction: str, answer: Any) -> float:
 
     An `answer` that is not a number is compared as text.
     """
-    truth = read_number(true_answer(answer))
+    truth = read_number(strip_solution(answer))
     if truth is None:
         return _score_text(prediction, answer)
     predicted = find_number(prediction)
@@ -55,11 +55,11 @@ def math_reward_string_equal(prediction: str, answer: Any) -> float:
     `3/5` or 28 in `28%`, is not read. An `answer` that is not a number is compared as text with
     the content of the box, or with the whole text.
     """
-    truth = read_number(true_answer(answer))
-    boxed = last_box(prediction)
+    truth = read_number(strip_solution(answer))
+    boxed = find_last_box(prediction)
     if truth is None:
         return _score_text(prediction if boxed is None else boxed, answer)
-    return float(last_number(prediction if boxed is None else boxed) == truth)
+    return float(find_last_number(prediction if boxed is None else boxed) == truth)
 
 
 @reward(inline=True)
@@ -75,7 +75,7 @@ def numeric_partial_credit(prediction: str, answer: Any) -> dict[str, float]:
     The number is read from `answer is X`, `result: X`, or a text that is only a number. Part
     `exact` is 1.0 only for the exact number.
     """
-    truth, predicted = read_number(true_answer(answer)), find_number(prediction)
+    truth, predicted = read_number(strip_solution(answer)), find_number(prediction)
     if truth is None or predicted is None:
         return {"reward": 0.0, "exact": 0.0}
     if _is_same_number(predicted, truth):

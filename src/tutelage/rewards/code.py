@@ -118,7 +118,7 @@ async def _grade(case: Case, code: str, tested: Sandbox, referee: Sandbox) -> tu
     if case.expected is not None and len(values) == 1:
         return await asyncio.to_thread(_equals, values[0], case.expected, case.from_data), False
     try:
-        test = await asyncio.to_thread(case.with_values, values)
+        test = await asyncio.to_thread(case.fill_values, values)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False, False
 

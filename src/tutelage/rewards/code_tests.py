@@ -63,7 +63,7 @@ class Expression:
     from_data: bool = False
     """True if the literal is from a data file, where tuples are written as lists."""
 
-    def with_values(self, values: Sequence[str]) -> str:
+    def fill_values(self, values: Sequence[str]) -> str:
         """Return the source of the test with its values, Python literals, filled in."""
         tree = ast.parse(self.test, mode="eval")
         slots = {

@@ -17,7 +17,7 @@ from tutelage.rewards.answers import (
     LATEX_TEXT,
     MODIFIERS,
     is_unit,
-    leading_number,
+    read_leading,
     read_number,
 )
 from tutelage.tools.expression import Algebra, ExpressionError, parse
@@ -56,7 +56,7 @@ _FLOAT_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 _CONSTANTS: Mapping[str, float] = {"pi": math.pi, "e": math.e}
 
 
-def _real(compute: Callable[..., Any], name: str = "") -> Callable[..., float]:
+def _wrap_real(compute: Callable[..., Any], name: str = "") -> Callable[..., float]:
     """Wrap `compute` to raise `ExpressionError` outside the real numbers. A named function takes
     one argument; `log` also accepts a base."""
 
@@ -71,17 +71,17 @@ def _real(compute: Callable[..., Any], name: str = "") -> Callable[..., float]:
     return real
 
 
-_REAL_FUNCTIONS = {name: _real(compute, name) for name, compute in _FLOAT_FUNCTIONS.items()}
+_REAL_FUNCTIONS = {name: _wrap_real(compute, name) for name, compute in _FLOAT_FUNCTIONS.items()}
 _FLOAT_OPERATORS: Mapping[str, Callable[[float, float], float]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
-    "/": _real(operator.truediv),
-    "**": _real(math.pow),
+    "/": _wrap_real(operator.truediv),
+    "**": _wrap_real(math.pow),
 }
 
 
-def plain_math(text: str) -> str:
+def convert_latex(text: str) -> str:
     """Translate LaTeX into the calculator's grammar; the parser rejects what remains of it.
 
     Raises `ExpressionError` for a number before an improper fraction.
@@ -118,12 +118,12 @@ def float_value(text: str) -> float:
         if number is not None:
             return float(number)
         try:
-            plain = plain_math(text)
+            plain = convert_latex(text)
             # Translated LaTeX may be a plain number, such as `50\\%`.
             number = read_number(plain)
-            value = parse(plain, _floats({})) if number is None else float(number)
+            value = parse(plain, _reals({})) if number is None else float(number)
         except ExpressionError:
-            number = leading_number(text)
+            number = read_leading(text)
             if number is None:
                 raise
             return float(number)
@@ -142,17 +142,17 @@ def free_variables(text: str) -> frozenset[str]:
     if read_number(text) is not None:
         return frozenset()
     try:
-        plain = plain_math(text)
+        plain = convert_latex(text)
         if read_number(plain) is not None:
             return frozenset()
         return parse(plain, _VARIABLES)
     except ExpressionError:
-        if leading_number(text) is None:
+        if read_leading(text) is None:
             raise
         return frozenset()
 
 
-def _letter(name: str) -> frozenset[str]:
+def _read_letter(name: str) -> frozenset[str]:
     """Return the letter as a set, empty for a constant. Raises `ExpressionError` for a word."""
     if name in _CONSTANTS:
         return frozenset()
@@ -167,7 +167,7 @@ def _union(*letters: frozenset[str]) -> frozenset[str]:
 
 _VARIABLES = Algebra(
     number=lambda text: frozenset[str](),
-    name=_letter,
+    name=_read_letter,
     operators=dict.fromkeys(("+", "-", "*", "/", "//", "%", "**"), _union),
     functions=dict.fromkeys(_FLOAT_FUNCTIONS, _union),
     negative=_union,
@@ -176,7 +176,7 @@ _VARIABLES = Algebra(
 """Algebra that computes the set of variables in an expression."""
 
 
-def _floats(variables: Mapping[str, float]) -> Algebra[float]:
+def _reals(variables: Mapping[str, float]) -> Algebra[float]:
     """Return the algebra of real floats with the given values of variables."""
     values = {**variables, **_CONSTANTS}
 
@@ -197,7 +197,7 @@ def agree_at_samples(predicted: str, truth: str, variables: frozenset[str]) -> b
         # Additive golden-ratio sequence in (0.2, 3.2), with an offset for each letter.
         point = {v: 0.2 + 3 * ((ord(v) * 0.7548 + sample * 0.6180339887) % 1) for v in variables}
         try:
-            first, second = parse(predicted, _floats(point)), parse(truth, _floats(point))
+            first, second = parse(predicted, _reals(point)), parse(truth, _reals(point))
         except ExpressionError:
             continue
         if not math.isclose(first, second, rel_tol=1e-6, abs_tol=1e-9):

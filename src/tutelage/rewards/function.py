@@ -246,7 +246,7 @@ async def compute_reward(
     location, payload = None, None  # for a worker process; None if graded in this process
     local = function.inline or function.bounded or function.isolation == "none"
     if not local and not inspect.iscoroutinefunction(function.fn):
-        location = RewardLocation.of(function.fn)
+        location = RewardLocation.locate(function.fn)
     if location is not None and location not in _UNLOADABLE:
         with suppress(Exception):  # unpicklable arguments, such as environments, stay here
             payload = pickle.dumps(arguments)

@@ -22,15 +22,15 @@ from tutelage.rewards.answers import (
     LATEX_TEXT,
     NEGATION_OR_CHOICE,
     answer_text,
+    find_stated,
     is_number_word,
     normalise_text,
     plain_text,
     read_number,
-    stated_answer,
-    true_answer,
-    without_period,
+    strip_period,
+    strip_solution,
 )
-from tutelage.rewards.formulas import agree_at_samples, float_value, free_variables, plain_math
+from tutelage.rewards.formulas import agree_at_samples, convert_latex, float_value, free_variables
 from tutelage.rewards.function import reward
 from tutelage.rewards.worker import RewardJob, RewardLocation, RewardProcesses
 from tutelage.tools.expression import MAX_LENGTH, ExpressionError
@@ -97,7 +97,7 @@ def math_grader(prediction: str, answer: Any) -> dict[str, float]:
 
 def grade(prediction: str, answer: Any, symbolic: Callable[[str, str], bool | None]) -> bool | None:
     """Return True if a final text gives `answer`; None if `symbolic` ran out of time."""
-    answer, stated = true_answer(answer), stated_answer(prediction)
+    answer, stated = strip_solution(answer), find_stated(prediction)
     text = prediction if stated is None else stated
     if len(text) > MAX_LENGTH:
         return text.strip() == str(answer).strip()
@@ -107,14 +107,14 @@ def grade(prediction: str, answer: Any, symbolic: Callable[[str, str], bool | No
 def _is_equal(
     predicted: str, truth: Any, symbolic: Callable[[str, str], bool | None], depth: int
 ) -> bool | None:
-    elements, brackets, predicted_brackets = split_list(predicted), "", _brackets(predicted)
+    elements, brackets, predicted_brackets = split_list(predicted), "", _find_brackets(predicted)
     if isinstance(truth, (list, tuple)):
         truths = cast("Sequence[Any]", truth)
     else:
         text = plain_text(answer_text(truth)).strip()
         if text and normalise_text(predicted) == normalise_text(text):
             return True
-        truths, brackets = split_list(text), _brackets(text)
+        truths, brackets = split_list(text), _find_brackets(text)
         if truths is None:
             truths, elements = _RELATION.split(text), _RELATION.split(predicted)
             if len(truths) == 1:
@@ -154,7 +154,7 @@ def _is_equal_scalar(
             # Extra variables could cancel, as in y + x - x, but that is not a final answer.
             if predicted_variables != true_variables:
                 return False
-            predicted, truth = plain_math(predicted), plain_math(truth)
+            predicted, truth = convert_latex(predicted), convert_latex(truth)
             return agree_at_samples(predicted, truth, true_variables) and symbolic(predicted, truth)
         true_value = float_value(truth)
         value = float_value(predicted)
@@ -184,13 +184,13 @@ def _is_valid_equation(predicted: str, truth: str) -> bool:
         if letters:
             if _is_name(left):
                 continue
-            plain = plain_math(left), plain_math(right)
+            plain = convert_latex(left), convert_latex(right)
             if free_variables(left) != letters or not agree_at_samples(*plain, letters):
                 return False
             continue
         if NEGATION_OR_CHOICE.search(left) or is_number_word(left):
             return False
-        left = without_period(_AROUND.sub("", left))
+        left = strip_period(_AROUND.sub("", left))
         first, second = _UNIT.match(left), _UNIT.match(right)
         converts = first and second and first[1].strip() != second[1].strip()
         if _is_name(left) or converts:  # `1 hour = 60 minutes`
@@ -211,7 +211,7 @@ def _right_side(text: str) -> str:
     """
     if not _CHOICE.search(text):
         text = text.rpartition("=")[2]
-    return without_period(_AROUND.sub("", text.strip()).strip())
+    return strip_period(_AROUND.sub("", text.strip()).strip())
 
 
 def _left_sides(text: str) -> list[str]:
@@ -259,21 +259,21 @@ def split_list(text: str) -> list[str] | None:
     text = text.strip()
     if len(text) > MAX_LENGTH or read_number(text) is not None:
         return None
-    brackets = _brackets(text)
-    parts = _split_top(text[1:-1] if brackets else text)
+    brackets = _find_brackets(text)
+    parts = _split_top_level(text[1:-1] if brackets else text)
     # Round brackets around one value only group it.
     return parts if parts and (len(parts) > 1 or brackets in ("[]", "{}")) else None
 
 
-def _brackets(text: str) -> str:
+def _find_brackets(text: str) -> str:
     """Return the brackets around a text, such as `[)`, or an empty string."""
     text = text.strip()
     pair = text[:1] + text[-1:]
-    inside = re.fullmatch(r"[(\[{][)\]}]", pair) and _split_top(text[1:-1])
+    inside = re.fullmatch(r"[(\[{][)\]}]", pair) and _split_top_level(text[1:-1])
     return pair if inside else ""
 
 
-def _split_top(text: str) -> list[str] | None:
+def _split_top_level(text: str) -> list[str] | None:
     """Split at commas and semicolons outside brackets; return None if brackets do not match."""
     parts: list[str] = []
     depth, begin = 0, 0

@@ -22,7 +22,7 @@ def search(pattern: str, text: str) -> float:
     return float(re.search(pattern, text, re.DOTALL) is not None)
 
 
-_SEARCH = RewardLocation.of(search)
+_SEARCH = RewardLocation.locate(search)
 """None on systems without worker processes."""
 
 

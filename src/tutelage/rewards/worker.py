@@ -1,7 +1,7 @@
 """Run rewards in worker processes, so that one that hangs can be killed.
 
 A thread cannot be stopped, and a regular expression that backtracks for hours does not release the
-interpreter. `RewardLocation.of` decides whether a reward can run in a worker: it must be a plain
+interpreter. `RewardLocation.locate` decides if a reward can run in a worker: it must be a plain
 function that another process can import by file or module and name, so it may not be defined inside
 another function or in the main program. One pool for the whole process keeps the workers. Each
 grades one attempt after another with the folder, environment and search path of the caller, ends
@@ -55,7 +55,7 @@ class RewardLocation:
     file: str = ""
 
     @classmethod
-    def of(cls, fn: Any) -> RewardLocation | None:
+    def locate(cls, fn: Any) -> RewardLocation | None:
         """Return the location of a function, or None if another process cannot load it."""
         module, name = getattr(fn, "__module__", None), getattr(fn, "__qualname__", "")
         if os.name != "posix" or not module or module == "__main__" or "<" in name:

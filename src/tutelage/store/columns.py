@@ -75,13 +75,13 @@ class Columns(Generic[T]):
         self._columns: list[_Field] = []
         for f in fields(cast("Any", cls)):
             if f.name in nested:
-                type_hint, can_be_none = _without_none(hints[f.name])
+                type_hint, can_be_none = _strip_none(hints[f.name])
                 part = Columns[Any](type_hint, prefix=nested[f.name], optional=can_be_none)
                 self._flat[f.name] = part
                 self._columns += part._columns
             elif f.name not in omit:
-                type_hint, nullable = _without_none(hints[f.name])
-                name, (type_, encode, decode) = prefix + f.name, _column(type_hint)
+                type_hint, nullable = _strip_none(hints[f.name])
+                name, (type_, encode, decode) = prefix + f.name, _column_codec(type_hint)
                 label, nullable = name.replace("_", " "), nullable or optional
                 field_ = _Field(name, label, type_, nullable, f.compare, encode, decode)
                 self._fields[f.name] = field_
@@ -113,7 +113,7 @@ class Columns(Generic[T]):
         """Return the row of a missing record, all null."""
         return {f.name: None for f in self._columns}
 
-    def decode(self, row: RowLike, **omit: Any) -> T:
+    def decode(self, row: RowLike, **others: Any) -> T:
         """Convert a row to a record, with the fields from other tables."""
         values = {
             name: None if row[f.name] is None else f.decode(row[f.name])
@@ -122,14 +122,14 @@ class Columns(Generic[T]):
         for name, part in self._flat.items():
             missing = row[part._columns[0].name] is None
             values[name] = None if missing else part.decode(row)
-        return self._cls(**values, **omit)
+        return self._cls(**values, **others)
 
     def comparable(self, row: Row) -> Row:
         """Return the values of a row that count when records are compared."""
         return {f.name: row[f.name] for f in self._columns if f.compared}
 
 
-def _column(type_hint: Any) -> tuple[TypeEngine[Any], Encode, Decode]:
+def _column_codec(type_hint: Any) -> tuple[TypeEngine[Any], Encode, Decode]:
     """Return the type, the encoder and the decoder of a column."""
     if isinstance(type_hint, type) and issubclass(type_hint, Enum):
         return ExactText(), lambda value, _: type_hint(value).value, type_hint
@@ -143,7 +143,7 @@ def _column(type_hint: Any) -> tuple[TypeEngine[Any], Encode, Decode]:
     return ExactText(), dump_json, lambda text: read(load_json(text))
 
 
-def _without_none(hint: Any) -> tuple[Any, bool]:
+def _strip_none(hint: Any) -> tuple[Any, bool]:
     """Strip `| None` from a type; return the type and whether it was optional."""
     if get_origin(hint) not in (Union, UnionType):
         return hint, False

@@ -20,7 +20,7 @@ from tutelage.store.columns import RowLike
 from tutelage.store.values import load_json
 from tutelage.types import Attempt, FailureCause, Mode, Reward, RolloutStatus, ToolSpec
 
-PAGE = 64
+PAGE_SIZE = 64
 """Number of rollouts that are read at a time while iterating."""
 MAX_LISTED = 5
 """Number of candidates that an error message lists."""

@@ -111,7 +111,7 @@ def encode(
         keys: Row = {"run_id": rollout.run_id, "rollout_id": rollout.id}
         encoded = _RolloutRows(
             head=schema.ROLLOUT.encode(rollout, where) | {"task": digest},
-            summary=schema.SUMMARY.encode(RolloutSummary.of(rollout), where),
+            summary=schema.SUMMARY.encode(RolloutSummary.from_rollout(rollout), where),
             task={"digest": digest} | task,
             attempts=tuple(
                 _encode_attempt(attempt, keys, position, f"{where}, attempt {position}", batch)

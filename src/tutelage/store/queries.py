@@ -20,7 +20,7 @@ from tutelage.errors import StoreError, TutelageError
 from tutelage.store import schema
 from tutelage.store.backend import Backend
 from tutelage.store.columns import Columns
-from tutelage.store.fetch import PAGE, RolloutFilter, load_attempts, resolve, rollout_order
+from tutelage.store.fetch import PAGE_SIZE, RolloutFilter, load_attempts, resolve, rollout_order
 from tutelage.store.records import (
     CheckpointRow,
     FailureCount,
@@ -98,19 +98,19 @@ class Queries:
         included. Raises `StoreError` for an unknown run.
         """
         with self._read("read rollouts from", run_id) as conn:
-            query = select(schema.rollouts.c.id).where(*_clauses(run_id, filters))
+            query = select(schema.rollouts.c.id).where(*_where(run_id, filters))
             ids = list(conn.scalars(query.order_by(*rollout_order()).limit(limit)))
-        return self._pages(run_id, ids)
+        return self._read_pages(run_id, ids)
 
-    def _pages(self, run_id: str, ids: list[str]) -> Generator[Rollout]:
-        for start in range(0, len(ids), PAGE):
+    def _read_pages(self, run_id: str, ids: list[str]) -> Generator[Rollout]:
+        for start in range(0, len(ids), PAGE_SIZE):
             with self._read("read rollouts from") as conn:
-                records = _load_rollouts(conn, run_id, ids[start : start + PAGE])
+                records = _load_rollouts(conn, run_id, ids[start : start + PAGE_SIZE])
             yield from records
 
     def count(self, run_id: str, **filters: Unpack[RolloutFilter]) -> int:
         """Count matching rollouts. Raises `StoreError` for an unknown run."""
-        query = select(func.count()).select_from(schema.rollouts).where(*_clauses(run_id, filters))
+        query = select(func.count()).select_from(schema.rollouts).where(*_where(run_id, filters))
         with self._read("count rollouts of", run_id) as conn:
             return conn.execute(query).scalar_one()
 
@@ -128,7 +128,7 @@ class Queries:
         query = (
             select(heads.c.cause, heads.c.id, attempts.c.failure_message)
             .select_from(heads.outerjoin(attempts, last_attempt))
-            .where(*_clauses(run_id, filters), heads.c.status.in_(ended))
+            .where(*_where(run_id, filters), heads.c.status.in_(ended))
             .order_by(*rollout_order(), attempts.c.position.desc())
         )
         messages_by_cause: dict[str | None, dict[str, str]] = {}
@@ -312,7 +312,7 @@ def read_run(conn: Connection, run_id: str) -> RunRow:
     raise StoreError(f"no run {run_id!r} in the store: {hint}")
 
 
-def _clauses(run_id: str, filters: RolloutFilter) -> list[ColumnElement[bool]]:
+def _where(run_id: str, filters: RolloutFilter) -> list[ColumnElement[bool]]:
     """Convert a filter to SQL conditions."""
     c = schema.rollouts.c
     tests: dict[str, Callable[[Any], ColumnElement[bool]]] = {

@@ -84,7 +84,7 @@ class RolloutSummary:
     policy."""
 
     @classmethod
-    def of(cls, rollout: Rollout) -> RolloutSummary:
+    def from_rollout(cls, rollout: Rollout) -> RolloutSummary:
         """Summarise a rollout."""
         last, reward = rollout.last, rollout.reward
         return cls(

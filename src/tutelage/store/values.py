@@ -80,7 +80,7 @@ def dump_json(value: Any, where: str) -> str:
     NaN, infinity, keys that are not strings, and types that JSON does not support.
     """
     try:
-        return _ENCODER.encode(_plain(value, where))
+        return _ENCODER.encode(_to_plain(value, where))
     except (RecursionError, ValueError) as error:  # too deep, or an integer of thousands of digits
         raise StoreError(f"cannot write {where} as JSON ({error}): store less data") from None
 
@@ -91,7 +91,7 @@ def load_json(text: str) -> Any:
     return json.loads(text)
 
 
-def _plain(value: Any, path: _Path) -> Any:
+def _to_plain(value: Any, path: _Path) -> Any:
     """Convert `value` to dicts, lists and scalars that JSON supports."""
     if value is None or isinstance(value, str | int):
         return value
@@ -109,13 +109,13 @@ def _plain(value: Any, path: _Path) -> Any:
                 f"{_path_text(path)} has the key {invalid[0]!r}, but JSON keys must be strings: "
                 f"use {str(invalid[0])!r}"
             )
-        return {key: _plain(item, (path, key)) for key, item in items.items()}
+        return {key: _to_plain(item, (path, key)) for key, item in items.items()}
     if isinstance(value, list | tuple):
         sequence = cast("Sequence[Any]", value)
-        return [_plain(item, (path, i)) for i, item in enumerate(sequence)]
+        return [_to_plain(item, (path, i)) for i, item in enumerate(sequence)]
     if is_dataclass(value):
         return {
-            name: _plain(item, (path, name))
+            name: _to_plain(item, (path, name))
             for name, default in _field_defaults(cast("type[Any]", type(value)))
             if (item := getattr(value, name)) != default
         }
