@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.marks import long
 
 from tutelage.rewards import builtin, resolve_reward
-from tutelage.rewards.answers import find_number, read_number, stated_answer
+from tutelage.rewards.answers import find_number, find_stated, read_number
 from tutelage.rewards.builtin import (
     exact_number,
     math_reward_string_equal,
@@ -129,8 +129,8 @@ def test_an_uncertain_answer_is_none_at_any_length(start: str, unit: str, times:
 
 
 def test_the_last_statement_counts() -> None:
-    assert stated_answer("The answer is 3. Wait.\nresult: x + 1\n## Notes") == "x + 1"
-    assert stated_answer("no statement") is None
+    assert find_stated("The answer is 3. Wait.\nresult: x + 1\n## Notes") == "x + 1"
+    assert find_stated("no statement") is None
 
 
 @pytest.mark.parametrize(

@@ -409,7 +409,7 @@ class StoreConformance:
         for seed in (7, 8):
             store.put_run("new", **own | {"seed": seed}, claim=True)
         assert store.run("new").seed == 8
-        store.give_up_name("new", {"claimed by": "there"})
+        store.remove_claim("new", {"claimed by": "there"})
         words = (
             r"another run named 'new', in 'runs/sums'",
             r"a run named 'new' that was started in this folder, 'runs/sums', earlier or on",
@@ -418,13 +418,13 @@ class StoreConformance:
             with pytest.raises(StoreError, match=said):
                 store.put_run("new", **own | other, claim=True)
         store.put_run("new", **samples.RUN | {"seed": 8})
-        store.give_up_name("new", {"claimed by": "here"})
+        store.remove_claim("new", {"claimed by": "here"})
         for other in ({}, *others):
             with pytest.raises(StoreError, match="choose another --output"):
                 store.put_run("new", **own | other, claim=True)
         assert store.run("new").config == samples.RUN["config"]
         store.put_run("given up", **own, claim=True)
-        store.give_up_name("given up", {"claimed by": "here"})
+        store.remove_claim("given up", {"claimed by": "here"})
         assert [run.id for run in store.runs()] == ["run_a", "new"]
 
     @pytest.mark.parametrize("key", ["seed", "recipe", "algorithm"])
@@ -633,7 +633,7 @@ class StoreConformance:
             store.count("run_a", cause=FailureCause.TIMEOUT),
         ]
         assert counts == [2, 1, 1, 1]
-        assert [RolloutSummary.of(r) for r in given] == [
+        assert [RolloutSummary.from_rollout(r) for r in given] == [
             RolloutSummary(SUCCEEDED, 0.5, 1, 8, None, 0),
             RolloutSummary(SUCCEEDED, 0.25, 3, 12, None, 1),
             RolloutSummary(FAILED, None, 0, 0, FailureCause.TIMEOUT, None),

@@ -50,11 +50,11 @@ class Thing:
     leaves: tuple[Leaf, ...] = ()
     blob: bytes | None = None
     part: Part | None = None
-    apart: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
     clock: float = field(default=0.0, compare=False)
 
 
-THING = Columns(Thing, flat={"part": "part_"}, apart=("apart",))
+THING = Columns(Thing, flat={"part": "part_"}, omit=("excluded",))
 FULL = Thing(
     "a", 2**40, 0.1 + 0.2, (1, -1), (-0.5, float("-inf")), {"z": 1, "a": [None]},
     (Leaf("x"), Leaf("y", "n", ("m",), 4)), b"\x00", Part(Colour.RED, "hm"), ("kept",), 9.5,
@@ -65,7 +65,7 @@ BARE = Thing("b", 0, 0.0, (), (), {})
 @pytest.mark.parametrize("given", [FULL, BARE])
 def test_a_record_comes_back(given: Thing) -> None:
     row = THING.encode(given, "thing")
-    back = THING.decode(row, apart=given.apart)
+    back = THING.decode(row, excluded=given.excluded)
     assert back == given
     assert back.clock == given.clock
 
@@ -88,7 +88,7 @@ def test_fields_are_columns() -> None:
 
 def test_what_is_no_part_of_equality_is_not_counted() -> None:
     row = THING.encode(FULL, "thing")
-    assert row.keys() - THING.counted(row).keys() == {"clock"}
+    assert row.keys() - THING.comparable(row).keys() == {"clock"}
 
 
 def test_json_leaves_out_what_is_empty_by_default() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from tutelage.errors import StoreError
 from tutelage.store import StoreWriter, open_store
-from tutelage.store.postgres import shown
+from tutelage.store.postgres import safe_url
 
 from . import samples
 from .conformance import Opened, StoreConformance
@@ -100,7 +100,7 @@ def test_a_password_is_never_shown(tmp_path: Path) -> None:
         "postgresql+psycopg://me:secret@host:5433/db?sslmode=require",
         "postgresql://me@host/db?password=secret",
     ):
-        assert "secret" not in shown(make_url(address))
+        assert "secret" not in safe_url(make_url(address))
     with pytest.raises(StoreError) as caught:
         open_store(f"postgresql://me:secret@/x?host={tmp_path}")
     assert "secret" not in str(caught.value)

@@ -12,7 +12,7 @@ import pytest
 
 from tutelage.errors import StoreError
 from tutelage.store import open_store
-from tutelage.store.sqlite import explained
+from tutelage.store.sqlite import explain_errors
 
 from . import samples
 from .conformance import Opened, StoreConformance
@@ -124,14 +124,14 @@ def test_a_file_that_may_not_be_written(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     open_store(path).close()
     conn = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
-    with pytest.raises(StoreError, match="write access"), explained(path, "store rollouts in"):
+    with pytest.raises(StoreError, match="write access"), explain_errors(path, "store rollouts in"):
         conn.execute("delete from runs")
     conn.close()
 
 
 def test_a_bug_is_not_dressed_up_as_a_users_mistake(tmp_path: Path) -> None:
     conn = sqlite3.connect(tmp_path / "x.db")
-    with pytest.raises(sqlite3.OperationalError), explained(tmp_path / "x.db", "read"):
+    with pytest.raises(sqlite3.OperationalError), explain_errors(tmp_path / "x.db", "read"):
         conn.execute("select * from nothing")
     conn.close()
 

@@ -32,7 +32,7 @@ from tutelage.agents.session import RolloutSession, enter_rollout
 from tutelage.errors import ConfigError, EngineError
 from tutelage.resources import LLM, NamedResources
 from tutelage.rewards.failures import exception_text
-from tutelage.rewards.worker import end_with
+from tutelage.rewards.worker import end_with_parent
 from tutelage.tools.execute import call_in_thread
 from tutelage.tools.loading import USER_MODULE, load_module
 from tutelage.types import Task
@@ -185,7 +185,7 @@ def _unpacked(packed: bytes, files: Mapping[str, str]) -> Agent:
 def _work(pipe: Connection, packed: bytes, files: Mapping[str, str]) -> None:
     """The worker's main loop."""
     os.setsid()
-    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     try:
         agent = _unpacked(packed, files)

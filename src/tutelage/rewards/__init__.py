@@ -1,10 +1,9 @@
-"""Rewards: functions that say what an attempt earned.
+"""Reward functions, which score the attempts of an agent.
 
-Read `function.py` for the decorator and the check of its result, `builtin.py` and `math_grader.py`
-for answers in mathematics, `qa.py` for short texts, `code.py` for programs, `judge.py` for what
-only a model can judge, `answers.py` for how an answer is found in a text and what takes it back,
-`formulas.py` for what it is worth, `validation.py` for proving a reward before it is used, and
-`registry.py` for names.
+`function.py` has the decorator and the check of its result, `builtin.py` and `math_grader.py`
+grade mathematics, `qa.py` short texts, `code.py` programs, and `judge.py` asks a language model.
+`answers.py` extracts answers from text, `formulas.py` evaluates them, `validation.py` tests a
+reward before training, and `registry.py` resolves names.
 """
 
 from tutelage.rewards.function import RewardFunction, check, compute_reward, reward

@@ -1,14 +1,13 @@
-"""Reading the answer in a final text: which part of it is the answer, and which number that is.
+"""Extract the final answer from a text and read it as a number.
 
-Everything here is a pure function over ASCII numbers, bounded in time on any text: only the end of
-a long text is searched, and no pattern can backtrack over it. What cannot be read with certainty
-is None, which earns nothing; that is safer than a guess that a policy can learn to exploit.
+All functions are pure, read ASCII numbers and take bounded time on any text: only the end of a
+long text is searched, and no pattern can backtrack over it. A text that cannot be read with
+certainty gives None and earns no reward, which is safer than a guess that a policy can exploit.
 
-Which words around a number leave it the number it is, and which change it or take it back, is the
-second half: `5 apples` is 5; `5 million`, `5!`, `5 alternatively six` and `not 5` are not. The
-words are those of English, a closed list for each kind: what changes a value only where it stands
-right after the number (`5 squared`, but `5 litres to drink`), what never occurs with a committed
-answer (negations, alternatives, doubts, further numbers in words).
+Words around a number may change or retract it: `5 apples` is 5; `5 million`, `5!`,
+`5 alternatively six` and `not 5` are not. Each kind of word is a closed English list: words that
+change a value only directly after the number (`5 squared`, but `5 litres to drink`), and words
+that never occur with a definite answer (negations, alternatives, doubts, further number words).
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from typing import cast
 
 MAX_NUMBER_CHARS = 400
 SEARCHED_CHARS = 4000
-"""How much of the end of a text is searched for an answer."""
-MOST_WORDS = 12
-"""Words after a number that may still be its unit; more is a sentence of its own."""
+"""Number of characters at the end of a text that are searched for an answer."""
+MAX_UNIT_WORDS = 12
+"""Maximum number of words in a unit after a number; longer text is a new sentence."""
 
 _NUMBER_WORDS = (
     "zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|"
@@ -34,30 +33,30 @@ _DENIED = (
     r"not|nor|neither|never|cannot|\w+n['’]t|wrong|incorrect|false|untrue|invalid|mistaken|"
     "impossible|unlikely"
 )
-_OPEN = (
+_CHOICE = (
     "or|alternatively|either|else|otherwise|instead|rather|versus|vs|maybe|perhaps|possibly|"
     "probably"
 )
-_BESIDE = "no|none|nothing|unless|except|negative|minus|negated|plus|between|if|than|least|most"
-DENIED_OR_OPEN = re.compile(rf"\b(?:{_DENIED}|{_OPEN})\b", re.IGNORECASE)
-"""Words that never stand before an answer that is committed to one number."""
-_UNCOMMITTED = re.compile(rf"\b(?:{_NUMBER_WORDS}|{_DENIED}|{_OPEN}|{_BESIDE})\b", re.IGNORECASE)
-"""Words that never stand after one."""
+_OTHERS = "no|none|nothing|unless|except|negative|minus|negated|plus|between|if|than|least|most"
+NEGATION_OR_CHOICE = re.compile(rf"\b(?:{_DENIED}|{_CHOICE})\b", re.IGNORECASE)
+"""Words that never precede a definite answer."""
+_UNCOMMITTED = re.compile(rf"\b(?:{_NUMBER_WORDS}|{_DENIED}|{_CHOICE}|{_OTHERS})\b", re.I)
+"""Words that never follow a definite answer."""
 _NUMBER_WORD = re.compile(rf"(?:\s*-?\s*\b(?:{_NUMBER_WORDS})\b)+\s*\Z", re.IGNORECASE)
-CHANGES_IT = (
+MODIFIERS = (
     "[a-z]|pi|percent|squared|cubed|times|over|divided|multiplied|to|by|and|mod|modulo|point|"
     "factorial|raised|power|less|halved|doubled|tripled|score|gross|thirds?|fourths?|fifths?|"
     "sixths?|sevenths?|eighths?|ninths?|tenths?|hundredths?|thousandths?|increased|decreased"
 )
-"""What right after a number changes it."""
+"""Words that change a number when they follow it directly."""
 
 _SYMBOLS = re.compile(r"[=<>±+*^≠≤≥≈|¬~∨]|\\[A-Za-z]")
-_BEFORE = re.compile(
+_NEGATED_BEFORE = re.compile(
     r"(?:\b(?:not|never|neither|nor|cannot|except|than|without)|n['’]t|≠|¬|!=|<>|\\ne|\\neq|\\lnot)"
     r"(?:\s+(?:be|equals?|equal\s+to|exactly|the|final|correct|right|answer|is))*[\s$:(*]*\Z",
     re.IGNORECASE,
 )
-_AFTER = re.compile(
+_NEGATED_AFTER = re.compile(
     r"[\s$*)]*(?:(?:is|was|would\s+be|seems)\s+)?"
     r"(?:not\b|wrong\b|incorrect\b|false\b|untrue\b|(?:is|was|ca|wo)n['’]t\b|!)",
     re.IGNORECASE,
@@ -68,8 +67,8 @@ _DENIED_CLAIM = re.compile(
     r"agree|if|whether|that|final|my|your|a|an))*\s*\Z",
     re.IGNORECASE,
 )
-_LOOKED_AT = 60
-"""Characters before and after a marked answer that could take it back."""
+_CONTEXT_CHARS = 60
+"""Number of characters around a marked answer that are searched for a retraction."""
 
 _SIGN = r"(?P<sign>[-+]?)(?:[$€£]\s?)?(?P<sign2>[-+]?)"
 _AMOUNT = (
@@ -79,33 +78,33 @@ _AMOUNT = (
 )
 _NUMBER = _SIGN + _AMOUNT
 _WHOLE = re.compile(_NUMBER + r"\Z")
-# The atomic group stops the engine from giving digits back to make what follows fit. A word may
-# follow as a unit, unless it changes the number.
+# The atomic group prevents backtracking into the digits. A word may follow as a unit, unless it
+# changes the number.
 _LEADING = re.compile(
-    rf"(?>{_NUMBER})(?=\s*\Z|[,;:)](?:\s|\Z)|\s+(?!(?:{CHANGES_IT})\b)[A-Za-z])", re.IGNORECASE
+    rf"(?>{_NUMBER})(?=\s*\Z|[,;:)](?:\s|\Z)|\s+(?!(?:{MODIFIERS})\b)[A-Za-z])", re.IGNORECASE
 )
-# A sign belongs to a number where it follows no value.
+# A sign belongs to a number unless it follows a value.
 _ANYWHERE = re.compile(rf"(?:(?<![\w.)\]]){_SIGN})?{_AMOUNT}", re.ASCII)
 _FUNCTION = r"(?:[dt]?frac|sqrt|sin|cos|tan|log|ln|exp)"
 _CUT_BEFORE = re.compile(
     rf"(?:[\^}}]|[\^_}}]\{{|[0-9][./:]?|\\{_FUNCTION} |(?<![A-Za-z]){_FUNCTION}[({{]?)\Z"
 )
 _CUT_AFTER = re.compile(r"\s*(?:\^|π|\\?pi\b|\\(?:sqrt|frac)\b)")
-"""What makes a number a part of something else: `2^10`, `3/5/2024`, `\\sqrt{2}`, `5π`."""
+"""Context that makes a number part of a larger term: `2^10`, `3/5/2024`, `\\sqrt{2}`, `5π`."""
 _STATED = re.compile(
     r"\b(?:answer|result)\s{0,4}(?:is\b|:|=)[\s:*]{0,8}|####\s{0,4}(?=[-+$€£0-9.]|\\[dt]?frac)",
     re.I,
 )
-# After a number or a letter of its own, `!` is the factorial.
+# After a number or a single letter, `!` is the factorial.
 _SENTENCE_END = re.compile(r"(?:\.|(?<=[^\W\d][^\W\d])!)(?:\s|\Z)")
-_AROUND_SIGN = re.compile(r"\s*([^\w\s])\s*")
+_SPACED_SIGN = re.compile(r"\s*([^\w\s])\s*")
 
 CHARACTERS = {
     **{code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)},  # full-width forms of ASCII
-    **dict.fromkeys(map(ord, "\u200b\u200c\u200d\u2060\ufeff")),  # of no width
+    **dict.fromkeys(map(ord, "\u200b\u200c\u200d\u2060\ufeff")),  # zero-width characters
     **{ord("−"): "-", ord("∞"): "\\infty", ord("⩾"): "≥", ord("⩽"): "≤"},
 }
-"""For `str.translate`: other forms of the same characters."""
+"""Table for `str.translate` that replaces variants of characters."""
 _RELATIONS = {"g": "≥", "l": "≤", "n": "≠"}
 _SPELLINGS: Sequence[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = (
     (re.compile(r"(?<=[0-9])(?<!\b0)(?:\{,\}|,\\!)(?=[0-9]{3}(?![0-9]))"), ""),
@@ -119,34 +118,32 @@ _FRACTION = re.compile(r"(?<![0-9.])\\[dt]?frac\s*\{\s*(-?[0-9]+)\s*\}\s*\{\s*([
 
 
 def plain_text(text: str) -> str:
-    r"""Rewrite other forms of the same characters, brackets and signs: `１`, `\left(`, `\geq`."""
+    r"""Normalise variants of characters, brackets and signs: `１`, `\left(`, `\geq`."""
     text = text if text.isascii() else text.translate(CHARACTERS)
     for pattern, replacement in _SPELLINGS if "\\" in text or "{" in text else ():
         text = pattern.sub(replacement, text)
     return text.replace(">=", "≥").replace("<=", "≤")
 
 
-def _plain_numbers(text: str) -> str:
-    r"""Rewrite `plain_text` further, where only numbers are read: `\text{5}`, `\frac{1}{2}`."""
+def _simplify_numbers(text: str) -> str:
+    r"""Apply `plain_text` and also resolve `\text{5}` and `\frac{1}{2}`, for reading numbers."""
     return _FRACTION.sub(r"\1/\2", LATEX_TEXT.sub(r"\1", plain_text(text)))
 
 
 def read_number(value: object) -> Fraction | None:
-    """The number that `value` is as a whole, or None.
+    """Parse the whole of `value` as a number; return None if it is not one.
 
     Reads signs, decimals, exponents, `1/2`, a sign of currency or degrees, well-formed thousands
-    separators and percent (`50%` is 1/2). Only the ASCII digits, and their full-width forms, are
-    digits.
+    separators and percent (`50%` is 1/2). Only ASCII digits and their full-width forms count.
     """
-    if isinstance(value, bool) or _too_long(value):
+    if isinstance(value, bool) or _is_too_long(value):
         return None
-    match = _WHOLE.match(_plain_numbers(str(value)).strip().strip("$").strip())
-    return _value(match) if match else None
+    match = _WHOLE.match(_simplify_numbers(str(value)).strip().strip("$").strip())
+    return _to_fraction(match) if match else None
 
 
 def is_empty(answer: object) -> bool:
-    """True for what nothing can be compared with: null, a text of blanks, and a list that has a
-    null or nothing but these."""
+    """Return True for null, blank text, and a list that contains null or only empty items."""
     if isinstance(answer, (list, tuple)):
         items = cast("Sequence[object]", answer)
         return None in items or all(map(is_empty, items))
@@ -154,71 +151,71 @@ def is_empty(answer: object) -> bool:
 
 
 def answer_text(answer: object) -> str:
-    """The answer of a task as text; null is the empty one, which no final text equals."""
+    """Convert the answer of a task to text; null becomes empty text, which matches nothing."""
     return "" if answer is None else str(answer)
 
 
-def true_answer(answer: object) -> object:
-    """The answer of a task without its solution: `X` of a text that ends in `#### X` (GSM8K)."""
+def strip_solution(answer: object) -> object:
+    """Strip the solution from a task's answer: return `X` for text ending in `#### X` (GSM8K)."""
     if isinstance(answer, str) and "####" in answer:
         return answer.rpartition("####")[2].strip()
     return answer
 
 
 def find_number(text: str) -> Fraction | None:
-    """The number that a final text gives as its answer, or None.
+    """Return the number that a final text gives as its answer, or None.
 
-    That is the whole text, or what follows the last `answer is`, `result:`, `#### ` or is in the
-    last box; a unit may follow, another number may not.
+    Reads the whole text, or what follows the last `answer is`, `result:` or `#### `, or the last
+    box. A unit may follow the number, but not another number.
     """
-    whole = read_number(without_period(text.strip())) if not _too_long(text) else None
+    whole = read_number(strip_period(text.strip())) if not _is_too_long(text) else None
     if whole is not None:
         return whole
-    answer = stated_answer(text)
+    answer = find_stated(text)
     if answer is None:
         return None
     exact = read_number(answer)
-    return leading_number(answer) if exact is None else exact
+    return read_leading(answer) if exact is None else exact
 
 
-def last_number(text: str) -> Fraction | None:
-    """The last number of a text, whatever stands around it; None without one.
+def find_last_number(text: str) -> Fraction | None:
+    """Return the last number of a text, or None; other words around it are ignored.
 
-    A sign belongs to it where it follows no value: `10-5` ends in 5, `is -5` in -5. One that is a
-    part of something else is none: `2^10`, `3/5/2024`.
+    A sign belongs to the number unless it follows a value: `10-5` ends in 5, `is -5` in -5. A
+    number that is part of a larger term gives None: `2^10`, `3/5/2024`.
     """
-    text = _plain_numbers(text[-SEARCHED_CHARS:])
+    text = _simplify_numbers(text[-SEARCHED_CHARS:])
     matches = list(_ANYWHERE.finditer(text))
-    if not matches or _too_long(matches[-1][0]):
+    if not matches or _is_too_long(matches[-1][0]):
         return None
     match = matches[-1]
     before = text[: match.start()][-7:]
     # `2 1/2` is neither 2 nor 1/2.
     mixed = match["denominator"] and re.search(r"[0-9] \Z", before)
     cut = mixed or _CUT_BEFORE.search(before) or _CUT_AFTER.match(text, match.end())
-    return None if cut else _value(match)
+    return None if cut else _to_fraction(match)
 
 
-def leading_number(answer: str) -> Fraction | None:
-    """The number that an answer such as `12 pens` begins with; None for `12 or 13`, `2 pi`.
+def read_leading(answer: str) -> Fraction | None:
+    """Return the number at the start of an answer such as `12 pens`.
 
-    What follows must leave it as it is.
+    Returns None if the following words change it, as in `12 or 13` and `2 pi`.
     """
     match = _LEADING.match(answer)
-    if match is None or _too_long(match[0]) or not is_unit(answer[match.end() :]):
+    if match is None or _is_too_long(match[0]) or not is_unit(answer[match.end() :]):
         return None
-    return _value(match)
+    return _to_fraction(match)
 
 
-def stated_answer(text: str) -> str | None:
-    r"""What the text marks as its answer: the last `\boxed{}`, `#### X`, `answer is X`."""
+def find_stated(text: str) -> str | None:
+    r"""Return the marked answer of a text: the last `\boxed{}`, `#### X` or `answer is X`."""
     tail = plain_text(text[-SEARCHED_CHARS:])
-    boxed = last_box(tail)
+    boxed = find_last_box(tail)
     if boxed is not None:
         return boxed.strip()
     heads = list(_STATED.finditer(tail))
-    # `answer is` may be denied by what leads to it: `it is not true that the`.
-    if not heads or _DENIED_CLAIM.search(tail[: heads[-1].start()][-_LOOKED_AT:]):
+    # The words before `answer is` may negate it: `it is not true that the`.
+    if not heads or _DENIED_CLAIM.search(tail[: heads[-1].start()][-_CONTEXT_CHARS:]):
         return None
     answer = tail[heads[-1].end() :].partition("\n")[0]
     end = _SENTENCE_END.search(answer)
@@ -228,27 +225,27 @@ def stated_answer(text: str) -> str | None:
 
 
 def normalise_text(text: str) -> str:
-    """For comparing answers as strings: case, spacing, `$`, box and a final period do not count.
+    """Normalise an answer for string comparison.
 
-    Nor does what stands before the last `####`. A text too long to be an answer is returned as it
-    is.
+    Removes case, spacing, `$`, the box, a final period and everything up to the last `####`. A
+    text too long to be an answer is returned unchanged.
     """
-    boxed = last_box(text)
-    text = str(true_answer(text)) if boxed is None else boxed
+    boxed = find_last_box(text)
+    text = str(strip_solution(text)) if boxed is None else boxed
     if len(text) > SEARCHED_CHARS:
         return text
     text = LATEX_TEXT.sub(r"\1", plain_text(unicodedata.normalize("NFC", text))).replace("$", "")
-    text = " ".join(without_period(text.casefold().strip()).split())
-    # Separators are dropped only from a text that is a number: in "1, 234" they list.
+    text = " ".join(strip_period(text.casefold().strip()).split())
+    # Remove thousands separators only if the whole text is a number: "1, 234" is a list.
     is_number = _WHOLE.match(text)
-    text = _AROUND_SIGN.sub(r"\1", text)
+    text = _SPACED_SIGN.sub(r"\1", text)
     return text.replace(",", "") if is_number else text
 
 
-def without_period(text: str) -> str:
-    """The text without the period that ends it.
+def strip_period(text: str) -> str:
+    """Remove the final period of a text.
 
-    `5...` goes on and stays as it is; of `3.33...` the digits are what was meant.
+    `5...` is an open sequence and is kept; `3.33...` is reduced to its digits.
     """
     bare = text.rstrip(".")
     cut = len(text) - len(bare)
@@ -256,9 +253,9 @@ def without_period(text: str) -> str:
 
 
 def is_unit(text: str) -> bool:
-    """Whether what follows a number leaves it as it is: a unit, the thing counted, or nothing."""
+    """Return True if the text after a number is a unit, a counted thing, or empty."""
     return (
-        len(text.split()) <= MOST_WORDS
+        len(text.split()) <= MAX_UNIT_WORDS
         and not any(ch.isdigit() for ch in text)
         and not _UNCOMMITTED.search(text)
         and not _SYMBOLS.search(text)
@@ -266,15 +263,15 @@ def is_unit(text: str) -> bool:
 
 
 def is_number_word(text: str) -> bool:
-    """Whether a text is a number in words, such as `six`, and nothing else."""
+    """Return True if the whole text is a number word, such as `six`."""
     return bool(_NUMBER_WORD.match(text))
 
 
-def _too_long(value: object) -> bool:
+def _is_too_long(value: object) -> bool:
     return isinstance(value, str) and len(value) > MAX_NUMBER_CHARS
 
 
-def _value(match: re.Match[str]) -> Fraction | None:
+def _to_fraction(match: re.Match[str]) -> Fraction | None:
     signs = (match["sign"] or "") + (match["sign2"] or "")
     denominator = match["denominator"]
     if len(signs) > 1 or (denominator is not None and not int(denominator)):
@@ -286,23 +283,23 @@ def _value(match: re.Match[str]) -> Fraction | None:
     return -value if signs == "-" else value
 
 
-def last_box(text: str) -> str | None:
-    r"""The content of the last `\boxed{...}` of a text, braces matched.
+def find_last_box(text: str) -> str | None:
+    r"""Return the content of the last `\boxed{...}` of a text, with matched braces.
 
-    None without a closed one, and where the words around it take it back.
+    Returns None if there is no closed box, or if the words around it negate it.
     """
     text = text[-SEARCHED_CHARS:]
     start = text.rfind("\\boxed{")
     if start < 0:
         return None
     depth, begin = 0, start + len("\\boxed")
-    for at in range(begin, len(text)):
-        if text[at] == "{":
+    for i in range(begin, len(text)):
+        if text[i] == "{":
             depth += 1
-        elif text[at] == "}":
+        elif text[i] == "}":
             depth -= 1
             if not depth:
-                before, after = text[:start][-_LOOKED_AT:], text[at + 1 :][:_LOOKED_AT]
-                denied = _BEFORE.search(before) or _AFTER.match(after)
-                return None if denied else text[begin + 1 : at]
+                before, after = text[:start][-_CONTEXT_CHARS:], text[i + 1 :][:_CONTEXT_CHARS]
+                denied = _NEGATED_BEFORE.search(before) or _NEGATED_AFTER.match(after)
+                return None if denied else text[begin + 1 : i]
     return None

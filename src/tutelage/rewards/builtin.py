@@ -1,8 +1,7 @@
-"""Rewards that compare the final answer with the task's `answer`, without any symbolic maths.
+"""Rewards that compare the final answer with the task's `answer`, without symbolic maths.
 
-`exact_number` is the reward of the embedded job and what `--reward math` means. All run on the
-event loop: they are bounded in time on any text (see `answers.py`). The grader for expressions is
-`math_grader.py`.
+`exact_number` is the reward of the embedded job and of `--reward math`. All run on the event loop,
+because their time is bounded on any text (see `answers.py`). `math_grader.py` grades expressions.
 """
 
 from __future__ import annotations
@@ -12,85 +11,85 @@ from typing import Any
 
 from tutelage.rewards.answers import (
     answer_text,
+    find_last_box,
+    find_last_number,
     find_number,
-    last_box,
-    last_number,
     normalise_text,
     read_number,
-    true_answer,
+    strip_solution,
 )
 from tutelage.rewards.function import reward
 
 EXACT_TOLERANCE = Fraction(1, 10**9)
-"""Relative; forgives the tenth significant digit, where the calculator rounds."""
+"""Relative tolerance; allows for the calculator's rounding at the tenth significant digit."""
 PARTIAL_TOLERANCE = Fraction(1, 10)
-"""Relative error up to which `numeric_partial_credit` gives something."""
+"""Largest relative error for which `numeric_partial_credit` gives partial credit."""
 
 
-def _same_number(given: Fraction, truth: Fraction) -> bool:
-    """Equal; or, where one of them is not whole, equal but for rounding."""
-    if given.denominator == 1 and truth.denominator == 1:
-        return given == truth
-    return _relative_error(given, truth) <= EXACT_TOLERANCE
+def _is_same_number(predicted: Fraction, truth: Fraction) -> bool:
+    """Return True if two numbers are equal; fractions may differ by `EXACT_TOLERANCE`."""
+    if predicted.denominator == 1 and truth.denominator == 1:
+        return predicted == truth
+    return _relative_error(predicted, truth) <= EXACT_TOLERANCE
 
 
 @reward(inline=True)
 def exact_number(prediction: str, answer: Any) -> float:
-    """1.0 when the final answer is the number `answer`, else 0.0.
+    """Return 1.0 if the final answer is the number `answer`, else 0.0.
 
-    An `answer` that is no number is compared as text.
+    An `answer` that is not a number is compared as text.
     """
-    truth = read_number(true_answer(answer))
+    truth = read_number(strip_solution(answer))
     if truth is None:
-        return _same_text(prediction, answer)
-    fraction = find_number(prediction)
-    return 1.0 if fraction is not None and _same_number(fraction, truth) else 0.0
+        return _score_text(prediction, answer)
+    predicted = find_number(prediction)
+    return 1.0 if predicted is not None and _is_same_number(predicted, truth) else 0.0
 
 
 @reward(inline=True)
 def math_reward_string_equal(prediction: str, answer: Any) -> float:
-    """1.0 when the last number of the final text, or of its last box, is `answer`.
+    """Return 1.0 if the last number of the final text, or of its last box, is `answer`.
 
-    The number counts as text does: `72.0` is `72`, and within no tolerance. Whatever stands before
-    it is not read, so a text that lists numbers earns 1.0 for its last one; a part of a number,
-    as 5 of `3/5` and 28 of `28%`, is none. An `answer` that is no number must be what the box
-    holds, or the whole text.
+    Numbers must be equal without tolerance (`72.0` equals `72`). The text before the last number
+    is ignored, so a list of numbers is graded by its last one; a part of a number, such as 5 in
+    `3/5` or 28 in `28%`, is not read. An `answer` that is not a number is compared as text with
+    the content of the box, or with the whole text.
     """
-    truth = read_number(true_answer(answer))
-    boxed = last_box(prediction)
+    truth = read_number(strip_solution(answer))
+    boxed = find_last_box(prediction)
     if truth is None:
-        return _same_text(prediction if boxed is None else boxed, answer)
-    return float(last_number(prediction if boxed is None else boxed) == truth)
+        return _score_text(prediction if boxed is None else boxed, answer)
+    return float(find_last_number(prediction if boxed is None else boxed) == truth)
 
 
 @reward(inline=True)
 def exact_text(prediction: str, answer: Any) -> float:
-    """1.0 when the final text equals `answer` after normalising case, spacing and `$`."""
-    return _same_text(prediction, answer)
+    """Return 1.0 if the final text equals `answer` after normalising case, spacing and `$`."""
+    return _score_text(prediction, answer)
 
 
 @reward(inline=True)
 def numeric_partial_credit(prediction: str, answer: Any) -> dict[str, float]:
-    """1.0 for the exact number; within 10 % from 1.0 falling to 0.5; else 0.0.
+    """Return 1.0 for the exact number, 1.0 falling to 0.5 within 10 %, else 0.0.
 
     The number is read from `answer is X`, `result: X`, or a text that is only a number. Part
-    `exact` is 1.0 for the exact number alone.
+    `exact` is 1.0 only for the exact number.
     """
-    truth, fraction = read_number(true_answer(answer)), find_number(prediction)
-    if truth is None or fraction is None:
+    truth, predicted = read_number(strip_solution(answer)), find_number(prediction)
+    if truth is None or predicted is None:
         return {"reward": 0.0, "exact": 0.0}
-    if _same_number(fraction, truth):
+    if _is_same_number(predicted, truth):
         return {"reward": 1.0, "exact": 1.0}
-    error = _relative_error(fraction, truth)
+    error = _relative_error(predicted, truth)
     credit = 1.0 - 5.0 * float(error) if error <= PARTIAL_TOLERANCE else 0.0
     return {"reward": credit, "exact": 0.0}
 
 
-def _same_text(prediction: str, answer: Any) -> float:
+def _score_text(prediction: str, answer: Any) -> float:
     truth = normalise_text(answer_text(answer))
     return 1.0 if truth and normalise_text(prediction) == truth else 0.0
 
 
-def _relative_error(given: Fraction, truth: Fraction) -> Fraction:
-    """`|given - truth| / max(|truth|, 1e-10)`, exactly."""
-    return abs(given - truth) / max(abs(truth), Fraction(1, 10**10))
+def _relative_error(predicted: Fraction, truth: Fraction) -> Fraction:
+    """Compute `|predicted - truth| / max(|truth|, 1e-10)` exactly."""
+    return abs(predicted - truth) / max(abs(truth), Fraction(1, 10**10))

@@ -1,9 +1,9 @@
 """`code_reward`: the fraction of a task's tests that the final answer's code passes.
 
-The code runs in a sandbox (`tools/sandbox/`), and no test does: a program there can do what it
-likes to the process that would judge it. The sandbox is only asked for values, as plain data, and
-the comparison is made outside, where the code cannot reach; so nothing it overrides, prints or
-exits with is a pass. `code_tests.py` says what a test may look like and how it is taken apart.
+The code runs in a sandbox (`tools/sandbox/`), but the tests do not, because a program can tamper
+with the process that judges it. The sandbox only returns values, as plain data, and they are
+compared outside of it; so nothing that the code overrides, prints or exits with counts as a pass.
+`code_tests.py` documents the forms of tests and splits them into expressions.
 """
 
 from __future__ import annotations
@@ -35,19 +35,18 @@ from tutelage.tools.sandbox import (
 
 TEST_SECONDS = 2.0
 MAX_TIMEOUTS = 3
-"""Tests that may run out of time; those after them fail unseen."""
+"""Number of timeouts after which the remaining tests count as failed without being run."""
 OUTPUT_CHARS = 20_000
-LONGEST = 100_000
-"""Characters of code."""
+MAX_CODE_CHARS = 100_000
 
 _BLOCK = re.compile(r"```(?:python|py|python3)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
 
 
 def code_reward(options: ToolOptions) -> RewardFunction:
-    """The fraction of the tests in the task's `tests`, or else in its `answer`, that pass.
+    """Return the fraction of passed tests of the task's `tests`, or else of its `answer`.
 
-    Parts: `passed` and `tests` count them, `all` is 1.0 when none failed. Raises `ConfigError`
-    where no sandbox works and none was not allowed.
+    Parts: `passed` and `tests` are counts, `all` is 1.0 if all tests passed. Raises `ConfigError`
+    if no sandbox works and running without one is not allowed.
     """
     tier = usable_tier(allow_unsandboxed=options.allow_unsandboxed)
 
@@ -66,22 +65,22 @@ def code_reward(options: ToolOptions) -> RewardFunction:
         try:
             async with Sandbox(limits, tier=tier) as tested, Sandbox(limits, tier=tier) as referee:
                 for case in cases if code is not None else ():
-                    good, late = await _grade(case, f"{setup}\n{code}", tested, referee)
-                    passed += good
-                    timeouts += late
+                    is_passed, is_late = await _grade(case, f"{setup}\n{code}", tested, referee)
+                    passed += is_passed
+                    timeouts += is_late
                     if timeouts >= MAX_TIMEOUTS:
                         break
         except (SandboxError, ConfigError) as error:
             raise GraderError(f"cannot run the tests in a sandbox: {error}") from error
-        share = passed / len(cases)
-        return {"reward": share, "passed": passed, "tests": len(cases), "all": passed == len(cases)}
+        rate = passed / len(cases)
+        return {"reward": rate, "passed": passed, "tests": len(cases), "all": passed == len(cases)}
 
     return replace(code_reward, one_of=("tests", "answer"))
 
 
 def find_code(text: str) -> str | None:
-    """The code of a final text: its last fenced block, else the whole of it if that is Python."""
-    if len(text) > LONGEST:
+    """Return the last fenced block of a final text, or the whole text if it is valid Python."""
+    if len(text) > MAX_CODE_CHARS:
         return None
     blocks = _BLOCK.findall(text)
     if blocks:
@@ -94,63 +93,63 @@ def find_code(text: str) -> str | None:
 
 
 async def _grade(case: Case, code: str, tested: Sandbox, referee: Sandbox) -> tuple[bool, bool]:
-    """Whether a test passes, and whether it ran out of time. Each value is asked of code that was
-    loaded afresh; `referee` is an interpreter that never sees it."""
+    """Run one test; return whether it passed and whether it timed out. The code is loaded again
+    for each value; `referee` is an interpreter that never loads it."""
     if isinstance(case, Program):
-        done = await _again(lambda: tested.run_program(code, stdin=case.stdin))
-        clean = done.error in (None, "SystemExit")
-        return clean and _trimmed(done.output) == _trimmed(case.stdout), done.error == "timeout"
+        result = await _retry_once(lambda: tested.run_program(code, stdin=case.stdin))
+        is_same = _trim_lines(result.output) == _trim_lines(case.stdout)
+        return is_same and result.error in (None, "SystemExit"), result.error == "timeout"
 
-    async def value_of(expression: str) -> CodeResult:
-        given = f"{case.given}\n{code}" if case.given else code
-        loaded = await tested.run_program(given, name="solution")
+    async def evaluate_in(expression: str) -> CodeResult:
+        program = f"{case.setup}\n{code}" if case.setup else code
+        loaded = await tested.run_program(program, name="solution")
         return loaded if loaded.error is not None else await tested.evaluate(expression)
 
     values: list[str] = []
-    for expression in case.asked:
-        found = await _again(lambda asked=expression: value_of(asked))
+    for expression in case.expressions:
+        result = await _retry_once(lambda source=expression: evaluate_in(source))
         try:
-            # The code may have forged the reply: what is no literal must not reach the test.
-            # A long value takes a while to read, and other rollouts wait for the event loop.
-            await asyncio.to_thread(found.plain_value)
+            # The code may have forged the reply, so only literals are put into the test. A long
+            # value is parsed in a thread to keep the event loop free for other rollouts.
+            await asyncio.to_thread(result.plain_value)
         except ValueError:
-            return False, found.error == "timeout"
-        values.append(str(found.value))
+            return False, result.error == "timeout"
+        values.append(str(result.value))
     if case.expected is not None and len(values) == 1:
         return await asyncio.to_thread(_equals, values[0], case.expected, case.from_data), False
     try:
-        test = await asyncio.to_thread(case.with_values, values)
+        test = await asyncio.to_thread(case.fill_values, values)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False, False
 
-    async def decide() -> CodeResult:
+    async def run_test() -> CodeResult:
         if case.prelude:
             await referee.run_program(case.prelude)
         return await referee.evaluate(f"bool({test})")
 
     try:
-        return (await _again(decide)).plain_value() is True, False
+        return (await _retry_once(run_test)).plain_value() is True, False
     except ValueError:
         return False, False
 
 
-async def _again(work: Callable[[], Awaitable[CodeResult]]) -> CodeResult:
-    """The result, tried once more where the interpreter ended: the system may have killed it
-    for memory that others took, and a test that it was killed in says nothing of the code."""
-    code_result = await work()
-    return await work() if code_result.error == "died" else code_result
+async def _retry_once(work: Callable[[], Awaitable[CodeResult]]) -> CodeResult:
+    """Run `work`, and once more if the interpreter died: the system may have killed it for
+    memory that other processes used, which is not the fault of the code."""
+    result = await work()
+    return await work() if result.error == "died" else result
 
 
-def _equals(given: str, wanted: str, from_data: bool) -> bool:
+def _equals(actual: str, literal: str, from_data: bool) -> bool:
     try:
-        found, expected = ast.literal_eval(given), ast.literal_eval(wanted)
-        return bool((_as_lists(found) if from_data else found) == expected)
+        result, expected = ast.literal_eval(actual), ast.literal_eval(literal)
+        return bool((_as_lists(result) if from_data else result) == expected)
     except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
         return False
 
 
 def _as_lists(value: Any) -> Any:
-    """The value as JSON would have it: with lists for tuples, not as keys."""
+    """Convert tuples to lists, as JSON does, except in the keys of dicts."""
     if isinstance(value, (list, tuple)):
         return [_as_lists(item) for item in cast("Sequence[Any]", value)]
     if isinstance(value, dict):
@@ -158,6 +157,6 @@ def _as_lists(value: Any) -> Any:
     return value
 
 
-def _trimmed(text: str) -> list[str]:
-    """The lines, without spaces at their ends and at the end of the text."""
+def _trim_lines(text: str) -> list[str]:
+    """Split a text into lines without trailing whitespace and trailing empty lines."""
     return [line.rstrip() for line in text.rstrip().splitlines()]

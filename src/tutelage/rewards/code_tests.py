@@ -1,14 +1,14 @@
-"""Tests of code as data: which expressions to ask the code for, and what must be true of them.
+"""Tests of code as data: expressions to evaluate, and conditions on their values.
 
 A test is one of
-- `{"input": TEXT, "output": TEXT}`: the program reads one and prints the other;
+- `{"input": TEXT, "output": TEXT}`: the program reads the input and prints the output;
 - `{"call": "f(2, 3)", "expected": 5}`, or `{"args": [2, 3], "expected": 5}` with the task's
   `entry_point`;
 - `"assert f(2, 3) == 5"`, or a block of such lines (MBPP), or HumanEval's `check(candidate)`.
 
-An assertion is taken apart: each call of the code under test is asked for by itself, its value is
-put in its place, and the rest is decided where that code does not run. Tests that cannot be taken
-apart so (loops, values in comprehensions) are refused with the reason, never run beside the code.
+An assertion is split: each call of the code under test is evaluated separately and replaced by its
+value, and the rest is evaluated in a process without that code. Tests that cannot be split (loops,
+values in comprehensions) are rejected with the reason, and never run in the process of the code.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from tutelage.errors import RewardError
 _FORMS = (
     "use 'assert f(1) == 2', {'call': 'f(1)', 'expected': 2}, or {'input': '...', 'output': '...'}"
 )
-_PLACE = "__value_{}__"
+_SLOT = "__value_{}__"
 
 
-class _Filled(ast.NodeTransformer):
-    """Puts nodes in the place of names."""
+class _ReplaceNames(ast.NodeTransformer):
+    """Replace names by syntax nodes."""
 
     def __init__(self, nodes: Mapping[str, ast.expr]) -> None:
         self.nodes = nodes
@@ -42,7 +42,7 @@ class _Filled(ast.NodeTransformer):
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program that must print `stdout` when it reads `stdin`."""
+    """A test of a program, which must print `stdout` when it reads `stdin`."""
 
     stdin: str
     stdout: str
@@ -50,34 +50,34 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """`asked` are expressions over the code; `test` is over their values, named by place."""
+    """A test of expressions over the code; `test` is a condition on their numbered values."""
 
-    asked: tuple[str, ...]
+    expressions: tuple[str, ...]
     test: str
     prelude: str = ""
-    """What the tests import or define."""
-    given: str = ""
-    """The part of it that `asked` needs: all that the code under test may see of it."""
+    """Imports and assignments of the tests."""
+    setup: str = ""
+    """The statements of `prelude` that `expressions` need; the tested code sees only these."""
     expected: str | None = None
-    """For a test `asked[0] == expected` with a literal: that literal."""
+    """The literal of a test `expressions[0] == expected`."""
     from_data: bool = False
-    """Whether that literal came from a file, where a tuple can only be written as a list."""
+    """True if the literal is from a data file, where tuples are written as lists."""
 
-    def with_values(self, values: Sequence[str]) -> str:
-        """The test with values, each a literal, in their places."""
+    def fill_values(self, values: Sequence[str]) -> str:
+        """Return the source of the test with its values, Python literals, filled in."""
         tree = ast.parse(self.test, mode="eval")
-        places = {
-            _PLACE.format(i): ast.parse(value, mode="eval").body for i, value in enumerate(values)
+        slots = {
+            _SLOT.format(i): ast.parse(value, mode="eval").body for i, value in enumerate(values)
         }
 
-        return ast.unparse(ast.fix_missing_locations(_Filled(places).visit(tree)))
+        return ast.unparse(ast.fix_missing_locations(_ReplaceNames(slots).visit(tree)))
 
 
 Case: TypeAlias = Program | Expression
 
 
 def read_tests(tests: Any, entry_point: str | None = None) -> list[Case]:
-    """The tests of a task. Raises `RewardError` when there are none, or one cannot be used."""
+    """Parse the tests of a task. Raises `RewardError` if there are none or one is invalid."""
     items = cast("Sequence[Any]", tests) if isinstance(tests, (list, tuple)) else [tests]
     cases: list[Case] = []
     for item in items:
@@ -93,21 +93,21 @@ def read_tests(tests: Any, entry_point: str | None = None) -> list[Case]:
 
 
 def answer_tests(answer: Any) -> Any:
-    """The tests of a row of `question` and `answer`, in the forms above.
+    """Convert the `answer` of a row to tests in the forms above.
 
-    `answer` is a list of them, or of `[input, output]` pairs; a text of assertions;
-    `{"inputs": [...], "outputs": [...]}`, with `fn_name` for calls of it (APPS); any of these as
-    JSON text; and any other text or number is what the program prints. Raises `RewardError`.
+    `answer` is a list of tests or of `[input, output]` pairs; a text of assertions;
+    `{"inputs": [...], "outputs": [...]}`, with `fn_name` for function calls (APPS); or any of these
+    as JSON text. Other text and numbers are the output of the program. Raises `RewardError`.
     """
     if isinstance(answer, str):
-        found: Any = None
+        parsed: Any = None
         if answer.lstrip()[:1] in ("[", "{"):
             with suppress(ValueError, RecursionError):
-                found = json.loads(answer)
-        # `[1, 2]` is what a program may print; a list of tests holds objects, pairs or texts.
-        items = [found] if isinstance(found, dict) else found
+                parsed = json.loads(answer)
+        # `[1, 2]` may be the output of a program; a list of tests has objects, pairs or texts.
+        items = [parsed] if isinstance(parsed, dict) else parsed
         if isinstance(items, list) and items and isinstance(items[0], (dict, list, str)):
-            return answer_tests(found)
+            return answer_tests(parsed)
         starts = ("assert ", "assert(", "def check(")
         is_source = any(line.startswith(starts) for line in answer.split("\n"))
         return [answer] if is_source else [{"output": answer}]
@@ -119,11 +119,11 @@ def answer_tests(answer: Any) -> Any:
         both = isinstance(inputs, list) and isinstance(outputs, list)
         if not both or len(inputs) != len(outputs):
             raise RewardError(
-                f"the answer {dict(row)!r:.120} needs 'inputs' and 'outputs', lists of one length"
+                f"the answer {dict(row)!r:.120} needs 'inputs' and 'outputs', lists of equal length"
             )
         pairs = list(zip(inputs, outputs, strict=True))
         if (name := row.get("fn_name")) is None:
-            return [{"input": _lines(one), "output": _lines(other)} for one, other in pairs]
+            return [{"input": _to_text(one), "output": _to_text(other)} for one, other in pairs]
         return [
             {"call": f"{name}({', '.join(map(repr, one))})", "expected": other}
             for one, other in pairs
@@ -131,7 +131,7 @@ def answer_tests(answer: Any) -> Any:
     if isinstance(answer, (list, tuple)):
         items = cast("Sequence[Any]", answer)
         return [
-            {"input": _lines(item[0]), "output": _lines(item[1])}
+            {"input": _to_text(item[0]), "output": _to_text(item[1])}
             if isinstance(item, (list, tuple)) and len(cast("Sequence[Any]", item)) == 2
             else item
             for item in items
@@ -141,8 +141,8 @@ def answer_tests(answer: Any) -> Any:
     return [{"output": str(answer)}]
 
 
-def _lines(value: Any) -> str:
-    """What a program reads or prints, where a file has it as a list of lines too."""
+def _to_text(value: Any) -> str:
+    """Convert the input or output of a program, a text or a list of lines, to text."""
     return "\n".join(map(str, cast("list[Any]", value))) if isinstance(value, list) else str(value)
 
 
@@ -166,7 +166,7 @@ def _from_mapping(item: Mapping[str, Any], entry_point: str | None) -> Case:
     except SyntaxError as error:
         raise RewardError(f"the call {call!r} is not a Python expression: {error}") from error
     expected = repr(item["expected"])
-    test = f"{_PLACE.format(0)} == {expected}"
+    test = f"{_SLOT.format(0)} == {expected}"
     return Expression((str(call),), test, expected=expected, from_data=True)
 
 
@@ -178,10 +178,10 @@ def _from_source(source: str, entry_point: str | None) -> list[Case]:
     statements: list[ast.stmt] = []
     for statement in tree.body:
         if isinstance(statement, ast.FunctionDef) and statement.name == "check":
-            # HumanEval's `check(candidate)`, of the function under its own name.
+            # HumanEval's `check(candidate)`, with the candidate replaced by the entry point.
             if entry_point is None or len(statement.args.args) != 1:
                 raise RewardError("a test 'check(candidate)' needs the task's 'entry_point'")
-            rename = _Filled({statement.args.args[0].arg: ast.Name(entry_point, ast.Load())})
+            rename = _ReplaceNames({statement.args.args[0].arg: ast.Name(entry_point, ast.Load())})
             statements += [rename.visit(inner) for inner in statement.body]
         else:
             statements.append(statement)
@@ -189,56 +189,56 @@ def _from_source(source: str, entry_point: str | None) -> list[Case]:
     asserts: list[ast.expr] = []
     for statement in statements:
         targets = statement.targets if isinstance(statement, ast.Assign) else []
-        # Of `n, expected = 4, 5` the code would see both.
-        several = any(isinstance(target, ast.Tuple | ast.List) for target in targets)
+        # `n, expected = 4, 5` would show both values to the code.
+        has_tuple = any(isinstance(target, ast.Tuple | ast.List) for target in targets)
         if isinstance(statement, ast.Assert):
             asserts.append(statement.test)
-        elif isinstance(statement, ast.Import | ast.ImportFrom | ast.Assign) and not several:
+        elif isinstance(statement, ast.Import | ast.ImportFrom | ast.Assign) and not has_tuple:
             prelude.append(statement)
-        # `check(f)` at the end, or a docstring: nothing that could fail by itself.
-        elif not (isinstance(statement, ast.Expr) and _harmless(statement.value)):
-            raise _refused(statement)
-    before = "\n".join(ast.unparse(statement) for statement in prelude)
-    known = {*dir(builtins), *_defined(prelude)} - {entry_point}
-    cases = [_taken_apart(test, before, known) for test in asserts]
-    return [replace(case, given=_needed(case.asked, prelude)) for case in cases]
+        # `check(f)` at the end and docstrings need no check.
+        elif not (isinstance(statement, ast.Expr) and _is_harmless(statement.value)):
+            raise _unsupported_error(statement)
+    prelude_source = "\n".join(ast.unparse(statement) for statement in prelude)
+    known_names = {*dir(builtins), *_defined_names(prelude)} - {entry_point}
+    cases = [_split_test(test, prelude_source, known_names) for test in asserts]
+    return [replace(case, setup=_required_statements(case.expressions, prelude)) for case in cases]
 
 
-def _needed(asked: Sequence[str], prelude: Sequence[ast.stmt]) -> str:
-    """The statements whose names the asked expressions use, and what those use in turn.
+def _required_statements(expressions: Sequence[str], prelude: Sequence[ast.stmt]) -> str:
+    """Return the source of the statements that the expressions need, directly or indirectly.
 
-    The others hold what is expected, and code that could read them would answer with them.
+    The other statements hold expected values, which the tested code must not see.
     """
-    kept: list[ast.stmt] = []
-    wanted = {name for expression in asked for name in _names(ast.parse(expression))}
-    # From the last statement: what a name is made of stands before it.
+    required: list[ast.stmt] = []
+    names = {name for expression in expressions for name in _used_names(ast.parse(expression))}
+    # Go backwards, because the names that a statement uses are defined before it.
     for statement in reversed(prelude):
-        # `xs[0] = 1` and `x.y = 1` change what the names are.
+        # `xs[0] = 1` and `x.y = 1` change the objects of these names.
         targets = statement.targets if isinstance(statement, ast.Assign) else []
-        if wanted & (_defined([statement]) | {_root(target) for target in targets}):
-            kept.append(statement)
-            wanted |= _names(statement)
-    return "\n".join(ast.unparse(statement) for statement in reversed(kept))
+        if names & (_defined_names([statement]) | {_root_name(target) for target in targets}):
+            required.append(statement)
+            names |= _used_names(statement)
+    return "\n".join(ast.unparse(statement) for statement in reversed(required))
 
 
-def _names(tree: ast.AST) -> set[str]:
+def _used_names(tree: ast.AST) -> set[str]:
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
-def _harmless(value: ast.expr) -> bool:
+def _is_harmless(value: ast.expr) -> bool:
     if isinstance(value, ast.Call):
         return isinstance(value.func, ast.Name) and value.func.id == "check"
     return isinstance(value, ast.Constant)
 
 
-def _refused(node: ast.AST) -> RewardError:
+def _unsupported_error(node: ast.AST) -> RewardError:
     return RewardError(
         f"the test {ast.unparse(node)!r:.160} cannot be split into single checks, which the "
         f"tested code could exploit; write single assertions: {_FORMS}"
     )
 
 
-def _defined(statements: Sequence[ast.stmt]) -> set[str]:
+def _defined_names(statements: Sequence[ast.stmt]) -> set[str]:
     names: set[str] = set()
     for statement in statements:
         if isinstance(statement, (ast.Import, ast.ImportFrom)):
@@ -249,39 +249,38 @@ def _defined(statements: Sequence[ast.stmt]) -> set[str]:
     return names
 
 
-def _taken_apart(test: ast.expr, prelude: str, known: set[str]) -> Expression:
+def _split_test(test: ast.expr, prelude: str, known_names: set[str]) -> Expression:
     for node in ast.walk(test):
         if isinstance(node, (ast.comprehension, ast.Lambda, ast.NamedExpr, ast.Await)):
-            raise _refused(test)
-    asked: list[str] = []
+            raise _unsupported_error(test)
+    expressions: list[str] = []
 
-    class Ask(ast.NodeTransformer):
+    class ReplaceCalls(ast.NodeTransformer):
         def visit(self, node: ast.AST) -> ast.AST:
-            root = _root(node)
-            if root is not None and root not in known:
-                asked.append(ast.unparse(node))
-                return ast.Name(_PLACE.format(len(asked) - 1), ast.Load())
+            root = _root_name(node)
+            if root is not None and root not in known_names:
+                expressions.append(ast.unparse(node))
+                return ast.Name(_SLOT.format(len(expressions) - 1), ast.Load())
             return self.generic_visit(node)
 
-    changed = Ask().visit(copy.deepcopy(test))
-    if not asked:
+    replaced = ReplaceCalls().visit(copy.deepcopy(test))
+    if not expressions:
         raise RewardError(
             f"the test {ast.unparse(test)!r:.120} does not use the tested code; if its "
             "function has the name of a Python builtin, set the task's 'entry_point' to it"
         )
-    ast.fix_missing_locations(changed)
+    ast.fix_missing_locations(replaced)
     expected = None
-    if isinstance(changed, ast.Compare) and isinstance(changed.left, ast.Name):
+    if isinstance(replaced, ast.Compare) and isinstance(replaced.left, ast.Name):
         with suppress(ValueError, TypeError, SyntaxError):
-            (equals,), (literal,) = changed.ops, changed.comparators
+            (equals,), (literal,) = replaced.ops, replaced.comparators
             ast.literal_eval(literal)
             expected = ast.unparse(literal) if isinstance(equals, ast.Eq) else None
-    return Expression(tuple(asked), ast.unparse(changed), prelude, expected=expected)
+    return Expression(tuple(expressions), ast.unparse(replaced), prelude, expected=expected)
 
 
-def _root(node: ast.AST) -> str | None:
-    """The name that a chain of calls, attributes and items begins with; None for no chain."""
-    at = node
-    while isinstance(at, (ast.Call, ast.Attribute, ast.Subscript)):
-        at = at.func if isinstance(at, ast.Call) else at.value
-    return at.id if isinstance(at, ast.Name) else None
+def _root_name(node: ast.AST) -> str | None:
+    """Return the first name in a chain of calls, attributes and items, or None."""
+    while isinstance(node, (ast.Call, ast.Attribute, ast.Subscript)):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else None

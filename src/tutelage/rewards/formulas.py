@@ -1,8 +1,8 @@
-"""Formulas that a model wrote, as numbers: LaTeX into the grammar of expressions, and its values.
+"""Translate LaTeX formulas into the calculator's grammar and compute their values.
 
-Nothing is ever evaluated as code: a formula is read by the calculator's parser
-(`tutelage.tools.expression`) with the algebras below, of floats and of the letters that are left
-open. `math_grader.py` compares what is found here.
+Nothing is evaluated as code: the calculator's parser (`tutelage.tools.expression`) reads a formula
+with the algebras below, one over floats and one over sets of variables. `math_grader.py` compares
+the results.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tutelage.rewards.answers import (
-    CHANGES_IT,
     LATEX_TEXT,
+    MODIFIERS,
     is_unit,
-    leading_number,
+    read_leading,
     read_number,
 )
 from tutelage.tools.expression import Algebra, ExpressionError, parse
@@ -35,11 +35,11 @@ _LATEX_GROUPS = (
 _LATEX_UNIT = re.compile(
     r"(?<=[^\s\\{(°])\s*\\(?:text[a-z]*|mathrm|mbox)\s*\{([^{}]*)\}(?:\s*\^\s*\{?[23]\}?)?\s*\Z"
 )
-_UPRIGHT_UNIT = re.compile(rf"\s*(?:[msghlLNJWVACF]\s*\Z|(?!(?i:{CHANGES_IT})\b)[A-Za-z])")
-"""Words, or one letter that upright is a unit; an upright `i`, `e` or `k` is none."""
+_UPRIGHT_UNIT = re.compile(rf"\s*(?:[msghlLNJWVACF]\s*\Z|(?!(?i:{MODIFIERS})\b)[A-Za-z])")
+"""Words, or a single upright letter that is a unit; upright `i`, `e` and `k` are not."""
 _NAMES = "sin|cos|tan|log|ln|exp"
 _ARGUMENT = r"([A-Za-z0-9.]+)(?=\s*(?:\Z|[-+*,)}=]|\\(?:cdot|times|" + _NAMES + r")\b))"
-"""`x` of `\\tan x`, where what follows is certainly no part of it."""
+"""`x` of `\\tan x`, if the following text cannot belong to the argument."""
 _LATEX_WORDS = (
     (re.compile(rf"\\?\b({_NAMES})(?:\s+|(?=[0-9])){_ARGUMENT}"), r" \1(\2)"),
     (re.compile(r"\\(?:cdot|times)\b"), "*"),
@@ -47,7 +47,7 @@ _LATEX_WORDS = (
     (re.compile(rf"\\(pi|{_NAMES})\b"), r" \1"),
 )
 FUNCTIONS = ("sqrt", "exp", "log", "sin", "cos", "tan")
-"""Those that `math` and sympy have under the same name; `ln` and `abs` come to them."""
+"""Functions with the same name in `math` and sympy; `ln` and `abs` are added separately."""
 _FLOAT_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     **{name: getattr(math, name) for name in FUNCTIONS},
     "ln": math.log,
@@ -56,9 +56,9 @@ _FLOAT_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 _CONSTANTS: Mapping[str, float] = {"pi": math.pi, "e": math.e}
 
 
-def _real(compute: Callable[..., Any], name: str = "") -> Callable[..., float]:
-    """`compute` within the real numbers; one with a name is called with one argument, but that
-    `log` takes a base as its second one."""
+def _wrap_real(compute: Callable[..., Any], name: str = "") -> Callable[..., float]:
+    """Wrap `compute` to raise `ExpressionError` outside the real numbers. A named function takes
+    one argument; `log` also accepts a base."""
 
     def real(*values: float) -> float:
         if name and len(values) != 1 and (name != "log" or len(values) != 2):
@@ -71,23 +71,26 @@ def _real(compute: Callable[..., Any], name: str = "") -> Callable[..., float]:
     return real
 
 
-_REAL_FUNCTIONS = {name: _real(compute, name) for name, compute in _FLOAT_FUNCTIONS.items()}
+_REAL_FUNCTIONS = {name: _wrap_real(compute, name) for name, compute in _FLOAT_FUNCTIONS.items()}
 _FLOAT_OPERATORS: Mapping[str, Callable[[float, float], float]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
-    "/": _real(operator.truediv),
-    "**": _real(math.pow),
+    "/": _wrap_real(operator.truediv),
+    "**": _wrap_real(math.pow),
 }
 
 
-def plain_math(text: str) -> str:
-    """LaTeX as the grammar of expressions; what cannot be translated is left and then refused."""
+def convert_latex(text: str) -> str:
+    """Translate LaTeX into the calculator's grammar; the parser rejects what remains of it.
+
+    Raises `ExpressionError` for a number before an improper fraction.
+    """
     text = _MIXED_NUMBER.sub(
         lambda m: f"({m[1]}+{m[2]}/{m[3]})" if int(m[2]) < int(m[3]) else m[0], text
     )
     if _NUMBER_AND_FRACTION.search(text):
-        # 2\frac{5}{2} means 4.5 to some and 5 to others.
+        # 2\frac{5}{2} can be read as 4.5 or 5.
         raise ExpressionError("a number before an improper fraction is ambiguous")
     text = text.replace("$", "").replace("π", " pi ").strip()
     unit = _LATEX_UNIT.search(text)
@@ -106,21 +109,21 @@ def plain_math(text: str) -> str:
 
 
 def float_value(text: str) -> float:
-    """The value of a number, with or without a unit, or of an expression without variables.
+    """Compute the value of a number, with or without a unit, or of a constant expression.
 
-    Raises `ExpressionError`.
+    Raises `ExpressionError` if the text is neither, or its value is not finite.
     """
     number = read_number(text)
     try:
         if number is not None:
             return float(number)
         try:
-            plain = plain_math(text)
-            # What was LaTeX may be a number now, as `50\\%` is.
+            plain = convert_latex(text)
+            # Translated LaTeX may be a plain number, such as `50\\%`.
             number = read_number(plain)
-            value = parse(plain, _floats({})) if number is None else float(number)
+            value = parse(plain, _reals({})) if number is None else float(number)
         except ExpressionError:
-            number = leading_number(text)
+            number = read_leading(text)
             if number is None:
                 raise
             return float(number)
@@ -131,26 +134,26 @@ def float_value(text: str) -> float:
     return value
 
 
-def variables_of(text: str) -> frozenset[str]:
-    """The letters that an expression leaves open; none for a number, with or without a unit.
+def free_variables(text: str) -> frozenset[str]:
+    """Return the variables of an expression; empty for a number, with or without a unit.
 
-    Raises `ExpressionError` when it is no expression.
+    Raises `ExpressionError` if the text is not an expression.
     """
     if read_number(text) is not None:
         return frozenset()
     try:
-        plain = plain_math(text)
+        plain = convert_latex(text)
         if read_number(plain) is not None:
             return frozenset()
         return parse(plain, _VARIABLES)
     except ExpressionError:
-        if leading_number(text) is None:
+        if read_leading(text) is None:
             raise
         return frozenset()
 
 
-def _letter(name: str) -> frozenset[str]:
-    """The letter itself, unless it is a constant; words are no variables."""
+def _read_letter(name: str) -> frozenset[str]:
+    """Return the letter as a set, empty for a constant. Raises `ExpressionError` for a word."""
     if name in _CONSTANTS:
         return frozenset()
     if len(name) > 1:
@@ -158,40 +161,43 @@ def _letter(name: str) -> frozenset[str]:
     return frozenset(name)
 
 
-def _all_of(*letters: frozenset[str]) -> frozenset[str]:
+def _union(*letters: frozenset[str]) -> frozenset[str]:
     return frozenset[str]().union(*letters)
 
 
 _VARIABLES = Algebra(
     number=lambda text: frozenset[str](),
-    name=_letter,
-    operators=dict.fromkeys(("+", "-", "*", "/", "//", "%", "**"), _all_of),
-    functions=dict.fromkeys(_FLOAT_FUNCTIONS, _all_of),
-    negative=_all_of,
+    name=_read_letter,
+    operators=dict.fromkeys(("+", "-", "*", "/", "//", "%", "**"), _union),
+    functions=dict.fromkeys(_FLOAT_FUNCTIONS, _union),
+    negative=_union,
     implicit_product=True,
 )
-"""The set of letters in an expression."""
+"""Algebra that computes the set of variables in an expression."""
 
 
-def _floats(variables: Mapping[str, float]) -> Algebra[float]:
-    """Floats within the real numbers, with the values of variables given."""
-    known = {**variables, **_CONSTANTS}
+def _reals(variables: Mapping[str, float]) -> Algebra[float]:
+    """Return the algebra of real floats with the given values of variables."""
+    values = {**variables, **_CONSTANTS}
 
     def name(name: str) -> float:
-        if name not in known:
+        if name not in values:
             raise ExpressionError(f"unknown name {name[:20]!r}")
-        return known[name]
+        return values[name]
 
     return Algebra(float, name, _FLOAT_OPERATORS, _REAL_FUNCTIONS, implicit_product=True)
 
 
-def agree_at_samples(given: str, truth: str, variables: frozenset[str]) -> bool:
-    """Whether both have the same value at points where both have one, at a few fixed points."""
+def agree_at_samples(predicted: str, truth: str, variables: frozenset[str]) -> bool:
+    """Return True if two expressions have equal values at all sample points.
+
+    The sample points are fixed; points where an expression has no value are skipped.
+    """
     for sample in range(_SAMPLES):
-        # Points of the additive golden-ratio sequence in (0.2, 3.2), one stream per letter.
+        # Additive golden-ratio sequence in (0.2, 3.2), with an offset for each letter.
         point = {v: 0.2 + 3 * ((ord(v) * 0.7548 + sample * 0.6180339887) % 1) for v in variables}
         try:
-            first, second = parse(given, _floats(point)), parse(truth, _floats(point))
+            first, second = parse(predicted, _reals(point)), parse(truth, _reals(point))
         except ExpressionError:
             continue
         if not math.isclose(first, second, rel_tol=1e-6, abs_tol=1e-9):

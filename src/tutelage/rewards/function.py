@@ -1,10 +1,10 @@
-"""`@reward`: a function that says what an attempt earned, and the check of its result.
+"""The `@reward` decorator for functions that score an attempt, and the checks of their results.
 
 Parameters are filled by name: from the task's fields, and `prediction` (the final text),
-`trajectory` (the `Attempt`), `context` (a dict of the rollout), `task`. `check` refuses, before
-anything runs, a parameter that cannot be filled; `compute_reward` refuses, with the task's id,
-anything that is not a finite number (`values.py`). `failures.py` says whose fault an exception is:
-the answer's, or the grader's own. Built-in rewards are found through `registry.py`.
+`trajectory` (the `Attempt`), `context` (a dict of the rollout), `task`. `check` rejects parameters
+that cannot be filled before a run starts; `compute_reward` rejects results that are not finite
+numbers (`values.py`) and names the task. `failures.py` classifies exceptions as faults of the
+answer or of the grader. `registry.py` has the built-in rewards.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 from tutelage.errors import RewardError, RewardTimeoutError
 from tutelage.replies import split_thought, thought_of
 from tutelage.rewards.answers import is_empty
-from tutelage.rewards.failures import failure_of
+from tutelage.rewards.failures import convert_error
 from tutelage.rewards.values import to_reward
 from tutelage.rewards.worker import POOL, START_SECONDS, RewardJob, RewardLocation
 from tutelage.tasks.overlap import listed
@@ -30,22 +30,22 @@ from tutelage.tools.loading import hint
 from tutelage.types import EXPECTED_FIELDS, Attempt, Reward, Task
 
 REWARD_SECONDS = 60.0
-"""How long a reward may take unless `agent.reward_timeout` says otherwise."""
+"""Default timeout of a reward in seconds; `agent.reward_timeout` overrides it."""
 _UNLOADABLE: set[RewardLocation] = set()
-"""Rewards that no worker process could load."""
+"""Rewards that a worker process failed to load."""
 
 logger = logging.getLogger(__name__)
 
-GIVEN = ("prediction", "trajectory", "context", "task")
-"""The parameters that do not come from the task's fields."""
+RESERVED = ("prediction", "trajectory", "context", "task")
+"""Parameters that are not filled from the task's fields."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RewardFunction:
-    """A function that scores an attempt; still callable as the function it wraps.
+    """A function that scores an attempt; calling it calls the wrapped function.
 
-    `inline` runs a synchronous function on the event loop instead of in a thread, which is only
-    right where its time is bounded and tiny.
+    `inline` runs a synchronous function on the event loop instead of in a thread; use it only for
+    functions whose time is bounded and tiny.
     """
 
     name: str
@@ -54,18 +54,18 @@ class RewardFunction:
     """Parameters without a default."""
     optional: tuple[str, ...] = ()
     takes_any: bool = False
-    """Whether it has `**kwargs`, which receive all fields that no parameter names."""
+    """True if it has `**kwargs`, which receive the fields without a parameter of their own."""
     inline: bool = False
     one_of: tuple[str, ...] = ()
-    """Optional parameters of which the task must fill one."""
+    """Optional parameters, at least one of which must be a field of the task."""
     bounded: bool = False
-    """Whether it bounds its own time, so that no timeout is put on it."""
+    """True if it bounds its own time, so that it runs without a timeout."""
     isolation: Literal["process", "none"] = "process"
-    """Where a synchronous function runs: in a worker process if one can find it, or here."""
+    """Where a synchronous function runs: in a worker process if one can import it, or here."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function itself; its result is not checked. A built-in reward is given the
-        prediction without its thought here too."""
+        """Call the function without a check of its result. The thought of the prediction is
+        removed for built-in rewards."""
         if self.builtin:
             kwargs = inspect.signature(self.fn).bind(*args, **kwargs).arguments
             args, kwargs["prediction"] = (), split_thought(kwargs["prediction"])[1]
@@ -73,23 +73,23 @@ class RewardFunction:
 
     @property
     def builtin(self) -> bool:
-        """True for the graders of this package, which compare with what a field holds."""
+        """True for the graders of this package, which compare with a field of the task."""
         return str(getattr(self.fn, "__module__", "")).startswith("tutelage.rewards.")
 
     @property
     def sees_attempt(self) -> bool:
-        """Whether it is given anything of what the agent did."""
-        return self.takes_any or bool({*self.required, *self.optional} & {*GIVEN} - {"task"})
+        """True if it receives the prediction, the trajectory or the context."""
+        return self.takes_any or bool({*self.required, *self.optional} & {*RESERVED} - {"task"})
 
     @property
     def fields_read(self) -> frozenset[str] | None:
-        """The fields of a task that it reads; None where it may read any."""
-        named = {*self.required, *self.optional}
-        return None if self.takes_any or "task" in named else frozenset(named - {*GIVEN})
+        """The task fields that it reads; None if it may read any field."""
+        names = {*self.required, *self.optional}
+        return None if self.takes_any or "task" in names else frozenset(names - {*RESERVED})
 
 
 class RewardSettings(TypedDict, total=False):
-    """What `@reward` takes beside a name; see the fields of `RewardFunction`."""
+    """Keyword arguments of `@reward`; see the fields of `RewardFunction`."""
 
     inline: bool
     bounded: bool
@@ -107,15 +107,15 @@ def reward(
 ) -> RewardFunction | Callable[[Callable[..., Any]], RewardFunction]:
     """Make a sync or async function a `RewardFunction`: `@reward`, `@reward()`, `@reward("name")`.
 
-    A sync function runs in a worker process where another process can find it (it stands at the
-    top of a file or module that was not itself started), and in a thread otherwise; `isolation` is
-    `none` for one that should not leave this process. `bounded` says that it bounds its own time.
-    It returns a bool, int or float, or a dict with `reward` and other named numbers. Raises
+    A sync function runs in a worker process if another process can import it (it is defined at the
+    top level of a file or module other than the main program), and in a thread otherwise;
+    `isolation="none"` keeps it in this process. `bounded` means that it bounds its own time. The
+    function returns a bool, int or float, or a dict with `reward` and other named numbers. Raises
     `RewardError` for a signature whose parameters cannot be filled by name.
     """
 
     def decorate(fn: Callable[..., Any]) -> RewardFunction:
-        given = name if isinstance(name, str) else getattr(fn, "__name__", "reward")
+        reward_name = name if isinstance(name, str) else getattr(fn, "__name__", "reward")
         required: list[str] = []
         optional: list[str] = []
         takes_any = False
@@ -124,45 +124,45 @@ def reward(
                 takes_any = True
             elif parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
                 raise RewardError(
-                    f"reward {given!r}: {str(parameter)!r} cannot be passed by name; "
+                    f"reward {reward_name!r}: {str(parameter)!r} cannot be passed by name; "
                     "use ordinary parameters, named like the task's fields"
                 )
             else:
                 has_default = parameter.default is not parameter.empty
                 (optional if has_default else required).append(parameter.name)
-        named = (tuple(required), tuple(optional))
-        return RewardFunction(given, fn, *named, takes_any, **settings)
+        names = (tuple(required), tuple(optional))
+        return RewardFunction(reward_name, fn, *names, takes_any, **settings)
 
     return decorate(name) if callable(name) else decorate
 
 
 def check(function: RewardFunction, dataset: Sequence[Task]) -> None:
-    """Raise `RewardError` when a parameter of the reward cannot be filled for some task.
+    """Raise `RewardError` if a parameter of the reward cannot be filled for some task.
 
-    Also when a parameter could mean two things: a field of the task, or one of `GIVEN`; and when a
-    built-in reward compares with a field that is null or empty. A user's own reward may know what
-    to make of that, so it is a warning.
+    Also raised if a parameter is both a field of the task and one of `RESERVED`, and if a built-in
+    reward compares with a field that is null or empty. For a user's own reward, which may handle
+    empty fields, a warning is logged instead.
     """
-    found: dict[str, None] = {}
+    problems: dict[str, None] = {}
     for task in dataset:
         _check_task(function, task)
-        one_of, needed = function.one_of, [*function.required]
+        one_of, checked = function.one_of, [*function.required]
         if function.fields_read is None and not function.builtin:
             one_of = EXPECTED_FIELDS
         if all(is_empty(task.fields.get(name)) for name in one_of):
-            needed += one_of
+            checked += one_of
         where = task.place or f"task {task.id!r}"
-        for name in needed:
+        for name in checked:
             if name in task.fields and is_empty(task.fields[name]):
-                found[f"{where}: field {name!r} is {task.fields[name]!r:.60}"] = None
-        if found and function.builtin:
+                problems[f"{where}: field {name!r} is {task.fields[name]!r:.60}"] = None
+        if problems and function.builtin:
             raise RewardError(
-                f"{next(iter(found))}, but the reward {function.name!r} compares with it; add the "
-                "expected answer, or leave the row out"
+                f"{next(iter(problems))}, but the reward {function.name!r} compares with it; add "
+                "the expected answer, or leave the row out"
             )
-    if found:
+    if problems:
         logger.warning(
-            "the reward %r may lack an expected answer: %s", function.name, listed([*found])
+            "the reward %r may lack an expected answer: %s", function.name, listed([*problems])
         )
 
 
@@ -170,11 +170,12 @@ def _check_task(function: RewardFunction, task: Task) -> None:
     fields = ", ".join(map(repr, task.fields))
     where = task.place and f"{task.place}: "
     for parameter in function.required:
-        if parameter not in task.fields and parameter not in GIVEN:
+        if parameter not in task.fields and parameter not in RESERVED:
             raise RewardError(
                 f"{where}reward {function.name!r} needs {parameter!r}, which task {task.id!r} does "
-                f"not have ({task.title[:60]!r}); its fields are {fields}, and {', '.join(GIVEN)} "
-                "are always available" + hint(parameter, [*task.fields, *GIVEN])
+                f"not have ({task.title[:60]!r}); its fields are {fields}, and "
+                f"{', '.join(RESERVED)} are always available"
+                + hint(parameter, [*task.fields, *RESERVED])
             )
     if function.one_of and not any(name in task.fields for name in function.one_of):
         raise RewardError(
@@ -182,7 +183,7 @@ def _check_task(function: RewardFunction, task: Task) -> None:
             f"task {task.id!r} has neither; its fields are {fields}"
         )
     for parameter in function.required + function.optional:
-        if parameter in task.fields and parameter in GIVEN:
+        if parameter in task.fields and parameter in RESERVED:
             raise RewardError(
                 f"reward {function.name!r}: {parameter!r} is both a field of task {task.id!r} and "
                 f"an argument of every reward; rename the field, or accept `task` and read "
@@ -191,10 +192,10 @@ def _check_task(function: RewardFunction, task: Task) -> None:
 
 
 def split_answer(attempt: Attempt) -> Attempt:
-    """Move the thought that an attempt's `answer` begins with to its `thought`.
+    """Move the thought at the start of an attempt's `answer` to its `thought`.
 
-    It is the thought of the call whose reply the answer is, by the marks of its model's template;
-    else what `<think>` marks. Beside an answer without one stands the thought of the last call.
+    It is the thought of the call whose reply is the answer, as marked by the template of its
+    model; else the text marked by `<think>`; else the thought of the last call.
     """
     if attempt.answer is None or attempt.thought:
         return attempt
@@ -221,12 +222,12 @@ async def compute_reward(
     *,
     timeout: float | None = REWARD_SECONDS,
 ) -> Reward:
-    """What `attempt` earned. What the reward sees as `context`: the environments of the rollout by
-    name, where they are still open, and what is given here.
+    """Compute the reward of `attempt`. The reward's `context` contains the open environments of
+    the rollout by name and the entries of `context`.
 
-    Raises `RewardError`, naming the task, when the function fails or returns no finite number:
-    `AnswerError` where what the model wrote is to blame, `GraderError` where the grader could not
-    run, of which `RewardTimeoutError` is one that took more than `timeout` seconds.
+    Raises `RewardError`, which names the task, if the function fails or returns no finite number:
+    `AnswerError` if the text of the model caused it, `GraderError` if the grader could not run, and
+    its subclass `RewardTimeoutError` if it took more than `timeout` seconds.
     """
     _check_task(function, task)
     attempt = split_answer(attempt)
@@ -236,28 +237,28 @@ async def compute_reward(
         "context": {**current_environments(), **(context or {})},
         "task": task,
     }
-    known = {**task.fields, **values}
-    named = function.required + function.optional
-    arguments = {key: known[key] for key in named if key in known}
+    available = {**task.fields, **values}
+    names = function.required + function.optional
+    arguments = {key: available[key] for key in names if key in available}
     if function.takes_any:
-        arguments = {**known, **arguments}
+        arguments = {**available, **arguments}
 
-    place, packed = None, None  # of a worker process; None where it is graded in this one
-    here = function.inline or function.bounded or function.isolation == "none"
-    if not here and not inspect.iscoroutinefunction(function.fn):
-        place = RewardLocation.of(function.fn)
-    if place is not None and place not in _UNLOADABLE:
-        with suppress(Exception):  # what cannot be sent, as an environment, is graded here
-            packed = pickle.dumps(arguments)
-    # In this process: on the event loop, or in a thread, which is left behind when it is late.
+    location, payload = None, None  # for a worker process; None if graded in this process
+    local = function.inline or function.bounded or function.isolation == "none"
+    if not local and not inspect.iscoroutinefunction(function.fn):
+        location = RewardLocation.locate(function.fn)
+    if location is not None and location not in _UNLOADABLE:
+        with suppress(Exception):  # unpicklable arguments, such as environments, stay here
+            payload = pickle.dumps(arguments)
+    # In this process: on the event loop, or in a thread, which is abandoned on a timeout.
     limit = None if function.bounded or function.inline else timeout
     try:
-        if place is not None and packed is not None:
-            job = RewardJob(place, packed, function.name, task.id, timeout)
+        if location is not None and payload is not None:
+            job = RewardJob(location, payload, function.name, task.id, timeout)
             try:
                 return await call_in_thread(lambda: POOL.grade(job))
             except ImportError as error:
-                _UNLOADABLE.add(place)
+                _UNLOADABLE.add(location)
                 logger.warning(
                     "the reward %r cannot be loaded in a separate process (%s), so it runs in a "
                     "thread, which cannot be stopped",
@@ -273,5 +274,5 @@ async def compute_reward(
             f"{timeout or START_SECONDS:g} seconds; raise agent.reward_timeout"
         ) from None
     if error is not None:
-        raise failure_of(error, function.name, task.id) from error
+        raise convert_error(error, function.name, task.id) from error
     return to_reward(value, function.name, task.id)

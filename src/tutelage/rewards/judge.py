@@ -1,10 +1,9 @@
-"""`llm_judge`: another model says whether the final answer is right.
+"""`llm_judge`: another model decides whether the final answer is right.
 
-The judge is an OpenAI-compatible server that must be named, model and address: without them the
-reward is refused, so that no policy ever grades itself unnoticed. What the policy wrote is shown as
-a JSON string, data to be judged; the verdict is a JSON object and nothing else counts as one. A
-server that fails is asked again with growing pauses; one that goes on failing is a failed reward,
-never a zero.
+The judge is an OpenAI-compatible server whose address and model must be configured, so that no
+policy grades itself by accident. The text of the policy is sent as a JSON string; the verdict must
+be a JSON object. Failed requests are retried with growing pauses; if all fail, the reward fails
+and is never zero.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from tutelage.types import Task
 
 TRIES = 4
 SECONDS = 60.0
-"""For one request."""
+"""Timeout of one request."""
 LONGEST = 20_000
-"""Characters of an answer that are shown to the judge; a longer one earns nothing."""
+"""Longest answer in characters that is sent to the judge; longer answers get 0.0."""
 
 INSTRUCTION = (
     "You grade answers. You get a JSON object with a question, the right answer, and a candidate's "
@@ -36,10 +35,10 @@ INSTRUCTION = (
 
 
 def llm_judge(options: ToolOptions) -> RewardFunction:
-    """A judge: 1.0 when the configured model finds the final text right, else 0.0.
+    """Build a reward that is 1.0 if the configured model judges the final text right, else 0.0.
 
-    Raises `ConfigError` unless its address and model are configured, and for a key that no header
-    can carry.
+    Raises `ConfigError` if the address or the model is not configured, or if the API key cannot be
+    sent in a header.
     """
     base = options.judge_base_url or options.environ.get("TUTELAGE_JUDGE_BASE_URL")
     model = options.judge_model or options.environ.get("TUTELAGE_JUDGE_MODEL")
@@ -57,8 +56,8 @@ def llm_judge(options: ToolOptions) -> RewardFunction:
 
         if not prediction.strip() or len(prediction) > LONGEST:
             return 0.0
-        shown = {"question": task.input, "right_answer": answer, "candidate_answer": prediction}
-        question = json.dumps(shown, ensure_ascii=False)
+        data = {"question": task.input, "right_answer": answer, "candidate_answer": prediction}
+        question = json.dumps(data, ensure_ascii=False)
         reason = ""
         try:
             async with openai.AsyncOpenAI(
@@ -93,16 +92,16 @@ def llm_judge(options: ToolOptions) -> RewardFunction:
 
 
 def read_verdict(text: str) -> bool | None:
-    """`correct` of the JSON object that a judge replied with; None when there is none.
+    """Return `correct` of the JSON object in a judge's reply, or None.
 
-    A thought before it and a fence around it are forgiven; more than one object is no verdict.
+    A thought before the object and a fence around it are allowed; several objects give None.
     """
     text = split_thought(text)[1].strip()
     if text.startswith("```"):
         text = text.strip("`").removeprefix("json").strip()
     try:
-        found = parse_json(text)
+        parsed = parse_json(text)
     except ValueError:
         return None
-    verdict = found.get("correct") if isinstance(found, dict) else None
+    verdict = parsed.get("correct") if isinstance(parsed, dict) else None
     return verdict if isinstance(verdict, bool) else None

@@ -1,14 +1,13 @@
-"""The math grader: options, numbers, expressions and lists, compared as mathematics.
+"""The math grader: compare options, numbers, expressions and lists as mathematics.
 
 Cheap and certain checks come first: equal text, option letters, then numbers (with a relative
-tolerance of 1 %). Only two expressions with variables that agree at several sample points reach
-sympy, in a process that can be killed (`symbolic.py`). How a formula becomes a number is
-`formulas.py`.
+tolerance of 1 %). Only expressions with variables that agree at several sample points are passed
+to sympy, in a process that can be killed (`symbolic.py`). `formulas.py` evaluates formulas.
 
-A text that is an equation claims its right side: `5` of `x = 5` and of `2 + 3 = 5`, nothing of
-`6 = 5`. The left side has to let it: it is a name, words, or something of the same value. One of
-another value, one that leaves a letter to be solved for (`x + 1 = 5`), and one whose words deny or
-leave a choice claim nothing.
+The answer of an equation is its right side: `5` for `x = 5` and `2 + 3 = 5`. The left side must be
+a name, words, or an expression of the same value. An equation is rejected if its sides differ
+(`6 = 5`), if a variable is left to be solved for (`x + 1 = 5`), or if its words negate it or leave
+a choice.
 """
 
 from __future__ import annotations
@@ -20,30 +19,30 @@ from typing import Any, cast
 
 from tutelage.errors import GraderError, RewardError
 from tutelage.rewards.answers import (
-    DENIED_OR_OPEN,
     LATEX_TEXT,
+    NEGATION_OR_CHOICE,
     answer_text,
+    find_stated,
     is_number_word,
     normalise_text,
     plain_text,
     read_number,
-    stated_answer,
-    true_answer,
-    without_period,
+    strip_period,
+    strip_solution,
 )
-from tutelage.rewards.formulas import agree_at_samples, float_value, plain_math, variables_of
+from tutelage.rewards.formulas import agree_at_samples, convert_latex, float_value, free_variables
 from tutelage.rewards.function import reward
 from tutelage.rewards.worker import RewardJob, RewardLocation, RewardProcesses
 from tutelage.tools.expression import MAX_LENGTH, ExpressionError
 
 TOLERANCE = 0.01
-"""Relative, strictly below."""
-TINY = 1e-10
-"""What a true value of zero is measured against."""
+"""Relative tolerance (exclusive)."""
+MIN_SCALE = 1e-10
+"""Smallest divisor of a relative error, for true values near zero."""
 MAX_NESTING = 8
-"""Lists within lists."""
-QUESTION_SECONDS = 0.7
-"""For one question to sympy; importing it is no part of that."""
+"""Maximum depth of nested lists."""
+SYMPY_SECONDS = 0.7
+"""Timeout of one symbolic comparison, without the import of sympy."""
 
 _OPTION_MARKS = str.maketrans("", "", " \t\r\n()[].:*")
 
@@ -57,24 +56,24 @@ _LAST_SUM = re.compile(r"(?:\A|(?<=[\s:,]))[-+]?[0-9(.][0-9+\-*/^(). ×·÷−]*
 _UNIT = re.compile(r"[\s]*[-+$€£]?[0-9.,]+\s*([A-Za-z].*)", re.DOTALL)
 
 _ONE_UNIT = re.compile(r"[-+$€£]*[0-9][0-9.,/]*\s*([A-Za-z]+?)s?(?:\^\{?([23])\}?)?\Z")
-"""The unit of `5 km^2`, and its power."""
+"""Matches the unit of `5 km^2` and its power."""
 _RELATION = re.compile(r"([<>≤≥])")
-_TURNED = str.maketrans("<>≤≥", "><≥≤")
+_REVERSED = str.maketrans("<>≤≥", "><≥≤")
 
 _HELPER = RewardProcesses(1, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
-"""One helper process for this process, started only when an answer needs it. It keeps nothing from
-one question to the next. Threads of numpy would take from the memory that it may use."""
+"""The helper process of this process, started on first use. It keeps no state between jobs. Threads
+are limited because numpy's would use up its memory limit."""
 _EQUAL = RewardLocation("tutelage.rewards.symbolic", "equal")
 
 
-def symbolic_equal(first: str, second: str, seconds: float = QUESTION_SECONDS) -> bool | None:
-    """Whether two expressions are equal, decided by sympy; None when time or memory ran out.
+def symbolic_equal(first: str, second: str, seconds: float = SYMPY_SECONDS) -> bool | None:
+    """Compare two expressions with sympy; return None if time or memory ran out.
 
-    Raises `GraderError` when the helper cannot be started.
+    Raises `GraderError` if the helper process cannot be started.
     """
-    question = pickle.dumps({"first": first, "second": second})
+    arguments = pickle.dumps({"first": first, "second": second})
     try:
-        graded = _HELPER.grade(RewardJob(_EQUAL, question, "math_grader", "", seconds))
+        result = _HELPER.grade(RewardJob(_EQUAL, arguments, "math_grader", "", seconds))
     except (RewardError, TimeoutError):
         return None
     except (ImportError, OSError) as error:
@@ -82,204 +81,207 @@ def symbolic_equal(first: str, second: str, seconds: float = QUESTION_SECONDS) -
             f"the helper process for symbolic math did not start: {error}; run `python -m "
             "tutelage.rewards.symbolic` to see why"
         ) from error
-    return graded.value == 1.0
+    return result.value == 1.0
 
 
 @reward(bounded=True)
 def math_grader(prediction: str, answer: Any) -> dict[str, float]:
-    """1.0 when the final answer equals `answer` as mathematics, else 0.0.
+    """Return 1.0 if the final answer is mathematically equal to `answer`, else 0.0.
 
     `answer` is text, a number, or a list whose elements must match in order. Part `undecided` is
-    1.0 when the symbolic check ran out of time or memory, which counts as wrong.
+    1.0 if the symbolic check ran out of time or memory, which counts as wrong.
     """
     verdict = grade(prediction, answer, symbolic_equal)
     return {"reward": float(verdict is True), "undecided": float(verdict is None)}
 
 
 def grade(prediction: str, answer: Any, symbolic: Callable[[str, str], bool | None]) -> bool | None:
-    """Whether a final text answers `answer`; None when `symbolic` could not decide in time."""
-    answer, stated = true_answer(answer), stated_answer(prediction)
+    """Return True if a final text gives `answer`; None if `symbolic` ran out of time."""
+    answer, stated = strip_solution(answer), find_stated(prediction)
     text = prediction if stated is None else stated
     if len(text) > MAX_LENGTH:
         return text.strip() == str(answer).strip()
-    return _same(plain_text(text), answer, symbolic, 0)
+    return _is_equal(plain_text(text), answer, symbolic, 0)
 
 
-def _same(
-    given: str, truth: Any, symbolic: Callable[[str, str], bool | None], depth: int
+def _is_equal(
+    predicted: str, truth: Any, symbolic: Callable[[str, str], bool | None], depth: int
 ) -> bool | None:
-    elements, brackets, given_brackets = split_list(given), "", _brackets(given)
+    elements, brackets, predicted_brackets = split_list(predicted), "", _find_brackets(predicted)
     if isinstance(truth, (list, tuple)):
         truths = cast("Sequence[Any]", truth)
     else:
         text = plain_text(answer_text(truth)).strip()
-        if text and normalise_text(given) == normalise_text(text):
+        if text and normalise_text(predicted) == normalise_text(text):
             return True
-        truths, brackets = split_list(text), _brackets(text)
+        truths, brackets = split_list(text), _find_brackets(text)
         if truths is None:
-            truths, elements = _RELATION.split(text), _RELATION.split(given)
+            truths, elements = _RELATION.split(text), _RELATION.split(predicted)
             if len(truths) == 1:
-                return _same_scalar(given, text, symbolic)
+                return _is_equal_scalar(predicted, text, symbolic)
             if elements[1::2] != truths[1::2]:  # `5 > x` is `x < 5`
-                elements = [part.translate(_TURNED) for part in reversed(elements)]
+                elements = [part.translate(_REVERSED) for part in reversed(elements)]
     if elements is None or len(elements) != len(truths) or depth >= MAX_NESTING:
         return False
-    # A list without brackets equals one in any pair; a half-open interval is no list.
-    if brackets != given_brackets and brackets + given_brackets not in ("()", "[]", "{}"):
+    # A list without brackets equals one in any brackets, but not a half-open interval.
+    if brackets != predicted_brackets and brackets + predicted_brackets not in ("()", "[]", "{}"):
         return False
-    left, undecided = list(elements), False
+    remaining, undecided = list(elements), False
     for true_element in truths:
-        for element in left if brackets == "{}" else left[:1]:  # a set has no order
-            verdict = _same(element, true_element, symbolic, depth + 1)
+        for element in remaining if brackets == "{}" else remaining[:1]:  # sets are unordered
+            verdict = _is_equal(element, true_element, symbolic, depth + 1)
             if verdict is not False:
                 undecided = undecided or verdict is None
-                left.remove(element)
+                remaining.remove(element)
                 break
         else:
             return False
     return None if undecided else True
 
 
-def _same_scalar(
-    given: str, truth: str, symbolic: Callable[[str, str], bool | None]
+def _is_equal_scalar(
+    predicted: str, truth: str, symbolic: Callable[[str, str], bool | None]
 ) -> bool | None:
     option = normalise_text(truth).translate(_OPTION_MARKS)
     if len(option) == 1 and option.isascii() and option.isalpha():
-        return normalise_text(given).translate(_OPTION_MARKS) == option
+        return normalise_text(predicted).translate(_OPTION_MARKS) == option
     try:
-        if not _claims(given, truth):
+        if not _is_valid_equation(predicted, truth):
             return False
-        given, truth = _right_side(given), _right_side(truth)
-        given_variables, true_variables = variables_of(given), variables_of(truth)
+        predicted, truth = _right_side(predicted), _right_side(truth)
+        predicted_variables, true_variables = free_variables(predicted), free_variables(truth)
         if true_variables:
-            # Other letters could still cancel, as in y + x - x; that is no final answer.
-            if given_variables != true_variables:
+            # Extra variables could cancel, as in y + x - x, but that is not a final answer.
+            if predicted_variables != true_variables:
                 return False
-            given, truth = plain_math(given), plain_math(truth)
-            return agree_at_samples(given, truth, true_variables) and symbolic(given, truth)
+            predicted, truth = convert_latex(predicted), convert_latex(truth)
+            return agree_at_samples(predicted, truth, true_variables) and symbolic(predicted, truth)
         true_value = float_value(truth)
-        value = float_value(given)
+        value = float_value(predicted)
     except ExpressionError:
         return False
-    return _close(value, true_value) and not _units_differ(given, truth)
+    return _is_close(value, true_value) and not _have_different_units(predicted, truth)
 
 
-def _close(value: float, true_value: float) -> bool:
-    return abs(value - true_value) / max(abs(true_value), TINY) < TOLERANCE
+def _is_close(value: float, true_value: float) -> bool:
+    return abs(value - true_value) / max(abs(true_value), MIN_SCALE) < TOLERANCE
 
 
-def _claims(given: str, truth: str) -> bool:
-    """Whether a text that is an equation gives its right side as the answer.
+def _is_valid_equation(predicted: str, truth: str) -> bool:
+    """Return True if a text is not an equation, or one whose right side is its answer.
 
-    Raises `ExpressionError` where its right side is nothing that could be compared.
+    Raises `ExpressionError` if the right side cannot be evaluated.
     """
-    lefts = _left_sides(given)
+    lefts = _left_sides(predicted)
     if not lefts:
         return True
-    named = [left for left in _left_sides(truth) if _is_name(left)]
-    if named and _is_name(lefts[0]) and lefts[0].strip("$ ") != named[0].strip("$ "):
-        return False  # `y = 5` where `x = 5` was asked for
-    right = _right_side(given)
-    letters = variables_of(right)
-    for place, left in enumerate(lefts):
+    true_names = [left for left in _left_sides(truth) if _is_name(left)]
+    if true_names and _is_name(lefts[0]) and lefts[0].strip("$ ") != true_names[0].strip("$ "):
+        return False  # `y = 5` instead of `x = 5`
+    right = _right_side(predicted)
+    letters = free_variables(right)
+    for index, left in enumerate(lefts):
         if letters:
             if _is_name(left):
                 continue
-            plain = plain_math(left), plain_math(right)
-            if variables_of(left) != letters or not agree_at_samples(*plain, letters):
+            plain = convert_latex(left), convert_latex(right)
+            if free_variables(left) != letters or not agree_at_samples(*plain, letters):
                 return False
             continue
-        if DENIED_OR_OPEN.search(left) or is_number_word(left):
+        if NEGATION_OR_CHOICE.search(left) or is_number_word(left):
             return False
-        left = without_period(_AROUND.sub("", left))
-        one, other = _UNIT.match(left), _UNIT.match(right)
-        converts = one is not None and other is not None and one[1].strip() != other[1].strip()
+        left = strip_period(_AROUND.sub("", left))
+        first, second = _UNIT.match(left), _UNIT.match(right)
+        converts = first and second and first[1].strip() != second[1].strip()
         if _is_name(left) or converts:  # `1 hour = 60 minutes`
             continue
         try:
-            if not _close(float_value(left), float_value(right)):
+            if not _is_close(float_value(left), float_value(right)):
                 return False
         except ExpressionError:
-            if not _words_allow(left, place, float_value(right)):
+            if not _is_consistent_sum(left, index, float_value(right)):
                 return False
     return True
 
 
 def _right_side(text: str) -> str:
-    """`X` of `... = X`, of `= around X`, and of a plain `X`.
+    """Return `X` for `... = X`, `= around X` and a plain `X`.
 
-    Inequalities, and texts that leave a choice (`x = 5 or x = 6`), stay whole.
+    Inequalities, and texts that leave a choice (`x = 5 or x = 6`), are returned whole.
     """
     if not _CHOICE.search(text):
         text = text.rpartition("=")[2]
-    return without_period(_AROUND.sub("", text.strip()).strip())
+    return strip_period(_AROUND.sub("", text.strip()).strip())
 
 
 def _left_sides(text: str) -> list[str]:
-    """What stands before each `=`; none where `_right_side` leaves the text whole."""
+    """Return the parts before each `=`; empty if `_right_side` returns the text whole."""
     return [] if _CHOICE.search(text) else [part.strip() for part in text.split("=")[:-1]]
 
 
 def _is_name(text: str) -> bool:
-    """Whether a left side is a letter or a word that the right side is the value of."""
+    """Return True if a left side is empty, a variable or a single word."""
     return bool(_NAME.match(text.strip(" $"))) or not text
 
 
-def _words_allow(left: str, place: int, wanted: float) -> bool:
-    """Whether `So the total is 2 + 3` allows `= 5`: its last sum has that value, if it has one."""
+def _is_consistent_sum(left: str, index: int, expected: float) -> bool:
+    """Return True if the last sum of a left side such as `So the total is 2 + 3` is `expected`.
+
+    A left side without a sum must be words. `index` is its position among the left sides.
+    """
     match = _LAST_SUM.search(left)
     if match is not None:
         try:
-            return _close(float_value(match.group()), wanted)
+            return _is_close(float_value(match.group()), expected)
         except ExpressionError:
             return False
-    # `x = 6 y = 5` answers twice; `x + 1` and `2x` are no names; `Step 2: x` and words are.
+    # `x = 6 y = 5` has two answers; `x + 1` and `2x` are not names; `Step 2: x` and words are.
     has_digit = any(ch.isdigit() for ch in left)
-    return not has_digit or (place == 0 and bool(re.search(r"[A-Za-z]{2}", left)))
+    return not has_digit or (index == 0 and bool(re.search(r"[A-Za-z]{2}", left)))
 
 
-def _units_differ(given: str, truth: str) -> bool:
-    """Whether both numbers have units, of another power or of another symbol, as `km` and `m`.
+def _have_different_units(predicted: str, truth: str) -> bool:
+    """Return True if both numbers have units that differ in power or symbol, such as `km` and `m`.
 
-    Words are not compared: a unit has many names.
+    Unit words are not compared, because a unit has many names.
     """
-    texts = (LATEX_TEXT.sub(r"\1", text).strip("$ ") for text in (given, truth))
-    one, other = map(_ONE_UNIT.match, texts)
-    if one is None or other is None:
+    texts = (LATEX_TEXT.sub(r"\1", text).strip("$ ") for text in (predicted, truth))
+    first, second = map(_ONE_UNIT.match, texts)
+    if first is None or second is None:
         return False
-    short, long = sorted((one[1], other[1]), key=len)
+    short, long = sorted((first[1], second[1]), key=len)
     symbols = len(long) <= 3 and not long.startswith(short)  # `s` and `sec`, `h` and `hr`
-    return one[2] != other[2] or symbols
+    return first[2] != second[2] or symbols
 
 
 def split_list(text: str) -> list[str] | None:
-    """The elements of `[a, b]`, `(a, b)`, `{a, b}`, `a, b` or `a; b`; None for a single value."""
+    """Split `[a, b]`, `(a, b)`, `{a, b}`, `a, b` or `a; b`; return None for a single value."""
     text = text.strip()
     if len(text) > MAX_LENGTH or read_number(text) is not None:
         return None
-    brackets = _brackets(text)
-    parts = _split_top(text[1:-1] if brackets else text)
+    brackets = _find_brackets(text)
+    parts = _split_top_level(text[1:-1] if brackets else text)
     # Round brackets around one value only group it.
     return parts if parts and (len(parts) > 1 or brackets in ("[]", "{}")) else None
 
 
-def _brackets(text: str) -> str:
-    """Return the pair of brackets around a text, such as `[)`, or an empty text."""
+def _find_brackets(text: str) -> str:
+    """Return the brackets around a text, such as `[)`, or an empty string."""
     text = text.strip()
     pair = text[:1] + text[-1:]
-    inside = re.fullmatch(r"[(\[{][)\]}]", pair) and _split_top(text[1:-1])
+    inside = re.fullmatch(r"[(\[{][)\]}]", pair) and _split_top_level(text[1:-1])
     return pair if inside else ""
 
 
-def _split_top(text: str) -> list[str] | None:
-    """Split at the commas or semicolons that stand in no bracket; None when brackets cross."""
+def _split_top_level(text: str) -> list[str] | None:
+    """Split at commas and semicolons outside brackets; return None if brackets do not match."""
     parts: list[str] = []
     depth, begin = 0, 0
-    for at, ch in enumerate(text):
+    for i, ch in enumerate(text):
         depth += (ch in "([{") - (ch in ")]}")
         if depth < 0:
             return None
         if ch in ",;" and not depth:
-            parts.append(text[begin:at])
-            begin = at + 1
+            parts.append(text[begin:i])
+            begin = i + 1
     return [part.strip().strip("'\"") for part in [*parts, text[begin:]]]

@@ -1,7 +1,7 @@
-"""Whether a pattern is in a text, searched in a process that can be ended.
+"""Search for a pattern in a process that can be killed.
 
-A regular expression that backtracks for hours lets go of nothing: no timeout, no Ctrl-C and no
-other thread comes through. `worker.py` has the process, and imports this module alone for it.
+A regular expression that backtracks for hours blocks the interpreter: no timeout, Ctrl-C or other
+thread can interrupt it. `worker.py` runs the process, which imports only this module.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from tutelage.rewards.worker import POOL, RewardJob, RewardLocation
 from tutelage.tools.execute import call_in_thread
 
 SECONDS = 5.0
-"""For one search; honest ones take milliseconds."""
+"""Timeout of one search; ordinary searches take milliseconds."""
 
 
 def search(pattern: str, text: str) -> float:
-    """1 where the pattern is found, dots and line ends included, else 0."""
+    """Return 1.0 if the pattern occurs in the text, else 0.0. `.` also matches line ends."""
     return float(re.search(pattern, text, re.DOTALL) is not None)
 
 
-_SEARCH = RewardLocation.of(search)
-"""None on a system where no process can be had."""
+_SEARCH = RewardLocation.locate(search)
+"""None on systems without worker processes."""
 
 
-async def found(pattern: str, text: str, *, at_once: bool = False) -> bool:
-    """Whether a pattern is found; `at_once` holds up the event loop meanwhile, as one whose clock
-    jumps needs. Raises `GraderError` where it takes too long."""
+async def matches(pattern: str, text: str, *, blocking: bool = False) -> bool:
+    """Return True if the pattern occurs in the text. `blocking` blocks the event loop, for loops
+    with a simulated clock. Raises `GraderError` if the search times out or fails."""
     if _SEARCH is None:
         return search(pattern, text) == 1.0
     arguments = pickle.dumps({"pattern": pattern, "text": text})
     job = RewardJob(_SEARCH, arguments, "regex", "", SECONDS)
     try:
-        graded = POOL.grade(job) if at_once else await call_in_thread(lambda: POOL.grade(job))
-        return graded.value == 1.0
+        result = POOL.grade(job) if blocking else await call_in_thread(lambda: POOL.grade(job))
+        return result.value == 1.0
     except TimeoutError:
         raise GraderError(
             f"searching for the pattern {pattern!r:.60} took more than {SECONDS:g} s in "

@@ -1,7 +1,7 @@
-"""Names to rewards: what `--reward math` or `--reward my_rewards.py:score` means.
+"""Resolve the names of rewards, such as `--reward math` or `--reward my_rewards.py:score`.
 
-A plain function found in a file becomes a reward as if it were decorated. The math grader's module
-is imported only when it is asked for.
+A plain function in a file is treated as if it were decorated. The modules of built-in rewards are
+imported on first use.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ BUILTIN_REWARDS = {
     "code_reward": "tutelage.rewards.code:code_reward",
     "llm_judge": "tutelage.rewards.judge:llm_judge",
 }
-"""Where each built-in reward is, by name: the reward itself, or what makes it from options."""
+"""Location of each built-in reward, or of a function that builds it from options, by name."""
 
 
 def resolve_reward(name: str, options: ToolOptions | None = None) -> RewardFunction:
-    """The reward of that name, or at `FILE.py:name`, under the name that is given here.
+    """Return the reward with a built-in name or at `FILE.py:name`, renamed to `name`.
 
-    Raises `RewardError` for an unknown name, `ConfigError` for a missing file or function, or for
-    a reward that cannot work with these options.
+    Raises `RewardError` for an unknown name, and `ConfigError` for a missing file or function or
+    for options that the reward does not support.
     """
     if name in BUILTIN_REWARDS:
-        found = import_attribute(BUILTIN_REWARDS[name])
-        made = found if isinstance(found, RewardFunction) else found(options or ToolOptions())
-        return replace(made, name=name)
+        loaded = import_attribute(BUILTIN_REWARDS[name])
+        built = loaded if isinstance(loaded, RewardFunction) else loaded(options or ToolOptions())
+        return replace(built, name=name)
     if not is_file_reference(name):
-        near = hint(name, BUILTIN_REWARDS, "did you mean {!r}? ")
+        suggestion = hint(name, BUILTIN_REWARDS, "did you mean {!r}? ")
         raise RewardError(
-            f"unknown reward {name!r}; {near}built-in rewards are "
+            f"unknown reward {name!r}; {suggestion}built-in rewards are "
             f"{', '.join(BUILTIN_REWARDS)}; for your own use FILE.py:name"
         )
-    found = load_attribute(name, "reward")
-    if not callable(found) or isinstance(found, type):
+    loaded = load_attribute(name, "reward")
+    if not callable(loaded) or isinstance(loaded, type):
         raise RewardError(
-            f"reward {name!r} is a {type(found).__name__}, not a function or a @reward"
+            f"reward {name!r} is a {type(loaded).__name__}, not a function or a @reward"
         )
-    return replace(found if isinstance(found, RewardFunction) else reward(found), name=name)
+    return replace(loaded if isinstance(loaded, RewardFunction) else reward(loaded), name=name)

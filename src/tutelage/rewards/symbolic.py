@@ -1,9 +1,9 @@
-"""Symbolic equality, for a process that can be killed.
+"""Symbolic equality, computed in a process that can be killed.
 
-Sympy can be made to think for hours and to fill the memory by a line of text, and a thread cannot
-be stopped; a process can. `math_grader.py` has `equal` called in one (`worker.py`), which alone
-imports this module and sympy with it. Text becomes sympy nodes through the calculator's parser and
-a closed list of functions: `parse_expr`, which runs Python, is never used.
+A line of text can make sympy run for hours or fill the memory, and a thread cannot be stopped.
+`math_grader.py` therefore calls `equal` in a worker process (`worker.py`); only that process
+imports sympy. The calculator's parser and a closed list of functions convert text to sympy nodes;
+`parse_expr`, which runs Python, is never used.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ _SYMPY: Algebra[Any] = Algebra(
     },
     implicit_product=True,
 )
-"""Sympy nodes; letters are symbols, `pi` and `e` constants."""
+"""Algebra over sympy nodes; letters are symbols, `pi` and `e` constants."""
 
 
 def equal(first: str, second: str) -> bool:
-    """Whether the difference of two expressions simplifies to zero.
+    """Return True if the difference of two expressions simplifies to zero.
 
-    Raises what sympy raises where that cannot be said: no memory, nested too deep.
+    Raises sympy's exception if it runs out of memory or the nesting is too deep.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     soft = MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(MEMORY_BYTES, hard)
     resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
     try:
-        return _same(first, second)
+        return _is_equal(first, second)
     except (ExpressionError, ArithmeticError, TypeError, ValueError, AttributeError):
         return False
 
 
-def _same(first: str, second: str) -> bool:
+def _is_equal(first: str, second: str) -> bool:
     return bool(sympy.simplify(parse(first, _SYMPY) - parse(second, _SYMPY)) == 0)
 
 
-_same("(x + 1)^2", "x^2 + 2x + 1")  # loads what simplify loads when it first runs
+_is_equal("(x + 1)^2", "x^2 + 2x + 1")  # loads the modules that simplify imports lazily

@@ -1,4 +1,4 @@
-"""What a reward returned, as a `Reward`: every number in it is finite."""
+"""Convert the return value of a reward function to a `Reward` of finite numbers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from tutelage.errors import AnswerError, RewardError
 from tutelage.types import Reward
 
 LARGEST = 1e9
-"""The largest size of a reward or of a part of it."""
+"""Largest absolute value of a reward or of a part."""
 
 
 def to_reward(value: Any, name: str, task_id: str) -> Reward:
-    """A returned value as a `Reward`. Raises `RewardError` unless all numbers are finite."""
+    """Convert a returned value to a `Reward`.
+
+    Raises `AnswerError` for numbers that are not finite, and `RewardError` for other values.
+    """
     where = f"reward {name!r} on task {task_id!r}"
     if isinstance(value, Reward):
         value = {**value.parts, "reward": value.value}
@@ -34,7 +37,7 @@ def to_reward(value: Any, name: str, task_id: str) -> Reward:
 
 def _finite(value: Any, where: str, what: str) -> float:
     if not isinstance(value, numbers.Real) and callable(getattr(value, "item", None)):
-        # A scalar of NumPy or torch; an array of several numbers refuses.
+        # A scalar of NumPy or torch; `item` fails for an array of several numbers.
         try:
             value = value.item()
         except (ValueError, RuntimeError, TypeError) as error:
@@ -54,6 +57,6 @@ def _finite(value: Any, where: str, what: str) -> float:
             f"between -{LARGEST:g} and {LARGEST:g}"
         )
     if not math.isfinite(number):
-        # As `float(prediction)` is of `nan` and `1e400`: nothing but text made it.
+        # `float(prediction)` of `nan` or `1e400`: the text of the model is the cause.
         raise AnswerError(f"{where} {what} {number!r}, which is not a finite number")
     return number

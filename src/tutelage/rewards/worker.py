@@ -1,12 +1,12 @@
-"""Rewards in processes of their own, so that one that hangs can be ended.
+"""Run rewards in worker processes, so that one that hangs can be killed.
 
-A thread cannot be stopped, and a regular expression that backtracks for hours does not even let go
-of the interpreter; a process can be killed. `RewardLocation.of` says whether a reward can go there:
-it is a plain function that another process finds again, by its file and name or by its module and
-name, and none that is defined inside another function or in the program that was started. A pool
-for the whole process keeps workers: each grades one attempt after another, has the surroundings
-(folder, environment, search path) of the calling process, ends with this process, and is replaced
-when it had to be killed. This module is both ends; `function.py` decides what comes here.
+A thread cannot be stopped, and a regular expression that backtracks for hours does not release the
+interpreter. `RewardLocation.locate` decides if a reward can run in a worker: it must be a plain
+function that another process can import by file or module and name, so it may not be defined inside
+another function or in the main program. One pool for the whole process keeps the workers. Each
+grades one attempt after another with the folder, environment and search path of the caller, ends
+with this process, and is replaced after it was killed. This module implements both sides;
+`function.py` selects the rewards that run here.
 """
 
 from __future__ import annotations
@@ -32,58 +32,58 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from tutelage.errors import GraderError, RewardError
-from tutelage.rewards.failures import failure_of
+from tutelage.rewards.failures import convert_error
 from tutelage.rewards.values import to_reward
 from tutelage.tools.loading import USER_MODULE, load_file
 from tutelage.types import Reward
 
-MOST = 4
-"""Workers at once."""
+MAX_WORKERS = 4
+"""Maximum number of workers at a time."""
 START_SECONDS = 300.0
-"""For a worker to start, and to load a reward: neither is part of the reward's own time."""
+"""Timeout for starting a worker and loading a reward, in addition to the reward's own timeout."""
 _ORPHAN_SECONDS = 2.0
-"""How often a worker looks whether its parent is alive."""
+"""Interval at which a worker checks that its parent is alive."""
 _BOOT = "from tutelage.rewards.worker import main; main({})"
 
 
 @dataclass(frozen=True, slots=True)
 class RewardLocation:
-    """Where another process finds a reward: `file` is empty for what can be imported."""
+    """Where another process can load a reward; `file` is empty for importable modules."""
 
     module: str
     name: str
     file: str = ""
 
     @classmethod
-    def of(cls, fn: Any) -> RewardLocation | None:
-        """Where another process would find this function; None where it would not."""
+    def locate(cls, fn: Any) -> RewardLocation | None:
+        """Return the location of a function, or None if another process cannot load it."""
         module, name = getattr(fn, "__module__", None), getattr(fn, "__qualname__", "")
         if os.name != "posix" or not module or module == "__main__" or "<" in name:
             return None
         try:
-            found = reduce(getattr, name.split("."), sys.modules[module])
+            target = reduce(getattr, name.split("."), sys.modules[module])
         except (KeyError, AttributeError):
             return None
         file = getattr(sys.modules[module], "__file__", None) or ""
-        here = cls(module, name, file if module.startswith(USER_MODULE) else "")
-        return here if getattr(found, "fn", found) is fn else None
+        location = cls(module, name, file if module.startswith(USER_MODULE) else "")
+        return location if getattr(target, "fn", target) is fn else None
 
     def load(self) -> Any:
-        """Import the function; a file that has changed since the run started is refused."""
+        """Import the function. Raises `RuntimeError` if its file has changed since the start."""
         module = (
             load_file(self.file, "reward") if self.file else importlib.import_module(self.module)
         )
         if module.__name__ != self.module:
             raise RuntimeError(f"{self.file} has changed since the run started")
-        found: Any = reduce(getattr, self.name.split("."), module)
-        return getattr(found, "fn", found)
+        target: Any = reduce(getattr, self.name.split("."), module)
+        return getattr(target, "fn", target)
 
 
 @dataclass(frozen=True, slots=True)
 class RewardJob:
-    """An attempt to grade: the reward's pickled arguments, and its name and task for messages."""
+    """A job for a worker: a reward, its pickled arguments, and its name and task for messages."""
 
-    place: RewardLocation
+    location: RewardLocation
     arguments: bytes
     name: str
     task_id: str
@@ -91,7 +91,7 @@ class RewardJob:
 
 
 class _RemoteTraceback(Exception):
-    """Carries a worker's traceback as the cause of an error here."""
+    """The traceback of a worker, used as the cause of an error in this process."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
@@ -101,26 +101,26 @@ class _RewardProcess:
     """A worker process and the pipe to it."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        self.pipe, theirs = Pipe()
-        with theirs:
+        self.pipe, child_pipe = Pipe()
+        with child_pipe:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _BOOT.format(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
+                [sys.executable, "-P", "-c", _BOOT.format(child_pipe.fileno())],
+                pass_fds=[child_pipe.fileno()],
                 stdin=subprocess.DEVNULL,
-                stdout=2,  # what a reward prints is no output of this program
+                stdout=2,  # prints of rewards go to stderr
                 start_new_session=True,
                 env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(sys.path)},
             )
 
     def receive(self, seconds: float | None) -> Any:
-        """Return the next message. Raises `TimeoutError`, and OSError or EOFError where the worker
-        ended."""
+        """Return the next message. Raises `TimeoutError`, and `OSError` or `EOFError` if the worker
+        has ended."""
         if not self.pipe.poll(seconds):
             raise TimeoutError
         return self.pipe.recv()
 
     def end(self) -> int:
-        """Kill it with everything that it started; returns the exit code."""
+        """Kill the worker and its child processes; return the exit code."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.kill()
@@ -129,25 +129,25 @@ class _RewardProcess:
 
 
 class RewardProcesses:
-    """Workers of this process, at most `most` at once; a forked child begins with none. They start
-    with the variables of `environment` beside those of this process."""
+    """A pool of at most `max_workers` workers; a forked child starts with an empty pool. Workers
+    start with the variables of `environment` in addition to those of this process."""
 
-    def __init__(self, most: int = MOST, **environment: str) -> None:
-        self._most, self._environment = most, environment
-        self._begin()
+    def __init__(self, max_workers: int = MAX_WORKERS, **environment: str) -> None:
+        self._max_workers, self._environment = max_workers, environment
+        self._reset()
         atexit.register(self.close)
         if os.name == "posix":
-            os.register_at_fork(after_in_child=self._begin)
+            os.register_at_fork(after_in_child=self._reset)
 
-    def _begin(self) -> None:
-        self._free = threading.BoundedSemaphore(self._most)
+    def _reset(self) -> None:
+        self._free = threading.BoundedSemaphore(self._max_workers)
         self._idle: list[_RewardProcess] = []
 
     def grade(self, job: RewardJob) -> Reward:
-        """Grade in a worker, in another one where the first crashed; for a caller in a thread.
+        """Run a job in a worker, and in a second one if the first crashes; blocks its thread.
 
-        Raises what the reward raised, `TimeoutError`, `GraderError` when two workers crashed, and
-         `ImportError` where a worker cannot load the reward.
+        Raises the reward's `RewardError`, `TimeoutError`, `GraderError` if two workers crashed, and
+        `ImportError` if a worker cannot load the reward.
         """
         code = 0
         for _ in range(2):
@@ -159,8 +159,8 @@ class RewardProcesses:
                 keep = False
                 try:
                     worker.pipe.send((job, os.getcwd(), dict(os.environ), list(sys.path)))
-                    refused = worker.receive(START_SECONDS)
-                    graded: Any = worker.receive(job.seconds) if refused is None else None
+                    load_error = worker.receive(START_SECONDS)
+                    result: Any = worker.receive(job.seconds) if load_error is None else None
                     keep = True
                 except TimeoutError:
                     raise
@@ -171,11 +171,11 @@ class RewardProcesses:
                         self._idle.append(worker)
                     else:
                         code = worker.end()
-            if refused is not None:
-                raise ImportError(refused)
-            if isinstance(graded, Reward):
-                return graded
-            error, trace = graded
+            if load_error is not None:
+                raise ImportError(load_error)
+            if isinstance(result, Reward):
+                return result
+            error, trace = result
             raise error from _RemoteTraceback(trace)
         raise GraderError(
             f"reward {job.name!r} on task {job.task_id!r}: its process crashed twice, last with "
@@ -183,7 +183,7 @@ class RewardProcesses:
         )
 
     def close(self) -> None:
-        """End the workers that are idle; the others end when they see that this process has."""
+        """Kill the idle workers; busy workers end after this process has ended."""
         while self._idle:
             self._idle.pop().end()
 
@@ -192,10 +192,10 @@ POOL = RewardProcesses()
 
 
 def main(handle: int) -> None:
-    """Run as the worker: jobs in, results out, until the other end is gone."""
+    """Run the worker loop: receive jobs and send results until the pipe is closed."""
     os.set_inheritable(handle, False)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
-    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
     pipe = Connection(handle)
     with suppress(EOFError, OSError):
         while True:
@@ -205,7 +205,7 @@ def main(handle: int) -> None:
                 os.environ.clear()
                 os.environ.update(environment)
                 sys.path[:] = path
-                fn, arguments = job.place.load(), pickle.loads(job.arguments)
+                fn, arguments = job.location.load(), pickle.loads(job.arguments)
             except BaseException as error:
                 pipe.send(f"{type(error).__name__}: {error}")
                 continue
@@ -215,14 +215,14 @@ def main(handle: int) -> None:
                     value = fn(**arguments)
                     value = asyncio.run(value) if inspect.iscoroutine(value) else value
                 except BaseException as error:
-                    raise failure_of(error, job.name, job.task_id) from error
+                    raise convert_error(error, job.name, job.task_id) from error
                 pipe.send(to_reward(value, job.name, job.task_id))
             except RewardError as error:
                 pipe.send((error, traceback.format_exc()))
 
 
-def end_with(parent: int) -> None:
-    """End this process and what it started with the one that started it, whatever it is doing."""
+def end_with_parent(parent: int) -> None:
+    """Kill this process group when the process `parent` has ended."""
     while os.getppid() == parent:
         time.sleep(_ORPHAN_SECONDS)
     with suppress(ProcessLookupError, PermissionError):

@@ -48,7 +48,7 @@ def name_claimed(head: RunHeader, folder: RunFolder) -> Generator[None]:
     except BaseException:
         if not folder.config.is_file():  # else it has begun, and can be resumed
             with suppress(StoreError), open_store(head.store) as store:
-                store.give_up_name(folder.name, who)
+                store.remove_claim(folder.name, who)
         raise
 
 

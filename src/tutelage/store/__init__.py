@@ -1,8 +1,8 @@
-"""The store: everything a run did, in one database file that survives a kill at any moment.
+"""The store: all records of a run in one database, which survives a kill at any moment.
 
-It owns the tables and the road from `types.py` records to rows and back; nothing else in the
-package writes SQL. The way in is `open_store`; a training loop puts its rollouts through a
-`StoreWriter`. Read `schema.py` for the tables, `store.py` for what can be queried.
+It owns the tables and converts the records of `types.py` to rows and back; no other package writes
+SQL. `open_store` opens a store; a training loop writes its rollouts with a `StoreWriter`. See
+`schema.py` for the tables, `queries.py` for the queries and `store.py` for the writes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What the store asks of a database, and the format of its tables.
+"""The interface between the store and a database, and the check of its table format.
 
-A `Backend` is a pair of engines and two functions: how a writer waits its turn, and what a failure
-means to a person. Everything else is SQL that both understand. `sqlite.py` and `postgres.py` each
-make one, `store.py` chooses between them. Tables of another format than `schema.FORMAT` are
-refused and left as they are: what they hold is read by the Tutelage that wrote it.
+A `Backend` has two engines, a function that locks runs for a writer, and one that explains database
+errors. All other SQL is common to both databases. `sqlite.py` and `postgres.py` each open a
+backend, and `store.py` chooses between them. Tables of a format other than `schema.FORMAT` are
+rejected and not changed; the Tutelage version that wrote them can read them.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from tutelage.store.schema import FORMAT, metadata, schema_version
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """One opened database, its tables in the present format; threads may share it."""
+    """An open database with tables in the current format; threads may share it."""
 
     where: str
-    """For messages: a path, or a URL without its password."""
+    """Path, or URL without its password, for messages."""
     reader: Engine
-    """Its transactions see one snapshot and never wait for a writer."""
+    """Engine whose transactions read one snapshot and never wait for a writer."""
     writer: Engine
-    """What its transactions commit is on the disk."""
+    """Engine whose committed transactions are on the disk."""
     lock: Callable[[Connection, Sequence[str]], None]
-    """Wait, at the start of a transaction, until nobody else writes to these runs."""
-    explained: Callable[[str], AbstractContextManager[None]]
-    """Turns failures that a person can fix into `StoreError`; takes what was being done."""
+    """Wait, at the start of a transaction, until no other writer uses these runs."""
+    explain_errors: Callable[[str], AbstractContextManager[None]]
+    """Convert database errors that a user can fix into `StoreError`; takes the attempted action."""
 
     def close(self) -> None:
         """Close all connections."""
@@ -40,9 +40,9 @@ class Backend:
 
 
 def has_tables(conn: Connection, where: str) -> bool:
-    """Whether the store's tables are there; False for an empty database.
+    """Return True if the store's tables exist, False for an empty database.
 
-    Raises `StoreError` for tables of another format, and for those of another program.
+    Raises `StoreError` for tables of another format or of another program.
     """
     tables = inspect(conn).get_table_names()
     if schema_version.name not in tables:
@@ -55,17 +55,17 @@ def has_tables(conn: Connection, where: str) -> bool:
     version = conn.execute(select(func.max(schema_version.c.version))).scalar()
     if version == FORMAT:
         return True
-    mend = "read it with the Tutelage version that wrote it, or use another store"
+    advice = "read it with the Tutelage version that wrote it, or use another store"
     if version is not None and version > FORMAT:
-        mend = "install a newer one (`pip install -U tutelage`)"
+        advice = "install a newer one (`pip install -U tutelage`)"
     raise StoreError(
         f"{where} has store format {version!r}, but this Tutelage reads only format {FORMAT!r}: "
-        f"{mend}"
+        f"{advice}"
     )
 
 
 def prepare(conn: Connection, where: str) -> None:
-    """Make the tables if there are none, inside the write transaction that `conn` is in."""
+    """Create the tables if they are missing, within the write transaction of `conn`."""
     if not has_tables(conn, where):
         metadata.create_all(conn)
         conn.execute(insert(schema_version).values(version=FORMAT))

@@ -1,10 +1,9 @@
-"""A dataclass as columns of a table, and a row as the dataclass again: one declaration for both.
+"""Map dataclasses to table columns and rows back to dataclasses.
 
-The fields of a record decide its columns: their order, their types, which may be empty, and which
-count when two records are compared (`field(compare=False)` takes a field out of the digest as well
-as out of equality). So a new field of a record is a new column and nothing else. `schema.py` says
-which records make which tables, `values.py` how one value is written; the columns that place a row
-(its run, its position) belong to the tables.
+The fields of a record define its columns: their order, type, nullability, and whether they count in
+comparisons (`field(compare=False)` excludes a field from the digest and from equality). A new field
+of a record is therefore a new column. `schema.py` assigns records to tables and `values.py` encodes
+single values; the columns that locate a row (its run, its position) are defined by the tables.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ T = TypeVar("T")
 Row = dict[str, Any]
 RowLike = Mapping[Any, Any]
 Encode = Callable[[Any, str], Any]
-"""A value and how to name it in an error; gives what the column holds."""
+"""Converts a value for its column; the second argument names it in errors."""
 Decode = Callable[[Any], Any]
 
 
@@ -42,13 +41,13 @@ class _Field:
     """One field of a record as a column."""
 
     name: str
-    """Of the column."""
-    words: str
-    """For messages."""
+    """Name of the column."""
+    label: str
+    """Name for messages."""
     type: TypeEngine[Any]
     nullable: bool
-    counts: bool
-    """Whether a record with another value is another record."""
+    compared: bool
+    """True if the field counts when records are compared."""
     encode: Encode
     decode: Decode
 
@@ -56,9 +55,9 @@ class _Field:
 class Columns(Generic[T]):
     """The columns of a record class.
 
-    `flat` names fields whose own fields are columns here, with the prefix that these get; where
-    such a field may be None, an empty first column says that it is. `apart` names fields that
-    other tables hold: `decode` is given them.
+    `flat` names nested records whose fields become columns of this table, and their column
+    prefixes; if the first of these columns is null, the nested record is None. `omit` names fields
+    that are stored in other tables and passed to `decode`.
     """
 
     def __init__(
@@ -66,104 +65,104 @@ class Columns(Generic[T]):
         cls: type[T],
         *,
         flat: Mapping[str, str] | None = None,
-        apart: Collection[str] = (),
+        omit: Collection[str] = (),
         prefix: str = "",
         optional: bool = False,
     ) -> None:
         self._cls, nested, hints = cls, flat or {}, get_type_hints(cls)
-        self._own: dict[str, _Field] = {}
+        self._fields: dict[str, _Field] = {}
         self._flat: dict[str, Columns[Any]] = {}
-        self._all: list[_Field] = []
+        self._columns: list[_Field] = []
         for f in fields(cast("Any", cls)):
             if f.name in nested:
-                kind, may_be_none = _without_none(hints[f.name])
-                part = Columns[Any](kind, prefix=nested[f.name], optional=may_be_none)
+                type_hint, can_be_none = _strip_none(hints[f.name])
+                part = Columns[Any](type_hint, prefix=nested[f.name], optional=can_be_none)
                 self._flat[f.name] = part
-                self._all += part._all
-            elif f.name not in apart:
-                kind, nullable = _without_none(hints[f.name])
-                name, (type_, encode, decode) = prefix + f.name, _column(kind)
-                words, nullable = name.replace("_", " "), nullable or optional
-                own = _Field(name, words, type_, nullable, f.compare, encode, decode)
-                self._own[f.name] = own
-                self._all.append(own)
+                self._columns += part._columns
+            elif f.name not in omit:
+                type_hint, nullable = _strip_none(hints[f.name])
+                name, (type_, encode, decode) = prefix + f.name, _column_codec(type_hint)
+                label, nullable = name.replace("_", " "), nullable or optional
+                field_ = _Field(name, label, type_, nullable, f.compare, encode, decode)
+                self._fields[f.name] = field_
+                self._columns.append(field_)
 
     def columns(self, keys: Collection[str] = ()) -> list[Column[Any]]:
-        """New columns for a table; those of `keys` belong to its primary key."""
-        made: list[Column[Any]] = []
-        for f in self._all:
+        """Create the columns of a table; `keys` are its primary key."""
+        columns: list[Column[Any]] = []
+        for f in self._columns:
             key = f.name in keys
-            null = f.nullable and not key
-            column = Column(f.name, f.type, primary_key=key, nullable=null, autoincrement=False)
-            made.append(column)
-        return made
+            nullable = f.nullable and not key
+            column = Column(f.name, f.type, primary_key=key, nullable=nullable, autoincrement=False)
+            columns.append(column)
+        return columns
 
     def encode(self, record: T, where: str) -> Row:
-        """The record's row; `where` names it in errors. Raises `StoreError` for what cannot be
-        stored exactly."""
+        """Convert a record to a row; `where` names it in errors. Raises `StoreError` for values
+        that cannot be stored exactly."""
         row: Row = {}
-        for name, f in self._own.items():
+        for name, f in self._fields.items():
             value = getattr(record, name)
-            row[f.name] = None if value is None else f.encode(value, f"{f.words} of {where}")
+            row[f.name] = None if value is None else f.encode(value, f"{f.label} of {where}")
         for name, part in self._flat.items():
-            inner = getattr(record, name)
-            row |= part.empty() if inner is None else part.encode(inner, where)
+            nested_record = getattr(record, name)
+            row |= part.empty_row() if nested_record is None else part.encode(nested_record, where)
         return row
 
-    def empty(self) -> Row:
-        """The row of no record."""
-        return {f.name: None for f in self._all}
+    def empty_row(self) -> Row:
+        """Return the row of a missing record, all null."""
+        return {f.name: None for f in self._columns}
 
-    def decode(self, row: RowLike, **apart: Any) -> T:
-        """The record whose row this is, with the fields that other tables hold."""
+    def decode(self, row: RowLike, **others: Any) -> T:
+        """Convert a row to a record, with the fields from other tables."""
         values = {
             name: None if row[f.name] is None else f.decode(row[f.name])
-            for name, f in self._own.items()
+            for name, f in self._fields.items()
         }
         for name, part in self._flat.items():
-            missing = row[part._all[0].name] is None
+            missing = row[part._columns[0].name] is None
             values[name] = None if missing else part.decode(row)
-        return self._cls(**values, **apart)
+        return self._cls(**values, **others)
 
-    def counted(self, row: Row) -> Row:
-        """What of a row decides whether two records are equal."""
-        return {f.name: row[f.name] for f in self._all if f.counts}
+    def comparable(self, row: Row) -> Row:
+        """Return the values of a row that count when records are compared."""
+        return {f.name: row[f.name] for f in self._columns if f.compared}
 
 
-def _column(kind: Any) -> tuple[TypeEngine[Any], Encode, Decode]:
-    """The type of a column, and how a value comes into it and out of it."""
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return ExactText(), lambda value, _: kind(value).value, kind
-    if get_origin(kind) is Literal:
-        kind = str
-    if kind is bool:
+def _column_codec(type_hint: Any) -> tuple[TypeEngine[Any], Encode, Decode]:
+    """Return the type, the encoder and the decoder of a column."""
+    if isinstance(type_hint, type) and issubclass(type_hint, Enum):
+        return ExactText(), lambda value, _: type_hint(value).value, type_hint
+    if get_origin(type_hint) is Literal:
+        type_hint = str
+    if type_hint is bool:
         raise TypeError("bool columns are not supported yet: define here how they are written")
-    if kind in _PLAIN:
-        return _PLAIN[kind]
-    read = TypeAdapter[Any](kind).validate_python
+    if type_hint in _PLAIN:
+        return _PLAIN[type_hint]
+    read = TypeAdapter[Any](type_hint).validate_python
     return ExactText(), dump_json, lambda text: read(load_json(text))
 
 
-def _without_none(hint: Any) -> tuple[Any, bool]:
-    """A type without its `| None`, and whether it had one."""
+def _strip_none(hint: Any) -> tuple[Any, bool]:
+    """Strip `| None` from a type; return the type and whether it was optional."""
     if get_origin(hint) not in (Union, UnionType):
         return hint, False
-    kinds = [kind for kind in get_args(hint) if kind is not NoneType]
+    kinds = [type_hint for type_hint in get_args(hint) if type_hint is not NoneType]
     if len(kinds) != 1:
         raise TypeError(f"a column must have one type, but {hint} has several")
     return kinds[0], True
 
 
-def _same(value: Any, where: str = "") -> Any:
+def _unchanged(value: Any, where: str = "") -> Any:
     return value
 
 
 _PLAIN: Mapping[Any, tuple[TypeEngine[Any], Encode, Decode]] = {
-    str: (ExactText(), _same, _same),
-    int: (BigInteger(), _same, _same),
-    float: (Double(), finite, _same),
-    bytes: (LargeBinary(), _same, _same),
+    str: (ExactText(), _unchanged, _unchanged),
+    int: (BigInteger(), _unchanged, _unchanged),
+    float: (Double(), finite, _unchanged),
+    bytes: (LargeBinary(), _unchanged, _unchanged),
     tuple[int, ...]: (LargeBinary(), partial(pack, "i"), partial(unpack, "i")),
     tuple[float, ...]: (LargeBinary(), partial(pack, "d"), partial(unpack, "d")),
 }
-"""The same for types that need no JSON."""
+"""Column type, encoder and decoder of types that are not stored as JSON."""

@@ -1,11 +1,10 @@
-"""A run's rollouts as rows for other programs: whole records, or chat data for supervised tuning.
+"""Export the rollouts of a run: whole records, chat data for supervised tuning, or traces.
 
-`jsonl` is one rollout a line with everything that was recorded. `sft` is chat format, as `tutelage
-train sft` and other trainers read it: the turns of successful training rollouts with their tool
-calls and observations. Calls become one row only while each extends the conversation before it, so
-a context that was rewritten on the way starts a new row instead of inventing a conversation that
-never was. `otlp` is a rollout's traces, one request of OTLP-JSON a line, as collectors read them
-from a file.
+`jsonl` has one complete rollout per line. `sft` is the chat format that `tutelage train sft` and
+other trainers read: the turns of successful training rollouts with their tool calls and
+observations. Calls are joined in one row only while each extends the previous conversation; a
+rewritten context starts a new row, so that no row is a conversation that never took place. `otlp`
+has the traces of a rollout as one OTLP-JSON request per line, as collectors read them from a file.
 """
 
 from __future__ import annotations
@@ -43,34 +42,34 @@ def export_rows(
     content: bool = False,
     successful: bool = False,
 ) -> Iterator[JSON]:
-    """The rows of a run in one of `FORMATS`, read as the iteration goes.
+    """Yield the rows of a run in one of `FORMATS`, read lazily.
 
-    `tools` are what the agent was given, None for those in its requests, and `mode` is that of the
-    rollouts (tuning on test tasks spoils the test); both are for `sft` rows alone. `content` puts
-    messages into `otlp` rows. `successful` leaves out what earned less than the full reward, as
-    `sft` does. Raises `StoreError` for another format or an unknown run. Write a row with
-    `dump_json`, which keeps every number.
+    `tools` are the tools of the agent, or None for those in its requests, and `mode` selects
+    rollouts (tuning on test tasks invalidates the test); both apply only to `sft`. `content` adds
+    messages to `otlp` rows. `successful` omits rollouts with less than the full reward, as `sft`
+    does. Raises `StoreError` for an unknown format or run. Write rows with `dump_json`, which
+    preserves all numbers.
     """
     if fmt not in FORMATS:
         raise StoreError(f"unknown export format {fmt!r}: choose one of {', '.join(FORMATS)}")
-    won = RolloutFilter(status=RolloutStatus.SUCCEEDED, min_reward=SUCCESS)
+    filters = RolloutFilter(status=RolloutStatus.SUCCEEDED, min_reward=SUCCESS)
     if fmt == "sft":
-        won["mode"] = mode
-        earned = store.rollouts(run_id, **won)
-        return (row for rollout in earned for row in chat_rows(rollout, tools))
-    chosen = store.rollouts(run_id, **(won if successful else RolloutFilter()))
+        filters["mode"] = mode
+        rollouts = store.rollouts(run_id, **filters)
+        return (row for rollout in rollouts for row in chat_rows(rollout, tools))
+    rollouts = store.rollouts(run_id, **(filters if successful else RolloutFilter()))
     if fmt == "jsonl":
-        return map(rollout_record, chosen)
+        return map(rollout_record, rollouts)
     from tutelage.tracing.content import without_content
     from tutelage.tracing.otlp import encode_json
 
-    traces = (whole_trace(r, store.spans(run_id, r.id), content=content) for r in chosen)
-    shown = traces if content else (list(map(without_content, spans)) for spans in traces)
-    return map(encode_json, shown)
+    traces = (whole_trace(r, store.spans(run_id, r.id), content=content) for r in rollouts)
+    spans = traces if content else (list(map(without_content, spans)) for spans in traces)
+    return map(encode_json, spans)
 
 
 def rollout_record(rollout: Rollout) -> JSON:
-    """A whole rollout as JSON: messages in the OpenAI form, tokens and logprobs as lists."""
+    """Convert a whole rollout to JSON, with OpenAI messages, and tokens and logprobs as lists."""
     attempts: list[JSON] = []
     for attempt in rollout.attempts:
         calls: list[JSON] = []
@@ -97,14 +96,14 @@ def rollout_record(rollout: Rollout) -> JSON:
 
 
 def chat_rows(rollout: Rollout, tools: Sequence[ToolSpec] | None = None) -> Iterator[JSON]:
-    """Yield the conversations of a rollout that has a reward, each with its tools and where it came
-    from; `tools` None are those in its requests."""
+    """Yield the conversations of a rollout, each with its tools and origin; nothing if it has no
+    reward. The tools are those of its requests if `tools` is None."""
     if rollout.reward is None:
         return
-    for agent, messages, told in conversations(rollout.last.calls):
+    for agent, messages, sent_tools in conversations(rollout.last.calls):
         yield {
             "messages": [_chat_message(m) for m in messages],
-            "tools": [tool.to_dict() for tool in (told if tools is None else tools)],
+            "tools": [tool.to_dict() for tool in (sent_tools if tools is None else tools)],
             "task_id": rollout.task.id,
             "rollout_id": rollout.id,
             "agent": agent,
@@ -113,14 +112,14 @@ def chat_rows(rollout: Rollout, tools: Sequence[ToolSpec] | None = None) -> Iter
 
 
 def _chat_message(message: Message) -> JSON:
-    """The OpenAI form, with the reasoning that a server sent beside the content, and the weight 0
-    of what is not trained."""
+    """Convert a message to the OpenAI format, with its reasoning, and with weight 0 if it is not
+    trained."""
     extra = {name: message.extra[name] for name in THOUGHTS if message.extra.get(name)}
     return message.to_dict() | extra | ({"weight": 0} if message.extra.get("weight") == 0 else {})
 
 
 def _as_context(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """The messages of a request: what they have of the assistant was not sampled by this call."""
+    """Set weight 0 on the assistant messages of a request, which its call did not sample."""
     return tuple(
         replace(m, extra={**m.extra, "weight": 0}) if m.role == "assistant" else m for m in messages
     )
@@ -129,28 +128,30 @@ def _as_context(messages: Sequence[Message]) -> tuple[Message, ...]:
 def conversations(
     calls: Sequence[Call],
 ) -> list[tuple[str, tuple[Message, ...], tuple[ToolSpec, ...]]]:
-    """The longest conversations in some calls, with the agent that had each and the tools of its
-    requests, in order of start.
+    """Join calls to conversations; return the agent, messages and tools of each, by start.
 
-    A call continues a conversation of the same agent with the same tools when its messages begin
-    with all of it. What the model said stands as it was sampled, not as a client repeated it; turns
-    of the assistant that no call sampled have a `weight` of 0 in their `extra`.
+    A call continues a conversation of the same agent with the same tools if its messages begin with
+    the whole conversation. Replies are kept as sampled, not as repeated by the client; assistant
+    messages that no call sampled have `weight` 0 in their `extra`.
     """
-    found: list[tuple[str, tuple[Message, ...], tuple[ToolSpec, ...]]] = []
+    results: list[tuple[str, tuple[Message, ...], tuple[ToolSpec, ...]]] = []
     for call in calls:
-        for i, (agent, before, tools) in enumerate(found):
-            now, same = call.messages, (agent, tools) == (call.agent, call.tools)
-            if same and len(now) >= len(before) and all(map(_same, before, now)):
-                after = _as_context(call.messages[len(before) :])
-                found[i] = (agent, (*before, *after, call.reply), tools)
+        for i, (agent, earlier, tools) in enumerate(results):
+            sent, is_same = call.messages, (agent, tools) == (call.agent, call.tools)
+            if is_same and len(sent) >= len(earlier) and all(map(_is_repeated, earlier, sent)):
+                new = _as_context(call.messages[len(earlier) :])
+                results[i] = (agent, (*earlier, *new, call.reply), tools)
                 break
         else:
-            found.append((call.agent, (*_as_context(call.messages), call.reply), call.tools))
-    return found
+            results.append((call.agent, (*_as_context(call.messages), call.reply), call.tools))
+    return results
 
 
-def _same(sampled: Message, repeated: Message) -> bool:
-    """Equal, or the same tool calls by id: some clients write the arguments again."""
+def _is_repeated(sampled: Message, repeated: Message) -> bool:
+    """Return True if messages are equal or have the same tool call ids.
+
+    Some clients reformat the arguments of tool calls.
+    """
     if sampled == repeated:
         return True
     ids = [call.id for call in sampled.tool_calls]

@@ -1,8 +1,8 @@
-"""How rollouts come out of the tables: which ones, in which order, a page at a time.
+"""Read rollouts from the tables: filters, order and pages.
 
-The identifiers that match are read first (they are small), then whole records page by page, each
-page in a snapshot of its own: an iteration left half way holds no lock, and a long one never keeps
-the write-ahead log from being folded into the file. `ingest.py` is the way in.
+The matching ids are read first, because they are small, then whole records page by page. Each page
+uses its own snapshot, so an unfinished iteration holds no lock and a long one does not prevent
+checkpoints of the write-ahead log. `ingest.py` writes rollouts.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from tutelage.store.columns import RowLike
 from tutelage.store.values import load_json
 from tutelage.types import Attempt, FailureCause, Mode, Reward, RolloutStatus, ToolSpec
 
-PAGE = 64
-"""Rollouts held in memory at once while iterating."""
-SHOWN = 5
-"""Candidates that an error message lists."""
+PAGE_SIZE = 64
+"""Number of rollouts that are read at a time while iterating."""
+MAX_LISTED = 5
+"""Number of candidates that an error message lists."""
 _TOOLS = TypeAdapter(tuple[ToolSpec, ...])
 
 
 class RolloutFilter(TypedDict, total=False):
-    """Which rollouts of a run; what is left out or None is any."""
+    """Conditions on the rollouts of a run; missing or None matches all."""
 
     mode: Mode | None
     step: int | None
     after: int | None
     """Only steps later than this."""
     label: str | None
-    """'' is training."""
+    """'' for training."""
     status: RolloutStatus | None
     cause: FailureCause | None
     min_reward: float | None
 
 
-def place() -> list[Column[Any]]:
-    """The order of rollouts: step, label, mode, group, position in the group."""
+def rollout_order() -> list[Column[Any]]:
+    """Return the sort order of rollouts: step, label, mode, group, position in the group."""
     c = schema.rollouts.c
     return [c.step, c.label, c.mode, c.group, c["index"], c.id]
 
@@ -50,80 +50,80 @@ def place() -> list[Column[Any]]:
 def load_attempts(
     conn: Connection, run_id: str, ids: Sequence[str], *, late: bool
 ) -> dict[str, list[Attempt]]:
-    """Attempts by rollout id, in order: those that count, or those that came late."""
+    """Load attempts by rollout id, in order: the valid attempts, or the late ones."""
     table = schema.attempts
     attempts: dict[str, list[Attempt]] = defaultdict(list)
     parts: defaultdict[tuple[Any, ...], dict[str, list[RowLike]]] = defaultdict(
         lambda: {"calls": [], "tool_results": [], "rewards": []}
     )
     for part in (schema.calls, schema.tool_results, schema.rewards):
-        query = _of(part, run_id, ids, late).order_by(*part.primary_key)
+        query = _select_rows(part, run_id, ids, late).order_by(*part.primary_key)
         for row in conn.execute(query).mappings():
             key = (row["rollout_id"], row["attempt"], row["late"])
             parts[key][part.name].append(row)
     c = schema.toolsets.c
-    wanted = {r["toolset"] for p in parts.values() for r in p["calls"]} - {None}
-    stored = conn.execute(select(c.digest, c.tools).where(c.digest.in_(wanted)))
+    digests = {r["toolset"] for p in parts.values() for r in p["calls"]} - {None}
+    stored = conn.execute(select(c.digest, c.tools).where(c.digest.in_(digests)))
     toolsets = {digest: _TOOLS.validate_python(load_json(tools)) for digest, tools in stored}
-    query = _of(table, run_id, ids, late).order_by(*table.primary_key)
+    query = _select_rows(table, run_id, ids, late).order_by(*table.primary_key)
     for row in conn.execute(query).mappings():
         key = (row["rollout_id"], row["position"], row["late"])
-        own, reward = parts[key], None
+        own_parts, reward = parts[key], None
         if row["reward"] is not None:
-            reward = Reward(row["reward"], {r["name"]: r["value"] for r in own["rewards"]})
+            reward = Reward(row["reward"], {r["name"]: r["value"] for r in own_parts["rewards"]})
         calls = tuple(
             schema.CALL.decode(r, tools=() if r["toolset"] is None else toolsets[r["toolset"]])
-            for r in own["calls"]
+            for r in own_parts["calls"]
         )
-        results = tuple(schema.TOOL_RESULT.decode(r) for r in own["tool_results"])
+        results = tuple(schema.TOOL_RESULT.decode(r) for r in own_parts["tool_results"])
         attempt = schema.ATTEMPT.decode(row, reward=reward, calls=calls, tool_results=results)
         attempts[row["rollout_id"]].append(attempt)
     return attempts
 
 
-def _of(table: Table, run_id: str, ids: Sequence[str], late: bool) -> Select[Any]:
+def _select_rows(table: Table, run_id: str, ids: Sequence[str], late: bool) -> Select[Any]:
     c = table.c
     kind = c.late > 0 if late else c.late == 0
     return select(table).where(c.run_id == run_id, c.rollout_id.in_(ids), kind)
 
 
 def resolve(conn: Connection, prefix: str, run_id: str | None) -> tuple[str, str]:
-    """The one `(run id, rollout id)` that begins with `prefix`; an exact match wins.
+    """Find the one `(run id, rollout id)` that begins with `prefix`; an exact match wins.
 
-    Raises `StoreError` that lists the candidates when several do, the nearest when none does.
+    Raises `StoreError` with the candidates if several match, or the closest if none does.
     """
-    exact = _starting(conn, prefix, run_id, exact=True)
-    pairs = exact or _starting(conn, prefix, run_id)
+    exact = _find_ids(conn, prefix, run_id, exact=True)
+    pairs = exact or _find_ids(conn, prefix, run_id)
     if len(pairs) == 1:
         return pairs[0]
-    place = "the store" if run_id is None else f"run {run_id!r}"
+    source = "the store" if run_id is None else f"run {run_id!r}"
     if len(exact) > 1:
         names = ", ".join(repr(run) for run, _ in exact)
         raise StoreError(f"rollout {prefix!r} is in several runs, {names}: also pass the run")
     if pairs:
-        more = ", ..." if len(pairs) > SHOWN else ""
-        names = ", ".join(repr(rollout) for _, rollout in pairs[:SHOWN])
+        rest = ", ..." if len(pairs) > MAX_LISTED else ""
+        names = ", ".join(repr(rollout) for _, rollout in pairs[:MAX_LISTED])
         raise StoreError(
-            f"{prefix!r} matches several rollouts of {place}, {names}{more}: pass more of the id"
+            f"{prefix!r} matches several rollouts of {source}, {names}{rest}: pass more of the id"
         )
-    # Those that share the longest beginning.
-    begins = (prefix[:length] for length in range(len(prefix) - 1, -1, -1))
-    near = next(filter(None, (_starting(conn, begin, run_id) for begin in begins)), [])
-    if not near:
-        raise StoreError(f"no rollout {prefix!r}: {place} has no rollouts")
-    names = ", ".join(repr(rollout) for _, rollout in near[:SHOWN])
-    raise StoreError(f"no rollout of {place} starts with {prefix!r}: the closest are {names}")
+    # Candidates with the longest common prefix.
+    prefixes = (prefix[:length] for length in range(len(prefix) - 1, -1, -1))
+    closest = next(filter(None, (_find_ids(conn, shorter, run_id) for shorter in prefixes)), [])
+    if not closest:
+        raise StoreError(f"no rollout {prefix!r}: {source} has no rollouts")
+    names = ", ".join(repr(rollout) for _, rollout in closest[:MAX_LISTED])
+    raise StoreError(f"no rollout of {source} starts with {prefix!r}: the closest are {names}")
 
 
-def _starting(
+def _find_ids(
     conn: Connection, prefix: str, run_id: str | None, *, exact: bool = False
 ) -> list[tuple[str, str]]:
     c = schema.rollouts.c
-    # substr, not LIKE: its case, its wildcards and its speed differ between databases.
+    # Case, wildcards and speed of LIKE differ between databases, so use substr.
     query = select(c.run_id, c.id).where(
         c.id == prefix if exact else func.substr(c.id, 1, len(prefix)) == prefix
     )
     if run_id is not None:
         query = query.where(c.run_id == run_id)
-    rows = conn.execute(query.order_by(c.id, c.run_id).limit(SHOWN + 1))
+    rows = conn.execute(query.order_by(c.id, c.run_id).limit(MAX_LISTED + 1))
     return [(run, rollout) for run, rollout in rows]

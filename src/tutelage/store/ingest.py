@@ -1,11 +1,11 @@
-"""How a batch of rollouts enters the tables: what is new, what is a repeat, what came too late.
+"""Write batches of rollouts to the tables, as new, repeated or late records.
 
-What one record holds is written by its columns (`schema.py`); here is which rows a rollout makes of
-them: a head with its summary, a task and toolsets that are stored once per content, and attempts
-with what belongs to them in order. Each attempt also gets a digest of its content, by which a
-repeat is told from a change. The number of statements depends on the number of tables, not of
-rollouts: known records are read in one go, `status.merge` decides for each, and the rows go in with
-one `executemany` a table, inside the caller's write transaction. `fetch.py` reads them back.
+The columns of a record are defined in `schema.py`; this module builds the rows of a rollout: a head
+with its summary, a task and toolsets that are stored once per content, and attempts with their
+ordered parts. The digest of an attempt's content distinguishes repeats from changes. The number of
+statements depends on the number of tables, not of rollouts: stored records are read together,
+`status.merge` decides for each, and rows are written with one `executemany` per table, within the
+caller's write transaction. `fetch.py` reads them back.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ from tutelage.tracing.records import SpanRecord
 from tutelage.types import Attempt, Rollout, RolloutStatus, ToolSpec
 
 _Key = tuple[str, str]
-"""A run and a rollout."""
+"""Ids of a run and a rollout."""
 _CHUNK = 500
-"""Identifiers in one `IN (...)`, well below every database's limit on bound values."""
+"""Number of ids in one `IN (...)`, below the limit on bound values of all databases."""
 
 
 @dataclass(frozen=True, slots=True)
 class _AttemptRows:
-    """One attempt: its own row, the rows of each table below it, and its stamp."""
+    """The row of an attempt, the rows of its parts by table, and its stamp."""
 
     row: Row
     parts: dict[str, list[Row]]
     stamp: Stamp
 
     def as_late(self, number: int) -> _AttemptRows:
-        """The same rows, filed as the `number`-th late result (from 1)."""
+        """Return the rows as the `number`-th late result (from 1)."""
         parts = {name: [r | {"late": number} for r in rows] for name, rows in self.parts.items()}
         return _AttemptRows(self.row | {"late": number}, parts, self.stamp)
 
 
 @dataclass(frozen=True, slots=True)
 class _RolloutRows:
-    """One rollout: its head, its result so far, its task and its attempts."""
+    """The rows of a rollout: its head, current result, task and attempts."""
 
     head: Row
     summary: Row
@@ -64,33 +64,32 @@ class _RolloutRows:
 
 @dataclass(slots=True)
 class _IngestBatch:
-    """The rows of one transaction, before it begins."""
+    """The rows to write in one transaction."""
 
     rollouts: list[_RolloutRows] = field(default_factory=list[_RolloutRows])
     spans: list[Row] = field(default_factory=list[Row])
     training_rows: list[Row] = field(default_factory=list[Row])
     toolsets: dict[str, Row] = field(default_factory=dict[str, Row])
-    """The distinct tools of calls by their digest."""
-    _known: dict[Any, tuple[str, tuple[ToolSpec, ...]]] = field(default_factory=dict[Any, Any])
+    """Distinct tools of calls by digest."""
+    _digests: dict[Any, tuple[str, tuple[ToolSpec, ...]]] = field(default_factory=dict[Any, Any])
 
     def toolset(self, tools: tuple[ToolSpec, ...], where: str) -> str | None:
-        """Return the digest under which the tools are stored, written and hashed once; None for no
-        tools."""
+        """Add a set of tools and return its digest, or None for no tools."""
         if not tools:
             return None
-        # By identity of the schemas, which thousands of calls share; the tools are kept, so that
-        # no identity is used again while this lives.
+        # Keyed by the identity of the schemas, which thousands of calls share. The tools are kept
+        # alive, so that no identity is reused.
         key = tuple((t.name, t.description, id(t.parameters)) for t in tools)
-        if key not in self._known:
+        if key not in self._digests:
             text = dump_json(tools, f"tools of {where}")
             digest = _digest([{"tools": text}])
-            self._known[key] = (digest, tools)
+            self._digests[key] = (digest, tools)
             self.toolsets[digest] = {"digest": digest, "tools": text}
-        return self._known[key][0]
+        return self._digests[key][0]
 
     @property
     def run_ids(self) -> set[str]:
-        """The runs that they belong to."""
+        """Ids of the runs in the batch."""
         heads = [rollout.head for rollout in self.rollouts]
         return {row["run_id"] for row in (*heads, *self.spans, *self.training_rows)}
 
@@ -100,19 +99,19 @@ def encode(
     spans: Mapping[str, Sequence[SpanRecord]],
     training_rows: Mapping[str, Sequence[TrainingRow]],
 ) -> _IngestBatch:
-    """All rows of some rollouts, and of spans and training rows by run; what they have in common is
-    made once. Raises `StoreError` for what cannot be stored exactly."""
+    """Build the rows of rollouts, and of spans and training rows by run; shared toolsets are
+    encoded once. Raises `StoreError` for values that cannot be stored exactly."""
     batch = _IngestBatch()
     for rollout in rollouts:
         if not rollout.attempts:
-            raise StoreError(f"rollout {rollout.id!r} has no attempts: put it with a pending one")
+            raise StoreError(f"rollout {rollout.id!r} has no attempts: add a pending attempt")
         where = f"rollout {rollout.id!r}"
         task = schema.TASK.encode(rollout.task, f"task {rollout.task.id!r} of {where}")
         digest = _digest([task])
         keys: Row = {"run_id": rollout.run_id, "rollout_id": rollout.id}
         encoded = _RolloutRows(
             head=schema.ROLLOUT.encode(rollout, where) | {"task": digest},
-            summary=schema.SUMMARY.encode(RolloutSummary.of(rollout), where),
+            summary=schema.SUMMARY.encode(RolloutSummary.from_rollout(rollout), where),
             task={"digest": digest} | task,
             attempts=tuple(
                 _encode_attempt(attempt, keys, position, f"{where}, attempt {position}", batch)
@@ -120,12 +119,12 @@ def encode(
             ),
         )
         batch.rollouts.append(encoded)
-    for run_id, span in ((run_id, span) for run_id, some in spans.items() for span in some):
+    for run_id, span in ((run_id, span) for run_id, each in spans.items() for span in each):
         if span.rollout_id is None:
-            raise StoreError(f"span {span.name!r} does not belong to a rollout: join it first")
+            raise StoreError(f"span {span.name!r} does not belong to a rollout: set its rollout_id")
         where = f"span {span.name!r} of rollout {span.rollout_id!r}"
         batch.spans.append({"run_id": run_id} | schema.SPAN.encode(span, where))
-    for run_id, row in ((run_id, row) for run_id, some in training_rows.items() for row in some):
+    for run_id, row in ((run_id, row) for run_id, each in training_rows.items() for row in each):
         where = f"row of {row.rollout_id!r}"
         batch.training_rows.append({"run_id": run_id} | schema.TRAINING_ROW.encode(row, where))
     return batch
@@ -151,22 +150,22 @@ def _encode_attempt(
             for name, value in ({} if reward is None else reward.parts).items()
         ],
     }
-    # What decides whether two attempts are equal.
-    same = [schema.ATTEMPT.counted(row) | {"reward": row["reward"]}]
-    same += [schema.CALL.counted(c) | {"toolset": c["toolset"]} for c in parts["calls"]]
-    same += [*map(schema.TOOL_RESULT.counted, parts["tool_results"]), *parts["rewards"]]
-    place = keys | {"attempt": position, "late": 0}
-    placed = {
-        name: [place | {"position": i} | r for i, r in enumerate(rows)]
+    # The values that decide whether two attempts are equal.
+    compared = [schema.ATTEMPT.comparable(row) | {"reward": row["reward"]}]
+    compared += [schema.CALL.comparable(c) | {"toolset": c["toolset"]} for c in parts["calls"]]
+    compared += [*map(schema.TOOL_RESULT.comparable, parts["tool_results"]), *parts["rewards"]]
+    key_values = keys | {"attempt": position, "late": 0}
+    part_rows = {
+        name: [key_values | {"position": i} | r for i, r in enumerate(rows)]
         for name, rows in parts.items()
     }
-    digest = _digest(same)
-    own = keys | {"position": position, "late": 0, "digest": digest} | row
-    return _AttemptRows(own, placed, (RolloutStatus(attempt.status), digest))
+    digest = _digest(compared)
+    attempt_row = keys | {"position": position, "late": 0, "digest": digest} | row
+    return _AttemptRows(attempt_row, part_rows, (RolloutStatus(attempt.status), digest))
 
 
 def _digest(rows: Sequence[Row]) -> str:
-    """A hash of the rows' values; lengths go in, so that no two contents share one byte string."""
+    """Hash the values of rows with their lengths, so that different rows hash different bytes."""
     state = hashlib.blake2b(digest_size=16)
     for row in rows:
         state.update(f"row {len(row)};".encode())
@@ -181,18 +180,18 @@ def _digest(rows: Sequence[Row]) -> str:
 
 
 @dataclass(slots=True)
-class _Known:
-    """What the store already has of one rollout."""
+class _Stored:
+    """The stored state of one rollout."""
 
     head: Row
     stamps: list[Stamp] = field(default_factory=list[Stamp])
     late: defaultdict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
-    """Digests of late results, by position of the attempt."""
+    """Digests of late results by position of the attempt."""
 
 
 @dataclass(slots=True)
 class _Changes:
-    """Rows to write, gathered over a batch."""
+    """The rows that a batch adds, replaces and updates."""
 
     rollouts: list[Row] = field(default_factory=list[Row])
     stale: list[tuple[str, str, int]] = field(default_factory=list[tuple[str, str, int]])
@@ -200,19 +199,19 @@ class _Changes:
 
 
 def put(conn: Connection, batch: _IngestBatch) -> Counter[str]:
-    """Write a batch; returns how many rollouts are `new`, `updated` and `unchanged`, and how many
-    attempts were filed as `late`.
+    """Write a batch; return the numbers of `new`, `updated` and `unchanged` rollouts and of `late`
+    attempts.
 
-    Raises `StoreError` for a run that is not there or records that contradict.
+    Raises `StoreError` for an unknown run or for records that contradict the stored ones.
     """
-    known_runs = select(schema.runs.c.id).where(schema.runs.c.id.in_(batch.run_ids))
-    for run_id in sorted(batch.run_ids - set(conn.scalars(known_runs))):
+    stored_runs = select(schema.runs.c.id).where(schema.runs.c.id.in_(batch.run_ids))
+    for run_id in sorted(batch.run_ids - set(conn.scalars(stored_runs))):
         raise StoreError(f"run {run_id!r} is not in the store: call put_run before put_rollouts")
-    # In one order everywhere, so that no two writers wait for each other.
+    # Always in the same order, so that two writers cannot deadlock.
     tasks = {r.head["task"]: r.task for r in batch.rollouts}
     for table, rows in ((schema.tasks, tasks), (schema.toolsets, batch.toolsets)):
         _insert_new(conn, table, [rows[digest] for digest in sorted(rows)])
-    waves: list[dict[_Key, _RolloutRows]] = []  # in none of which a rollout is twice
+    waves: list[dict[_Key, _RolloutRows]] = []  # no wave contains a rollout twice
     for rollout in batch.rollouts:
         wave = next((wave for wave in waves if rollout.key not in wave), None)
         if wave is None:
@@ -220,20 +219,20 @@ def put(conn: Connection, batch: _IngestBatch) -> Counter[str]:
         wave[rollout.key] = rollout
     result = Counter[str]()
     for wave in waves:
-        known, changes = _load_known(conn, wave), _Changes()
+        stored, changes = _load_stored(conn, wave), _Changes()
         for key, rollout in wave.items():
-            result += _place(changes, rollout, known.get(key))
+            result += _add_rollout(changes, rollout, stored.get(key))
         if changes.rollouts:
-            made = _dialect(conn).insert(schema.rollouts)
-            summary = {name: made.excluded[name] for name in schema.SUMMARY.empty()}
+            statement = _dialect(conn).insert(schema.rollouts)
+            summary = {name: statement.excluded[name] for name in schema.SUMMARY.empty_row()}
             keys = list(schema.rollouts.primary_key)
             conn.execute(
-                made.on_conflict_do_update(index_elements=keys, set_=summary), changes.rollouts
+                statement.on_conflict_do_update(index_elements=keys, set_=summary), changes.rollouts
             )
         c = schema.attempts.c
         for run_id, rollout_id, position in changes.stale:
-            place = (c.run_id == run_id, c.rollout_id == rollout_id, c.position == position)
-            conn.execute(delete(schema.attempts).where(*place, c.late == 0))
+            key_values = (c.run_id == run_id, c.rollout_id == rollout_id, c.position == position)
+            conn.execute(delete(schema.attempts).where(*key_values, c.late == 0))
         parts = [a.parts | {"attempts": [a.row]} for a in changes.attempts]
         for table in (schema.attempts, schema.calls, schema.tool_results, schema.rewards):
             if rows := [row for part in parts for row in part[table.name]]:
@@ -244,7 +243,7 @@ def put(conn: Connection, batch: _IngestBatch) -> Counter[str]:
 
 
 def _insert_new(conn: Connection, table: Table, rows: list[Row]) -> None:
-    """Insert rows; one whose key is there, as from another process, is left as it is."""
+    """Insert rows whose key does not exist yet."""
     if rows:
         conn.execute(_dialect(conn).insert(table).on_conflict_do_nothing(), rows)
 
@@ -253,58 +252,58 @@ def _dialect(conn: Connection) -> Any:
     return postgresql if conn.dialect.name == "postgresql" else sqlite
 
 
-def _place(changes: _Changes, rollout: _RolloutRows, known: _Known | None) -> Counter[str]:
+def _add_rollout(changes: _Changes, rollout: _RolloutRows, stored: _Stored | None) -> Counter[str]:
     """Add one rollout's rows to `changes`."""
-    if known is None:
+    if stored is None:
         changes.rollouts.append(rollout.head | rollout.summary)
         changes.attempts.extend(rollout.attempts)
         return Counter(new=1)
     head = rollout.head
     for name, value in head.items():
-        if known.head[name] != value:
+        if stored.head[name] != value:
             raise StoreError(
                 f"rollout {head['id']!r} of run {head['run_id']!r} is in the store with {name} "
-                f"{known.head[name]!r} and cannot be replaced with {value!r}: before repeating "
+                f"{stored.head[name]!r} and cannot be replaced with {value!r}: before repeating "
                 "steps, discard the old ones (Store.discard_after)"
             )
     stamps = [attempt.stamp for attempt in rollout.attempts]
-    added, replaced, filed = merge(f"rollout {head['id']!r}", known.stamps, stamps)
+    added, replaced, filed = merge(f"rollout {head['id']!r}", stored.stamps, stamps)
     changes.stale.extend((*rollout.key, i) for i in replaced)
     changes.attempts.extend(rollout.attempts[i] for i in (*replaced, *added))
-    # Late attempts that were not filed before are numbered after those that were.
+    # New late attempts are numbered after the stored ones.
     late = [
-        rollout.attempts[i].as_late(len(known.late[i]) + 1)
+        rollout.attempts[i].as_late(len(stored.late[i]) + 1)
         for i in filed
-        if rollout.attempts[i].stamp[1] not in known.late[i]
+        if rollout.attempts[i].stamp[1] not in stored.late[i]
     ]
     changes.attempts.extend(late)
     if not added and not replaced:
         return Counter(unchanged=1, late=len(late))
-    if len(rollout.attempts) >= len(known.stamps):
+    if len(rollout.attempts) >= len(stored.stamps):
         changes.rollouts.append(head | rollout.summary)
     return Counter(updated=1, late=len(late))
 
 
-def _load_known(conn: Connection, keys: Iterable[_Key]) -> dict[_Key, _Known]:
+def _load_stored(conn: Connection, keys: Iterable[_Key]) -> dict[_Key, _Stored]:
     by_run: defaultdict[str, list[str]] = defaultdict(list)
     for run_id, rollout_id in keys:
         by_run[run_id].append(rollout_id)
-    known: dict[_Key, _Known] = {}
+    stored: dict[_Key, _Stored] = {}
     head, c = schema.rollouts.c, schema.attempts.c
-    places = ((run, at) for run, ids in by_run.items() for at in range(0, len(ids), _CHUNK))
-    for run_id, at in places:
-        ids = by_run[run_id][at : at + _CHUNK]
+    chunks = ((run, start) for run, ids in by_run.items() for start in range(0, len(ids), _CHUNK))
+    for run_id, start in chunks:
+        ids = by_run[run_id][start : start + _CHUNK]
         heads = select(schema.rollouts).where(head.run_id == run_id, head.id.in_(ids))
-        known |= {(run_id, r["id"]): _Known(dict(r)) for r in conn.execute(heads).mappings()}
+        stored |= {(run_id, r["id"]): _Stored(dict(r)) for r in conn.execute(heads).mappings()}
         stamps = (
             select(c.rollout_id, c.position, c.late, c.status, c.digest)
             .where(c.run_id == run_id, c.rollout_id.in_(ids))
             .order_by(c.rollout_id, c.position, c.late)
         )
         for rollout_id, position, late, status, digest in conn.execute(stamps):
-            entry = known[run_id, rollout_id]
+            entry = stored[run_id, rollout_id]
             if late:
                 entry.late[position].append(digest)
             else:
                 entry.stamps.append((RolloutStatus(status), digest))
-    return known
+    return stored

@@ -1,9 +1,9 @@
-"""PostgreSQL under the store: how its engines are set up, and what its failures mean to a person.
+"""The PostgreSQL backend of the store: its engines, locks and error messages.
 
-The tables and the SQL are those of SQLite. What differs is here: readers take one snapshot
-(`REPEATABLE READ`), writers to one run take turns by an advisory lock, as they do by the file's
-lock in SQLite, and `synchronous_commit` is on, so that what a call acknowledged survives the end of
-the server. A password belongs into `PGPASSWORD` or `~/.pgpass`, or at least it is never shown.
+The tables and the SQL are the same as for SQLite. Readers use one snapshot (`REPEATABLE READ`),
+writers of a run take an advisory lock in place of SQLite's file lock, and `synchronous_commit` is
+on, so that acknowledged data survives a crash of the server. Passwords should be in `PGPASSWORD` or
+`~/.pgpass`; a password in the URL is never shown.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tutelage.errors import MissingExtraError, StoreError
 from tutelage.store.backend import Backend, has_tables, prepare
 
 CONNECT_SECONDS = 10
-"""How long to wait for a server that does not answer."""
+"""Connection timeout."""
 _SCHEMA_LOCK = "tutelage schema"
-_LOST = (
+_CONNECTION_LOST = (
     "the server is unreachable, or the connection was lost: start it, or correct its address, "
     "then try again; all acknowledged data is kept"
 )
@@ -39,17 +39,17 @@ _MEANINGS: tuple[tuple[str, str], ...] = (
     ("40P01", "deadlock between two writers: try again; acknowledged data is kept"),
     ("22003", "a number needs more than 64 bits"),
     ("54000", "one value exceeds the size limit of a database field: store less data"),
-    ("57", _LOST),
-    ("08", _LOST),
+    ("57", _CONNECTION_LOST),
+    ("08", _CONNECTION_LOST),
 )
-"""Meanings by the beginning of the error's SQLSTATE (PostgreSQL manual, appendix A)."""
+"""Explanations by prefix of the error's SQLSTATE (PostgreSQL manual, appendix A)."""
 
 
 def open_backend(url: URL, *, create: bool = True) -> Backend:
-    """Engines on the database at a URL, with all tables in the present format.
+    """Open the database at a URL, and create missing tables if `create`.
 
-    Raises `StoreError` when it cannot be reached or holds something else, `MissingExtraError`
-    without psycopg.
+    Raises `StoreError` if it cannot be reached or belongs to another program, and
+    `MissingExtraError` without psycopg.
     """
     if importlib.util.find_spec("psycopg") is None:
         raise MissingExtraError(
@@ -57,80 +57,80 @@ def open_backend(url: URL, *, create: bool = True) -> Backend:
         )
     url = url.set(drivername="postgresql+psycopg")
     if not url.database:
-        raise StoreError(f"{shown(url)!r} has no database name: use postgresql://HOST/DATABASE")
-    where = shown(url)
+        raise StoreError(f"{safe_url(url)!r} has no database name: use postgresql://HOST/DATABASE")
+    where = safe_url(url)
     writer = create_engine(
         url,
         connect_args={"connect_timeout": CONNECT_SECONDS} | dict(url.query),
         isolation_level="READ COMMITTED",
         max_overflow=-1,
-        pool_pre_ping=True,  # a server that was started again is simply used again
+        pool_pre_ping=True,  # reconnects after a restart of the server
     )
     event.listen(writer, "connect", _configure)
     reader = writer.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
     try:
-        with _explained(where, "open the store"):
+        with explain_errors(where, "open the store"):
             with reader.begin() as conn:
                 ready = has_tables(conn, where)
             if not ready and not create:
                 raise StoreError(f"no store at {where!r}: check the address")
             if not ready:
                 with writer.begin() as conn:
-                    _lock(conn, [_SCHEMA_LOCK])  # several processes may open a new one at once
+                    _lock(conn, [_SCHEMA_LOCK])  # several processes may create it at once
                     prepare(conn, where)
     except BaseException:
         writer.dispose()
         raise
-    return Backend(where, reader, writer, _lock, partial(_explained, where))
+    return Backend(where, reader, writer, _lock, partial(explain_errors, where))
 
 
-def shown(url: URL) -> str:
-    """The address without its password."""
+def safe_url(url: URL) -> str:
+    """Format a URL without its password."""
     bare = url.set(drivername="postgresql").difference_update_query(["password"])
     return bare._replace(password=None).render_as_string()
 
 
 def _lock(conn: Connection, run_ids: Sequence[str]) -> None:
-    """Wait until no other transaction writes to these runs; ends with the transaction."""
+    """Lock runs against other writers until the end of the transaction."""
     names = (run_id.encode("utf-8", "surrogatepass") for run_id in run_ids)
     keys = {hashlib.blake2b(name, digest_size=8).digest() for name in names}
-    # In one order everywhere, so that no two writers wait for each other.
+    # Always in the same order, so that two writers cannot deadlock.
     for key in sorted(keys):
         number = int.from_bytes(key, "big", signed=True)
         conn.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": number})
 
 
 @contextmanager
-def _explained(where: str, doing: str) -> Generator[None]:
-    """Turn the failures of PostgreSQL that a person can fix into `StoreError`."""
+def explain_errors(where: str, action: str) -> Generator[None]:
+    """Convert PostgreSQL errors that a user can fix into `StoreError`."""
     try:
         yield
     except DBAPIError as error:
         reason = " ".join(str(error.orig).split())
         state = str(getattr(error.orig, "sqlstate", None) or "")
         if not state:
-            doors = (code for words, code in _AT_THE_DOOR if re.search(words, reason))
-            state = next(doors, "")
-        meaning = next((words for prefix, words in _MEANINGS if state.startswith(prefix)), None)
-        # Without a state the server never answered, or stopped in the middle of a word.
+            states = (code for pattern, code in _CONNECT_ERRORS if re.search(pattern, reason))
+            state = next(states, "")
+        meaning = next((m for prefix, m in _MEANINGS if state.startswith(prefix)), None)
+        # Without a state the server did not answer, or the connection broke.
         lost = not state and type(error.orig).__name__ in ("OperationalError", "ConnectionTimeout")
         if meaning is None and (lost or error.connection_invalidated):
-            meaning = _LOST
+            meaning = _CONNECTION_LOST
         if meaning is None:
             raise
-        raise StoreError(f"cannot {doing} {where!r}: {meaning} ({reason})") from error
+        raise StoreError(f"cannot {action} {where!r}: {meaning} ({reason})") from error
 
 
-_AT_THE_DOOR = (
+_CONNECT_ERRORS = (
     (r'database ".*" does not exist', "3D000"),
     (r"authentication failed|no password supplied|no pg_hba.conf entry|role .* does not", "28"),
     (r"too many clients|connection slots", "53300"),
 )
-"""A refused connection has no SQLSTATE, only words."""
+"""SQLSTATE by message, because errors of refused connections have none."""
 
 
 def _configure(connection: Any, record: Any) -> None:
-    """Make commits durable where a server's configuration left that to chance."""
+    """Turn on `synchronous_commit` if the server's configuration turned it off."""
     connection.autocommit = True
     connection.execute(
         "SELECT set_config('synchronous_commit', 'on', false) "

@@ -1,8 +1,8 @@
-"""The queries of a store: runs, rollouts and what training made of them, read from snapshots.
+"""The queries of a store for runs, rollouts and training data, read from snapshots.
 
-Whole records hold every token; sums, grades and failures are answered from the small columns, so
-that a run of a hundred thousand rollouts is summed, sorted or counted in moments. `fetch.py` reads
-whole records, `records.py` has the other results, `store.py` is what can be put.
+Whole records contain every token; sums, grades and failures use only small columns, so that a run
+of a hundred thousand rollouts is summed, sorted or counted quickly. `fetch.py` reads whole records,
+`records.py` has the other result types, and `store.py` the writes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tutelage.errors import StoreError, TutelageError
 from tutelage.store import schema
 from tutelage.store.backend import Backend
 from tutelage.store.columns import Columns
-from tutelage.store.fetch import PAGE, RolloutFilter, load_attempts, place, resolve
+from tutelage.store.fetch import PAGE_SIZE, RolloutFilter, load_attempts, resolve, rollout_order
 from tutelage.store.records import (
     CheckpointRow,
     FailureCount,
@@ -37,17 +37,17 @@ from tutelage.types import JSON, Attempt, FailureCause, Mode, Rollout, RolloutSt
 
 T = TypeVar("T")
 _BYTES = 4
-"""Of one packed token id; see `values.pack`."""
+"""Size of a packed token id; see `values.pack`."""
 
 
 class Queries:
-    """What one database knows; thread-safe."""
+    """Read access to one database; thread-safe."""
 
     def __init__(self, backend: Backend) -> None:
         self.where = backend.where
         """The path, or the URL without its password."""
         self._backend = backend
-        # Threads queue here; the database's own lock, which is polled, is for other processes.
+        # Orders the threads of this process; other processes poll the lock of the database.
         self._writing = threading.Lock()
         self._closed = False
 
@@ -58,22 +58,22 @@ class Queries:
             self._backend.close()
 
     def runs(self) -> list[RunRow]:
-        """All runs, the oldest first."""
+        """Return all runs, oldest first."""
         query = select(schema.runs).order_by(schema.runs.c.created, schema.runs.c.id)
         with self._read("read runs from") as conn:
             return [schema.RUN.decode(row) for row in conn.execute(query).mappings()]
 
     def run(self, run_id: str) -> RunRow:
-        """One run. Raises `StoreError` with the nearest ids when there is none."""
+        """Return a run. Raises `StoreError` with the closest ids if it does not exist."""
         with self._read(f"read run {run_id!r} from") as conn:
-            return one_run(conn, run_id)
+            return read_run(conn, run_id)
 
     # Rollouts
 
     def rollout(self, rollout_id: str, run_id: str | None = None) -> Rollout:
-        """The whole record of one rollout, by its full id; see `find_rollout` for a part of it.
+        """Return the whole record of a rollout by its full id; see `find_rollout` for prefixes.
 
-        `run_id` is needed only when several runs of one seed share the file.
+        `run_id` is only needed if the store has several runs with the same seed.
         """
         rollout = self.find_rollout(rollout_id, run_id)
         if rollout.id != rollout_id:
@@ -81,44 +81,44 @@ class Queries:
         return rollout
 
     def find_rollout(self, prefix: str, run_id: str | None = None) -> Rollout:
-        """The only rollout whose id begins with `prefix`; an exact match wins.
+        """Return the only rollout whose id begins with `prefix`; an exact match wins.
 
-        Raises `StoreError` that lists the candidates, or the nearest ids when there are none.
+        Raises `StoreError` with the candidates if several match, or the closest ids if none does.
         """
         with self._read("read a rollout from") as conn:
             run, rollout_id = resolve(conn, prefix, run_id)
             return _load_rollouts(conn, run, [rollout_id])[0]
 
     def rollouts(
-        self, run_id: str, *, limit: int | None = None, **chosen: Unpack[RolloutFilter]
+        self, run_id: str, *, limit: int | None = None, **filters: Unpack[RolloutFilter]
     ) -> Iterator[Rollout]:
-        """Whole records that match, read as the iteration goes; label '' is training.
+        """Yield matching whole records, read lazily; the label of training is ''.
 
-        In the order of step, label, mode, group, position. What is put while iterating is not
-        seen. Raises `StoreError` for an unknown run.
+        Sorted by step, label, mode, group and position. Rollouts added during the iteration are not
+        included. Raises `StoreError` for an unknown run.
         """
         with self._read("read rollouts from", run_id) as conn:
-            query = select(schema.rollouts.c.id).where(*_clauses(run_id, chosen))
-            ids = list(conn.scalars(query.order_by(*place()).limit(limit)))
-        return self._pages(run_id, ids)
+            query = select(schema.rollouts.c.id).where(*_where(run_id, filters))
+            ids = list(conn.scalars(query.order_by(*rollout_order()).limit(limit)))
+        return self._read_pages(run_id, ids)
 
-    def _pages(self, run_id: str, ids: list[str]) -> Generator[Rollout]:
-        for start in range(0, len(ids), PAGE):
+    def _read_pages(self, run_id: str, ids: list[str]) -> Generator[Rollout]:
+        for start in range(0, len(ids), PAGE_SIZE):
             with self._read("read rollouts from") as conn:
-                records = _load_rollouts(conn, run_id, ids[start : start + PAGE])
+                records = _load_rollouts(conn, run_id, ids[start : start + PAGE_SIZE])
             yield from records
 
-    def count(self, run_id: str, **chosen: Unpack[RolloutFilter]) -> int:
-        """How many rollouts match. Raises `StoreError` for an unknown run."""
-        query = select(func.count()).select_from(schema.rollouts).where(*_clauses(run_id, chosen))
+    def count(self, run_id: str, **filters: Unpack[RolloutFilter]) -> int:
+        """Count matching rollouts. Raises `StoreError` for an unknown run."""
+        query = select(func.count()).select_from(schema.rollouts).where(*_where(run_id, filters))
         with self._read("count rollouts of", run_id) as conn:
             return conn.execute(query).scalar_one()
 
-    def failures(self, run_id: str, **chosen: Unpack[RolloutFilter]) -> list[FailureCount]:
-        """Of the rollouts that match: how many failed or were cancelled, by cause, the most
-        frequent first."""
+    def failures(self, run_id: str, **filters: Unpack[RolloutFilter]) -> list[FailureCount]:
+        """Count the failed and cancelled rollouts among the matching ones, by cause, most frequent
+        first."""
         heads, attempts = schema.rollouts, schema.attempts
-        owned = and_(
+        last_attempt = and_(
             attempts.c.run_id == heads.c.run_id,
             attempts.c.rollout_id == heads.c.id,
             attempts.c.late == 0,
@@ -127,22 +127,22 @@ class Queries:
         ended = [RolloutStatus.FAILED.value, RolloutStatus.CANCELLED.value]
         query = (
             select(heads.c.cause, heads.c.id, attempts.c.failure_message)
-            .select_from(heads.outerjoin(attempts, owned))
-            .where(*_clauses(run_id, chosen), heads.c.status.in_(ended))
-            .order_by(*place(), attempts.c.position.desc())
+            .select_from(heads.outerjoin(attempts, last_attempt))
+            .where(*_where(run_id, filters), heads.c.status.in_(ended))
+            .order_by(*rollout_order(), attempts.c.position.desc())
         )
-        found: dict[str | None, dict[str, str]] = {}
+        messages_by_cause: dict[str | None, dict[str, str]] = {}
         with self._read("count failures of", run_id) as conn:
             for cause, rollout_id, message in conn.execute(query):
-                found.setdefault(cause, {}).setdefault(rollout_id, message or "")
+                messages_by_cause.setdefault(cause, {}).setdefault(rollout_id, message or "")
         counts: list[FailureCount] = []
-        for cause, said in found.items():
-            known = None if cause is None else FailureCause(cause)
-            counts.append(FailureCount(known, len(said), next(iter(said.values()))))
+        for cause, messages in messages_by_cause.items():
+            typed = None if cause is None else FailureCause(cause)
+            counts.append(FailureCount(typed, len(messages), next(iter(messages.values()))))
         return sorted(counts, key=lambda count: (-count.number, count.cause or ""))
 
     def totals(self, run_id: str) -> Totals:
-        """Rollouts, calls and tokens of a run, summed over all attempts. Raises `StoreError` for an
+        """Sum the rollouts, calls and tokens of a run over all attempts. Raises `StoreError` for an
         unknown run."""
         calls, rollouts = schema.calls.c, schema.rollouts.c
         heads = select(rollouts.mode, func.count()).where(rollouts.run_id == run_id)
@@ -167,8 +167,8 @@ class Queries:
     def grades(
         self, run_id: str, *labels: str, mode: Mode = Mode.TEST, part: str = "exact"
     ) -> list[Grade]:
-        """The final rewards of rollouts with these labels, and one part of each, without their
-        conversations, in the order of labels, then of tasks."""
+        """Return the final rewards of rollouts with these labels, and one part of each reward,
+        sorted by label, then by task."""
         heads, attempts, rewards = schema.rollouts.c, schema.attempts.c, schema.rewards.c
         last = (
             select(func.max(attempts.position))
@@ -177,7 +177,7 @@ class Queries:
             .correlate(schema.rollouts)
             .scalar_subquery()
         )
-        chosen = and_(
+        part_of_last = and_(
             rewards.run_id == heads.run_id,
             rewards.rollout_id == heads.id,
             rewards.attempt == last,
@@ -195,7 +195,7 @@ class Queries:
             )
             .select_from(
                 schema.rollouts.join(schema.tasks, heads.task == schema.tasks.c.digest).outerjoin(
-                    schema.rewards, chosen
+                    schema.rewards, part_of_last
                 )
             )
             .where(heads.run_id == run_id, heads.mode == mode.value, heads.label.in_(labels))
@@ -206,17 +206,17 @@ class Queries:
             return [Grade(**{**row, "fields": load_json(row["fields"])}) for row in rows]
 
     def late_results(self, run_id: str, rollout_id: str) -> tuple[Attempt, ...]:
-        """What was put for a rollout's attempts after they had ended, in order; never used."""
+        """Return the results that arrived after the attempts of a rollout had ended, in order."""
         with self._read("read late results from") as conn:
             return tuple(load_attempts(conn, run_id, [rollout_id], late=True)[rollout_id])
 
     # Spans
 
     def spans(self, run_id: str, rollout_id: str) -> list[SpanRecord]:
-        """What user code and other programs traced of a rollout, in the order of their start.
+        """Return the spans of a rollout from user code and other programs, by start time.
 
-        The spans that a rollout's own record gives are not among them: `tracing.whole_trace`
-        makes both into complete trees.
+        The spans that are derived from the rollout's record are not included: `tracing.whole_trace`
+        combines both into complete trees.
         """
         c = schema.spans.c
         query = (
@@ -227,63 +227,63 @@ class Queries:
         with self._read("read spans from") as conn:
             return [schema.SPAN.decode(row) for row in conn.execute(query).mappings()]
 
-    # What else a run has
+    # Other records of a run
 
     def training_rows(
         self, run_id: str, *, rollout_id: str | None = None, step: int | None = None
     ) -> list[TrainingRow]:
-        """The rows that training steps made, in order: of a rollout, of a step, or all."""
+        """Return the training rows of a rollout, of a step, or all, in order."""
         c = schema.training_rows.c
-        wanted = {c.rollout_id: rollout_id, c.step: step}
-        tests = [column == value for column, value in wanted.items() if value is not None]
-        return self._ordered(schema.training_rows, schema.TRAINING_ROW, run_id, *tests)
+        values = {c.rollout_id: rollout_id, c.step: step}
+        tests = [column == value for column, value in values.items() if value is not None]
+        return self._read_ordered(schema.training_rows, schema.TRAINING_ROW, run_id, *tests)
 
     def trained_tokens(self, run_id: str) -> int:
-        """Over how many tokens the training rows of a run go."""
+        """Count the trained tokens of a run."""
         c = schema.training_rows.c
         query = select(func.coalesce(func.sum(c.tokens), 0)).where(c.run_id == run_id)
         with self._read("count trained tokens of") as conn:
             return int(conn.execute(query).scalar_one())
 
     def metrics(self, run_id: str) -> list[MetricsRow]:
-        """The metrics of each step, in order."""
-        return self._ordered(schema.metrics, schema.METRICS, run_id)
+        """Return the metrics of each step, in order."""
+        return self._read_ordered(schema.metrics, schema.METRICS, run_id)
 
     def checkpoints(self, run_id: str) -> list[CheckpointRow]:
-        """All checkpoints of a run, in the order of steps."""
-        return self._ordered(schema.checkpoints, schema.CHECKPOINT, run_id)
+        """Return all checkpoints of a run, by step."""
+        return self._read_ordered(schema.checkpoints, schema.CHECKPOINT, run_id)
 
     def resources(self, run_id: str) -> list[ResourceRow]:
-        """All resources of a run, by name and version."""
-        return self._ordered(schema.resources, schema.RESOURCE, run_id)
+        """Return all resources of a run, by name and version."""
+        return self._read_ordered(schema.resources, schema.RESOURCE, run_id)
 
     def events(self, run_id: str, key: str) -> list[JSON]:
-        """The events under a key of a run, in order; see `Store.put_events`."""
+        """Return the events under a key of a run, in order; see `Store.put_events`."""
         c = schema.events.c
         query = select(c.data).where(c.run_id == run_id, c.key == key).order_by(c.number)
         with self._read("read events from") as conn:
             return [load_json(text) for text in conn.scalars(query)]
 
     def rollout_ids(self, run_id: str) -> list[str]:
-        """The identifiers of all rollouts of a run."""
+        """Return the ids of all rollouts of a run."""
         query = select(schema.rollouts.c.id).where(schema.rollouts.c.run_id == run_id)
         with self._read("list rollouts of") as conn:
             return list(conn.scalars(query))
 
     @contextmanager
-    def _read(self, doing: str, run_id: str | None = None) -> Generator[Connection]:
-        """A snapshot; raises `StoreError` for a run that is not there."""
+    def _read(self, action: str, run_id: str | None = None) -> Generator[Connection]:
+        """Open a read snapshot. Raises `StoreError` if `run_id` does not exist."""
         self._check_open()
-        with self._backend.explained(doing), self._backend.reader.begin() as conn:
+        with self._backend.explain_errors(action), self._backend.reader.begin() as conn:
             if run_id is not None:
-                one_run(conn, run_id)
+                read_run(conn, run_id)
             try:
                 yield conn
             except TutelageError:
                 raise
             except (ValueError, TypeError, LookupError, struct.error) as error:
                 raise StoreError(
-                    f"cannot {doing} {self.where!r}: it is corrupt, move it away or restore a "
+                    f"cannot {action} {self.where!r}: it is corrupt, move it away or restore a "
                     f"copy ({type(error).__name__}: {error})"
                 ) from error
 
@@ -291,29 +291,29 @@ class Queries:
         if self._closed:
             raise StoreError(f"the store {self.where!r} is closed: open it again")
 
-    def _ordered(
+    def _read_ordered(
         self, table: Table, columns: Columns[T], run_id: str, *tests: ColumnElement[bool]
     ) -> list[T]:
-        """The records of a run in a table, in the order of their keys."""
+        """Return the records of a run in a table, in the order of their keys."""
         query = select(table).where(table.c.run_id == run_id, *tests).order_by(*table.primary_key)
         with self._read(f"read {table.name} from", run_id) as conn:
             return [columns.decode(row) for row in conn.execute(query).mappings()]
 
 
-def one_run(conn: Connection, run_id: str) -> RunRow:
-    """A run. Raises `StoreError` with the nearest ids when there is none."""
+def read_run(conn: Connection, run_id: str) -> RunRow:
+    """Return a run. Raises `StoreError` with the closest ids if it does not exist."""
     query = select(schema.runs).where(schema.runs.c.id == run_id)
     row = conn.execute(query).mappings().one_or_none()
     if row is not None:
         return schema.RUN.decode(row)
-    known = list(conn.scalars(select(schema.runs.c.id).order_by(schema.runs.c.created)))
-    near = get_close_matches(run_id, known, n=3, cutoff=0.0)
-    hint = f"the closest are {', '.join(map(repr, near))}" if near else "it has no runs yet"
+    run_ids = list(conn.scalars(select(schema.runs.c.id).order_by(schema.runs.c.created)))
+    closest = get_close_matches(run_id, run_ids, n=3, cutoff=0.0)
+    hint = f"the closest are {', '.join(map(repr, closest))}" if closest else "it has no runs yet"
     raise StoreError(f"no run {run_id!r} in the store: {hint}")
 
 
-def _clauses(run_id: str, chosen: RolloutFilter) -> list[ColumnElement[bool]]:
-    """The conditions in SQL."""
+def _where(run_id: str, filters: RolloutFilter) -> list[ColumnElement[bool]]:
+    """Convert a filter to SQL conditions."""
     c = schema.rollouts.c
     tests: dict[str, Callable[[Any], ColumnElement[bool]]] = {
         "mode": lambda mode: c.mode == Mode(mode).value,
@@ -322,16 +322,16 @@ def _clauses(run_id: str, chosen: RolloutFilter) -> list[ColumnElement[bool]]:
         "label": lambda label: c.label == label,
         "status": lambda status: c.status == RolloutStatus(status).value,
         "cause": lambda cause: c.cause == FailureCause(cause).value,
-        "min_reward": lambda least: c.reward >= least,
+        "min_reward": lambda minimum: c.reward >= minimum,
     }
     return [
         c.run_id == run_id,
-        *(tests[name](value) for name, value in chosen.items() if value is not None),
+        *(tests[name](value) for name, value in filters.items() if value is not None),
     ]
 
 
 def _load_rollouts(conn: Connection, run_id: str, ids: Sequence[str]) -> list[Rollout]:
-    """Whole records in the order of `ids`; those that are gone are left out."""
+    """Load whole records in the order of `ids`; ids that no longer exist are omitted."""
     heads = schema.rollouts
     query = (
         select(heads, schema.tasks.c.id.label("task_id"), schema.tasks.c.fields)
@@ -340,12 +340,12 @@ def _load_rollouts(conn: Connection, run_id: str, ids: Sequence[str]) -> list[Ro
     )
     values = {row["id"]: row for row in conn.execute(query).mappings()}
     attempts = load_attempts(conn, run_id, list(values), late=False)
-    out: list[Rollout] = []
+    rollouts: list[Rollout] = []
     for rollout_id in ids:
         if (head := values.get(rollout_id)) is not None:
             task = schema.TASK.decode({"id": head["task_id"], "fields": head["fields"]})
-            done = tuple(attempts[rollout_id])
-            if not done:
+            attempts_of_rollout = tuple(attempts[rollout_id])
+            if not attempts_of_rollout:
                 raise LookupError(f"the rollout {rollout_id!r} has no attempts")
-            out.append(schema.ROLLOUT.decode(head, task=task, attempts=done))
-    return out
+            rollouts.append(schema.ROLLOUT.decode(head, task=task, attempts=attempts_of_rollout))
+    return rollouts

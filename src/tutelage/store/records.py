@@ -1,7 +1,7 @@
-"""What the store returns that is not in `types.py`: runs, metrics, summaries, training rows.
+"""Record types of the store that are not in `types.py`: runs, metrics, summaries, training rows.
 
-Plain frozen records, with no link to the database they came from. Each that has a table declares
-its columns by its fields (`schema.py`).
+They are plain frozen dataclasses without a connection to the database. The fields of a record with
+a table define its columns (`schema.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tutelage.types import JSON, FailureCause, Rollout, RolloutStatus
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """One training or evaluation; `created` and `updated` are seconds since 1970."""
+    """A training or evaluation run; `created` and `updated` are seconds since 1970."""
 
     id: str
     name: str
@@ -41,7 +41,7 @@ class MetricsRow:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRow:
-    """Where the checkpoint of one step lies."""
+    """The path of the checkpoint of one step."""
 
     step: int
     path: str
@@ -49,7 +49,7 @@ class CheckpointRow:
 
 @dataclass(frozen=True, slots=True)
 class ResourceRow:
-    """One version of a named resource; `step` is the training step that made it."""
+    """One version of a named resource; `step` is the training step that created it."""
 
     name: str
     version: int
@@ -60,7 +60,7 @@ class ResourceRow:
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """One event, the `number`-th under its key."""
+    """The `number`-th event under a key."""
 
     key: str
     number: int
@@ -69,23 +69,23 @@ class EventRow:
 
 @dataclass(frozen=True, slots=True)
 class RolloutSummary:
-    """The result of a rollout, by the attempt that counts."""
+    """The result of a rollout, from its last attempt."""
 
     status: RolloutStatus
     reward: float | None
     turns: int
-    """Calls to models."""
+    """Number of model calls."""
     tokens: int
-    """Tokens that models sampled."""
+    """Number of sampled tokens."""
     cause: FailureCause | None
-    """Why it failed."""
+    """Cause of the failure."""
     policy_version: int | None
-    """The oldest version of a policy that sampled any of its tokens; None where no call may train
-    one."""
+    """Oldest policy version that sampled any of its tokens; None if no call belongs to a trained
+    policy."""
 
     @classmethod
-    def of(cls, rollout: Rollout) -> RolloutSummary:
-        """The summary of a rollout."""
+    def from_rollout(cls, rollout: Rollout) -> RolloutSummary:
+        """Summarise a rollout."""
         last, reward = rollout.last, rollout.reward
         return cls(
             status=RolloutStatus(last.status),
@@ -101,8 +101,8 @@ class RolloutSummary:
 
 @dataclass(frozen=True, slots=True)
 class FailureCount:
-    """How many rollouts failed for one cause (None: they were cancelled before they could), and
-    what the first of them said."""
+    """The number of failed rollouts with one cause (None for cancelled ones), and the message of
+    the first one."""
 
     cause: FailureCause | None
     number: int
@@ -114,36 +114,36 @@ PerToken = Literal["advantages", "logprobs", "entropies", "importance_weights"]
 
 @dataclass(frozen=True, slots=True)
 class TrainingRow:
-    """One row of a training step: what it was worth, and what the trainer made of its tokens.
+    """One row of a training step: its advantage and the trainer's values for its tokens.
 
-    The numbers of tokens are those of the trained ones, in order, packed little-endian: `numbers`
-    unpacks them. They are None where the row was not scored because nothing could be learned from
-    it, and after the tokens that `trainer.record_tokens` grants a run.
+    Per-token values cover the trained tokens, in order, packed little-endian; `numbers` unpacks
+    them. They are None if the row was not scored because nothing could be learned from it, and once
+    a run has recorded `trainer.record_tokens` tokens.
     """
 
     step: int
-    """Under which step the store has its rollouts and metrics."""
+    """Step of its rollouts and metrics in the store."""
     policy: str
-    """Which policy learned from it."""
+    """Name of the trained policy."""
     position: int
-    """In the step's batch."""
+    """Position in the batch of the step."""
     rollout_id: str
     tokens: int
-    """How many are trained."""
+    """Number of trained tokens."""
     advantage: float
-    """That of its tokens; their mean where they differ."""
+    """Mean advantage of its tokens."""
     advantages: bytes | None = None
-    """float32; None: `advantage` for each."""
+    """float32; None if `advantage` applies to every token."""
     logprobs: bytes | None = None
     """float32: the trainer's log-probability before the step, at the sampling temperature."""
     entropies: bytes | None = None
-    """float16: of the distribution that it was drawn from, as the row was first scored."""
+    """float16: entropy of the sampling distribution when the row was first scored."""
     importance_weights: bytes | None = None
-    """float16: what its loss was multiplied by for the difference of sampler and trainer; None
-    where the row was not scored or no correction is on: 1 for each."""
+    """float16: factors of the loss that correct for the difference of sampler and trainer; None
+    (all 1) if the row was not scored or the correction is off."""
 
     def numbers(self, name: PerToken) -> tuple[float, ...] | None:
-        """One number for each trained token; None if there are none."""
+        """Unpack one number per trained token; None if the values were not recorded."""
         data: bytes | None = getattr(self, name)
         if data is None:
             return None
@@ -153,8 +153,8 @@ class TrainingRow:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Totals of a run's rollouts; `tests` of them were on test tasks. Tokens are those of
-    policies sampled here: what a remote server counted stands in the run's result."""
+    """Totals of a run's rollouts; `tests` is the number on test tasks. Tokens are counted only for
+    local policies; the counts of remote servers are in the run's result."""
 
     rollouts: int
     tests: int
@@ -165,8 +165,8 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """One rollout's reward, the part of it that was asked for where there is one, and why it
-    failed."""
+    """The reward of one rollout, its requested part if there is one, and the cause of its
+    failure."""
 
     label: str
     task: str

@@ -1,19 +1,18 @@
-"""The tables, declared once, in SQLAlchemy Core and with types that every SQL database has.
+"""The tables of the store in SQLAlchemy Core, with column types that every SQL database has.
 
-The columns of a table are those of its record (`columns.py`), so a field that a record gains is a
-column here. Keys are natural: a rollout is `(run_id, id)`, because identifiers come from the seed
-tree and two runs with one seed, kept in one file, have the same ones; an attempt is its place in
-the rollout, and what belongs to it is its place in the attempt. So any record is one insert per
-table, with no generated key to read back, and deleting a rollout deletes all below it. `late` is 0
-for the attempt that counts and 1, 2, ... for results that came after a terminal status: kept, never
-used. A task is stored once per content, whatever its id: a train and a val file may both number
-from 0.
+The columns of a table are the fields of its record (`columns.py`). Keys are natural: the key of a
+rollout is `(run_id, id)`, because ids are derived from the seed and two runs with the same seed in
+one store have the same ids; the key of an attempt is its position in the rollout, and the key of a
+part its position in the attempt. So each record is one insert per table, without generated keys,
+and deleting a rollout deletes all its rows. `late` is 0 for valid attempts and 1, 2, ... for
+results that arrived after a terminal status, which are kept but not used. Tasks are stored once per
+content and not by id, because a train and a val file may both number their tasks from 0.
 
-A rollout's row also holds its `RolloutSummary`, so that rollouts are counted, averaged, filtered
-and sorted without a look at what was said.
+The row of a rollout includes its `RolloutSummary`, so that rollouts are counted, averaged, filtered
+and sorted without reading conversations.
 
-A change of any column is a change of the format: raise `FORMAT` with it. A database of another
-format is refused (`backend.py`), never changed.
+Any change of a column changes the format: increase `FORMAT` with it. A database of another format
+is rejected (`backend.py`) and not changed.
 """
 
 from __future__ import annotations
@@ -48,14 +47,14 @@ from tutelage.tracing.records import SpanRecord
 from tutelage.types import Attempt, Call, Rollout, Task, ToolResult
 
 FORMAT = 6
-"""Of the tables below; what a file holds is in `schema_version`."""
+"""Format of the tables below; the table `schema_version` has the format of a database."""
 
 RUN = Columns(RunRow)
-TASK = Columns(Task, apart=("place",))
-ROLLOUT = Columns(Rollout, apart=("task", "attempts"))
+TASK = Columns(Task, omit=("place",))
+ROLLOUT = Columns(Rollout, omit=("task", "attempts"))
 SUMMARY = Columns(RolloutSummary)
-ATTEMPT = Columns(Attempt, flat={"failure": "failure_"}, apart=("calls", "tool_results", "reward"))
-CALL = Columns(Call, flat={"sampled": ""}, apart=("tools",))
+ATTEMPT = Columns(Attempt, flat={"failure": "failure_"}, omit=("calls", "tool_results", "reward"))
+CALL = Columns(Call, flat={"sampled": ""}, omit=("tools",))
 TOOL_RESULT = Columns(ToolResult)
 SPAN = Columns(SpanRecord)
 METRICS = Columns(MetricsRow)
@@ -67,33 +66,33 @@ TRAINING_ROW = Columns(TrainingRow)
 metadata = MetaData()
 
 
-def _text(name: str, *more: SchemaItem, key: bool = False) -> Column[str]:
-    return Column(name, ExactText, *more, nullable=False, primary_key=key)
+def _string(name: str, *items: SchemaItem, key: bool = False) -> Column[str]:
+    return Column(name, ExactText, *items, nullable=False, primary_key=key)
 
 
-def _of_run(name: str, record: Columns[Any], keys: Collection[str], *more: SchemaItem) -> Table:
-    """A table of what a run has."""
-    run = _text("run_id", ForeignKey("runs.id", ondelete="CASCADE"), key=True)
-    return Table(name, metadata, run, *record.columns(keys), *more)
+def _run_table(name: str, record: Columns[Any], keys: Collection[str], *items: SchemaItem) -> Table:
+    """Create a table of records that belong to a run."""
+    run = _string("run_id", ForeignKey("runs.id", ondelete="CASCADE"), key=True)
+    return Table(name, metadata, run, *record.columns(keys), *items)
 
 
-def _place(*names: str) -> list[Column[Any]]:
-    """The place of an attempt, or of a part of one: the rollout, then these numbers."""
+def _attempt_columns(*names: str) -> list[Column[Any]]:
+    """Create the key columns of an attempt or of its part: the rollout, then these numbers."""
     return [
-        _text("run_id", key=True),
-        _text("rollout_id", key=True),
+        _string("run_id", key=True),
+        _string("rollout_id", key=True),
         *(Column(name, Integer, primary_key=True, autoincrement=False) for name in names),
     ]
 
 
 def _part(name: str, *columns: SchemaItem) -> Table:
-    """A table of things that an attempt has in order."""
+    """Create a table of the ordered parts of attempts."""
     owner = ForeignKeyConstraint(
         ["run_id", "rollout_id", "attempt", "late"],
         [f"attempts.{key}" for key in ("run_id", "rollout_id", "position", "late")],
         ondelete="CASCADE",
     )
-    return Table(name, metadata, *_place("attempt", "late", "position"), *columns, owner)
+    return Table(name, metadata, *_attempt_columns("attempt", "late", "position"), *columns, owner)
 
 
 schema_version = Table(
@@ -101,18 +100,18 @@ schema_version = Table(
     metadata,
     Column("version", Integer, primary_key=True, autoincrement=False),
 )
-"""One row: the format of the tables."""
+"""One row with the format of the tables."""
 
 runs = Table("runs", metadata, *RUN.columns(["id"]))
 
-tasks = Table("tasks", metadata, _text("digest", key=True), *TASK.columns())
+tasks = Table("tasks", metadata, _string("digest", key=True), *TASK.columns())
 
 rollouts = Table(
     "rollouts",
     metadata,
-    _text("run_id", ForeignKey("runs.id", ondelete="CASCADE"), key=True),
+    _string("run_id", ForeignKey("runs.id", ondelete="CASCADE"), key=True),
     *(column for column in ROLLOUT.columns(["id"]) if column.name != "run_id"),
-    _text("task", ForeignKey("tasks.digest")),
+    _string("task", ForeignKey("tasks.digest")),
     *SUMMARY.columns(),
     Index("rollouts_by_step", "run_id", "step", "label"),
     Index("rollouts_by_id", "id"),
@@ -125,8 +124,8 @@ rollouts = Table(
 attempts = Table(
     "attempts",
     metadata,
-    *_place("position", "late"),
-    _text("digest"),
+    *_attempt_columns("position", "late"),
+    _string("digest"),
     *ATTEMPT.columns(),
     Column("reward", Double),
     ForeignKeyConstraint(
@@ -134,39 +133,39 @@ attempts = Table(
     ),
 )
 
-toolsets = Table("toolsets", metadata, _text("digest", key=True), _text("tools"))
-"""What models were told about tools, once per content: every call of a rollout repeats it."""
+toolsets = Table("toolsets", metadata, _string("digest", key=True), _string("tools"))
+"""Tool descriptions, stored once per content, because every call of a rollout repeats them."""
 
 calls = _part("calls", *CALL.columns(), Column("toolset", ExactText, ForeignKey("toolsets.digest")))
 
 tool_results = _part("tool_results", *TOOL_RESULT.columns())
 
-rewards = _part("rewards", _text("name"), Column("value", Double, nullable=False))
-"""The named parts of an attempt's reward; the value itself stands in `attempts.reward`."""
+rewards = _part("rewards", _string("name"), Column("value", Double, nullable=False))
+"""Named parts of an attempt's reward; the value itself is in `attempts.reward`."""
 
-spans = _of_run(
+spans = _run_table(
     "spans",
     SPAN,
     ["trace_id", "span_id"],
     Index("spans_by_rollout", "run_id", "rollout_id"),
 )
-"""Spans that the record of a rollout cannot know: those of user code and of other programs. They
-may come before their rollout is stored, so only the run must be there."""
+"""Spans of user code and other programs, which are not in rollout records. They may be stored
+before their rollout, so only the run is a foreign key."""
 
-training_rows = _of_run(
+training_rows = _run_table(
     "training_rows",
     TRAINING_ROW,
     ["step", "policy", "position"],
     Index("training_rows_by_rollout", "run_id", "rollout_id"),
 )
-"""What training made of rollouts, step by step."""
+"""Training rows of rollouts, by step."""
 
-metrics = _of_run("metrics", METRICS, ["step"])
+metrics = _run_table("metrics", METRICS, ["step"])
 
-checkpoints = _of_run("checkpoints", CHECKPOINT, ["step"])
+checkpoints = _run_table("checkpoints", CHECKPOINT, ["step"])
 
-resources = _of_run("resources", RESOURCE, ["name", "version"])
+resources = _run_table("resources", RESOURCE, ["name", "version"])
 
-events = Table("events", metadata, _text("run_id", key=True), *EVENT.columns(["key", "number"]))
-"""What happened under a key, such as an execution, in order. The run is empty in a file that holds
-the events of no run."""
+events = Table("events", metadata, _string("run_id", key=True), *EVENT.columns(["key", "number"]))
+"""Ordered events under a key, such as an execution. The run id is empty for events without a
+run."""

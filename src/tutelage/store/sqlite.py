@@ -1,9 +1,9 @@
-"""SQLite under the store: how its engine is set up, and what its failures mean to a person.
+"""The SQLite backend of the store: its engine and error messages.
 
-Write-ahead logging, so that readers never block the writer nor wait for it; `synchronous=FULL`, so
-that what a call acknowledged is on the disk, whatever kills the process or the machine next;
-transactions begun by us (`BEGIN IMMEDIATE` to write), since the driver's own habit begins them too
-late to keep a snapshot or a lock. `backend.py` makes the tables.
+It uses write-ahead logging, so that readers and the writer never block each other, and
+`synchronous=FULL`, so that acknowledged data is on the disk even if the process or the machine
+dies. Transactions are begun explicitly (`BEGIN IMMEDIATE` for writes), because the driver begins
+them too late for a snapshot or a lock. `backend.py` creates the tables.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tutelage.errors import StoreError
 from tutelage.store.backend import Backend, has_tables, prepare
 
 BUSY_SECONDS = 30.0
-"""How long a writer waits for another process that writes."""
+"""Timeout of a writer that waits for another process."""
 WRITES = "tutelage_writes"
-"""Execution option of connections whose transactions take the write lock at once."""
+"""Execution option of connections whose transactions take the write lock when they begin."""
 
 _MEANINGS: tuple[tuple[str, str], ...] = (
     (
@@ -59,40 +59,43 @@ _MEANINGS: tuple[tuple[str, str], ...] = (
 
 
 def database_path(url: URL) -> Path:
-    """The file that a URL names. Raises `StoreError` for URLs of other databases."""
-    shown = url.render_as_string(hide_password=True)
+    """Return the path of a SQLite URL. Raises `StoreError` for other URLs."""
+    address = url.render_as_string(hide_password=True)
     if url.get_backend_name() != "sqlite":
         raise StoreError(
-            f"{shown!r} is not a supported database: use a path, sqlite:///FILE or "
+            f"{address!r} is not a supported database: use a path, sqlite:///FILE or "
             "postgresql://HOST/DATABASE"
         )
     if url.database in (None, "", ":memory:"):
-        raise StoreError(f"{shown!r} has no file name: use sqlite:///FILE")
+        raise StoreError(f"{address!r} has no file name: use sqlite:///FILE")
     return Path(url.database).expanduser()
 
 
 @contextmanager
-def explained(path: Path, doing: str) -> Generator[None]:
-    """Turn the failures of SQLite that a person can fix into `StoreError`."""
+def explain_errors(path: Path, action: str) -> Generator[None]:
+    """Convert SQLite errors that a user can fix into `StoreError`."""
     try:
         yield
     except (DBAPIError, sqlite3.Error, UnicodeDecodeError) as error:
         cause = error.orig if isinstance(error, DBAPIError) else error
         code = str(getattr(cause, "sqlite_errorname", ""))
         if isinstance(error, UnicodeDecodeError) or re.search("UTF-8|^no such", str(cause)):
-            code = "SQLITE_CORRUPT"  # what was written is UTF-8, in tables that were made
+            code = "SQLITE_CORRUPT"  # the store writes UTF-8 and creates its tables
         meaning = next((words for prefix, words in _MEANINGS if code.startswith(prefix)), None)
         if meaning is None:
             raise
-        raise StoreError(f"cannot {doing} {str(path)!r}: {meaning} ({cause})") from error
+        raise StoreError(f"cannot {action} {str(path)!r}: {meaning} ({cause})") from error
     except OverflowError as error:
         raise StoreError(
-            f"cannot {doing} {str(path)!r}: a number needs more than 64 bits ({error})"
+            f"cannot {action} {str(path)!r}: a number needs more than 64 bits ({error})"
         ) from error
 
 
 def open_backend(path: Path, *, create: bool = True) -> Backend:
-    """Engines on the file, with all tables in the present format; safe to share by threads."""
+    """Open a database file, and create missing tables if `create`; threads may share it.
+
+    Raises `StoreError` if the file cannot be opened or belongs to another program.
+    """
     if path.is_dir():
         raise StoreError(f"{str(path)!r} is a folder: use a file in it, such as store.db")
     if not create and not path.exists():
@@ -104,18 +107,18 @@ def open_backend(path: Path, *, create: bool = True) -> Backend:
     engine = create_engine(
         URL.create("sqlite", database=str(path)),
         connect_args={"isolation_level": None, "timeout": BUSY_SECONDS},
-        max_overflow=-1,  # a thread that reads never waits for another one to finish
+        max_overflow=-1,  # reading threads never wait for each other
     )
     event.listen(engine, "connect", _configure)
     event.listen(engine, "begin", _begin)
     writer = engine.execution_options(**{WRITES: True})
     try:
-        with explained(path, "open the store"):
+        with explain_errors(path, "open the store"):
             with engine.begin() as conn:
                 ready = has_tables(conn, str(path))
-            # Only now: another program's file must not change by being looked at.
+            # Only after the check, so that the file of another program is not changed.
             with engine.connect() as conn:
-                raw = conn.connection.cursor()  # outside a transaction, where the mode can change
+                raw = conn.connection.cursor()  # the mode can only change outside a transaction
                 mode = raw.execute("PRAGMA journal_mode=WAL").fetchone()[0]
             if mode != "wal":
                 raise StoreError(
@@ -128,8 +131,8 @@ def open_backend(path: Path, *, create: bool = True) -> Backend:
     except BaseException:
         engine.dispose()
         raise
-    # `BEGIN IMMEDIATE` has waited for every other writer, so nothing else is to be locked.
-    return Backend(str(path), engine, writer, lambda conn, run_ids: None, partial(explained, path))
+    # `BEGIN IMMEDIATE` locks out all other writers, so runs need no lock.
+    return Backend(str(path), engine, writer, lambda conn, ids: None, partial(explain_errors, path))
 
 
 def _configure(connection: sqlite3.Connection, record: Any) -> None:

@@ -1,8 +1,8 @@
-"""Which status may follow which, and what becomes of a record that arrives after the end.
+"""Valid status transitions, and the treatment of records that arrive after a terminal status.
 
-Pure functions, so that the law "a terminal status is final, a late result is kept and ignored" is
-one loop. A run differs from a rollout in one way: one that ended may be taken up
-again. `ingest.py` applies `merge` to each rollout that the store already has.
+These are pure functions. A terminal status is final, and late results are kept but ignored; only a
+run, unlike a rollout, may be resumed after it has ended. `ingest.py` applies `merge` to each
+rollout that is already in the store.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from tutelage.errors import StoreError
 from tutelage.types import RolloutStatus
 
 _PENDING, _RUNNING, _SUCCEEDED, _FAILED, _CANCELLED = RolloutStatus
-_ENDS = frozenset({_SUCCEEDED, _FAILED, _CANCELLED})
+_TERMINAL = frozenset({_SUCCEEDED, _FAILED, _CANCELLED})
 
 RUN_TRANSITIONS: Mapping[RolloutStatus, frozenset[RolloutStatus]] = {
     _PENDING: frozenset({_RUNNING, _FAILED, _CANCELLED}),
-    _RUNNING: _ENDS,
-    **dict.fromkeys(_ENDS, frozenset({_RUNNING})),
+    _RUNNING: _TERMINAL,
+    **dict.fromkeys(_TERMINAL, frozenset({_RUNNING})),
 }
-"""What may follow each status of a run; the same status again is always allowed."""
+"""Allowed next statuses of a run by status; repeating a status is always allowed."""
 
 
 def check_run_transition(run_id: str, old: RolloutStatus, new: RolloutStatus) -> None:
-    """Raises `StoreError` when a run in `old` cannot become `new`."""
+    """Raise `StoreError` if a run cannot change from `old` to `new`."""
     if new != old and new not in RUN_TRANSITIONS[old]:
         allowed = ", ".join(sorted(RUN_TRANSITIONS[old]))
         raise StoreError(
@@ -34,36 +34,36 @@ def check_run_transition(run_id: str, old: RolloutStatus, new: RolloutStatus) ->
 
 
 Stamp = tuple[RolloutStatus, str]
-"""What decides about an attempt: its status and a digest of its content."""
+"""Status of an attempt and digest of its content."""
 
 
 def merge(
     where: str, stored: Sequence[Stamp], incoming: Sequence[Stamp]
 ) -> tuple[list[int], list[int], list[int]]:
-    """Compare a rollout's incoming attempts with the stored ones: which of them, by position, are
-    to be added, to replace a stored one, and to be filed as late.
+    """Compare the incoming attempts of a rollout with the stored ones; return the positions of
+    attempts to add, to replace, and to store as late.
 
-    The same content again changes nothing. An attempt that has ended keeps its record, and so do
-    all of a rollout whose last attempt has ended: what differs is late. Raises `StoreError` when a
-    status goes back, such as from running to pending.
+    Repeated content changes nothing. Attempts that have ended, and all attempts of a rollout whose
+    last attempt has ended, are final: different content is late. Raises `StoreError` if a status
+    goes back, such as from running to pending.
     """
     final = bool(stored) and stored[-1][0].terminal
-    add: list[int] = []
-    replace: list[int] = []
+    added: list[int] = []
+    replaced: list[int] = []
     late: list[int] = []
     for i, (status, digest) in enumerate(incoming):
-        before, known = stored[i] if i < len(stored) else (None, None)
-        if digest == known:
+        current, old_digest = stored[i] if i < len(stored) else (None, None)
+        if digest == old_digest:
             continue
-        if before is None:
-            (late if final else add).append(i)
-        elif final or before.terminal:
+        if current is None:
+            (late if final else added).append(i)
+        elif final or current.terminal:
             late.append(i)
-        elif (before, status) != (_RUNNING, _PENDING):  # a snapshot may skip running
-            replace.append(i)
+        elif (current, status) != (_RUNNING, _PENDING):  # a snapshot may skip running
+            replaced.append(i)
         else:
             raise StoreError(
-                f"attempt {i} of {where} is {before.value!r} and cannot become {status.value!r}: "
+                f"attempt {i} of {where} is {current.value!r} and cannot become {status.value!r}: "
                 "records must be put in the order in which they happened"
             )
-    return add, replace, late
+    return added, replaced, late

@@ -1,9 +1,9 @@
-"""A writer that keeps the training loop from waiting for the disk, and loses nothing silently.
+"""A background writer, so that the training loop does not wait for the disk.
 
-One thread takes what was submitted in batches, each one transaction. What is submitted is stored
-only when `flush` returns; so a checkpoint is written after a flush. When the disk fails, the thread
-stops with what it holds, and every later `submit`, `flush` or `close` raises. The queue is bounded:
-a loop that outruns the disk waits instead of filling the memory. `store.py` does the writing.
+One thread writes submitted records in batches, each in one transaction. Records are stored for
+certain only when `flush` returns, so a checkpoint is written after a flush. If the disk fails, the
+thread stops, and every later `submit`, `flush` or `close` raises. The queue is bounded: a loop that
+is faster than the disk waits instead of filling the memory. `store.py` writes the records.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from tutelage.tracing.records import SpanRecord
 from tutelage.types import Rollout
 
 Listener = Callable[[Sequence[Rollout] | Sequence[SpanRecord]], None]
-"""Receives everything that is submitted, and must return at once."""
+"""Callback that receives the submitted rollouts and spans; it must return quickly."""
 
 
-_Lot = tuple[str, Sequence[SpanRecord] | Sequence[TrainingRow]]
-"""Spans of a run, or what one step of it made of its rollouts."""
+_Records = tuple[str, Sequence[SpanRecord] | Sequence[TrainingRow]]
+"""A run id with its spans or its training rows of one step."""
 
 
 class StoreWriter:
-    """Puts rollouts, spans and training rows from a background thread.
+    """Writes rollouts, spans and training rows from a background thread.
 
-    A context manager that flushes and closes. `max_pending` rollouts (or lots of the others) may
-    wait before `submit` blocks; `max_batch` go into one transaction. `also` is told what rollouts
-    and spans are submitted, such as an exporter of traces.
+    A context manager that flushes and closes. At most `max_pending` items (rollouts, or groups of
+    spans or training rows) may wait before `submit` blocks; at most `max_batch` are written in one
+    transaction. `also` receives the submitted rollouts and spans, for example to export traces.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class StoreWriter:
         self._store, self._also = store, also
         self._max_pending = max_pending
         self._max_batch = max_batch
-        self._pending: deque[Rollout | _Lot] = deque()
+        self._pending: deque[Rollout | _Records] = deque()
         self._submitted = 0
         self._committed = 0
         self._error: BaseException | None = None
@@ -58,7 +58,7 @@ class StoreWriter:
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="store-writer", daemon=True)
         self._thread.start()
-        # A daemon thread dies with the interpreter: a program that forgot to close still flushes.
+        # The daemon thread dies with the interpreter, so close at exit to flush.
         atexit.register(self.close)
 
     def __enter__(self) -> StoreWriter:
@@ -68,34 +68,34 @@ class StoreWriter:
         self.close()
 
     def submit(self, rollouts: Sequence[Rollout]) -> None:
-        """Submit rollouts, in order; waits while the queue is full.
+        """Submit rollouts in order; block while the queue is full.
 
-        Raises `StoreError` when an earlier batch could not be stored, or after `close`.
+        Raises `StoreError` if an earlier batch could not be stored, or after `close`.
         """
         self._submit(rollouts)
         if self._also is not None:
             self._also(rollouts)
 
     def submit_spans(self, run_id: str, spans: Sequence[SpanRecord]) -> None:
-        """Submit spans of a run's rollouts, as `submit` does; their rollouts may come later."""
+        """Submit spans like `submit`; their rollouts may be submitted later."""
         if spans:
             self._submit([(run_id, tuple(spans))])
             if self._also is not None:
                 self._also(spans)
 
     def submit_training(self, run_id: str, rows: Sequence[TrainingRow]) -> None:
-        """Submit what a training step made of rollouts, as `submit` does."""
+        """Submit the training rows of a step like `submit`."""
         if rows:
             self._submit([(run_id, tuple(rows))])
 
-    def _submit(self, items: Sequence[Rollout | _Lot]) -> None:
+    def _submit(self, items: Sequence[Rollout | _Records]) -> None:
         with self._changed:
             for item in items:
                 self._changed.wait_for(
                     lambda: self._error or self._closing or len(self._pending) < self._max_pending
                 )
                 if self._error is not None:
-                    raise self._lost()
+                    raise self._storage_error()
                 if self._closing:
                     raise StoreError("this writer is closed: open another StoreWriter")
                 self._pending.append(item)
@@ -103,35 +103,34 @@ class StoreWriter:
                 self._changed.notify_all()
 
     def flush(self) -> None:
-        """Return when all that was submitted before is on the disk; raises `StoreError` if not."""
+        """Wait until all submitted records are on the disk. Raises `StoreError` on a failure."""
         self.flushed().result()
 
     def flushed(self) -> Future[None]:
-        """`flush` for code in an event loop: done when all that was submitted is on the disk."""
+        """Return a future that is done when all submitted records are on the disk."""
         future: Future[None] = Future()
-        future.set_running_or_notify_cancel()  # who no longer waits cannot take it back
+        future.set_running_or_notify_cancel()  # it cannot be cancelled
         with self._changed:
             self._waiting.append((self._submitted, future))
-            self._answer()
+            self._resolve_waiting()
         return future
 
-    def _answer(self) -> None:
-        """Wake those who wait for what is committed by now, or for what cannot be; the lock is
-        held."""
+    def _resolve_waiting(self) -> None:
+        """Resolve the futures whose records are committed or have failed; needs the lock."""
         waiting, self._waiting = self._waiting, []
         for target, future in waiting:
             if self._committed >= target:
                 future.set_result(None)
             elif self._error is not None:
-                future.set_exception(self._lost())
+                future.set_exception(self._storage_error())
             else:
                 self._waiting.append((target, future))
         self._changed.notify_all()
 
     def close(self) -> None:
-        """Flush and end the thread; raises `StoreError` when something could not be stored.
+        """Flush and end the thread. Raises `StoreError` if a record could not be stored.
 
-        May be called twice. The store stays open: it is the caller's.
+        May be called twice. The store stays open, because the caller owns it.
         """
         atexit.unregister(self.close)
         with self._changed:
@@ -139,16 +138,16 @@ class StoreWriter:
             self._changed.notify_all()
         self._thread.join()
         if self._error is not None:
-            raise self._lost()
+            raise self._storage_error()
 
-    def _lost(self) -> StoreError:
-        lost = counted(self._submitted - self._committed, "rollout")
-        error = StoreError(f"{lost} could not be stored: {self._error}")
+    def _storage_error(self) -> StoreError:
+        count = counted(self._submitted - self._committed, "rollout")
+        error = StoreError(f"{count} could not be stored: {self._error}")
         error.__cause__ = self._error
         return error
 
     def _work(self) -> None:
-        """Write what is submitted, a batch at a time, until the writer is closed or fails."""
+        """Write submitted records in batches until the writer is closed or fails."""
         while self._error is None:
             with self._changed:
                 self._changed.wait_for(lambda: self._pending or self._closing)
@@ -169,9 +168,9 @@ class StoreWriter:
             error = None
             try:
                 self._store.put_rollouts(rollouts, spans, trained)
-            except BaseException as raised:  # handed to the caller's next submit, flush or close
+            except BaseException as raised:  # raised by the next submit, flush or close
                 error = raised
             with self._changed:
                 self._error = error
                 self._committed += len(batch) if error is None else 0
-                self._answer()
+                self._resolve_waiting()

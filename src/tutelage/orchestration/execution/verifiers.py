@@ -26,7 +26,7 @@ from tutelage.orchestration.data.rows import AsText, read_as
 from tutelage.orchestration.execution.pools.openai import OVERHEAD, OpenAIPool
 from tutelage.orchestration.execution.workers import Subtask, Verification, Worker, WorkerAnswer
 from tutelage.rewards.judge import LONGEST, SECONDS, TRIES, read_verdict
-from tutelage.rewards.pattern import found
+from tutelage.rewards.pattern import matches
 from tutelage.tools.schema import schema_validator
 from tutelage.types import Message
 
@@ -137,7 +137,7 @@ class _Regex(_Options):
     async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
         """Return the verdict. Mock answers are searched synchronously, because a virtual clock
         would advance during an `await`."""
-        fits = await found(self.pattern, answer.output, at_once=answer.mock)
+        fits = await matches(self.pattern, answer.output, blocking=answer.mock)
         return Verification(fits, f"{'fits' if fits else 'lacks'} {self.pattern!r:.60}")
 
 
