@@ -249,10 +249,8 @@ class AttemptSession:
             raise invalid(message, "prompt_logprobs")
         if request.template:
             forms = template_forms(request.messages, request.tools)
-            renders_alike = getattr(
-                getattr(model.decoder, "thoughts", None), "ignores_variables", None
-            )
-            if not (renders_alike and renders_alike(*forms, request.template)):
+            ignores = getattr(getattr(model.decoder, "thoughts", None), "ignores_variables", None)
+            if not (ignores and ignores(*forms, request.template)):
                 raise invalid(
                     f"`chat_template_kwargs` = {format_value(request.template)}: all requests must "
                     "render the chat template in the same way, since turns are continued and "
