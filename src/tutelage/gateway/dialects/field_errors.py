@@ -47,7 +47,7 @@ def refusal(error: ErrorDetails, data: Any, path: str) -> ApiError:
         value = value["type"]
     if error["type"].startswith(("literal", "union")) and (kind := _KINDS.get(str(value))):
         reason = f"this model accepts text only, not {kind}"
-    if error["type"] == "int_type" and isinstance(value, float) and abs(value) >= 1 << 63:
+    if error["type"] == "int_type" and value.__class__ is float and abs(value) >= 1 << 63:
         reason = "Input should be an integer of at most 64 bits"
     reason += _HINTS.get((path, error["type"]), "")
     code = _CODES.get(error["type"], None if name is None else error["type"])
