@@ -162,7 +162,7 @@ def llm_planner(
         priced=price is not None,
     )
     if price is not None:
-        llm.price = price.of
+        llm.price = price.cost
     return llm
 
 
