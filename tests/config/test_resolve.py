@@ -71,7 +71,7 @@ def test_a_processor_without_bfloat16_trains_word_problems_in_float32(
 
 
 def test_a_level_of_another_recipe_is_refused_with_those_that_there_are() -> None:
-    steps = {"default": 30, "full": 96}
+    steps = {"default": 24, "full": 96}
     for level, number in steps.items():
         config = resolve("word-problems", flags={"level": level}, machine=LAPTOP).config
         assert config.trainer.total_training_steps == number
