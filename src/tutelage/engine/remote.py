@@ -302,8 +302,8 @@ def _refusal(server: str, body: object, response: Any = None) -> EngineError:
 
 
 def _read_word(value: Any) -> str | None:
-    """Return a string, or None if it is no string or only a number, which would repeat the
-    status."""
+    """Return the value if it is a string other than a number (which would repeat the status), else
+    None."""
     return value if isinstance(value, str) and value and not value.isdecimal() else None
 
 

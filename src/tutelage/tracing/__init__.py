@@ -31,7 +31,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Return a name of `live.py`, which loads OpenTelemetry, at its first use."""
+    """Import a name of `live.py` when it is first used, since that module loads OpenTelemetry."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib

@@ -35,7 +35,8 @@ _KEY = re.compile(r"[\w.:/-]{1,100}")
 
 
 def without_content(span: SpanRecord) -> SpanRecord:
-    """Return the span with its times, its place in the tree, numbers, and the listed texts."""
+    """Return a span without content: its times, its place in the tree, numbers, and the listed
+    texts."""
     attributes = _filter(span.attributes)
     resource = _filter(span.resource, all_texts=True).items()
     return replace(
