@@ -349,7 +349,7 @@ class NativeEngine:
                     batch = rows[at : at + chunk]
                     lines |= {row: chunk * len(parts) + i for i, row in enumerate(batch)}
                     padded = self._tensor(batch + [self.slots] * (chunk - len(batch)))
-                    parts.append(self._compute(padded, reach))
+                    parts.append(self._compute_positions(padded, reach))
             logits, line = torch.cat(parts), self._tensor([lines[row_of[slot]] for slot in running])
         else:
             # Move rows in use to the front, where reading them needs no gather. Unused rows among
@@ -360,12 +360,12 @@ class NativeEngine:
             kept = [(hole, mover) for hole, mover in pairs if self._rows.readers[mover]]
             self._copy([(mover, hole) for hole, mover in pairs] + kept)
             line = self._tensor([row_of[slot] for slot in running])
-            logits = self._compute(count, int(self._position[line].max()) + 1)
+            logits = self._compute_positions(count, int(self._position[line].max()) + 1)
         used_rows = self._tensor(list(dict.fromkeys(row_of[slot] for slot in running)))
         self._position[used_rows] += 1
         return self._accept(logits, line, running)
 
-    def _compute(self, rows: Tensor | int, length: int) -> Tensor:
+    def _compute_positions(self, rows: Tensor | int, length: int) -> Tensor:
         """Compute the next position of the given rows, or of the first `rows`; return logits [rows,
         V]."""
         at = slice(rows) if isinstance(rows, int) else rows

@@ -1,4 +1,4 @@
-"""Slots for conversations: which one a request gets, what it caches, and which one is evicted.
+"""Assign conversations to slots, and evict idle conversations when slots run out.
 
 A conversation keeps its slot, and with it its cache, while it is idle; when slots run out, the one
 that was idle longest is cleared. In invariant mode none is evicted, because the cached tokens would
@@ -51,8 +51,8 @@ class Slots:
         return all(state.handle is None for state in self.all)
 
     def end(self, session: str) -> int | None:
-        """Stop keeping a conversation; return its slot, or None while a request runs in the
-        slot."""
+        """Stop keeping a conversation; return its slot unless a request runs in it or there is
+        none."""
         slot = self._by_session.pop(session, None)
         if slot is None:
             return None

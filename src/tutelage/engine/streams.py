@@ -136,7 +136,7 @@ class Streams:
     def _draw(
         self, slots: Sequence[int], logits_LV: Tensor, line_B: Tensor
     ) -> tuple[Tensor, list[bool]]:
-        """Draw a token for each slot; either all slots have a grammar, or none has."""
+        """Draw a token for each slot. Either all of the slots have a grammar, or none has."""
         at = self._tensor(slots)
         count = self._count[at]
         plain = bool(self._plain[at].all())

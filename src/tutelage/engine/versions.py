@@ -1,4 +1,4 @@
-"""Versions of a policy that sampled the tokens of a reply, as spans (version, end).
+"""Describe which versions of a policy sampled the tokens of a reply, as spans (version, end).
 
 Nearly every reply has one version, given by `policy_version` alone. If an engine loads new weights
 while a reply is sampled, `Sampled.versions` has a span for each version: the version, and the

@@ -1,5 +1,5 @@
-"""The record of `tutelage serve --record`: one line of JSON per choice of a call, and per span from
-an agent.
+"""Write the record of `tutelage serve --record`: a line of JSON for each choice and each agent's
+span.
 
 The line of a call has its messages (or prompt), tools, sampling parameters, constraint, token ids,
 log-probabilities and reply; for a forwarded call, also the other fields of the upstream request and

@@ -345,8 +345,8 @@ class KeptAnswers(OrderedDict[str, PendingCompletion]):
     """Keep the latest answers of an attempt, by id.
 
     Finds the answer of a repeated request (`x-stainless-retry-count`, or an equal
-    `Idempotency-Key`), since sampling twice would record a call that no agent received; and the
-    response, with its conversation, to which a later request refers.
+    `Idempotency-Key`), since sampling twice would record a call that no agent received. Also finds
+    the response, with its conversation, that a later request continues.
     """
 
     def __init__(self) -> None:

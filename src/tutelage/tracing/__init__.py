@@ -1,4 +1,4 @@
-"""Tracing: the events of a rollout as OpenTelemetry spans, to read and to join.
+"""Record the events of a rollout as OpenTelemetry spans, to read them and to join them with others.
 
 The spans of a rollout are computed from its record (`rollout.py`); user code and frameworks add
 live ones (`live.py`), and other programs send theirs (`ingest.py`). Together they form one tree

@@ -1,4 +1,4 @@
-"""Remove from a span what people and models wrote, before it is sent without content.
+"""Remove the texts of people and models from a span, to send it without content.
 
 Instrumentations write prompts, completions, arguments and results under names of their own, and
 errors quote them. So nothing is removed by name: a span keeps only listed attributes, which are

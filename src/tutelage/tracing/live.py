@@ -189,7 +189,8 @@ def _current_trace(parent: Context | None) -> _AttemptTrace | None:
 
 @functools.cache
 def _get_tracer() -> trace.Tracer:
-    """Return the tracer that `span` uses. It depends on no rollout, only on the context."""
+    """Return the tracer that `span` uses. One serves all rollouts, which spans find in the
+    context."""
     provider = TracerProvider(
         resource=Resource({names.SERVICE: "tutelage"}),
         id_generator=_Ids(),

@@ -144,7 +144,8 @@ class _Request(RequestReader):
 
     @classmethod
     def unused(cls, values: JSON) -> JSON:
-        """See `RequestReader`; includes fields of `output_config` other than `format`."""
+        """Return the fields that have no effect, including those of `output_config` other than
+        `format`."""
         fields, output = super().unused(values), values.get("output_config") or {}
         rest = {name: output[name] for name in output if name != "format"}
         return {**fields, "output_config": rest} if rest else fields
