@@ -218,7 +218,7 @@ class _HFBackend(_PaddedBackend):
             tensor[target, :length] = tensor[source, :length]
 
     def load(self, source: Policy) -> None:
-        """Sample from the model of `source` from now on."""
+        """Use the model of `source` from now on."""
         network = source.network
         if isinstance(network, FusedNetwork):
             raise TypeError(f"this engine does not support a {type(network).__name__}")

@@ -103,7 +103,7 @@ class CallBarrier:
     """Track the participating rollouts and count those that are thinking."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
-        """Start without rollouts; `changed` is called after every change of the state."""
+        """Start without rollouts. `changed` is called after every change of the state."""
         self.thinking = 0
         """Number of thinking rollouts, less the waiting requests from outside of any rollout."""
         self._participants: dict[_Participant, None] = {}

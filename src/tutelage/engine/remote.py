@@ -495,7 +495,8 @@ class RemoteServers:
     """
 
     def __init__(self, servers: Mapping[str, Endpoint], *, timeout: float = 600.0) -> None:
-        """Serve these endpoints by name; `timeout` is in seconds per request."""
+        """Set up clients of `servers` by name, without connecting. `timeout` is in seconds per
+        request."""
         self._servers, self._timeout = dict(servers), timeout
         self._fields = {(s.base_url, s.model): ServerFields() for s in servers.values()}
         self._apis: dict[tuple[str, str | None], openai.AsyncOpenAI] = {}

@@ -94,7 +94,7 @@ class Script:
     """Hold the lines of a script. Several clients may play it, each from the start."""
 
     def __init__(self, replies: Iterable[ScriptedReply | str], source: str = "the script") -> None:
-        """Make a script of replies and texts; a text is a reply with that content.
+        """Make a script of replies. A text stands for a reply with that content.
 
         Raises `DataError` if there are none.
         """

@@ -23,7 +23,7 @@ SEED_BITS = 63
 
 
 def sample(engine: Engine, codec: Codec, request: Request) -> Awaitable[Sampled]:
-    """Sample a reply, closing its thought at the limit if more tokens than the limit fit."""
+    """Sample a reply, closing its thought at the limit if that leaves room for more tokens."""
     sampling, prompt = request.sampling, request.prompt_ids
     room = min(sampling.max_tokens, engine.max_length - len(prompt))
     limits = (codec.thoughts.max_tokens, sampling.max_thinking_tokens)

@@ -39,7 +39,7 @@ class VLLMClient:
     # ------------------------------------------------------------ requests
 
     def get(self, path: str, **options: Any) -> JSON:
-        """Return the JSON object at a route, within `timeout` seconds; errors are those of
+        """Return the JSON object at a route, within `timeout` seconds. Raises the same errors as
         `post`."""
         return self._send("GET", path, **options)
 

@@ -44,7 +44,7 @@ class ServedModel:
 
     @staticmethod
     def from_client(name: str, client: ChatClient) -> ServedModel:
-        """Inspect the capabilities of a client once, rather than at every request."""
+        """Return a client with its capabilities, inspected once rather than at every request."""
         codec = getattr(client, "codec", None)
         try:
             chat_keywords = frozenset(inspect.signature(client.chat).parameters)

@@ -1,7 +1,7 @@
-"""A span as a plain record: the store keeps it, the exporter sends it and the tree consists of it.
+"""Plain records of spans, which the store keeps, the exporter sends and the trees consist of.
 
-It has everything of an OTLP span but links. It does not need the OpenTelemetry packages, so the
-store and the command line load fast. `rollout.py` makes records from a rollout, `live.py` from
+A record has everything of an OTLP span but links. It does not need the OpenTelemetry packages, so
+the store and the command line load fast. `rollout.py` makes records from a rollout, `live.py` from
 spans that user code opened, `otlp.py` from those that other programs send.
 """
 
@@ -31,7 +31,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class SpanEvent:
-    """An event at one moment of a span; `time_ns` is in nanoseconds since 1970."""
+    """An event at one moment of a span. `time_ns` is in nanoseconds since 1970."""
 
     name: str
     time_ns: int

@@ -139,7 +139,8 @@ def _prompt_text(reply: PendingCompletion, index: int) -> str:
 
 
 def _logprob_entries(reply: PendingCompletion, index: int, choice: Call) -> list[JSON] | None:
-    """Return the log-probability entries of a choice, with `echo` after those of its prompt."""
+    """Return the log-probability entries of a choice, preceded by those of its prompt with
+    `echo`."""
     entries, decoder = reply.logprobs(choice), reply.model.decoder
     if entries is None or decoder is None or not reply.request.echo:
         return entries

@@ -88,7 +88,7 @@ class MessageObject(RequestObject):
 
 
 def read(model: type[T], data: Any, path: str = "") -> T:
-    """Validate the object at a path of the request; an empty path is the whole request.
+    """Validate the object at a path of the request. An empty path stands for the whole request.
 
     Raises `ApiError` that names the first invalid field.
     """
@@ -168,7 +168,7 @@ each that have no effect."""
 
 
 class StructuredOutputs(RequestObject):
-    """The constraints in vLLM's field of this name; only a JSON schema is supported."""
+    """vLLM's request field for constraints on the reply. Only a JSON schema is supported."""
 
     refused = dict.fromkeys(("regex", "choice", "grammar", "json_object", "structural_tag"), ())
     definition: JSON | None = Field(None, alias="json")
@@ -291,7 +291,7 @@ class RequestReader(RequestObject):
 
 
 class StreamOptions(RequestObject):
-    """Options of a stream."""
+    """The options of a request for a streamed reply."""
 
     include_usage: StrictBool = False
 
@@ -322,7 +322,7 @@ class ChoicesReader(RequestReader):
 
 
 class ReplyFormat(RequestObject):
-    """The format of the reply."""
+    """The format that a request asks the reply to have."""
 
     type: Literal["text", "json_object", "json_schema"]
     definition: JSON | None = Field(None, alias="schema")
