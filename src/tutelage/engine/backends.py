@@ -31,8 +31,7 @@ short sequences take more memory, since each of their channels begins on another
 
 
 class _PaddedBackend:
-    """Common parts of the backends for small models and transformers models; see
-    `PackedDecoder`."""
+    """Define what `_FusedBackend` and `_HFBackend` share; `PackedDecoder` has its own settings."""
 
     exact_shapes = False
     prefill_tokens = 8192
@@ -41,20 +40,23 @@ class _PaddedBackend:
 
     @property
     def prefill_chunk(self) -> int:
-        """Return the tokens per chunk of a long prompt; other requests wait for a chunk."""
+        """Return how many tokens of a long prompt to compute before other requests get a turn."""
         return 256 if self.device.type == "cpu" else 1024
 
     def begin(self, row: int, ids: tuple[int, ...], compute: bool) -> int | None:
-        """Return 0: no prefix is cached."""
+        """Return 0, the number of tokens of the prefix that are already cached: this backend caches
+        none."""
         return 0
 
     def free(self) -> None:
-        """Free nothing: the memory is small, or belongs to the policy."""
+        """Do nothing: the cache is small, and the weights may belong to the policy."""
 
 
 class _FusedBackend(_PaddedBackend):
-    """The fused decoder. In float32 it samples from the policy's own tensors, otherwise from a
-    copy."""
+    """Compute logits with the fused decoder.
+
+    In float32 it uses the policy's own tensors, otherwise a copy in the requested type.
+    """
 
     chunk = 32
     """Rows per call where no row may depend on the others."""
@@ -75,7 +77,8 @@ class _FusedBackend(_PaddedBackend):
     def extend(
         self, ids_BT: Tensor, starts_B: Tensor, lengths_B: Tensor, rows: Tensor | int, reach: int
     ) -> Tensor:
-        """Append tokens and return logits [B, V]; see `policy.decoder.extend`."""
+        """Append tokens to cached rows and return logits [B, V], as `policy.decoder.extend`
+        does."""
         if reach > self._cache.width:
             width = min(self._width, 2 * reach)
             self._cache = self._cache.wider(self._weights, width, self._used_columns.tolist())
@@ -84,13 +87,16 @@ class _FusedBackend(_PaddedBackend):
         return decoder.extend(self._weights, self._cache, ids_BT, starts_B, lengths_B, rows, reach)
 
     def copy(self, source: Tensor, target: Tensor, length: int) -> None:
-        """Copy the first `length` cached tokens of rows `source` to rows `target`, all at once: a
-        row may be both."""
+        """Copy the first `length` cached tokens of rows `source` to rows `target`.
+
+        All rows are read before any is written, so a row may be both a source and a target.
+        """
         self._used_columns[target] = self._used_columns[target].clamp(min=length)
         self._cache.copy(source, target, length)
 
     def load(self, source: Policy) -> None:
-        """Share the policy's tensors, adapters merged, or cast them again."""
+        """Load the policy's current weights with its adapters merged: by reference in float32, else
+        by copy."""
         network = source.network
         if not isinstance(network, FusedNetwork):
             raise TypeError(f"a fused engine does not support a {type(network).__name__}")
@@ -106,8 +112,10 @@ _WINDOWS = re.compile(r'"\w*(?:window|chunk)\w*": [\[1-9]')
 
 
 class _Layer(DynamicLayer):
-    """Keys and values [rows, columns, heads, D] of one layer, as a transformers cache. Columns
-    before the first token of a row hold arbitrary values, which the mask hides."""
+    """Hold the cached keys and values of one layer, [rows, columns, heads, D], for transformers.
+
+    Columns before the first token of a row hold arbitrary values, which the mask hides.
+    """
 
     def __init__(self, rows: _HFBackend) -> None:
         super().__init__()
@@ -120,8 +128,7 @@ class _Layer(DynamicLayer):
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Store the new tokens of a call; return the keys and values that it reads, including
-        them."""
+        """Store the new tokens of a call; return all keys and values that the call reads."""
         call = self.rows
         new = key_states.transpose(1, 2), value_states.transpose(1, 2)
         self.tensors = self.tensors or [
@@ -141,7 +148,7 @@ class _Layer(DynamicLayer):
 
 
 class _HFBackend(_PaddedBackend):
-    """Any transformers model with a cache of keys and values, in padded batches.
+    """Compute logits with a transformers model that caches keys and values, in padded batches.
 
     The columns of a call are padded on the left up to the new tokens, which begin in the same
     column in all rows, and on the right after them. Distances within a row are therefore those of
@@ -174,7 +181,8 @@ class _HFBackend(_PaddedBackend):
     def extend(
         self, ids_BT: Tensor, starts_B: Tensor, lengths_B: Tensor, rows: Tensor | int, reach: int
     ) -> Tensor:
-        """Append tokens to cached rows and return logits [B, V]; see `policy.decoder.extend`."""
+        """Append tokens to cached rows and return logits [B, V], as `policy.decoder.extend`
+        does."""
         batch, count = ids_BT.shape
         every = torch.arange(max(batch, reach + count), device=self.device)
         first_B1 = starts_B[:, None]
@@ -210,7 +218,7 @@ class _HFBackend(_PaddedBackend):
             tensor[target, :length] = tensor[source, :length]
 
     def load(self, source: Policy) -> None:
-        """Use the policy's model."""
+        """Use the model of `source` from now on."""
         network = source.network
         if isinstance(network, FusedNetwork):
             raise TypeError(f"this engine does not support a {type(network).__name__}")
@@ -224,8 +232,10 @@ Backend = _FusedBackend | _HFBackend | PackedDecoder
 def make_backend(
     policy: Policy, rows: int, width: int, dtype: torch.dtype, shards: int = 1
 ) -> Backend:
-    """Return the backend for a policy's network; for a large model on a CPU a batch is computed in
-    `shards`."""
+    """Return the backend for a policy's network.
+
+    A large model on a CPU computes each batch in `shards` parts.
+    """
     network = policy.network
     if not isinstance(network, FusedNetwork):
         return _HFBackend(network, rows, width)

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class _Branch:
-    """One task of a rollout that samples."""
+    """Represent one task of a rollout that samples."""
 
     participant: _Participant
     parent: _Branch | None
@@ -42,14 +42,15 @@ _CURRENT: ContextVar[tuple[_Branch, ...]] = ContextVar("tutelage_branches", defa
 
 
 def current_branches() -> tuple[_Branch, ...]:
-    """Return the branches of the running code, to pass to `acting_for` where context is lost."""
+    """Return the branches of the running code, to pass to `acting_for` where the context is
+    lost."""
     return _CURRENT.get()
 
 
 @contextmanager
 def acting_for(branches: tuple[_Branch, ...]) -> Generator[None]:
-    """Attribute samples inside the block to the rollout of `branches`, unless it already has
-    one."""
+    """Attribute samples inside the block to the rollout of `branches`, unless the block already
+    belongs to a rollout."""
     if _CURRENT.get() or not branches:
         yield
         return
@@ -61,7 +62,7 @@ def acting_for(branches: tuple[_Branch, ...]) -> Generator[None]:
 
 
 class _Participant:
-    """One rollout and the branches of its code that have sampled."""
+    """Track one rollout and the branches of its code that have sampled."""
 
     def __init__(self, barrier: CallBarrier, task: asyncio.Task[object] | None) -> None:
         self.barrier = barrier
@@ -72,7 +73,8 @@ class _Participant:
         self.thinking, self.open = True, True
 
     def branch(self, inherited: _Branch) -> _Branch:
-        """Return the branch of the current task; create one below `inherited` if it has none."""
+        """Return the branch of the current task, creating it as a child of `inherited` if
+        necessary."""
         task = asyncio.current_task()
         branch = self.branches.get(task)
         if branch is None:
@@ -98,10 +100,10 @@ class _Participant:
 
 
 class CallBarrier:
-    """The participating rollouts, and how many of them are thinking."""
+    """Track the participating rollouts and count those that are thinking."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
-        """Call `changed` after every change of this state."""
+        """Start without rollouts. `changed` is called after every change of the state."""
         self.thinking = 0
         """Number of thinking rollouts, less the waiting requests from outside of any rollout."""
         self._participants: dict[_Participant, None] = {}
@@ -144,7 +146,7 @@ class CallBarrier:
         return partial(self._resume, branch)
 
     def _resume(self, branch: _Branch | None) -> None:
-        """Mark the caller that waited as `branch` as running again."""
+        """Mark the caller that waited in `branch` as running again."""
         if branch is None:
             self.thinking += 1
             return

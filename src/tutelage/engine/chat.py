@@ -84,7 +84,7 @@ class ChatSession:
         on_prompt: OnPrompt | None = None,
         **options: Unpack[ChatOptions],
     ) -> Call:
-        """Send one request and record it; see `ChatClient`.
+        """Sample a reply to one request and record the call.
 
         `on_token` and `on_logprobs` are passed to the engine's `Request`, and `on_prompt` receives
         the length of the prompt; their exceptions propagate. Raises `ConstraintError` for a
@@ -160,7 +160,7 @@ class ChatSession:
         return call
 
     def close(self) -> None:
-        """Release the engine's slots; those of running calls are released when they end."""
+        """Release the engine's slots; the slot of a running call is released when the call ends."""
         self._closed = True
         for session in self._sessions:
             self._engine.release(session)
@@ -170,7 +170,8 @@ class ChatSession:
     ) -> tuple[tuple[int, ...], _Lane]:
         """Return the prompt ids of a request and the lane to sample in.
 
-        If `turns` continue a recorded call, these are its ids plus those of the new observations.
+        If `turns` continue a recorded call, the ids are those of the call plus those of the new
+        observations.
         """
         values = history.find(turns, tools, equal=self.codec.thoughts.keeps)
         if values is not None:
@@ -189,8 +190,8 @@ class ChatSession:
         return ids, self._lane()
 
     def _lane(self, continued: int | None = None) -> _Lane:
-        """Return the lane of the current task, else that of the continued call, else one that is no
-        longer used, else a new one."""
+        """Return the lane to sample in: that of the current task, else that of the continued call,
+        else an abandoned one, else a new one."""
         idle = [lane for lane in self._lanes if not lane.busy]
         task = asyncio.current_task()
         own = (lane for lane in idle if lane.task is task)
@@ -207,7 +208,7 @@ class ChatSession:
 
 @dataclass(frozen=True, slots=True)
 class _RecordedCall:
-    """A finished call."""
+    """A finished call with what is needed to continue it."""
 
     call: Call
     ended: bool
@@ -216,7 +217,7 @@ class _RecordedCall:
 
 
 class _History:
-    """The finished calls of one agent."""
+    """Index the finished calls of one agent, to find the one that a conversation continues."""
 
     def __init__(self) -> None:
         self.shared = 0
@@ -228,7 +229,7 @@ class _History:
         """Numbers of messages before the reply in recorded calls."""
 
     def add(self, recorded: _RecordedCall) -> None:
-        """Record a call. Its reply is kept, so that no other object can get its `id`."""
+        """Record a call, and keep its reply alive so that no other object can get the same `id`."""
         reply = recorded.call.reply
         self._by_object[id(reply)] = recorded
         self._by_messages[*recorded.call.messages, reply] = recorded
@@ -239,11 +240,12 @@ class _History:
     def find(
         self, turns: Sequence[Message], tools: Sequence[ToolSpec], *, equal: bool = False
     ) -> tuple[_RecordedCall, int] | None:
-        """Return the latest recorded call that `turns` continue, and the number of messages it
-        covers; with `equal` equal messages and an equal reply suffice.
+        """Return the latest recorded call that `turns` continue, and how many messages the call
+        covers.
 
-        Returns None if there is none, if the messages before its reply differ from the recorded
-        ones, or if nothing can follow the reply.
+        With `equal`, equal messages and an equal reply suffice. Returns None if there is no such
+        call, if the messages before its reply differ from the recorded ones, or if nothing can
+        follow the reply.
         """
         for at in range(len(turns) - 2, -1, -1):
             turn, recorded = turns[at], None
@@ -270,7 +272,8 @@ def _call_ids(turn: Message) -> frozenset[str]:
 
 
 def _is_same(recorded: Message, incoming: Message) -> bool:
-    """Return True if two messages are the same for a model; see the module's docstring."""
+    """Return True if an incoming message counts as the recorded one, as the module's docstring
+    defines."""
     if recorded == incoming:
         return True
     if recorded.role != incoming.role:
@@ -289,7 +292,7 @@ def _is_same(recorded: Message, incoming: Message) -> bool:
 
 
 class _Lane:
-    """A sequence of calls that do not overlap."""
+    """Number the calls of one sequence in which no two overlap."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -300,7 +303,7 @@ class _Lane:
 
     @property
     def task(self) -> asyncio.Task[object] | None:
-        """Return the task that used it last, None if that is done."""
+        """Return the task that used the lane last, or None if that task is done."""
         task = None if self._task is None else self._task()
         return None if task is None or task.done() else task
 

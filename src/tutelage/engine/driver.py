@@ -33,7 +33,7 @@ step."""
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A running request with the future of its result."""
+    """Hold a running request and the future of its result."""
 
     future: asyncio.Future[Sampled]
     resume: Callable[[], None]
@@ -41,7 +41,7 @@ class _Waiting:
 
 
 class EngineDriver:
-    """A `NativeEngine` as an `Engine`; see the module's docstring."""
+    """Run a `NativeEngine` in the event loop, as an `Engine` that can be awaited."""
 
     def __init__(self, engine: NativeEngine, schedule: Schedule = "deterministic") -> None:
         self.engine = engine
@@ -59,25 +59,26 @@ class EngineDriver:
 
     @property
     def version(self) -> int:
-        """Return the version of the policy that it samples from."""
+        """Return the version of the policy that the engine samples from."""
         return self.engine.version
 
     def update_weights(self, source: Policy, version: int) -> None:
-        """See `Engine`."""
+        """Load the current weights of `source` as `version`, as in `Engine.update_weights`."""
         self.engine.update_weights(source, version)
 
     def free(self) -> None:
-        """See `Engine`."""
+        """Free the engine's memory until the next `update_weights`."""
         self.engine.free()
 
     @asynccontextmanager
     async def participant(self) -> AsyncGenerator[None]:
-        """Register a rollout: the deterministic schedule waits for it while it is not sampling."""
+        """Register a rollout, for which the deterministic schedule waits while it is not
+        sampling."""
         with self.barrier.participant():
             yield
 
     async def sample(self, request: Request) -> Sampled:
-        """Run one request; see `Engine.sample`."""
+        """Run one request, as in `Engine.sample`."""
         handle = self.engine.submit(request)
         future = asyncio.get_running_loop().create_future()
         resume = self.barrier.wait()
@@ -91,11 +92,11 @@ class EngineDriver:
             raise
 
     def release(self, session: str) -> None:
-        """Drop a conversation's cache."""
+        """Drop the cache of a conversation."""
         self.engine.release(session)
 
     def _wake(self) -> None:
-        """Plan a step unless one is planned."""
+        """Plan a step unless one is already planned."""
         loop = asyncio.get_running_loop()
         if self._planned is not loop:
             self._planned = loop
@@ -141,7 +142,8 @@ class EngineDriver:
         self._wake()
 
     def _run_steps(self) -> list[tuple[int, Sampled]]:
-        """Step until a request ends, or only once if another task has to run in between."""
+        """Step the engine until a request ends, or only once if another task has to run in
+        between."""
         engine, free = self.engine, self.schedule == "free"
         ended = engine.step()
         while engine.busy and not ended:

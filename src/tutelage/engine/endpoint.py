@@ -32,7 +32,7 @@ _PATHS = ("/chat/completions", "/completions", "/responses", "/messages")
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The model of a role or of an agent, and where it is served."""
+    """Describe the model of a role or of an agent, and where it is served."""
 
     role: str
     base_url: str
@@ -48,7 +48,7 @@ class Endpoint:
 
     @property
     def on_loopback(self) -> bool:
-        """Return True if it is on this machine, where tokens cost nothing."""
+        """Return True if the endpoint is on this machine, where tokens cost nothing."""
         host = urlsplit(self.base_url).hostname or ""
         with suppress(ValueError):
             return ipaddress.ip_address(host).is_loopback
@@ -66,7 +66,8 @@ Endpoints = Mapping[str, Endpoint]
 
 
 def environment() -> dict[str, str]:
-    """Return the process's variables, with defaults from `.env` in the working directory."""
+    """Return the process's environment variables, with defaults from `.env` in the working
+    directory."""
     from dotenv import dotenv_values
 
     file = Path(ENV_FILE)
@@ -95,15 +96,15 @@ def read_endpoints(env: Mapping[str, str]) -> dict[str, Endpoint]:
 
 
 def token_bound(text: str) -> int:
-    """Return an upper bound on the tokens of `text`: no tokenizer makes more than one per byte."""
+    """Return an upper bound on the tokens of `text`, its size in bytes: no tokenizer makes more."""
     return len(text.encode())
 
 
 def served_models(server: Endpoint, seconds: float = 120.0) -> tuple[str, ...]:
-    """Return the models that a server lists, empty if it lists none. A busy server has `seconds` to
-    answer.
+    """Return the models that a server lists, waiting at most `seconds` for a busy server.
 
-    Raises `ConfigError` if nothing answers, the key is rejected, or the API is at its /v1.
+    The result is empty if the server lists none. Raises `ConfigError` if nothing answers, the key
+    is rejected, or the API is found only at /v1 below the URL.
     """
     import openai
 
@@ -153,8 +154,10 @@ def served_models(server: Endpoint, seconds: float = 120.0) -> tuple[str, ...]:
 
 
 def key_options(api_key: str | None) -> Any:
-    """Return the request options of the openai package: without a key no header is sent, not even
-    one with the environment's key."""
+    """Return the request options that set the key for the openai package.
+
+    Without a key no header is sent, not even one with the environment's key.
+    """
     import openai
 
     return {} if api_key else {"headers": {"Authorization": openai.Omit()}}

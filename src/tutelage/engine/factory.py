@@ -27,7 +27,9 @@ def make_engine(
     invariant: bool = False,
     schedule: Schedule = "deterministic",
 ) -> EngineDriver:
-    """Return an engine that samples from a policy; send all its requests from one event loop.
+    """Return an engine that samples from a policy.
+
+    All its requests must come from one event loop.
 
     `max_length` is in tokens, at most the policy's own, and by default as memory allows
     (`Policy.context`); `dtype` defaults to float32. `threads` is the number that a run requests;

@@ -1,5 +1,8 @@
-"""Log-probabilities of tokens while they are sampled. A request of `protocol.py` asks for them, and
-the gateway sends them with the text. Does not import torch."""
+"""Read the log-probabilities of sampled tokens.
+
+A request of `protocol.py` asks for them, and the gateway sends them with the text. Does not import
+torch.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,6 @@ OnLogprobs = Callable[[Sequence[TokenLogprob]], None]
 
 
 def token_logprobs(sampled: Sampled) -> tuple[TokenLogprob, ...]:
-    """Return the log-probability and the top alternatives of each sampled token."""
+    """Return the log-probability and the most probable alternatives of each sampled token."""
     tops = sampled.top or ((),) * len(sampled.token_ids)
     return tuple(zip(sampled.raw_logprobs, tops, strict=True))

@@ -26,14 +26,14 @@ four. The server's own count is what is charged."""
 
 @dataclass(frozen=True, slots=True)
 class CallLimits:
-    """Limits on one rollout's use of remote models."""
+    """Limit one rollout's use of remote models."""
 
     calls: int
     prompt_tokens: int
     reply_tokens: int
 
     def worst(self, price: Price | None) -> Usage:
-        """Return the usage at these limits."""
+        """Return the largest usage that the limits allow."""
         tokens = self.calls * (self.prompt_tokens + self.reply_tokens)
         each = 0.0 if price is None else price.cost(self.prompt_tokens, self.reply_tokens)
         return Usage(self.calls, tokens, self.calls * each)
@@ -41,7 +41,7 @@ class CallLimits:
 
 @dataclass(slots=True)
 class UsageMeter:
-    """Usage of one rollout, over all its attempts and models."""
+    """Count the usage of one rollout, over all its attempts and models."""
 
     caps: CallLimits
     calls: int = 0
@@ -49,14 +49,14 @@ class UsageMeter:
     """Cost of the answered calls; a model without a price adds no dollars."""
 
     def usage(self) -> Usage:
-        """Return the usage as the search counts it."""
+        """Return the calls, tokens and dollars so far; dollars are 0 if the price is unknown."""
         tokens = self.cost.prompt_tokens + self.cost.completion_tokens
         return Usage(self.calls, tokens, self.cost.dollars or 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class MeteredClient:
-    """One model of one attempt behind a meter."""
+    """Pass calls to one model of one attempt, counting and limiting them with a meter."""
 
     client: ChatClient
     meter: UsageMeter
@@ -65,7 +65,8 @@ class MeteredClient:
     """If set, each request carries a seed of its own, for models that are sampled."""
 
     async def chat(self, messages: Sequence[Message], **options: Unpack[ChatOptions]) -> Call:
-        """Send one request; see `ChatClient`. Raises `ContextOverflowError` beyond the limits."""
+        """Send one request unless it exceeds the limits. Raises `ContextOverflowError` if it
+        does."""
         meter, caps = self.meter, self.meter.caps
         if meter.calls >= caps.calls:
             raise ContextOverflowError(

@@ -47,8 +47,11 @@ _PAIR_BYTES = 16
 
 @dataclass(slots=True)
 class PrefillJob:
-    """Prefill work: slots with the same `cached` tokens in one row and one prompt, whose first
-    `shared` tokens other prompts share."""
+    """Tokens of a prompt to compute, for one or more slots that read the same row.
+
+    The first `cached` tokens of the prompt are already in the row; the first `shared` are a prefix
+    that other prompts have too.
+    """
 
     slots: list[int]
     cached: int
@@ -62,7 +65,7 @@ class PrefillJob:
 
 
 class NativeEngine:
-    """See the module's docstring. `decode` turns ids into text, for stop strings."""
+    """Sample from a policy by continuous batching, one synchronous `step` at a time."""
 
     def __init__(
         self,
@@ -76,8 +79,12 @@ class NativeEngine:
         version: int = 0,
         token_bytes: int = 0,
     ) -> None:
-        """Create the cache with `backend(rows, width)`; one row more than `slots` is scratch. A
-        token's keys and values take `token_bytes`."""
+        """Create the engine with a cache of `backend(rows, width)`, which has a scratch row besides
+        one per slot.
+
+        `decode` turns ids into text, to find stop strings. The keys and values of one token take
+        `token_bytes`.
+        """
         self.slots, self.max_length, self.invariant = slots, max_length, invariant
         self.chunks, self._token_bytes = 1, token_bytes
         self.version, self._clock, self._outdated = version, 0, False
@@ -110,18 +117,19 @@ class NativeEngine:
 
     @property
     def busy(self) -> bool:
-        """Return True if a `step` would do anything."""
+        """Return True if there is work for `step`."""
         return bool(self._pending) or not self._slots.idle()
 
     @property
     def is_stuck(self) -> bool:
-        """Return True if requests wait and none runs: idle conversations occupy every slot."""
+        """Return True if requests wait but none runs, because idle conversations hold every
+        slot."""
         return bool(self._pending) and self._slots.idle()
 
     @property
     def is_deadlocked(self) -> bool:
-        """Return True if it is stuck for good: every attempt whose idle conversations occupy the
-        slots waits for another slot itself."""
+        """Return True if the engine is stuck for good: every attempt whose idle conversations hold
+        the slots is itself waiting for another slot."""
         # The name of a conversation begins with that of its attempt.
         waiting = {(r.session or "").partition("/")[0] for r in self._pending.values()}
         kept = [s.request.session for s in self._slots.all if s.request is not None]
@@ -129,9 +137,12 @@ class NativeEngine:
         return self.is_stuck and full
 
     def submit(self, request: Request) -> int:
-        """Queue a request and return its handle. Requests of equal `order` are ranked by lane, then
-        by arrival. Raises `ContextOverflowError` if it does not fit into the context,
-        `OutOfMemoryError` if not into the free memory."""
+        """Queue a request and return its handle.
+
+        Requests of equal `order` are ranked by lane, then by arrival. Raises `ContextOverflowError`
+        if the request does not fit into the context, and `OutOfMemoryError` if it does not fit into
+        the free memory.
+        """
         request.max_new_tokens(self.max_length)
         if (size := len(request.prompt_ids)) > WHOLE_PROMPT:
             waiting = [len(other.prompt_ids) for other in self._pending.values()]
@@ -151,7 +162,7 @@ class NativeEngine:
         return handle
 
     def cancel(self, handle: int) -> None:
-        """Stop a request, which then reports no result. Unknown handles are ignored."""
+        """Stop a request without reporting a result. Unknown handles are ignored."""
         self._pending.pop(handle, None)
         for slot in self._slots.running():
             if self._slots[slot].handle == handle:
@@ -166,7 +177,8 @@ class NativeEngine:
                 self._pending[handle] = replace(request, session=None)
 
     def update_weights(self, source: Policy, version: int) -> None:
-        """See `Engine`. Idle conversations lose their cache, which is stale."""
+        """Load the current weights of `source` as `version`, and drop the stale caches of idle
+        conversations."""
         self._backend.load(source)
         for slot, state in enumerate(self._slots.all):
             if state.handle is None:
@@ -176,14 +188,14 @@ class NativeEngine:
         self.version, self._outdated = version, not self._slots.idle()
 
     def free(self) -> None:
-        """See `Engine`. Nothing is freed while a request runs."""
+        """Free memory until the next `update_weights`, unless a request is running."""
         if not self.busy:
             self._backend.free()
             self.version = -1
 
     def step(self) -> list[tuple[int, Sampled]]:
-        """Admit and prefill what fits, decode one token per running slot; return the finished
-        requests."""
+        """Admit and prefill the requests that fit, and decode one token per running slot; return
+        the finished requests."""
         self._clock += 1
         ended = self._prefill(self._refill()) if self._outdated else []
         ended += self._prefill(self._admit() if self._pending else [])
@@ -192,15 +204,17 @@ class NativeEngine:
 
     @property
     def streaming(self) -> bool:
-        """Return True if a running request has an `on_token`."""
+        """Return True if a running request has an `on_token` callback."""
         running = (state.request for state in self._slots.all if state.handle is not None)
         return any(request is not None and request.on_token is not None for request in running)
 
     # ------------------------------------------------------------ admission
 
     def _admit(self) -> list[PrefillJob]:
-        """Bind waiting requests to slots and start their streams; return the jobs that compute
-        their new prompt tokens, one for slots that have all of it in common."""
+        """Bind waiting requests to slots, start their streams, and return the jobs to prefill.
+
+        Slots that need exactly the same tokens computed share one job.
+        """
         queue = sorted(
             self._pending.items(), key=lambda each: (each[1].order, each[1].lane, each[0])
         )
@@ -232,8 +246,12 @@ class NativeEngine:
         return [*jobs.values()]
 
     def _prefill(self, jobs: list[PrefillJob]) -> list[tuple[int, Sampled]]:
-        """Compute the new tokens of jobs, for long prompts at most `chunks` chunks, and draw a
-        token for each slot with a complete prompt and no token yet."""
+        """Compute the new tokens of jobs, and draw a token for each slot whose prompt is now
+        complete.
+
+        At most `chunks` chunks of long prompts are computed. Slots that were refilled have a token
+        already.
+        """
         chunks, ready, jobs, self._jobs = self.chunks, list[PrefillJob](), self._jobs + jobs, []
         for job in jobs:
             while (incomplete := self._prefill_chunk(job, chunks > 0)) and chunks:
@@ -261,8 +279,11 @@ class NativeEngine:
         return self._accept(logits, self._tensor([*new.values()]), [*new]) if new else []
 
     def _prefill_chunk(self, job: PrefillJob, compute: bool) -> bool:
-        """Return True if more of a job is left than is computed at once; if `compute`, run the next
-        chunk of it, or of the prefix that it shares."""
+        """Return True if more of a job is left than one call computes; if `compute`, run its next
+        chunk.
+
+        The chunk may be one of the prefix that the job shares with others.
+        """
         if not job.cached:
             row = self._rows.row[job.slots[0]]
             cached = self._backend.begin(row, job.prompt[: job.shared], compute)
@@ -277,8 +298,8 @@ class NativeEngine:
         return incomplete
 
     def _refill(self) -> list[PrefillJob]:
-        """Return the jobs that compute the tokens of running requests under the current weights, as
-        a trainer does."""
+        """Return the jobs that recompute all tokens of running requests with the current
+        weights."""
         by_row: dict[int, PrefillJob] = {}
         for slot in self._slots.running():
             request, drawn = self._slots[slot].request, self._streams.tokens(slot)[:-1]
@@ -289,7 +310,8 @@ class NativeEngine:
         return [*by_row.values()]
 
     def _append(self, batch: list[PrefillJob], multiple: int = 4) -> Tensor:
-        """Run the backend over the new tokens of `batch`; return logits [len(batch) or more, V]."""
+        """Compute the new tokens of `batch`; return logits with one line per job, then lines of
+        padding."""
         width = round_up(max(job.size for job in batch), _REACH if self.invariant else 8)
         # Pad batches with the scratch row so that few kernel shapes occur, unless it costs time.
         longest = max(len(job.prompt) for job in batch)
@@ -310,7 +332,8 @@ class NativeEngine:
     # ------------------------------------------------------------ decoding
 
     def _decode_step(self, running: list[int]) -> list[tuple[int, Sampled]]:
-        """Compute the next position of every row that a running slot reads, and draw from it."""
+        """Compute the next position of every row that a running slot reads, and draw each slot's
+        token."""
         row_of, chunk = self._rows.row, self._backend.chunk
         used = list(dict.fromkeys(row_of[slot] for slot in running))
         self.computed_tokens += len(used)
@@ -326,7 +349,7 @@ class NativeEngine:
                     batch = rows[at : at + chunk]
                     lines |= {row: chunk * len(parts) + i for i, row in enumerate(batch)}
                     padded = self._tensor(batch + [self.slots] * (chunk - len(batch)))
-                    parts.append(self._compute(padded, reach))
+                    parts.append(self._compute_positions(padded, reach))
             logits, line = torch.cat(parts), self._tensor([lines[row_of[slot]] for slot in running])
         else:
             # Move rows in use to the front, where reading them needs no gather. Unused rows among
@@ -337,21 +360,25 @@ class NativeEngine:
             kept = [(hole, mover) for hole, mover in pairs if self._rows.readers[mover]]
             self._copy([(mover, hole) for hole, mover in pairs] + kept)
             line = self._tensor([row_of[slot] for slot in running])
-            logits = self._compute(count, int(self._position[line].max()) + 1)
+            logits = self._compute_positions(count, int(self._position[line].max()) + 1)
         used_rows = self._tensor(list(dict.fromkeys(row_of[slot] for slot in running)))
         self._position[used_rows] += 1
         return self._accept(logits, line, running)
 
-    def _compute(self, rows: Tensor | int, length: int) -> Tensor:
-        """Compute one position of some rows, or of the first `rows`; return logits [rows, V]."""
+    def _compute_positions(self, rows: Tensor | int, length: int) -> Tensor:
+        """Compute the next position of the given rows, or of the first `rows`; return logits [rows,
+        V]."""
         at = slice(rows) if isinstance(rows, int) else rows
         token, position = self._token[at], self._position[at]
         ones = torch.ones_like(token)
         return self._backend.extend(token[:, None], position, ones, rows, self._reach(length))
 
     def _accept(self, logits: Tensor, line: Tensor, slots: list[int]) -> list[tuple[int, Sampled]]:
-        """Draw and record a token for each of `slots` from its line of the logits, finish the
-        requests that it ends, and separate rows whose slots drew different tokens."""
+        """Draw and record a token for each of `slots` from its line of the logits.
+
+        Requests that end with it are finished, and slots of one row that drew different tokens get
+        rows of their own.
+        """
         token, full = self._streams.draw(slots, logits, line)
         self.decoded_tokens += len(slots)
         stopped = (token[:, None] == self._eos).any(1).tolist()
@@ -392,7 +419,7 @@ class NativeEngine:
     # ------------------------------------------------------------ helpers
 
     def _copy(self, pairs: list[tuple[int, int]]) -> None:
-        """Copy rows, all at once; pairs are (source, target)."""
+        """Copy rows, given as pairs (source, target). All are read before any is written."""
         if not pairs:
             return
         source, target = self._tensor([s for s, _ in pairs]), self._tensor([t for _, t in pairs])
@@ -402,8 +429,10 @@ class NativeEngine:
         self._token[target] = self._token[source]
 
     def _row_lengths(self, excluded: str | None = None) -> list[int]:
-        """Return the tokens of each row once its prompt is complete, without the row of session
-        `excluded`."""
+        """Return the length in tokens of each row in use, counting prompts in full.
+
+        The row of the session `excluded` is left out.
+        """
         slots = zip(self._rows.row, self._slots.all, strict=True)
         kept = ((row, s) for row, s in slots if excluded is None or s.session != excluded)
         return [*{row: len(s.ids) for row, s in kept}.values()]
@@ -417,7 +446,7 @@ class NativeEngine:
         return min(self.max_length, round_up(length, step))
 
     def _clear(self, slot: int) -> None:
-        """Clear a slot: drop its request and its cache."""
+        """Drop the request and the cache of a slot."""
         if slot in self.prefilling:
             self.prefilling.remove(slot)
             for job in self._jobs:

@@ -1,5 +1,7 @@
-"""Request options that are repeated in the record of a call. Every client of this package uses it;
-`types.py` has both types. Does not import torch."""
+"""Copy the options of a request into the record of its call.
+
+Every client of this package uses this; `types.py` has the types of both. Does not import torch.
+"""
 
 from __future__ import annotations
 

@@ -26,13 +26,13 @@ _Dollars = Annotated[float, Field(ge=0, lt=1e9, strict=True)]
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """US dollars per million input and output tokens."""
+    """Price of a model in US dollars per million input and output tokens."""
 
     input: _Dollars
     output: _Dollars
 
     def cost(self, prompt: int, completion: int) -> float:
-        """Return the dollars for a number of tokens."""
+        """Return the price in dollars of the given numbers of tokens."""
         return (prompt * self.input + completion * self.output) / 1e6
 
 
@@ -40,9 +40,10 @@ _TABLE = TypeAdapter(dict[str, Price])
 
 
 def find_price(prices: Mapping[str, Price], model: str, *, local: bool = False) -> Price | None:
-    """Return the price of a model, None if it is unknown. A `local` model without a price is free.
+    """Return the price of a model, or None if it is unknown.
 
-    A dated name such as `gpt-4o-mini-2024-07-18` has the price of the undated name.
+    A `local` model that is not in the table is free. A dated name such as `gpt-4o-mini-2024-07-18`
+    has the price of the undated name.
     """
     if model in prices:
         return prices[model]
@@ -55,7 +56,7 @@ def find_price(prices: Mapping[str, Price], model: str, *, local: bool = False) 
 def load_prices(
     path: str | Path | None = None, env: Mapping[str, str] = os.environ
 ) -> dict[str, Price]:
-    """Return the built-in prices and the user's, by model.
+    """Return the prices by model: the built-in table, overridden by the user's.
 
     Raises `ConfigError` for a file that cannot be read.
     """

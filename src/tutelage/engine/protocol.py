@@ -26,7 +26,7 @@ OnPrompt = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Sample after `prompt_ids`.
+    """Describe one continuation to sample after `prompt_ids`.
 
     The samples are a function of the prompt, the weights, `sampling` and `seed`: the i-th token is
     drawn with the i-th number of a stream that `seed` alone determines. `order` ranks requests that
@@ -58,8 +58,8 @@ class Request:
     on_logprobs: OnLogprobs | None = field(default=None, compare=False)
 
     def max_new_tokens(self, max_length: int) -> int:
-        """Return how many tokens may follow the prompt, at least one. Raises
-        `ContextOverflowError`."""
+        """Return how many tokens may follow the prompt. Raises `ContextOverflowError` if there is
+        room for none."""
         if len(self.prompt_ids) >= max_length:
             raise ContextOverflowError(
                 f"the prompt has {len(self.prompt_ids)} tokens; the context length is {max_length}"
@@ -72,27 +72,32 @@ class Request:
 
 
 class Engine(Protocol):
-    """Interface of an engine for agents, runners and gateways. It serves one event loop, for the
-    whole run."""
+    """Sample continuations for agents, runners and gateways.
+
+    An engine serves a single event loop for the whole run.
+    """
 
     @property
     def version(self) -> int:
-        """Return the version of the policy that it samples from; each sample carries it."""
+        """Return the version of the weights in use, which each sample repeats."""
         ...
 
     def update_weights(self, source: Policy, version: int) -> None:
-        """Load the current weights of `source` as `version`. Running requests continue under them:
-        each token is drawn from one version's distribution given the whole sequence before it, and
-        the sample records the version of each token (`versions.py`)."""
+        """Load the current weights of `source` as `version`.
+
+        Running requests continue with the new weights: each token is drawn from one version's
+        distribution given the whole sequence before it, and the sample records the version of each
+        token (`versions.py`).
+        """
         ...
 
     def free(self) -> None:
-        """Free memory until the next `update_weights`. Nothing can be sampled before, and the
-        engine has no version until then."""
+        """Free memory until the next `update_weights`. Until then nothing can be sampled, and the
+        engine has no version."""
         ...
 
     async def sample(self, request: Request) -> Sampled:
-        """Run one request. Cancelling the awaiting task cancels it in the engine.
+        """Run one request. Cancelling the task that awaits it cancels the request in the engine.
 
         Raises `ContextOverflowError` when the prompt leaves no room, `EngineError` otherwise.
         """
@@ -108,5 +113,8 @@ class Engine(Protocol):
         ...
 
     def participant(self) -> AbstractAsyncContextManager[None]:
-        """Return a context manager around a rollout, including its reward; see `driver.py`."""
+        """Return a context manager that registers a rollout while it runs and is rewarded.
+
+        A deterministic schedule waits for registered rollouts (`driver.py`).
+        """
         ...

@@ -80,9 +80,9 @@ _NOT_SENT = ("ConnectError", "ConnectTimeout", "PoolTimeout")
 
 
 class RemoteChatClient:
-    """A `ChatClient` over `POST {base_url}/chat/completions`; `calls` lists its calls.
+    """Send chats to an OpenAI-compatible server and record them in `calls`.
 
-    It belongs to the event loop in which it is first used.
+    A client belongs to the event loop in which it is first used.
     """
 
     def __init__(
@@ -100,12 +100,12 @@ class RemoteChatClient:
         fields: ServerFields | None = None,
         api: openai.AsyncOpenAI | None = None,
     ) -> None:
-        """Request token ids if `token_ids`, until the server rejects that, as others than vLLM and
-        ours do.
+        """Set up a client without connecting.
 
-        `timeout` is in seconds per request, `attempts` includes the first one, `keep` limits the
-        recorded calls. `api` is a connection shared with other clients. Raises `ConfigError` for a
-        key that no header can carry.
+        With `token_ids`, token ids are requested until the server rejects that field, as most
+        servers but vLLM and this package's own gateway do. `timeout` is in seconds per request,
+        `attempts` includes the first one, `keep` limits the recorded calls. `api` is a connection
+        shared with other clients. Raises `ConfigError` for a key that no header can carry.
         """
         self.calls: list[Call] = []
         self._base_url, self._model = base_url.rstrip("/"), model
@@ -125,12 +125,12 @@ class RemoteChatClient:
         on_fields: OnFields | None = None,
         **options: Unpack[ChatOptions],
     ) -> Call:
-        """Send one request and record it; `on_text` receives its text as it arrives, `on_fields`
-        its thoughts.
+        """Send one request and record it.
 
-        Raises `ContextOverflowError` if the server reports one, `RemoteError` with the status of
-        any other refusal, `UnreachableError` if there is no answer, `MalformedReplyError` for an
-        invalid reply.
+        `on_text` receives the reply's text as it arrives, `on_fields` its thoughts. Raises
+        `ContextOverflowError` if the server reports one, `RemoteError` with the status of any other
+        refusal, `UnreachableError` if there is no answer, `MalformedReplyError` for an invalid
+        reply.
         """
         raw = options.get("prompt") is not None
         if raw or options["sampling"].max_thinking_tokens:
@@ -181,8 +181,10 @@ class RemoteChatClient:
     # ------------------------------------------------------------ sending
 
     async def _send(self, body: JSON, on_text: OnText | None, on_fields: OnFields | None) -> JSON:
-        """Send a request with the fields that the server accepts, remember them once it does, and
-        return the completion."""
+        """Send a request, leaving out fields that the server rejects; return the completion.
+
+        The fields of the accepted request are remembered for later ones.
+        """
         fields = replace(self._fields)
         while True:
             sent = fields.translate(body)
@@ -207,7 +209,7 @@ class RemoteChatClient:
                 return completion
 
     async def _post(self, body: JSON, **stream: Any) -> Any:
-        """Return the JSON value of the response, or its stream."""
+        """Send a request; return the JSON value of its response, or the open stream."""
         if self._api is None:
             self._api = connect(self._base_url, self._key, self._timeout, self._attempts)
         try:
@@ -253,13 +255,13 @@ class RemoteChatClient:
     # ------------------------------------------------------------ errors
 
     def _malformed_reply(self, what: str, answer: Any) -> MalformedReplyError:
-        """Return the error for a response of status 200 without a completion, quoting its
+        """Return the error for a response of status 200 that is not a completion, quoting its
         beginning."""
         text = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
         return MalformedReplyError(f"{self._server} answered 200 with {what}: {text[:_SHOWN]!r}")
 
     def _engine_error(self, error: Exception) -> EngineError:
-        """Convert an error of the openai package, or of httpx below it."""
+        """Convert an error of the openai package, or of httpx beneath it, to an `EngineError`."""
         import openai
 
         if isinstance(error, openai.APIStatusError):
@@ -300,12 +302,13 @@ def _refusal(server: str, body: object, response: Any = None) -> EngineError:
 
 
 def _read_word(value: Any) -> str | None:
-    """Return a string that is not a number, which would only repeat the status; else None."""
+    """Return the value if it is a string other than a number (which would repeat the status), else
+    None."""
     return value if isinstance(value, str) and value and not value.isdecimal() else None
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds that a server asks to wait, None if it does not."""
+    """Return the seconds to wait that a server asks for, or None if it does not."""
     for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
         with suppress(ValueError):
             return max(float(headers.get(name, "")) * unit, 0.0)
@@ -356,7 +359,8 @@ def request_body(messages: Sequence[Message], options: ChatOptions) -> JSON:
 
 
 def _to_json(message: Message) -> JSON:
-    """Return a message as JSON with its extra fields, in parts if not all of them are text."""
+    """Return a message as JSON with its extra fields, and with its content as parts if a part is
+    not plain text."""
     extra = {name: value for name, value in message.extra.items() if name not in _RECORDED}
     value: Any = message.extra.get(_PARTS)
     parts = [part for part in value if isinstance(part, dict)] if isinstance(value, list) else []
@@ -367,7 +371,9 @@ def _to_json(message: Message) -> JSON:
 
 
 def read_completion(data: JSON, seeds: SeedTree) -> tuple[Message, Sampled, tuple[int, ...]]:
-    """Return the reply, its tokens, and the prompt's; ids are empty if the server reports none.
+    """Return the reply of a completion, its tokens, and the prompt's token ids.
+
+    Ids are empty if the server reports none.
 
     Raises `RemoteError` if the server aborted the reply, and `KeyError`, `TypeError` and other
     errors of Python if the data is not a chat completion.
@@ -398,7 +404,7 @@ def read_completion(data: JSON, seeds: SeedTree) -> tuple[Message, Sampled, tupl
 
 
 def _read_usage(usage: Any) -> Usage:
-    """Return the token counts of a server, also if they are floats such as 7.0."""
+    """Return the token counts that a server reports, even if they are floats such as 7.0."""
     counted = cast("JSON", usage) if isinstance(usage, dict) else {}
     counts = [counted.get(f"{kind}_tokens") for kind in ("prompt", "completion")]
     numbers = [int(n) for n in counts if isinstance(n, int | float) and n >= 0 and n % 1 == 0]
@@ -406,7 +412,8 @@ def _read_usage(usage: Any) -> Usage:
 
 
 def add_chunk(completion: JSON, chunk: JSON) -> JSON:
-    """Add a chunk of a stream to the completion so far; return its delta of the reply."""
+    """Add a chunk of a stream to the completion so far; return the part of the reply in the
+    chunk."""
     completion |= {k: v for k, v in chunk.items() if k != "choices" and v is not None}
     choice = completion["choices"][0]
     for part in chunk.get("choices") or ():
@@ -419,8 +426,11 @@ def add_chunk(completion: JSON, chunk: JSON) -> JSON:
 
 
 def add_delta(whole: JSON, delta: Mapping[str, Any]) -> None:
-    """Add a delta of a stream to `whole`: texts and lists grow, and objects are merged, as are list
-    entries with an `index`, such as tool calls."""
+    """Merge a delta of a stream into `whole`.
+
+    Texts and lists grow; objects are merged, and so are list entries with an `index`, such as tool
+    calls.
+    """
     for name, value in delta.items():
         current = whole.get(name)
         if isinstance(value, dict):
@@ -443,8 +453,10 @@ def add_delta(whole: JSON, delta: Mapping[str, Any]) -> None:
 
 
 def _extends(current: Any, entry: JSON) -> bool:
-    """Return True if an entry with an index continues `current`. Later pieces may leave out the
-    type."""
+    """Return True if `entry` continues the list entry `current`: it has the same index and type.
+
+    Later pieces of an entry may leave out the type.
+    """
     if not isinstance(current, dict):
         return False
     existing = cast("JSON", current)
@@ -458,8 +470,10 @@ def _extends(current: Any, entry: JSON) -> bool:
 def connect(
     base_url: str, api_key: str | None, timeout: float, attempts: int = 5
 ) -> openai.AsyncOpenAI:
-    """Return a client of the openai package, for the event loop in which it is first used. Raises
-    `UnreachableError` if the URL is invalid."""
+    """Return a client of the openai package. Raises `UnreachableError` if the URL is invalid.
+
+    A client belongs to the event loop in which it is first used.
+    """
     import openai
 
     try:
@@ -475,13 +489,14 @@ def connect(
 
 
 class RemoteServers:
-    """Clients of named servers: a new one for each attempt, over shared connections.
+    """Make clients of named servers: a new one for each attempt, over shared connections.
 
-    It belongs to the event loop in which its clients are used; `aclose` closes them all there.
+    It belongs to the event loop in which its clients are used; call `aclose` in that loop.
     """
 
     def __init__(self, servers: Mapping[str, Endpoint], *, timeout: float = 600.0) -> None:
-        """`timeout` is in seconds for one request."""
+        """Set up clients of `servers` by name, without connecting. `timeout` is in seconds per
+        request."""
         self._servers, self._timeout = dict(servers), timeout
         self._fields = {(s.base_url, s.model): ServerFields() for s in servers.values()}
         self._apis: dict[tuple[str, str | None], openai.AsyncOpenAI] = {}
@@ -505,6 +520,6 @@ class RemoteServers:
         )
 
     async def aclose(self) -> None:
-        """Close the connections."""
+        """Close the connections of all clients."""
         while self._apis:
             await self._apis.popitem()[1].close()

@@ -23,8 +23,8 @@ _BELOW_1 = 1 - 2.0**-23
 def uniforms(seed: int, count: int) -> np.ndarray:
     """Return `count` float32 numbers in [0, 1), a pure function of `seed` (Philox, counter-based).
 
-    In single precision, as `draw` uses them: a double could round up to 1 there, and select a token
-    beyond the last that may be drawn.
+    They are in single precision, as `draw` uses them: a double could round up to 1 there, and
+    select a token beyond the last that may be drawn.
     """
     return np.random.Generator(np.random.Philox(key=seed)).random(count, dtype=np.float32)
 
@@ -83,7 +83,8 @@ def _draw_by_blocks(
     line_B: Tensor | None,
     threads: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Draw from the whole of a large vocabulary: first a block, then a token in it."""
+    """Draw a token per row from a large vocabulary: first a block of it, then a token in the
+    block."""
     step = _AT_ONCE if logits_LV.device.type == "cpu" else len(uniform_B)
 
     def draw_rows(rows: slice) -> tuple[Tensor, Tensor, Tensor]:
@@ -136,7 +137,10 @@ def _invert(cdf_BV: Tensor, uniform_B: Tensor) -> Tensor:
 
 
 def _truncate(logp_BV: Tensor, top_p_B: Tensor, top_k_B: Tensor) -> Tensor:
-    """Set to -inf what top-k, then top-p (smallest set reaching it), exclude."""
+    """Exclude tokens by setting their logits to -inf: first by top-k, then by top-p.
+
+    Top-p keeps the smallest set of tokens that reaches it.
+    """
     ordered, index = logp_BV.sort(-1, descending=True)
     rank = torch.arange(logp_BV.shape[1], device=logp_BV.device)
     keep = (top_k_B[:, None] == 0) | (rank < top_k_B[:, None])

@@ -28,7 +28,7 @@ _SHOWN = 120
 
 @dataclass(frozen=True, slots=True)
 class ScriptedReply:
-    """One line of a script. `tool_calls` are names with their arguments as JSON text."""
+    """Describe one line of a script. `tool_calls` are names with their arguments as JSON text."""
 
     content: str | None = None
     tool_calls: tuple[tuple[str, str], ...] = ()
@@ -38,7 +38,7 @@ class ScriptedReply:
     match: str | None = None
 
     def text(self) -> str:
-        """Return the reply as a model of the Hermes format writes it, for engines of tokens."""
+        """Return the text that a model would write for this reply in the Hermes format."""
         named = [(orjson.dumps(name).decode(), arguments) for name, arguments in self.tool_calls]
         calls = "".join(
             f'<tool_call>\n{{"name": {name}, "arguments": {arguments}}}\n</tool_call>'
@@ -47,12 +47,14 @@ class ScriptedReply:
         return (self.content or "") + calls
 
     def to_short_json(self) -> str:
-        """Return the beginning of the line as JSON, without its empty fields."""
+        """Return the beginning of the line as JSON, without empty fields, for error messages."""
         return orjson.dumps({k: v for k, v in asdict(self).items() if v}).decode()[:_SHOWN]
 
     def fits(self, new_text: str, tools: Collection[str], constraint: Constraint) -> bool:
-        """Return True if the line can be the reply to a request with these tools. An error fits any
-        tools: it simulates a failing server."""
+        """Return True if the line can be the reply to a request with these tools.
+
+        An error fits any tools, since it simulates a failing server.
+        """
         if self.match is not None and self.match not in new_text:
             return False
         names = [name for name, _ in self.tool_calls]
@@ -89,10 +91,13 @@ class _Line(_Strict):
 
 
 class Script:
-    """The lines of a script, which several clients may play, each from the start."""
+    """Hold the lines of a script. Several clients may play it, each from the start."""
 
     def __init__(self, replies: Iterable[ScriptedReply | str], source: str = "the script") -> None:
-        """Convert texts to replies of that content. Raises `DataError` if there are none."""
+        """Make a script of replies. A text stands for a reply with that content.
+
+        Raises `DataError` if there are none.
+        """
         self.replies = tuple(ScriptedReply(r) if isinstance(r, str) else r for r in replies)
         self.source = source
         if not self.replies:
@@ -100,7 +105,7 @@ class Script:
 
     @staticmethod
     def load(path: str | Path) -> Script:
-        """Read a file. Raises `DataError` with the line of the first mistake."""
+        """Read a script file. Raises `DataError` that names the line of the first mistake."""
         try:
             data = Path(path).read_bytes()
         except OSError as error:

@@ -39,7 +39,7 @@ _LINES, _SHOWN = 10, 200
 
 
 class _ByteCodec:
-    """Text as its UTF-8 bytes: token ids without a tokenizer. 256 ends a turn."""
+    """Encode text as its UTF-8 bytes, for token ids without a tokenizer. Token 256 ends a turn."""
 
     end = 256
     eos_ids = frozenset({end})
@@ -48,18 +48,19 @@ class _ByteCodec:
     thoughts = ThinkTags()
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ids."""
+        """Return the text of token ids."""
         return bytes(i for i in ids if i != self.end).decode("utf-8", "replace")
 
     def render(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()
     ) -> tuple[int, ...]:
-        """Return a prompt: the role and content of each message, one per line."""
+        """Return the token ids of a conversation: the role and content of each message, one per
+        line."""
         return tuple("\n".join([f"{m.role}: {m.content or ''}" for m in messages]).encode())
 
 
 class ScriptedClient:
-    """A `ChatClient` that plays a script. Tokens are bytes, each with log-probability 0."""
+    """Play a script as a `ChatClient`. Tokens are bytes, each with log-probability 0."""
 
     codec = _ByteCodec()
 
@@ -71,7 +72,10 @@ class ScriptedClient:
         name: str = "scripted",
         keep: int | None = None,
     ) -> None:
-        """Keep at most `keep` calls on record, for servers that run indefinitely."""
+        """Play `script` from its start, and keep at most `keep` calls on record.
+
+        The limit is for servers that run indefinitely.
+        """
         self.calls: deque[Call] = deque(maxlen=keep)
         self._script = script if isinstance(script, Script) else Script(script)
         self._used: set[int] = set()
@@ -87,8 +91,10 @@ class ScriptedClient:
         on_prompt: OnPrompt | None = None,
         **options: Unpack[ChatOptions],
     ) -> Call:
-        """Return the next reply that fits; `seed` has no effect. Raises `RemoteError` 404 if no
-        line fits."""
+        """Return the next reply that fits the request. Raises `RemoteError` 404 if no line fits.
+
+        `seed` has no effect.
+        """
         index, self._started = self._started, self._started + 1
         reply = self._take_reply(messages, options)
         raw, sampling = options.get("prompt"), options["sampling"]
@@ -139,7 +145,8 @@ class ScriptedClient:
         return call
 
     def _take_reply(self, messages: Sequence[Message], options: ChatOptions) -> ScriptedReply:
-        """Take the first unused line that fits the text since the assistant's last turn."""
+        """Take the first unused line that fits the new text, which begins after the assistant's
+        last turn."""
         new = [*takewhile(lambda message: message.role != "assistant", reversed(messages))]
         text = "\n".join(message.content or "" for message in reversed(new))
         tools = sorted(tool.name for tool in options.get("tools", ()))
@@ -162,7 +169,7 @@ class ScriptedClient:
 
 
 async def scripted_text(reply: ScriptedReply) -> str:
-    """Return the text of a script line after its delay. Raises the line's error."""
+    """Return the text of a script line after its delay, or raise the line's error."""
     if reply.delay > 0:
         await asyncio.sleep(reply.delay)
     if reply.error is not None:

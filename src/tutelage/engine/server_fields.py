@@ -17,7 +17,7 @@ _FOR_TOKEN_IDS = {"return_token_ids", "logprobs"}
 
 @dataclass(slots=True)
 class ServerFields:
-    """Fields that a server accepts; its clients share one object."""
+    """Record which request fields a server accepts. The clients of a server share one object."""
 
     seed: bool = True
     token_ids: bool = True
@@ -26,13 +26,14 @@ class ServerFields:
     """`max_tokens` is called `max_completion_tokens`, as for reasoning models."""
 
     def translate(self, body: JSON) -> JSON:
-        """Return a request with accepted fields only."""
+        """Return a request with only the fields that the server accepts, under the names it
+        knows."""
         unknown = {*(() if self.seed else ("seed",)), *(() if self.token_ids else _FOR_TOKEN_IDS)}
         renamed = {"max_tokens": "max_completion_tokens"} if self.completion_tokens else {}
         return {renamed.get(k, k): v for k, v in body.items() if k not in unknown}
 
     def adapt(self, refusal: RemoteError, sent: JSON) -> ServerFields | None:
-        """Return the fields to try adapt a request was refused; None if the refusal names no
+        """Return the fields to try after a request was refused, or None if the refusal names no
         field."""
         message = str(refusal)
         if refusal.status not in (400, 422):  # the statuses of servers for an unknown field
@@ -46,6 +47,6 @@ class ServerFields:
         return None
 
     def learn(self, accepted: ServerFields) -> None:
-        """Adopt fields that the server accepted, for all its clients."""
+        """Adopt the fields of a request that the server accepted, for all its clients."""
         for field in fields(accepted):
             setattr(self, field.name, getattr(accepted, field.name))

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 
 class CacheRows:
-    """Rows 0..count-1 of a cache, and the slots that read them."""
+    """Track which slots read which of the rows 0..count-1 of a cache."""
 
     def __init__(self, count: int) -> None:
         self.row: list[int] = [-1] * count
@@ -23,7 +23,7 @@ class CacheRows:
         self._free = list(range(count))
 
     def open(self, slots: Iterable[int]) -> int:
-        """Assign the first free row to `slots`; return it."""
+        """Assign the first free row to `slots` and return its number."""
         row = heapq.heappop(self._free)
         for slot in slots:
             self.close(slot)
@@ -32,7 +32,7 @@ class CacheRows:
         return row
 
     def close(self, slot: int) -> None:
-        """Detach a slot from its row, which is free again after its last reader."""
+        """Detach a slot from its row. The row is free again after its last reader."""
         row = self.row[slot]
         if row < 0:
             return
@@ -42,8 +42,10 @@ class CacheRows:
             heapq.heappush(self._free, row)
 
     def separate(self, slots: Sequence[int], drawn: Sequence[int]) -> list[tuple[int, int]]:
-        """Give slots of one row that drew different tokens different rows; return the necessary
-        copies as (source, target)."""
+        """Give slots that share a row but drew different tokens different rows.
+
+        Returns the rows to copy as pairs (source, target).
+        """
         parts: dict[int, dict[int, list[int]]] = {}
         for slot, token in zip(slots, drawn, strict=True):
             row = self.row[slot]
@@ -53,9 +55,10 @@ class CacheRows:
         return [(row, self.open(group)) for row, group in groups]
 
     def gather(self, rows: Collection[int], count: int) -> list[tuple[int, int]]:
-        """Exchange rows so that `rows` all lie below `count`, at least as many; return the pairs.
+        """Exchange rows so that `rows` all lie below `count`; return the exchanged pairs.
 
-        Each pair exchanges its contents and readers; free rows may be overwritten.
+        `count` is at least the number of `rows`. The contents and readers of a pair are exchanged;
+        free rows may be overwritten.
         """
         movers = [row for row in rows if row >= count]
         if not movers:

@@ -22,10 +22,10 @@ _LEAST_PAUSE = 0.02
 
 
 class AgentStopwatch:
-    """A stopwatch that is paused during calls. Calls may overlap, and come from any thread."""
+    """Measure time, except during calls. Calls may overlap, and come from any thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Measure time with `clock`, in seconds."""
+        """Start measuring with `clock`, which returns seconds."""
         self._lock, self._clock = threading.Lock(), clock
         self._calls = 0
         self._before, self._since = 0.0, clock()
@@ -46,13 +46,13 @@ class AgentStopwatch:
                     self._since = self._clock()
 
     def elapsed(self) -> float:
-        """Return the seconds so far."""
+        """Return the measured seconds so far."""
         with self._lock:
             running = 0.0 if self._calls else self._clock() - self._since
             return self._before + running
 
     async def done_within(self, task: asyncio.Task[Any], limit: float) -> bool:
-        """Wait for a task until this clock reaches `limit`; return True if the task is done."""
+        """Wait for a task until the stopwatch reaches `limit`; return True if the task is done."""
         while not task.done():
             left = limit - self.elapsed()
             if left <= 0:

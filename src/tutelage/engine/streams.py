@@ -31,7 +31,7 @@ NewToken = tuple[int, int, TokenLogprob]
 
 
 class Streams:
-    """One stream of draws per slot, of up to `length` tokens."""
+    """Draw and record up to `length` tokens for each slot."""
 
     def __init__(self, slots: int, length: int, device: torch.device, threads: int) -> None:
         self._device, self._length, self._threads = device, length, threads
@@ -87,7 +87,7 @@ class Streams:
     ) -> tuple[Tensor, list[bool]]:
         """Draw and record a token for each slot from its line of the logits.
 
-        Returns the tokens, and for each whether it is the last that its request allows.
+        Returns the tokens, and for each of them whether it is the last one that its request allows.
         """
         bound = [i for i, s in enumerate(slots) if s in self._matchers] if self._matchers else []
         if not bound:
@@ -106,8 +106,10 @@ class Streams:
     def _draw_constrained(
         self, slots: Sequence[int], logits_LV: Tensor, line_B: Tensor
     ) -> tuple[Tensor, list[bool]]:
-        """Draw for slots with grammars from the tokens that each allows. Failures go to
-        `failed`."""
+        """Draw a token for each slot with a grammar, among the tokens that the grammar allows.
+
+        Errors of a grammar are put into `failed` by slot.
+        """
         vocab = logits_LV.shape[1]
         words = np.zeros((len(slots), -(-vocab // 32)), np.int32)
         for line, slot in zip(words, slots, strict=True):
@@ -134,7 +136,7 @@ class Streams:
     def _draw(
         self, slots: Sequence[int], logits_LV: Tensor, line_B: Tensor
     ) -> tuple[Tensor, list[bool]]:
-        """Draw for slots that all have a grammar, or that all have none."""
+        """Draw a token for each slot. Either all of the slots have a grammar, or none has."""
         at = self._tensor(slots)
         count = self._count[at]
         plain = bool(self._plain[at].all())
@@ -160,7 +162,8 @@ class Streams:
         return token, (count + 1 >= self._limit[at]).tolist()
 
     def latest(self, slot: int) -> TokenLogprob:
-        """Return the log-probabilities of the token that a slot drew last."""
+        """Return the log-probability of the token that a slot drew last, with the most probable
+        alternatives."""
         tops = self._top[slot][1] if slot in self._top else [()]
         return float(self._raw[slot, self._count[slot] - 1]), tops[-1]
 
@@ -171,7 +174,8 @@ class Streams:
     def take(
         self, slot: int, reason: StopReason, version: int, spans: Sequence[tuple[int, int]]
     ) -> Sampled:
-        """Return the finished sample of a slot; `spans` are of earlier versions."""
+        """Return the finished sample of a slot; `spans` are those of its earlier policy
+        versions."""
         count = int(self._count[slot])
         drawn = (self._tokens, self._logp, self._raw)
         tokens, logp, raw = (tuple(each[slot, :count].tolist()) for each in drawn)

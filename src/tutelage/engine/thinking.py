@@ -1,10 +1,10 @@
-"""Sample turns whose thought has a limit: at the limit it is closed by the chat template's own
-marker, and the answer follows.
+"""Sample turns with a limit on the thought, which is closed at the limit before the answer follows.
 
-The closing tokens are not sampled, and the record marks them. The limit is the run's
-(`agent.max_thinking_tokens`) or the request's (`Sampling.max_thinking_tokens`), whichever is
-smaller. At a limit of 0 the turn begins with an empty thought, all of it forced, as templates write
-it for a model that should not think. `policy/thoughts.py` knows the markers; `chat.py` calls this.
+It is closed by the chat template's own marker. The closing tokens are not sampled, and the record
+marks them. The limit is the run's (`agent.max_thinking_tokens`) or the request's
+(`Sampling.max_thinking_tokens`), whichever is smaller. At a limit of 0 the turn begins with an
+empty thought, all of it forced, as templates write it for a model that should not think.
+`policy/thoughts.py` knows the markers; `chat.py` calls this.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ SEED_BITS = 63
 
 
 def sample(engine: Engine, codec: Codec, request: Request) -> Awaitable[Sampled]:
-    """Sample with the engine; close the thought at its limit if the turn has room for more than
-    that."""
+    """Sample a reply, closing its thought at the limit if that leaves room for more tokens."""
     sampling, prompt = request.sampling, request.prompt_ids
     room = min(sampling.max_tokens, engine.max_length - len(prompt))
     limits = (codec.thoughts.max_tokens, sampling.max_thinking_tokens)
@@ -37,8 +36,11 @@ def sample(engine: Engine, codec: Codec, request: Request) -> Awaitable[Sampled]
 async def _sample_limited(
     engine: Engine, codec: Codec, request: Request, limit: int, room: int
 ) -> Sampled:
-    """Sample with a thought closed after `limit` of the `room` tokens; at 0 after an empty one, if
-    the grammar and the room allow it and the prompt does not end with it."""
+    """Sample a reply whose thought is closed after `limit` of the `room` tokens.
+
+    At a limit of 0 the reply begins with an empty thought, unless the grammar or the room forbids
+    it or the prompt ends with one.
+    """
     sampling, thoughts, grammar = request.sampling, codec.thoughts, request.grammar
     if limit == 0:
         prompt = codec.decode(request.prompt_ids)
@@ -99,9 +101,12 @@ async def _sample_limited(
 def _close_thought(
     codec: Codec, request: Request, first: Sampled
 ) -> tuple[Sampled, tuple[int, ...], Grammar | None]:
-    """Return what to keep of a reply at its limit, the tokens that close its thought, and the
-    grammar of the rest. A last character of which only some bytes were sampled is dropped. A
-    grammar without thoughts is followed, whatever the prompt opens."""
+    """Return the part to keep of a reply that reached its limit, the tokens that close its thought,
+    and the grammar of the rest.
+
+    A last character of which only some bytes were sampled is dropped. A grammar without thoughts is
+    followed, whatever the prompt opens.
+    """
     ids, grammar = first.token_ids, request.grammar
     if codec.thoughts.unclosed(codec.decode(request.prompt_ids), codec.decode(ids)):
         closing = tuple(codec.encode(codec.thoughts.close))

@@ -1,5 +1,7 @@
-"""Cost of calls to models in calls, tokens and US dollars: `Usage` of one rollout or one call,
-`Cost` of an evaluation."""
+"""Count what model calls cost, in calls, tokens and US dollars.
+
+`Usage` is for one rollout or one call of an optimiser, `Cost` for an evaluation.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Cost of one rollout or one optimiser call: model calls, tokens, US dollars."""
+    """Cost of one rollout or one optimiser call: model calls, tokens and US dollars."""
 
     calls: int = 1
     tokens: int = 0
@@ -17,7 +19,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of model calls: tokens read and written, and US dollars."""
+    """Cost of model calls: tokens read, tokens written and US dollars."""
 
     calls: int = 0
     prompt_tokens: int = 0

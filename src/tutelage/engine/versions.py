@@ -1,4 +1,4 @@
-"""Versions of a policy that sampled the tokens of a reply, as spans (version, end).
+"""Describe which versions of a policy sampled the tokens of a reply, as spans (version, end).
 
 Nearly every reply has one version, given by `policy_version` alone. If an engine loads new weights
 while a reply is sampled, `Sampled.versions` has a span for each version: the version, and the
@@ -17,7 +17,7 @@ Spans = tuple[tuple[int, int], ...]
 
 
 def version_spans(sampled: Sampled) -> Spans:
-    """Return the spans of a reply, a single one if it has one version."""
+    """Return the version spans of a reply: a single one if one version sampled all tokens."""
     return sampled.versions or ((sampled.policy_version, len(sampled.token_ids)),)
 
 
@@ -27,8 +27,10 @@ def newest_version(sampled: Sampled) -> int:
 
 
 def merge_spans(spans: Iterable[tuple[int, int]]) -> Spans | None:
-    """Return spans in the form of `Sampled.versions`: empty ones removed, neighbours of one version
-    merged, None if one version is left."""
+    """Return version spans in the form of `Sampled.versions`, or None if only one version is left.
+
+    Empty spans are removed, and neighbours of one version are merged.
+    """
     merged: list[tuple[int, int]] = []
     start = 0
     for version, end in spans:
@@ -47,8 +49,10 @@ def truncate_spans(sampled: Sampled, count: int) -> Spans | None:
 
 
 def join_spans(first: Sampled, forced: int, rest: Sampled) -> Spans | None:
-    """Return the version spans of two replies with `forced` unsampled tokens between them, which
-    count as the first's."""
+    """Return the version spans of two replies with `forced` unsampled tokens between them.
+
+    The forced tokens count as part of the first reply.
+    """
     spans, start = version_spans(first), len(first.token_ids) + forced
     before = (*spans[:-1], (spans[-1][0], start))
     return merge_spans([*before, *((version, start + end) for version, end in version_spans(rest))])

@@ -53,7 +53,7 @@ _CHECK_TIMEOUT = 10.0
 
 @dataclass(slots=True, eq=False)
 class _Server:
-    """A server and its state."""
+    """Hold the state of one server."""
 
     client: VLLMClient
     alive: bool = False
@@ -66,8 +66,7 @@ class _Server:
 
 
 class VLLMEngine:
-    """An `Engine` over vLLM servers; see the module's docstring. Requests come from one event loop
-    at a time."""
+    """Sample on vLLM servers, as an `Engine`. Requests come from one event loop at a time."""
 
     def __init__(
         self,
@@ -82,7 +81,7 @@ class VLLMEngine:
         note: Callable[[str], None] = lambda _: None,
         resume_hint: Callable[[], str] = lambda: "",
     ) -> None:
-        """Check each server; `update_weights` sends the policy's weights later.
+        """Check each server. The policy's weights are sent later, by `update_weights`.
 
         `run` is the run's folder, whose path names the weights; `note` shows a line to the user,
         and `resume_hint` returns how to continue the run once servers respond again. Raises
@@ -122,8 +121,12 @@ class VLLMEngine:
             raise
 
     def report_servers(self, report: Callable[[str, str, JSON], None]) -> None:
-        """Report events (`server_lost`, `server_back`) with a sentence from now on, and the servers
-        that are excluded now. `report` is called from any thread."""
+        """Report lost and returned servers to `report` from now on, beginning with those excluded
+        now.
+
+        `report` receives a sentence, the event (`server_lost`, `server_back`) and its facts, from
+        any thread.
+        """
         self._report = report
         for server in self._servers:
             if not server.alive:
@@ -132,19 +135,22 @@ class VLLMEngine:
     # ------------------------------------------------------------ as an `Engine`
 
     def free(self) -> None:
-        """See `Engine`. The memory is the servers'."""
+        """Do nothing: the memory belongs to the servers."""
 
     def release(self, session: str) -> None:
-        """See `Engine`."""
+        """Forget which server has the cache of a conversation."""
         self._assigned.pop(session, None)
 
     @asynccontextmanager
     async def participant(self) -> AsyncGenerator[None]:
-        """Do nothing: servers have a schedule of their own."""
+        """Do nothing: servers schedule requests on their own."""
         yield
 
     def update_weights(self, source: Policy, version: int) -> None:
-        """See `Engine`. Raises `SyncError` if a server reports an update that it did not make."""
+        """Send the current weights of `source` to all servers as `version`.
+
+        Raises `SyncError` if a server reports an update that it did not make.
+        """
         with self._lock:
             self._transfer.write(source, version)
             self._probe = WeightProbe.compute(source, self._dtype)
@@ -154,7 +160,7 @@ class VLLMEngine:
         self.probed = max((d for d in differences if d is not None), default=None)
 
     async def sample(self, request: Request) -> Sampled:
-        """See `Engine`. Raises `ServersLostError` if no server came back in time."""
+        """Run one request on a server. Raises `ServersLostError` if none is usable for too long."""
         room = request.max_new_tokens(self.max_length)
         if request.grammar is not None:
             raise EngineError("vLLM servers do not support this grammar; use rollout.name=native")
@@ -193,7 +199,7 @@ class VLLMEngine:
         return sampled
 
     def close(self) -> None:
-        """Release the servers for other runs."""
+        """Release the servers, so that other runs can use them."""
         for server in self._servers:
             if server.alive:
                 with suppress(EngineError):
@@ -204,7 +210,8 @@ class VLLMEngine:
     # ------------------------------------------------------------ replies
 
     def _read_reply(self, server: _Server, data: JSON, started: int) -> Sampled:
-        """Return the tokens of a reply, if they are from this run's weights."""
+        """Return the sampled tokens of a reply. Raises `EngineError` if they are not from this
+        run's weights."""
         url = server.client.url
         try:
             choice = data["choices"][0]
@@ -252,8 +259,10 @@ class VLLMEngine:
     # ------------------------------------------------------------ choice of a server
 
     async def _assign_server(self, session: str | None) -> _Server:
-        """Return the conversation's server, else the least busy one; wait while there is none.
-        Raises `ServersLostError` after `patience` seconds."""
+        """Return the conversation's server, else the least busy one, waiting until one is usable.
+
+        Raises `ServersLostError` after `patience` seconds.
+        """
         home = self._assigned.get(session or "")
         self._check_servers()
         if home is not None and home.alive:
@@ -279,7 +288,7 @@ class VLLMEngine:
         return server
 
     def _check_servers(self) -> None:
-        """Check excluded servers, in threads."""
+        """Start checks of the excluded servers in threads."""
         loop = asyncio.get_running_loop()
         for server in self._servers:
             idle = server.checking is None or server.checking.done()
@@ -287,7 +296,7 @@ class VLLMEngine:
                 server.checking = loop.run_in_executor(None, self._readmit, server)
 
     def _readmit(self, server: _Server) -> None:
-        """Use a server again if it responds, is the right one and loads the weights."""
+        """Use a server again if it responds, serves the right model and loads the weights."""
         try:
             server.client.get("/health", timeout=_CHECK_TIMEOUT)
             with self._lock:
@@ -330,13 +339,17 @@ class VLLMEngine:
     # ------------------------------------------------------------ weights
 
     def _check_server(self, client: VLLMClient) -> int:
-        """Return the context length of a server, if it is the right one."""
+        """Check that a server can be used for this run, prepare it, and return its context
+        length."""
         length = client.check(self._run, adapters=self._transfer.adapters)
         self._transfer.open(client, self._policy)
         return length
 
     def _update_server(self, server: _Server) -> float | None:
-        """Send the weights; return the difference of the probe, None if the server is excluded."""
+        """Send the weights to a server and return the difference that the probe found.
+
+        Returns None if the server is excluded.
+        """
         if self._probe is None or not server.alive:
             return None
         with self._exclude_on_error(server):
@@ -344,7 +357,7 @@ class VLLMEngine:
         return None
 
     def _refresh(self, server: _Server, probe: WeightProbe) -> float:
-        """Send the current weights to a server, and probe it."""
+        """Send the current weights to a server, and return the difference that the probe finds."""
         server.client.check_owner(self._run)
         label = f"{self._run}:{self.version}"
         self._transfer.send(server.client, label)

@@ -29,7 +29,7 @@ _WORKER = re.compile(r"Worker failed with error '(.+)', please check", re.DOTALL
 
 
 class VLLMClient:
-    """Client of the server at `url` and its `model`."""
+    """Send requests to the vLLM server at `url`, for its `model`."""
 
     def __init__(self, url: str) -> None:
         self.url, self.model = url.rstrip("/"), ""
@@ -39,12 +39,15 @@ class VLLMClient:
     # ------------------------------------------------------------ requests
 
     def get(self, path: str, **options: Any) -> JSON:
-        """Return the JSON object of a route; see `post`. `timeout` is in seconds."""
+        """Return the JSON object at a route, within `timeout` seconds. Raises the same errors as
+        `post`."""
         return self._send("GET", path, **options)
 
     def post(self, path: str, body: JSON | None = None) -> JSON:
-        """Return the JSON object of a route. Raises `UnreachableError`, or `RemoteError` for a
-        refusal."""
+        """Post to a route and return the JSON object of the response.
+
+        Raises `UnreachableError`, or `RemoteError` for a refusal.
+        """
         return self._send("POST", path, json=body)
 
     def _send(self, method: str, path: str, **options: Any) -> JSON:
@@ -54,7 +57,7 @@ class VLLMClient:
             raise self._unreachable(error) from error
 
     async def generate(self, body: JSON) -> JSON:
-        """Return the response to a request for tokens."""
+        """Request tokens and return the JSON object of the response."""
         loop = asyncio.get_running_loop()
         if loop not in self._loops:
             client = httpx2.AsyncClient(timeout=_TIMEOUT, limits=_SINGLE, mounts=DIRECT)
@@ -71,7 +74,8 @@ class VLLMClient:
         )
 
     def _read_object(self, path: str, reply: httpx2.Response) -> JSON:
-        """Return the object of a reply; {} for a text. Raises `RemoteError` for an error."""
+        """Return the JSON object of a response, {} if it has none. Raises `RemoteError` for an
+        error status."""
         data: Any = {}
         with suppress(ValueError):
             data = reply.json()
@@ -88,13 +92,14 @@ class VLLMClient:
         )
 
     def close(self) -> None:
-        """Close the blocking client; the clients of an event loop end with it."""
+        """Close the blocking client. The clients of event loops end with their loops."""
         self._http.close()
 
     # ------------------------------------------------------------ checks
 
     def check(self, run: str, *, adapters: bool) -> int:
-        """Choose the served model; return its context length in tokens.
+        """Check that the server can be used and choose its model; return the context length in
+        tokens.
 
         Raises `ConfigError` if the server lacks routes or has another run's weights, `EngineError`
         if it does not respond.
@@ -115,7 +120,7 @@ class VLLMClient:
         return int(base["max_model_len"])
 
     def refusal(self, reason: str) -> ConfigError:
-        """Return the error for a server that cannot be used."""
+        """Return the error for a server that cannot be used, with the reason."""
         return ConfigError(f"rollout.servers: {self.url!r}: {reason}")
 
     # ------------------------------------------------------------ owner of the weights
@@ -135,5 +140,5 @@ class VLLMClient:
             )
 
     def claim(self, label: str) -> None:
-        """Name the server's weights; the last name of `FREE` releases it."""
+        """Label the weights on the server. The last label of `FREE` releases the server."""
         self.post("/update_weight_version", {"new_version": label})

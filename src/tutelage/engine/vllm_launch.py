@@ -48,7 +48,7 @@ _UNLESS_SET = {"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1"}
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """Options of a server that the run starts itself."""
+    """Options of a vLLM server that the run starts itself."""
 
     model: str
     """A Hugging Face folder."""
@@ -81,7 +81,7 @@ class ServerOptions:
 
 
 class LocalServer:
-    """A child process that serves at `url` until `stop`."""
+    """Run a vLLM server as a child process, at `url`, until `stop`."""
 
     def __init__(
         self,
@@ -91,7 +91,8 @@ class LocalServer:
         note: Callable[[str], None] = lambda _: None,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Start it with the interpreter `python` and return at once; its output goes to `log`.
+        """Start the server with the interpreter `python` and return at once; its output goes to
+        `log`.
 
         Raises `ConfigError` if there is no such interpreter.
         """
@@ -124,7 +125,7 @@ class LocalServer:
             raise
 
     def wait(self) -> None:
-        """Return when the server responds. Raises `EngineError` if it ends or takes too long."""
+        """Wait until the server responds. Raises `EngineError` if it ends or takes too long."""
         self._note(f"starting vLLM at {self.url}; its log is {self._log}")
         begun = monotonic()
         while monotonic() - begun < _READY and not self._stopping():
@@ -143,7 +144,7 @@ class LocalServer:
         raise EngineError(f"vLLM did not become ready, see {str(self._log)!r}")
 
     def stop(self) -> None:
-        """End the server and its child processes, as happens if this process is killed."""
+        """End the server and its child processes. They also end if this process is killed."""
         assert self._watch.stdin is not None
         self._watch.stdin.close()
         self._child.wait()
@@ -151,8 +152,11 @@ class LocalServer:
 
 
 def _watch(group: int) -> subprocess.Popen[bytes]:
-    """Start a process that ends a process group when its input is closed, as at the death of this
-    one. While vLLM loads its model it ignores SIGTERM, and its engine outlives its server."""
+    """Start a process that ends the process group `group` when the watcher's input is closed.
+
+    The input closes at the latest when this process dies. vLLM ignores SIGTERM while it loads its
+    model, and its engine outlives its server.
+    """
     return subprocess.Popen(
         ["sh", "-c", _WATCH, str(group), str(int(_END))],
         stdin=subprocess.PIPE,

@@ -48,18 +48,25 @@ _SHAPE = ("hidden_size", "num_hidden_layers", "vocab_size", "tie_word_embeddings
 
 
 class WeightTransfer:
-    """Transfer of all tensors, by a folder and vLLM's weight-transfer calls; or of adapters alone,
-    which vLLM adds to the model that it serves."""
+    """Send weights to vLLM servers: all tensors or only adapters.
+
+    All tensors go through a folder and vLLM's weight-transfer calls. Adapters are added by vLLM to
+    the model that it serves.
+    """
 
     def __init__(self, folder: Path, dtype: torch.dtype, base: str | None = None) -> None:
-        """Use `folder`, which is emptied, and which servers read by this path; they sample in
-        `dtype`. With `base`, the model that the adapters belong to, only adapters are sent."""
+        """Send files through `folder`, which is emptied and which servers read by the same path.
+
+        Servers sample in `dtype`. With `base`, the model that the adapters belong to, only adapters
+        are sent.
+        """
         self.adapters = base is not None
         self._folder, self._dtype, self._base = folder.absolute(), dtype, base
         self._newest = self._folder
 
     def open(self, client: VLLMClient, policy: Policy) -> None:
-        """Prepare a server for the first update. Raises `ConfigError` if it cannot take any."""
+        """Prepare a server for its first update. Raises `ConfigError` if it cannot take the
+        weights."""
         if self.adapters:
             return
         config: Any = policy.config.get_text_config()
@@ -74,7 +81,7 @@ class WeightTransfer:
             ) from error
 
     def write(self, policy: Policy, version: int) -> None:
-        """Write the files that `send` sends from now on."""
+        """Write the policy's weights into the folder. From now on `send` sends these."""
         # Use another path for each version: vLLM reuses keys and values by path.
         shutil.rmtree(self._folder, ignore_errors=True)
         target = self._folder / f"version_{version:06d}"
@@ -94,8 +101,10 @@ class WeightTransfer:
         self._newest = target
 
     def send(self, client: VLLMClient, label: str) -> None:
-        """Load the written weights into a server under a name. Running requests pause, and continue
-        under the new weights; after an error they are aborted. Raises `EngineError`."""
+        """Load the written weights into a server under the name `label`. Raises `EngineError`.
+
+        Running requests pause and continue with the new weights; after an error they are aborted.
+        """
         client.post("/pause?mode=keep")
         try:
             if self.adapters:
@@ -126,8 +135,10 @@ Scores = tuple[Sequence[float], Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class WeightProbe:
-    """The trainer's log-probabilities of 32 fixed tokens, and of the next one at temperature
-    0.5."""
+    """Compare a server's log-probabilities with the trainer's, to detect wrong weights.
+
+    The probe has 32 fixed tokens, and the next token at temperature 0.5.
+    """
 
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -140,7 +151,7 @@ class WeightProbe:
 
     @staticmethod
     def compute(policy: Policy, dtype: torch.dtype) -> WeightProbe:
-        """Compute the probe with the current weights."""
+        """Return a probe with the trainer's log-probabilities under the current weights."""
         import torch
 
         from tutelage.policy.row import Row
@@ -155,8 +166,9 @@ class WeightProbe:
         return WeightProbe(ids, tuple(logprobs.tolist()), scores_TV[-1], *bounds)
 
     def check(self, client: VLLMClient, label: str, last: Scores | None) -> tuple[float, Scores]:
-        """Return the largest difference of a server's log-probabilities from these, and the scores
-        to compare with after the next update; `last` are those for this one.
+        """Return a server's largest difference from the probe, and the scores for the next check.
+
+        `last` are the scores that the previous check returned.
 
         Raises `SyncError` above the bounds, or if the server stayed the same while the trainer
         moved, and `ConfigError` if it reports log-probabilities before the temperature.
@@ -216,6 +228,6 @@ class WeightProbe:
 
 
 def _difference(some: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
-    """Return the largest and the mean absolute difference."""
+    """Return the largest and the mean absolute difference of two sequences."""
     differences = [abs(a - b) for a, b in zip(some, others, strict=True)]
     return max(differences), sum(differences) / len(differences)

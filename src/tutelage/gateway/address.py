@@ -20,7 +20,10 @@ BIND, URL = "TUTELAGE_GATEWAY", "TUTELAGE_GATEWAY_URL"
 
 @dataclass(frozen=True, slots=True)
 class GatewayAddress:
-    """A host and port to listen on, and the URL for agents (None: derive it from host and port)."""
+    """A host and port to listen on, and the URL for agents.
+
+    If the URL is None, it is derived from the host and port.
+    """
 
     host: str = _LOCALHOST
     port: int = 0

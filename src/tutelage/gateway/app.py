@@ -66,7 +66,7 @@ class _JSON(JSONResponse):
 
 @dataclass(frozen=True, slots=True)
 class _Endpoint:
-    """One path and method: admits the request, runs the handler, and returns errors as JSON."""
+    """Serve one path and method: admit the request, run the handler, and return errors as JSON."""
 
     app: App
     handler: Handler
@@ -102,12 +102,13 @@ class _Endpoint:
 
 
 class App:
-    """The endpoints for the sessions of a registry."""
+    """Serve the sessions of a registry as an ASGI app."""
 
     def __init__(
         self, registry: SessionRegistry, limits: GatewayLimits, origins: Sequence[str] = ()
     ) -> None:
-        """`origins` are the web origins that may send requests; "*" allows all."""
+        """Set up the routes. `origins` are the web origins that may send requests; "*" allows
+        all."""
         self.on_traces: OnTraces | None = None
         """Receives the spans that agents send to `POST /v1/traces`; None rejects them."""
         self.registry, self._limits = registry, limits
@@ -182,7 +183,7 @@ class App:
     async def _complete(
         self, dialect: Dialect, request: Request, attempt_session: AttemptSession, agent: str
     ) -> Response:
-        """Handle a request for a reply in one of the dialects."""
+        """Sample a reply to a request of the given dialect and return or stream it."""
         body = await self._read_body(request)
         values = _json_object(body)
         if (call := attempt_session.forward(dialect, values, agent)) is not None:
@@ -257,7 +258,10 @@ class App:
     async def _serve_path(
         self, handle: Path, request: Request, attempt_session: AttemptSession, agent: str
     ) -> Response:
-        """Handle an extra path of a dialect with its parameters and the body or query."""
+        """Handle a request to an extra path of a dialect.
+
+        The handler receives the path's parameters and the body or query.
+        """
         body = await self._read_body(request) if request.method == "POST" else b""
         values = _json_object(body) if body else dict(request.query_params)
         result = handle(request.path_params, values, attempt_session)
@@ -292,7 +296,8 @@ class App:
     async def keep_late(
         self, request: Request, read: ReadBody, closed: AttemptClosedError
     ) -> ApiError:
-        """Store rewards of an ended attempt as one of its spans; return the error response."""
+        """Store rewards that arrive after the end of an attempt as one of its spans; return the
+        error response."""
         attempt, sink = closed.attempt, self.on_traces
         if request.path_params.get("rollout", attempt.rollout_id) != attempt.rollout_id:
             return closed
@@ -310,8 +315,10 @@ class App:
         return closed
 
     async def _read_body(self, request: Request, *, packed: bool = False) -> bytes:
-        """Return the body. Raises `ApiError` 413 if it is too large, and 415 if it is compressed
-        and `packed` is False."""
+        """Return the request's body.
+
+        Raises `ApiError` 413 if it is too large, and 415 if it is compressed and `packed` is False.
+        """
         limit = self._limits.body_bytes
         if not packed and request.headers.get("content-encoding") not in (None, "", "identity"):
             raise ApiError(415, "content-encoding is not supported; send the body uncompressed")
@@ -325,12 +332,15 @@ class App:
 
 
 async def _health(request: Request) -> Response:
-    """Report that the server is running; needs no key."""
+    """Report that the server is running. Needs no key."""
     return _JSON({"status": "ok"})
 
 
 async def _models(request: Request, attempt_session: AttemptSession, agent: str) -> Response:
-    """List the served models, or describe one, in the format of the client. Raises `ApiError`."""
+    """Return the served models, or the one that the path names, in the format of the client.
+
+    Raises `ApiError`.
+    """
     names, requested = attempt_session.models(), request.path_params.get("model")
     if requested is not None and requested not in names:
         raise model_not_found(requested, names)
@@ -379,7 +389,7 @@ def _set_request_id(request: Request, response: Response) -> None:
 
 
 def _json_object(body: bytes) -> JSON:
-    """Parse a body as a JSON object. Raises `ApiError` 400."""
+    """Parse a request body as a JSON object. Raises `ApiError` 400."""
     try:
         data = parse_json(body, longest=len(body), loads=orjson.loads)
     except ValueError as error:
@@ -403,7 +413,7 @@ async def _while_connected(request: Request, work: Awaitable[T]) -> T:
 
 
 def _check_done(answer: PendingCompletion, attempt_session: AttemptSession) -> PendingCompletion:
-    """Return a finished answer. Raises the error that ended it."""
+    """Return a finished answer, or raise the error that ended it."""
     if not answer.task.cancelled():
         answer.task.result()
         return answer

@@ -1,5 +1,5 @@
-"""The record of `tutelage serve --record`: one line of JSON per choice of a call, and per span from
-an agent.
+"""Write the record of `tutelage serve --record`: a line of JSON for each choice and each agent's
+span.
 
 The line of a call has its messages (or prompt), tools, sampling parameters, constraint, token ids,
 log-probabilities and reply; for a forwarded call, also the other fields of the upstream request and
@@ -24,7 +24,7 @@ from tutelage.types import JSON
 
 
 class CallLog:
-    """Appends calls and spans to a file."""
+    """Append calls and spans to a file, one line of JSON each."""
 
     def __init__(self, path: Path) -> None:
         """Open the file. Raises `StoreError` if it cannot be written."""
@@ -41,7 +41,8 @@ class CallLog:
             raise StoreError(f"cannot write {str(path)!r}: {error.strerror}") from error
 
     def __call__(self, request: RecordedRequest) -> None:
-        """Write one line per choice; for a failed request, only choices with partial output."""
+        """Write one line per choice of a request. Of a failed request only choices with output are
+        written."""
         head = {
             "response_id": request.id,
             "agent": request.agent,
@@ -75,11 +76,11 @@ class CallLog:
                 self._write(orjson.dumps(record) + b"\n")
 
     def spans(self, run_id: str, spans: Sequence[SpanRecord]) -> None:
-        """Write spans that an agent sent; safe to call from several threads."""
+        """Write spans that an agent sent. Safe to call from several threads."""
         self._write(b"".join(orjson.dumps({"span": span}) + b"\n" for span in spans))
 
     def _write(self, lines: bytes) -> None:
-        """Append complete lines, first ending a line that was cut off. Raises `OSError`."""
+        """Append complete lines, after ending a line that was cut off earlier. Raises `OSError`."""
         with self._lock:
             rest = memoryview(b"\n" + lines if self._torn else lines)
             while rest:

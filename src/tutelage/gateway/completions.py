@@ -31,7 +31,7 @@ KEPT_BYTES = 1 << 27
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A chat client and its capabilities."""
+    """Describe a chat client and its capabilities."""
 
     name: str
     client: ChatClient
@@ -44,7 +44,7 @@ class ServedModel:
 
     @staticmethod
     def from_client(name: str, client: ChatClient) -> ServedModel:
-        """Inspect a client once, so that requests need not."""
+        """Return a client with its capabilities, inspected once rather than at every request."""
         codec = getattr(client, "codec", None)
         try:
             chat_keywords = frozenset(inspect.signature(client.chat).parameters)
@@ -61,8 +61,11 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece of a choice's text to send, and the log-probability entries of the tokens that end in
-    it; None if they were not requested. The last piece also covers tokens without text."""
+    """A piece of a choice's text to send, with the log-probability entries of the tokens that end
+    in it.
+
+    The entries are None if they were not requested. The last piece also covers tokens without text.
+    """
 
     text: str
     logprobs: Sequence[JSON] | None = None
@@ -71,7 +74,7 @@ class Piece:
 
 
 class PendingCompletion(RecordedRequest):
-    """A request while it is sampled; afterwards it has one call per choice."""
+    """Sample a request in a task of its own; afterwards hold one call per choice."""
 
     def __init__(
         self,
@@ -84,8 +87,11 @@ class PendingCompletion(RecordedRequest):
         key: bytes = b"",
         size: int = 0,
     ) -> None:
-        """`on_end` is called once, before waiting requests are notified. `key` identifies equal
-        requests, and `size` is the size of the request's body in bytes."""
+        """Start sampling the request.
+
+        `on_end` is called once, before waiting requests are notified. `key` identifies equal
+        requests, and `size` is the size of the request's body in bytes.
+        """
         self.id, self.api, self.agent = id, api, agent
         self.request, self.model, self.model_name = request, model, request.model
         self.key, self.size = key, size
@@ -121,35 +127,42 @@ class PendingCompletion(RecordedRequest):
 
     @property
     def usable(self) -> bool:
-        """Return True if a retry may share it: it runs and is not being cancelled, or it
-        succeeded."""
+        """Return True if a retry may share this completion.
+
+        It may if the completion succeeded, or runs and is not being cancelled.
+        """
         if not self.task.done():
             return not self.task.cancelling()
         return not self.task.cancelled() and self.task.exception() is None
 
     @property
     def finishing(self) -> bool:
-        """Return True if it runs and will be sampled to its end without waiting clients."""
+        """Return True if the completion runs and will be sampled to its end even without waiting
+        clients."""
         return self.model.finishes and self._begun and not self.task.done()
 
     def thought_stream(self) -> ThoughtStream:
-        """Return a stream that splits its text into a thought and the rest; thoughts are hidden if
-        the request disables them."""
+        """Return a stream that separates the thought in the reply's text from the rest.
+
+        Thoughts are hidden if the request disables them.
+        """
         hidden = self.request.sampling.max_thinking_tokens == 0
         decoder = self.model.decoder
         marks = decoder.thoughts if decoder is not None and decoder.thoughts.known else None
         return ThoughtStream(marks, hidden=hidden)
 
     def logprobs(self, choice: Call) -> list[JSON] | None:
-        """Return the log-probability entries of the sampled tokens at temperature 1, or None if
-        they were not requested."""
+        """Return the log-probability entries of a choice's tokens at temperature 1, or None if the
+        request does not ask for them."""
         if self.model.decoder is None or not self.request.logprobs:
             return None
         return self.token_entries(choice.sampled.token_ids, token_logprobs(choice.sampled))
 
     def token_entries(self, ids: Sequence[int], logprobs: Sequence[TokenLogprob]) -> list[JSON]:
-        """Return log-probability entries of tokens. End-of-turn tokens, which have no text, are
-        included only with token ids."""
+        """Return the log-probability entries of tokens.
+
+        End-of-turn tokens, which have no text, are included only if the request asks for token ids.
+        """
         decoder = self.model.decoder
         assert decoder is not None
         return [
@@ -159,8 +172,10 @@ class PendingCompletion(RecordedRequest):
         ]
 
     def prompt_logprobs(self, index: int) -> list[JSON | None]:
-        """Return the log-probabilities of the tokens of a choice's prompt in vLLM's format; the
-        first entry is None."""
+        """Return the log-probabilities of the tokens of a choice's prompt, in vLLM's format.
+
+        The first entry is None.
+        """
         decoder, ids = self.model.decoder, self.calls[index].prompt_ids
         assert decoder is not None
         out: list[JSON | None] = [None]
@@ -173,8 +188,10 @@ class PendingCompletion(RecordedRequest):
         return out
 
     def partial_messages(self) -> tuple[JSON, ...]:
-        """Return the output so far as one message per choice; without streaming they are empty
-        until the end."""
+        """Return the output so far as one message per choice.
+
+        If the client does not stream, the messages are empty until sampling has ended.
+        """
         messages: list[JSON] = []
         for tokens, parts in zip(self.tokens, self.parts, strict=True):
             message, decoder = JSON(role="assistant", content=None), self.model.decoder
@@ -188,7 +205,10 @@ class PendingCompletion(RecordedRequest):
         return tuple(messages)
 
     def describe_choice(self, index: int) -> JSON:
-        """See `RecordedRequest`. An unlimited `max_tokens` is recorded as null."""
+        """Return the request fields and the sampling parameters of a choice, for the record.
+
+        An unlimited `max_tokens` is recorded as null.
+        """
         request = self.request
         source, prompt = self.calls[index] if self.calls else request, request.choice_prompt(index)
         tools = [tool.to_dict() for tool in source.tools]
@@ -208,14 +228,17 @@ class PendingCompletion(RecordedRequest):
         }
 
     def join(self, wake: Callable[[], None] | None = None) -> None:
-        """Register a waiting client; `wake` is called for each new piece and at the end."""
+        """Register a waiting client, and call its `wake` for each new piece and at the end."""
         self._waiting += 1
         if wake is not None:
             self._wakers.add(wake)
             self.task.add_done_callback(lambda _: wake())
 
     def leave(self, wake: Callable[[], None] | None = None) -> None:
-        """Unregister a client; the last one cancels a running answer unless `finishing`."""
+        """Unregister a waiting client, and cancel the sampling if no client is left.
+
+        It is not cancelled if `finishing` is True.
+        """
         self._waiting -= 1
         if wake is not None:
             self._wakers.discard(wake)
@@ -254,8 +277,10 @@ class PendingCompletion(RecordedRequest):
             on_end(self, error)
 
     def _on_done(self, task: asyncio.Task[tuple[Call, ...]]) -> None:
-        """Call `on_end` for a task cancelled before it started, and retrieve the exception of an
-        abandoned task so that asyncio does not log it."""
+        """Call `on_end` if the task was cancelled before it started.
+
+        Also retrieves the exception of an abandoned task, so that asyncio does not log it.
+        """
         self._finish(asyncio.CancelledError() if task.cancelled() else task.exception())
 
     async def _sample_one(self, index: int) -> Call:
@@ -317,11 +342,11 @@ class PendingCompletion(RecordedRequest):
 
 
 class KeptAnswers(OrderedDict[str, PendingCompletion]):
-    """The latest answers of an attempt by id.
+    """Keep the latest answers of an attempt, by id.
 
     Finds the answer of a repeated request (`x-stainless-retry-count`, or an equal
-    `Idempotency-Key`), since sampling twice would record a call that no agent received; and the
-    response, with its conversation, to which a later request refers.
+    `Idempotency-Key`), since sampling twice would record a call that no agent received. Also finds
+    the response, with its conversation, that a later request continues.
     """
 
     def __init__(self) -> None:
@@ -330,17 +355,20 @@ class KeptAnswers(OrderedDict[str, PendingCompletion]):
 
     def find(self, key: bytes) -> PendingCompletion | None:
         """Return the answer for a repeated request: the oldest undelivered one, else the latest.
-        Equal requests are common if an agent samples the same prompt several times."""
+
+        Several answers match if an agent samples the same prompt several times.
+        """
         usable = [each for each in self.values() if each.key == key and each.usable]
         return next((a for a in usable if not a.delivered), usable[-1] if usable else None)
 
     def answer(self, answer_id: str) -> PendingCompletion | None:
-        """Return the finished answer with this id, or None if it is not kept or still runs."""
+        """Return the finished answer with this id, or None if it is not kept or not finished."""
         answer = self.get(answer_id)
         return answer if answer is not None and answer.task.done() and answer.usable else None
 
     def add(self, answer: PendingCompletion) -> None:
-        """Keep an answer; drop the oldest ones above the limits on count or total size."""
+        """Keep an answer, and drop the oldest ones while their count or total size exceeds the
+        limit."""
         self[answer.id] = answer
         self._size += answer.size
         while len(self) > KEPT_ANSWERS or self._size > KEPT_BYTES:
@@ -350,7 +378,7 @@ class KeptAnswers(OrderedDict[str, PendingCompletion]):
             self.forget(oldest)
 
     def forget(self, answer_id: str) -> None:
-        """Drop an answer; unknown ids are ignored."""
+        """Drop an answer. Unknown ids are ignored."""
         if (kept := self.pop(answer_id, None)) is not None:
             self._size -= kept.size
 

@@ -42,7 +42,8 @@ _ANTHROPIC_TYPES = {
 
 
 class ApiError(Exception):
-    """An error response. `param` names the request field at fault."""
+    """An error with its HTTP status, sent to the client. `param` names the request field at
+    fault."""
 
     def __init__(
         self,
@@ -59,16 +60,16 @@ class ApiError(Exception):
 
     @property
     def type(self) -> str:
-        """Return OpenAI's type of the error."""
+        """Return the type of the error in OpenAI's API."""
         other = "server_error" if self.status >= 500 else "invalid_request_error"
         return _TYPES.get(self.status, other)
 
     def body(self) -> dict[str, Any]:
-        """Return the error in OpenAI's format."""
+        """Return the error as a body in OpenAI's format."""
         return {"error": {k: getattr(self, k) for k in ("message", "type", "param", "code")}}
 
     def anthropics_body(self) -> dict[str, Any]:
-        """Return the error in Anthropic's format."""
+        """Return the error as a body in Anthropic's format."""
         other = "api_error" if self.status >= 500 else "invalid_request_error"
         kind = _ANTHROPIC_TYPES.get(self.status, other)
         error: dict[str, Any] = {"type": kind, "message": self.message}
@@ -78,7 +79,7 @@ class ApiError(Exception):
 
 
 def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
-    """Return a 400 error that names the field."""
+    """Return a 400 error that names the invalid field."""
     return ApiError(400, message, param=param, code=code)
 
 
@@ -89,8 +90,7 @@ def model_not_found(name: str, models: Sequence[str]) -> ApiError:
 
 
 def error_response(error: BaseException, prompt_field: str | None = None) -> ApiError:
-    """Convert an exception to an error response; unexpected errors have their details only in the
-    log.
+    """Convert an exception to an error response. The details of unexpected errors are only logged.
 
     `prompt_field` is the field to name if the prompt is too long.
     """

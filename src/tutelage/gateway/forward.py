@@ -37,7 +37,7 @@ _EMPTY_SAMPLE = Sampled((), (), (), StopReason.STOP, 0)
 
 
 class Upstream:
-    """An upstream server of chat completions with the model to request; also a `ChatClient`."""
+    """Send requests to another server of chat completions, as a `ChatClient` for one model."""
 
     dialect = "chat.completions"
     """The name of the dialect whose requests are forwarded."""
@@ -52,7 +52,8 @@ class Upstream:
         defaults: Mapping[str, Any] | None = None,
         timeout: float = 600.0,
     ) -> None:
-        """`defaults` are request fields for requests that omit them; `timeout` is in seconds."""
+        """Set up the connection. `defaults` fill in omitted request fields; `timeout` is in
+        seconds."""
         remote = RemoteChatClient(
             base_url, api_key, model, seeds=seeds, token_ids=True, keep=_KEPT_CALLS, timeout=timeout
         )
@@ -68,7 +69,7 @@ class Upstream:
         )
 
     async def send(self, body: JSON) -> tuple[JSON, httpx2.Response]:
-        """Send a request; return its final body and the open response.
+        """Send a request; return the body as sent and the open response.
 
         Token ids are requested until the server rejects them. Raises `httpx2.HTTPError`.
         """
@@ -90,7 +91,7 @@ class Upstream:
 
 
 class ForwardedCall(RecordedRequest):
-    """A forwarded call, and what is known of it so far."""
+    """Forward one call to an upstream server and record its reply as it arrives."""
 
     def __init__(
         self,
@@ -100,7 +101,8 @@ class ForwardedCall(RecordedRequest):
         most: int | None,
         on_end: Callable[[ForwardedCall], None],
     ) -> None:
-        """`most` caps the reply tokens, None for no limit. `on_end` is called once."""
+        """Prepare the request. `most` caps the reply tokens, None for no limit. `on_end` is called
+        once."""
         self.sent, self.agent, self.api = dict(body), agent, upstream.dialect
         self.model_name = str(body.get("model"))
         self.began_ns = time.time_ns()
@@ -163,8 +165,10 @@ class ForwardedCall(RecordedRequest):
             await response.aclose()
 
     def _process_line(self, line: bytes) -> bool:
-        """Record a line of a stream; return True to forward it. Usage is forwarded only on
-        request."""
+        """Record a line of a stream; return True if the client should receive it.
+
+        Usage is forwarded only if the client asked for it.
+        """
         if not line.startswith(b"data:"):
             return True
         data = line.removeprefix(b"data:").strip()
@@ -206,7 +210,10 @@ class ForwardedCall(RecordedRequest):
         return tuple(map(_message, _choices(self.reply)))
 
     def describe_choice(self, index: int) -> JSON:
-        """See `RecordedRequest`; includes the server's other reply fields."""
+        """Return the request fields and the sampling parameters of a choice, for the record.
+
+        They include the other fields of the server's reply.
+        """
         sent = self.sent
         limit = sent.get("max_completion_tokens", sent.get("max_tokens"))
         extra = {name: value for name, value in self.reply.items() if name not in _RECORDED}
@@ -221,7 +228,8 @@ class ForwardedCall(RecordedRequest):
         }
 
     def _build_call(self, index: int, choice: JSON) -> Call:
-        """Return the record of a choice; an unreadable message is recorded in its raw form."""
+        """Return the record of a choice. A message that cannot be parsed is recorded in its raw
+        form."""
         message = _message(choice)
         try:
             completion = {**self.reply, "choices": [{**choice, "message": message}]}

@@ -26,7 +26,7 @@ MAX_ID = 200
 
 
 def _agent_name(value: str, param: str) -> str:
-    """Validate an agent id from a path or header. Raises `ApiError` 400."""
+    """Return an agent id from a path or header if it is valid. Raises `ApiError` 400."""
     if not value or len(value) > MAX_ID or not value.isprintable():
         message = f"{param} = {format_value(value)} is not a valid agent name: use 1 to {MAX_ID}"
         raise ApiError(400, f"{message} printable characters, or leave it out", param=param)
@@ -34,14 +34,15 @@ def _agent_name(value: str, param: str) -> str:
 
 
 def read_key(headers: Headers) -> bytes:
-    """Return the key of a request, a bearer token or Anthropic's `x-api-key`; empty without one."""
+    """Return the key of a request, from a bearer token or Anthropic's `x-api-key`, or an empty
+    string."""
     scheme, _, bearer = headers.get("authorization", "").partition(" ")
     bearer = bearer.strip() if scheme.lower() == "bearer" else ""
     return (bearer or headers.get("x-api-key", "").strip()).encode("latin-1")
 
 
 class SessionRegistry:
-    """The open sessions by key and by attempt. Keys are derived from a secret."""
+    """Hold the open sessions by key and by attempt. Keys are derived from a secret."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
@@ -59,7 +60,8 @@ class SessionRegistry:
             return list(self._by_attempt.values())
 
     def add(self, attempt_session: AttemptSession) -> None:
-        """Add a session. Raises `ConfigError` if its attempt is open or its key is in use."""
+        """Add a session. Raises `ConfigError` if its attempt is open already or its key is in
+        use."""
         with self._lock:
             if attempt_session.ids in self._by_attempt:
                 raise ConfigError(
@@ -78,7 +80,8 @@ class SessionRegistry:
         return f"sk-tutelage-{hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest()}"
 
     def key_for(self, attempt_session: AttemptSession, agent: str) -> str:
-        """Return a key whose calls belong to another agent of a session's attempt."""
+        """Return a key for another agent of a session's attempt. Calls with the key belong to that
+        agent."""
         key = self.key(*attempt_session.ids, agent)
         if not attempt_session.closed:
             self._add_key(attempt_session, key, agent)
@@ -93,7 +96,7 @@ class SessionRegistry:
             self._closed.pop(_digest(raw), None)
 
     def remove(self, attempt_session: AttemptSession) -> None:
-        """Remove a session and its keys; unknown sessions are ignored."""
+        """Remove a session and its keys. Unknown sessions are ignored."""
         with self._lock:
             if self._by_attempt.get(attempt_session.ids) is attempt_session:
                 del self._by_attempt[attempt_session.ids]
@@ -112,8 +115,10 @@ class SessionRegistry:
     def admit(
         self, key: bytes, path: Mapping[str, str], header_agent: str | None
     ) -> tuple[AttemptSession, str]:
-        """Return the session of a request and the calling agent. Raises `ApiError` 401, 403, 410,
-        or 500 while the server stops."""
+        """Return the session of a request and the calling agent.
+
+        Raises `ApiError` 401, 403, 410, or 500 while the server stops.
+        """
         digest = _digest(key)
         entry = self._by_key.get(digest)
         if entry is None or not hmac.compare_digest(entry[1], key):

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class GatewayLimits:
-    """Limits in bytes, counts and seconds. A request above a count gets 503 or 429 and may
-    retry."""
+    """Limits on requests and connections, in bytes, counts and seconds.
+
+    A request that exceeds a count gets 503 or 429, and the client may send it again.
+    """
 
     body_bytes: int = 16 << 20
     connections: int = 4096

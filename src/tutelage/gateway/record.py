@@ -20,7 +20,7 @@ QUEUED_CALLS = 10_000
 
 
 class RecordedRequest:
-    """A request that was answered or failed. Times are nanoseconds since 1970."""
+    """A request that was answered or failed, with its calls. Times are nanoseconds since 1970."""
 
     id: str
     """The id of the response that its client receives."""
@@ -41,7 +41,7 @@ class RecordedRequest:
     """The output of each choice before a failure, as messages of chat completions."""
 
     def describe_choice(self, index: int) -> JSON:
-        """Return the request fields and the sampling of a choice, as recorded."""
+        """Return the request fields and the sampling parameters of a choice, for the record."""
         raise NotImplementedError
 
 
@@ -50,7 +50,7 @@ OnCall = Callable[[RecordedRequest], None]
 
 
 class Recorder:
-    """Delivers requests to their listeners in its own thread."""
+    """Deliver requests to their listeners in a thread of its own."""
 
     def __init__(self, size: int = QUEUED_CALLS) -> None:
         self.dropped = 0
@@ -61,7 +61,7 @@ class Recorder:
         self._pool = ThreadPoolExecutor(1, "tutelage-calls")
 
     def put(self, listener: OnCall, request: RecordedRequest) -> None:
-        """Queue a request without waiting."""
+        """Queue a request for delivery without waiting."""
         if self._room.acquire(blocking=False):
             self._pool.submit(self._deliver, listener, request)
             return
@@ -73,7 +73,7 @@ class Recorder:
             )
 
     def flush(self, timeout: float = 5.0) -> bool:
-        """Wait until the queued requests are delivered; return False on a timeout."""
+        """Wait until the queued requests are delivered; return False if that takes too long."""
         return bool(wait([self._pool.submit(int)], timeout).done)
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ from tutelage.types import Call, StopReason
 
 
 def finish_reason(call: Call) -> str:
-    """Return OpenAI's finish reason of a choice."""
+    """Return the finish reason of a choice in OpenAI's terms."""
     reason = call.sampled.stop_reason
     if reason in (StopReason.CONTENT_FILTER, StopReason.LENGTH):
         return reason
@@ -30,7 +30,8 @@ def finish_reason(call: Call) -> str:
 
 
 def cut_reason(call: Call) -> str | None:
-    """Return the Responses API's reason for a truncated choice, or None if it is complete."""
+    """Return why a choice was truncated, in the Responses API's terms, or None if it is
+    complete."""
     reasons = {"length": "max_output_tokens", "content_filter": "content_filter"}
     return reasons.get(call.sampled.stop_reason)
 
@@ -44,8 +45,10 @@ def stop_sequence(reply: PendingCompletion, call: Call) -> str | None:
 
 
 def _sampled_text(reply: PendingCompletion, call: Call) -> str:
-    """Return the unstripped text in which the engine looked for stop strings, or an empty string if
-    the content was not stripped or has no stop strings."""
+    """Return the unstripped text in which the engine looked for stop strings.
+
+    It is empty if the content was not stripped or the request has no stop strings.
+    """
     decoder = reply.model.decoder
     if decoder is None or not (decoder.strips and call.messages and call.sampling.stop):
         return ""
@@ -53,7 +56,7 @@ def _sampled_text(reply: PendingCompletion, call: Call) -> str:
 
 
 def visible_content(reply: PendingCompletion, call: Call) -> str | None:
-    """Return the text of a choice for the client; None only beside tool calls."""
+    """Return the text of a choice for the client, or None if there are only tool calls."""
     content = call.reply.content
     if call.sampling.stop:
         exact, sampled = not call.messages, _sampled_text(reply, call)
@@ -68,16 +71,16 @@ DONE = b"data: [DONE]\n\n"
 
 
 def event(data: Any, name: str | None = None) -> bytes:
-    """Return a server-sent event."""
+    """Format data as a server-sent event."""
     line = b"data: " + orjson.dumps(data) + b"\n\n"
     return line if name is None else b"event: " + name.encode() + b"\n" + line
 
 
 class Writer(Protocol):
-    """Writes the events of one streamed reply in one dialect, as bytes to send."""
+    """Write the events of one streamed reply in one dialect, as bytes to send."""
 
     def text(self, index: int, new: Piece) -> bytes:
-        """Return the events for more text of a choice or its thought."""
+        """Return the events for more text of a choice or of its thought."""
         ...
 
     def finish(self, rests: Sequence[Piece]) -> bytes:
@@ -85,12 +88,12 @@ class Writer(Protocol):
         ...
 
     def write_error(self, error: ApiError) -> bytes:
-        """Return the last events of a stream that fails."""
+        """Return the last events of a stream that has failed."""
         ...
 
 
 class _ChoiceStream:
-    """One choice of a streamed reply: determines which text can be sent."""
+    """Determine which text of one choice of a streamed reply can be sent."""
 
     def __init__(self, reply: PendingCompletion, index: int) -> None:
         self._answer, self._index = reply, index
@@ -107,7 +110,7 @@ class _ChoiceStream:
             self._text = TextStream(decoder, stops, exact=exact)
 
     def feed(self) -> Iterator[Piece]:
-        """Yield the pieces that may be sent now, in order."""
+        """Yield the pieces that may now be sent, in order."""
         if self._text is not None:
             if (piece := self._next_piece(self._text)) is not None:
                 yield piece
@@ -120,7 +123,7 @@ class _ChoiceStream:
             yield Piece(text, thought=thought)
 
     def _next_piece(self, stream: TextStream) -> Piece | None:
-        """Return the piece that the new tokens complete, or None."""
+        """Return the piece of text that the new tokens complete, or None."""
         ids = self._answer.tokens[self._index]
         new, self._read = ids[self._read :], len(ids)
         if not self._answer.request.logprobs:
@@ -140,7 +143,7 @@ class _ChoiceStream:
         return Piece(text, entries)
 
     def finish(self, choice: Call) -> Piece:
-        """Return the unsent rest, once sampling has ended."""
+        """Return the text that has not been sent, once sampling has ended."""
         content = visible_content(self._answer, choice) or ""
         rest = content[self._read :] if self._text is None else self._text.finish(content)
         entries = self._answer.logprobs(choice)
@@ -148,7 +151,7 @@ class _ChoiceStream:
 
 
 class ReplyStream:
-    """Passes the pieces of a reply that may be sent to its writer."""
+    """Pass the pieces of a reply that may be sent to a writer."""
 
     def __init__(self, answer: PendingCompletion, writer: Writer) -> None:
         self._writer = writer
@@ -156,7 +159,8 @@ class ReplyStream:
         self._choices = [_ChoiceStream(answer, i) for i in range(answer.request.choices)]
 
     def feed(self) -> bytes:
-        """Return the events that the tokens since the last call allow to be sent."""
+        """Return the events that can be sent since the last call, given the tokens sampled until
+        now."""
         return b"".join(
             self._writer.text(i, piece)
             for i, choice in enumerate(self._choices)

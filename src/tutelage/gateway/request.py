@@ -17,9 +17,11 @@ _NO_FIELDS: Callable[[], JSON] = dict
 
 @dataclass(slots=True)
 class ChatRequest:
-    """One request; treat it as immutable and copy it with `replace`. It is not frozen because that
-    would make its construction, once per model call, three times as slow. Choice i uses `seed +
-    i`."""
+    """A request for replies to a conversation or to prompts. Choice i uses `seed + i`.
+
+    Treat it as immutable and copy it with `replace`. It is not frozen because that would make its
+    construction, once per model call, three times as slow.
+    """
 
     model: str
     messages: tuple[Message, ...]

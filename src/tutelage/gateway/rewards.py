@@ -33,7 +33,7 @@ Rewards = Mapping[str, float]
 
 
 class PostedRewards:
-    """The rewards posted for one attempt, by name; the last value of each name counts.
+    """Collect the rewards posted for one attempt, by name; the last value of each name counts.
 
     Filled on the gateway's loop. `final` is done once the value of `reward` was posted.
     """
@@ -46,12 +46,14 @@ class PostedRewards:
 
     @property
     def named(self) -> list[tuple[str, float]]:
-        """Return names and values, in the format of `emit_reward`."""
+        """Return the names and values, in the format of `emit_reward`."""
         return list(self._values.items())
 
     def add(self, rewards: Rewards, key: str | None, answer: JSON) -> JSON:
-        """Add rewards; return the answer, or the first answer for a retry. Raises `ApiError` for a
-        key that was used with other rewards."""
+        """Add rewards and return the answer, which for a retry is the first one.
+
+        Raises `ApiError` for a key that was used with other rewards.
+        """
         first = None if key is None else self._answers.get(key)
         if first is not None:
             if dict(first[0]) != dict(rewards):
@@ -75,7 +77,7 @@ ReadBody = Callable[[JSON, "AttemptSession | Identity"], tuple[Rewards, JSON]]
 
 
 def read_rewards(body: JSON, attempt: AttemptSession | Identity) -> tuple[Rewards, JSON]:
-    """Parse named numbers such as `{"reward": 1.0, "format": 0.5}`. Raises `ApiError`."""
+    """Parse a body of named numbers such as `{"reward": 1.0, "format": 0.5}`. Raises `ApiError`."""
     rewards = _validate(body)
     if not rewards:
         raise invalid('no rewards in the body: send e.g. {"reward": 1.0}', code="invalid_reward")
@@ -106,7 +108,7 @@ def read_event(body: JSON, attempt: AttemptSession | Identity) -> tuple[Rewards,
 
 
 def _validate(values: JSON, param: str | None = None) -> Rewards:
-    """Convert values to finite numbers. Raises `ApiError` 400."""
+    """Return posted values as finite numbers. Raises `ApiError` 400."""
     for name, value in values.items():
         if not isinstance(value, int | float):
             message = f"`{param or name}` = {format_value(value)}: must be a number, true or false"

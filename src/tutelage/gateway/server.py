@@ -44,7 +44,8 @@ _DEFAULTS = Sampling(max_tokens=UNBOUNDED)
 
 
 class Gateway:
-    """See the module's docstring. `with Gateway() as gateway:` starts and closes it."""
+    """Serve policies to agents over HTTP, in a thread. `with Gateway() as gateway:` starts and
+    closes it."""
 
     def __init__(
         self,
@@ -56,12 +57,12 @@ class Gateway:
         url: str | None = None,
         allow_origins: Sequence[str] = (),
     ) -> None:
-        """Port 0 selects any free port. Keys are derived from `secret`, by default a random one.
-        `url` is the address for agents if it is not `http://HOST:PORT`. `allow_origins` are the web
-        origins that may send requests from a browser; "*" allows all.
+        """Choose the address and the secret, without listening yet.
 
-        Raises `ConfigError` for an address that other machines can reach without a secret of at
-        least 16 characters.
+        Port 0 selects any free port. Keys are derived from `secret`, by default a random one. `url`
+        is the address for agents if it is not `http://HOST:PORT`. `allow_origins` are the web
+        origins that may send requests from a browser; "*" allows all. Raises `ConfigError` for an
+        address that other machines can reach without a secret of at least 16 characters.
         """
         self.limits = limits or GatewayLimits()
         self.host, self.port, self._url = host, port, url
@@ -87,20 +88,22 @@ class Gateway:
 
     @classmethod
     def at(cls, address: GatewayAddress) -> Gateway:
-        """Return the gateway of a run. Its secret is random, so that it may be reachable from other
-        machines."""
+        """Return the gateway of a run at `address`.
+
+        Its secret is random, so other machines may be allowed to reach it.
+        """
         secret = secrets.token_hex(32)
         return cls(host=address.host, port=address.port, url=address.url, secret=secret)
 
     # ------------------------------------------------------------ life
 
     def check_address(self) -> None:
-        """Bind the address once, to fail before a model is loaded. Raises `ConfigError` if it is
-        unavailable."""
+        """Check that the address can be bound, to fail before a model is loaded. Raises
+        `ConfigError`."""
         _listen(self.host, self.port).close()
 
     def start(self) -> Self:
-        """Listen and serve. Raises `ConfigError` if the address is unavailable."""
+        """Start to listen and serve. Raises `ConfigError` if the address is unavailable."""
         if self._thread is not None:
             raise ConfigError("the gateway is already started")
         direct_on_loopback(os.environ)  # for agents in this process and its children
@@ -147,7 +150,7 @@ class Gateway:
 
     @property
     def serving(self) -> bool:
-        """Return True while its thread runs."""
+        """Return True while the gateway's thread runs."""
         return self._thread is not None and self._thread.is_alive()
 
     def __enter__(self) -> Self:
@@ -158,7 +161,10 @@ class Gateway:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """Return the loop that serves and runs the clients. Raises `ConfigError` before `start`."""
+        """Return the event loop that serves requests and runs the clients.
+
+        Raises `ConfigError` before `start`.
+        """
         if self._loop is None:
             raise ConfigError("the gateway is not started; call `start()` first")
         return self._loop
@@ -168,7 +174,7 @@ class Gateway:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the gateway's loop and return its result; must not be called on that
+        """Run a coroutine on the gateway's loop and return its result. Must not be called on that
         loop."""
         return self.submit(coroutine).result()
 
@@ -176,7 +182,7 @@ class Gateway:
 
     @property
     def url(self) -> str:
-        """Return the address for agents; before `start` a placeholder for ASGI clients."""
+        """Return the address for agents, or before `start` a placeholder for ASGI clients."""
         if self._url is not None:
             return self._url
         if self._thread is None:
@@ -276,7 +282,7 @@ def _loop_hidden_while_collecting() -> Generator[None]:
 
 
 def _raise_file_limit(count: int) -> None:
-    """Raise the limit on open files to this number, or as far as the system allows."""
+    """Raise the limit on open files to the given number, or as far as the system allows."""
     try:
         resource: Any = importlib.import_module("resource")
     except ImportError:

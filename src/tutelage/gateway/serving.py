@@ -33,7 +33,7 @@ thread 0.1 ms."""
 
 
 class ServedPolicy:
-    """A `ChatClient` without state between requests."""
+    """Sample replies from a policy as a `ChatClient` that keeps nothing between requests."""
 
     def __init__(
         self,
@@ -43,8 +43,10 @@ class ServedPolicy:
         reply_tokens: int = UNBOUNDED,
         policy: Policy | None = None,
     ) -> None:
-        """`reply_tokens` is the default reply limit for a server's requests; `policy` scores
-        prompts."""
+        """Serve requests with the engine.
+
+        `reply_tokens` is the default limit on the tokens of a reply; `policy` scores prompts.
+        """
         self.codec, self.reply_tokens, self.policy = codec, reply_tokens, policy
         self._engine, self._seeds = engine, seeds
         self._numbers = itertools.count()
@@ -65,7 +67,7 @@ class ServedPolicy:
         on_prompt: OnPrompt | None = None,
         **options: Unpack[ChatOptions],
     ) -> Call:
-        """Sample a reply to one request; see `ChatClient`."""
+        """Sample a reply to one request, as in `ChatClient.chat`."""
         number = next(self._numbers)
         if isinstance(text := options.get("prompt"), str):
             if len(text) > LONG:
@@ -91,7 +93,7 @@ class ServedPolicy:
     async def render(
         self, messages: Sequence[Message], tools: tuple[ToolSpec, ...], max_length: int
     ) -> tuple[int, ...]:
-        """Return the token ids of a conversation, which the codec caches for the next session.
+        """Return the token ids of a conversation. The codec caches them for the next session.
 
         Raises `ContextOverflowError` for more than `max_length` tokens.
         """
@@ -104,7 +106,10 @@ class ServedPolicy:
 
     async def score(self, ids: Sequence[int], top: int) -> list[TokenLogprob]:
         """Return the log-probability and the `top` most probable tokens for each prompt token after
-        the first. Requires a `policy`."""
+        the first.
+
+        Requires a `policy`.
+        """
         return await asyncio.to_thread(self._score, tuple(ids), top)
 
     def _score(self, ids: tuple[int, ...], top: int) -> list[TokenLogprob]:

@@ -45,7 +45,8 @@ KEPT_IDS = 4096
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class AttemptSession:
-    """See the module's docstring. Created by `Gateway.open`; all public members are thread-safe."""
+    """Give one attempt access to its models. Created by `Gateway.open`; public members are
+    thread-safe."""
 
     rollout_id: str
     attempt_id: str
@@ -80,8 +81,11 @@ class AttemptSession:
     # ------------------------------------------------------------ for the runner
 
     def env(self, agent: str | None = None, mode: Mode = Mode.TRAIN) -> dict[str, str]:
-        """Return environment variables that point a client, a trace exporter and an agent of
-        agent-lightning to this session, and give the URL for rewards."""
+        """Return the environment variables that point an agent's programs to this session.
+
+        They are for model clients, trace exporters and agents of agent-lightning, and give the URL
+        for rewards.
+        """
         key = self.api_key if agent is None else self.key_for(agent)
         url = self.base_url
         # Agents of agent-lightning parse the rollout id and the mode in their URLs.
@@ -101,7 +105,8 @@ class AttemptSession:
         return values | {k: v.format(base=url, key=key) for k, v in self.environment.items()}
 
     def key_for(self, agent: str) -> str:
-        """Return a key whose calls belong to another agent of the same attempt."""
+        """Return a key for another agent of the same attempt. Calls with the key belong to that
+        agent."""
         return self.registry.key_for(self, agent)
 
     @property
@@ -124,7 +129,7 @@ class AttemptSession:
     def close(self, timeout: float = 5.0) -> None:
         """Reject new requests, cancel running ones, wait for them, and flush the recorder.
 
-        It cannot wait on the gateway's own loop: use `aclose` there. May be called twice.
+        Use `aclose` on the gateway's own loop, where this cannot wait. May be called twice.
         """
         loop, running = self._loop, self._cancel_running()
         if loop is not None and loop.is_running() and running and not _runs_in(loop):
@@ -134,20 +139,23 @@ class AttemptSession:
             self.recorder.flush(timeout)
 
     async def finish(self) -> None:
-        """Reject new requests, and wait on the gateway's loop for started replies, even if their
-        clients disconnected; see `ServedModel.finishes`."""
+        """Reject new requests, and wait for started replies that must be sampled to their end.
+
+        Those continue even if their clients disconnected (`ServedModel.finishes`). Must run on the
+        gateway's loop.
+        """
         self.closed = True
         running = [answer.task for answer in tuple(self._running) if answer.finishing]
         await _wait_all(running, None)
 
     def stop(self) -> None:
-        """Close because the server stops, which is reported to clients whose replies are cut
-        off."""
+        """Close the session because the server stops. Clients whose replies are cut off receive
+        that reason."""
         self.server_stops = True
         self.close()
 
     async def aclose(self, timeout: float = 5.0) -> None:
-        """Close from any event loop, including the gateway's."""
+        """Close the session from any event loop, including the gateway's."""
         if self._loop is not None and _runs_in(self._loop):
             await _wait_all(self._cancel_running(), timeout)
             await asyncio.to_thread(self.recorder.flush, timeout)
@@ -168,7 +176,7 @@ class AttemptSession:
     # ------------------------------------------------------------ for the endpoints
 
     def closed_error(self) -> ApiError:
-        """Return the error for requests that run at the close or arrive later."""
+        """Return the error for requests that run when the session closes or arrive later."""
         if self.server_stops:
             return ApiError(500, f"{STOPPED}; retry after it restarts", code="server_stopped")
         return AttemptClosedError(*self.ids)
@@ -178,8 +186,10 @@ class AttemptSession:
         return [*(self.names or [self.main.name]), *self.others]
 
     def model(self, name: str) -> ServedModel:
-        """Return the model with this name; the main one accepts any name if `names` is None. Raises
-        `ApiError` 404."""
+        """Return the model with the given name. Raises `ApiError` 404.
+
+        The main model accepts any name if `names` is None.
+        """
         if name in self.others:
             return self.others[name]
         if self.names is not None and name not in self.names:
@@ -187,15 +197,19 @@ class AttemptSession:
         return self.main
 
     def read(self, dialect: Dialect, body: JSON) -> ChatRequest:
-        """Parse the request in a body; its fields without effect are kept for the record. Raises
-        `ApiError`."""
+        """Parse the body of a request. Raises `ApiError`.
+
+        Fields of the body that have no effect are kept for the record.
+        """
         request = dialect.read(body, self.sampling, self.ledger)
         unused = dialect.request.unused(body)
         return replace(request, unused=unused) if unused else request
 
     def forward(self, dialect: Dialect, body: JSON, agent: str) -> ForwardedCall | None:
-        """Return the call of a request that is forwarded, or None for one that is parsed here.
-        Raises `ApiError`."""
+        """Return the call to forward for a request, or None if the request is to be parsed here.
+
+        Raises `ApiError`.
+        """
         name = body.get("model")
         model = self.model(name) if isinstance(name, str) else self.main
         upstream = model.client
@@ -207,8 +221,11 @@ class AttemptSession:
         return ForwardedCall(upstream, body, agent, limit, partial(self._record_forwarded, model))
 
     async def count(self, name: object, read: Callable[[], ChatRequest]) -> int:
-        """Return the number of prompt tokens of a request, which is parsed only if its model can
-        count. Raises `ApiError` if the tokenizer is not available."""
+        """Return the number of prompt tokens of a request.
+
+        `read` parses the request, and is called only if the model can count. Raises `ApiError` if
+        the tokenizer is not available.
+        """
         model = self.model(name) if isinstance(name, str) else self.main
         render = getattr(model.decoder, "render", None)
         if render is None:
@@ -281,12 +298,14 @@ class AttemptSession:
         return answer
 
     def end_request(self, task: object = None) -> None:
-        """Decrement the number of requests in flight."""
+        """Reduce the number of requests in flight by one."""
         self.in_flight -= 1
 
     def _token_limit(self, model: ServedModel) -> int | None:
-        """Return the reply tokens that the attempt's budget allows, None without a budget. Raises
-        `ApiError` if it is used up."""
+        """Return the reply tokens that the attempt's budget allows, or None without a budget.
+
+        Raises `ApiError` if the budget is used up.
+        """
         left = self.budget_left if model is self.main else None
         if left == 0:
             message = f"the attempt has used up its budget of {self.token_budget} tokens"
@@ -294,7 +313,7 @@ class AttemptSession:
         return left
 
     def _record_answer(self, answer: PendingCompletion, error: BaseException | None) -> None:
-        """Count and record an answer when its sampling has ended, delivered or not."""
+        """Count and record an answer whose sampling has ended, whether or not it was delivered."""
         self._running.discard(answer)
         sampled = answer.usage[1]
         if error is None:
@@ -319,7 +338,8 @@ class AttemptSession:
         sampled: int,
         error: BaseException | None,
     ) -> None:
-        """Count sampled tokens, keep an engine error, and queue the record of a request."""
+        """Count the sampled tokens of a request, remember an engine error, and queue the request's
+        record."""
         self.spent += sampled if model is self.main else 0
         if isinstance(error, Exception):  # cancellation is not an engine error
             self.errors = [*self.errors[1 - KEPT_ERRORS :], error]
@@ -336,7 +356,7 @@ class AttemptSession:
 
 
 class AttemptClosedError(ApiError):
-    """The error for requests of an attempt that has ended, with its ids."""
+    """Error for requests of an attempt that has ended, with the ids of the attempt."""
 
     def __init__(self, rollout_id: str, attempt_id: str) -> None:
         super().__init__(410, "this attempt has ended", code="attempt_closed", headers=NO_RETRY)

@@ -21,26 +21,26 @@ _WINDOW = 16
 
 
 class TextDecoder(Protocol):
-    """The decoding methods of a codec."""
+    """Interface of the methods of a codec that decode replies."""
 
     @property
     def eos_ids(self) -> Collection[int]:
-        """Token ids that end a turn."""
+        """Return the token ids that end a turn."""
         ...
 
     @property
     def call_format(self) -> str:
-        """The format in which the model writes tool calls."""
+        """Return the format in which the model writes tool calls."""
         ...
 
     @property
     def strips(self) -> bool:
-        """True if white space at the ends of a turn's text is stripped."""
+        """Return True if white space at the ends of a turn's text is stripped."""
         ...
 
     @property
     def thoughts(self) -> ThoughtMarks:
-        """The markers of the model's thoughts."""
+        """Return the markers of the model's thoughts."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -70,9 +70,11 @@ def first_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
 def cut_at_stop(
     content: str | None, stops: Sequence[str], *, exact: bool = False, sampled: str = ""
 ) -> str | None:
-    """Cut content at its first stop string, as in OpenAI's API; unless `exact`, also strip white
-    space before the stop string. `sampled` is the text before the codec stripped it: a stop string
-    that starts in its leading white space leaves no content."""
+    """Cut content at its first stop string, as in OpenAI's API.
+
+    Unless `exact`, also strip white space before the stop string. `sampled` is the text before the
+    codec stripped it: a stop string that starts in its leading white space leaves no content.
+    """
     if content is None or not stops:
         return content
     early = first_stop(sampled, stops)
@@ -85,14 +87,14 @@ def cut_at_stop(
 
 
 class TokenEnds:
-    """End positions of tokens in the text of a reply, to find the tokens that a piece of text
+    """Record where tokens end in the text of a reply, to find the tokens that a piece of text
     completes."""
 
     def __init__(self) -> None:
         self._ends: list[int] = []
 
     def add(self, end: int) -> None:
-        """Add a token after which the text has length `end`."""
+        """Add a token. With it, the text has the length `end`."""
         # The text of a partial character may be longer than the character.
         for at in range(len(self._ends) - 1, -1, -1):
             if self._ends[at] <= end:
@@ -106,7 +108,10 @@ class TokenEnds:
 
 
 class TextStream:
-    """The growing text of one choice; with `exact` it has no tool calls and keeps white space."""
+    """Decode the growing text of one choice.
+
+    With `exact` the text has no tool calls and keeps its white space.
+    """
 
     def __init__(
         self, decoder: TextDecoder, stops: Sequence[str] = (), *, exact: bool = False
@@ -144,13 +149,15 @@ class TextStream:
         return new
 
     def finish(self, content: str | None) -> str:
-        """Return the part of the finished content that was not sent yet."""
+        """Return the part of the finished content that has not been sent."""
         text = content or ""
         return text[len(self.sent) :] if text.startswith(self.sent) else ""
 
     def _decode_window(self) -> str:
-        """Return the text of the latest tokens; older ones move to `_text` and are not decoded
-        again."""
+        """Return the text of the latest tokens.
+
+        The text of older tokens moves to `_text`, so that they are not decoded again.
+        """
         while len(self._ids) - self._start > 2 * _WINDOW:
             # The text of a token may depend on its left neighbour only.
             middle = self._start + _WINDOW

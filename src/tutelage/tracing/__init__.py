@@ -1,4 +1,4 @@
-"""Tracing: the events of a rollout as OpenTelemetry spans, to read and to join.
+"""Record the events of a rollout as OpenTelemetry spans, to read them and to join them with others.
 
 The spans of a rollout are computed from its record (`rollout.py`); user code and frameworks add
 live ones (`live.py`), and other programs send theirs (`ingest.py`). Together they form one tree
@@ -31,7 +31,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Return a name of `live.py`, which loads OpenTelemetry, at its first use."""
+    """Import a name of `live.py` when it is first used, since that module loads OpenTelemetry."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib

@@ -1,4 +1,4 @@
-"""Remove from a span what people and models wrote, before it is sent without content.
+"""Remove the texts of people and models from a span, to send it without content.
 
 Instrumentations write prompts, completions, arguments and results under names of their own, and
 errors quote them. So nothing is removed by name: a span keeps only listed attributes, which are
@@ -35,7 +35,8 @@ _KEY = re.compile(r"[\w.:/-]{1,100}")
 
 
 def without_content(span: SpanRecord) -> SpanRecord:
-    """Return the span with its times, its place in the tree, numbers, and the listed texts."""
+    """Return a span without content: its times, its place in the tree, numbers, and the listed
+    texts."""
     attributes = _filter(span.attributes)
     resource = _filter(span.resource, all_texts=True).items()
     return replace(

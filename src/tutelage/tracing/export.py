@@ -45,8 +45,7 @@ _HEADER_NAME = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]+")
 
 
 def endpoint(url: str | None = None, env: Mapping[str, str] = os.environ) -> str | None:
-    """Return the URL to send traces to: `url`, else that of the environment; None if neither is
-    set.
+    """Return the URL to send traces to: `url`, else the one in the environment, else None.
 
     `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` is used unchanged; `OTEL_EXPORTER_OTLP_ENDPOINT` and a
     `url` without a path get `/v1/traces`. Raises `ConfigError` for an invalid http URL.
@@ -67,9 +66,9 @@ def endpoint(url: str | None = None, env: Mapping[str, str] = os.environ) -> str
 
 
 def headers(env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the headers set in the environment as `a=b,c=d`, such as a collector's key.
+    """Return the headers that the environment sets as `a=b,c=d`, such as a collector's key.
 
-    Raises `ConfigError` for one that cannot be sent.
+    Raises `ConfigError` for a header that cannot be sent.
     """
     name = "OTEL_EXPORTER_OTLP_TRACES_HEADERS"
     name = name if env.get(name) else "OTEL_EXPORTER_OTLP_HEADERS"
@@ -86,7 +85,8 @@ def headers(env: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 class OtlpExporter:
-    """Sends submitted items to one collector. A context manager that closes.
+    """Send rollouts and spans to one collector, from a thread. As a context manager it closes at
+    the end.
 
     `warn` receives at most one sentence, from the exporter's thread. `content` sends messages, tool
     arguments and results, texts of errors and everything that a framework wrote into its own spans;
@@ -143,7 +143,7 @@ class OtlpExporter:
         self.close()
 
     def submit(self, items: Sequence[Rollout] | Sequence[SpanRecord]) -> None:
-        """Queue rollouts (all their spans) or spans; returns at once, whatever the collector does.
+        """Queue rollouts (with all their spans) or single spans, and return at once.
 
         Does nothing after `close`.
         """
@@ -155,12 +155,13 @@ class OtlpExporter:
                 self._pool.submit(self._send, queued[start : start + MAX_BATCH])
 
     def flush(self, seconds: float = CLOSE_SECONDS) -> bool:
-        """Wait at most `seconds` until the queue is sent; return False if it was not."""
+        """Wait at most `seconds` until the queue is sent; return False if it is not sent by
+        then."""
         done = wait([self._pool.submit(int)], seconds).done
         return bool(done) and not self._retry_at
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
-        """Send the queue within `seconds`, then end. May be called twice."""
+        """Send the queue within `seconds` and end the thread. May be called twice."""
         with self._lock:
             if self._closed:
                 return
@@ -192,10 +193,11 @@ class OtlpExporter:
                 )
 
     def _join(self, items: Sequence[Rollout | SpanRecord]) -> list[SpanRecord]:
-        """Return the spans to send now; without items, those whose rollout never came.
+        """Return the spans to send now. Without items, these are the spans whose rollout never
+        came.
 
         A framework's spans arrive before their rollout, and both contain its calls. So spans wait
-        for their rollout, and are joined with it as in `tree.py`, each call once.
+        for their rollout, and are joined with it as in `tree.py`, so that each call is sent once.
         """
         spans: list[SpanRecord] = []
         for item in items:

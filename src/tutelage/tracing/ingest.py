@@ -21,11 +21,11 @@ Sink = Callable[[str, Sequence[SpanRecord]], None]
 def ingest_traces(
     sink: Sink, run_id: str, body: bytes, content_type: str, encoding: str = "", *, only: Identity
 ) -> bytes:
-    """Store the spans of a body of the attempt `only` of a run; return the response's body in the
-    same content type. Thread-safe.
+    """Store the spans that an agent sent for the attempt `only`, and return the response's body.
 
-    Spans without a rollout get that one's, and spans of another are rejected. Raises `OtlpError`,
-    whose `status` is the HTTP status.
+    The response has the content type of the request. Spans that name no rollout are assigned to the
+    attempt, and spans of other attempts are rejected. Raises `OtlpError`, whose `status` is the
+    HTTP status. Thread-safe.
     """
     spans, rejected = read_otlp(body, content_type, encoding)
     accepted: list[SpanRecord] = []

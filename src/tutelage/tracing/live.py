@@ -34,7 +34,8 @@ _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 
 
 class _AttemptTrace:
-    """Live spans of one attempt. `records` may be read at any time, also after it."""
+    """Collect the live spans of one attempt. `records` may be read at any time, also after the
+    attempt."""
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
@@ -60,11 +61,13 @@ class _AttemptTrace:
         )
 
     def next_id(self) -> int:
-        """Return the identifier of the next span: the same in every repeat of the same attempt."""
+        """Return the identifier of the next span, which is the same in every repeat of the
+        attempt."""
         return int(make_span_id(self.trace_id, "live", next(self._count)), 16)
 
     def close(self) -> None:
-        """End all open spans, so that no span lacks its parent; later spans are dropped."""
+        """End all open spans, so that no span lacks its parent. Spans that begin later are
+        dropped."""
         for span in reversed(list(self.open.values())):
             span.set_status(Status(StatusCode.ERROR, "still open when the attempt ended"))
             span.end()
@@ -72,14 +75,14 @@ class _AttemptTrace:
 
 
 class _AttemptProcessor(SpanProcessor):
-    """Assigns spans to the attempt in whose context they began, with its identifiers."""
+    """Assign spans to the attempt in whose context they began, and add its identifiers to them."""
 
     def __init__(self) -> None:
         self._owners: dict[int, _AttemptTrace] = {}
         """Attempts of the open spans."""
 
     def on_start(self, span: SdkSpan, parent_context: Context | None = None) -> None:
-        """Register a span; one that begins after its attempt is left out. Called by the SDK."""
+        """Register a new span for its attempt, unless the attempt has ended. Called by the SDK."""
         attempt_trace = _current_trace(parent_context)
         if attempt_trace is None:
             return
@@ -93,7 +96,7 @@ class _AttemptProcessor(SpanProcessor):
             attempt_trace.open[_key(span)] = span
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Record a span. Called by the SDK."""
+        """Add a finished span to the trace of its attempt. Called by the SDK."""
         attempt_trace = self._owners.pop(_key(span), None)
         if attempt_trace is not None:
             attempt_trace.open.pop(_key(span), None)
@@ -107,7 +110,7 @@ def _key(span: ReadableSpan) -> int:
 
 @contextmanager
 def trace_attempt(identity: Identity) -> Generator[_AttemptTrace]:
-    """Assign spans that begin inside the block, in any task that it starts, to an attempt.
+    """Assign spans that begin inside the block, in any task that the block starts, to an attempt.
 
     The identifiers are in the baggage too, for programs to which the context is propagated.
     """
@@ -130,7 +133,7 @@ def trace_attempt(identity: Identity) -> Generator[_AttemptTrace]:
 
 @contextmanager
 def span(name: str, attributes: Mapping[str, Any] | None = None) -> Generator[trace.Span]:
-    """Open a span around a piece of an agent's code; outside a rollout do nothing.
+    """Open a span around a piece of an agent's code. Does nothing outside a rollout.
 
     An exception is recorded on the span and propagates.
     """
@@ -146,8 +149,9 @@ def emit_evaluation(
 ) -> None:
     """Record a score on the current span, as the event `gen_ai.evaluation.result`.
 
-    `response_id` names the one call that it rates. It is for reading only: training uses the reward
-    that the rollout returns. Outside of any span of a rollout it becomes a span of its own.
+    `response_id` names the call that the score rates. The score is only for reading: training uses
+    the reward that the rollout returns. Outside of any span of a rollout the score becomes a span
+    of its own.
     """
     attributes: dict[str, Any] = {names.EVALUATION_NAME: name, names.SCORE: float(value)}
     if label is not None:
@@ -163,7 +167,7 @@ def emit_evaluation(
 
 
 def instrument(provider: TracerProvider) -> None:
-    """Collect spans of another provider too, such as the global one that a framework uses.
+    """Collect the spans of another provider too, such as the global one that a framework uses.
 
     Spans outside a rollout are ignored. Call it once for each provider.
     """
@@ -171,7 +175,7 @@ def instrument(provider: TracerProvider) -> None:
 
 
 class _Ids(RandomIdGenerator):
-    """Generate identifiers from the attempt if there is one, otherwise random ones."""
+    """Generate span identifiers, from the attempt if there is one and randomly otherwise."""
 
     def generate_span_id(self) -> int:
         attempt_trace = _current_trace(None)
@@ -185,7 +189,8 @@ def _current_trace(parent: Context | None) -> _AttemptTrace | None:
 
 @functools.cache
 def _get_tracer() -> trace.Tracer:
-    """Return the tracer of `span`; it depends on no rollout, only on the context."""
+    """Return the tracer that `span` uses. One serves all rollouts, which spans find in the
+    context."""
     provider = TracerProvider(
         resource=Resource({names.SERVICE: "tutelage"}),
         id_generator=_Ids(),

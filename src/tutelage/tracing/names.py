@@ -110,7 +110,10 @@ _OPERATIONS: Mapping[str, str] = {
 
 
 def modern(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes, with the present name added for each old one; a present name wins."""
+    """Return attributes with the present name of each old name added.
+
+    If both names are given, the value under the present one is kept.
+    """
     values: dict[str, Any] = {}
     for old, new in OLD_NAMES.items():
         if old in attributes:

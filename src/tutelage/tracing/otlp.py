@@ -43,7 +43,7 @@ _TRACE_ID, _SPAN_ID = re.compile("(?!0+$)[0-9a-f]{32}"), re.compile("(?!0+$)[0-9
 
 
 class OtlpError(ValueError):
-    """A body is rejected; `status` is the HTTP status to return."""
+    """Error for a body that is rejected. `status` is the HTTP status to return."""
 
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)
@@ -51,8 +51,8 @@ class OtlpError(ValueError):
 
 
 def read_otlp(body: bytes, content_type: str, encoding: str = "") -> tuple[list[SpanRecord], int]:
-    """Return the spans of a body of `POST /v1/traces`, and how many were left out because their
-    identifiers are invalid.
+    """Return the spans of a body of `POST /v1/traces`, and how many spans were left out because
+    their identifiers are invalid.
 
     `content_type` is `application/x-protobuf` or `application/json`, `encoding` empty, `identity`
     or `gzip`. Raises `OtlpError` with 400 for an unreadable body, 413 for one that is too large,
@@ -71,7 +71,7 @@ def read_otlp(body: bytes, content_type: str, encoding: str = "") -> tuple[list[
 
 
 def response_body(content_type: str, rejected: int = 0) -> bytes:
-    """Return the response to an accepted body, in the body's content type."""
+    """Return the response to an accepted body, in the same content type."""
     response = ExportTraceServiceResponse()
     if rejected:
         response.partial_success.rejected_spans = rejected
@@ -82,12 +82,15 @@ def response_body(content_type: str, rejected: int = 0) -> bytes:
 
 
 def encode_protobuf(spans: Iterable[SpanRecord]) -> bytes:
-    """Return the body of `POST /v1/traces` in protobuf."""
+    """Return spans as a body of `POST /v1/traces` in protobuf."""
     return _to_request(spans).SerializeToString()
 
 
 def encode_json(spans: Iterable[SpanRecord]) -> dict[str, Any]:
-    """Return the same in OTLP's JSON; collectors read files with one of these per line."""
+    """Return spans as a body of `POST /v1/traces` in OTLP's JSON.
+
+    Collectors read files with one such body per line.
+    """
     data = json_format.MessageToDict(_to_request(spans), use_integers_for_enums=True)
     scoped = (each for group in data.get("resourceSpans", ()) for each in group["scopeSpans"])
     for span in (span for each in scoped for span in each["spans"]):
@@ -98,7 +101,7 @@ def encode_json(spans: Iterable[SpanRecord]) -> dict[str, Any]:
 
 
 def from_sdk(span: ReadableSpan) -> SpanRecord:
-    """Return a span that ended in the OpenTelemetry SDK as a record."""
+    """Convert a span that ended in the OpenTelemetry SDK to a record."""
     return _decode(encode_spans([span]))[0][0]
 
 
@@ -145,8 +148,10 @@ def _parse_json(body: bytes) -> ExportTraceServiceRequest:
 def _decode(
     request: ExportTraceServiceRequest, read_id: Callable[[bytes], str] = bytes.hex
 ) -> tuple[list[SpanRecord], int]:
-    """Return the spans of a request, and how many of them lack a valid identifier. JSON identifiers
-    are hexadecimal texts, which were parsed as base64: `read_id` reverses that."""
+    """Return the spans of a request, and how many more it has without a valid identifier.
+
+    JSON identifiers are hexadecimal texts, which were parsed as base64: `read_id` reverses that.
+    """
     out: list[SpanRecord] = []
     rejected = 0
     groups = request.resource_spans
@@ -221,7 +226,7 @@ def _to_request(spans: Iterable[SpanRecord]) -> ExportTraceServiceRequest:
 
 
 def readable(record: SpanRecord) -> ReadableSpan:
-    """Return the span as an object of the OpenTelemetry SDK for its exporters; texts are valid
+    """Convert a span to an object of the OpenTelemetry SDK, for its exporters. Texts are valid
     UTF-8."""
 
     def context(span_id: str) -> SpanContext:
@@ -244,7 +249,8 @@ def readable(record: SpanRecord) -> ReadableSpan:
 
 
 def _to_value(value: Any) -> Any:
-    """Return the value with valid UTF-8 texts, converted to a text if OTLP has no type for it."""
+    """Return an attribute value with valid UTF-8 texts. A type that OTLP lacks is converted to a
+    text."""
     match value:
         case None | bool() | float():
             return value

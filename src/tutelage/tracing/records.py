@@ -1,7 +1,7 @@
-"""A span as a plain record: the store keeps it, the exporter sends it and the tree consists of it.
+"""Plain records of spans, which the store keeps, the exporter sends and the trees consist of.
 
-It has everything of an OTLP span but links. It does not need the OpenTelemetry packages, so the
-store and the command line load fast. `rollout.py` makes records from a rollout, `live.py` from
+A record has everything of an OTLP span but links. It does not need the OpenTelemetry packages, so
+the store and the command line load fast. `rollout.py` makes records from a rollout, `live.py` from
 spans that user code opened, `otlp.py` from those that other programs send.
 """
 
@@ -22,7 +22,7 @@ STATUSES: tuple[Status, ...] = ("unset", "ok", "error")
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The run, the rollout and the attempt that a span belongs to."""
+    """Identify the run, the rollout and the attempt that a span belongs to."""
 
     run_id: str
     rollout_id: str
@@ -31,7 +31,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class SpanEvent:
-    """An event at one moment of a span; `time_ns` is in nanoseconds since 1970."""
+    """An event at one moment of a span. `time_ns` is in nanoseconds since 1970."""
 
     name: str
     time_ns: int
@@ -64,20 +64,21 @@ class SpanRecord:
 
     @property
     def seconds(self) -> float:
-        """Return the duration in seconds."""
+        """Return the duration of the span in seconds."""
         return (self.end_ns - self.start_ns) / 1e9
 
 
 def make_trace_id(identity: Identity) -> str:
     """Return the trace id of an attempt: a hash of its identifiers, equal in a repeated run.
 
-    It includes the run: two runs of one seed have equal attempts, and may share a collector.
+    The run's identifier is included, since two runs of one seed have equal attempts and may share a
+    collector.
     """
     return _hash(16, "trace", identity.run_id, identity.rollout_id, identity.attempt_id)
 
 
 def make_span_id(trace_id: str, *path: str | int) -> str:
-    """Return the id of a span of a trace by its place; the empty place is the root."""
+    """Return the id of the span at a place in a trace; the empty place is the root."""
     return _hash(8, "span", trace_id, *path)
 
 

@@ -41,7 +41,7 @@ TEAM = "rollout"
 
 
 def rollout_spans(rollout: Rollout, *, content: bool = False) -> list[SpanRecord]:
-    """Return the spans of all attempts, each attempt's root first.
+    """Return the spans of all attempts of a rollout. The root of each attempt comes first.
 
     `content` adds messages, arguments and results; otherwise a trace contains none of them.
     """
@@ -56,14 +56,14 @@ def attempt_spans(rollout: Rollout, attempt: Attempt, content: bool = False) -> 
 
 
 def as_workflow(root: SpanRecord) -> SpanRecord:
-    """Return the root of an attempt in which several agents ran."""
+    """Return the root of an attempt, renamed as a workflow because several agents ran in it."""
     attributes = {k: v for k, v in root.attributes.items() if k != names.AGENT}
     attributes |= {names.OPERATION: names.INVOKE_WORKFLOW, names.WORKFLOW: TEAM}
     return replace(root, name=f"{names.INVOKE_WORKFLOW} {TEAM}", attributes=attributes)
 
 
 class _Builder:
-    """Builds the spans of one attempt."""
+    """Build the spans of one attempt."""
 
     def __init__(self, rollout: Rollout, attempt: Attempt, content: bool) -> None:
         self._rollout, self._attempt, self._content = rollout, attempt, content
@@ -103,7 +103,7 @@ class _Builder:
         return [as_workflow(top) if team else top, *groups, *below]
 
     def _make_span(self, attributes: Mapping[str, Any], **fields: Any) -> SpanRecord:
-        """Return a span of the attempt, with the attributes that are not None."""
+        """Return a span of the attempt, leaving out attributes that are None."""
         rollout, attempt = self._rollout, self._attempt
         own = {names.ROLLOUT_ID: rollout.id, names.ATTEMPT_ID: attempt.id}
         return SpanRecord(
@@ -242,13 +242,12 @@ class _Builder:
 
 
 def _count_tokens(call: Call) -> tuple[int, int]:
-    """Return the prompt and completion tokens of a call."""
+    """Return the numbers of prompt and completion tokens of a call."""
     return call.usage or (len(call.prompt_ids), len(call.sampled.token_ids))
 
 
 def _dump_messages(messages: Sequence[Message], finish: str | None = None) -> str:
-    """Return messages with parts as JSON text (GenAI semantic conventions, input and output
-    messages)."""
+    """Return messages as JSON text in the format of GenAI's semantic conventions, with parts."""
     out: list[dict[str, Any]] = []
     for message in messages:
         item: dict[str, Any] = {"role": message.role, "parts": _message_parts(message)}

@@ -26,13 +26,13 @@ _SLACK_NS = 50_000_000
 
 @dataclass(slots=True)
 class SpanNode:
-    """A span and its children, in the order in which they began."""
+    """A span with its children, in the order in which they began."""
 
     span: SpanRecord
     children: list[SpanNode] = field(default_factory=list["SpanNode"])
 
     def walk(self) -> Iterator[tuple[int, SpanRecord]]:
-        """Yield this span and all spans below it, each with its depth."""
+        """Yield this span and all spans below it, each with its depth below this one."""
         stack = [(0, self)]
         while stack:
             level, node = stack.pop()
@@ -43,9 +43,10 @@ class SpanNode:
 def rollout_trees(
     rollout: Rollout, recorded: Iterable[SpanRecord] = (), *, content: bool = False
 ) -> list[SpanNode]:
-    """Return one tree for each attempt. `recorded` are further spans of the rollout, as stored.
+    """Return a tree of spans for each attempt of a rollout.
 
-    A recorded span with no attempt, or an unknown one, is assigned to the last attempt.
+    `recorded` are the stored spans that user code and other programs added to the rollout. Those
+    with no attempt, or an unknown one, are assigned to the last attempt.
     """
     extra: dict[str, list[SpanRecord]] = {attempt.id: [] for attempt in rollout.attempts}
     for span in recorded:
@@ -59,14 +60,15 @@ def rollout_trees(
 def whole_trace(
     rollout: Rollout, recorded: Iterable[SpanRecord] = (), *, content: bool = False
 ) -> list[SpanRecord]:
-    """Return all spans of a rollout as complete trees: each parent is in the list, before its
-    children."""
+    """Return all spans of a rollout in one list. Each span's parent is in the list, before the
+    span."""
     trees = rollout_trees(rollout, recorded, content=content)
     return [span for tree in trees for span in _reparent(tree)]
 
 
 def _build_tree(own: Sequence[SpanRecord], extra: Sequence[SpanRecord]) -> SpanNode:
-    """Return the tree of an attempt: `own` with its root first, and the spans of `extra`."""
+    """Return the tree of an attempt, made of its `own` spans, root first, and the spans of
+    `extra`."""
     root, spans = own[0], {span.span_id: span for span in own}
     moved = _merge(spans, extra)
     placed = _place_calls(spans, extra)
@@ -88,10 +90,11 @@ def _build_tree(own: Sequence[SpanRecord], extra: Sequence[SpanRecord]) -> SpanN
 
 
 def _merge(spans: dict[str, SpanRecord], extra: Sequence[SpanRecord]) -> dict[str, str]:
-    """Add `extra` to `spans`; return replacements by identifier.
+    """Add the spans of `extra` to `spans`; return the identifiers of replaced spans with their
+    replacements.
 
-    Of two spans of one call, ours is kept: under the other's parent, with the other's additional
-    attributes.
+    Of two spans of one call, our own is kept: it gets the parent and the additional attributes of
+    the other.
     """
     calls = {_call_id(span): span.span_id for span in spans.values() if _call_id(span)}
     timed = [spans[span_id] for span_id in calls.values()]
@@ -112,7 +115,7 @@ def _merge(spans: dict[str, SpanRecord], extra: Sequence[SpanRecord]) -> dict[st
 
 
 def _place_calls(spans: dict[str, SpanRecord], extra: Sequence[SpanRecord]) -> bool:
-    """Move each call below the span whose event names it; return True if there was one."""
+    """Move each call below the span that has an event naming it; return True if there was one."""
     calls = {_call_id(span): span.span_id for span in spans.values() if _call_id(span)}
     named = [(span, event.attributes) for span in extra for event in span.events]
     pairs = [(span, values) for span, values in named if values.get(names.RESPONSE_ID) in calls]
@@ -130,9 +133,10 @@ def _place_calls(spans: dict[str, SpanRecord], extra: Sequence[SpanRecord]) -> b
 
 
 def _match_call(span: SpanRecord, calls: Sequence[SpanRecord], used: set[str]) -> str | None:
-    """Return our call that a chat span without a response id describes: one made during it.
+    """Return the id of our own span of the call that another program's chat span describes.
 
-    Of several calls, the first that is not matched to another span.
+    It matches by time: a span without a response id describes a call made while it was open. Of
+    several such calls, it is the first that is not matched to another span.
     """
     if span.attributes.get(names.OPERATION) != names.CHAT or _call_id(span):
         return None
@@ -150,7 +154,7 @@ def _remove_duplicate_agents(
     extra: Sequence[SpanRecord],
     placed: bool,
 ) -> None:
-    """Remove our own spans for agents whose runs others have traced, or whose calls are `placed`
+    """Remove our own spans for agents that other programs traced, or whose calls are `placed`
     elsewhere.
 
     A single agent below ours is merged into our root; with several our root becomes the workflow.
@@ -176,7 +180,7 @@ def _remove_duplicate_agents(
 
 
 def _parents(spans: Mapping[str, SpanRecord], moved: Mapping[str, str], span_id: str) -> list[str]:
-    """Return the ancestors of a span, the nearest first; none if there is a cycle of parents."""
+    """Return the ancestors of a span, the nearest first, or none if its parents form a cycle."""
     ancestors: list[str] = []
     while span := spans.get(span_id):
         span_id = moved.get(span.parent_id or "", span.parent_id or "")
@@ -187,7 +191,7 @@ def _parents(spans: Mapping[str, SpanRecord], moved: Mapping[str, str], span_id:
 
 
 def _call_id(span: SpanRecord) -> str:
-    """Return the response id of a chat span, empty for any other span."""
+    """Return the response id of a chat span, or an empty string for any other span."""
     attributes = span.attributes
     if attributes.get(names.OPERATION) != names.CHAT:
         return ""
@@ -195,7 +199,7 @@ def _call_id(span: SpanRecord) -> str:
 
 
 def _reparent(tree: SpanNode) -> Iterator[SpanRecord]:
-    """Yield the spans of a tree, with the trace id of its root and their parents in the tree."""
+    """Yield the spans of a tree with the root's trace id, each with its parent in the tree."""
     stack: list[tuple[SpanNode, str | None]] = [(tree, None)]
     while stack:
         node, parent = stack.pop()

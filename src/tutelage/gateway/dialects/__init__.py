@@ -1,5 +1,6 @@
-"""The APIs of the gateway, one file each: `dialect.py` defines the interface, `reading.py` has the
-shared parts of requests.
+"""The APIs of the gateway, one file each.
+
+`dialect.py` defines the interface, `reading.py` has the parts of requests that they share.
 """
 
 from tutelage.gateway.dialects.chat_completions import ChatCompletions

@@ -21,7 +21,8 @@ Kind = Literal["thought", "text", "call"]
 
 @dataclass(slots=True)
 class TurnBlock:
-    """A block of a turn, as far as it is known. The text of a call is its arguments."""
+    """A block of a turn, as far as it has been received. The text of a tool call is its
+    arguments."""
 
     kind: Kind
     text: str = ""
@@ -62,7 +63,7 @@ def cut_block(reply: PendingCompletion, blocks: Sequence[TurnBlock]) -> TurnBloc
 
 
 class BlockWriter(Protocol):
-    """Formats blocks in one dialect, as bytes to send."""
+    """Format blocks in one dialect, as bytes to send."""
 
     def begin(self, index: int, block: TurnBlock) -> bytes:
         """Return the events that start the `index`-th block."""
@@ -78,15 +79,15 @@ class BlockWriter(Protocol):
 
 
 class BlockStream:
-    """The blocks of a streamed turn."""
+    """Send the blocks of a streamed turn, one after the other."""
 
     def __init__(self, writer: BlockWriter) -> None:
         self.blocks: list[TurnBlock] = []
         self._writer, self._open = writer, False
 
     def add(self, kind: Kind, new: str, entries: Sequence[JSON] = (), source: str = "") -> bytes:
-        """Add text to a thought or text block, starting the block if needed; the text may be
-        empty."""
+        """Add text, which may be empty, to a thought or text block, starting the block if
+        needed."""
         out = b""
         if not (self._open and self.blocks[-1].kind == kind):
             out = self.end() + self._begin(TurnBlock(kind, source=source))
@@ -96,7 +97,7 @@ class BlockStream:
         return out + self._writer.extend(len(self.blocks) - 1, block, new, entries)
 
     def finish(self, rest: Piece, turn: Sequence[TurnBlock]) -> bytes:
-        """Add the unsent `rest` of the text and the remaining blocks of the finished `turn`, then
+        """Send the unsent `rest` of the text and the remaining blocks of the finished `turn`, and
         end all blocks."""
         sent_kinds, out = {block.kind for block in self.blocks}, b""
         for block in turn:

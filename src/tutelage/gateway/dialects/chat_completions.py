@@ -107,7 +107,7 @@ class _Request(ChoicesReader):
 
 
 class ChatCompletions:
-    """The dialect; see `Dialect`."""
+    """Serve the Chat Completions API, as a `Dialect`."""
 
     name = "chat.completions"
     path = "/v1/chat/completions"
@@ -183,7 +183,7 @@ def _to_message(message: _Message, raw: JSON, path: str) -> Message:
 
 
 def heading(reply: PendingCompletion, kind: str) -> JSON:
-    """Return the first fields of an object or chunk of this kind."""
+    """Return the fields that begin an object or chunk of the given kind."""
     return {
         "id": reply.id,
         "object": kind,
@@ -203,7 +203,7 @@ def usage(reply: PendingCompletion) -> JSON:
 
 
 def _ending(reply: PendingCompletion, choice: Call, entries: Sequence[JSON] | None) -> JSON:
-    """Return the last fields of a choice; `stop_reason` is vLLM's field for the matched stop
+    """Return the fields that end a choice. `stop_reason` is vLLM's field for the matched stop
     string."""
     reason = finish_reason(choice)
     stop = stop_sequence(reply, choice) if reason == "stop" else None
@@ -216,7 +216,7 @@ def _logprobs(entries: Sequence[JSON] | None) -> JSON | None:
 
 
 class _Chunks:
-    """Writes the chunks of a stream; see `Writer`."""
+    """Write the chunks of a streamed chat completion, as a `Writer`."""
 
     def __init__(self, reply: PendingCompletion) -> None:
         self._reply, self._head = reply, heading(reply, "chat.completion.chunk")
@@ -226,13 +226,14 @@ class _Chunks:
         """Fields of each choice that were sent before its end."""
 
     def text(self, index: int, new: Piece) -> bytes:
-        """Return the chunk for more text of a choice or its thought."""
+        """Return the chunk for more text of a choice or of its thought."""
         fields = {"logprobs": _logprobs(new.logprobs), "finish_reason": None}
         self._sent[index].add(new.thought)
         return self._begin(index) + self._chunk(index, {new.thought or "content": new.text}, fields)
 
     def finish(self, rests: Sequence[Piece]) -> bytes:
-        """Return the unsent text, tool calls and end of each choice, then the usage."""
+        """Return the chunks for the unsent text, tool calls and end of each choice, then for the
+        usage."""
         out, reply = b"", self._reply
         for i, (choice, rest) in enumerate(zip(reply.calls, rests, strict=True)):
             out += self.text(i, rest) if rest.text else self._begin(i)
@@ -252,7 +253,7 @@ class _Chunks:
         return out + DONE
 
     def write_error(self, error: ApiError) -> bytes:
-        """Return the last event of a stream that fails."""
+        """Return the last event of a stream that has failed."""
         return event(error.body())
 
     def _begin(self, index: int) -> bytes:

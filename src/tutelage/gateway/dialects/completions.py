@@ -80,7 +80,7 @@ class _Request(ChoicesReader):
 
 
 class Completions:
-    """The dialect; see `Dialect`."""
+    """Serve the Completions API, as a `Dialect`."""
 
     name = "completions"
     path = "/v1/completions"
@@ -130,7 +130,8 @@ class Completions:
 
 
 def _prompt_text(reply: PendingCompletion, index: int) -> str:
-    """Return the prompt's text to put before a choice if the request sets `echo`."""
+    """Return the prompt's text if the request asks for it before each choice (`echo`), else
+    nothing."""
     prompt, decoder = reply.request.choice_prompt(index), reply.model.decoder
     if not reply.request.echo or prompt is None:
         return ""
@@ -138,7 +139,8 @@ def _prompt_text(reply: PendingCompletion, index: int) -> str:
 
 
 def _logprob_entries(reply: PendingCompletion, index: int, choice: Call) -> list[JSON] | None:
-    """Return the log-probability entries of a choice, after those of its prompt with `echo`."""
+    """Return the log-probability entries of a choice, preceded by those of its prompt with
+    `echo`."""
     entries, decoder = reply.logprobs(choice), reply.model.decoder
     if entries is None or decoder is None or not reply.request.echo:
         return entries
@@ -167,7 +169,8 @@ def _choice(
 def _logprobs(
     reply: PendingCompletion, entries: Sequence[JSON] | None, start: int = 0
 ) -> JSON | None:
-    """Return the tokens, their log-probabilities, and their offsets in the text."""
+    """Return the tokens, their log-probabilities and their offsets in the text, in the API's
+    format."""
     if entries is None:
         return None
     tokens = [entry["token"] for entry in entries]
@@ -188,7 +191,7 @@ def _logprobs(
 
 
 class _Chunks:
-    """Writes the chunks of a stream; see `Writer`."""
+    """Write the chunks of a streamed text completion, as a `Writer`."""
 
     def __init__(self, reply: PendingCompletion) -> None:
         self._reply = reply
@@ -204,7 +207,7 @@ class _Chunks:
         return self._chunk([{"index": index, "text": before + new.text, **more}])
 
     def finish(self, rests: Sequence[Piece]) -> bytes:
-        """Return the unsent text and the end of each choice, then the usage."""
+        """Return the chunks for the unsent text and end of each choice, then for the usage."""
         out, reply = b"", self._reply
         for i, (choice, rest) in enumerate(zip(reply.calls, rests, strict=True)):
             before = "" if self._begun[i] else _prompt_text(reply, i)
@@ -215,7 +218,7 @@ class _Chunks:
         return out + DONE
 
     def write_error(self, error: ApiError) -> bytes:
-        """Return the last event of a stream that fails."""
+        """Return the last event of a stream that has failed."""
         return event(error.body())
 
     def _logprobs(self, index: int, new: Piece) -> JSON | None:

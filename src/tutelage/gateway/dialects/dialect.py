@@ -25,7 +25,7 @@ the attempt."""
 
 
 class Dialect(Protocol):
-    """One API."""
+    """Translate one model API: parse its requests and write its replies."""
 
     name: str
     """The name used in records of calls."""
@@ -43,16 +43,17 @@ class Dialect(Protocol):
         ...
 
     def read(self, body: JSON, defaults: Sampling, kept: KeptAnswers) -> ChatRequest:
-        """Parse a request; `defaults` has the values of omitted sampling fields, and `kept` the
-        answers of the attempt that it may continue. Raises `ApiError`.
+        """Parse a request. Raises `ApiError`.
 
-        Fields that would change the reply are honoured or rejected by name: an agent that relies on
-        an ignored penalty would be trained on a different distribution than it assumes.
+        `defaults` has the values of omitted sampling fields, and `kept` the attempt's answers that
+        the request may continue. Fields that would change the reply are honoured or rejected by
+        name: an agent that relies on an ignored penalty would be trained on a different
+        distribution than it assumes.
         """
         ...
 
     def write_reply(self, reply: PendingCompletion) -> JSON:
-        """Return the JSON reply to a request without streaming."""
+        """Return the JSON reply to a request that does not stream."""
         ...
 
     def writer(self, reply: PendingCompletion) -> Writer:

@@ -1,4 +1,5 @@
-"""Error messages for invalid request fields: the full path, the value, the reason and a hint.
+"""Write error messages for invalid request fields: the full path, the value, the reason and a hint.
+
 `reading.py` parses the requests.
 """
 
@@ -34,7 +35,7 @@ _KINDS: dict[str, str] = {
 
 
 def refusal(error: ErrorDetails, data: Any, path: str) -> ApiError:
-    """Convert a validation error of the data at `path` to a 400 error."""
+    """Return a 400 error for a validation error of the data at `path`."""
     value: Any = error["input"]
     name = error.get("ctx", {}).get("name")
     for part in (*_error_path(error, data), *(() if name is None else (name,))):
@@ -57,8 +58,11 @@ def refusal(error: ErrorDetails, data: Any, path: str) -> ApiError:
 
 
 def _error_path(error: ErrorDetails, data: Any) -> Iterator[str | int]:
-    """Yield the path of an error in the data: its location without parts that the data lacks, such
-    as the tag of a union member, or the index in a list made from a single value."""
+    """Yield the parts of an error's path in the data.
+
+    Parts of its location that the data lacks are left out, such as the tag of a union member, or
+    the index in a list made from a single value.
+    """
     location, absent = error["loc"], error["type"] == "missing"
     for part, next_part in zip_longest(location[:-1] if absent else location, location[1:]):
         if data is error["input"] or part is None:
@@ -84,7 +88,7 @@ def missing(path: str) -> ApiError:
 
 
 def format_value(value: Any) -> str:
-    """Format a value for an error message in at most one line, shortening the middle."""
+    """Format a value for an error message as at most one line, shortened in the middle."""
     if isinstance(value, str | bytes | list) and len(cast("str", value)) > 200:
         # Only the ends are formatted, since a body may have megabytes.
         text = repr(value[:100])[:50] + repr(value[-100:])[-50:]

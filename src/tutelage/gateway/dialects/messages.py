@@ -64,7 +64,8 @@ def _as_blocks(content: Any) -> Any:
 
 
 def _check_context_edits(management: Any) -> Any:
-    """Validate that context management clears nothing, as Claude Code requests."""
+    """Check that the requested context management clears nothing, as in the requests of Claude
+    Code."""
     edits = management.get("edits") if isinstance(management, dict) else None
     if any(not isinstance(e, dict) or cast("JSON", e).get("keep") != "all" for e in edits or ()):
         raise ValueError("this server does not support clearing context; leave it out")
@@ -143,14 +144,15 @@ class _Request(RequestReader):
 
     @classmethod
     def unused(cls, values: JSON) -> JSON:
-        """See `RequestReader`; includes fields of `output_config` other than `format`."""
+        """Return the fields that have no effect, including those of `output_config` other than
+        `format`."""
         fields, output = super().unused(values), values.get("output_config") or {}
         rest = {name: output[name] for name in output if name != "format"}
         return {**fields, "output_config": rest} if rest else fields
 
 
 class Messages:
-    """The dialect; see `Dialect`."""
+    """Serve the Messages API, as a `Dialect`."""
 
     name = "messages"
     path = "/v1/messages"
@@ -229,8 +231,10 @@ def _parse_request(body: JSON, defaults: Sampling) -> ChatRequest:
 
 
 def _parse_messages(turns: Sequence[_Turn]) -> Iterator[Message]:
-    """Yield the messages of turns: each tool result of a user turn is a message before or after the
-    user's text."""
+    """Yield the messages of turns.
+
+    Each tool result in a user's turn becomes a message of its own, before or after the user's text.
+    """
     for i, turn in enumerate(turns):
         path, blocks, fields = f"messages[{i}]", turn.content, turn.model_extra or {}
         if turn.role == "assistant":
@@ -254,9 +258,11 @@ def _parse_messages(turns: Sequence[_Turn]) -> Iterator[Message]:
 
 
 def _assistant_message(turn: _Turn, path: str) -> Message:
-    """Return an assistant turn. Thoughts of this server are restored as sampled, those of an
-    upstream server are sent back to it, and other thoughts are dropped, since no template has a
-    place for them."""
+    """Return the message of an assistant turn.
+
+    Thoughts of this server are restored as sampled, those of an upstream server are sent back to
+    it, and other thoughts are dropped, since no template has a place for them.
+    """
     thoughts = [b for b in turn.content if isinstance(b, _Thought)]
     uses = [b for b in turn.content if isinstance(b, _ToolUse)]
     calls = tuple(ToolCall(b.id, b.name, json.dumps(b.input, ensure_ascii=False)) for b in uses)
@@ -271,7 +277,7 @@ def _assistant_message(turn: _Turn, path: str) -> Message:
 
 
 def _join(blocks: Sequence[_Block], allowed: Sequence[str], path: str) -> str:
-    """Return the text of blocks. Raises `ApiError` for a block type that the role does not
+    """Return the text of blocks. Raises `ApiError` for a type of block that the role does not
     allow."""
     for block in blocks:
         if block.type not in allowed:
@@ -281,7 +287,7 @@ def _join(blocks: Sequence[_Block], allowed: Sequence[str], path: str) -> str:
 
 
 def _parts(blocks: Sequence[_Block]) -> JSON:
-    """Return the text blocks as parts of a chat completion, if any has more fields than its
+    """Return text blocks as the parts of a chat completion, if any block has fields besides its
     text."""
     texts = [block for block in blocks if isinstance(block, _Text)]
     has_fields = any(block.model_extra for block in texts)
@@ -289,7 +295,8 @@ def _parts(blocks: Sequence[_Block]) -> JSON:
 
 
 def sampled_text(signature: str) -> str:
-    """Return the sampled text encoded in a signature of this server, else an empty string."""
+    """Return the sampled text that a signature of this server encodes, or an empty string for
+    another signature."""
     if not signature.startswith(_SIGNATURE_PREFIX):
         return ""
     try:
@@ -302,7 +309,7 @@ def sampled_text(signature: str) -> str:
 
 
 def _heading(reply: PendingCompletion) -> JSON:
-    """Return the object at the start of a stream."""
+    """Return the message object that begins a stream."""
     return {
         "id": reply.id,
         "type": "message",
@@ -340,7 +347,7 @@ def _write_block(block: TurnBlock, split: ThoughtStream, reply: PendingCompletio
 
 
 def _read_input(block: TurnBlock) -> JSON:
-    """Return the arguments of a call as an object; invalid JSON is wrapped in a field
+    """Return the arguments of a call as an object. Invalid JSON is wrapped in a field
     `arguments`."""
     if not block.text.strip():
         return {}
@@ -356,7 +363,7 @@ def _signature(block: TurnBlock, split: ThoughtStream) -> str:
 
 
 class _Events:
-    """Writes the events of a stream; see `Writer` and `BlockWriter`."""
+    """Write the events of a streamed message, as a `Writer` and a `BlockWriter`."""
 
     def __init__(self, reply: PendingCompletion) -> None:
         self._reply, self._split = reply, reply.thought_stream()
@@ -364,13 +371,14 @@ class _Events:
         self._blocks = BlockStream(self)
 
     def text(self, index: int, new: Piece) -> bytes:
-        """Return the events for more text or a longer thought."""
+        """Return the events for more text or more of the thought."""
         if new.thought:
             return self._begin() + self._blocks.add("thought", new.text, source=new.thought)
         return self._begin() + self._add_parts(*self._split.feed(new.text))
 
     def finish(self, rests: Sequence[Piece]) -> bytes:
-        """Return the events for the unsent text, the tool uses, and the end."""
+        """Return the events for the unsent text and the tool uses, and those that end the
+        message."""
         reply, choice = self._reply, self._reply.calls[0]
         rest = self._split.feed(rests[0].text, last=True)
         turn = turn_blocks(reply, choice)
@@ -384,7 +392,7 @@ class _Events:
         return out + event({"type": "message_stop"}, "message_stop")
 
     def write_error(self, error: ApiError) -> bytes:
-        """Return the last event of a stream that fails."""
+        """Return the last event of a stream that has failed."""
         return event(error.anthropics_body(), "error")
 
     def begin(self, index: int, block: TurnBlock) -> bytes:
@@ -424,8 +432,10 @@ class _Events:
         return event({"type": "message_start", "message": _heading(self._reply)}, "message_start")
 
     def _add_parts(self, thought: str, text: str) -> bytes:
-        """Return the events for more of the policy's thought and text; an empty thought gets a
-        block so that it can be restored."""
+        """Return the events for more of the policy's thought and text.
+
+        An empty thought gets a block too, so that it can be restored.
+        """
         empty = not (thought or self._blocks.blocks) and self._split.ended
         out = self._blocks.add("thought", thought) if thought or empty else b""
         return out + (self._blocks.add("text", text) if text else b"")

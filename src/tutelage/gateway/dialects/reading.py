@@ -57,7 +57,7 @@ _SEED = 1 << 63
 
 
 class RequestObject(BaseModel):
-    """An object of a request. Null fields count as absent, as in OpenAI's API."""
+    """An object in a request. Null fields count as absent, as in OpenAI's API."""
 
     refused: ClassVar[Mapping[str, Sequence[Any]]] = {}
     """Unsupported fields that would change the reply, with the values of each that have no
@@ -79,14 +79,16 @@ class RequestObject(BaseModel):
 
 
 class MessageObject(RequestObject):
-    """A message or a part of one. Clients may return fields of their own or of other servers, which
-    stay with the message."""
+    """A message or a part of a message.
+
+    Clients may return fields of their own or of other servers, which stay with the message.
+    """
 
     model_config = ConfigDict(extra="allow")
 
 
 def read(model: type[T], data: Any, path: str = "") -> T:
-    """Validate the object at a path of the request; an empty path is the whole request.
+    """Validate the object at a path of the request. An empty path stands for the whole request.
 
     Raises `ApiError` that names the first invalid field.
     """
@@ -106,7 +108,7 @@ def _check_name(name: str) -> str:
 
 
 def _read_tool_choice(value: Any) -> str:
-    """Convert `tool_choice` to the values of `Constraint`; accepts both of OpenAI's forms for a
+    """Return `tool_choice` as a value of `Constraint`, from either of OpenAI's forms for a
     function."""
     match value:
         case "auto" | "none" | "required":
@@ -128,8 +130,10 @@ Stop = Annotated[StrictStr, Field(min_length=1)]
 
 
 class FunctionTool(RequestObject):
-    """The definition of a function. `strict` is ensured by constrained decoding where it
-    applies."""
+    """The definition of a function that the model may call.
+
+    `strict` is ensured by constrained decoding where that applies.
+    """
 
     name: Name
     description: StrictStr = ""
@@ -164,7 +168,7 @@ each that have no effect."""
 
 
 class StructuredOutputs(RequestObject):
-    """vLLM's field for constraints, of which a JSON schema is supported."""
+    """vLLM's request field for constraints on the reply. Only a JSON schema is supported."""
 
     refused = dict.fromkeys(("regex", "choice", "grammar", "json_object", "structural_tag"), ())
     definition: JSON | None = Field(None, alias="json")
@@ -207,7 +211,7 @@ class RequestReader(RequestObject):
 
     @classmethod
     def unused(cls, values: JSON) -> JSON:
-        """Return the fields without effect, including tools of other types, for the record."""
+        """Return the fields that have no effect, including tools of other types, for the record."""
         names = {field.alias or name for name, field in cls.model_fields.items()}
         unknown, kind = values.keys() - names - cls.refused.keys(), cls.tool_type
         unused = {n: values[n] for n in values if n in unknown and values[n] is not None}
@@ -216,7 +220,7 @@ class RequestReader(RequestObject):
         return unused
 
     def sampling(self, defaults: Sampling, limit: int | None) -> Sampling:
-        """Return the sampling parameters; `defaults` has the values of omitted fields."""
+        """Return the sampling parameters, with omitted fields from `defaults`."""
         maximum = limit or defaults.max_tokens
         if self.min_tokens > maximum:
             text = f"`min_tokens` = {self.min_tokens} exceeds the maximum of {maximum} reply tokens"
@@ -237,8 +241,11 @@ class RequestReader(RequestObject):
         schema: JSON | None,
         **fields: Any,
     ) -> ChatRequest:
-        """Build the request; `schema` comes from the dialect's own field, and `fields` are fields
-        that not all dialects have. Raises `ApiError`."""
+        """Build the request. Raises `ApiError`.
+
+        `schema` comes from the dialect's own field, and `fields` are fields that not all dialects
+        have.
+        """
         names = [each.name for each in functions]
         if len(set(names)) != len(names):
             duplicate = next(n for n in names if names.count(n) > 1)
@@ -284,7 +291,7 @@ class RequestReader(RequestObject):
 
 
 class StreamOptions(RequestObject):
-    """Options of a stream."""
+    """The options of a request for a streamed reply."""
 
     include_usage: StrictBool = False
 
@@ -298,8 +305,10 @@ class ChoicesReader(RequestReader):
     return_token_ids: StrictBool = False
 
     def choices(self, scored: int | None) -> JSON:
-        """Return these fields; `scored` is the number of alternatives per prompt token. Raises
-        `ApiError`."""
+        """Return the fields of a `ChatRequest` that this class reads. Raises `ApiError`.
+
+        `scored` is the number of alternatives per prompt token.
+        """
         if self.stream_options is not None and not self.stream:
             raise invalid("`stream_options` requires `stream`: true", "stream_options")
         if scored is not None and self.stream:
@@ -313,14 +322,15 @@ class ChoicesReader(RequestReader):
 
 
 class ReplyFormat(RequestObject):
-    """The format of the reply."""
+    """The format that a request asks the reply to have."""
 
     type: Literal["text", "json_object", "json_schema"]
     definition: JSON | None = Field(None, alias="schema")
 
 
 def reply_schema(kind: str, schema: JSON | None, path: str) -> JSON | None:
-    """Return the schema of the reply: None for `text`, any object for `json_object`."""
+    """Return the JSON schema that a reply must match: none for `text`, any object for
+    `json_object`."""
     if kind == "json_schema" and schema is None:
         raise missing(path)
     default = {"type": "object"} if kind == "json_object" else None
@@ -336,7 +346,7 @@ class _Part(BaseModel):
 
 
 def _join(value: Any, parts: ValidatorFunctionWrapHandler) -> str:
-    """Return the text of a message: a string, or a list of text parts to join."""
+    """Return the text of a message's content, which is a string or a list of text parts."""
     if isinstance(value, str):
         return value
     if not isinstance(value, list):
@@ -346,7 +356,7 @@ def _join(value: Any, parts: ValidatorFunctionWrapHandler) -> str:
 
 
 def _check_arguments(text: str) -> str:
-    """Validate that a tool call's arguments can be rendered.
+    """Check that the arguments of a tool call can be rendered.
 
     Text that is not JSON is accepted, since a model may write it and must get it back unchanged.
     """
@@ -367,13 +377,14 @@ Arguments = Annotated[StrictStr, AfterValidator(_check_arguments)]
 
 
 class CallObject(BaseModel):
-    """A tool call; extra fields stay with its message."""
+    """A tool call in a request; its extra fields stay with the message."""
 
     model_config = ConfigDict(extra="allow")
 
 
 def read_parts(message: JSON, field: str) -> JSON:
-    """Return the parts of a message's content in `field`, if a part has more than its text."""
+    """Return the parts of a message's content in `field`, if any part has fields besides its
+    text."""
     content = message.get(field)
     if not isinstance(content, list):
         return {}

@@ -104,7 +104,7 @@ class _Request(RequestReader):
 
 
 class Responses:
-    """The dialect; see `Dialect`."""
+    """Serve the Responses API, as a `Dialect`."""
 
     name = "responses"
     path = "/v1/responses"
@@ -161,7 +161,7 @@ class Responses:
         return _Events(reply)
 
     async def _count(self, path: Mapping[str, str], body: JSON, attempt: AttemptSession) -> JSON:
-        """Count the tokens of a prompt; the model is optional."""
+        """Count the tokens of a prompt; the request may omit the model."""
         body = body if body.get("model") else {**body, "model": attempt.models()[0]}
         parse = partial(self.read, body, attempt.sampling, attempt.ledger)
         tokens = await attempt.count(body["model"], parse)
@@ -171,7 +171,7 @@ class Responses:
         return self.write_reply(_get_response(attempt.ledger, path["response"]))
 
     def _list_input(self, path: Mapping[str, str], query: JSON, attempt: AttemptSession) -> JSON:
-        """List the input items of a response, latest first unless `order` is asc."""
+        """List the input items of a response, the latest first unless `order` is asc."""
         items = _input_items(_get_response(attempt.ledger, path["response"]))
         ordered = items if query.get("order") == "asc" else items[::-1]
         first, last = (ordered[at]["id"] if ordered else None for at in (0, -1))
@@ -185,7 +185,7 @@ class Responses:
 def _get_response(
     kept: KeptAnswers, response_id: str, param: str | None = None, code: str | None = None
 ) -> PendingCompletion:
-    """Return the finished response with this id. Raises `ApiError` if it is not kept."""
+    """Return the finished response with the given id. Raises `ApiError` if it is not kept."""
     answer = kept.answer(response_id)
     if answer is None or answer.request.conversation is None:
         message = (
@@ -262,8 +262,10 @@ class _Thought(MessageObject):
 
 
 def _parse_items(items: Iterable[Any], kept: KeptAnswers) -> tuple[Message, ...]:
-    """Convert input items to messages; a thought, a message and the calls beside it form one
-    assistant turn."""
+    """Convert input items to messages.
+
+    A thought, a message and the calls beside it form one assistant turn.
+    """
     messages: list[Message] = []
     thought: JSON = {}
     for i, item in enumerate(items):
@@ -336,13 +338,13 @@ def _merge_turns(turn: Message, new: Message) -> Message:
 
 
 def _turn(reply: PendingCompletion) -> list[TurnBlock]:
-    """Return the blocks of a turn; an empty turn is one empty text block."""
+    """Return the blocks of a turn, for an empty turn one empty text block."""
     choice = reply.calls[0]
     return turn_blocks(reply, choice) or [TurnBlock("text", "", reply.logprobs(choice) or [])]
 
 
 def _complete_response(reply: PendingCompletion, blocks: Sequence[TurnBlock]) -> JSON:
-    """Return the finished object, with the blocks as its items."""
+    """Return the finished response object, with the blocks as its items."""
     reason, cut = cut_reason(reply.calls[0]), cut_block(reply, blocks)
     prompt, completion = reply.usage
     return {
@@ -362,8 +364,10 @@ def _complete_response(reply: PendingCompletion, blocks: Sequence[TurnBlock]) ->
 
 
 def _response_object(reply: PendingCompletion, status: str) -> JSON:
-    """Return the object without its final fields. Training runs set their own sampling parameters,
-    which are known only at the end."""
+    """Return the response object without its final fields.
+
+    Training runs set their own sampling parameters, which are known only at the end.
+    """
     sampling = reply.calls[0].sampling if reply.calls else reply.request.sampling
     is_final = bool(reply.calls) or not reply.model.finishes
     return {
@@ -412,14 +416,17 @@ def _content_part(block: TurnBlock) -> JSON:
 
 
 def _with_bytes(entry: JSON) -> JSON:
-    """Return a log-probability entry whose `bytes` are lists, empty for a partial character."""
+    """Return a log-probability entry with `bytes` as a list, which is empty for a partial
+    character."""
     others = [{**other, "bytes": other["bytes"] or []} for other in entry["top_logprobs"]]
     return {**entry, "bytes": entry["bytes"] or [], "top_logprobs": others}
 
 
 class _Events:
-    """Writes the events of a stream, each with its `sequence_number`; see `Writer` and
-    `BlockWriter`."""
+    """Write the events of a streamed response, each with its `sequence_number`.
+
+    It is a `Writer` and a `BlockWriter`.
+    """
 
     def __init__(self, reply: PendingCompletion) -> None:
         self._reply = reply
@@ -427,19 +434,19 @@ class _Events:
         self._blocks = BlockStream(self)
 
     def text(self, index: int, new: Piece) -> bytes:
-        """Return the events for more text of the message or a thought."""
+        """Return the events for more text of the message or of a thought."""
         kind = "thought" if new.thought else "text"
         return self._begin() + self._blocks.add(kind, new.text, new.logprobs or (), new.thought)
 
     def finish(self, rests: Sequence[Piece]) -> bytes:
-        """Return the events for the rest of the items and the complete response."""
+        """Return the events for the remaining items and the complete response."""
         out = self._begin() + self._blocks.finish(rests[0], _turn(self._reply))
         final = _complete_response(self._reply, self._blocks.blocks)
         kind = "response.incomplete" if final["status"] == "incomplete" else "response.completed"
         return out + self._events((kind, {"response": final})) + DONE
 
     def write_error(self, error: ApiError) -> bytes:
-        """Return the last events of a stream that fails."""
+        """Return the last events of a stream that has failed."""
         fields = {"code": error.code, "message": error.message, "param": error.param}
         final = _response_object(self._reply, "failed")
         code = _CODES.get(error.type, "server_error")
