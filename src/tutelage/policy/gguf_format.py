@@ -95,7 +95,7 @@ def _read_tokenizer(meta: Mapping[str, Any], template: str | None) -> PreTrained
 
 
 def _write_tokenizer(writer: Any, tokenizer: PreTrainedTokenizerBase, size: int) -> None:
-    """Write the tokenizer as metadata; ids beyond its vocabulary are marked as unused."""
+    """Write the tokenizer as metadata, marking ids beyond its vocabulary as unused."""
     fast: Any = tokenizer
     backend = json.loads(fast.backend_tokenizer.to_str())
 
@@ -240,7 +240,7 @@ def _config(meta: Mapping[str, Any]) -> Any:
 
 
 def _decimal(value: float) -> float:
-    """Return the shortest decimal with the same float32: 1e-05, not 9.9999997e-06."""
+    """Return the shortest decimal with the same float32, such as 1e-05 for 9.9999997e-06."""
     return float(str(np.float32(value)))
 
 

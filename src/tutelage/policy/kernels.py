@@ -56,7 +56,7 @@ def _uses_onednn(x: Tensor) -> bool:
 
 
 def product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Multiply a [N, in] by b [in, out], of any strides, and add a bias; without gradient."""
+    """Multiply a [N, in] by b [in, out], of any strides, and add a bias, without gradients."""
     if not _uses_onednn(a):
         return F.linear(a, b.t(), bias)
     out: Any = torch.ops.mkldnn._linear_pointwise(a, b.t(), bias, "none", [], "")

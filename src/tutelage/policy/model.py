@@ -59,12 +59,12 @@ class Policy:
 
     @property
     def device(self) -> torch.device:
-        """The device of the master weights."""
+        """Return the device of the master weights."""
         return self.network.device
 
     @property
     def max_positions(self) -> int:
-        """The maximum sequence length of the model."""
+        """Return the maximum sequence length of the model."""
         return max_positions(self.config)
 
     def context(self, sequences: int, dtype: torch.dtype) -> int:
@@ -87,7 +87,7 @@ class Policy:
         return 2 * config.num_hidden_layers * heads * size * dtype.itemsize
 
     def to(self, device: torch.device) -> Policy:
-        """Move the policy to another device; use only the returned one afterwards."""
+        """Return the policy on another device. The original must not be used afterwards."""
         return Policy(self.network.to(device), self.config, self.codec, version=self.version)
 
     def copy(self, tensors: dict[str, Tensor] | None = None) -> Policy:
@@ -133,7 +133,8 @@ class Policy:
         return self.network.score(rows, how)
 
     def micro_batches(self, rows: Sequence[Row], max_tokens: int) -> list[list[int]]:
-        """Split rows into micro-batches of about `max_tokens`; returns lists of row indices."""
+        """Split rows into micro-batches of about `max_tokens` tokens and return lists of row
+        indices."""
         plan = plan_for_two_threads if self.network.large else plan_micro_batches
         return plan(rows, max_tokens)
 

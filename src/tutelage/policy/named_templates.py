@@ -213,7 +213,8 @@ def _missing_tokens(tokenizer: PreTrainedTokenizerBase, name: str) -> list[str]:
 
 
 def put_template(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
-    """Set a tokenizer's template by name. Raises `ModelError` if it lacks one of its tokens."""
+    """Set a tokenizer's template by name. Raises `ModelError` if the tokenizer lacks one of the
+    template's tokens."""
     if missing := _missing_tokens(tokenizer, name):
         raise ModelError(
             f"agent.template={name!r} needs the token {missing[0]!r}, which the tokenizer does not "

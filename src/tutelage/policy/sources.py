@@ -121,8 +121,10 @@ def model_folder(resource: object) -> str | None:
 
 
 def check_unnamed(resource: str, llm: LLM) -> None:
-    """Raise `ConfigError` if an LLM's name is not a model on this machine: the embedded policy,
-    which is the default, would be used in its place."""
+    """Raise `ConfigError` if an LLM's name is not a model on this machine.
+
+    Otherwise the embedded policy, which is the default, would be used in its place.
+    """
     if llm.name not in ("", POLICY) and model_folder(llm) is None:
         raise ConfigError(
             f"the LLM {resource!r} is named {llm.name!r}, which is not a model on this machine. "
@@ -172,8 +174,11 @@ def _prefer_hub(folder: Path) -> bool:
 def _cached_folder(
     folder: Path, size: float, make: Callable[[Path], None], report: Report, own: Sequence[str] = ()
 ) -> str:
-    """Return a folder of the cache; create it if it is missing, corrupt or lacks one of its `own`
-    files, by calling `make` with a temporary folder, which is then renamed."""
+    """Return a folder of the cache, and create it if it is missing or incomplete.
+
+    A folder that is corrupt or lacks one of its `own` files is created again. `make` is called with
+    a temporary folder, which is then renamed.
+    """
     if _is_complete(folder, own):
         return str(folder)
     root = folder.parent

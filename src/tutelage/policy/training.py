@@ -111,7 +111,7 @@ class IndexTables:
 
 
 def _expand_heads(numbers_RT: Tensor, heads: Tensor) -> Tensor:
-    """Add each head's number to [R, T] numbers; flatten the result in the order [R, heads, T]."""
+    """Add each head's number to [R, T] numbers, flattened in the order [R, heads, T]."""
     return (numbers_RT[:, None] + heads[:, None]).flatten()
 
 

@@ -53,8 +53,8 @@ class DecoderShape:
         )
 
     def parts(self, field: str) -> list[int]:
-        """Return the number of rows of each tensor that is fused into a field of `Layer`; see
-        `PARTS`."""
+        """Return the number of rows of each tensor in `PARTS` that is fused into a field of
+        `Layer`."""
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
         sizes = {"qkv": [q, kv, kv], "gate_up": [self.ffn, self.ffn]}
         sizes |= {"qkv_bias": [q, kv, kv], "q_norm": [self.head_dim], "k_norm": [self.head_dim]}
@@ -78,7 +78,10 @@ OPTIONAL = ("qkv_bias", "q_norm", "k_norm")
 
 @dataclass(slots=True)
 class Layer:
-    """One block. `qkv` is [(heads + 2 kv_heads) * head_dim, hidden], `gate_up` [2 ffn, hidden]."""
+    """The fused tensors of one decoder block.
+
+    `qkv` is [(heads + 2 kv_heads) * head_dim, hidden], `gate_up` [2 ffn, hidden].
+    """
 
     norm1: Tensor
     qkv: Tensor

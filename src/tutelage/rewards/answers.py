@@ -151,7 +151,7 @@ def is_empty(answer: object) -> bool:
 
 
 def answer_text(answer: object) -> str:
-    """Convert the answer of a task to text; null becomes empty text, which matches nothing."""
+    """Convert the answer of a task to text, and null to empty text, which matches nothing."""
     return "" if answer is None else str(answer)
 
 

@@ -82,7 +82,8 @@ _FLOAT_OPERATORS: Mapping[str, Callable[[float, float], float]] = {
 
 
 def convert_latex(text: str) -> str:
-    """Translate LaTeX into the calculator's grammar; the parser rejects what remains of it.
+    """Translate LaTeX into the calculator's grammar, leaving unknown LaTeX for the parser to
+    reject.
 
     Raises `ExpressionError` for a number before an improper fraction.
     """
@@ -135,7 +136,7 @@ def float_value(text: str) -> float:
 
 
 def free_variables(text: str) -> frozenset[str]:
-    """Return the variables of an expression; empty for a number, with or without a unit.
+    """Return the variables of an expression, or none for a number, with or without a unit.
 
     Raises `ExpressionError` if the text is not an expression.
     """
@@ -153,7 +154,8 @@ def free_variables(text: str) -> frozenset[str]:
 
 
 def _read_letter(name: str) -> frozenset[str]:
-    """Return the letter as a set, empty for a constant. Raises `ExpressionError` for a word."""
+    """Return the letter in a set, or an empty set for a constant. Raises `ExpressionError` for a
+    word."""
     if name in _CONSTANTS:
         return frozenset()
     if len(name) > 1:

@@ -73,23 +73,23 @@ class RewardFunction:
 
     @property
     def builtin(self) -> bool:
-        """True for the graders of this package, which compare with a field of the task."""
+        """Return True for the graders of this package, which compare with a field of the task."""
         return str(getattr(self.fn, "__module__", "")).startswith("tutelage.rewards.")
 
     @property
     def sees_attempt(self) -> bool:
-        """True if it receives the prediction, the trajectory or the context."""
+        """Return True if the function receives the prediction, the trajectory or the context."""
         return self.takes_any or bool({*self.required, *self.optional} & {*RESERVED} - {"task"})
 
     @property
     def fields_read(self) -> frozenset[str] | None:
-        """The task fields that it reads; None if it may read any field."""
+        """Return the task fields that the function reads, or None if it may read any field."""
         names = {*self.required, *self.optional}
         return None if self.takes_any or "task" in names else frozenset(names - {*RESERVED})
 
 
 class RewardSettings(TypedDict, total=False):
-    """Keyword arguments of `@reward`; see the fields of `RewardFunction`."""
+    """Keyword arguments of `@reward`, documented at the fields of `RewardFunction`."""
 
     inline: bool
     bounded: bool

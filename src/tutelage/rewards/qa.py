@@ -58,7 +58,10 @@ def _f1(prediction: str, truth: str) -> float:
 
 @reward(inline=True)
 def qa_f1_reward(prediction: str, answer: Any) -> dict[str, float]:
-    """Return the word F1 with `answer`, or the best over a list. Part `exact` is exact match."""
+    """Return the F1 of the words of the final text and `answer`, or the best one over a list.
+
+    Part `exact` is 1.0 for an exact match.
+    """
     truths = _gold_answers(answer)
     if len(prediction) > MAX_ANSWER_CHARS:
         return {"reward": 0.0, "exact": 0.0}

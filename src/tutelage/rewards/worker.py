@@ -129,8 +129,11 @@ class _RewardProcess:
 
 
 class RewardProcesses:
-    """A pool of at most `max_workers` workers; a forked child starts with an empty pool. Workers
-    start with the variables of `environment` in addition to those of this process."""
+    """A pool of at most `max_workers` workers.
+
+    A forked child starts with an empty pool. Workers start with the variables of `environment` in
+    addition to those of this process.
+    """
 
     def __init__(self, max_workers: int = MAX_WORKERS, **environment: str) -> None:
         self._max_workers, self._environment = max_workers, environment
@@ -144,7 +147,7 @@ class RewardProcesses:
         self._idle: list[_RewardProcess] = []
 
     def grade(self, job: RewardJob) -> Reward:
-        """Run a job in a worker, and in a second one if the first crashes; blocks its thread.
+        """Run a job in a worker, and in a second one if the first crashes, blocking this thread.
 
         Raises the reward's `RewardError`, `TimeoutError`, `GraderError` if two workers crashed, and
         `ImportError` if a worker cannot load the reward.

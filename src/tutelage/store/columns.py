@@ -98,8 +98,11 @@ class Columns(Generic[T]):
         return columns
 
     def encode(self, record: T, where: str) -> Row:
-        """Convert a record to a row; `where` names it in errors. Raises `StoreError` for values
-        that cannot be stored exactly."""
+        """Convert a record to a row.
+
+        `where` names the record in errors. Raises `StoreError` for values that cannot be stored
+        exactly.
+        """
         row: Row = {}
         for name, f in self._fields.items():
             value = getattr(record, name)
@@ -110,7 +113,7 @@ class Columns(Generic[T]):
         return row
 
     def empty_row(self) -> Row:
-        """Return the row of a missing record, all null."""
+        """Return the row of a missing record, in which all values are null."""
         return {f.name: None for f in self._columns}
 
     def decode(self, row: RowLike, **others: Any) -> T:

@@ -28,7 +28,7 @@ _TOOLS = TypeAdapter(tuple[ToolSpec, ...])
 
 
 class RolloutFilter(TypedDict, total=False):
-    """Conditions on the rollouts of a run; missing or None matches all."""
+    """Conditions on the rollouts of a run, where a missing key or None matches all."""
 
     mode: Mode | None
     step: int | None
@@ -50,7 +50,7 @@ def rollout_order() -> list[Column[Any]]:
 def load_attempts(
     conn: Connection, run_id: str, ids: Sequence[str], *, late: bool
 ) -> dict[str, list[Attempt]]:
-    """Load attempts by rollout id, in order: the valid attempts, or the late ones."""
+    """Load the valid or the late attempts of rollouts, in order, by rollout id."""
     table = schema.attempts
     attempts: dict[str, list[Attempt]] = defaultdict(list)
     parts: defaultdict[tuple[Any, ...], dict[str, list[RowLike]]] = defaultdict(

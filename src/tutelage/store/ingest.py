@@ -89,7 +89,7 @@ class _IngestBatch:
 
     @property
     def run_ids(self) -> set[str]:
-        """Ids of the runs in the batch."""
+        """Return the ids of the runs in the batch."""
         heads = [rollout.head for rollout in self.rollouts]
         return {row["run_id"] for row in (*heads, *self.spans, *self.training_rows)}
 
@@ -99,8 +99,10 @@ def encode(
     spans: Mapping[str, Sequence[SpanRecord]],
     training_rows: Mapping[str, Sequence[TrainingRow]],
 ) -> _IngestBatch:
-    """Build the rows of rollouts, and of spans and training rows by run; shared toolsets are
-    encoded once. Raises `StoreError` for values that cannot be stored exactly."""
+    """Build the rows of rollouts, and of spans and training rows by run.
+
+    Shared toolsets are encoded once. Raises `StoreError` for values that cannot be stored exactly.
+    """
     batch = _IngestBatch()
     for rollout in rollouts:
         if not rollout.attempts:

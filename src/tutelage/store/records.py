@@ -143,7 +143,7 @@ class TrainingRow:
     (all 1) if the row was not scored or the correction is off."""
 
     def numbers(self, name: PerToken) -> tuple[float, ...] | None:
-        """Unpack one number per trained token; None if the values were not recorded."""
+        """Return one number per trained token, or None if the values were not recorded."""
         data: bytes | None = getattr(self, name)
         if data is None:
             return None
@@ -153,8 +153,11 @@ class TrainingRow:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Totals of a run's rollouts; `tests` is the number on test tasks. Tokens are counted only for
-    local policies; the counts of remote servers are in the run's result."""
+    """Totals of a run's rollouts.
+
+    `tests` is the number of rollouts on test tasks. Tokens are counted only for local policies; the
+    counts of remote servers are in the run's result.
+    """
 
     rollouts: int
     tests: int

@@ -46,7 +46,7 @@ def escape(text: str) -> str:
 
 
 def unescape(text: str) -> str:
-    """Undo `escape`."""
+    """Restore the text that `escape` encoded."""
     if text.startswith(ESCAPED):
         return text[len(ESCAPED) :].encode("ascii").decode("unicode_escape")
     return text
@@ -86,7 +86,7 @@ def dump_json(value: Any, where: str) -> str:
 
 
 def load_json(text: str) -> Any:
-    """Parse text of `dump_json`."""
+    """Parse the text that `dump_json` wrote."""
     # orjson would read integers beyond 64 bits as floats.
     return json.loads(text)
 
@@ -159,5 +159,5 @@ def pack(kind: Literal["i", "d"], values: Sequence[float], where: str) -> bytes:
 
 
 def unpack(kind: Literal["i", "d"], data: bytes) -> tuple[Any, ...]:
-    """Undo `pack`."""
+    """Return the numbers that `pack` encoded."""
     return struct.unpack(f"<{len(data) // struct.calcsize(f'<{kind}')}{kind}", data)

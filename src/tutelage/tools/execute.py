@@ -133,8 +133,10 @@ async def call_safely(
 async def _call_catching(
     fn: Callable[..., Any], arguments: Mapping[str, Any], *, inline: bool
 ) -> tuple[Any, BaseException | None]:
-    """Call `fn`; return its value and the exception it raised, `BaseException`s included, which
-    would end the event loop. Ctrl-C and cancellation propagate."""
+    """Call `fn` and return its value and the exception it raised, one of them None.
+
+    Also catches `BaseException`s, which would end the event loop, but not Ctrl-C and cancellation.
+    """
     try:
         if not inline:
             return await call(fn, **arguments), None

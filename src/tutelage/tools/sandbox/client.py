@@ -39,7 +39,7 @@ _ROOM = 4096
 
 
 class _ServerGoneError(SandboxError):
-    """Raised if the sandbox server ended; a new server may succeed."""
+    """Raised if the sandbox server has ended, so that a new server is tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,8 @@ class CodeResult:
         return self.error in _ENDED
 
     def plain_value(self) -> Any:
-        """Return the value of `Sandbox.evaluate`. Raises `ValueError` if there is none."""
+        """Return the value that `Sandbox.evaluate` computed. Raises `ValueError` if there is
+        none."""
         if self.value is None:
             raise ValueError("no result value")
         if self.value == "set()":
@@ -90,7 +91,8 @@ class Sandbox:
         await self.close()
 
     async def run(self, code: str) -> CodeResult:
-        """Run code in the current state; the value of a final expression is part of the output.
+        """Run code in the current state and return its output, with the value of a final
+        expression.
 
         Concurrent calls run one after another, in the order of the calls. Raises `SandboxError` if
         no interpreter can be started.
@@ -138,7 +140,7 @@ class Sandbox:
 
 
 def _to_string(value: object) -> str:
-    """Return `value` if it is a string, else "": replies may be forged by the code."""
+    """Return `value` if it is a string, else "", since the code may have forged the reply."""
     return value if isinstance(value, str) else ""
 
 
@@ -259,7 +261,7 @@ class _Session:
 
 @functools.cache
 def tier_problems() -> dict[Tier, str | None]:
-    """Return None for each tier that works here, else the reason; tested once per process."""
+    """Test each tier, once per process, and return None for it if it works, else the reason."""
     values: dict[Tier, str | None] = {}
 
     def work() -> None:

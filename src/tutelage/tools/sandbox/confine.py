@@ -64,8 +64,10 @@ _LIST_RIGHT = 1 << 3
 
 
 def enter_root(root: str, view: FileSystemView, limits: SandboxLimits) -> None:
-    """Build a root file system at the folder `root`, enter it, and drop all privileges; requires
-    new namespaces."""
+    """Build a root file system at the folder `root`, enter it, and drop all privileges.
+
+    The process must already be in new namespaces.
+    """
     _build_root(root, view, limits)
     _become_nobody()
     _drop_privileges()
@@ -186,7 +188,7 @@ def unshare_namespaces() -> None:
 
 
 def _mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
-    """Mount `source` at `target`; see _mount(2)."""
+    """Mount `source` at `target` with the system call mount(2)."""
     result = _libc().mount(
         source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), data.encode()
     )
@@ -228,7 +230,7 @@ def hide_from_debuggers() -> None:
 
 
 def _drop_privileges() -> None:
-    """Drop every capability permanently: set-uid programs have no effect afterwards."""
+    """Drop every capability permanently, so that set-uid programs have no effect afterwards."""
     libc = _libc()
     for capability in range(64):
         if libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
@@ -239,7 +241,7 @@ def _drop_privileges() -> None:
 
 
 def _install_filter(program: bytes) -> None:
-    """Filter the system calls of this process; `program` comes from `seccomp.py`."""
+    """Filter the system calls of this process with a `program` built by `seccomp.py`."""
     instructions = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("=HxxxxxxQ", len(program) // 8, ctypes.addressof(instructions))
     result = _libc().prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, header, 0, 0)

@@ -74,10 +74,11 @@ def _find_modules(names: Iterable[str], places: Sequence[str]) -> dict[str, str]
 def filesystem_view(
     packages: Iterable[str], places: Sequence[str], *, programs: bool
 ) -> FileSystemView:
-    """Return the view for this interpreter, which must run without `site`: its standard library
-    and the `packages` that are installed in one of `places`.
+    """Return the paths that a sandbox of this interpreter can read.
 
-    `programs` adds the system's programs, for sandboxes that may start processes.
+    They are the standard library and the `packages` that are installed in one of `places`. The
+    interpreter must run without `site`. `programs` adds the system's programs, for sandboxes that
+    may start processes.
     """
     paths = [path for path in sys.path if os.path.isdir(path)]
     paths += [os.path.realpath(path) for path in paths]
