@@ -43,7 +43,7 @@ _MARK, _PROBE = "\u00a7", "zq_probe"
 
 @dataclass(frozen=True, slots=True)
 class _ParsedTurn:
-    """A parsed turn: its message, and the errors of malformed tool calls."""
+    """A parsed turn, as its message and the errors of its malformed tool calls."""
 
     message: Message
     errors: tuple[str, ...]
@@ -258,8 +258,8 @@ class Codec:
     def choose_thinking(
         self, history: Literal["keep", "drop"] | None, max_tokens: int | None
     ) -> None:
-        """Set how earlier thoughts are handled and how long a thought may be, as `Thoughts.choose`
-        does."""
+        """Set how earlier thoughts are handled and how long a thought may be
+        (`Thoughts.choose`)."""
         self._prompts, self._frames = {}, {}
         self.thoughts.choose(history, max_tokens)
 
@@ -395,7 +395,7 @@ def _parse_llama(text: str, new_id: Callable[[int], str]) -> _ParsedTurn:
 
 
 def _read_call(text: str, field: str, call_id: str) -> ToolCall | str:
-    """Parse the JSON of a tool call; return an error message if it is invalid."""
+    """Parse the JSON of a tool call, or return an error message if it is invalid."""
     try:
         data = parse_json(text)
     except json.JSONDecodeError as error:

@@ -20,8 +20,7 @@ class DescribedModel:
 
     @staticmethod
     def of(folder: Path) -> DescribedModel | None:
-        """Read the description in a model's folder. Returns None if its config is missing, broken
-        or unknown."""
+        """Read a model's folder. Returns None if its config is missing, broken or unknown."""
         from transformers import AutoConfig, AutoModelForCausalLM
 
         if not (folder / "config.json").is_file():

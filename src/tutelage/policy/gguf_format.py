@@ -258,8 +258,10 @@ def _tensor_names(layers: int) -> dict[str, str]:
 
 
 def _permute_rotary(name: str, values: np.ndarray, config: Any, *, from_gguf: bool) -> np.ndarray:
-    """Reorder the rows of query and key matrices between GGUF and Hugging Face; return other
-    tensors unchanged."""
+    """Reorder the rows of query and key matrices between GGUF and Hugging Face.
+
+    Other tensors are returned unchanged.
+    """
     heads = {
         "attn_q.weight": config.num_attention_heads,
         "attn_k.weight": config.num_key_value_heads,

@@ -60,8 +60,11 @@ _FORMS = {
 
 @dataclass(frozen=True, slots=True)
 class ConstrainedSpan:
-    """A constrained reply inside a row: its first column, the number of allowed tokens at each of
-    its columns, and the inputs of its grammar."""
+    """A constrained reply inside a row.
+
+    It has the reply's first column, the number of allowed tokens at each of its columns, and the
+    inputs of its grammar.
+    """
 
     start: int
     allowed: tuple[int, ...]
@@ -97,11 +100,10 @@ class Matcher:
 
 
 class Grammar:
-    """A compiled grammar; `start` returns a matcher for one reply."""
+    """A compiled grammar, whose `start` returns a matcher for one reply."""
 
     def __init__(self, text: str, tokenizer: LLTokenizer, field: str) -> None:
-        """Compile `text`. Raises `ConstraintError`, naming the request's `field`, if it is
-        invalid."""
+        """Compile `text`. Raises `ConstraintError` with the request's `field` if it is invalid."""
         from llguidance import LLMatcher
 
         self.text = text
@@ -115,7 +117,8 @@ class Grammar:
             )
 
     def after(self, ids: Sequence[int]) -> Grammar | None:
-        """Return the grammar of the rest of a reply after `ids`; None if it does not allow them."""
+        """Return the grammar of the rest of a reply after `ids`, or None if `ids` are not
+        allowed."""
         rest = copy(self)
         rest._first = self._first.deep_copy()
         return rest if rest._first.consume_tokens(list(ids)) else None
@@ -227,7 +230,7 @@ class GrammarMaker:
         return Grammar(text, self._library, "tool_choice" if schema is None else SCHEMA_FIELD)
 
     def _call_rules(self, tools: Sequence[ToolSpec], constraint: Constraint) -> list[str]:
-        """Return the rules for tool calls; an empty list without tools."""
+        """Return the rules for tool calls, or an empty list without tools."""
         if not tools:
             return []
         form = self._call_form
@@ -276,8 +279,10 @@ class GrammarMaker:
 
     @cached_property
     def _call_form(self) -> _CallForm:
-        """Detect the format of tool calls by rendering one; fall back to the usual format of the
-        template's kind."""
+        """Detect the format of tool calls by rendering one.
+
+        Falls back to the usual format of the template's kind.
+        """
         usual = _FORMS[self._codec.call_format]
         count = 2 if usual.several else 1
         calls = tuple(ToolCall(f"zq{i}", _NAMES[i], '{"zqc": 1}') for i in range(count))

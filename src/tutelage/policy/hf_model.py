@@ -101,7 +101,7 @@ class HFNetwork:
         return ((n, p) for n, p in module.named_parameters() if p.requires_grad)
 
     def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the weights by their Hugging Face names; tied tensors occur once."""
+        """Yield the weights by their Hugging Face names, including tied tensors only once."""
         seen: set[int] = set()
         for name, tensor in self.model.state_dict().items():
             if tensor.data_ptr() not in seen:

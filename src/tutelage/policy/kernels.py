@@ -31,13 +31,13 @@ def round_up(count: int, multiple: int = ROUND_TO) -> int:
 
 @functools.cache
 def cpu_description() -> str:
-    """Return the text of /proc/cpuinfo; empty on systems other than Linux."""
+    """Return the text of /proc/cpuinfo, or "" on systems other than Linux."""
     file = Path("/proc/cpuinfo")
     return file.read_text() if file.is_file() else ""
 
 
 def cpu_vendor() -> str:
-    """Return the processor's vendor, such as AuthenticAMD; empty if it is unknown."""
+    """Return the processor's vendor, such as AuthenticAMD, or "" if it is unknown."""
     match = re.search(r"vendor_id\s*: *(\S+)", cpu_description())
     return match[1] if match else platform.processor()
 

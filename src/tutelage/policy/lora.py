@@ -89,7 +89,7 @@ class _LoraBlock(Block):
 
 
 class _LoraNetwork(FusedNetwork):
-    """The fused decoder with adapters; `weights` are the merged weights of the last `merge`."""
+    """The fused decoder with adapters, whose `weights` are the result of the last `merge`."""
 
     def __init__(
         self, base: DecoderWeights, adapters: Mapping[str, Tensor], lora: LoraConfig
@@ -170,8 +170,7 @@ class _LoraNetwork(FusedNetwork):
 
     @torch.no_grad()
     def merge(self) -> None:
-        """Merge the adapters into `weights` in place, since the engine samples from these
-        tensors."""
+        """Merge the adapters into `weights` in place, because the engine samples from these."""
         for layer, block in zip(self._merged.layers, self._blocks(), strict=True):
             for merged, current in zip(layer.items(), block.tensors().items(), strict=True):
                 if merged is not None and current is not None and merged is not current:
@@ -182,7 +181,7 @@ class _LoraNetwork(FusedNetwork):
 
 
 class _PeftNetwork(HFNetwork):
-    """A transformers model with peft's layers; trainer and engine run the same forward pass."""
+    """A transformers model with peft's layers, whose forward pass trainer and engine share."""
 
     lora: LoraConfig
 

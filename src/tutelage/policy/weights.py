@@ -182,7 +182,8 @@ class DecoderWeights:
         return sum(t.numel() for t in self.parameters())
 
     def to(self, device: torch.device, dtype: torch.dtype) -> DecoderWeights:
-        """Return a copy on `device` in `dtype`, without gradients; rotary tables stay float32."""
+        """Return a copy on `device` in `dtype`, without gradients and with rotary tables in
+        float32."""
 
         def move(t: Tensor | None) -> Any:
             return None if t is None else t.detach().to(device=device, dtype=dtype, copy=True)

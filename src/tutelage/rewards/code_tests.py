@@ -50,7 +50,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A test of expressions over the code; `test` is a condition on their numbered values."""
+    """A test of expressions over the code, with a condition `test` on their numbered values."""
 
     expressions: tuple[str, ...]
     test: str

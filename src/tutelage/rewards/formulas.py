@@ -57,8 +57,10 @@ _CONSTANTS: Mapping[str, float] = {"pi": math.pi, "e": math.e}
 
 
 def _wrap_real(compute: Callable[..., Any], name: str = "") -> Callable[..., float]:
-    """Wrap `compute` to raise `ExpressionError` outside the real numbers. A named function takes
-    one argument; `log` also accepts a base."""
+    """Wrap `compute` to raise `ExpressionError` outside the real numbers.
+
+    A named function takes one argument; `log` also accepts a base.
+    """
 
     def real(*values: float) -> float:
         if name and len(values) != 1 and (name != "log" or len(values) != 2):
@@ -82,8 +84,7 @@ _FLOAT_OPERATORS: Mapping[str, Callable[[float, float], float]] = {
 
 
 def convert_latex(text: str) -> str:
-    """Translate LaTeX into the calculator's grammar, leaving unknown LaTeX for the parser to
-    reject.
+    """Translate LaTeX into the calculator's grammar, whose parser rejects whatever is left.
 
     Raises `ExpressionError` for a number before an improper fraction.
     """

@@ -42,7 +42,7 @@ RESERVED = ("prediction", "trajectory", "context", "task")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RewardFunction:
-    """A function that scores an attempt; calling it calls the wrapped function.
+    """A function that scores an attempt, called like the function it wraps.
 
     `inline` runs a synchronous function on the event loop instead of in a thread; use it only for
     functions whose time is bounded and tiny.

@@ -161,8 +161,7 @@ def _gold_answer(task: Task, gold_field: str | None) -> str:
 
 
 def _fill(forms: Sequence[str], golds: Sequence[str], i: int) -> Iterator[str]:
-    """Fill the templates with the answers of task `i` and other tasks, skipping what cannot be
-    filled."""
+    """Fill the templates for task `i`, skipping the ones for which an answer is missing."""
     gold, parts = golds[i], dict[str, object]()
     other = next((each for each in [*golds[i + 1 :], *golds[:i]] if _differs(each, gold)), None)
     if other is not None:

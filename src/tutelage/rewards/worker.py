@@ -48,7 +48,7 @@ _BOOT = "from tutelage.rewards.worker import main; main({})"
 
 @dataclass(frozen=True, slots=True)
 class RewardLocation:
-    """Where another process can load a reward; `file` is empty for importable modules."""
+    """Where another process can load a reward, with an empty `file` for importable modules."""
 
     module: str
     name: str
@@ -81,7 +81,8 @@ class RewardLocation:
 
 @dataclass(frozen=True, slots=True)
 class RewardJob:
-    """A job for a worker: a reward, its pickled arguments, and its name and task for messages."""
+    """A job for a worker, with a reward, its pickled arguments, and its name and task for
+    messages."""
 
     location: RewardLocation
     arguments: bytes
@@ -120,7 +121,7 @@ class _RewardProcess:
         return self.pipe.recv()
 
     def end(self) -> int:
-        """Kill the worker and its child processes; return the exit code."""
+        """Kill the worker and its child processes, and return the exit code."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.kill()
@@ -186,7 +187,7 @@ class RewardProcesses:
         )
 
     def close(self) -> None:
-        """Kill the idle workers; busy workers end after this process has ended."""
+        """Kill the idle workers. Busy workers end after this process has ended."""
         while self._idle:
             self._idle.pop().end()
 

@@ -88,7 +88,7 @@ class Columns(Generic[T]):
                 self._columns.append(field_)
 
     def columns(self, keys: Collection[str] = ()) -> list[Column[Any]]:
-        """Create the columns of a table; `keys` are its primary key."""
+        """Create the columns of a table with the primary key `keys`."""
         columns: list[Column[Any]] = []
         for f in self._columns:
             key = f.name in keys
@@ -147,7 +147,7 @@ def _column_codec(type_hint: Any) -> tuple[TypeEngine[Any], Encode, Decode]:
 
 
 def _strip_none(hint: Any) -> tuple[Any, bool]:
-    """Strip `| None` from a type; return the type and whether it was optional."""
+    """Strip `| None` from a type and return the type and whether it was optional."""
     if get_origin(hint) not in (Union, UnionType):
         return hint, False
     kinds = [type_hint for type_hint in get_args(hint) if type_hint is not NoneType]

@@ -88,7 +88,7 @@ def _select_rows(table: Table, run_id: str, ids: Sequence[str], late: bool) -> S
 
 
 def resolve(conn: Connection, prefix: str, run_id: str | None) -> tuple[str, str]:
-    """Find the one `(run id, rollout id)` that begins with `prefix`; an exact match wins.
+    """Find the only `(run id, rollout id)` that begins with `prefix`, or that equals it.
 
     Raises `StoreError` with the candidates if several match, or the closest if none does.
     """

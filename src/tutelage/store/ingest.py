@@ -36,7 +36,7 @@ _CHUNK = 500
 
 @dataclass(frozen=True, slots=True)
 class _AttemptRows:
-    """The row of an attempt, the rows of its parts by table, and its stamp."""
+    """The row of an attempt, the rows of its parts by table, and its status and digest."""
 
     row: Row
     parts: dict[str, list[Row]]
@@ -50,7 +50,7 @@ class _AttemptRows:
 
 @dataclass(frozen=True, slots=True)
 class _RolloutRows:
-    """The rows of a rollout: its head, current result, task and attempts."""
+    """The rows of a rollout, for its head, current result, task and attempts."""
 
     head: Row
     summary: Row
@@ -201,10 +201,10 @@ class _Changes:
 
 
 def put(conn: Connection, batch: _IngestBatch) -> Counter[str]:
-    """Write a batch; return the numbers of `new`, `updated` and `unchanged` rollouts and of `late`
-    attempts.
+    """Write a batch and return the numbers of rollouts and late attempts.
 
-    Raises `StoreError` for an unknown run or for records that contradict the stored ones.
+    Rollouts are counted as `new`, `updated` and `unchanged`, attempts as `late`. Raises
+    `StoreError` for an unknown run or for records that contradict the stored ones.
     """
     stored_runs = select(schema.runs.c.id).where(schema.runs.c.id.in_(batch.run_ids))
     for run_id in sorted(batch.run_ids - set(conn.scalars(stored_runs))):

@@ -41,7 +41,7 @@ _BYTES = 4
 
 
 class Queries:
-    """Read access to one database; thread-safe."""
+    """Thread-safe read access to one database."""
 
     def __init__(self, backend: Backend) -> None:
         self.where = backend.where
@@ -81,7 +81,7 @@ class Queries:
         return rollout
 
     def find_rollout(self, prefix: str, run_id: str | None = None) -> Rollout:
-        """Return the only rollout whose id begins with `prefix`; an exact match wins.
+        """Return the only rollout whose id begins with `prefix`, or equals it.
 
         Raises `StoreError` with the candidates if several match, or the closest ids if none does.
         """
@@ -143,8 +143,10 @@ class Queries:
         return sorted(counts, key=lambda count: (-count.number, count.cause or ""))
 
     def totals(self, run_id: str) -> Totals:
-        """Sum the rollouts, calls and tokens of a run over all attempts. Raises `StoreError` for an
-        unknown run."""
+        """Sum the rollouts, calls and tokens of a run over all attempts.
+
+        Raises `StoreError` for an unknown run.
+        """
         calls, rollouts = schema.calls.c, schema.rollouts.c
         heads = select(rollouts.mode, func.count()).where(rollouts.run_id == run_id)
         sums = select(

@@ -16,7 +16,7 @@ from tutelage.types import JSON, FailureCause, Rollout, RolloutStatus
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """A training or evaluation run; `created` and `updated` are seconds since 1970."""
+    """A training or evaluation run, with `created` and `updated` in seconds since 1970."""
 
     id: str
     name: str
@@ -49,7 +49,7 @@ class CheckpointRow:
 
 @dataclass(frozen=True, slots=True)
 class ResourceRow:
-    """One version of a named resource; `step` is the training step that created it."""
+    """One version of a named resource, created in the training step `step`."""
 
     name: str
     version: int
@@ -101,8 +101,10 @@ class RolloutSummary:
 
 @dataclass(frozen=True, slots=True)
 class FailureCount:
-    """The number of failed rollouts with one cause (None for cancelled ones), and the message of
-    the first one."""
+    """The number of failed rollouts with one cause, and the message of the first one.
+
+    The cause of cancelled rollouts is None.
+    """
 
     cause: FailureCause | None
     number: int
@@ -114,7 +116,7 @@ PerToken = Literal["advantages", "logprobs", "entropies", "importance_weights"]
 
 @dataclass(frozen=True, slots=True)
 class TrainingRow:
-    """One row of a training step: its advantage and the trainer's values for its tokens.
+    """One row of a training step, with its advantage and the trainer's values for its tokens.
 
     Per-token values cover the trained tokens, in order, packed little-endian; `numbers` unpacks
     them. They are None if the row was not scored because nothing could be learned from it, and once

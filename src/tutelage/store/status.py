@@ -40,8 +40,7 @@ Stamp = tuple[RolloutStatus, str]
 def merge(
     where: str, stored: Sequence[Stamp], incoming: Sequence[Stamp]
 ) -> tuple[list[int], list[int], list[int]]:
-    """Return the positions of a rollout's incoming attempts to add, to replace, and to store as
-    late.
+    """Return the positions of incoming attempts to add, to replace, and to store as late.
 
     Attempts are compared with the stored ones, and repeated content changes nothing. Attempts that
     have ended, and all attempts of a rollout whose last attempt has ended, are final: different

@@ -76,7 +76,7 @@ def open_store(where: str | Path, *, create: bool = True) -> Store:
 
 
 class Store(Queries):
-    """Read and write access to one database. A context manager that closes it."""
+    """Read and write access to one database, as a context manager that closes it."""
 
     def __enter__(self) -> Store:
         return self

@@ -34,7 +34,7 @@ _Path: TypeAlias = "str | tuple[_Path, Any]"
 
 
 def escape(text: str) -> str:
-    """Escape text so that any database can store it; `unescape` restores it exactly.
+    """Escape text so that any database can store it and `unescape` restores it exactly.
 
     A model can write `"\\ud800"` in its arguments and a tool can echo it: a lone surrogate has no
     UTF-8 form, and PostgreSQL rejects NUL. Such text is stored with backslash escapes instead of
@@ -73,11 +73,12 @@ class ExactText(TypeDecorator[str]):
 
 
 def dump_json(value: Any, where: str) -> str:
-    """Convert `value` to JSON text; `where` names it in errors. Key order is kept.
+    """Convert `value` to JSON text. Key order is kept.
 
-    Integers may have any size and floats are preserved bit for bit. Tuples become arrays and
-    dataclasses objects, without fields that have the default None or (). Raises `StoreError` for
-    NaN, infinity, keys that are not strings, and types that JSON does not support.
+    `where` names the value in errors. Integers may have any size and floats are preserved bit for
+    bit. Tuples become arrays and dataclasses objects, without fields that have the default None or
+    (). Raises `StoreError` for NaN, infinity, keys that are not strings, and types that JSON does
+    not support.
     """
     try:
         return _ENCODER.encode(_to_plain(value, where))

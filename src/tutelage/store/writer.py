@@ -68,7 +68,7 @@ class StoreWriter:
         self.close()
 
     def submit(self, rollouts: Sequence[Rollout]) -> None:
-        """Submit rollouts in order; block while the queue is full.
+        """Submit rollouts in order, blocking while the queue is full.
 
         Raises `StoreError` if an earlier batch could not be stored, or after `close`.
         """

@@ -63,14 +63,15 @@ def is_file_reference(reference: str) -> bool:
 
 
 def display_name(reference: str) -> str:
-    """Return the name in `FILE.py:name` for display; any other name unchanged."""
+    """Return the name in `FILE.py:name` for display, and any other name unchanged."""
     return reference.rpartition(":")[2] if is_file_reference(reference) else reference
 
 
 def load_attribute(reference: str, what: str) -> object:
-    """Return the object that `FILE.py:name` refers to; `what` names its kind in errors.
+    """Return the object that `FILE.py:name` refers to.
 
-    Raises `ConfigError` if the file or the name is missing, or the file fails to execute.
+    `what` names the object's kind in errors. Raises `ConfigError` if the file or the name is
+    missing, or the file fails to execute.
     """
     file, _, name = reference.rpartition(":")
     if not file.endswith(".py") or not name:
@@ -138,8 +139,10 @@ def error_text(function: object, error: BaseException) -> str:
 
 
 def user_traceback(text: str) -> str:
-    """Cut the frames of this package and Python's library above the first frame of user code;
-    return the traceback unchanged if there is no such frame."""
+    """Remove the frames of this package and Python's library above the first frame of user code.
+
+    A traceback without such a frame is returned unchanged.
+    """
     frames = list(_FRAME.finditer(text))
     for frame in frames:
         file = Path(frame[1])

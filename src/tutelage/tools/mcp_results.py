@@ -27,9 +27,10 @@ class SentText(str):
 
 
 def result_text(result: CallToolResult, name: str, typed: bool) -> str:
-    """Return the observation of a result: its text with placeholders for other blocks, or its
-    structured content as JSON. A plain `str` is returned only for a text of a `typed` tool, that
-    is one with an output schema.
+    """Return the observation of a result.
+
+    It is the result's text with placeholders for other blocks, or its structured content as JSON. A
+    plain `str` is returned only for a text of a `typed` tool, that is one with an output schema.
 
     Warns if a typed tool's text differs from its structured content; that text is dropped.
     """

@@ -50,7 +50,7 @@ class ToolEnvironment(Environment):
         """The object that the tools are bound to, set by `reset`."""
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        """Create and open the instance for a task; return its first observation."""
+        """Create and open the instance for a task, and return its first observation."""
         created = self.state = self._made = self._make(task)
         if not hasattr(created, "__aenter__"):
             return await created.reset(task, seed)

@@ -72,7 +72,7 @@ class CodeResult:
 
 
 class Sandbox:
-    """An interpreter with state; an async context manager that ends it on exit."""
+    """A Python interpreter in isolation, which keeps its state and ends when `async with` exits."""
 
     def __init__(self, limits: SandboxLimits | None = None, *, tier: Tier | None = None) -> None:
         """Create a sandbox without starting it; `tier` defaults to the strongest that works.
@@ -91,8 +91,8 @@ class Sandbox:
         await self.close()
 
     async def run(self, code: str) -> CodeResult:
-        """Run code in the current state and return its output, with the value of a final
-        expression.
+        """Run code in the current state and return its output, including a final expression's
+        value.
 
         Concurrent calls run one after another, in the order of the calls. Raises `SandboxError` if
         no interpreter can be started.
@@ -169,7 +169,7 @@ def _escape_surrogates(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Session:
-    """One running interpreter: its channel, and the socket that keeps it alive."""
+    """One running interpreter, with its channel and the socket that keeps it alive."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -178,7 +178,7 @@ class _Session:
 
     @classmethod
     async def open(cls, tier: Tier, limits: SandboxLimits) -> _Session:
-        """Start an interpreter; retry if the sandbox server was killed. Raises `SandboxError`."""
+        """Start an interpreter, again if the sandbox server was killed. Raises `SandboxError`."""
         for attempts_left in reversed(range(_STARTS)):
             try:
                 return await cls._open(tier, limits)
@@ -226,7 +226,7 @@ class _Session:
         return session
 
     async def request(self, message: dict[str, Any]) -> dict[str, Any] | None:
-        """Send a message and return the reply; None if the interpreter ended."""
+        """Send a message and return the reply, or None if the interpreter ended."""
         data = encode(message)
         try:
             self.writer.write(data)

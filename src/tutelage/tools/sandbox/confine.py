@@ -108,7 +108,7 @@ def _build_root(at: str, view: FileSystemView, limits: SandboxLimits) -> None:
 
 
 def _bind_mount(at: str, path: str) -> bool:
-    """Bind-mount `path` in the new root and return True; False if it is already there."""
+    """Bind-mount `path` in the new root and return True, or False if it is already there."""
     if os.path.lexists(at + path):
         return False
     if os.path.isdir(path):

@@ -27,7 +27,7 @@ _SYSTEM_PREFIXES = ("/usr", "/usr/local")
 
 @dataclass(frozen=True, slots=True)
 class FileSystemView:
-    """Paths of this machine that a sandbox can read; all others are absent or inaccessible."""
+    """The paths of this machine that a sandbox can read, all others being inaccessible."""
 
     folders: tuple[str, ...]
     """Folders that are readable with everything below them, except `hidden`."""

@@ -88,11 +88,12 @@ _X32 = 0x40000000
 
 
 def program(own_pid: int, *, one_process: bool, shared_files: bool = False) -> bytes:
-    """Return the BPF filter for a process; `one_process` forbids starting others.
+    """Return the BPF filter for a process.
 
-    `shared_files` is for a process that sees the host's file system: it forbids changing mode,
-    owner, times and attributes of files, reading links, and connecting to sockets by name. Signals
-    and limits are allowed for `own_pid` only. Raises `OSError` on an unsupported architecture.
+    `one_process` forbids starting other processes. `shared_files` is for a process that sees the
+    host's file system: it forbids changing mode, owner, times and attributes of files, reading
+    links, and connecting to sockets by name. Signals and limits are allowed for `own_pid` only.
+    Raises `OSError` on an unsupported architecture.
     """
     machine = os.uname().machine
     if machine not in _ARCHITECTURES:
