@@ -225,7 +225,7 @@ class Codec:
             text = self._delta(reply, results, breaker)
         else:
             forms = [self._markers.message(f, breaker) for f in template_forms(results)[0]]
-            text = _fill(frame, [form["content"] for form in forms])
+            text = _fill_frame(frame, [form["content"] for form in forms])
         return None if text is None else tuple(self._encode_broken(text, breaker, limit))
 
     def _frame(self, reply: Message, results: Sequence[Message]) -> tuple[str, ...] | None:
@@ -245,7 +245,7 @@ class Codec:
             # Detect templates that trim contents, quote them as JSON or escape them as HTML.
             probe = [replace(r, content=f"\n \"\\<&{_MARK}'{i} \n") for i, r in enumerate(results)]
             contents, valid = [r.content or "" for r in probe], len(parts) == len(results) + 1
-            valid = valid and _fill(parts, contents) == self._delta(reply, probe, None)
+            valid = valid and _fill_frame(parts, contents) == self._delta(reply, probe, None)
             self._frames[key] = parts if valid else None
         return self._frames[key]
 
@@ -336,7 +336,7 @@ class Codec:
         return _ParsedTurn(replace(turn.message, content=content), turn.errors, thought.lstrip())
 
 
-def _fill(frame: tuple[str, ...], contents: Sequence[str]) -> str:
+def _fill_frame(frame: tuple[str, ...], contents: Sequence[str]) -> str:
     return "".join(f + c for f, c in zip(frame, [*contents, ""], strict=True))
 
 

@@ -100,7 +100,7 @@ class _LoraNetwork(FusedNetwork):
         """
         numbers = iter(range(base.shape.layers))
 
-        def block(layer: Layer) -> Block:
+        def lora_block(layer: Layer) -> Block:
             at = f"layers.{next(numbers)}"
             own = {
                 m: nn.ParameterDict({k: adapters[f"{at}.{m}.{k}"] for k in ("lora_A", "lora_B")})
@@ -109,7 +109,7 @@ class _LoraNetwork(FusedNetwork):
             }
             return _LoraBlock(layer, own, lora.alpha / lora.rank, base.shape)
 
-        super().__init__(base, block)
+        super().__init__(base, lora_block)
         self.lora = lora
         with torch.no_grad():
             self._merged = super().weights
@@ -170,7 +170,8 @@ class _LoraNetwork(FusedNetwork):
 
     @torch.no_grad()
     def merge(self) -> None:
-        """Merge the adapters into `weights` in place, because the engine samples from these."""
+        """Merge the adapters into `weights` in place, because the engine samples from these
+        tensors."""
         for layer, block in zip(self._merged.layers, self._blocks(), strict=True):
             for merged, current in zip(layer.items(), block.tensors().items(), strict=True):
                 if merged is not None and current is not None and merged is not current:

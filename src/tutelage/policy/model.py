@@ -133,8 +133,7 @@ class Policy:
         return self.network.score(rows, how)
 
     def micro_batches(self, rows: Sequence[Row], max_tokens: int) -> list[list[int]]:
-        """Split rows into micro-batches of about `max_tokens` tokens and return lists of row
-        indices."""
+        """Split rows into micro-batches of about `max_tokens` tokens, as lists of row indices."""
         plan = plan_for_two_threads if self.network.large else plan_micro_batches
         return plan(rows, max_tokens)
 

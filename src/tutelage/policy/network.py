@@ -31,7 +31,7 @@ _LOGITS_LIMIT = 1 << 22
 """Maximum number of logits in memory; more are computed in chunks, and again in the backward
 pass."""
 _SCORING = Lock()
-"""Held while the gradient of such chunks is computed, so that threads that work on several
+"""Held while the gradient of a chunk of logits is computed, so that threads that work on several
 micro-batches need this memory only once."""
 
 

@@ -128,7 +128,7 @@ class MicroBatch:
 def plan_micro_batches(
     rows: Sequence[Row], max_tokens: int, *, shared: bool = False
 ) -> list[list[int]]:
-    """Split rows into micro-batches of about `max_tokens` tokens, and return their row indices.
+    """Split rows into micro-batches of about `max_tokens` tokens, as lists of row indices.
 
     With `shared`, tokens that a row shares with the one before it are not counted. Rows with the
     same prompt stay together if they fit, and neighbours have similar lengths, to save padding. The

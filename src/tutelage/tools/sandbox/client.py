@@ -91,8 +91,7 @@ class Sandbox:
         await self.close()
 
     async def run(self, code: str) -> CodeResult:
-        """Run code in the current state and return its output, including a final expression's
-        value.
+        """Return the output of code run in the current state, with the value of a final expression.
 
         Concurrent calls run one after another, in the order of the calls. Raises `SandboxError` if
         no interpreter can be started.
