@@ -221,8 +221,8 @@ def load_codec(
 ) -> tuple[PretrainedConfig, Codec]:
     """Load the config and the codec of a Hugging Face model, without reading weights.
 
-    Raises `ModelError` if the folder is missing or broken, its layout is not supported, or it has
-    no chat template, or one that ignores `tools`.
+    Raises `ModelError` if the folder is missing or broken, if its layout is not supported, or if it
+    has no chat template or the template ignores `tools`.
     """
     from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
     from transformers.models.auto.tokenization_auto import get_tokenizer_config
@@ -273,11 +273,11 @@ def load_policy(
     template: str | None = None,
     tools: Sequence[ToolSpec] = (),
 ) -> Policy:
-    """Load a Hugging Face causal language model with its chat template, or the one named by
-    `template`.
+    """Load a Hugging Face causal language model with a chat template.
 
-    Raises `ModelError` if the folder is missing or broken, or has no chat template, or one that
-    ignores `tools`; the template is checked before any weight is read.
+    The template is the model's own or the one named by `template`, and is checked before any weight
+    is read. Raises `ModelError` if the folder is missing or broken, or if there is no chat template
+    or it ignores `tools`.
     """
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging

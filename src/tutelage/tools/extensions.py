@@ -25,8 +25,8 @@ Entry = TypeVar("Entry")
 
 
 class ExtensionRegistry(Mapping[str, Entry], Generic[Entry]):
-    """Entries of one configuration key: a mapping of the built-in ones by name, plus those loaded
-    from files."""
+    """The entries of one configuration key by name, both built-in ones and ones loaded from
+    files."""
 
     def __init__(
         self,

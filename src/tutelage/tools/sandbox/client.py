@@ -75,9 +75,10 @@ class Sandbox:
     """A Python interpreter in isolation, which keeps its state and ends when `async with` exits."""
 
     def __init__(self, limits: SandboxLimits | None = None, *, tier: Tier | None = None) -> None:
-        """Create a sandbox without starting it; `tier` defaults to the strongest that works.
+        """Create a sandbox without starting it.
 
-        Raises `ConfigError` if none does: `tier="none"` must be passed explicitly.
+        `tier` defaults to the strongest tier that works. Raises `ConfigError` if none works:
+        `tier="none"` must be passed explicitly.
         """
         self.limits = limits or SandboxLimits()
         self.tier: Tier = tier if tier is not None else usable_tier()
