@@ -43,7 +43,7 @@ _MARK, _PROBE = "\u00a7", "zq_probe"
 
 @dataclass(frozen=True, slots=True)
 class _ParsedTurn:
-    """A parsed turn: its message, and the errors of malformed tool calls."""
+    """A parsed turn, as its message and the errors of its malformed tool calls."""
 
     message: Message
     errors: tuple[str, ...]
@@ -62,7 +62,7 @@ class Codec:
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, *, source: str = "the tokenizer"
     ) -> None:
-        """Raise `ModelError` if the tokenizer has no chat template or no end-of-turn token."""
+        """Create a codec. Raises `ModelError` without a chat template or an end-of-turn token."""
         self.tokenizer, self._source = tokenizer, source
         template = getattr(tokenizer, "chat_template", None)
         if not template:
@@ -92,7 +92,7 @@ class Codec:
 
     @cached_property
     def knows_tools(self) -> bool:
-        """Return True if the chat template renders tools, by rendering one."""
+        """Render a tool and return True if the chat template shows it."""
         tool = ToolSpec(_PROBE, _PROBE, {"type": "object", "properties": {}})
         try:
             return _PROBE in self._apply_options(
@@ -103,8 +103,7 @@ class Codec:
 
     @cached_property
     def shows_reasoning(self) -> bool:
-        """Return True if the chat template renders a message's reasoning fields, by rendering
-        one."""
+        """Render a message with reasoning fields and return True if the template shows them."""
         turn = {"role": "assistant", "content": "?", **dict.fromkeys(THOUGHTS, _PROBE)}
         try:
             return _PROBE in self._apply_options(
@@ -116,7 +115,7 @@ class Codec:
     # ------------------------------------------------------------ rendering
 
     def encode(self, text: str) -> list[int]:
-        """Return the token ids of a text; special tokens in it are recognised, none are added."""
+        """Return the token ids of a text, recognising special tokens in it but adding none."""
         if not text.isascii():  # JSON may contain a lone surrogate, which cannot be encoded
             text = text.encode("utf-8", "replace").decode()
         return self.tokenizer.encode(text, add_special_tokens=False, verbose=False)
@@ -132,7 +131,7 @@ class Codec:
     def render_text(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), *, open_turn: bool = True
     ) -> str:
-        """Render messages as text; with `open_turn` the text ends with an open assistant turn."""
+        """Render messages as text, followed by an open assistant turn if `open_turn` is True."""
         return self._apply(*template_forms(messages, tools), None, open_turn)
 
     def _apply(
@@ -169,7 +168,7 @@ class Codec:
         return cast("str", text)
 
     def _encode_broken(self, text: str, breaker: str | None, limit: int | None = None) -> list[int]:
-        """Encode a rendered text; special tokens broken by `breaker` are encoded as plain text."""
+        """Encode a rendered text, with special tokens broken by `breaker` as plain text."""
         if limit is not None:
             check_length(text if breaker is None else text.replace(breaker, ""), limit, self.encode)
         if breaker is None or breaker not in text:
@@ -183,7 +182,7 @@ class Codec:
     ) -> tuple[int, ...]:
         """Return the prompt ids of a conversation, ending with an open assistant turn.
 
-        Raises `ContextOverflowError` if it is far longer than a context of `limit` tokens.
+        Raises `ContextOverflowError` if the prompt is far longer than a context of `limit` tokens.
         """
         tool_key = tuple((t.name, t.description, json.dumps(t.parameters)) for t in tools)
         key = (tuple(messages), tool_key)
@@ -201,7 +200,7 @@ class Codec:
     def shared_length(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], ids: Sequence[int]
     ) -> int:
-        """Return the number of leading tokens of `ids` that only depend on system prompt and
+        """Return how many leading tokens of `ids` depend only on the system prompt and the
         tools."""
         system = [*takewhile(lambda m: m.role == "system", messages)]
         # Two prompts with questions that begin with different tokens.
@@ -226,12 +225,14 @@ class Codec:
             text = self._delta(reply, results, breaker)
         else:
             forms = [self._markers.message(f, breaker) for f in template_forms(results)[0]]
-            text = _fill(frame, [form["content"] for form in forms])
+            text = _fill_frame(frame, [form["content"] for form in forms])
         return None if text is None else tuple(self._encode_broken(text, breaker, limit))
 
     def _frame(self, reply: Message, results: Sequence[Message]) -> tuple[str, ...] | None:
-        """Return the rendered text around the contents of `results`, from a cache if possible;
-        None if the template changes contents."""
+        """Return the rendered text around the contents of `results`, and cache it.
+
+        Returns None if the template changes contents.
+        """
         has_thought = self.thoughts.closing in (reply.content or "")
         key = (len(reply.tool_calls), has_thought, tuple((r.role, r.name) for r in results))
         if self._ids_in_template:
@@ -244,7 +245,7 @@ class Codec:
             # Detect templates that trim contents, quote them as JSON or escape them as HTML.
             probe = [replace(r, content=f"\n \"\\<&{_MARK}'{i} \n") for i, r in enumerate(results)]
             contents, valid = [r.content or "" for r in probe], len(parts) == len(results) + 1
-            valid = valid and _fill(parts, contents) == self._delta(reply, probe, None)
+            valid = valid and _fill_frame(parts, contents) == self._delta(reply, probe, None)
             self._frames[key] = parts if valid else None
         return self._frames[key]
 
@@ -257,7 +258,8 @@ class Codec:
     def choose_thinking(
         self, history: Literal["keep", "drop"] | None, max_tokens: int | None
     ) -> None:
-        """Set the handling of earlier thoughts; see `Thoughts.choose`."""
+        """Set how earlier thoughts are handled and how long a thought may be
+        (`Thoughts.choose`)."""
         self._prompts, self._frames = {}, {}
         self.thoughts.choose(history, max_tokens)
 
@@ -316,8 +318,9 @@ class Codec:
     ) -> _ParsedTurn:
         """Parse a sampled turn.
 
-        `new_id(i)` returns the id of its i-th tool call. If `calls` is False, tool calls are left
-        in the text. If `document` is True, only a closed thought counts as one."""
+        `new_id(i)` returns the id of the turn's i-th tool call. If `calls` is False, tool calls are
+        left in the text. If `document` is True, a thought is recognised only if it is closed.
+        """
         body = list(ids[:-1]) if ids and ids[-1] in self.eos_ids else list(ids)
         text = self.decode(body)
         thought, answer = split_thought(text, cast("ThoughtMarks", self.thoughts))
@@ -333,7 +336,7 @@ class Codec:
         return _ParsedTurn(replace(turn.message, content=content), turn.errors, thought.lstrip())
 
 
-def _fill(frame: tuple[str, ...], contents: Sequence[str]) -> str:
+def _fill_frame(frame: tuple[str, ...], contents: Sequence[str]) -> str:
     return "".join(f + c for f, c in zip(frame, [*contents, ""], strict=True))
 
 
@@ -366,9 +369,11 @@ def _parse_hermes(text: str, new_id: Callable[[int], str]) -> _ParsedTurn:
 
 
 def _call_end(text: str, begin: int) -> int:
-    """Return the position of the tag that closes a call: the one after its JSON value, whose
-    strings may contain tags, or the first one if the JSON is invalid; without a tag, the length of
-    the text."""
+    """Return the position of the tag that closes a call.
+
+    It is the tag after the call's JSON value, whose strings may contain tags, or the first tag if
+    the JSON is invalid. Without a tag, the length of the text is returned.
+    """
     end = begin
     try:
         value = cast("re.Match[str]", _BLANK.match(text, begin)).end()
@@ -390,7 +395,7 @@ def _parse_llama(text: str, new_id: Callable[[int], str]) -> _ParsedTurn:
 
 
 def _read_call(text: str, field: str, call_id: str) -> ToolCall | str:
-    """Parse the JSON of a tool call; return an error message if it is invalid."""
+    """Parse the JSON of a tool call, or return an error message if it is invalid."""
     try:
         data = parse_json(text)
     except json.JSONDecodeError as error:

@@ -42,10 +42,11 @@ class AllowedTokens:
 
     @staticmethod
     def replay(codec: Codec, rows: Sequence[Row], device: torch.device) -> AllowedTokens | None:
-        """Return the sets of all trained tokens under a grammar; None if there are none.
+        """Run the grammars of `rows` again and return the sets of allowed tokens.
 
-        Raises `ModelError` if a grammar does not match the recorded tokens, which happens when
-        tokenizer, template or grammar library differ from those used for sampling.
+        Returns None if no trained token has a set. Raises `ModelError` if a grammar does not match
+        the recorded tokens, which happens when tokenizer, template or grammar library differ from
+        those used for sampling.
         """
         indices: dict[tuple[int, int], int] = {}
         sets: list[np.ndarray] = []

@@ -96,7 +96,7 @@ class Cache:
         return cache
 
     def copy(self, source: Tensor, target: Tensor, length: int) -> None:
-        """Copy the first `length` columns of rows `source` to rows `target`; the two may
+        """Copy the first `length` columns of rows `source` to rows `target`, even if the two
         overlap."""
         for k, v in zip(self.keys, self.values, strict=True):
             k, v = k[..., :length], v[:, :, :length]

@@ -20,7 +20,7 @@ class DescribedModel:
 
     @staticmethod
     def of(folder: Path) -> DescribedModel | None:
-        """Read a model's folder; return None if its config is missing, broken or unknown."""
+        """Read a model's folder. Returns None if its config is missing, broken or unknown."""
         from transformers import AutoConfig, AutoModelForCausalLM
 
         if not (folder / "config.json").is_file():
@@ -38,8 +38,10 @@ class DescribedModel:
         return sum(map(math.prod, self.shapes.values()))
 
     def adapter_counts(self, rank: int, modules: Collection[str] = ()) -> tuple[int, int]:
-        """Return the number of parameters of LoRA adapters of this rank, and of the linear layers
-        that they adapt: all in the blocks, or those named in `modules`."""
+        """Return the parameter counts of LoRA adapters of this rank and of the layers they adapt.
+
+        These are all linear layers of the blocks, or only the ones named in `modules`.
+        """
         named = [(name.split("."), s) for name, s in self.shapes.items() if len(s) == 2]
         adapted = [
             shape

@@ -57,8 +57,10 @@ def put_folder(folder: Path, write: Callable[[Path], None], *, replace: bool) ->
 
 
 def save_tensors(tensors: dict[str, Tensor], file: Path) -> None:
-    """Write a safetensors file with the default permissions of new files: the package would make
-    it readable by its owner only."""
+    """Write a safetensors file with the default permissions of new files.
+
+    The package safetensors would make the file readable by its owner only.
+    """
     from safetensors.torch import save_file
 
     file.touch()

@@ -95,7 +95,7 @@ def _read_tokenizer(meta: Mapping[str, Any], template: str | None) -> PreTrained
 
 
 def _write_tokenizer(writer: Any, tokenizer: PreTrainedTokenizerBase, size: int) -> None:
-    """Write the tokenizer as metadata; ids beyond its vocabulary are marked as unused."""
+    """Write the tokenizer as metadata, marking ids beyond its vocabulary as unused."""
     fast: Any = tokenizer
     backend = json.loads(fast.backend_tokenizer.to_str())
 
@@ -240,7 +240,7 @@ def _config(meta: Mapping[str, Any]) -> Any:
 
 
 def _decimal(value: float) -> float:
-    """Return the shortest decimal with the same float32: 1e-05, not 9.9999997e-06."""
+    """Return the shortest decimal with the same float32, such as 1e-05 for 9.9999997e-06."""
     return float(str(np.float32(value)))
 
 
@@ -258,8 +258,10 @@ def _tensor_names(layers: int) -> dict[str, str]:
 
 
 def _permute_rotary(name: str, values: np.ndarray, config: Any, *, from_gguf: bool) -> np.ndarray:
-    """Reorder the rows of query and key matrices between GGUF and Hugging Face; return other
-    tensors unchanged."""
+    """Reorder the rows of query and key matrices between GGUF and Hugging Face.
+
+    Other tensors are returned unchanged.
+    """
     heads = {
         "attn_q.weight": config.num_attention_heads,
         "attn_k.weight": config.num_key_value_heads,

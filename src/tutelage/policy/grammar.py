@@ -60,8 +60,11 @@ _FORMS = {
 
 @dataclass(frozen=True, slots=True)
 class ConstrainedSpan:
-    """A constrained reply inside a row: its first column, the number of allowed tokens at each of
-    its columns, and the inputs of its grammar."""
+    """A constrained reply inside a row.
+
+    It has the reply's first column, the number of allowed tokens at each of its columns, and the
+    inputs of its grammar.
+    """
 
     start: int
     allowed: tuple[int, ...]
@@ -97,11 +100,10 @@ class Matcher:
 
 
 class Grammar:
-    """A compiled grammar; `start` returns a matcher for one reply."""
+    """A compiled grammar, whose `start` returns a matcher for one reply."""
 
     def __init__(self, text: str, tokenizer: LLTokenizer, field: str) -> None:
-        """Compile `text`. Raises `ConstraintError`, naming the request's `field`, if it is
-        invalid."""
+        """Compile `text`. Raises `ConstraintError` with the request's `field` if it is invalid."""
         from llguidance import LLMatcher
 
         self.text = text
@@ -115,7 +117,8 @@ class Grammar:
             )
 
     def after(self, ids: Sequence[int]) -> Grammar | None:
-        """Return the grammar of the rest of a reply after `ids`; None if it does not allow them."""
+        """Return the grammar of the rest of a reply after `ids`, or None if `ids` are not
+        allowed."""
         rest = copy(self)
         rest._first = self._first.deep_copy()
         return rest if rest._first.consume_tokens(list(ids)) else None
@@ -126,8 +129,10 @@ class Grammar:
 
 
 class AtLeast(Grammar, Matcher):
-    """A grammar of any reply with at least `tokens` tokens, not counting the end of the turn, which
-    is not allowed before. It is its own matcher, which counts down."""
+    """A grammar of replies with at least `tokens` tokens before the end of the turn.
+
+    It is its own matcher, which counts the remaining tokens down.
+    """
 
     def __init__(self, codec: Codec, tokens: int) -> None:
         self.text, self._left = f"at least {tokens} tokens", tokens
@@ -149,13 +154,13 @@ class AtLeast(Grammar, Matcher):
         return copy(self)
 
     def fill(self, words: Words) -> None:
-        """Write the set of allowed next tokens; see `Matcher`."""
+        """Write the set of allowed next tokens, one bit each, as `Matcher.fill` does."""
         mask = self._without_end if self._left > 0 else self._all
         words[:] = 0
         words[: len(mask)] = mask[: len(words)]
 
     def accept(self, token: int) -> None:
-        """Consume a token."""
+        """Count one token of the reply."""
         self._left -= 1
 
 
@@ -167,7 +172,7 @@ class GrammarMaker:
         self._cache: dict[str, Grammar | None] = {}
 
     def make(self, tools: Sequence[ToolSpec], constraint: Constraint) -> Grammar | None:
-        """Return the grammar of a reply; None if nothing is constrained.
+        """Return the grammar of a reply, or None if nothing is constrained.
 
         Raises `ConstraintError` for an unknown tool, a required call without tools, and schemas
         that cannot be satisfied or are not supported.
@@ -225,7 +230,7 @@ class GrammarMaker:
         return Grammar(text, self._library, "tool_choice" if schema is None else SCHEMA_FIELD)
 
     def _call_rules(self, tools: Sequence[ToolSpec], constraint: Constraint) -> list[str]:
-        """Return the rules for tool calls; an empty list without tools."""
+        """Return the rules for tool calls, or an empty list without tools."""
         if not tools:
             return []
         form = self._call_form
@@ -258,12 +263,12 @@ class GrammarMaker:
         return [*rules, 'thought: ""']
 
     def _vocabulary(self) -> dict[str, int]:
-        """Return the tokens that were added to the tokenizer, special ones and others."""
+        """Return the tokens that were added to the tokenizer, both special and ordinary ones."""
         return cast("Any", self._codec.tokenizer).get_added_vocab()
 
     def _literal(self, text: str) -> str:
-        """Return a rule for a fixed text; tags with a token of their own are written as this
-        token."""
+        """Return a rule for a fixed text, in which tags that have their own token are written as
+        tokens."""
         vocabulary = self._vocabulary()
         pieces = re.split("(" + "|".join(re.escape(t) for t in _TAGS) + ")", text)
         return " ".join(
@@ -274,8 +279,10 @@ class GrammarMaker:
 
     @cached_property
     def _call_form(self) -> _CallForm:
-        """Detect the format of tool calls by rendering one; fall back to the usual format of the
-        template's kind."""
+        """Detect the format of tool calls by rendering one.
+
+        Falls back to the usual format of the template's kind.
+        """
         usual = _FORMS[self._codec.call_format]
         count = 2 if usual.several else 1
         calls = tuple(ToolCall(f"zq{i}", _NAMES[i], '{"zqc": 1}') for i in range(count))
@@ -292,7 +299,7 @@ class GrammarMaker:
 
     @cached_property
     def _library(self) -> LLTokenizer:
-        """Convert the tokenizer for the library; done once, it takes up to a second.
+        """Convert the tokenizer for llguidance, once, because this takes up to a second.
 
         Where only one text can follow, the library encodes it, and would turn the text of a special
         token into that token. So special tokens are renamed to strings that do not occur in texts.
@@ -333,7 +340,7 @@ def _json(schema: JSON) -> str:
 
 
 def _text_without(name: str, text: str) -> str:
-    """Return a rule for any text, of several lines too, that does not contain `text`."""
+    """Return a rule for any text, on one or more lines, that does not contain `text`."""
     escaped = re.escape(text).replace("/", "\\/")
     return f"{name}: /(.|\\n)*/ & ~/(.|\\n)*{escaped}(.|\\n)*/"
 

@@ -70,7 +70,7 @@ class HFNetwork:
         return self.model.base_model
 
     def headless(self) -> HFNetwork:
-        """Return a network without the output head that shares the tensors, for a value model."""
+        """Return a network that shares the tensors but has no output head, for a value model."""
         network = HFNetwork.__new__(HFNetwork)
         network.model, network.device = self.body(), self.device
         return network
@@ -101,7 +101,7 @@ class HFNetwork:
         return ((n, p) for n, p in module.named_parameters() if p.requires_grad)
 
     def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the weights by their Hugging Face names; tied tensors occur once."""
+        """Yield the weights by their Hugging Face names, including tied tensors only once."""
         seen: set[int] = set()
         for name, tensor in self.model.state_dict().items():
             if tensor.data_ptr() not in seen:
@@ -113,7 +113,7 @@ class HFNetwork:
         return {name: t.to("cpu").clone().contiguous() for name, t in self.hf_tensors()}
 
     def score(self, rows: Sequence[Row], how: Scoring) -> TokenScores:
-        """Return the scores of the trained tokens; logits are computed for these only."""
+        """Return the scores of the trained tokens, computing logits for no other tokens."""
         z, targets_K, rows_K, columns_K = self._logits(rows, how.temperature, how.dtype)
         lines_K = torch.arange(len(z), device=self.device)
         logp, entropy = pick(z, lines_K, targets_K, how.entropy_gradient, how.allowed)
@@ -148,7 +148,7 @@ class HFNetwork:
     def _logits(
         self, rows: Sequence[Row], temperature: float, dtype: torch.dtype
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return logits [K, V] over temperature, the trained tokens, and their rows and columns."""
+        """Return tempered logits [K, V], and the ids, rows and columns of the trained tokens."""
         ids_BT, seen_BT, rows_K, columns_K = self._pad_rows(rows)
         with torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32):
             logits_BTV = self.model(

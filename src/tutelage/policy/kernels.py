@@ -31,13 +31,13 @@ def round_up(count: int, multiple: int = ROUND_TO) -> int:
 
 @functools.cache
 def cpu_description() -> str:
-    """Return the text of /proc/cpuinfo; empty on systems other than Linux."""
+    """Return the text of /proc/cpuinfo, or "" on systems other than Linux."""
     file = Path("/proc/cpuinfo")
     return file.read_text() if file.is_file() else ""
 
 
 def cpu_vendor() -> str:
-    """Return the processor's vendor, such as AuthenticAMD; empty if it is unknown."""
+    """Return the processor's vendor, such as AuthenticAMD, or "" if it is unknown."""
     match = re.search(r"vendor_id\s*: *(\S+)", cpu_description())
     return match[1] if match else platform.processor()
 
@@ -56,7 +56,7 @@ def _uses_onednn(x: Tensor) -> bool:
 
 
 def product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Multiply a [N, in] by b [in, out], of any strides, and add a bias; without gradient."""
+    """Multiply a [N, in] by b [in, out], of any strides, and add a bias, without gradients."""
     if not _uses_onednn(a):
         return F.linear(a, b.t(), bias)
     out: Any = torch.ops.mkldnn._linear_pointwise(a, b.t(), bias, "none", [], "")

@@ -89,15 +89,18 @@ class _LoraBlock(Block):
 
 
 class _LoraNetwork(FusedNetwork):
-    """The fused decoder with adapters; `weights` are the merged weights of the last `merge`."""
+    """The fused decoder with adapters, whose `weights` are the result of the last `merge`."""
 
     def __init__(
         self, base: DecoderWeights, adapters: Mapping[str, Tensor], lora: LoraConfig
     ) -> None:
-        """`base` is shared and never changed; `adapters` are named `layers.0.q_proj.lora_A`."""
+        """Create a network on `base`, which is shared and never changed.
+
+        `adapters` are named like `layers.0.q_proj.lora_A`.
+        """
         numbers = iter(range(base.shape.layers))
 
-        def block(layer: Layer) -> Block:
+        def lora_block(layer: Layer) -> Block:
             at = f"layers.{next(numbers)}"
             own = {
                 m: nn.ParameterDict({k: adapters[f"{at}.{m}.{k}"] for k in ("lora_A", "lora_B")})
@@ -106,7 +109,7 @@ class _LoraNetwork(FusedNetwork):
             }
             return _LoraBlock(layer, own, lora.alpha / lora.rank, base.shape)
 
-        super().__init__(base, block)
+        super().__init__(base, lora_block)
         self.lora = lora
         with torch.no_grad():
             self._merged = super().weights
@@ -143,7 +146,7 @@ class _LoraNetwork(FusedNetwork):
 
     @property
     def weights(self) -> DecoderWeights:
-        """The merged weights; the engine samples from these tensors."""
+        """Return the merged weights, from which the engine samples."""
         return self._merged
 
     def named(self) -> Iterable[tuple[str, Tensor]]:
@@ -167,7 +170,8 @@ class _LoraNetwork(FusedNetwork):
 
     @torch.no_grad()
     def merge(self) -> None:
-        """Merge the adapters into `weights`, in place: the engine samples from these tensors."""
+        """Merge the adapters into `weights` in place, because the engine samples from these
+        tensors."""
         for layer, block in zip(self._merged.layers, self._blocks(), strict=True):
             for merged, current in zip(layer.items(), block.tensors().items(), strict=True):
                 if merged is not None and current is not None and merged is not current:
@@ -178,7 +182,7 @@ class _LoraNetwork(FusedNetwork):
 
 
 class _PeftNetwork(HFNetwork):
-    """A transformers model with peft's layers; trainer and engine run the same forward pass."""
+    """A transformers model with peft's layers, whose forward pass trainer and engine share."""
 
     lora: LoraConfig
 
@@ -211,9 +215,10 @@ class _PeftNetwork(HFNetwork):
 
 
 def save_adapter(policy: Policy, folder: Path, *, base: str) -> bool:
-    """Write a policy's adapters in peft's format: `PeftModel.from_pretrained(model, folder)`.
+    """Write a policy's adapters to a folder that peft's `PeftModel.from_pretrained` can load.
 
-    `base` is the model that they belong to. Returns False, and writes nothing, without adapters.
+    `base` is the model that the adapters belong to. Returns False, and writes nothing, without
+    adapters.
     """
     network = policy.network
     if not isinstance(network, (_LoraNetwork, _PeftNetwork)):

@@ -229,7 +229,7 @@ def parallel_map(work: Callable[[Item], Out], items: Sequence[Item], threads: in
 
 @functools.cache
 def _pool(threads: int) -> ThreadPoolExecutor:
-    """Return the process's thread pool; each new thread would allocate its own memory arena."""
+    """Return the process's thread pool, kept because each new thread allocates a memory arena."""
     return ThreadPoolExecutor(threads, "tutelage-shard", lambda: torch.set_num_threads(1))
 
 

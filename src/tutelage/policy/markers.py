@@ -49,7 +49,7 @@ class SpecialTokens:
         self._pattern, self._foreign = _start_pattern(names), _start_pattern(names - _ALLOWED)
 
     def breaker(self, forms: Iterable[JSON]) -> str | None:
-        """Return the character to insert; None if no content contains a special token."""
+        """Return a character that breaks special tokens, or None if no content contains one."""
         records = list(forms)
         untrusted = [form for form in records if form.get("role") not in _TRUSTED]
         if self.escape(untrusted, _BREAKS[0]) == untrusted:
@@ -58,7 +58,7 @@ class SpecialTokens:
         return next((c for c in _BREAKS if c not in used), _BREAKS[0])
 
     def message(self, form: JSON, breaker: str | None) -> JSON:
-        """Escape the special tokens in a message; return it unchanged if `breaker` is None."""
+        """Escape the special tokens in a message, unless `breaker` is None."""
         if breaker is None or form["role"] in _TRUSTED:
             return form
         out = cast("JSON", self.escape(form, breaker))
@@ -83,6 +83,6 @@ class SpecialTokens:
 
 
 def _start_pattern(tokens: Iterable[str]) -> re.Pattern[str] | None:
-    """Return a pattern for each character at which one of `tokens` begins, overlapping ones too."""
+    """Return a pattern for the characters at which `tokens` begin, even if tokens overlap."""
     alternatives = "|".join(re.escape(t) for t in sorted(tokens))
     return re.compile(f"(?=(?:{alternatives}))(.)", re.DOTALL) if alternatives else None

@@ -59,12 +59,12 @@ class Policy:
 
     @property
     def device(self) -> torch.device:
-        """The device of the master weights."""
+        """Return the device of the master weights."""
         return self.network.device
 
     @property
     def max_positions(self) -> int:
-        """The maximum sequence length of the model."""
+        """Return the maximum sequence length of the model."""
         return max_positions(self.config)
 
     def context(self, sequences: int, dtype: torch.dtype) -> int:
@@ -87,7 +87,7 @@ class Policy:
         return 2 * config.num_hidden_layers * heads * size * dtype.itemsize
 
     def to(self, device: torch.device) -> Policy:
-        """Move the policy to another device; use only the returned one afterwards."""
+        """Return the policy on another device. The original must not be used afterwards."""
         return Policy(self.network.to(device), self.config, self.codec, version=self.version)
 
     def copy(self, tensors: dict[str, Tensor] | None = None) -> Policy:
@@ -133,7 +133,7 @@ class Policy:
         return self.network.score(rows, how)
 
     def micro_batches(self, rows: Sequence[Row], max_tokens: int) -> list[list[int]]:
-        """Split rows into micro-batches of about `max_tokens`; returns lists of row indices."""
+        """Split rows into micro-batches of about `max_tokens` tokens, as lists of row indices."""
         plan = plan_for_two_threads if self.network.large else plan_micro_batches
         return plan(rows, max_tokens)
 
@@ -221,8 +221,8 @@ def load_codec(
 ) -> tuple[PretrainedConfig, Codec]:
     """Load the config and the codec of a Hugging Face model, without reading weights.
 
-    Raises `ModelError` if the folder is missing or broken, its layout is not supported, or it has
-    no chat template, or one that ignores `tools`.
+    Raises `ModelError` if the folder is missing or broken, if its layout is not supported, or if it
+    has no chat template or the template ignores `tools`.
     """
     from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
     from transformers.models.auto.tokenization_auto import get_tokenizer_config
@@ -273,11 +273,11 @@ def load_policy(
     template: str | None = None,
     tools: Sequence[ToolSpec] = (),
 ) -> Policy:
-    """Load a Hugging Face causal language model with its chat template, or the one named by
-    `template`.
+    """Load a Hugging Face causal language model with a chat template.
 
-    Raises `ModelError` if the folder is missing or broken, or has no chat template, or one that
-    ignores `tools`; the template is checked before any weight is read.
+    The template is the model's own or the one named by `template`, and is checked before any weight
+    is read. Raises `ModelError` if the folder is missing or broken, or if there is no chat template
+    or it ignores `tools`.
     """
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging

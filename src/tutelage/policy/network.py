@@ -31,7 +31,7 @@ _LOGITS_LIMIT = 1 << 22
 """Maximum number of logits in memory; more are computed in chunks, and again in the backward
 pass."""
 _SCORING = Lock()
-"""Held while the gradient of such chunks is computed, so that threads that work on several
+"""Held while the gradient of a chunk of logits is computed, so that threads that work on several
 micro-batches need this memory only once."""
 
 
@@ -79,7 +79,7 @@ class TokenTensors(NamedTuple):
 
 
 class Block(nn.Module):
-    """One block, whose parameters have the names of the fields of `Layer`."""
+    """A decoder block, whose parameters have the names of the fields of `Layer`."""
 
     def __init__(self, layer: Layer) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class Block(nn.Module):
         return Layer(**{name: getattr(self, name) for name in Layer.__slots__})
 
     def forward(self, x: Tensor, plan: training.IndexTables, kept: Tensor | None) -> Tensor:
-        """Apply the block; see `training.BlockFunction`."""
+        """Apply the block to `x` through `training.BlockFunction`."""
         out: Any = training.BlockFunction.apply(x, plan, kept, *self.tensors().items())
         return out
 
@@ -115,7 +115,7 @@ class FusedNetwork(nn.Module):
     keep fewer activations."""
 
     def __init__(self, weights: DecoderWeights, block: Callable[[Layer], Block] = Block) -> None:
-        """Create a network from tensors; those that are parameters already are shared."""
+        """Create a network from tensors, sharing the ones that already are parameters."""
         super().__init__()
         self.shape, self.rope_scale = weights.shape, weights.rope_scale
         self.embed = _parameter(weights.embed)
@@ -127,12 +127,12 @@ class FusedNetwork(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """The device of the forward pass; offloaded tensors are in main memory."""
+        """Return the device of the forward pass, even if tensors are offloaded to main memory."""
         return self.inv_freq.device
 
     @property
     def weights(self) -> DecoderWeights:
-        """The tensors in the form that the kernels use; the engine samples from them."""
+        """Return the tensors in the form that the kernels use, from which the engine samples."""
         layers = [block.tensors() for block in self._blocks()]
         return DecoderWeights(
             self.shape, self.embed, layers, self.norm, self._output, self.inv_freq, self.rope_scale
@@ -167,7 +167,7 @@ class FusedNetwork(nn.Module):
         self.checkpoints_blocks = True
 
     def merge(self) -> None:
-        """Update `weights`, from which the engine samples; nothing to do without adapters."""
+        """Do nothing: only a network with adapters has weights to merge."""
 
     def copy(self) -> FusedNetwork:
         """Return a copy of the network that shares no tensors."""
@@ -200,7 +200,7 @@ class FusedNetwork(nn.Module):
         return self.embed if self.head is None else self.head
 
     def score(self, rows: Sequence[Row], how: Scoring) -> TokenScores:
-        """Return the scores of the trained tokens of `rows`; many logits are computed in chunks."""
+        """Return the scores of the trained tokens of `rows`, computing many logits in chunks."""
         batch = MicroBatch.of(rows, self.device, how.dtype)
         hidden, head, kl = self(batch, how.dtype, scored=True), self._output, None
         if how.reference_KV is None and len(hidden) * len(head) > _LOGITS_LIMIT:
@@ -228,7 +228,7 @@ class FusedNetwork(nn.Module):
 
 
 def _parameter(tensor: Tensor) -> nn.Parameter:
-    """Return the tensor as a parameter; one that is a parameter already is shared."""
+    """Return `tensor` itself if it is a parameter, else a new parameter with its values."""
     return tensor if isinstance(tensor, nn.Parameter) else nn.Parameter(tensor)
 
 
@@ -289,8 +289,11 @@ class _Chunked(torch.autograd.Function):
 def _chunks(
     vocab: int, batch: MicroBatch, allowed: AllowedTokens | None
 ) -> Iterator[tuple[slice, Tensor, Tensor, Tensor, AllowedTokens | None]]:
-    """Yield chunks of lines that predict a target: the slice of lines, the indices of targets, and
-    for each target its line within the chunk, its token and the allowed tokens."""
+    """Yield the lines that predict a target, in chunks.
+
+    A chunk is the slice of lines, the indices of targets, and for each target its line within the
+    chunk, its token and the allowed tokens.
+    """
     size = max(1, _LOGITS_LIMIT // vocab)
     for at in range(0, len(batch.sources_S), size):
         which_K = ((batch.lines_K >= at) & (batch.lines_K < at + size)).nonzero().squeeze(1)
@@ -309,10 +312,11 @@ def pick(
     entropy_gradient: bool,
     allowed: AllowedTokens | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return the log-probability of each target and the entropy at it, [K] each.
+    """Return the log-probability [K] of each target and the entropy [K] of its distribution.
 
     `z_SV` are tempered logits; target k has the line `lines_K[k]`. `allowed` restricts the
-    vocabulary of tokens under a grammar."""
+    vocabulary of tokens under a grammar.
+    """
     logp_SV = torch.log_softmax(z_SV, -1)
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         entropy_S = -(logp_SV.exp() * logp_SV).sum(-1)

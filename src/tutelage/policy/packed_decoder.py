@@ -59,7 +59,7 @@ _Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(slots=True)
 class _Prefix:
-    """Keys and values [kv, P, D] of every block; the first `size` tokens have been computed."""
+    """Keys and values [kv, P, D] of every block, computed for the first `size` tokens."""
 
     keys: list[Tensor]
     values: list[Tensor]
@@ -82,7 +82,7 @@ class _Block:
 
 
 class PackedDecoder:
-    """A large policy and rows of cached keys and values; see the module's docstring.
+    """A decoder for a large policy, with rows of cached keys and values.
 
     In float32 it computes with the policy's own tensors, otherwise with copies.
     """
@@ -116,7 +116,7 @@ class PackedDecoder:
         self._prefix_cache.clear()
 
     def free(self) -> None:
-        """Free copied weights, rows and prefixes until `load`."""
+        """Free copied weights, rows and prefixes until the next `load`."""
         self._blocks, self._keys, self._values, self._prefix_cache = [], [], [], {}
         self._row_prefixes = [None] * len(self._row_prefixes)
         self._filled.zero_()
@@ -152,10 +152,11 @@ class PackedDecoder:
 
     @torch.inference_mode()
     def begin(self, row: int, ids: tuple[int, ...], compute: bool) -> int | None:
-        """Begin a row with a shared prefix; return the number of its tokens in the row, all or 0.
+        """Begin a row with a shared prefix and return how many of its tokens the row has: all or 0.
 
         If `compute` is True, a call computes one chunk of a long prefix; returns None while the
-        prefix is incomplete."""
+        prefix is incomplete.
+        """
         prefix = self._prefix(ids, compute) if len(ids) >= _MIN_PREFIX else None
         size = 0 if prefix is None else prefix.size
         self._row_prefixes[row], self._base[row], self._filled[row] = prefix, size, 0
@@ -163,8 +164,8 @@ class PackedDecoder:
 
     @torch.inference_mode()
     def copy(self, source: Tensor, target: Tensor, length: int) -> None:
-        """Copy the first `length` cached tokens of rows `source` to rows `target`; a row may be in
-        both."""
+        """Copy the first `length` cached tokens of rows `source` to rows `target`, which may
+        overlap."""
         columns = min(length, int(self._filled[source].max()))
         for flat in (*self._keys, *self._values):
             view = self._view(flat)[:, :, :columns]
@@ -187,7 +188,7 @@ class PackedDecoder:
     def extend(
         self, ids_BT: Tensor, starts_B: Tensor, lengths_B: Tensor, rows: Tensor | int, reach: int
     ) -> Tensor:
-        """Append tokens and return logits [B, V]; see `policy.decoder.extend`."""
+        """Append tokens and return logits [B, V], as `policy.decoder.extend` does."""
         at = slice(rows) if isinstance(rows, int) else rows
         self._filled[at] = starts_B + lengths_B - self._base[at]
         # Change the width of rows if they are too narrow or much too wide.
@@ -218,7 +219,7 @@ class PackedDecoder:
     def _extend(
         self, ids_BT: Tensor, starts_B: Tensor, lengths_B: Tensor, rows: Tensor | slice
     ) -> Tensor:
-        """`extend` for a shard of the rows."""
+        """Append tokens to one shard of the rows and return their logits."""
         batch, count = ids_BT.shape
         steps = torch.arange(count)
         real_N = None
@@ -301,7 +302,7 @@ class PackedDecoder:
         return self._forward(ids_N, positions_N, attend, last)
 
     def _prefix(self, ids: tuple[int, ...], compute: bool) -> _Prefix:
-        """Return the prefix of these tokens, cached or computed as described in `begin`."""
+        """Return the cached prefix of these tokens, computed as far as `begin` describes."""
         prefix = self._prefix_cache.pop(ids, None) or _Prefix([], [], 0)
         at_once, start = len(ids) <= WHOLE_PROMPT, prefix.size
         if start < len(ids) and (at_once or compute):
@@ -327,7 +328,8 @@ class PackedDecoder:
     def _forward(
         self, ids_N: Tensor, positions_N: Tensor, attend: _Attend, last: Tensor | slice | None
     ) -> Tensor:
-        """Return the logits after the tokens `last`; with None only run the calls of `attend`."""
+        """Return the logits after the tokens `last`, or only run the calls of `attend` if it is
+        None."""
         w = self._weights
         s, turn = w.shape, w.shape.heads + w.shape.kv_heads
         cos, sin = self._cos[positions_N], self._sin[positions_N]
@@ -354,8 +356,10 @@ class PackedDecoder:
 
 
 def _attend_row(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-    """Compute attention [N, heads * D] of one row's queries to its keys [kv, L, D], without storing
-    the scores; it is causal if there is no mask."""
+    """Compute attention of one row's queries to its keys, without storing the scores.
+
+    The keys are [kv, L, D], the result is [N, heads * D]. Attention is causal if there is no mask.
+    """
     out = F.scaled_dot_product_attention(
         q.transpose(0, 1)[None], keys[None], values[None], mask,
         is_causal=mask is None, enable_gqa=True,

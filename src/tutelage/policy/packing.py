@@ -66,8 +66,10 @@ class MicroBatch:
 
     @staticmethod
     def of(rows: Sequence[Row], device: torch.device, dtype: torch.dtype) -> MicroBatch:
-        """Pack `rows` for activations of `dtype`. Each row needs at least one token; `rows_K` are
-        indices into `rows`."""
+        """Pack `rows` for activations of `dtype`.
+
+        Each row needs at least one token. `rows_K` are indices into `rows`.
+        """
         lanes = _VECTOR_BYTES // dtype.itemsize
         # The runs of the prefix tree, from sorted rows, so that each row shares most with the one
         # before it; and the index of the run in which each row ends.
@@ -126,7 +128,7 @@ class MicroBatch:
 def plan_micro_batches(
     rows: Sequence[Row], max_tokens: int, *, shared: bool = False
 ) -> list[list[int]]:
-    """Split rows into micro-batches of about `max_tokens` tokens; return lists of row indices.
+    """Split rows into micro-batches of about `max_tokens` tokens, as lists of row indices.
 
     With `shared`, tokens that a row shares with the one before it are not counted. Rows with the
     same prompt stay together if they fit, and neighbours have similar lengths, to save padding. The

@@ -29,7 +29,7 @@ class Row:
 
     @property
     def trained(self) -> int:
-        """The number of tokens with a loss."""
+        """Return the number of tokens with a loss."""
         return sum(self.mask)
 
     def prompt_length(self) -> int:

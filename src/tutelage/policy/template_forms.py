@@ -12,8 +12,10 @@ from tutelage.types import JSON, Message, ToolSpec
 def template_forms(
     messages: Sequence[Message], tools: Sequence[ToolSpec] = ()
 ) -> tuple[list[JSON], list[JSON]]:
-    """Convert messages and tools to the OpenAI form, but with the arguments of a call as an object
-    if they are valid JSON, since templates differ."""
+    """Convert messages and tools to the OpenAI form, with the arguments of calls as objects.
+
+    Arguments that are not a valid JSON object stay text.
+    """
     forms: list[JSON] = []
     for message in messages:
         form = message.to_dict()

@@ -41,7 +41,10 @@ class Thoughts:
     """The handling of earlier thoughts by one chat template, and the choice of a run."""
 
     def __init__(self, template: str, render: Render, ends: Sequence[str]) -> None:
-        """`ends` are the texts of the end-of-turn tokens."""
+        """Find the markers of a thought in `template`.
+
+        `ends` are the texts of the end-of-turn tokens.
+        """
         self._render_template, self._ends = render, ends
         match = _CLOSING.search(template)
         self.known = match is not None
@@ -54,7 +57,7 @@ class Thoughts:
         """Whether the run keeps thoughts that the template drops."""
 
     def choose(self, history: Literal["keep", "drop"] | None, max_tokens: int | None) -> None:
-        """Keep or drop earlier thoughts in the history; None leaves it to the template.
+        """Keep or drop earlier thoughts in the history, or let the template decide if it is None.
 
         Raises `ModelError` if the template does not support the choice, or has no marker for the
         end of a thought and `max_tokens` is set.
@@ -117,7 +120,8 @@ class Thoughts:
 
     @property
     def rewriting(self) -> str | None:
-        """A description of how the template changes earlier turns; None if it only appends."""
+        """Return a description of how the template changes earlier turns, or None if it only
+        appends."""
         if (dropped := self._dropping_followers()) and not self.keeps:
             followers = " or ".join(dropped)
             return (
@@ -151,7 +155,7 @@ class Thoughts:
 
     @cached_property
     def begun(self) -> bool:
-        """True if the template opens a turn inside a thought."""
+        """Return True if the template opens a turn inside a thought."""
         try:
             return self.unclosed(self._render([_QUESTION], True), "")
         except ModelError:  # the template refuses these messages
@@ -159,7 +163,7 @@ class Thoughts:
 
     @property
     def close(self) -> str:
-        """The text between a thought and the answer, as the template writes it."""
+        """Return the text between a thought and the answer, as the template writes it."""
         turn = {"role": "assistant", "content": self._with_thought(_ANSWER)}
         text = self._render([_QUESTION, turn], False)
         match = re.search(f"{_THOUGHT}(.*?){_ANSWER}", text, re.DOTALL)

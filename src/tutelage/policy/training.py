@@ -72,8 +72,10 @@ class IndexTables:
     def of(
         s: DecoderShape, tables: tuple[Tensor, Tensor], batch: MicroBatch, *, lean: bool
     ) -> IndexTables:
-        """Build the tables of a micro-batch; `tables` are the rotary tables of its positions, in
-        the dtype of its activations."""
+        """Build the tables of a micro-batch.
+
+        `tables` are the rotary tables of its positions, in the dtype of its activations.
+        """
         total, device = len(batch.ids_N), batch.ids_N.device
         parts: list[_Part] = []
         places: list[Tensor] = []
@@ -111,7 +113,7 @@ class IndexTables:
 
 
 def _expand_heads(numbers_RT: Tensor, heads: Tensor) -> Tensor:
-    """Add each head's number to [R, T] numbers; flatten the result in the order [R, heads, T]."""
+    """Add each head's number to [R, T] numbers, flattened in the order [R, heads, T]."""
     return (numbers_RT[:, None] + heads[:, None]).flatten()
 
 
@@ -119,8 +121,10 @@ def _expand_heads(numbers_RT: Tensor, heads: Tensor) -> Tensor:
 
 
 class BlockFunction(torch.autograd.Function):
-    """Attention and feed-forward with residuals: x [N, hidden] to [N, hidden], or to [S, hidden]
-    with only the tokens `kept`. The weights are in the order of `Layer`.
+    """Attention and feed-forward of one block, with residuals.
+
+    Maps x [N, hidden] to [N, hidden], or to [S, hidden] with only the tokens `kept`. The weights
+    are in the order of `Layer`.
 
     Activations have the dtype of `x`, to which weights are cast; gradients of the weights have
     their own dtype.
@@ -239,7 +243,7 @@ class NormFunction(torch.autograd.Function):
 
 
 def _normalise(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Divide x by its root mean square; return the result and the factor [..., 1] in float32."""
+    """Divide x by its root mean square and return the result and the float32 factor [..., 1]."""
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
     scale = length.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
     return (x * scale).to(x.dtype), scale
@@ -291,7 +295,7 @@ def _attend(gathered: Tensor, plan: IndexTables) -> tuple[Tensor, list[Tensor]]:
 def _attend_backward(
     d_attended: Tensor, gathered: Tensor, probs: Sequence[Tensor], plan: IndexTables
 ) -> Tensor:
-    """Return the gradient of all heads before rotation, [N, J, D]; it is 0 for padding."""
+    """Return the gradient [N, J, D] of all heads before rotation, which is 0 for padding."""
     s = plan.shape
     d_out = d_attended.view(-1, s.head_dim).index_select(0, plan.gather_Q)
     d_gathered = torch.empty_like(gathered)

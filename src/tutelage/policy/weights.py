@@ -53,8 +53,8 @@ class DecoderShape:
         )
 
     def parts(self, field: str) -> list[int]:
-        """Return the number of rows of each tensor that is fused into a field of `Layer`; see
-        `PARTS`."""
+        """Return the number of rows of each tensor in `PARTS` that is fused into a field of
+        `Layer`."""
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
         sizes = {"qkv": [q, kv, kv], "gate_up": [self.ffn, self.ffn]}
         sizes |= {"qkv_bias": [q, kv, kv], "q_norm": [self.head_dim], "k_norm": [self.head_dim]}
@@ -78,7 +78,10 @@ OPTIONAL = ("qkv_bias", "q_norm", "k_norm")
 
 @dataclass(slots=True)
 class Layer:
-    """One block. `qkv` is [(heads + 2 kv_heads) * head_dim, hidden], `gate_up` [2 ffn, hidden]."""
+    """The fused tensors of one decoder block.
+
+    `qkv` is [(heads + 2 kv_heads) * head_dim, hidden], `gate_up` [2 ffn, hidden].
+    """
 
     norm1: Tensor
     qkv: Tensor
@@ -179,7 +182,8 @@ class DecoderWeights:
         return sum(t.numel() for t in self.parameters())
 
     def to(self, device: torch.device, dtype: torch.dtype) -> DecoderWeights:
-        """Return a copy on `device` in `dtype`, without gradients; rotary tables stay float32."""
+        """Return a copy on `device` in `dtype`, without gradients and with rotary tables in
+        float32."""
 
         def move(t: Tensor | None) -> Any:
             return None if t is None else t.detach().to(device=device, dtype=dtype, copy=True)

@@ -131,7 +131,7 @@ def _simplify_numbers(text: str) -> str:
 
 
 def read_number(value: object) -> Fraction | None:
-    """Parse the whole of `value` as a number; return None if it is not one.
+    """Parse the whole of `value` as a number, or return None if it is not one.
 
     Reads signs, decimals, exponents, `1/2`, a sign of currency or degrees, well-formed thousands
     separators and percent (`50%` is 1/2). Only ASCII digits and their full-width forms count.
@@ -151,7 +151,7 @@ def is_empty(answer: object) -> bool:
 
 
 def answer_text(answer: object) -> str:
-    """Convert the answer of a task to text; null becomes empty text, which matches nothing."""
+    """Convert the answer of a task to text, and null to empty text, which matches nothing."""
     return "" if answer is None else str(answer)
 
 
@@ -179,7 +179,7 @@ def find_number(text: str) -> Fraction | None:
 
 
 def find_last_number(text: str) -> Fraction | None:
-    """Return the last number of a text, or None; other words around it are ignored.
+    """Return the last number of a text, ignoring other words around it, or None.
 
     A sign belongs to the number unless it follows a value: `10-5` ends in 5, `is -5` in -5. A
     number that is part of a larger term gives None: `2^10`, `3/5/2024`.

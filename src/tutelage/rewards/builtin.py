@@ -27,7 +27,7 @@ PARTIAL_TOLERANCE = Fraction(1, 10)
 
 
 def _is_same_number(predicted: Fraction, truth: Fraction) -> bool:
-    """Return True if two numbers are equal; fractions may differ by `EXACT_TOLERANCE`."""
+    """Return True if two numbers are equal, exactly for integers, else within `EXACT_TOLERANCE`."""
     if predicted.denominator == 1 and truth.denominator == 1:
         return predicted == truth
     return _relative_error(predicted, truth) <= EXACT_TOLERANCE

@@ -93,8 +93,10 @@ def find_code(text: str) -> str | None:
 
 
 async def _grade(case: Case, code: str, tested: Sandbox, referee: Sandbox) -> tuple[bool, bool]:
-    """Run one test; return whether it passed and whether it timed out. The code is loaded again
-    for each value; `referee` is an interpreter that never loads it."""
+    """Run one test and return whether it passed and whether it timed out.
+
+    The code is loaded again for each value. `referee` is an interpreter that never loads it.
+    """
     if isinstance(case, Program):
         result = await _retry_once(lambda: tested.run_program(code, stdin=case.stdin))
         is_same = _trim_lines(result.output) == _trim_lines(case.stdout)
@@ -134,8 +136,11 @@ async def _grade(case: Case, code: str, tested: Sandbox, referee: Sandbox) -> tu
 
 
 async def _retry_once(work: Callable[[], Awaitable[CodeResult]]) -> CodeResult:
-    """Run `work`, and once more if the interpreter died: the system may have killed it for
-    memory that other processes used, which is not the fault of the code."""
+    """Run `work`, and once more if the interpreter died.
+
+    The system may have killed it for memory that other processes used, which is not the fault of
+    the code.
+    """
     result = await work()
     return await work() if result.error == "died" else result
 

@@ -50,7 +50,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A test of expressions over the code; `test` is a condition on their numbered values."""
+    """A test of expressions over the code, with a condition `test` on their numbered values."""
 
     expressions: tuple[str, ...]
     test: str
@@ -61,7 +61,7 @@ class Expression:
     expected: str | None = None
     """The literal of a test `expressions[0] == expected`."""
     from_data: bool = False
-    """True if the literal is from a data file, where tuples are written as lists."""
+    """Whether `expected` is from a data file, where tuples are written as lists."""
 
     def fill_values(self, values: Sequence[str]) -> str:
         """Return the source of the test with its values, Python literals, filled in."""

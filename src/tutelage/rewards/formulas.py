@@ -57,8 +57,10 @@ _CONSTANTS: Mapping[str, float] = {"pi": math.pi, "e": math.e}
 
 
 def _wrap_real(compute: Callable[..., Any], name: str = "") -> Callable[..., float]:
-    """Wrap `compute` to raise `ExpressionError` outside the real numbers. A named function takes
-    one argument; `log` also accepts a base."""
+    """Wrap `compute` to raise `ExpressionError` outside the real numbers.
+
+    A named function takes one argument; `log` also accepts a base.
+    """
 
     def real(*values: float) -> float:
         if name and len(values) != 1 and (name != "log" or len(values) != 2):
@@ -82,7 +84,7 @@ _FLOAT_OPERATORS: Mapping[str, Callable[[float, float], float]] = {
 
 
 def convert_latex(text: str) -> str:
-    """Translate LaTeX into the calculator's grammar; the parser rejects what remains of it.
+    """Translate LaTeX into the calculator's grammar, whose parser rejects whatever is left.
 
     Raises `ExpressionError` for a number before an improper fraction.
     """
@@ -135,7 +137,7 @@ def float_value(text: str) -> float:
 
 
 def free_variables(text: str) -> frozenset[str]:
-    """Return the variables of an expression; empty for a number, with or without a unit.
+    """Return the variables of an expression, or none for a number, with or without a unit.
 
     Raises `ExpressionError` if the text is not an expression.
     """
@@ -153,7 +155,8 @@ def free_variables(text: str) -> frozenset[str]:
 
 
 def _read_letter(name: str) -> frozenset[str]:
-    """Return the letter as a set, empty for a constant. Raises `ExpressionError` for a word."""
+    """Return the letter in a set, or an empty set for a constant. Raises `ExpressionError` for a
+    word."""
     if name in _CONSTANTS:
         return frozenset()
     if len(name) > 1:

@@ -42,7 +42,7 @@ RESERVED = ("prediction", "trajectory", "context", "task")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RewardFunction:
-    """A function that scores an attempt; calling it calls the wrapped function.
+    """A function that scores an attempt, called like the function it wraps.
 
     `inline` runs a synchronous function on the event loop instead of in a thread; use it only for
     functions whose time is bounded and tiny.
@@ -54,12 +54,12 @@ class RewardFunction:
     """Parameters without a default."""
     optional: tuple[str, ...] = ()
     takes_any: bool = False
-    """True if it has `**kwargs`, which receive the fields without a parameter of their own."""
+    """Whether the function has `**kwargs` for the fields without a parameter of their own."""
     inline: bool = False
     one_of: tuple[str, ...] = ()
     """Optional parameters, at least one of which must be a field of the task."""
     bounded: bool = False
-    """True if it bounds its own time, so that it runs without a timeout."""
+    """Whether the function bounds its own time, so that it runs without a timeout."""
     isolation: Literal["process", "none"] = "process"
     """Where a synchronous function runs: in a worker process if one can import it, or here."""
 
@@ -73,23 +73,23 @@ class RewardFunction:
 
     @property
     def builtin(self) -> bool:
-        """True for the graders of this package, which compare with a field of the task."""
+        """Return True for the graders of this package, which compare with a field of the task."""
         return str(getattr(self.fn, "__module__", "")).startswith("tutelage.rewards.")
 
     @property
     def sees_attempt(self) -> bool:
-        """True if it receives the prediction, the trajectory or the context."""
+        """Return True if the function receives the prediction, the trajectory or the context."""
         return self.takes_any or bool({*self.required, *self.optional} & {*RESERVED} - {"task"})
 
     @property
     def fields_read(self) -> frozenset[str] | None:
-        """The task fields that it reads; None if it may read any field."""
+        """Return the task fields that the function reads, or None if it may read any field."""
         names = {*self.required, *self.optional}
         return None if self.takes_any or "task" in names else frozenset(names - {*RESERVED})
 
 
 class RewardSettings(TypedDict, total=False):
-    """Keyword arguments of `@reward`; see the fields of `RewardFunction`."""
+    """Keyword arguments of `@reward`, documented at the fields of `RewardFunction`."""
 
     inline: bool
     bounded: bool

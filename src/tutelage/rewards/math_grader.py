@@ -67,7 +67,7 @@ _EQUAL = RewardLocation("tutelage.rewards.symbolic", "equal")
 
 
 def symbolic_equal(first: str, second: str, seconds: float = SYMPY_SECONDS) -> bool | None:
-    """Compare two expressions with sympy; return None if time or memory ran out.
+    """Compare two expressions with sympy, or return None if time or memory ran out.
 
     Raises `GraderError` if the helper process cannot be started.
     """
@@ -96,7 +96,7 @@ def math_grader(prediction: str, answer: Any) -> dict[str, float]:
 
 
 def grade(prediction: str, answer: Any, symbolic: Callable[[str, str], bool | None]) -> bool | None:
-    """Return True if a final text gives `answer`; None if `symbolic` ran out of time."""
+    """Return whether a final text gives `answer`, or None if `symbolic` ran out of time."""
     answer, stated = strip_solution(answer), find_stated(prediction)
     text = prediction if stated is None else stated
     if len(text) > MAX_LENGTH:
@@ -215,7 +215,7 @@ def _right_side(text: str) -> str:
 
 
 def _left_sides(text: str) -> list[str]:
-    """Return the parts before each `=`; empty if `_right_side` returns the text whole."""
+    """Return the parts before each `=`, or none if `_right_side` returns the text whole."""
     return [] if _CHOICE.search(text) else [part.strip() for part in text.split("=")[:-1]]
 
 
@@ -255,7 +255,7 @@ def _have_different_units(predicted: str, truth: str) -> bool:
 
 
 def split_list(text: str) -> list[str] | None:
-    """Split `[a, b]`, `(a, b)`, `{a, b}`, `a, b` or `a; b`; return None for a single value."""
+    """Split `[a, b]`, `(a, b)`, `{a, b}`, `a, b` or `a; b`, or return None for a single value."""
     text = text.strip()
     if len(text) > MAX_LENGTH or read_number(text) is not None:
         return None
@@ -274,7 +274,7 @@ def _find_brackets(text: str) -> str:
 
 
 def _split_top_level(text: str) -> list[str] | None:
-    """Split at commas and semicolons outside brackets; return None if brackets do not match."""
+    """Split at commas and semicolons outside brackets, or return None if brackets do not match."""
     parts: list[str] = []
     depth, begin = 0, 0
     for i, ch in enumerate(text):

@@ -35,7 +35,7 @@ _NUMBER_SIGNS = str.maketrans("", "", "$%,")
 
 
 def normalise(text: str) -> str:
-    """Normalise an answer as SQuAD does; numbers keep their sign, decimal point and percent."""
+    """Normalise an answer as SQuAD does, but keep sign, decimal point and percent of numbers."""
     text = re.sub(r"(?<=[0-9])[ \\]+%", "%", text.translate(CHARACTERS).lower())
     text = _ARTICLES.sub(" ", _REMOVED_SIGNS.sub("", text))
     return " ".join(text.split())
@@ -58,7 +58,10 @@ def _f1(prediction: str, truth: str) -> float:
 
 @reward(inline=True)
 def qa_f1_reward(prediction: str, answer: Any) -> dict[str, float]:
-    """Return the word F1 with `answer`, or the best over a list. Part `exact` is exact match."""
+    """Return the F1 of the words of the final text and `answer`, or the best one over a list.
+
+    Part `exact` is 1.0 for an exact match.
+    """
     truths = _gold_answers(answer)
     if len(prediction) > MAX_ANSWER_CHARS:
         return {"reward": 0.0, "exact": 0.0}
@@ -115,6 +118,6 @@ def _normalise_part(text: str) -> str:
 
 
 def _float(text: str) -> float | None:
-    """Parse an ASCII decimal number; unlike `float`, reject `nan`, `1_0` and other scripts."""
+    """Parse an ASCII decimal number, but unlike `float` reject `nan`, `1_0` and other scripts."""
     text = text.strip()
     return float(text) if len(text) <= 400 and _NUMBER.match(text) else None

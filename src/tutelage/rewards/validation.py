@@ -58,18 +58,18 @@ class Trial:
     task: Task
     text: str
     reward: float | None
-    """None if the reward failed."""
+    """The reward of the text, or None if the reward function failed."""
     problem: str | None = None
 
     @property
     def full(self) -> bool:
-        """True if it earned the full reward."""
+        """Return True if the text earned the full reward."""
         return self.reward is not None and self.reward >= FULL_REWARD
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A check of a reward, with its trials and those that show a weakness."""
+    """A check of a reward, with all its trials and the broken ones that show a weakness."""
 
     name: str
     expected: str
@@ -80,7 +80,7 @@ class Probe:
 
     @property
     def passed(self) -> bool:
-        """True if no trial is broken."""
+        """Return True if no trial shows a weakness."""
         return not self.broken
 
     def record(self) -> Mapping[str, Any]:
@@ -161,7 +161,7 @@ def _gold_answer(task: Task, gold_field: str | None) -> str:
 
 
 def _fill(forms: Sequence[str], golds: Sequence[str], i: int) -> Iterator[str]:
-    """Fill the templates with the answers of task `i` and of other tasks; skip the others."""
+    """Fill the templates for task `i`, skipping the ones for which an answer is missing."""
     gold, parts = golds[i], dict[str, object]()
     other = next((each for each in [*golds[i + 1 :], *golds[:i]] if _differs(each, gold)), None)
     if other is not None:

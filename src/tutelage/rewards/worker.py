@@ -48,7 +48,7 @@ _BOOT = "from tutelage.rewards.worker import main; main({})"
 
 @dataclass(frozen=True, slots=True)
 class RewardLocation:
-    """Where another process can load a reward; `file` is empty for importable modules."""
+    """Where another process can load a reward, with an empty `file` for importable modules."""
 
     module: str
     name: str
@@ -81,7 +81,8 @@ class RewardLocation:
 
 @dataclass(frozen=True, slots=True)
 class RewardJob:
-    """A job for a worker: a reward, its pickled arguments, and its name and task for messages."""
+    """A job for a worker, with a reward, its pickled arguments, and its name and task for
+    messages."""
 
     location: RewardLocation
     arguments: bytes
@@ -120,7 +121,7 @@ class _RewardProcess:
         return self.pipe.recv()
 
     def end(self) -> int:
-        """Kill the worker and its child processes; return the exit code."""
+        """Kill the worker and its child processes, and return the exit code."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.kill()
@@ -129,8 +130,11 @@ class _RewardProcess:
 
 
 class RewardProcesses:
-    """A pool of at most `max_workers` workers; a forked child starts with an empty pool. Workers
-    start with the variables of `environment` in addition to those of this process."""
+    """A pool of at most `max_workers` workers.
+
+    A forked child starts with an empty pool. Workers start with the variables of `environment` in
+    addition to those of this process.
+    """
 
     def __init__(self, max_workers: int = MAX_WORKERS, **environment: str) -> None:
         self._max_workers, self._environment = max_workers, environment
@@ -144,7 +148,7 @@ class RewardProcesses:
         self._idle: list[_RewardProcess] = []
 
     def grade(self, job: RewardJob) -> Reward:
-        """Run a job in a worker, and in a second one if the first crashes; blocks its thread.
+        """Run a job in a worker, and in a second one if the first crashes, blocking this thread.
 
         Raises the reward's `RewardError`, `TimeoutError`, `GraderError` if two workers crashed, and
         `ImportError` if a worker cannot load the reward.
@@ -183,7 +187,7 @@ class RewardProcesses:
         )
 
     def close(self) -> None:
-        """Kill the idle workers; busy workers end after this process has ended."""
+        """Kill the idle workers. Busy workers end after this process has ended."""
         while self._idle:
             self._idle.pop().end()
 

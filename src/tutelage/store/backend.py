@@ -20,7 +20,7 @@ from tutelage.store.schema import FORMAT, metadata, schema_version
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """An open database with tables in the current format; threads may share it."""
+    """An open database with tables in the current format, which threads may share."""
 
     where: str
     """Path, or URL without its password, for messages."""

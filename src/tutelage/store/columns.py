@@ -88,7 +88,7 @@ class Columns(Generic[T]):
                 self._columns.append(field_)
 
     def columns(self, keys: Collection[str] = ()) -> list[Column[Any]]:
-        """Create the columns of a table; `keys` are its primary key."""
+        """Create the columns of a table with the primary key `keys`."""
         columns: list[Column[Any]] = []
         for f in self._columns:
             key = f.name in keys
@@ -98,8 +98,11 @@ class Columns(Generic[T]):
         return columns
 
     def encode(self, record: T, where: str) -> Row:
-        """Convert a record to a row; `where` names it in errors. Raises `StoreError` for values
-        that cannot be stored exactly."""
+        """Convert a record to a row.
+
+        `where` names the record in errors. Raises `StoreError` for values that cannot be stored
+        exactly.
+        """
         row: Row = {}
         for name, f in self._fields.items():
             value = getattr(record, name)
@@ -110,7 +113,7 @@ class Columns(Generic[T]):
         return row
 
     def empty_row(self) -> Row:
-        """Return the row of a missing record, all null."""
+        """Return the row of a missing record, in which all values are null."""
         return {f.name: None for f in self._columns}
 
     def decode(self, row: RowLike, **others: Any) -> T:
@@ -144,7 +147,7 @@ def _column_codec(type_hint: Any) -> tuple[TypeEngine[Any], Encode, Decode]:
 
 
 def _strip_none(hint: Any) -> tuple[Any, bool]:
-    """Strip `| None` from a type; return the type and whether it was optional."""
+    """Strip `| None` from a type and return the type and whether it was optional."""
     if get_origin(hint) not in (Union, UnionType):
         return hint, False
     kinds = [type_hint for type_hint in get_args(hint) if type_hint is not NoneType]

@@ -96,8 +96,10 @@ def rollout_record(rollout: Rollout) -> JSON:
 
 
 def chat_rows(rollout: Rollout, tools: Sequence[ToolSpec] | None = None) -> Iterator[JSON]:
-    """Yield the conversations of a rollout, each with its tools and origin; nothing if it has no
-    reward. The tools are those of its requests if `tools` is None."""
+    """Yield the conversations of a rollout that has a reward, each with its tools and origin.
+
+    If `tools` is None, each conversation has the tools of its requests.
+    """
     if rollout.reward is None:
         return
     for agent, messages, sent_tools in conversations(rollout.last.calls):
@@ -128,7 +130,7 @@ def _as_context(messages: Sequence[Message]) -> tuple[Message, ...]:
 def conversations(
     calls: Sequence[Call],
 ) -> list[tuple[str, tuple[Message, ...], tuple[ToolSpec, ...]]]:
-    """Join calls to conversations; return the agent, messages and tools of each, by start.
+    """Join calls to conversations and return the agent, messages and tools of each, by start.
 
     A call continues a conversation of the same agent with the same tools if its messages begin with
     the whole conversation. Replies are kept as sampled, not as repeated by the client; assistant

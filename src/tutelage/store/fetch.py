@@ -28,14 +28,14 @@ _TOOLS = TypeAdapter(tuple[ToolSpec, ...])
 
 
 class RolloutFilter(TypedDict, total=False):
-    """Conditions on the rollouts of a run; missing or None matches all."""
+    """Conditions on the rollouts of a run, where a missing key or None matches all."""
 
     mode: Mode | None
     step: int | None
     after: int | None
-    """Only steps later than this."""
+    """Match only rollouts of steps later than this."""
     label: str | None
-    """'' for training."""
+    """The label of an evaluation, or '' for training rollouts."""
     status: RolloutStatus | None
     cause: FailureCause | None
     min_reward: float | None
@@ -50,7 +50,7 @@ def rollout_order() -> list[Column[Any]]:
 def load_attempts(
     conn: Connection, run_id: str, ids: Sequence[str], *, late: bool
 ) -> dict[str, list[Attempt]]:
-    """Load attempts by rollout id, in order: the valid attempts, or the late ones."""
+    """Load the valid or the late attempts of rollouts, in order, by rollout id."""
     table = schema.attempts
     attempts: dict[str, list[Attempt]] = defaultdict(list)
     parts: defaultdict[tuple[Any, ...], dict[str, list[RowLike]]] = defaultdict(
@@ -88,9 +88,10 @@ def _select_rows(table: Table, run_id: str, ids: Sequence[str], late: bool) -> S
 
 
 def resolve(conn: Connection, prefix: str, run_id: str | None) -> tuple[str, str]:
-    """Find the one `(run id, rollout id)` that begins with `prefix`; an exact match wins.
+    """Find a rollout by its id, else the only one whose id begins with `prefix`.
 
-    Raises `StoreError` with the candidates if several match, or the closest if none does.
+    Returns its run id and its id. Raises `StoreError` with the candidates if several match, or the
+    closest if none does.
     """
     exact = _find_ids(conn, prefix, run_id, exact=True)
     pairs = exact or _find_ids(conn, prefix, run_id)

@@ -36,7 +36,7 @@ _CHUNK = 500
 
 @dataclass(frozen=True, slots=True)
 class _AttemptRows:
-    """The row of an attempt, the rows of its parts by table, and its stamp."""
+    """The row of an attempt, the rows of its parts by table, and its status and digest."""
 
     row: Row
     parts: dict[str, list[Row]]
@@ -50,7 +50,7 @@ class _AttemptRows:
 
 @dataclass(frozen=True, slots=True)
 class _RolloutRows:
-    """The rows of a rollout: its head, current result, task and attempts."""
+    """The rows of a rollout, for its head, current result, task and attempts."""
 
     head: Row
     summary: Row
@@ -89,7 +89,7 @@ class _IngestBatch:
 
     @property
     def run_ids(self) -> set[str]:
-        """Ids of the runs in the batch."""
+        """Return the ids of the runs in the batch."""
         heads = [rollout.head for rollout in self.rollouts]
         return {row["run_id"] for row in (*heads, *self.spans, *self.training_rows)}
 
@@ -99,8 +99,10 @@ def encode(
     spans: Mapping[str, Sequence[SpanRecord]],
     training_rows: Mapping[str, Sequence[TrainingRow]],
 ) -> _IngestBatch:
-    """Build the rows of rollouts, and of spans and training rows by run; shared toolsets are
-    encoded once. Raises `StoreError` for values that cannot be stored exactly."""
+    """Build the rows of rollouts, and of spans and training rows by run.
+
+    Shared toolsets are encoded once. Raises `StoreError` for values that cannot be stored exactly.
+    """
     batch = _IngestBatch()
     for rollout in rollouts:
         if not rollout.attempts:
@@ -199,10 +201,10 @@ class _Changes:
 
 
 def put(conn: Connection, batch: _IngestBatch) -> Counter[str]:
-    """Write a batch; return the numbers of `new`, `updated` and `unchanged` rollouts and of `late`
-    attempts.
+    """Write a batch and return the numbers of rollouts and late attempts.
 
-    Raises `StoreError` for an unknown run or for records that contradict the stored ones.
+    Rollouts are counted as `new`, `updated` and `unchanged`, attempts as `late`. Raises
+    `StoreError` for an unknown run or for records that contradict the stored ones.
     """
     stored_runs = select(schema.runs.c.id).where(schema.runs.c.id.in_(batch.run_ids))
     for run_id in sorted(batch.run_ids - set(conn.scalars(stored_runs))):

@@ -41,7 +41,7 @@ _BYTES = 4
 
 
 class Queries:
-    """Read access to one database; thread-safe."""
+    """Thread-safe read access to one database."""
 
     def __init__(self, backend: Backend) -> None:
         self.where = backend.where
@@ -52,7 +52,7 @@ class Queries:
         self._closed = False
 
     def close(self) -> None:
-        """Close the database; further calls raise `StoreError`. May be called twice."""
+        """Close the database, after which queries raise `StoreError`. May be called twice."""
         with self._writing:
             self._closed = True
             self._backend.close()
@@ -71,7 +71,7 @@ class Queries:
     # Rollouts
 
     def rollout(self, rollout_id: str, run_id: str | None = None) -> Rollout:
-        """Return the whole record of a rollout by its full id; see `find_rollout` for prefixes.
+        """Return the whole record of a rollout by its full id (`find_rollout` accepts a prefix).
 
         `run_id` is only needed if the store has several runs with the same seed.
         """
@@ -81,7 +81,7 @@ class Queries:
         return rollout
 
     def find_rollout(self, prefix: str, run_id: str | None = None) -> Rollout:
-        """Return the only rollout whose id begins with `prefix`; an exact match wins.
+        """Return the rollout with the id `prefix`, else the only one whose id begins with it.
 
         Raises `StoreError` with the candidates if several match, or the closest ids if none does.
         """
@@ -92,10 +92,11 @@ class Queries:
     def rollouts(
         self, run_id: str, *, limit: int | None = None, **filters: Unpack[RolloutFilter]
     ) -> Iterator[Rollout]:
-        """Yield matching whole records, read lazily; the label of training is ''.
+        """Yield the whole records of matching rollouts, read lazily.
 
-        Sorted by step, label, mode, group and position. Rollouts added during the iteration are not
-        included. Raises `StoreError` for an unknown run.
+        The label of training rollouts is ''. Rollouts are sorted by step, label, mode, group and
+        position. Rollouts added during the iteration are not included. Raises `StoreError` for an
+        unknown run.
         """
         with self._read("read rollouts from", run_id) as conn:
             query = select(schema.rollouts.c.id).where(*_where(run_id, filters))
@@ -142,8 +143,10 @@ class Queries:
         return sorted(counts, key=lambda count: (-count.number, count.cause or ""))
 
     def totals(self, run_id: str) -> Totals:
-        """Sum the rollouts, calls and tokens of a run over all attempts. Raises `StoreError` for an
-        unknown run."""
+        """Sum the rollouts, calls and tokens of a run over all attempts.
+
+        Raises `StoreError` for an unknown run.
+        """
         calls, rollouts = schema.calls.c, schema.rollouts.c
         heads = select(rollouts.mode, func.count()).where(rollouts.run_id == run_id)
         sums = select(
@@ -232,7 +235,7 @@ class Queries:
     def training_rows(
         self, run_id: str, *, rollout_id: str | None = None, step: int | None = None
     ) -> list[TrainingRow]:
-        """Return the training rows of a rollout, of a step, or all, in order."""
+        """Return the training rows of a rollout, of a step, or of the whole run, in order."""
         c = schema.training_rows.c
         values = {c.rollout_id: rollout_id, c.step: step}
         tests = [column == value for column, value in values.items() if value is not None]
@@ -258,7 +261,7 @@ class Queries:
         return self._read_ordered(schema.resources, schema.RESOURCE, run_id)
 
     def events(self, run_id: str, key: str) -> list[JSON]:
-        """Return the events under a key of a run, in order; see `Store.put_events`."""
+        """Return the events that `Store.put_events` stored under a key of a run, in order."""
         c = schema.events.c
         query = select(c.data).where(c.run_id == run_id, c.key == key).order_by(c.number)
         with self._read("read events from") as conn:
@@ -331,7 +334,7 @@ def _where(run_id: str, filters: RolloutFilter) -> list[ColumnElement[bool]]:
 
 
 def _load_rollouts(conn: Connection, run_id: str, ids: Sequence[str]) -> list[Rollout]:
-    """Load whole records in the order of `ids`; ids that no longer exist are omitted."""
+    """Load whole records in the order of `ids`, omitting ids that no longer exist."""
     heads = schema.rollouts
     query = (
         select(heads, schema.tasks.c.id.label("task_id"), schema.tasks.c.fields)

@@ -16,7 +16,7 @@ from tutelage.types import JSON, FailureCause, Rollout, RolloutStatus
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """A training or evaluation run; `created` and `updated` are seconds since 1970."""
+    """A training or evaluation run, with `created` and `updated` in seconds since 1970."""
 
     id: str
     name: str
@@ -49,7 +49,7 @@ class CheckpointRow:
 
 @dataclass(frozen=True, slots=True)
 class ResourceRow:
-    """One version of a named resource; `step` is the training step that created it."""
+    """One version of a named resource, created in the training step `step`."""
 
     name: str
     version: int
@@ -101,8 +101,10 @@ class RolloutSummary:
 
 @dataclass(frozen=True, slots=True)
 class FailureCount:
-    """The number of failed rollouts with one cause (None for cancelled ones), and the message of
-    the first one."""
+    """The number of failed rollouts with one cause, and the message of the first one.
+
+    The cause of cancelled rollouts is None.
+    """
 
     cause: FailureCause | None
     number: int
@@ -114,7 +116,7 @@ PerToken = Literal["advantages", "logprobs", "entropies", "importance_weights"]
 
 @dataclass(frozen=True, slots=True)
 class TrainingRow:
-    """One row of a training step: its advantage and the trainer's values for its tokens.
+    """One row of a training step, with its advantage and the trainer's values for its tokens.
 
     Per-token values cover the trained tokens, in order, packed little-endian; `numbers` unpacks
     them. They are None if the row was not scored because nothing could be learned from it, and once
@@ -143,7 +145,7 @@ class TrainingRow:
     (all 1) if the row was not scored or the correction is off."""
 
     def numbers(self, name: PerToken) -> tuple[float, ...] | None:
-        """Unpack one number per trained token; None if the values were not recorded."""
+        """Return one number per trained token, or None if the values were not recorded."""
         data: bytes | None = getattr(self, name)
         if data is None:
             return None
@@ -153,8 +155,11 @@ class TrainingRow:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Totals of a run's rollouts; `tests` is the number on test tasks. Tokens are counted only for
-    local policies; the counts of remote servers are in the run's result."""
+    """Totals of a run's rollouts.
+
+    `tests` is the number of rollouts on test tasks. Tokens are counted only for local policies; the
+    counts of remote servers are in the run's result.
+    """
 
     rollouts: int
     tests: int

@@ -77,7 +77,7 @@ def _run_table(name: str, record: Columns[Any], keys: Collection[str], *items: S
 
 
 def _attempt_columns(*names: str) -> list[Column[Any]]:
-    """Create the key columns of an attempt or of its part: the rollout, then these numbers."""
+    """Create the key columns of an attempt or its part: the rollout, then one number per name."""
     return [
         _string("run_id", key=True),
         _string("rollout_id", key=True),

@@ -92,7 +92,7 @@ def explain_errors(path: Path, action: str) -> Generator[None]:
 
 
 def open_backend(path: Path, *, create: bool = True) -> Backend:
-    """Open a database file, and create missing tables if `create`; threads may share it.
+    """Open a database file, which threads may share, and create missing tables if `create`.
 
     Raises `StoreError` if the file cannot be opened or belongs to another program.
     """

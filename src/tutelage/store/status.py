@@ -40,12 +40,11 @@ Stamp = tuple[RolloutStatus, str]
 def merge(
     where: str, stored: Sequence[Stamp], incoming: Sequence[Stamp]
 ) -> tuple[list[int], list[int], list[int]]:
-    """Compare the incoming attempts of a rollout with the stored ones; return the positions of
-    attempts to add, to replace, and to store as late.
+    """Return the positions of incoming attempts to add, to replace, and to store as late.
 
-    Repeated content changes nothing. Attempts that have ended, and all attempts of a rollout whose
-    last attempt has ended, are final: different content is late. Raises `StoreError` if a status
-    goes back, such as from running to pending.
+    Attempts are compared with the stored ones, and repeated content changes nothing. Attempts that
+    have ended, and all attempts of a rollout whose last attempt has ended, are final: different
+    content is late. Raises `StoreError` if a status goes back, such as from running to pending.
     """
     final = bool(stored) and stored[-1][0].terminal
     added: list[int] = []

@@ -76,7 +76,7 @@ def open_store(where: str | Path, *, create: bool = True) -> Store:
 
 
 class Store(Queries):
-    """Read and write access to one database. A context manager that closes it."""
+    """Read and write access to one database, as a context manager that closes it."""
 
     def __enter__(self) -> Store:
         return self
@@ -169,9 +169,10 @@ class Store(Queries):
         spans: Mapping[str, Sequence[SpanRecord]] | None = None,
         training_rows: Mapping[str, Sequence[TrainingRow]] | None = None,
     ) -> Counter[str]:
-        """Write a batch in one transaction, with spans and training rows by run; on return it is
-        on the disk. Return the numbers of `new`, `updated` and `unchanged` rollouts and of `late`
-        results.
+        """Write rollouts, spans and training rows (the latter two by run) in one transaction.
+
+        On return the batch is on the disk. Returns the numbers of `new`, `updated` and `unchanged`
+        rollouts and of `late` results.
 
         Repeated records change nothing. A rollout that has not ended is updated; one that has ended
         is kept, and different content is stored as late (see `late_results`). Spans may be stored
@@ -193,7 +194,7 @@ class Store(Queries):
     # Metrics, checkpoints, resources
 
     def put_metrics(self, run_id: str, step: int, values: JSON) -> None:
-        """Add metrics to a step; existing names are overwritten.
+        """Add metrics to a step, overwriting existing names.
 
         Raises `StoreError` for NaN and infinity: omit metrics that could not be computed.
         """
@@ -216,7 +217,7 @@ class Store(Queries):
     def put_resource(
         self, run_id: str, name: str, version: int, *, step: int, kind: str, data: JSON
     ) -> None:
-        """Add one version of a named resource; see `resources`.
+        """Add one version of a named resource, for `resources` to return.
 
         Raises `StoreError` if the version exists with different content.
         """
@@ -236,8 +237,11 @@ class Store(Queries):
                 )
 
     def put_events(self, run_id: str, key: str, events: Sequence[JSON]) -> None:
-        """Append events under a key of a run, or of no run (""), in one transaction; on return they
-        are on the disk. Raises `StoreError` for data that JSON does not support."""
+        """Append events under a key of a run, or of no run (""), in one transaction.
+
+        On return the events are on the disk. Raises `StoreError` for data that JSON does not
+        support.
+        """
         c = schema.events.c
         last = select(func.max(c.number)).where(c.run_id == run_id, c.key == key)
         with self._write(f"store events of {key!r} in", run_id) as conn:
@@ -294,7 +298,7 @@ def _put_row(conn: Connection, table: Table, row: Row) -> None:
 
 
 def _delete(conn: Connection, table: Table, run_id: str, removed: ColumnElement[bool]) -> int:
-    """Delete rows of a run; return their number."""
+    """Delete rows of a run and return their number."""
     return conn.execute(delete(table).where(table.c.run_id == run_id, removed)).rowcount
 
 

@@ -34,7 +34,7 @@ _Path: TypeAlias = "str | tuple[_Path, Any]"
 
 
 def escape(text: str) -> str:
-    """Escape text so that any database can store it; `unescape` restores it exactly.
+    """Escape text so that any database can store it and `unescape` restores it exactly.
 
     A model can write `"\\ud800"` in its arguments and a tool can echo it: a lone surrogate has no
     UTF-8 form, and PostgreSQL rejects NUL. Such text is stored with backslash escapes instead of
@@ -46,7 +46,7 @@ def escape(text: str) -> str:
 
 
 def unescape(text: str) -> str:
-    """Undo `escape`."""
+    """Restore the text that `escape` encoded."""
     if text.startswith(ESCAPED):
         return text[len(ESCAPED) :].encode("ascii").decode("unicode_escape")
     return text
@@ -73,11 +73,12 @@ class ExactText(TypeDecorator[str]):
 
 
 def dump_json(value: Any, where: str) -> str:
-    """Convert `value` to JSON text; `where` names it in errors. Key order is kept.
+    """Convert `value` to JSON text. Key order is kept.
 
-    Integers may have any size and floats are preserved bit for bit. Tuples become arrays and
-    dataclasses objects, without fields that have the default None or (). Raises `StoreError` for
-    NaN, infinity, keys that are not strings, and types that JSON does not support.
+    `where` names the value in errors. Integers may have any size and floats are preserved bit for
+    bit. Tuples become arrays and dataclasses objects, without fields that have the default None or
+    (). Raises `StoreError` for NaN, infinity, keys that are not strings, and types that JSON does
+    not support.
     """
     try:
         return _ENCODER.encode(_to_plain(value, where))
@@ -86,7 +87,7 @@ def dump_json(value: Any, where: str) -> str:
 
 
 def load_json(text: str) -> Any:
-    """Parse text of `dump_json`."""
+    """Parse the text that `dump_json` wrote."""
     # orjson would read integers beyond 64 bits as floats.
     return json.loads(text)
 
@@ -159,5 +160,5 @@ def pack(kind: Literal["i", "d"], values: Sequence[float], where: str) -> bytes:
 
 
 def unpack(kind: Literal["i", "d"], data: bytes) -> tuple[Any, ...]:
-    """Undo `pack`."""
+    """Return the numbers that `pack` encoded."""
     return struct.unpack(f"<{len(data) // struct.calcsize(f'<{kind}')}{kind}", data)

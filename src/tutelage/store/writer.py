@@ -29,7 +29,7 @@ _Records = tuple[str, Sequence[SpanRecord] | Sequence[TrainingRow]]
 
 
 class StoreWriter:
-    """Writes rollouts, spans and training rows from a background thread.
+    """Writer of rollouts, spans and training rows in a background thread.
 
     A context manager that flushes and closes. At most `max_pending` items (rollouts, or groups of
     spans or training rows) may wait before `submit` blocks; at most `max_batch` are written in one
@@ -68,7 +68,7 @@ class StoreWriter:
         self.close()
 
     def submit(self, rollouts: Sequence[Rollout]) -> None:
-        """Submit rollouts in order; block while the queue is full.
+        """Submit rollouts in order, blocking while the queue is full.
 
         Raises `StoreError` if an earlier batch could not be stored, or after `close`.
         """
@@ -77,14 +77,14 @@ class StoreWriter:
             self._also(rollouts)
 
     def submit_spans(self, run_id: str, spans: Sequence[SpanRecord]) -> None:
-        """Submit spans like `submit`; their rollouts may be submitted later."""
+        """Submit spans as `submit` does, even before their rollouts."""
         if spans:
             self._submit([(run_id, tuple(spans))])
             if self._also is not None:
                 self._also(spans)
 
     def submit_training(self, run_id: str, rows: Sequence[TrainingRow]) -> None:
-        """Submit the training rows of a step like `submit`."""
+        """Submit the training rows of a step as `submit` does."""
         if rows:
             self._submit([(run_id, tuple(rows))])
 
@@ -116,7 +116,7 @@ class StoreWriter:
         return future
 
     def _resolve_waiting(self) -> None:
-        """Resolve the futures whose records are committed or have failed; needs the lock."""
+        """Resolve the futures whose records are committed or have failed, with the lock held."""
         waiting, self._waiting = self._waiting, []
         for target, future in waiting:
             if self._committed >= target:

@@ -70,7 +70,7 @@ class _PriceList:
         return Observation()
 
     async def close(self) -> None:
-        """Do nothing: the environment holds no resources."""
+        """Do nothing, since the environment holds no resources."""
 
     @tool(inline=True)
     def lookup(self, item: str) -> int:

@@ -39,7 +39,7 @@ class Passage:
 
 
 def build(files: Sequence[str | Path], out: str | Path) -> int:
-    """Index `files` into `out`, replaced atomically on success; return the number of passages.
+    """Index `files` into `out`, replaced atomically on success, and return the number of passages.
 
     Rows of .jsonl and .json need a `text` (and may have a `title`); .txt and .md are split into
     passages. Raises `DataError` for a file that is unreadable or contains no text, and
@@ -104,7 +104,7 @@ def check(path: str | Path) -> None:
 
 
 def search(path: str | Path, query: str, count: int) -> list[Passage]:
-    """Return the best `count` passages with any word of `query`; ties are in file order."""
+    """Return the best `count` passages with any word of `query`, in file order if equally good."""
     terms = list(dict.fromkeys(_TERM.findall(query.casefold())))[:_MAX_TERMS]
     if not terms:
         return []

@@ -72,9 +72,10 @@ async def _execute(call: ToolCall, tools: Mapping[str, Tool]) -> ToolResult:
 
 
 async def run_tool(tool: Tool, text: str) -> ToolOutcome:
-    """Call a tool with arguments as JSON text; return its full result, or an error and its kind.
+    """Call a tool with arguments as JSON text and return its full result, or an error and its kind.
 
-    Raises nothing but `asyncio.CancelledError`, whatever the tool or its schema does."""
+    Raises nothing but `asyncio.CancelledError`, whatever the tool or its schema does.
+    """
     try:
         try:
             arguments = tool.signature.read(text)
@@ -109,7 +110,7 @@ async def call_safely(
     inline: bool,
     seconds: float | None,
 ) -> tuple[Any, BaseException | None]:
-    """Call a user's function; return its value and the exception it raised, one of them None.
+    """Call a user's function and return its value and the exception it raised, one of them None.
 
     `what` names the function in messages. `inline` runs a synchronous function on the event loop,
     without a time limit. Others raise `TimeoutError` after `seconds`.
@@ -133,8 +134,10 @@ async def call_safely(
 async def _call_catching(
     fn: Callable[..., Any], arguments: Mapping[str, Any], *, inline: bool
 ) -> tuple[Any, BaseException | None]:
-    """Call `fn`; return its value and the exception it raised, `BaseException`s included, which
-    would end the event loop. Ctrl-C and cancellation propagate."""
+    """Call `fn` and return its value and the exception it raised, one of them None.
+
+    Also catches `BaseException`s, which would end the event loop, but not Ctrl-C and cancellation.
+    """
     try:
         if not inline:
             return await call(fn, **arguments), None
@@ -168,7 +171,7 @@ async def call(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 async def call_in_thread(fn: Callable[[], T]) -> T:
-    """Run `fn` in a new daemon thread with this task's context variables; return its result.
+    """Run `fn` in a new daemon thread with this task's context variables and return its result.
 
     If the caller is cancelled, the thread continues and its result is dropped.
     """
@@ -205,7 +208,8 @@ async def call_in_thread(fn: Callable[[], T]) -> T:
 
 
 def _truncate(text: str, limit: int) -> str:
-    """Shorten `text` to `limit` characters: its head, the number of characters cut, its tail."""
+    """Shorten `text` to `limit` characters by replacing its middle with the number of characters
+    cut."""
     # Escape lone surrogates, which cannot be stored or sent.
     text = text.encode("utf-8", "backslashreplace").decode()
     if len(text) <= limit:

@@ -25,8 +25,8 @@ Entry = TypeVar("Entry")
 
 
 class ExtensionRegistry(Mapping[str, Entry], Generic[Entry]):
-    """Entries of one configuration key: a mapping of the built-in ones by name, plus those loaded
-    from files."""
+    """The entries of one configuration key by name, both built-in ones and ones loaded from
+    files."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class ExtensionRegistry(Mapping[str, Entry], Generic[Entry]):
         return None if self.name_problem(name) else self.load(name)
 
     def name_problem(self, name: str) -> tuple[str, str] | None:
-        """Return the problem and the advice for an unknown name; None for a valid one."""
+        """Return the problem with an unknown name and some advice, or None for a valid name."""
         if name in self._places or is_file_reference(name):
             return None
         near = hint(name, self, "Did you mean {!r}? ")

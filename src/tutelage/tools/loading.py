@@ -34,15 +34,17 @@ _LIBRARY = sysconfig.get_path("stdlib")
 def hint(
     word: str, known: Iterable[str], form: str = "; did you mean {!r}?", *, cutoff: float = 0.5
 ) -> str:
-    """Format `form` with the known name closest to `word`; return "" if none is close."""
+    """Format `form` with the known name closest to `word`, or return "" if none is close."""
     # Truncate the word: it may be megabytes of a model's text.
     close = difflib.get_close_matches(word[:100], list(known), n=1, cutoff=cutoff)
     return form.format(close[0]) if close else ""
 
 
 def suggest_file(path: Path) -> str:
-    """Suggest the Python file in the folder of `path` with the closest name, as `hint` does; the
-    suffix `.py` is not compared."""
+    """Suggest the Python file in the folder of `path` with the closest name, as `hint` does.
+
+    The suffix `.py` is not compared.
+    """
     siblings = (other for other in path.parent.glob("*.py") if other.is_file())
     files = {other.stem: str(other) for other in siblings}
     near = hint(path.stem, files, "{}")
@@ -61,14 +63,15 @@ def is_file_reference(reference: str) -> bool:
 
 
 def display_name(reference: str) -> str:
-    """Return the name in `FILE.py:name` for display; any other name unchanged."""
+    """Return the name in `FILE.py:name` for display, and any other name unchanged."""
     return reference.rpartition(":")[2] if is_file_reference(reference) else reference
 
 
 def load_attribute(reference: str, what: str) -> object:
-    """Return the object that `FILE.py:name` refers to; `what` names its kind in errors.
+    """Return the object that `FILE.py:name` refers to.
 
-    Raises `ConfigError` if the file or the name is missing, or the file fails to execute.
+    `what` names the object's kind in errors. Raises `ConfigError` if the file or the name is
+    missing, or the file fails to execute.
     """
     file, _, name = reference.rpartition(":")
     if not file.endswith(".py") or not name:
@@ -82,8 +85,10 @@ def load_attribute(reference: str, what: str) -> object:
 
 
 def load_file(file: str, what: str) -> ModuleType:
-    """Load a file as a module; error messages begin with `what`. Raises `ConfigError`, for a
-    missing file with the closest name."""
+    """Load a file as a module. Raises `ConfigError` with a message that begins with `what`.
+
+    For a missing file, the message suggests the closest name.
+    """
     path = Path(file).expanduser()
     if not path.is_file():
         raise ConfigError(f"{what}: file not found: {str(path)!r}" + suggest_file(path))
@@ -99,7 +104,8 @@ class _CurrentSource(SourceFileLoader):
 
 
 def load_module(path: Path, what: str) -> ModuleType:
-    """Load the module at a full path; errors begin with `what`. Raises `ConfigError`."""
+    """Load the module at a full path. Raises `ConfigError` with a message that begins with
+    `what`."""
     digest = hashlib.blake2b(str(path).encode() + b"\0" + path.read_bytes(), digest_size=8)
     module_name = f"{USER_MODULE}{path.stem}_{digest.hexdigest()}"
     if module_name in sys.modules:
@@ -133,8 +139,10 @@ def error_text(function: object, error: BaseException) -> str:
 
 
 def user_traceback(text: str) -> str:
-    """Cut the frames of this package and Python's library above the first frame of user code;
-    return the traceback unchanged if there is no such frame."""
+    """Remove the frames of this package and Python's library above the first frame of user code.
+
+    A traceback without such a frame is returned unchanged.
+    """
     frames = list(_FRAME.finditer(text))
     for frame in frames:
         file = Path(frame[1])

@@ -101,9 +101,11 @@ def mcp_tools(reference: str) -> list[Tool]:
 
 
 class _Server(Environment):
-    """Client of one MCP server, run on an event loop in a separate thread so that the event loop
-    of any rollout can open, call and close it. A server that ends is restarted up to `restarts`
-    times."""
+    """Client of one MCP server, which any rollout can open, call and close.
+
+    The client runs on an event loop in a separate thread, because a run has a new loop for every
+    step and a connection must stay on one. A server that ends is restarted up to `restarts` times.
+    """
 
     def __init__(self, target: _Target, restarts: int = 0) -> None:
         self._target, self._restarts_left = target, restarts
@@ -123,11 +125,12 @@ class _Server(Environment):
         return Observation()
 
     async def close(self) -> None:
-        """Disconnect; a server that was started for this connection ends."""
+        """Disconnect, which also ends a server that was started for this connection."""
         await call_in_thread(self.close_after_run)
 
     def close_after_run(self) -> None:
-        """Disconnect and end the thread; may be called again (see `registry.close_tools`)."""
+        """Disconnect and end the thread, on behalf of `registry.close_tools`. May be called
+        again."""
         atexit.unregister(self.close_after_run)
         with self._lock:
             self._restarts_left = 0
@@ -159,7 +162,7 @@ class _Server(Environment):
         raise ConfigError(f"cannot use the MCP server {_label(self._target)!r}: {reason}{text}")
 
     async def _run_client(self, ready: Future[list[McpTool]], output: IO[str]) -> None:
-        """Connect and wait for `_disconnect`: the task that opened a client must close it."""
+        """Connect, wait for `_disconnect`, and close the client in the task that opened it."""
         direct_on_loopback(os.environ)
         transport: Any = self._target
         if not isinstance(self._target, str | MCPServer):
@@ -199,8 +202,11 @@ class _Server(Environment):
             self.open()
 
     async def call(self, name: str, arguments: JSON) -> CallToolResult:
-        """Call a tool; cancellation also cancels it on the server. Raises `ToolError` if the server
-        has ended, with `late` set if that happened during the call."""
+        """Call a tool. Cancelling this method also cancels the call on the server.
+
+        Raises `ToolError` if the server has ended, with `late` set if that happened during the
+        call.
+        """
         if self._broken or self._task.done() or self._client is None:
             await call_in_thread(self._restart)
         client, portal = self._client, self._portal
@@ -227,7 +233,7 @@ def _label(target: _Target) -> str:
 
 
 def _error_line(error: BaseException) -> str:
-    """Describe an error on one line; of an exception group, the first error inside it."""
+    """Describe an error, or the first error inside an exception group, on one line."""
     while isinstance(error, BaseExceptionGroup) and error.exceptions:
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     if isinstance(error, ValidationError):
@@ -285,7 +291,7 @@ def _convert_tools(listed: Sequence[McpTool], server: str) -> list[Tool]:
 
 
 def _make_function(name: str, typed: bool) -> Callable[..., Coroutine[Any, Any, str]]:
-    """Return the tool's function; `Tool.bind` sets its first argument, the server."""
+    """Return the tool's function, whose first argument is the server that `Tool.bind` sets."""
 
     async def run(server: _Server, /, **arguments: Any) -> str:
         result = await server.call(name, arguments)

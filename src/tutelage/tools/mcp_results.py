@@ -20,13 +20,17 @@ from tutelage.types import JSON
 
 
 class SentText(str):
-    """Text of a server, which may be serialised JSON; `execute.py` marks only `str` as plain."""
+    """Text of a server, which may be serialised JSON.
+
+    It is a class of its own because `execute.py` marks only `str` as plain text.
+    """
 
 
 def result_text(result: CallToolResult, name: str, typed: bool) -> str:
-    """Return the observation of a result: its text with placeholders for other blocks, or its
-    structured content as JSON. A plain `str` is returned only for a text of a `typed` tool, that
-    is one with an output schema.
+    """Return the observation of a result.
+
+    It is the result's text with placeholders for other blocks, or its structured content as JSON. A
+    plain `str` is returned only for a text of a `typed` tool, that is one with an output schema.
 
     Warns if a typed tool's text differs from its structured content; that text is dropped.
     """
@@ -83,7 +87,7 @@ def _block_text(block: Any) -> str:
 
 
 def shorten_record(record: logging.LogRecord) -> bool:
-    """Shorten the library's log record of a line that is not a protocol message to one line."""
+    """Shorten the library's log record of an invalid protocol message to one line."""
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, ValidationError):
         printed = str(error.errors(include_url=False)[0]["input"])[:80]

@@ -29,5 +29,6 @@ class ToolOptions:
 
     @property
     def index_path(self) -> str | None:
-        """Return `search_index`, else the variable `TUTELAGE_SEARCH_INDEX`, else None."""
+        """Return the path in `search_index`, else in the variable `TUTELAGE_SEARCH_INDEX`, else
+        None."""
         return self.search_index or self.environ.get("TUTELAGE_SEARCH_INDEX") or None

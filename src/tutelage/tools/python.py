@@ -48,7 +48,10 @@ class _PythonEnvironment(Sandbox):
 
 
 def python_executor(options: ToolOptions) -> Tool:
-    """Create the tool. Raises `ConfigError` if no sandbox works and `allow_unsandboxed` is off."""
+    """Create the tool `python_executor`.
+
+    Raises `ConfigError` if no sandbox works and `allow_unsandboxed` is off.
+    """
     tier = usable_tier(allow_unsandboxed=options.allow_unsandboxed)
     if tier == "none":
         logger.warning(

@@ -31,12 +31,14 @@ _PARAMETER = re.compile(r"^\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
 
 
 class ArgumentError(ValueError):
-    """Raised for arguments that are no JSON object or violate the schema; the model sees it."""
+    """Raised, and shown to the model, for arguments that are no JSON object or violate the
+    schema."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Signature:
-    """The parameters of a tool: their JSON schema, and the validation of a model's arguments."""
+    """The parameters of a tool, with their JSON schema and the validation of a model's
+    arguments."""
 
     schema: JSON
     check: Callable[[str], dict[str, Any]] = field(repr=False)
@@ -156,7 +158,7 @@ def _check_references(part: Any, resolver: Any) -> None:
 
 
 def resolve_ref(schema: object, root: JSON) -> JSON:
-    """Follow `$ref`s within the document and return the schema; {} if that is not possible."""
+    """Follow `$ref`s within the document and return the schema, or {} if that is not possible."""
     for _ in range(20):
         here = cast("JSON", schema) if isinstance(schema, Mapping) else {}
         target = here.get("$ref")

@@ -108,7 +108,7 @@ def _local_search(options: ToolOptions, name: str, about: str) -> Tool:
 
 @dataclass(frozen=True, slots=True)
 class _Service:
-    """A web search service: its request, and the field of its response with the results."""
+    """A web search service, with its request and the field of its response with the results."""
 
     name: str
     method: str

@@ -23,7 +23,8 @@ def hash_source(path: Path, name: str = "") -> str:
 
 
 def _reachable_source(path: Path, name: str, seen: set[tuple[Path, str]]) -> Iterator[str]:
-    """Yield the dumped statements that define `name` and the names it uses; all without a name."""
+    """Yield the dumped statements that define `name` and the names it uses, or all if it is
+    empty."""
     if (path, name) in seen:
         return
     seen.add((path, name))

@@ -28,20 +28,20 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
 
 class ToolError(Exception):
-    """Raised by a tool on purpose; the model observes the message only."""
+    """Raised by a tool on purpose, so that the model observes only the message."""
 
     late = False
     """Whether the work may have been done anyway, for example if the server was lost meanwhile."""
 
 
 class ToolTimeoutError(ToolError):
-    """Raised by a tool whose work took too long; counted as a timeout."""
+    """Raised by a tool whose work took too long, and counted as a timeout."""
 
     late = True
 
 
 class ToolEnvironment(Environment):
-    """Adapts a class with `@tool` methods to `Environment`; see `environments.py`."""
+    """Adapter that makes a class with `@tool` methods an `Environment`."""
 
     def __init__(self, name: str, make: Callable[[Task], Any]) -> None:
         self.name, self._make = name, make
@@ -50,7 +50,7 @@ class ToolEnvironment(Environment):
         """The object that the tools are bound to, set by `reset`."""
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        """Create and open the instance for a task; return its first observation."""
+        """Create and open the instance for a task, and return its first observation."""
         created = self.state = self._made = self._make(task)
         if not hasattr(created, "__aenter__"):
             return await created.reset(task, seed)
@@ -116,7 +116,7 @@ class Tool:
 
 
 class ToolSettings(TypedDict, total=False):
-    """Keyword arguments of `@tool`; see the fields of `Tool`."""
+    """Keyword arguments of `@tool`, documented at the fields of `Tool`."""
 
     timeout: float
     max_chars: int

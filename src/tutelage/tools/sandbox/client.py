@@ -39,7 +39,7 @@ _ROOM = 4096
 
 
 class _ServerGoneError(SandboxError):
-    """Raised if the sandbox server ended; a new server may succeed."""
+    """Raised if the sandbox server has ended, so that a new server is tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,8 @@ class CodeResult:
         return self.error in _ENDED
 
     def plain_value(self) -> Any:
-        """Return the value of `Sandbox.evaluate`. Raises `ValueError` if there is none."""
+        """Return the value that `Sandbox.evaluate` computed. Raises `ValueError` if there is
+        none."""
         if self.value is None:
             raise ValueError("no result value")
         if self.value == "set()":
@@ -71,12 +72,13 @@ class CodeResult:
 
 
 class Sandbox:
-    """An interpreter with state; an async context manager that ends it on exit."""
+    """A Python interpreter in isolation, which keeps its state and ends when `async with` exits."""
 
     def __init__(self, limits: SandboxLimits | None = None, *, tier: Tier | None = None) -> None:
-        """Create a sandbox without starting it; `tier` defaults to the strongest that works.
+        """Create a sandbox without starting it.
 
-        Raises `ConfigError` if none does: `tier="none"` must be passed explicitly.
+        `tier` defaults to the strongest tier that works. Raises `ConfigError` if none works:
+        `tier="none"` must be passed explicitly.
         """
         self.limits = limits or SandboxLimits()
         self.tier: Tier = tier if tier is not None else usable_tier()
@@ -90,7 +92,7 @@ class Sandbox:
         await self.close()
 
     async def run(self, code: str) -> CodeResult:
-        """Run code in the current state; the value of a final expression is part of the output.
+        """Return the output of code run in the current state, with the value of a final expression.
 
         Concurrent calls run one after another, in the order of the calls. Raises `SandboxError` if
         no interpreter can be started.
@@ -138,7 +140,7 @@ class Sandbox:
 
 
 def _to_string(value: object) -> str:
-    """Return `value` if it is a string, else "": replies may be forged by the code."""
+    """Return `value` if it is a string, else "", since the code may have forged the reply."""
     return value if isinstance(value, str) else ""
 
 
@@ -167,7 +169,7 @@ def _escape_surrogates(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Session:
-    """One running interpreter: its channel, and the socket that keeps it alive."""
+    """One running interpreter, with its channel and the socket that keeps it alive."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -176,7 +178,7 @@ class _Session:
 
     @classmethod
     async def open(cls, tier: Tier, limits: SandboxLimits) -> _Session:
-        """Start an interpreter; retry if the sandbox server was killed. Raises `SandboxError`."""
+        """Start an interpreter, again if the sandbox server was killed. Raises `SandboxError`."""
         for attempts_left in reversed(range(_STARTS)):
             try:
                 return await cls._open(tier, limits)
@@ -224,7 +226,7 @@ class _Session:
         return session
 
     async def request(self, message: dict[str, Any]) -> dict[str, Any] | None:
-        """Send a message and return the reply; None if the interpreter ended."""
+        """Send a message and return the reply, or None if the interpreter ended."""
         data = encode(message)
         try:
             self.writer.write(data)
@@ -259,7 +261,7 @@ class _Session:
 
 @functools.cache
 def tier_problems() -> dict[Tier, str | None]:
-    """Return None for each tier that works here, else the reason; tested once per process."""
+    """Test each tier, once per process, and return None for it if it works, else the reason."""
     values: dict[Tier, str | None] = {}
 
     def work() -> None:

@@ -64,8 +64,10 @@ _LIST_RIGHT = 1 << 3
 
 
 def enter_root(root: str, view: FileSystemView, limits: SandboxLimits) -> None:
-    """Build a root file system at the folder `root`, enter it, and drop all privileges; requires
-    new namespaces."""
+    """Build a root file system at the folder `root`, enter it, and drop all privileges.
+
+    The process must already be in new namespaces.
+    """
     _build_root(root, view, limits)
     _become_nobody()
     _drop_privileges()
@@ -106,7 +108,7 @@ def _build_root(at: str, view: FileSystemView, limits: SandboxLimits) -> None:
 
 
 def _bind_mount(at: str, path: str) -> bool:
-    """Bind-mount `path` in the new root and return True; False if it is already there."""
+    """Bind-mount `path` in the new root and return True, or False if it is already there."""
     if os.path.lexists(at + path):
         return False
     if os.path.isdir(path):
@@ -173,7 +175,7 @@ def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
-def _check(result: int, call: str) -> int:
+def _checked(result: int, call: str) -> int:
     if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, f"{call}: {os.strerror(code)}")
@@ -182,15 +184,15 @@ def _check(result: int, call: str) -> int:
 
 def unshare_namespaces() -> None:
     """Move this process to new namespaces of every kind."""
-    _check(_libc().unshare(_ALL_NAMESPACES), "unshare")
+    _checked(_libc().unshare(_ALL_NAMESPACES), "unshare")
 
 
 def _mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
-    """Mount `source` at `target`; see _mount(2)."""
+    """Mount `source` at `target` with the system call mount(2)."""
     result = _libc().mount(
         source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), data.encode()
     )
-    _check(result, f"mount {target}")
+    _checked(result, f"mount {target}")
 
 
 def _make_read_only(target: str) -> None:
@@ -199,7 +201,7 @@ def _make_read_only(target: str) -> None:
     result = _libc().syscall(
         _NR_MOUNT_SETATTR, _AT_FDCWD, target.encode(), _AT_RECURSIVE, attributes, len(attributes)
     )
-    _check(result, f"mount_setattr {target}")
+    _checked(result, f"mount_setattr {target}")
 
 
 def _change_root(new: str) -> None:
@@ -207,43 +209,43 @@ def _change_root(new: str) -> None:
     os.chdir(new)
     libc = _libc()
     number = 41 if os.uname().machine == "aarch64" else 155
-    _check(libc.syscall(number, b".", b"."), "pivot_root")
-    _check(libc.umount2(b".", _MNT_DETACH), "umount the old root")
+    _checked(libc.syscall(number, b".", b"."), "pivot_root")
+    _checked(libc.umount2(b".", _MNT_DETACH), "umount the old root")
     os.chdir("/")
 
 
 def die_with_parent() -> None:
     """Let the kernel kill this process when its parent ends."""
-    _check(_libc().prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0), "PR_SET_PDEATHSIG")
+    _checked(_libc().prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0), "PR_SET_PDEATHSIG")
 
 
 def adopt_orphans() -> None:
     """Become the parent of descendants whose own parent ends."""
-    _check(_libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "PR_SET_CHILD_SUBREAPER")
+    _checked(_libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "PR_SET_CHILD_SUBREAPER")
 
 
 def hide_from_debuggers() -> None:
     """Keep processes of the same user from reading or writing this one."""
-    _check(_libc().prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "PR_SET_DUMPABLE")
+    _checked(_libc().prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "PR_SET_DUMPABLE")
 
 
 def _drop_privileges() -> None:
-    """Drop every capability permanently: set-uid programs have no effect afterwards."""
+    """Drop every capability permanently, so that set-uid programs have no effect afterwards."""
     libc = _libc()
     for capability in range(64):
         if libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
             break  # past the last capability of this kernel, or not permitted
     header = struct.pack("=Ii", _CAPABILITY_VERSION, 0)
-    _check(libc.capset(header, bytes(24)), "capset")
-    _check(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "PR_SET_NO_NEW_PRIVS")
+    _checked(libc.capset(header, bytes(24)), "capset")
+    _checked(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "PR_SET_NO_NEW_PRIVS")
 
 
 def _install_filter(program: bytes) -> None:
-    """Filter the system calls of this process; `program` comes from `seccomp.py`."""
+    """Filter the system calls of this process with a `program` built by `seccomp.py`."""
     instructions = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("=HxxxxxxQ", len(program) // 8, ctypes.addressof(instructions))
     result = _libc().prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, header, 0, 0)
-    _check(result, "PR_SET_SECCOMP")
+    _checked(result, "PR_SET_SECCOMP")
 
 
 def _restrict_files(
@@ -263,14 +265,14 @@ def _restrict_files(
     if version >= 6:  # also no TCP, no abstract sockets and no signals to processes outside
         attributes = struct.pack("=QQQ", rights, 3, 3)
     libc = _libc()
-    number = _check(
+    number = _checked(
         libc.syscall(_NR_LANDLOCK_CREATE, attributes, len(attributes), 0), "landlock_create_ruleset"
     )
     values = ((_READ_RIGHTS, readable), (rights, writable), (_LIST_RIGHT, listed))
     for allowed, paths in values:
         for path in paths:
             _allow_below(libc, number, path, allowed)
-    _check(libc.syscall(_NR_LANDLOCK_RESTRICT, number, 0), "landlock_restrict_self")
+    _checked(libc.syscall(_NR_LANDLOCK_RESTRICT, number, 0), "landlock_restrict_self")
     os.close(number)
 
 
@@ -283,6 +285,6 @@ def _allow_below(libc: ctypes.CDLL, ruleset: int, path: str, allowed: int) -> No
         if not os.path.isdir(path):
             allowed &= 1 | 2 | 4 | 1 << 14
         rule = struct.pack("=Qi", allowed, opened)
-        _check(libc.syscall(_NR_LANDLOCK_ADD, ruleset, 1, rule, 0), f"landlock_add_rule {path}")
+        _checked(libc.syscall(_NR_LANDLOCK_ADD, ruleset, 1, rule, 0), f"landlock_add_rule {path}")
     finally:
         os.close(opened)

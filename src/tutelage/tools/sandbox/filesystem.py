@@ -27,7 +27,7 @@ _SYSTEM_PREFIXES = ("/usr", "/usr/local")
 
 @dataclass(frozen=True, slots=True)
 class FileSystemView:
-    """Paths of this machine that a sandbox can read; all others are absent or inaccessible."""
+    """The paths of this machine that a sandbox can read, all others being inaccessible."""
 
     folders: tuple[str, ...]
     """Folders that are readable with everything below them, except `hidden`."""
@@ -74,10 +74,11 @@ def _find_modules(names: Iterable[str], places: Sequence[str]) -> dict[str, str]
 def filesystem_view(
     packages: Iterable[str], places: Sequence[str], *, programs: bool
 ) -> FileSystemView:
-    """Return the view for this interpreter, which must run without `site`: its standard library
-    and the `packages` that are installed in one of `places`.
+    """Return the paths that a sandbox of this interpreter can read.
 
-    `programs` adds the system's programs, for sandboxes that may start processes.
+    They are the standard library and the `packages` that are installed in one of `places`. The
+    interpreter must run without `site`. `programs` adds the system's programs, for sandboxes that
+    may start processes.
     """
     paths = [path for path in sys.path if os.path.isdir(path)]
     paths += [os.path.realpath(path) for path in paths]

@@ -88,11 +88,12 @@ _X32 = 0x40000000
 
 
 def program(own_pid: int, *, one_process: bool, shared_files: bool = False) -> bytes:
-    """Return the BPF filter for a process; `one_process` forbids starting others.
+    """Return the BPF filter for a process.
 
-    `shared_files` is for a process that sees the host's file system: it forbids changing mode,
-    owner, times and attributes of files, reading links, and connecting to sockets by name. Signals
-    and limits are allowed for `own_pid` only. Raises `OSError` on an unsupported architecture.
+    `one_process` forbids starting other processes. `shared_files` is for a process that sees the
+    host's file system: it forbids changing mode, owner, times and attributes of files, reading
+    links, and connecting to sockets by name. Signals and limits are allowed for `own_pid` only.
+    Raises `OSError` on an unsupported architecture.
     """
     machine = os.uname().machine
     if machine not in _ARCHITECTURES:
@@ -109,17 +110,17 @@ def program(own_pid: int, *, one_process: bool, shared_files: bool = False) -> b
     # After ENOSYS the C library falls back to clone, whose flags a filter can check.
     code += [_step(_EQUAL, _CLONE3[cpu], 0, 1), _step(_RETURN, _ERRNO | errno.ENOSYS)]
     thread_only = [_step(_ANY_BIT, _CLONE_THREAD, 1, 0), refuse] if one_process else []
-    code += _block(_CLONE[cpu], 0, [*thread_only, _step(_ANY_BIT, _NEW_NAMESPACES, 0, 1), refuse])
+    code += _guard(_CLONE[cpu], 0, [*thread_only, _step(_ANY_BIT, _NEW_NAMESPACES, 0, 1), refuse])
     for number in (_KILL[cpu], _TGKILL[cpu]):
         # Sandboxes with several processes have a PID namespace, so signals are allowed there.
         if one_process:
-            code += _block(number, 0, [_step(_EQUAL, own_pid, 1, 0), refuse])
+            code += _guard(number, 0, [_step(_EQUAL, own_pid, 1, 0), refuse])
     if one_process:
         own = [_step(_EQUAL, 0, 2, 0), _step(_EQUAL, own_pid, 1, 0), refuse]
-        code += _block(_PRLIMIT[cpu], 0, own)
+        code += _guard(_PRLIMIT[cpu], 0, own)
     for number, values in ((_FCNTL[cpu], _FCNTL_SIGNALS), (_IOCTL[cpu], _IOCTL_REFUSED)):
         tests = [step for value in values for step in (_step(_EQUAL, value, 0, 1), refuse)]
-        code += _block(number, 1, tests)
+        code += _guard(number, 1, tests)
     if shared_files:
         code += _shared_file_filter(cpu, refuse)
     return b"".join([*code, _step(_RETURN, _ALLOW)])
@@ -140,18 +141,19 @@ def _shared_file_filter(cpu: int, refuse: bytes) -> list[bytes]:
     ]
     for numbers, argument in ((_OPEN, 1), (_OPENAT, 2)):
         if (number := numbers[cpu]) is not None:
-            code += _block(number, argument, truncating)
+            code += _guard(number, argument, truncating)
     # The destination address pointer, in both halves of the register.
     high = _ARGUMENTS + 8 * 4 + 4
-    return code + _block(
+    return code + _guard(
         _SENDTO[cpu],
         4,
         [_step(_EQUAL, 0, 0, 2), _step(_LOAD, high), _step(_EQUAL, 0, 1, 0), refuse],
     )
 
 
-def _block(number: int, argument: int, steps: list[bytes]) -> list[bytes]:
-    """Apply `steps` to the low half of an argument of one system call, then allow the call."""
+def _guard(number: int, argument: int, steps: list[bytes]) -> list[bytes]:
+    """Return code that applies `steps` to the low half of an argument of one system call, then
+    allows the call."""
     body = [_step(_LOAD, _ARGUMENTS + 8 * argument), *steps, _step(_RETURN, _ALLOW)]
     return [_step(_EQUAL, number, 0, len(body)), *body]
 

@@ -225,7 +225,7 @@ def _write(path: str, text: str) -> None:
 
 
 def _enter_namespaces(line: socket.socket, request: _StartRequest) -> None:
-    """Enter new namespaces and fork their first process; wait for its end."""
+    """Enter new namespaces, fork their first process and wait for its end."""
     confine.die_with_parent()
     confine.unshare_namespaces()
     line.sendall(b"u")
@@ -345,10 +345,10 @@ def _deleted_file_size(child: int) -> int:
 
 
 def _remove(home: str) -> None:
-    """Remove a folder and everything below it; no process may still write to it.
+    """Remove a folder and everything below it.
 
-    Inner folders are made writable and moved to the top before they are emptied, so that neither
-    depth nor permissions can prevent the removal.
+    No process may still write to it. Inner folders are made writable and moved to the top before
+    they are emptied, so that neither depth nor permissions can prevent the removal.
     """
     moved = 0
     with contextlib.suppress(OSError):

@@ -31,7 +31,7 @@ _PYTHON = (sys.executable, "-P", "-s", "-S", "-c")
 
 
 class SandboxError(RuntimeError):
-    """Raised if a sandbox cannot be started in a tier; the message has the kernel's reason."""
+    """Raised with the kernel's reason if a sandbox cannot be started in a tier."""
 
 
 class _Server:
@@ -93,7 +93,7 @@ _servers: dict[int, _Server] = {}
 
 
 def running_server(pid: int) -> _Server:
-    """Return the server of process `pid`; start one if there is none or it was killed."""
+    """Return the server of process `pid`, starting one if there is none or it was killed."""
     with _starting:
         if pid not in _servers or not _servers[pid].alive:
             _servers[pid] = _Server()

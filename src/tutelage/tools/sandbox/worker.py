@@ -24,7 +24,7 @@ _MAX_DEPTH = 50
 
 
 class Interpreter:
-    """A namespace in which code runs; `output` is the file descriptor of stdout and stderr."""
+    """A namespace in which code runs, with the file descriptor `output` of stdout and stderr."""
 
     def __init__(self, output: int, limit: int) -> None:
         self._output, self._limit = output, limit
@@ -73,7 +73,7 @@ class Interpreter:
                 sys.stdout.write(f"{value!r}\n")
 
     def _collect(self, out: io.TextIOBase) -> str:
-        """Return the output since the last call: its beginning, the bytes cut, and its end."""
+        """Return the output since the last call as its beginning, the bytes cut, and its end."""
         # Output above the file size limit is lost; the code received the error.
         with contextlib.suppress(OSError, ValueError):
             out.close()
@@ -99,7 +99,7 @@ def _truncate(text: str, limit: int) -> str:
 
 
 def _literal(value: object, depth: int = 0) -> str | None:
-    """Return plain data as a Python literal; None for other types and subclasses."""
+    """Return plain data as a Python literal, or None for other types and subclasses."""
     kind = type(value)
     if kind is float and value in (float("inf"), -float("inf")):
         return "1e999" if value == float("inf") else "-1e999"
