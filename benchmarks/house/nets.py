@@ -40,6 +40,7 @@ JOBS: dict[str, list[str]] = {
     },
     "word problems, two layers": [
         *("train", "word-problems", "--steps", "3", "--model", "CUT", "sft.max_steps=4"),
+        *("--algorithm", "advantage_filtered", "actor.optim.warmup_steps=8"),
         *("sft.cooldown_steps=2", "trainer.val_tasks=10", "trainer.test_tasks=10"),
         *("data.train_batch_size=8", "trainer.save_freq=-1"),
     ],
