@@ -128,8 +128,8 @@ class NativeEngine:
 
     @property
     def is_deadlocked(self) -> bool:
-        """Return True if the engine is stuck for good: every attempt whose idle conversations hold
-        the slots is itself waiting for another slot."""
+        """Return True if the engine is stuck for good: all attempts whose idle conversations hold
+        slots are themselves waiting for a slot."""
         # The name of a conversation begins with that of its attempt.
         waiting = {(r.session or "").partition("/")[0] for r in self._pending.values()}
         kept = [s.request.session for s in self._slots.all if s.request is not None]
@@ -162,7 +162,7 @@ class NativeEngine:
         return handle
 
     def cancel(self, handle: int) -> None:
-        """Stop a request without reporting a result. Unknown handles are ignored."""
+        """Cancel a request without reporting a result. Unknown handles are ignored."""
         self._pending.pop(handle, None)
         for slot in self._slots.running():
             if self._slots[slot].handle == handle:
@@ -204,7 +204,7 @@ class NativeEngine:
 
     @property
     def streaming(self) -> bool:
-        """Return True if a running request has an `on_token` callback."""
+        """Return True if a running request streams its tokens to an `on_token` callback."""
         running = (state.request for state in self._slots.all if state.handle is not None)
         return any(request is not None and request.on_token is not None for request in running)
 

@@ -81,7 +81,7 @@ class _Error(_Strict):
 
 
 class _Line(_Strict):
-    """A line of a script file."""
+    """One line of a script file."""
 
     content: str | None = None
     tool_calls: tuple[_Call, ...] | None = None

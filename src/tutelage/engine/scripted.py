@@ -72,7 +72,7 @@ class ScriptedClient:
         name: str = "scripted",
         keep: int | None = None,
     ) -> None:
-        """Play `script` from its start, and keep at most `keep` calls on record.
+        """Create a client that plays `script` from its start and keeps at most `keep` calls.
 
         The limit is for servers that run indefinitely.
         """

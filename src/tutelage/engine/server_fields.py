@@ -17,7 +17,7 @@ _FOR_TOKEN_IDS = {"return_token_ids", "logprobs"}
 
 @dataclass(slots=True)
 class ServerFields:
-    """Record which request fields a server accepts. The clients of a server share one object."""
+    """Request fields that a server accepts. The clients of a server share one object."""
 
     seed: bool = True
     token_ids: bool = True

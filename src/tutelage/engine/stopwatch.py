@@ -47,7 +47,7 @@ class AgentStopwatch:
                     self._since = self._clock()
 
     def elapsed(self) -> float:
-        """Return the measured seconds so far."""
+        """Return the measured time so far in seconds."""
         with self._lock:
             running = 0.0 if self._calls else self._clock() - self._since
             return self._before + running

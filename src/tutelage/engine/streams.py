@@ -31,7 +31,7 @@ NewToken = tuple[int, int, TokenLogprob]
 
 
 class Streams:
-    """Draw and record up to `length` tokens for each slot."""
+    """Token streams of the slots: draw and record up to `length` tokens for each slot."""
 
     def __init__(self, slots: int, length: int, device: torch.device, threads: int) -> None:
         self._device, self._length, self._threads = device, length, threads
@@ -85,7 +85,7 @@ class Streams:
     def draw(
         self, slots: Sequence[int], logits_LV: Tensor, line_B: Tensor
     ) -> tuple[Tensor, list[bool]]:
-        """Draw and record a token for each slot from its line of the logits.
+        """Draw and record the next token of each slot from its line of the logits.
 
         Returns the tokens, and for each of them whether it is the last one that its request allows.
         """

@@ -64,7 +64,7 @@ class ServerOptions:
     on_cpu: bool = True
 
     def arguments(self, port: int) -> list[str]:
-        """Return the command-line arguments of the server."""
+        """Return the command-line arguments of the vLLM server."""
         args = ["-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1"]
         args += ["--port", str(port), "--model", self.model, "--served-model-name", "policy"]
         args += ["--dtype", self.dtype, "--max-model-len", str(self.max_length), "--seed", "0"]

@@ -228,6 +228,6 @@ class WeightProbe:
 
 
 def _difference(some: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
-    """Return the largest and the mean absolute difference of two sequences."""
+    """Return the maximum and the mean absolute difference of two sequences."""
     differences = [abs(a - b) for a, b in zip(some, others, strict=True)]
     return max(differences), sum(differences) / len(differences)

@@ -162,7 +162,7 @@ class App:
         return Route(path, endpoint, methods=["POST"])
 
     async def _route_error(self, request: Request, error: Exception) -> Response:
-        """Return the error response for an unknown path or method, with advice."""
+        """Return the error response, with advice, for an unknown path or method."""
         failure, method, path = cast("HTTPException", error), request.method, request.url.path
         if failure.status_code == 405:
             allowed = ", ".join(sorted((failure.headers or {})["Allow"].split(", ")))

@@ -361,7 +361,7 @@ class KeptAnswers(OrderedDict[str, PendingCompletion]):
         return next((a for a in usable if not a.delivered), usable[-1] if usable else None)
 
     def answer(self, answer_id: str) -> PendingCompletion | None:
-        """Return the finished answer with this id, or None if it is not kept or not finished."""
+        """Return the finished answer with this id, or None if there is none."""
         answer = self.get(answer_id)
         return answer if answer is not None and answer.task.done() and answer.usable else None
 
@@ -377,7 +377,7 @@ class KeptAnswers(OrderedDict[str, PendingCompletion]):
             self.forget(oldest)
 
     def forget(self, answer_id: str) -> None:
-        """Drop an answer. Unknown ids are ignored."""
+        """Drop a kept answer. Unknown ids are ignored."""
         if (kept := self.pop(answer_id, None)) is not None:
             self._size -= kept.size
 

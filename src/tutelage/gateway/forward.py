@@ -1,4 +1,4 @@
-"""Forwarding of chat completions to another server with minimal changes.
+"""Forward chat completions to another server with minimal changes.
 
 Only the model name, the key and fields needed for the record are changed in the body and the reply:
 the server itself rejects unsupported fields, and every field is recorded. Requests of other
@@ -260,6 +260,6 @@ def _choices(reply: JSON) -> list[JSON]:
 
 
 def _message(choice: JSON) -> JSON:
-    """Return the message of a choice as received so far."""
+    """Return a choice's message as received so far."""
     message = choice.get("message") or choice.get("delta")
     return cast("JSON", message) if isinstance(message, dict) else {}

@@ -26,7 +26,7 @@ MAX_ID = 200
 
 
 def _agent_name(value: str, param: str) -> str:
-    """Validate an agent id from a path or header. Raises `ApiError` 400."""
+    """Validate and return an agent id from a path or header. Raises `ApiError` 400."""
     if not value or len(value) > MAX_ID or not value.isprintable():
         message = f"{param} = {format_value(value)} is not a valid agent name: use 1 to {MAX_ID}"
         raise ApiError(400, f"{message} printable characters, or leave it out", param=param)

@@ -1,4 +1,4 @@
-"""Delivery of recorded calls to listeners without blocking the gateway.
+"""Deliver recorded calls to listeners without blocking the gateway.
 
 The record of a call is its `Call`, created by a client, or by `forward.py` for a forwarded call. A
 `RecordedRequest` is one request with the calls of all its choices. It is delivered to its listener
@@ -73,7 +73,7 @@ class Recorder:
             )
 
     def flush(self, timeout: float = 5.0) -> bool:
-        """Wait until the queued requests are delivered; return False if that takes too long."""
+        """Wait until the queued requests are delivered; return False on a timeout."""
         return bool(wait([self._pool.submit(int)], timeout).done)
 
     def close(self) -> None:

@@ -84,7 +84,7 @@ class Writer(Protocol):
         ...
 
     def finish(self, rests: Sequence[Piece]) -> bytes:
-        """Return the final events of the reply; `rests` has the unsent piece of each choice."""
+        """Return the final stream events; `rests` has the unsent text of each choice."""
         ...
 
     def write_error(self, error: ApiError) -> bytes:

@@ -316,7 +316,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _check_id(value: str, label: str) -> str:
-    """Validate an id for use in a URL path. Raises `ConfigError`."""
+    """Validate and return an id for a URL path. Raises `ConfigError`."""
     invalid = not value.isprintable() or set(value) & set("/?#%\\ ") or value in (".", "..")
     if not value or len(value) > MAX_ID or invalid:
         raise ConfigError(

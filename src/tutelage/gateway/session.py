@@ -221,7 +221,7 @@ class AttemptSession:
         return ForwardedCall(upstream, body, agent, limit, partial(self._record_forwarded, model))
 
     async def count(self, name: object, read: Callable[[], ChatRequest]) -> int:
-        """Return the number of prompt tokens of a request.
+        """Count the prompt tokens of a request.
 
         `read` parses the request, and is called only if the model can count. Raises `ApiError` if
         the tokenizer is not available.

@@ -93,8 +93,7 @@ class TokenEnds:
         self._ends: list[int] = []
 
     def add(self, end: int) -> None:
-        """Add a token that extends the text to the length `end`. With it, the text has the length
-        `end`."""
+        """Add a token that extends the text to the length `end`."""
         # The text of a partial character may be longer than the character.
         for at in range(len(self._ends) - 1, -1, -1):
             if self._ends[at] <= end:

@@ -1,4 +1,4 @@
-"""Send spans to an OTLP/HTTP collector without delaying any rollout.
+"""Export spans to an OTLP/HTTP collector without delaying any rollout.
 
 A thread takes rollouts and spans from a bounded queue and passes them to OpenTelemetry's exporter.
 Submitting never waits: what does not fit is dropped and counted, and the store keeps it anyway. If

@@ -48,7 +48,7 @@ class _AttemptTrace:
 
     @property
     def records(self) -> tuple[SpanRecord, ...]:
-        """Return the ended spans, in the order in which they ended."""
+        """Return the ended spans in the order of their ends."""
         own = {"rollout_id": self.identity.rollout_id, "attempt_id": self.identity.attempt_id}
         return tuple(
             replace(
@@ -174,7 +174,7 @@ def instrument(provider: TracerProvider) -> None:
 
 
 class _Ids(RandomIdGenerator):
-    """Generate span identifiers, from the attempt if there is one and randomly otherwise."""
+    """Generate span identifiers, derived from the attempt if there is one, otherwise random."""
 
     def generate_span_id(self) -> int:
         attempt_trace = _current_trace(None)
@@ -188,8 +188,7 @@ def _current_trace(parent: Context | None) -> _AttemptTrace | None:
 
 @functools.cache
 def _get_tracer() -> trace.Tracer:
-    """Return the tracer that `span` uses for all rollouts. One serves all rollouts, which spans
-    find in the context."""
+    """Return the tracer that `span` uses for all rollouts, which spans find in the context."""
     provider = TracerProvider(
         resource=Resource({names.SERVICE: "tutelage"}),
         id_generator=_Ids(),

@@ -31,7 +31,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class SpanEvent:
-    """An event at one moment of a span. `time_ns` is in nanoseconds since 1970."""
+    """A timestamped event of a span. `time_ns` is in nanoseconds since 1970."""
 
     name: str
     time_ns: int

@@ -66,7 +66,7 @@ class BlockWriter(Protocol):
     """Write the blocks of a turn as stream events of one dialect, in bytes."""
 
     def begin(self, index: int, block: TurnBlock) -> bytes:
-        """Return the events that start the `index`-th block."""
+        """Return the stream events that start the `index`-th block."""
         ...
 
     def extend(self, index: int, block: TurnBlock, new: str, entries: Sequence[JSON]) -> bytes:
@@ -74,7 +74,7 @@ class BlockWriter(Protocol):
         ...
 
     def end(self, index: int, block: TurnBlock) -> bytes:
-        """Return the events that end a block."""
+        """Return the stream events that end a block."""
         ...
 
 

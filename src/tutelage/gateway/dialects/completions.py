@@ -1,4 +1,4 @@
-"""The Completions API, `POST /v1/completions`: continues a text or token ids without a template.
+"""The Completions API, `POST /v1/completions`: continues text or token ids without a chat template.
 
 Prompts may be token ids, and token ids are returned in vLLM's format (`return_token_ids`). A
 request may have several prompts, whose choices follow one another. `chat_completions.py` is the API
@@ -54,7 +54,7 @@ def _check_prompt(value: Any) -> Any:
 
 
 def _as_list(prompt: Any) -> Any:
-    """Return a single prompt or a list of prompts as a list."""
+    """Convert a single prompt to a list of one prompt; return a list of prompts unchanged."""
     single = isinstance(prompt, str) or (
         isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], int)
     )

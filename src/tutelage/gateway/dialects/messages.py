@@ -64,8 +64,7 @@ def _as_blocks(content: Any) -> Any:
 
 
 def _check_context_edits(management: Any) -> Any:
-    """Check that the requested context management clears nothing, as in the requests of Claude
-    Code."""
+    """Check that the requested context edits clear nothing, as in the requests of Claude Code."""
     edits = management.get("edits") if isinstance(management, dict) else None
     if any(not isinstance(e, dict) or cast("JSON", e).get("keep") != "all" for e in edits or ()):
         raise ValueError("this server does not support clearing context; leave it out")

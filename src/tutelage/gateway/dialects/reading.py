@@ -174,7 +174,7 @@ class StructuredOutputs(RequestObject):
 
 
 class RequestReader(RequestObject):
-    """Request fields that all dialects share."""
+    """Request fields shared by all dialects."""
 
     refused = UNSUPPORTED
     schema_name: ClassVar[str] = "response_format"
@@ -290,7 +290,7 @@ class RequestReader(RequestObject):
 
 
 class StreamOptions(RequestObject):
-    """The options of a request for a streamed reply."""
+    """Options of a streaming request."""
 
     include_usage: StrictBool = False
 

@@ -322,7 +322,7 @@ def _parse_item(kind: str | None, item: Any, path: str) -> Message:
 
 
 def _merge_turns(turn: Message, new: Message) -> Message:
-    """Merge two parts of an assistant turn."""
+    """Merge two parts of one assistant turn."""
     extra: JSON = {**turn.extra, **new.extra}
     for name in turn.extra.keys() & new.extra.keys():
         first, second = turn.extra[name], new.extra[name]
