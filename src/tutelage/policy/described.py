@@ -20,7 +20,7 @@ class DescribedModel:
 
     @staticmethod
     def of(folder: Path) -> DescribedModel | None:
-        """Describe the model in a folder. Returns None if its config is missing or unsupported."""
+        """Describe a model folder. Returns None if its config is missing, broken or unknown."""
         from transformers import AutoConfig, AutoModelForCausalLM
 
         if not (folder / "config.json").is_file():

@@ -185,7 +185,7 @@ def build_policy(
     max_positions: int = 512,
     device: torch.device | None = None,
 ) -> Policy:
-    """Create an embedded policy with a tokenizer trained on `corpus` and random weights."""
+    """Create an embedded policy: train a tokenizer on `corpus`, initialise weights from `seed`."""
     import transformers
 
     from tutelage.policy.tokenizer import train_tokenizer
@@ -314,8 +314,8 @@ def load_policy(
 
 
 def _make_network(model: Any) -> Network:
-    """Return the fused decoder if it computes the same as the model, else the model's own forward
-    pass. The model's tensors are replaced by the fused ones, so that memory holds one copy."""
+    """Return the fused decoder if it agrees with the model, else the model's own forward pass. The
+    model's tensors are replaced by the fused ones, so that memory holds one copy."""
     cpu = torch.device("cpu")
     # A short text does not show attention windows, or positions that change with the length.
     config: Any = model.config

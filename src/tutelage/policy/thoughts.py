@@ -57,7 +57,7 @@ class Thoughts:
         """Whether the run keeps thoughts that the template drops."""
 
     def choose(self, history: Literal["keep", "drop"] | None, max_tokens: int | None) -> None:
-        """Keep or drop earlier thoughts in prompts, or leave it to the template (`history` None).
+        """Keep or drop earlier thoughts in prompts, or with None let the template decide.
 
         Raises `ModelError` if the template does not support the choice, or has no marker for the
         end of a thought and `max_tokens` is set.

@@ -137,7 +137,7 @@ def reward(
 
 
 def check(function: RewardFunction, dataset: Sequence[Task]) -> None:
-    """Raise `RewardError` if a parameter of the reward cannot be filled for some task.
+    """Raise `RewardError` if some task lacks a value for a parameter of the reward.
 
     Also raised if a parameter is both a field of the task and one of `RESERVED`, and if a built-in
     reward compares with a field that is null or empty. For a user's own reward, which may handle

@@ -50,7 +50,7 @@ class _AttemptRows:
 
 @dataclass(frozen=True, slots=True)
 class _RolloutRows:
-    """The rows of a rollout, for its head, current result, task and attempts."""
+    """Table rows of a rollout: its head, current result, task and attempts."""
 
     head: Row
     summary: Row

@@ -162,7 +162,7 @@ async def cancel_and_wait(task: asyncio.Future[Any]) -> None:
 
 
 async def call(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Await an async function, or run a synchronous one in a new thread with this context."""
+    """Await an async function, or run a sync one in a new thread with the current context."""
     if inspect.iscoroutinefunction(fn):
         return await fn(*args, **kwargs)
     value = await call_in_thread(lambda: fn(*args, **kwargs))

@@ -290,7 +290,7 @@ def _convert_tools(listed: Sequence[McpTool], server: str) -> list[Tool]:
 
 
 def _make_function(name: str, typed: bool) -> Callable[..., Coroutine[Any, Any, str]]:
-    """Return the tool's function, whose first argument is the server that `Tool.bind` sets."""
+    """Create an MCP tool's function, whose first argument is the server that `Tool.bind` sets."""
 
     async def run(server: _Server, /, **arguments: Any) -> str:
         result = await server.call(name, arguments)

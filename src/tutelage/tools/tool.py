@@ -105,7 +105,7 @@ class Tool:
         return self.fn(*args, **kwargs)
 
     def __get__(self, instance: object, owner: type | None = None) -> Tool:
-        """Return the tool bound to `instance`, if it is an attribute of a class."""
+        """Bind the tool to `instance`, if it is an attribute of a class."""
         if instance is None or not hasattr(self.fn, "__get__"):
             return self
         return replace(self, fn=self.fn.__get__(instance, owner))

@@ -215,7 +215,7 @@ def _change_root(new: str) -> None:
 
 
 def die_with_parent() -> None:
-    """Let the kernel kill this process when its parent ends."""
+    """Ask the kernel to kill this process when its parent ends."""
     _checked(_libc().prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0), "PR_SET_PDEATHSIG")
 
 

@@ -24,7 +24,7 @@ _MAX_DEPTH = 50
 
 
 class Interpreter:
-    """A persistent namespace for running code, with the descriptor `output` of its output."""
+    """A persistent namespace for running code, with the file descriptor of its output."""
 
     def __init__(self, output: int, limit: int) -> None:
         self._output, self._limit = output, limit
