@@ -30,7 +30,7 @@ from tutelage.tracing.records import (
     make_span_id,
     make_trace_id,
 )
-from tutelage.types import Attempt, Call, Message, Rollout, RolloutStatus, ToolResult
+from tutelage.types import UNBOUNDED, Attempt, Call, Message, Rollout, RolloutStatus, ToolResult
 
 PROVIDER = "tutelage"
 """Also the service, and the scope of our spans."""
@@ -197,7 +197,7 @@ class _Builder:
             names.RESPONSE_MODEL: call.answered_by or model,
             names.TEMPERATURE: sampling.temperature,
             names.TOP_P: sampling.top_p,
-            names.MAX_TOKENS: sampling.max_tokens,
+            names.MAX_TOKENS: None if sampling.max_tokens == UNBOUNDED else sampling.max_tokens,
             names.RESPONSE_ID: call.id,
             names.FINISH_REASONS: [reason],
             names.INPUT_TOKENS: read,
