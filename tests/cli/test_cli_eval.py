@@ -15,6 +15,7 @@ from tutelage.engine.usage import Cost
 from tutelage.evaluate.config import AskConfig, EvaluationConfig
 from tutelage.runs.progress import Progress
 from tutelage.statistics.outcome import Evaluation, summarise
+from tutelage.store import open_store
 from tutelage.types import Failure, FailureCause, Reward, Rollout, Task
 
 from .conftest import Fake, Tutelage
@@ -79,6 +80,27 @@ def test_eval_sends_its_traces_to_a_collector(tutelage: Tutelage, seen: dict[str
     assert (done.exit_code, seen["target"]) == (0, "runs/x")
     assert len({span.trace_id for span in collector.spans}) == 3
     assert {span.name.split()[0] for span in collector.spans} >= {"invoke_agent", "chat"}
+
+
+def test_spans_of_an_agents_own_code_reach_the_store_and_the_collector(
+    tutelage: Tutelage, tmp_path: Path
+) -> None:
+    agent = (
+        "from tutelage.tracing import emit_evaluation, span\n"
+        "@rollout\ndef answer(task):\n"
+        "    with span('plan'):\n        emit_evaluation('clear', 0.9)\n"
+        "    return '1'\n"
+    )
+    words = (*own(tmp_path, agent, "def always(task): return 1.0"), "--reward", "rewards.py:always")
+    with Collector() as collector:
+        done = tutelage(*words, "--output", str(tmp_path / "run"), "--otlp", collector.url)
+    assert done.exit_code == 0, done.stderr
+    assert "plan" in {span.name for span in collector.spans}
+    with open_store(tmp_path / "run" / "store.db") as store:
+        (run,) = store.runs()
+        rollouts = store.rollouts(run.id)
+        spans = [span for rollout in rollouts for span in store.spans(run.id, rollout.id)]
+        assert [span.name for span in spans].count("plan") == 2
 
 
 def test_eval_with_a_collector_that_is_down_warns_once(

@@ -1,4 +1,4 @@
-"""Engines that sample from a policy.
+"""Inference engines that sample tokens from a policy.
 
 `protocol.py` defines the interface, and `factory.py` makes an engine for a policy. `native.py`
 computes in this process, by continuous batching over cached rows that slots share (`slots.py`,

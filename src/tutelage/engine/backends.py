@@ -1,4 +1,4 @@
-"""Backends that compute the native engine's logits: the fused decoder, or any Hugging Face model.
+"""Backends that compute logits for the native engine: the fused decoder, or any Hugging Face model.
 
 A backend has numbered rows of cached keys and values. It appends tokens to rows and copies the
 beginning of a row. `native.py` decides which tokens go to which row.
@@ -31,7 +31,7 @@ short sequences take more memory, since each of their channels begins on another
 
 
 class _PaddedBackend:
-    """Define what `_FusedBackend` and `_HFBackend` share; `PackedDecoder` has its own settings."""
+    """Base class of `_FusedBackend` and `_HFBackend`; `PackedDecoder` has its own settings."""
 
     exact_shapes = False
     prefill_tokens = 8192
@@ -40,16 +40,15 @@ class _PaddedBackend:
 
     @property
     def prefill_chunk(self) -> int:
-        """Return how many tokens of a long prompt to compute before other requests get a turn."""
+        """Return the prefill chunk size for long prompts, in tokens."""
         return 256 if self.device.type == "cpu" else 1024
 
     def begin(self, row: int, ids: tuple[int, ...], compute: bool) -> int | None:
-        """Return 0, the number of tokens of the prefix that are already cached: this backend caches
-        none."""
+        """Return 0 cached prefix tokens, since this backend has no prefix cache."""
         return 0
 
     def free(self) -> None:
-        """Do nothing: the cache is small, and the weights may belong to the policy."""
+        """Free no memory: the KV cache is small, and the weights may belong to the policy."""
 
 
 class _FusedBackend(_PaddedBackend):
@@ -77,7 +76,7 @@ class _FusedBackend(_PaddedBackend):
     def extend(
         self, ids_BT: Tensor, starts_B: Tensor, lengths_B: Tensor, rows: Tensor | int, reach: int
     ) -> Tensor:
-        """Append tokens to cached rows and return logits [B, V], as `policy.decoder.extend`
+        """Append tokens to KV cache rows and return logits [B, V], as `policy.decoder.extend`
         does."""
         if reach > self._cache.width:
             width = min(self._width, 2 * reach)
@@ -87,7 +86,7 @@ class _FusedBackend(_PaddedBackend):
         return decoder.extend(self._weights, self._cache, ids_BT, starts_B, lengths_B, rows, reach)
 
     def copy(self, source: Tensor, target: Tensor, length: int) -> None:
-        """Copy the first `length` cached tokens of rows `source` to rows `target`.
+        """Copy the first `length` cached tokens from KV cache rows `source` to rows `target`.
 
         All rows are read before any is written, so a row may be both a source and a target.
         """
@@ -95,8 +94,8 @@ class _FusedBackend(_PaddedBackend):
         self._cache.copy(source, target, length)
 
     def load(self, source: Policy) -> None:
-        """Load the policy's current weights with its adapters merged: by reference in float32, else
-        by copy."""
+        """Load the current policy weights with merged adapters, by reference in float32 or by
+        copy."""
         network = source.network
         if not isinstance(network, FusedNetwork):
             raise TypeError(f"a fused engine does not support a {type(network).__name__}")
@@ -112,7 +111,7 @@ _WINDOWS = re.compile(r'"\w*(?:window|chunk)\w*": [\[1-9]')
 
 
 class _Layer(DynamicLayer):
-    """Hold the cached keys and values of one layer, [rows, columns, heads, D], for transformers.
+    """KV cache of one transformers layer, [rows, columns, heads, D].
 
     Columns before the first token of a row hold arbitrary values, which the mask hides.
     """
@@ -122,13 +121,13 @@ class _Layer(DynamicLayer):
         self.rows, self.tensors = rows, list[Tensor]()
 
     def get_seq_length(self) -> int:
-        """Return the number of columns before the new tokens."""
+        """Return the number of cache columns before the new tokens."""
         return self.rows.past
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Store the new tokens of a call; return all keys and values that the call reads."""
+        """Store the new keys and values, and return all that the forward pass reads."""
         call = self.rows
         new = key_states.transpose(1, 2), value_states.transpose(1, 2)
         self.tensors = self.tensors or [
@@ -148,7 +147,7 @@ class _Layer(DynamicLayer):
 
 
 class _HFBackend(_PaddedBackend):
-    """Compute logits with a transformers model that caches keys and values, in padded batches.
+    """Compute logits in padded batches with a Hugging Face model and its KV cache.
 
     The columns of a call are padded on the left up to the new tokens, which begin in the same
     column in all rows, and on the right after them. Distances within a row are therefore those of
@@ -181,7 +180,7 @@ class _HFBackend(_PaddedBackend):
     def extend(
         self, ids_BT: Tensor, starts_B: Tensor, lengths_B: Tensor, rows: Tensor | int, reach: int
     ) -> Tensor:
-        """Append tokens to cached rows and return logits [B, V], as `policy.decoder.extend`
+        """Append tokens to KV cache rows and return logits [B, V], as `policy.decoder.extend`
         does."""
         batch, count = ids_BT.shape
         every = torch.arange(max(batch, reach + count), device=self.device)
@@ -213,12 +212,12 @@ class _HFBackend(_PaddedBackend):
 
     @torch.inference_mode()
     def copy(self, source: Tensor, target: Tensor, length: int) -> None:
-        """Copy the first `length` cached tokens of rows `source` to rows `target`."""
+        """Copy the first `length` cached tokens from KV cache rows `source` to rows `target`."""
         for tensor in (tensor for layer in self._layers for tensor in layer.tensors):
             tensor[target, :length] = tensor[source, :length]
 
     def load(self, source: Policy) -> None:
-        """Use the model of `source` from now on."""
+        """Switch to the model of the policy `source`."""
         network = source.network
         if isinstance(network, FusedNetwork):
             raise TypeError(f"this engine does not support a {type(network).__name__}")
@@ -232,7 +231,7 @@ Backend = _FusedBackend | _HFBackend | PackedDecoder
 def make_backend(
     policy: Policy, rows: int, width: int, dtype: torch.dtype, shards: int = 1
 ) -> Backend:
-    """Return the backend for a policy's network.
+    """Create the inference backend for a policy's network.
 
     A large model on a CPU computes each batch in `shards` parts.
     """

@@ -1,5 +1,4 @@
-"""Track which rollouts wait for the engine and which are busy, so that the schedule is
-reproducible.
+"""Track waiting and busy rollouts, to make the engine's schedule reproducible.
 
 A rollout takes part as a participant. Its code may branch into tasks that sample concurrently, each
 a branch: a task is registered at its first sample, as a child of the branch in whose context it was
@@ -28,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class _Branch:
-    """Represent one task of a rollout that samples."""
+    """One asyncio task of a rollout that samples from an engine."""
 
     participant: _Participant
     parent: _Branch | None
@@ -42,15 +41,15 @@ _CURRENT: ContextVar[tuple[_Branch, ...]] = ContextVar("tutelage_branches", defa
 
 
 def current_branches() -> tuple[_Branch, ...]:
-    """Return the branches of the running code, to pass to `acting_for` where the context is
+    """Return the rollout branches of the running code, for `acting_for` where the context is
     lost."""
     return _CURRENT.get()
 
 
 @contextmanager
 def acting_for(branches: tuple[_Branch, ...]) -> Generator[None]:
-    """Attribute samples inside the block to the rollout of `branches`, unless the block already
-    belongs to a rollout."""
+    """Attribute samples in the block to the rollout of `branches`, unless the block has one
+    already."""
     if _CURRENT.get() or not branches:
         yield
         return
@@ -62,7 +61,7 @@ def acting_for(branches: tuple[_Branch, ...]) -> Generator[None]:
 
 
 class _Participant:
-    """Track one rollout and the branches of its code that have sampled."""
+    """One rollout and its concurrent branches that have sampled."""
 
     def __init__(self, barrier: CallBarrier, task: asyncio.Task[object] | None) -> None:
         self.barrier = barrier
@@ -73,8 +72,7 @@ class _Participant:
         self.thinking, self.open = True, True
 
     def branch(self, inherited: _Branch) -> _Branch:
-        """Return the branch of the current task, creating it as a child of `inherited` if
-        necessary."""
+        """Return the current task's branch, creating it as a child of `inherited` if necessary."""
         task = asyncio.current_task()
         branch = self.branches.get(task)
         if branch is None:
@@ -91,7 +89,7 @@ class _Participant:
         self.barrier.refresh(self)
 
     def is_thinking(self, trusting: bool) -> bool:
-        """Return True if the rollout may act before an engine replies to it."""
+        """Return True if the rollout may act before its next engine reply."""
         if not self.open:
             return False
         if not trusting or not self.waiting:
@@ -100,10 +98,10 @@ class _Participant:
 
 
 class CallBarrier:
-    """Track the participating rollouts and count those that are thinking."""
+    """Track the registered rollouts and count those that are busy rather than waiting."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
-        """Start without rollouts. `changed` is called after every change of the state."""
+        """Create an empty barrier. `changed` is called after every change of the state."""
         self.thinking = 0
         """Number of thinking rollouts, less the waiting requests from outside of any rollout."""
         self._participants: dict[_Participant, None] = {}
@@ -146,7 +144,7 @@ class CallBarrier:
         return partial(self._resume, branch)
 
     def _resume(self, branch: _Branch | None) -> None:
-        """Mark the caller that waited in `branch` as running again."""
+        """Mark a waiting caller of `branch` as running again."""
         if branch is None:
             self.thinking += 1
             return
@@ -155,14 +153,14 @@ class CallBarrier:
         self.refresh(branch.participant)
 
     def refresh(self, participant: _Participant) -> None:
-        """Update the number of thinking rollouts after a change of `participant`."""
+        """Update the number of busy rollouts after `participant` has changed."""
         is_thinking = participant.is_thinking(self._trusting)
         self.thinking += is_thinking - participant.thinking
         participant.thinking = is_thinking
         self._notify_change()
 
     def check_deadlock(self) -> None:
-        """Check for a deadlock when an engine has work and may not step."""
+        """Start the deadlock timer if every rollout that blocks the engine is itself waiting."""
         if self._trusting and self._timer is None:
             thinking = [p for p in self._participants if p.thinking]
             if thinking and all(p.waiting for p in thinking):

@@ -1,4 +1,4 @@
-"""A chat client over an engine: takes messages, returns calls, and records every token.
+"""Chat client of an engine, which records the exact tokens of every call.
 
 One `ChatSession` serves one attempt. It renders the first prompt; when later messages continue a
 recorded call with new observations, it appends the tokens of those observations to the recorded
@@ -48,7 +48,7 @@ from tutelage.types import (
 
 
 class ChatSession:
-    """A `ChatClient` for one attempt; `calls` lists its calls in the order in which they ended.
+    """Chat client of one attempt; `calls` lists its calls in order of completion.
 
     It belongs to the rollout in whose context it was created, whatever task calls it later.
     """
@@ -72,7 +72,7 @@ class ChatSession:
 
     @property
     def max_length(self) -> int:
-        """Return the maximum number of tokens of prompt and reply together."""
+        """Return the context length in tokens, for prompt and reply together."""
         return self._engine.max_length
 
     async def chat(
@@ -84,7 +84,7 @@ class ChatSession:
         on_prompt: OnPrompt | None = None,
         **options: Unpack[ChatOptions],
     ) -> Call:
-        """Sample a reply to one request and record the call.
+        """Sample a reply to the messages and record the call.
 
         `on_token` and `on_logprobs` are passed to the engine's `Request`, and `on_prompt` receives
         the length of the prompt; their exceptions propagate. Raises `ConstraintError` for a
@@ -160,7 +160,7 @@ class ChatSession:
         return call
 
     def close(self) -> None:
-        """Release the engine's slots; the slot of a running call is released when the call ends."""
+        """Release the session's engine slots, those of running calls once the calls end."""
         self._closed = True
         for session in self._sessions:
             self._engine.release(session)
@@ -168,7 +168,7 @@ class ChatSession:
     def _prompt(
         self, history: _History, turns: tuple[Message, ...], tools: tuple[ToolSpec, ...]
     ) -> tuple[tuple[int, ...], _Lane]:
-        """Return the prompt ids of a request and the lane to sample in.
+        """Return a request's prompt token ids and the lane to sample in.
 
         If `turns` continue a recorded call, the ids are those of the call plus those of the new
         observations.
@@ -190,8 +190,8 @@ class ChatSession:
         return ids, self._lane()
 
     def _lane(self, continued: int | None = None) -> _Lane:
-        """Return the lane to sample in: that of the current task, else that of the continued call,
-        else an abandoned one, else a new one."""
+        """Return the lane for a call: the current task's, else the continued call's, else an
+        abandoned one, else a new one."""
         idle = [lane for lane in self._lanes if not lane.busy]
         task = asyncio.current_task()
         own = (lane for lane in idle if lane.task is task)
@@ -208,7 +208,7 @@ class ChatSession:
 
 @dataclass(frozen=True, slots=True)
 class _RecordedCall:
-    """A finished call with what is needed to continue it."""
+    """A finished call and the state needed to continue it."""
 
     call: Call
     ended: bool
@@ -217,7 +217,7 @@ class _RecordedCall:
 
 
 class _History:
-    """Index the finished calls of one agent, to find the one that a conversation continues."""
+    """Index of one agent's finished calls, to find the one that a conversation continues."""
 
     def __init__(self) -> None:
         self.shared = 0
@@ -229,7 +229,7 @@ class _History:
         """Numbers of messages before the reply in recorded calls."""
 
     def add(self, recorded: _RecordedCall) -> None:
-        """Record a call, and keep its reply alive so that no other object can get the same `id`."""
+        """Index a call, and keep its reply alive so that its `id` is not reused."""
         reply = recorded.call.reply
         self._by_object[id(reply)] = recorded
         self._by_messages[*recorded.call.messages, reply] = recorded
@@ -240,8 +240,8 @@ class _History:
     def find(
         self, turns: Sequence[Message], tools: Sequence[ToolSpec], *, equal: bool = False
     ) -> tuple[_RecordedCall, int] | None:
-        """Return the latest recorded call that `turns` continue, and how many messages the call
-        covers.
+        """Return the latest recorded call that a conversation continues, and the number of messages
+        that the call covers.
 
         With `equal`, equal messages and an equal reply suffice. Returns None if there is no such
         call, if the messages before its reply differ from the recorded ones, or if nothing can
@@ -272,7 +272,7 @@ def _call_ids(turn: Message) -> frozenset[str]:
 
 
 def _is_same(recorded: Message, incoming: Message) -> bool:
-    """Return True if an incoming message counts as the recorded one, as the module's docstring
+    """Return True if an incoming message matches a recorded one, as the module docstring
     defines."""
     if recorded == incoming:
         return True
@@ -292,7 +292,7 @@ def _is_same(recorded: Message, incoming: Message) -> bool:
 
 
 class _Lane:
-    """Number the calls of one sequence in which no two overlap."""
+    """A sequence of non-overlapping calls, numbered for reproducible seeds."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -303,12 +303,12 @@ class _Lane:
 
     @property
     def task(self) -> asyncio.Task[object] | None:
-        """Return the task that used the lane last, or None if that task is done."""
+        """Return the last task that used the lane, or None if it is done."""
         task = None if self._task is None else self._task()
         return None if task is None or task.done() else task
 
     def begin(self, seeds: SeedTree) -> SeedTree:
-        """Reserve the lane for a call of the current task; return the seeds of the call."""
+        """Reserve the lane for a call of the current task, and return the call's seeds."""
         task = asyncio.current_task()
         self._task = None if task is None else ref(task)
         self.busy = True

@@ -1,4 +1,4 @@
-"""The native engine behind `await`, on a schedule that depends on the seed alone.
+"""Asynchronous driver of the native engine, with a deterministic or a free schedule.
 
 Rollouts run as coroutines in one event loop. With the `deterministic` schedule the engine takes a
 step only when every rollout waits for it (`call_barrier.py`): all tool results have then led to
@@ -33,7 +33,7 @@ step."""
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """Hold a running request and the future of its result."""
+    """A running request and the future of its result."""
 
     future: asyncio.Future[Sampled]
     resume: Callable[[], None]
@@ -41,7 +41,7 @@ class _Waiting:
 
 
 class EngineDriver:
-    """Run a `NativeEngine` in the event loop, as an `Engine` that can be awaited."""
+    """Run a `NativeEngine` in the event loop as an awaitable `Engine`."""
 
     def __init__(self, engine: NativeEngine, schedule: Schedule = "deterministic") -> None:
         self.engine = engine
@@ -54,16 +54,16 @@ class EngineDriver:
 
     @property
     def max_length(self) -> int:
-        """Return the engine's context length."""
+        """Return the engine's context length in tokens."""
         return self.engine.max_length
 
     @property
     def version(self) -> int:
-        """Return the version of the policy that the engine samples from."""
+        """Return the version of the policy weights that the engine samples from."""
         return self.engine.version
 
     def update_weights(self, source: Policy, version: int) -> None:
-        """Load the current weights of `source` as `version`, as in `Engine.update_weights`."""
+        """Load the policy's current weights into the engine as `version`."""
         self.engine.update_weights(source, version)
 
     def free(self) -> None:
@@ -72,13 +72,12 @@ class EngineDriver:
 
     @asynccontextmanager
     async def participant(self) -> AsyncGenerator[None]:
-        """Register a rollout, for which the deterministic schedule waits while it is not
-        sampling."""
+        """Register a rollout; the deterministic schedule waits for it while it is not sampling."""
         with self.barrier.participant():
             yield
 
     async def sample(self, request: Request) -> Sampled:
-        """Run one request, as in `Engine.sample`."""
+        """Sample the continuation of one request."""
         handle = self.engine.submit(request)
         future = asyncio.get_running_loop().create_future()
         resume = self.barrier.wait()
@@ -92,11 +91,11 @@ class EngineDriver:
             raise
 
     def release(self, session: str) -> None:
-        """Drop the cache of a conversation."""
+        """Drop a conversation's KV cache."""
         self.engine.release(session)
 
     def _wake(self) -> None:
-        """Plan a step unless one is already planned."""
+        """Schedule an engine step unless one is already scheduled."""
         loop = asyncio.get_running_loop()
         if self._planned is not loop:
             self._planned = loop
@@ -142,8 +141,7 @@ class EngineDriver:
         self._wake()
 
     def _run_steps(self) -> list[tuple[int, Sampled]]:
-        """Step the engine until a request ends, or only once if another task has to run in
-        between."""
+        """Step the engine until a request ends, or once if another task has to run in between."""
         engine, free = self.engine, self.schedule == "free"
         ended = engine.step()
         while engine.busy and not ended:
@@ -158,7 +156,7 @@ class EngineDriver:
         return ended
 
     def _resolve(self, handle: int, result: Sampled | Exception) -> None:
-        """Deliver a result or an exception to the waiting request."""
+        """Deliver a result or an exception to a waiting request."""
         waiting = self._waiting.pop(handle, None)
         if waiting is None:
             return

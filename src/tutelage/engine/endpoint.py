@@ -1,4 +1,4 @@
-"""Endpoints of served LLMs, read from the environment.
+"""Endpoints of served LLMs, configured by environment variables.
 
 There are three roles: `task` plays, `gradient` criticises, `edit` rewrites. Each has a base URL, a
 key and a model, and falls back on the shared ones. `remote.py` sends the requests. Keys stay in
@@ -32,7 +32,7 @@ _PATHS = ("/chat/completions", "/completions", "/responses", "/messages")
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Describe the model of a role or of an agent, and where it is served."""
+    """Model of a role or an agent, and the server that provides it."""
 
     role: str
     base_url: str
@@ -42,7 +42,7 @@ class Endpoint:
     """Request token ids and log-probabilities from it, to train on them."""
 
     def __post_init__(self) -> None:
-        """Validate the key. Raises `ConfigError` if no header can carry it."""
+        """Validate the API key. Raises `ConfigError` if no header can carry it."""
         key = checked_api_key(self.api_key, f"the endpoint of {self.role!r}")
         object.__setattr__(self, "api_key", key)
 
@@ -55,7 +55,7 @@ class Endpoint:
         return host == "localhost"
 
     def to_public_dict(self) -> dict[str, str]:
-        """Return the URL and the model, without the key or any secret inside the URL."""
+        """Return the URL and the model as a dictionary without secrets."""
         parts = urlsplit(self.base_url)
         place = parts.netloc.rpartition("@")[2]
         url = urlunsplit(parts._replace(netloc=place, query="", fragment=""))
@@ -66,8 +66,7 @@ Endpoints = Mapping[str, Endpoint]
 
 
 def environment() -> dict[str, str]:
-    """Return the process's environment variables, with defaults from `.env` in the working
-    directory."""
+    """Return the process's environment variables, with defaults from a local `.env` file."""
     from dotenv import dotenv_values
 
     file = Path(ENV_FILE)
@@ -76,7 +75,7 @@ def environment() -> dict[str, str]:
 
 
 def read_endpoints(env: Mapping[str, str]) -> dict[str, Endpoint]:
-    """Return the endpoint of every role that has a URL or a key.
+    """Read the endpoint of every role with a URL or API key from the environment.
 
     `OPENAI_BASE_URL`, `OPENAI_API_KEY` and `OPENAI_MODEL` are shared; `TUTELAGE_TASK_MODEL`,
     `TUTELAGE_TASK_BASE_URL`, `TUTELAGE_TASK_API_KEY` apply to the task role, and likewise for
@@ -96,12 +95,12 @@ def read_endpoints(env: Mapping[str, str]) -> dict[str, Endpoint]:
 
 
 def token_bound(text: str) -> int:
-    """Return an upper bound on the tokens of `text`, its size in bytes: no tokenizer makes more."""
+    """Return an upper bound on the number of tokens in a text: its size in bytes."""
     return len(text.encode())
 
 
 def served_models(server: Endpoint, seconds: float = 120.0) -> tuple[str, ...]:
-    """Return the models that a server lists, waiting at most `seconds` for a busy server.
+    """Return a server's list of models, waiting at most `seconds` while it is busy.
 
     The result is empty if the server lists none. Raises `ConfigError` if nothing answers, the key
     is rejected, or the API is found only at /v1 below the URL.
@@ -154,7 +153,7 @@ def served_models(server: Endpoint, seconds: float = 120.0) -> tuple[str, ...]:
 
 
 def key_options(api_key: str | None) -> Any:
-    """Return the request options that set the key for the openai package.
+    """Return the request options that set the API key for the openai package.
 
     Without a key no header is sent, not even one with the environment's key.
     """
@@ -168,7 +167,7 @@ def _lookup(env: Mapping[str, str], name: str) -> str | None:
 
 
 def check_url(url: str) -> str:
-    """Return a base URL without its last slash. Raises `ConfigError` if it is invalid."""
+    """Validate a base URL and strip its last slash. Raises `ConfigError` if it is invalid."""
     try:
         parts = urlsplit(url)
         valid = parts.hostname and parts.port != 0  # raises unless the port is a number

@@ -1,4 +1,4 @@
-"""Make engines that sample from a policy in this process.
+"""Factory of engines that sample from a policy in this process.
 
 Training, prompt searches, evaluations, `serve` and the tests make engines here and pass only what
 differs: how many slots, which type, which schedule. Torch is loaded when an engine is made, not
@@ -27,7 +27,7 @@ def make_engine(
     invariant: bool = False,
     schedule: Schedule = "deterministic",
 ) -> EngineDriver:
-    """Return an engine that samples from a policy.
+    """Create an in-process engine that samples from a policy.
 
     All its requests must come from one event loop.
 

@@ -1,4 +1,4 @@
-"""Count and limit a rollout's calls of remote models.
+"""Count and limit a rollout's calls to remote models.
 
 A limit on tokens or dollars is only as strict as the worst case of one rollout. It is enforced
 here: by limits on calls, on tokens per request and on tokens per reply. A request beyond them fails
@@ -26,14 +26,14 @@ four. The server's own count is what is charged."""
 
 @dataclass(frozen=True, slots=True)
 class CallLimits:
-    """Limit one rollout's use of remote models."""
+    """Limits on one rollout's use of remote models."""
 
     calls: int
     prompt_tokens: int
     reply_tokens: int
 
     def worst(self, price: Price | None) -> Usage:
-        """Return the largest usage that the limits allow."""
+        """Return the worst-case usage that the limits allow."""
         tokens = self.calls * (self.prompt_tokens + self.reply_tokens)
         each = 0.0 if price is None else price.cost(self.prompt_tokens, self.reply_tokens)
         return Usage(self.calls, tokens, self.calls * each)
@@ -41,7 +41,7 @@ class CallLimits:
 
 @dataclass(slots=True)
 class UsageMeter:
-    """Count the usage of one rollout, over all its attempts and models."""
+    """Count the model usage of one rollout, over all its attempts and models."""
 
     caps: CallLimits
     calls: int = 0
@@ -56,7 +56,7 @@ class UsageMeter:
 
 @dataclass(frozen=True, slots=True)
 class MeteredClient:
-    """Pass calls to one model of one attempt, counting and limiting them with a meter."""
+    """Forward one attempt's calls to a model, counting and limiting them with a meter."""
 
     client: ChatClient
     meter: UsageMeter

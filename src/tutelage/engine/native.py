@@ -1,4 +1,4 @@
-"""The native engine: continuous batching over slots that share rows of cached keys and values.
+"""The native engine: continuous batching over slots that share KV cache rows.
 
 A slot is refilled as soon as its request ends. A conversation keeps its slot across tool turns, so
 a new turn prefills only its observation, and all new turns of a step are appended in one batch. New
@@ -47,7 +47,7 @@ _PAIR_BYTES = 16
 
 @dataclass(slots=True)
 class PrefillJob:
-    """Tokens of a prompt to compute, for one or more slots that read the same row.
+    """Prompt tokens to prefill for the slots that share a cache row.
 
     The first `cached` tokens of the prompt are already in the row; the first `shared` are a prefix
     that other prompts have too.
@@ -60,7 +60,7 @@ class PrefillJob:
 
     @property
     def size(self) -> int:
-        """Return the number of new tokens."""
+        """Return the number of tokens to prefill."""
         return len(self.prompt) - self.cached
 
 
@@ -79,8 +79,8 @@ class NativeEngine:
         version: int = 0,
         token_bytes: int = 0,
     ) -> None:
-        """Create the engine with a cache of `backend(rows, width)`, which has a scratch row besides
-        one per slot.
+        """Create the engine with a KV cache from `backend(rows, width)`: a row per slot and a
+        scratch row.
 
         `decode` turns ids into text, to find stop strings. The keys and values of one token take
         `token_bytes`.
@@ -117,19 +117,19 @@ class NativeEngine:
 
     @property
     def busy(self) -> bool:
-        """Return True if there is work for `step`."""
+        """Return True if `step` has work to do."""
         return bool(self._pending) or not self._slots.idle()
 
     @property
     def is_stuck(self) -> bool:
-        """Return True if requests wait but none runs, because idle conversations hold every
+        """Return True if requests are queued but none runs, because idle conversations hold every
         slot."""
         return bool(self._pending) and self._slots.idle()
 
     @property
     def is_deadlocked(self) -> bool:
-        """Return True if the engine is stuck for good: every attempt whose idle conversations hold
-        the slots is itself waiting for another slot."""
+        """Return True if the engine is stuck for good: all attempts whose idle conversations hold
+        slots are themselves waiting for a slot."""
         # The name of a conversation begins with that of its attempt.
         waiting = {(r.session or "").partition("/")[0] for r in self._pending.values()}
         kept = [s.request.session for s in self._slots.all if s.request is not None]
@@ -162,14 +162,14 @@ class NativeEngine:
         return handle
 
     def cancel(self, handle: int) -> None:
-        """Stop a request without reporting a result. Unknown handles are ignored."""
+        """Cancel a request without reporting a result. Unknown handles are ignored."""
         self._pending.pop(handle, None)
         for slot in self._slots.running():
             if self._slots[slot].handle == handle:
                 self._clear(slot)
 
     def release(self, session: str) -> None:
-        """Free the slot of a conversation, at once or when its running request ends."""
+        """Free a conversation's slot, at once or when its running request ends."""
         if (slot := self._slots.end(session)) is not None:
             self._clear(slot)
         for handle, request in self._pending.items():
@@ -177,7 +177,7 @@ class NativeEngine:
                 self._pending[handle] = replace(request, session=None)
 
     def update_weights(self, source: Policy, version: int) -> None:
-        """Load the current weights of `source` as `version`, and drop the stale caches of idle
+        """Load the policy's current weights as `version`, and drop the stale caches of idle
         conversations."""
         self._backend.load(source)
         for slot, state in enumerate(self._slots.all):
@@ -194,7 +194,7 @@ class NativeEngine:
             self.version = -1
 
     def step(self) -> list[tuple[int, Sampled]]:
-        """Admit and prefill the requests that fit, and decode one token per running slot; return
+        """Admit and prefill the requests that fit, decode one token per running slot, and return
         the finished requests."""
         self._clock += 1
         ended = self._prefill(self._refill()) if self._outdated else []
@@ -204,14 +204,14 @@ class NativeEngine:
 
     @property
     def streaming(self) -> bool:
-        """Return True if a running request has an `on_token` callback."""
+        """Return True if a running request streams its tokens to an `on_token` callback."""
         running = (state.request for state in self._slots.all if state.handle is not None)
         return any(request is not None and request.on_token is not None for request in running)
 
     # ------------------------------------------------------------ admission
 
     def _admit(self) -> list[PrefillJob]:
-        """Bind waiting requests to slots, start their streams, and return the jobs to prefill.
+        """Assign queued requests to slots, start their token streams, and return the prefill jobs.
 
         Slots that need exactly the same tokens computed share one job.
         """
@@ -246,8 +246,7 @@ class NativeEngine:
         return [*jobs.values()]
 
     def _prefill(self, jobs: list[PrefillJob]) -> list[tuple[int, Sampled]]:
-        """Compute the new tokens of jobs, and draw a token for each slot whose prompt is now
-        complete.
+        """Run prefill jobs, and draw a token for each slot whose prompt is now complete.
 
         At most `chunks` chunks of long prompts are computed. Slots that were refilled have a token
         already.
@@ -279,8 +278,8 @@ class NativeEngine:
         return self._accept(logits, self._tensor([*new.values()]), [*new]) if new else []
 
     def _prefill_chunk(self, job: PrefillJob, compute: bool) -> bool:
-        """Return True if more of a job is left than one call computes; if `compute`, run its next
-        chunk.
+        """Return True if a prefill job needs more than one further chunk; if `compute`, run its
+        next one.
 
         The chunk may be one of the prefix that the job shares with others.
         """
@@ -298,7 +297,7 @@ class NativeEngine:
         return incomplete
 
     def _refill(self) -> list[PrefillJob]:
-        """Return the jobs that recompute all tokens of running requests with the current
+        """Return the prefill jobs that recompute the KV cache of running requests with the current
         weights."""
         by_row: dict[int, PrefillJob] = {}
         for slot in self._slots.running():
@@ -310,8 +309,7 @@ class NativeEngine:
         return [*by_row.values()]
 
     def _append(self, batch: list[PrefillJob], multiple: int = 4) -> Tensor:
-        """Compute the new tokens of `batch`; return logits with one line per job, then lines of
-        padding."""
+        """Prefill a batch of jobs; return logits with one line per job, then lines of padding."""
         width = round_up(max(job.size for job in batch), _REACH if self.invariant else 8)
         # Pad batches with the scratch row so that few kernel shapes occur, unless it costs time.
         longest = max(len(job.prompt) for job in batch)
@@ -332,8 +330,8 @@ class NativeEngine:
     # ------------------------------------------------------------ decoding
 
     def _decode_step(self, running: list[int]) -> list[tuple[int, Sampled]]:
-        """Compute the next position of every row that a running slot reads, and draw each slot's
-        token."""
+        """Decode the next position of every cache row in use by a running slot, and draw each
+        slot's token."""
         row_of, chunk = self._rows.row, self._backend.chunk
         used = list(dict.fromkeys(row_of[slot] for slot in running))
         self.computed_tokens += len(used)
@@ -366,15 +364,15 @@ class NativeEngine:
         return self._accept(logits, line, running)
 
     def _compute_positions(self, rows: Tensor | int, length: int) -> Tensor:
-        """Compute the next position of the given rows, or of the first `rows`; return logits [rows,
-        V]."""
+        """Compute the next position of the given cache rows, or of the first `rows`; return logits
+        [rows, V]."""
         at = slice(rows) if isinstance(rows, int) else rows
         token, position = self._token[at], self._position[at]
         ones = torch.ones_like(token)
         return self._backend.extend(token[:, None], position, ones, rows, self._reach(length))
 
     def _accept(self, logits: Tensor, line: Tensor, slots: list[int]) -> list[tuple[int, Sampled]]:
-        """Draw and record a token for each of `slots` from its line of the logits.
+        """Draw and record the next token of `slots`, each from its line of the logits.
 
         Requests that end with it are finished, and slots of one row that drew different tokens get
         rows of their own.
@@ -419,7 +417,8 @@ class NativeEngine:
     # ------------------------------------------------------------ helpers
 
     def _copy(self, pairs: list[tuple[int, int]]) -> None:
-        """Copy rows, given as pairs (source, target). All are read before any is written."""
+        """Copy KV cache rows, given as (source, target) pairs. All are read before any is
+        written."""
         if not pairs:
             return
         source, target = self._tensor([s for s, _ in pairs]), self._tensor([t for _, t in pairs])
@@ -429,7 +428,7 @@ class NativeEngine:
         self._token[target] = self._token[source]
 
     def _row_lengths(self, excluded: str | None = None) -> list[int]:
-        """Return the length in tokens of each row in use, counting prompts in full.
+        """Return the length in tokens of each cache row in use, counting prompts in full.
 
         The row of the session `excluded` is left out.
         """
@@ -441,12 +440,12 @@ class NativeEngine:
         return torch.tensor(numbers, dtype=torch.long, device=self._device)
 
     def _reach(self, length: int) -> int:
-        """Return how many cache columns to read for sequences of `length` tokens."""
+        """Return the number of cache columns to read for sequences of `length` tokens."""
         step = _INVARIANT_REACH if self.invariant else _REACH
         return min(self.max_length, round_up(length, step))
 
     def _clear(self, slot: int) -> None:
-        """Drop the request and the cache of a slot."""
+        """Drop a slot's request and cache."""
         if slot in self.prefilling:
             self.prefilling.remove(slot)
             for job in self._jobs:

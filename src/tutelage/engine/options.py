@@ -11,7 +11,7 @@ from tutelage.types import ChatOptions
 
 
 def recorded_options(options: ChatOptions) -> dict[str, Any]:
-    """Return the fields of a `Call` that repeat the options of its request."""
+    """Return the `Call` fields that repeat the options of a request."""
     return {
         "tools": tuple(options.get("tools", ())),
         "sampling": options["sampling"],

@@ -1,4 +1,4 @@
-"""Prices of tokens: a table by model that the user can edit.
+"""Token prices by model, in a table that the user can edit.
 
 The built-in table is `prices.toml` beside this module; `prices.toml` in the working directory, or
 the file that `TUTELAGE_PRICES` names, extends and overrides it. A model in neither has no known
@@ -26,13 +26,13 @@ _Dollars = Annotated[float, Field(ge=0, lt=1e9, strict=True)]
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Price of a model in US dollars per million input and output tokens."""
+    """A model's price in US dollars per million input and output tokens."""
 
     input: _Dollars
     output: _Dollars
 
     def cost(self, prompt: int, completion: int) -> float:
-        """Return the price in dollars of the given numbers of tokens."""
+        """Return the cost in dollars of the given numbers of prompt and completion tokens."""
         return (prompt * self.input + completion * self.output) / 1e6
 
 
@@ -56,7 +56,7 @@ def find_price(prices: Mapping[str, Price], model: str, *, local: bool = False) 
 def load_prices(
     path: str | Path | None = None, env: Mapping[str, str] = os.environ
 ) -> dict[str, Price]:
-    """Return the prices by model: the built-in table, overridden by the user's.
+    """Load the token prices by model: the built-in table, overridden by the user's.
 
     Raises `ConfigError` for a file that cannot be read.
     """

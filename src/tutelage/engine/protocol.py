@@ -1,4 +1,4 @@
-"""The engine protocol: sample a continuation of token ids, and report it exactly.
+"""The engine protocol: sample a continuation of token ids and report its exact tokens.
 
 `factory.py` makes engines in this process; servers are used through the same protocol.
 """
@@ -26,7 +26,7 @@ OnPrompt = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Describe one continuation to sample after `prompt_ids`.
+    """A request to sample one continuation of `prompt_ids`.
 
     The samples are a function of the prompt, the weights, `sampling` and `seed`: the i-th token is
     drawn with the i-th number of a stream that `seed` alone determines. `order` ranks requests that
@@ -58,8 +58,8 @@ class Request:
     on_logprobs: OnLogprobs | None = field(default=None, compare=False)
 
     def max_new_tokens(self, max_length: int) -> int:
-        """Return how many tokens may follow the prompt. Raises `ContextOverflowError` if there is
-        room for none."""
+        """Return the maximum number of new tokens. Raises `ContextOverflowError` if there is room
+        for none."""
         if len(self.prompt_ids) >= max_length:
             raise ContextOverflowError(
                 f"the prompt has {len(self.prompt_ids)} tokens; the context length is {max_length}"
@@ -79,11 +79,11 @@ class Engine(Protocol):
 
     @property
     def version(self) -> int:
-        """Return the version of the weights in use, which each sample repeats."""
+        """Return the version of the current weights, which each sample repeats."""
         ...
 
     def update_weights(self, source: Policy, version: int) -> None:
-        """Load the current weights of `source` as `version`.
+        """Load a policy's current weights into the engine as `version`.
 
         Running requests continue with the new weights: each token is drawn from one version's
         distribution given the whole sequence before it, and the sample records the version of each
@@ -97,23 +97,24 @@ class Engine(Protocol):
         ...
 
     async def sample(self, request: Request) -> Sampled:
-        """Run one request. Cancelling the task that awaits it cancels the request in the engine.
+        """Sample the continuation of one request. Cancelling the task that awaits it cancels the
+        request in the engine.
 
         Raises `ContextOverflowError` when the prompt leaves no room, `EngineError` otherwise.
         """
         ...
 
     def release(self, session: str) -> None:
-        """Drop the cache of a session. Unknown sessions are ignored."""
+        """Drop a session's KV cache. Unknown sessions are ignored."""
         ...
 
     @property
     def max_length(self) -> int:
-        """Return the maximum number of tokens of prompt and reply together."""
+        """Return the context length in tokens, for prompt and reply together."""
         ...
 
     def participant(self) -> AbstractAsyncContextManager[None]:
-        """Return a context manager that registers a rollout while it runs and is rewarded.
+        """Return a context manager that registers a rollout during its run and grading.
 
         A deterministic schedule waits for registered rollouts (`driver.py`).
         """

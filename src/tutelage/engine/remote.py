@@ -1,4 +1,4 @@
-"""A chat client for any OpenAI-compatible server, with the same record of calls.
+"""Chat client for OpenAI-compatible servers, which records its calls.
 
 Used for frozen agents, judges, prompt training, and policies that other servers sample. Messages
 are sent unchanged and replies become `Call`s; token ids are recorded where the server reports them
@@ -80,7 +80,7 @@ _NOT_SENT = ("ConnectError", "ConnectTimeout", "PoolTimeout")
 
 
 class RemoteChatClient:
-    """Send chats to an OpenAI-compatible server and record them in `calls`.
+    """Send chat requests to an OpenAI-compatible server and record them in `calls`.
 
     A client belongs to the event loop in which it is first used.
     """
@@ -100,7 +100,7 @@ class RemoteChatClient:
         fields: ServerFields | None = None,
         api: openai.AsyncOpenAI | None = None,
     ) -> None:
-        """Set up a client without connecting.
+        """Create a client without connecting.
 
         With `token_ids`, token ids are requested until the server rejects that field, as most
         servers but vLLM and this package's own gateway do. `timeout` is in seconds per request,
@@ -125,7 +125,7 @@ class RemoteChatClient:
         on_fields: OnFields | None = None,
         **options: Unpack[ChatOptions],
     ) -> Call:
-        """Send one request and record it.
+        """Send one chat request and record the call.
 
         `on_text` receives the reply's text as it arrives, `on_fields` its thoughts. Raises
         `ContextOverflowError` if the server reports one, `RemoteError` with the status of any other
@@ -173,7 +173,7 @@ class RemoteChatClient:
         return call
 
     async def close(self) -> None:
-        """Close the connections, unless they are shared."""
+        """Close the connections to the server, unless they are shared."""
         if self._api is not None and not self._shared:
             api, self._api = self._api, None
             await api.close()
@@ -181,7 +181,7 @@ class RemoteChatClient:
     # ------------------------------------------------------------ sending
 
     async def _send(self, body: JSON, on_text: OnText | None, on_fields: OnFields | None) -> JSON:
-        """Send a request, leaving out fields that the server rejects; return the completion.
+        """Send a request without the fields that the server rejects, and return the completion.
 
         The fields of the accepted request are remembered for later ones.
         """
@@ -209,7 +209,7 @@ class RemoteChatClient:
                 return completion
 
     async def _post(self, body: JSON, **stream: Any) -> Any:
-        """Send a request; return the JSON value of its response, or the open stream."""
+        """Post a request and return the response as JSON, or as an open stream."""
         if self._api is None:
             self._api = connect(self._base_url, self._key, self._timeout, self._attempts)
         try:
@@ -222,7 +222,7 @@ class RemoteChatClient:
             raise self._engine_error(error) from error
 
     async def _stream(self, body: JSON, on_text: OnText, on_fields: OnFields | None) -> JSON:
-        """Return the completion of a streamed reply, after passing its pieces to the callbacks."""
+        """Pass a streamed reply to the callbacks and return the assembled completion."""
         import openai
 
         body = body | {"stream": True, "stream_options": {"include_usage": True}}
@@ -255,13 +255,12 @@ class RemoteChatClient:
     # ------------------------------------------------------------ errors
 
     def _malformed_reply(self, what: str, answer: Any) -> MalformedReplyError:
-        """Return the error for a response of status 200 that is not a completion, quoting its
-        beginning."""
+        """Return the error for a 200 response that is not a completion, quoting its beginning."""
         text = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
         return MalformedReplyError(f"{self._server} answered 200 with {what}: {text[:_SHOWN]!r}")
 
     def _engine_error(self, error: Exception) -> EngineError:
-        """Convert an error of the openai package, or of httpx beneath it, to an `EngineError`."""
+        """Convert an error of the openai package or of httpx to an `EngineError`."""
         import openai
 
         if isinstance(error, openai.APIStatusError):
@@ -282,7 +281,7 @@ class RemoteChatClient:
 
 
 def _refusal(server: str, body: object, response: Any = None) -> EngineError:
-    """Return the error that a server reported, in an error response or in one of status 200."""
+    """Convert a server's error response, also one of status 200, to an exception."""
     error = cast("JSON", body) if isinstance(body, dict) else {}
     message = whole_characters(str(error.get("message") or body or ""))
     code = error.get("code")
@@ -302,13 +301,13 @@ def _refusal(server: str, body: object, response: Any = None) -> EngineError:
 
 
 def _read_word(value: Any) -> str | None:
-    """Return the value if it is a string other than a number (which would repeat the status), else
-    None."""
+    """Return an error field if it is a non-numeric string, else None (a number would repeat the
+    status)."""
     return value if isinstance(value, str) and value and not value.isdecimal() else None
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds to wait that a server asks for, or None if it does not."""
+    """Return the server's requested retry delay in seconds, or None."""
     for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
         with suppress(ValueError):
             return max(float(headers.get(name, "")) * unit, 0.0)
@@ -322,7 +321,7 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def request_body(messages: Sequence[Message], options: ChatOptions) -> JSON:
-    """Return the JSON fields of a request."""
+    """Build the JSON body of a chat request."""
     sampling, tools = options["sampling"], options.get("tools", ())
     body: JSON = {
         "messages": [_to_json(message) for message in messages],
@@ -359,8 +358,8 @@ def request_body(messages: Sequence[Message], options: ChatOptions) -> JSON:
 
 
 def _to_json(message: Message) -> JSON:
-    """Return a message as JSON with its extra fields, and with its content as parts if a part is
-    not plain text."""
+    """Convert a message to JSON with its extra fields, and with content parts if one is not plain
+    text."""
     extra = {name: value for name, value in message.extra.items() if name not in _RECORDED}
     value: Any = message.extra.get(_PARTS)
     parts = [part for part in value if isinstance(part, dict)] if isinstance(value, list) else []
@@ -371,7 +370,7 @@ def _to_json(message: Message) -> JSON:
 
 
 def read_completion(data: JSON, seeds: SeedTree) -> tuple[Message, Sampled, tuple[int, ...]]:
-    """Return the reply of a completion, its tokens, and the prompt's token ids.
+    """Return a completion's reply, its tokens, and the prompt's token ids.
 
     Ids are empty if the server reports none.
 
@@ -412,8 +411,7 @@ def _read_usage(usage: Any) -> Usage:
 
 
 def add_chunk(completion: JSON, chunk: JSON) -> JSON:
-    """Add a chunk of a stream to the completion so far; return the part of the reply in the
-    chunk."""
+    """Merge a streamed chunk into the completion so far, and return the chunk's delta."""
     completion |= {k: v for k, v in chunk.items() if k != "choices" and v is not None}
     choice = completion["choices"][0]
     for part in chunk.get("choices") or ():
@@ -426,7 +424,7 @@ def add_chunk(completion: JSON, chunk: JSON) -> JSON:
 
 
 def add_delta(whole: JSON, delta: Mapping[str, Any]) -> None:
-    """Merge a delta of a stream into `whole`.
+    """Merge a streamed delta into `whole`.
 
     Texts and lists grow; objects are merged, and so are list entries with an `index`, such as tool
     calls.
@@ -453,7 +451,7 @@ def add_delta(whole: JSON, delta: Mapping[str, Any]) -> None:
 
 
 def _extends(current: Any, entry: JSON) -> bool:
-    """Return True if `entry` continues the list entry `current`: it has the same index and type.
+    """Return True if a delta's list entry continues `current`: it has the same index and type.
 
     Later pieces of an entry may leave out the type.
     """
@@ -470,7 +468,7 @@ def _extends(current: Any, entry: JSON) -> bool:
 def connect(
     base_url: str, api_key: str | None, timeout: float, attempts: int = 5
 ) -> openai.AsyncOpenAI:
-    """Return a client of the openai package. Raises `UnreachableError` if the URL is invalid.
+    """Create a client of the openai package. Raises `UnreachableError` if the URL is invalid.
 
     A client belongs to the event loop in which it is first used.
     """
@@ -489,20 +487,20 @@ def connect(
 
 
 class RemoteServers:
-    """Make clients of named servers: a new one for each attempt, over shared connections.
+    """Create clients of named servers: a new one per attempt, over shared connections.
 
     It belongs to the event loop in which its clients are used; call `aclose` in that loop.
     """
 
     def __init__(self, servers: Mapping[str, Endpoint], *, timeout: float = 600.0) -> None:
-        """Set up clients of `servers` by name, without connecting. `timeout` is in seconds per
+        """Prepare clients of `servers` by name, without connecting. `timeout` is in seconds per
         request."""
         self._servers, self._timeout = dict(servers), timeout
         self._fields = {(s.base_url, s.model): ServerFields() for s in servers.values()}
         self._apis: dict[tuple[str, str | None], openai.AsyncOpenAI] = {}
 
     def __call__(self, name: str, seeds: SeedTree) -> RemoteChatClient:
-        """Return a client of the server `name`."""
+        """Create a client of the server `name`."""
         server = self._servers[name]
         place = server.base_url, server.api_key
         if place not in self._apis:

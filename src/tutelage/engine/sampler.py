@@ -1,4 +1,4 @@
-"""Draw tokens by inverse CDF with one uniform number per row, so each request has its own stream.
+"""Draw tokens by inverse CDF, with one uniform number per row from its request's own stream.
 
 Pure functions of logits and uniforms. The log-probabilities returned are those of the full
 vocabulary at the row's temperature (what a trainer recomputes), whatever top-p or top-k exclude
@@ -21,7 +21,7 @@ _BELOW_1 = 1 - 2.0**-23
 
 
 def uniforms(seed: int, count: int) -> np.ndarray:
-    """Return `count` float32 numbers in [0, 1), a pure function of `seed` (Philox, counter-based).
+    """Return `count` float32 uniforms in [0, 1), a pure function of `seed` (counter-based Philox).
 
     They are in single precision, as `draw` uses them: a double could round up to 1 there, and
     select a token beyond the last that may be drawn.
@@ -39,7 +39,7 @@ def draw(
     line_B: Tensor | None = None,
     threads: int = 1,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Draw one token per row: (token_B, logprob_B at the row's temperature, raw_logprob_B at 1).
+    """Draw a token per row: token_B, logprob_B at the row's temperature, raw_logprob_B at 1.
 
     A temperature of 0 takes the most likely token, with its log-probability at temperature 1. None
     means 1 for every row; `top_p_B` of 1 and `top_k_B` of 0 exclude nothing. `line_B` is the line
@@ -83,7 +83,7 @@ def _draw_by_blocks(
     line_B: Tensor | None,
     threads: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Draw a token per row from a large vocabulary: first a block of it, then a token in the
+    """Draw one token per row from a large vocabulary: first its block, then the token in the
     block."""
     step = _AT_ONCE if logits_LV.device.type == "cpu" else len(uniform_B)
 
@@ -110,7 +110,7 @@ def _draw_by_blocks(
 
 
 def _draw_blocks(scores_BV: Tensor, uniform_B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return a token per row, its log-probability, and the sum [B, 1] of the scores' exponentials.
+    """Draw a token per row; return it, its log-probability and the softmax denominator [B, 1].
 
     Points lie below the sums that are searched, so the token found has a positive probability.
     """
@@ -137,7 +137,7 @@ def _invert(cdf_BV: Tensor, uniform_B: Tensor) -> Tensor:
 
 
 def _truncate(logp_BV: Tensor, top_p_B: Tensor, top_k_B: Tensor) -> Tensor:
-    """Exclude tokens by setting their logits to -inf: first by top-k, then by top-p.
+    """Apply top-k, then top-p, by setting the logits of excluded tokens to -inf.
 
     Top-p keeps the smallest set of tokens that reaches it.
     """

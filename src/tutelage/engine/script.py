@@ -1,4 +1,4 @@
-"""Scripts: replies that replace a model, so that agents are tested without one.
+"""Scripts of prepared replies, to test agents without a model.
 
 A script is a file of replies, one JSON object per line: `content`, `tool_calls`, `delay` in
 seconds, `error`, `match`. A request takes the first unused line that fits: its `match`, if any,
@@ -28,7 +28,7 @@ _SHOWN = 120
 
 @dataclass(frozen=True, slots=True)
 class ScriptedReply:
-    """Describe one line of a script. `tool_calls` are names with their arguments as JSON text."""
+    """A prepared reply in a script. `tool_calls` are names with their arguments as JSON text."""
 
     content: str | None = None
     tool_calls: tuple[tuple[str, str], ...] = ()
@@ -38,7 +38,7 @@ class ScriptedReply:
     match: str | None = None
 
     def text(self) -> str:
-        """Return the text that a model would write for this reply in the Hermes format."""
+        """Return the reply in the Hermes format, as a model would write it."""
         named = [(orjson.dumps(name).decode(), arguments) for name, arguments in self.tool_calls]
         calls = "".join(
             f'<tool_call>\n{{"name": {name}, "arguments": {arguments}}}\n</tool_call>'
@@ -47,11 +47,11 @@ class ScriptedReply:
         return (self.content or "") + calls
 
     def to_short_json(self) -> str:
-        """Return the beginning of the line as JSON, without empty fields, for error messages."""
+        """Return the start of the script line as JSON, without empty fields, for error messages."""
         return orjson.dumps({k: v for k, v in asdict(self).items() if v}).decode()[:_SHOWN]
 
     def fits(self, new_text: str, tools: Collection[str], constraint: Constraint) -> bool:
-        """Return True if the line can be the reply to a request with these tools.
+        """Return True if the scripted reply can answer a request with these tools.
 
         An error fits any tools, since it simulates a failing server.
         """
@@ -81,7 +81,7 @@ class _Error(_Strict):
 
 
 class _Line(_Strict):
-    """A line of a script file."""
+    """One line of a script file."""
 
     content: str | None = None
     tool_calls: tuple[_Call, ...] | None = None
@@ -91,10 +91,10 @@ class _Line(_Strict):
 
 
 class Script:
-    """Hold the lines of a script. Several clients may play it, each from the start."""
+    """The prepared replies of a script. Several clients may play it, each from the start."""
 
     def __init__(self, replies: Iterable[ScriptedReply | str], source: str = "the script") -> None:
-        """Make a script of replies. A text stands for a reply with that content.
+        """Create a script from prepared replies. A text stands for a reply with that content.
 
         Raises `DataError` if there are none.
         """

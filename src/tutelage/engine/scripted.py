@@ -1,4 +1,4 @@
-"""A chat client that plays a script in place of a model.
+"""Chat client that plays a script in place of a model.
 
 It needs neither a codec nor torch: its tokens are bytes. It takes a line that fits the request's
 tools and `tool_choice`, and truncates it at a stop string. `script.py` has scripts;
@@ -39,7 +39,7 @@ _LINES, _SHOWN = 10, 200
 
 
 class _ByteCodec:
-    """Encode text as its UTF-8 bytes, for token ids without a tokenizer. Token 256 ends a turn."""
+    """Codec that uses UTF-8 bytes as token ids, in place of a tokenizer. Token 256 ends a turn."""
 
     end = 256
     eos_ids = frozenset({end})
@@ -48,19 +48,19 @@ class _ByteCodec:
     thoughts = ThinkTags()
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of token ids."""
+        """Decode token ids to text."""
         return bytes(i for i in ids if i != self.end).decode("utf-8", "replace")
 
     def render(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()
     ) -> tuple[int, ...]:
-        """Return the token ids of a conversation: the role and content of each message, one per
+        """Render a conversation as token ids: the role and content of each message, one per
         line."""
         return tuple("\n".join([f"{m.role}: {m.content or ''}" for m in messages]).encode())
 
 
 class ScriptedClient:
-    """Play a script as a `ChatClient`. Tokens are bytes, each with log-probability 0."""
+    """Chat client that plays a script. Tokens are bytes, each with log-probability 0."""
 
     codec = _ByteCodec()
 
@@ -72,7 +72,7 @@ class ScriptedClient:
         name: str = "scripted",
         keep: int | None = None,
     ) -> None:
-        """Play `script` from its start, and keep at most `keep` calls on record.
+        """Create a client that plays `script` from its start and keeps at most `keep` calls.
 
         The limit is for servers that run indefinitely.
         """
@@ -91,7 +91,8 @@ class ScriptedClient:
         on_prompt: OnPrompt | None = None,
         **options: Unpack[ChatOptions],
     ) -> Call:
-        """Return the next reply that fits the request. Raises `RemoteError` 404 if no line fits.
+        """Return the next scripted reply that fits the request. Raises `RemoteError` 404 if no line
+        fits.
 
         `seed` has no effect.
         """
@@ -145,8 +146,7 @@ class ScriptedClient:
         return call
 
     def _take_reply(self, messages: Sequence[Message], options: ChatOptions) -> ScriptedReply:
-        """Take the first unused line that fits the new text, which begins after the assistant's
-        last turn."""
+        """Take the first unused script line that fits the text since the assistant's last turn."""
         new = [*takewhile(lambda message: message.role != "assistant", reversed(messages))]
         text = "\n".join(message.content or "" for message in reversed(new))
         tools = sorted(tool.name for tool in options.get("tools", ()))
@@ -169,7 +169,7 @@ class ScriptedClient:
 
 
 async def scripted_text(reply: ScriptedReply) -> str:
-    """Return the text of a script line after its delay, or raise the line's error."""
+    """Return a scripted reply's text after its delay, or raise its error."""
     if reply.delay > 0:
         await asyncio.sleep(reply.delay)
     if reply.error is not None:

@@ -1,4 +1,4 @@
-"""Track which request fields a server accepts, based on its refusals.
+"""Track which request fields a server accepts, based on its error responses.
 
 Servers that are called OpenAI-compatible differ in a few names. They are not probed in advance: a
 request is sent with the fields that were accepted last, and one that is rejected for a field by its
@@ -17,7 +17,7 @@ _FOR_TOKEN_IDS = {"return_token_ids", "logprobs"}
 
 @dataclass(slots=True)
 class ServerFields:
-    """Record which request fields a server accepts. The clients of a server share one object."""
+    """Request fields that a server accepts. The clients of a server share one object."""
 
     seed: bool = True
     token_ids: bool = True
@@ -33,7 +33,7 @@ class ServerFields:
         return {renamed.get(k, k): v for k, v in body.items() if k not in unknown}
 
     def adapt(self, refusal: RemoteError, sent: JSON) -> ServerFields | None:
-        """Return the fields to try after a request was refused, or None if the refusal names no
+        """Return the request fields to try after a refusal, or None if the refusal names no
         field."""
         message = str(refusal)
         if refusal.status not in (400, 422):  # the statuses of servers for an unknown field
@@ -47,6 +47,6 @@ class ServerFields:
         return None
 
     def learn(self, accepted: ServerFields) -> None:
-        """Adopt the fields of a request that the server accepted, for all its clients."""
+        """Adopt the fields of an accepted request for all clients of the server."""
         for field in fields(accepted):
             setattr(self, field.name, getattr(accepted, field.name))

@@ -1,4 +1,4 @@
-"""Assign cache rows to slots: shared while tokens are equal, copied when they differ.
+"""Assign KV cache rows to slots: shared while their tokens are equal, copied when they differ.
 
 Pure bookkeeping over small integers; `native.py` moves the keys and values accordingly. A row is in
 use while some slot reads it. Slots that share a row agree on the tokens that each has cached; a
@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 
 class CacheRows:
-    """Track which slots read which of the rows 0..count-1 of a cache."""
+    """Track which slots read which of the KV cache rows 0..count-1."""
 
     def __init__(self, count: int) -> None:
         self.row: list[int] = [-1] * count
@@ -23,7 +23,7 @@ class CacheRows:
         self._free = list(range(count))
 
     def open(self, slots: Iterable[int]) -> int:
-        """Assign the first free row to `slots` and return its number."""
+        """Assign the first free cache row to `slots` and return its number."""
         row = heapq.heappop(self._free)
         for slot in slots:
             self.close(slot)
@@ -32,7 +32,7 @@ class CacheRows:
         return row
 
     def close(self, slot: int) -> None:
-        """Detach a slot from its row. The row is free again after its last reader."""
+        """Detach a slot from its cache row. The row is free again after its last reader."""
         row = self.row[slot]
         if row < 0:
             return
@@ -42,7 +42,7 @@ class CacheRows:
             heapq.heappush(self._free, row)
 
     def separate(self, slots: Sequence[int], drawn: Sequence[int]) -> list[tuple[int, int]]:
-        """Give slots that share a row but drew different tokens different rows.
+        """Move slots that share a cache row but drew different tokens to separate rows.
 
         Returns the rows to copy as pairs (source, target).
         """
@@ -55,7 +55,7 @@ class CacheRows:
         return [(row, self.open(group)) for row, group in groups]
 
     def gather(self, rows: Collection[int], count: int) -> list[tuple[int, int]]:
-        """Exchange rows so that `rows` all lie below `count`; return the exchanged pairs.
+        """Swap cache rows so that `rows` all lie below `count`; return the swapped pairs.
 
         `count` is at least the number of `rows`. The contents and readers of a pair are exchanged;
         free rows may be overwritten.

@@ -1,4 +1,4 @@
-"""Assign conversations to slots, and evict idle conversations when slots run out.
+"""Assign conversations to engine slots, and evict idle conversations when slots run out.
 
 A conversation keeps its slot, and with it its cache, while it is idle; when slots run out, the one
 that was idle longest is cleared. In invariant mode none is evicted, because the cached tokens would
@@ -16,7 +16,7 @@ from tutelage.engine.sharing import CacheRows
 
 @dataclass(slots=True)
 class _Slot:
-    """Hold one conversation: its cached tokens, and its running request if it has one."""
+    """One conversation's cached tokens, and its running request if any."""
 
     ids: tuple[int, ...] = ()
     """Tokens whose keys and values are cached; while a request runs, those of its prompt."""
@@ -31,7 +31,7 @@ class _Slot:
 
 
 class Slots:
-    """Assign conversations to slots 0..count-1, which read as many cache rows."""
+    """Assign conversations to slots 0..count-1, which read as many KV cache rows."""
 
     def __init__(self, count: int, rows: CacheRows, *, invariant: bool) -> None:
         self.all = [_Slot() for _ in range(count)]
@@ -43,16 +43,16 @@ class Slots:
         return self.all[slot]
 
     def running(self) -> list[int]:
-        """Return the numbers of the slots in which a request runs."""
+        """Return the numbers of the slots with a running request."""
         return [slot for slot, state in enumerate(self.all) if state.handle is not None]
 
     def idle(self) -> bool:
-        """Return True if no request runs."""
+        """Return True if no request is running."""
         return all(state.handle is None for state in self.all)
 
     def end(self, session: str) -> int | None:
-        """Stop keeping a conversation; return its slot unless a request runs in it or there is
-        none."""
+        """Forget a conversation; return its slot, or None if it has none or a request runs in
+        it."""
         slot = self._by_session.pop(session, None)
         if slot is None:
             return None
@@ -60,8 +60,7 @@ class Slots:
         return slot if self.all[slot].handle is None else None
 
     def place(self, request: Request, handle: int, now: int) -> int | None:
-        """Return the slot for a request: that of its conversation, else a free one, else an idle
-        one.
+        """Return the slot for a request: its conversation's, else a free one, else an idle one.
 
         Returns None while there is no such slot, or while the previous turn of the conversation
         runs.
@@ -91,7 +90,7 @@ class Slots:
         return slot
 
     def clear(self, slot: int) -> None:
-        """Drop the request and the cache of a slot."""
+        """Drop a slot's request and cache."""
         state = self.all[slot]
         if not state.ids and state.request is None:
             return

@@ -1,4 +1,4 @@
-"""Measure an attempt's own time: wall time without that of its calls to models.
+"""Measure an attempt's own time: wall time without its model calls.
 
 A deadline is for agents that hang. How long a model takes to answer, and how long a request queues,
 depends on the machine and on other requests, not on the agent, so it is not counted: the clock is
@@ -22,17 +22,18 @@ _LEAST_PAUSE = 0.02
 
 
 class AgentStopwatch:
-    """Measure time, except during calls. Calls may overlap, and come from any thread."""
+    """Measure an attempt's time outside model calls. Calls may overlap, and come from any
+    thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Start measuring with `clock`, which returns seconds."""
+        """Start the stopwatch with `clock`, which returns seconds."""
         self._lock, self._clock = threading.Lock(), clock
         self._calls = 0
         self._before, self._since = 0.0, clock()
 
     @contextmanager
     def paused(self) -> Generator[None]:
-        """Pause the clock during the block."""
+        """Pause the stopwatch during the block."""
         with self._lock:
             if not self._calls:
                 self._before += self._clock() - self._since
@@ -46,13 +47,14 @@ class AgentStopwatch:
                     self._since = self._clock()
 
     def elapsed(self) -> float:
-        """Return the measured seconds so far."""
+        """Return the measured time so far in seconds."""
         with self._lock:
             running = 0.0 if self._calls else self._clock() - self._since
             return self._before + running
 
     async def done_within(self, task: asyncio.Task[Any], limit: float) -> bool:
-        """Wait for a task until the stopwatch reaches `limit`; return True if the task is done."""
+        """Wait for a task until `limit` seconds on the stopwatch; return True if the task is
+        done."""
         while not task.done():
             left = limit - self.elapsed()
             if left <= 0:

@@ -1,4 +1,4 @@
-"""Draw the tokens of each slot: random numbers, sampling parameters and the record so far.
+"""Draw the tokens of each slot, with its random numbers, sampling parameters and record so far.
 
 All state lies in tensors by slot, so that a step over many slots is a handful of operations. The
 distribution itself is in `sampler.py`; `native.py` decides which slots draw from which logits.
@@ -31,7 +31,7 @@ NewToken = tuple[int, int, TokenLogprob]
 
 
 class Streams:
-    """Draw and record up to `length` tokens for each slot."""
+    """Token streams of the slots: draw and record up to `length` tokens for each slot."""
 
     def __init__(self, slots: int, length: int, device: torch.device, threads: int) -> None:
         self._device, self._length, self._threads = device, length, threads
@@ -58,7 +58,7 @@ class Streams:
         """Errors of slots whose grammar failed."""
 
     def begin(self, slots: Sequence[int], requests: Sequence[Request]) -> None:
-        """Start a stream for the request of each slot."""
+        """Start the token stream of each slot's request."""
         params = [r.sampling for r in requests]
         rooms = [self._length - len(r.prompt_ids) for r in requests]
         limits = [max(1, min(p.max_tokens, r)) for p, r in zip(params, rooms, strict=True)]
@@ -85,7 +85,7 @@ class Streams:
     def draw(
         self, slots: Sequence[int], logits_LV: Tensor, line_B: Tensor
     ) -> tuple[Tensor, list[bool]]:
-        """Draw and record a token for each slot from its line of the logits.
+        """Draw and record the next token of each slot from its line of the logits.
 
         Returns the tokens, and for each of them whether it is the last one that its request allows.
         """
@@ -106,7 +106,7 @@ class Streams:
     def _draw_constrained(
         self, slots: Sequence[int], logits_LV: Tensor, line_B: Tensor
     ) -> tuple[Tensor, list[bool]]:
-        """Draw a token for each slot with a grammar, among the tokens that the grammar allows.
+        """Draw a grammar-constrained token for each slot.
 
         Errors of a grammar are put into `failed` by slot.
         """
@@ -136,7 +136,7 @@ class Streams:
     def _draw(
         self, slots: Sequence[int], logits_LV: Tensor, line_B: Tensor
     ) -> tuple[Tensor, list[bool]]:
-        """Draw a token for each slot. Either all of the slots have a grammar, or none has."""
+        """Draw a token for each slot, either all with a grammar or all without one."""
         at = self._tensor(slots)
         count = self._count[at]
         plain = bool(self._plain[at].all())
@@ -162,20 +162,19 @@ class Streams:
         return token, (count + 1 >= self._limit[at]).tolist()
 
     def latest(self, slot: int) -> TokenLogprob:
-        """Return the log-probability of the token that a slot drew last, with the most probable
+        """Return the log-probability of a slot's latest token, with the most probable
         alternatives."""
         tops = self._top[slot][1] if slot in self._top else [()]
         return float(self._raw[slot, self._count[slot] - 1]), tops[-1]
 
     def tokens(self, slot: int) -> list[int]:
-        """Return the tokens that a slot has drawn."""
+        """Return the tokens drawn so far for a slot."""
         return self._tokens[slot, : int(self._count[slot])].tolist()
 
     def take(
         self, slot: int, reason: StopReason, version: int, spans: Sequence[tuple[int, int]]
     ) -> Sampled:
-        """Return the finished sample of a slot; `spans` are those of its earlier policy
-        versions."""
+        """Return a slot's finished sample; `spans` are those of its earlier policy versions."""
         count = int(self._count[slot])
         drawn = (self._tokens, self._logp, self._raw)
         tokens, logp, raw = (tuple(each[slot, :count].tolist()) for each in drawn)

@@ -1,4 +1,4 @@
-"""Sample turns with a limit on the thought, which is closed at the limit before the answer follows.
+"""Sample replies with a limit on thinking tokens, at which the thought is closed.
 
 It is closed by the chat template's own marker. The closing tokens are not sampled, and the record
 marks them. The limit is the run's (`agent.max_thinking_tokens`) or the request's
@@ -23,7 +23,7 @@ SEED_BITS = 63
 
 
 def sample(engine: Engine, codec: Codec, request: Request) -> Awaitable[Sampled]:
-    """Sample a reply, closing its thought at the limit if that leaves room for more tokens."""
+    """Sample a reply, with a limit on thinking tokens if it is below the room for the reply."""
     sampling, prompt = request.sampling, request.prompt_ids
     room = min(sampling.max_tokens, engine.max_length - len(prompt))
     limits = (codec.thoughts.max_tokens, sampling.max_thinking_tokens)
@@ -36,7 +36,7 @@ def sample(engine: Engine, codec: Codec, request: Request) -> Awaitable[Sampled]
 async def _sample_limited(
     engine: Engine, codec: Codec, request: Request, limit: int, room: int
 ) -> Sampled:
-    """Sample a reply whose thought is closed after `limit` of the `room` tokens.
+    """Sample a reply of at most `room` tokens whose thought is closed after `limit` tokens.
 
     At a limit of 0 the reply begins with an empty thought, unless the grammar or the room forbids
     it or the prompt ends with one.
@@ -101,8 +101,8 @@ async def _sample_limited(
 def _close_thought(
     codec: Codec, request: Request, first: Sampled
 ) -> tuple[Sampled, tuple[int, ...], Grammar | None]:
-    """Return the part to keep of a reply that reached its limit, the tokens that close its thought,
-    and the grammar of the rest.
+    """Return the kept part of a reply at its thinking limit, the tokens that close the thought, and
+    the grammar of the rest.
 
     A last character of which only some bytes were sampled is dropped. A grammar without thoughts is
     followed, whatever the prompt opens.
@@ -122,7 +122,7 @@ def _close_thought(
 
 
 def _truncate(reply: Sampled, n: int) -> Sampled:
-    """Return the first `n` tokens of a reply."""
+    """Truncate a sampled reply to its first `n` tokens."""
     return replace(
         reply,
         token_ids=reply.token_ids[:n],

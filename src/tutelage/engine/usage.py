@@ -1,4 +1,4 @@
-"""Count what model calls cost, in calls, tokens and US dollars.
+"""Usage of models: calls, tokens and US dollars.
 
 `Usage` is for one rollout or one call of an optimiser, `Cost` for an evaluation.
 """

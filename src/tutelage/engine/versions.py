@@ -1,4 +1,4 @@
-"""Describe which versions of a policy sampled the tokens of a reply, as spans (version, end).
+"""Describe the policy versions that sampled a reply's tokens, as spans (version, end).
 
 Nearly every reply has one version, given by `policy_version` alone. If an engine loads new weights
 while a reply is sampled, `Sampled.versions` has a span for each version: the version, and the
@@ -17,17 +17,17 @@ Spans = tuple[tuple[int, int], ...]
 
 
 def version_spans(sampled: Sampled) -> Spans:
-    """Return the version spans of a reply: a single one if one version sampled all tokens."""
+    """Return a reply's policy version spans: a single one if one version sampled all tokens."""
     return sampled.versions or ((sampled.policy_version, len(sampled.token_ids)),)
 
 
 def newest_version(sampled: Sampled) -> int:
-    """Return the newest version that sampled any of the tokens."""
+    """Return the newest policy version that sampled any of a reply's tokens."""
     return sampled.versions[-1][0] if sampled.versions else sampled.policy_version
 
 
 def merge_spans(spans: Iterable[tuple[int, int]]) -> Spans | None:
-    """Return version spans in the form of `Sampled.versions`, or None if only one version is left.
+    """Convert version spans to the form of `Sampled.versions`, or None if one version is left.
 
     Empty spans are removed, and neighbours of one version are merged.
     """
@@ -44,12 +44,12 @@ def merge_spans(spans: Iterable[tuple[int, int]]) -> Spans | None:
 
 
 def truncate_spans(sampled: Sampled, count: int) -> Spans | None:
-    """Return the version spans of the first `count` tokens."""
+    """Return the policy version spans of a reply's first `count` tokens."""
     return merge_spans((version, min(end, count)) for version, end in version_spans(sampled))
 
 
 def join_spans(first: Sampled, forced: int, rest: Sampled) -> Spans | None:
-    """Return the version spans of two replies with `forced` unsampled tokens between them.
+    """Join the version spans of two replies with `forced` unsampled tokens between them.
 
     The forced tokens count as part of the first reply.
     """

@@ -1,4 +1,4 @@
-"""An engine over vLLM servers: token ids in and out by HTTP, weights by a transport.
+"""Engine over vLLM servers: tokens over HTTP, weights by a transport.
 
 A conversation stays on one server, which keeps its keys and values. A server that fails is
 excluded, and its requests fail with `EngineError`; the next attempt of a rollout uses another
@@ -53,7 +53,7 @@ _CHECK_TIMEOUT = 10.0
 
 @dataclass(slots=True, eq=False)
 class _Server:
-    """Hold the state of one server."""
+    """State of one vLLM server."""
 
     client: VLLMClient
     alive: bool = False
@@ -81,7 +81,7 @@ class VLLMEngine:
         note: Callable[[str], None] = lambda _: None,
         resume_hint: Callable[[], str] = lambda: "",
     ) -> None:
-        """Check each server. The policy's weights are sent later, by `update_weights`.
+        """Check each vLLM server. The policy's weights are sent later, by `update_weights`.
 
         `run` is the run's folder, whose path names the weights; `note` shows a line to the user,
         and `resume_hint` returns how to continue the run once servers respond again. Raises
@@ -121,8 +121,7 @@ class VLLMEngine:
             raise
 
     def report_servers(self, report: Callable[[str, str, JSON], None]) -> None:
-        """Report lost and returned servers to `report` from now on, beginning with those excluded
-        now.
+        """Report lost and returned servers to a callback, beginning with those excluded now.
 
         `report` receives a sentence, the event (`server_lost`, `server_back`) and its facts, from
         any thread.
@@ -135,19 +134,19 @@ class VLLMEngine:
     # ------------------------------------------------------------ as an `Engine`
 
     def free(self) -> None:
-        """Do nothing: the memory belongs to the servers."""
+        """Free nothing: the memory belongs to the vLLM servers."""
 
     def release(self, session: str) -> None:
-        """Forget which server has the cache of a conversation."""
+        """Forget which server caches a conversation."""
         self._assigned.pop(session, None)
 
     @asynccontextmanager
     async def participant(self) -> AsyncGenerator[None]:
-        """Do nothing: servers schedule requests on their own."""
+        """Register nothing: vLLM servers schedule requests on their own."""
         yield
 
     def update_weights(self, source: Policy, version: int) -> None:
-        """Send the current weights of `source` to all servers as `version`.
+        """Send the policy's current weights to all servers as `version`.
 
         Raises `SyncError` if a server reports an update that it did not make.
         """
@@ -160,7 +159,8 @@ class VLLMEngine:
         self.probed = max((d for d in differences if d is not None), default=None)
 
     async def sample(self, request: Request) -> Sampled:
-        """Run one request on a server. Raises `ServersLostError` if none is usable for too long."""
+        """Sample one request's continuation. Raises `ServersLostError` if none is usable for too
+        long."""
         room = request.max_new_tokens(self.max_length)
         if request.grammar is not None:
             raise EngineError("vLLM servers do not support this grammar; use rollout.name=native")
@@ -210,8 +210,8 @@ class VLLMEngine:
     # ------------------------------------------------------------ replies
 
     def _read_reply(self, server: _Server, data: JSON, started: int) -> Sampled:
-        """Return the sampled tokens of a reply. Raises `EngineError` if they are not from this
-        run's weights."""
+        """Return the sampled tokens of a server's reply. Raises `EngineError` if they are not from
+        this run's weights."""
         url = server.client.url
         try:
             choice = data["choices"][0]
@@ -288,7 +288,7 @@ class VLLMEngine:
         return server
 
     def _check_servers(self) -> None:
-        """Start checks of the excluded servers in threads."""
+        """Start background checks of the excluded servers, in threads."""
         loop = asyncio.get_running_loop()
         for server in self._servers:
             idle = server.checking is None or server.checking.done()
@@ -296,7 +296,7 @@ class VLLMEngine:
                 server.checking = loop.run_in_executor(None, self._readmit, server)
 
     def _readmit(self, server: _Server) -> None:
-        """Use a server again if it responds, serves the right model and loads the weights."""
+        """Readmit a server if it responds, serves the right model and loads the weights."""
         try:
             server.client.get("/health", timeout=_CHECK_TIMEOUT)
             with self._lock:
@@ -346,7 +346,7 @@ class VLLMEngine:
         return length
 
     def _update_server(self, server: _Server) -> float | None:
-        """Send the weights to a server and return the difference that the probe found.
+        """Send the weights to a server and return the probe's log-probability difference.
 
         Returns None if the server is excluded.
         """
@@ -357,7 +357,7 @@ class VLLMEngine:
         return None
 
     def _refresh(self, server: _Server, probe: WeightProbe) -> float:
-        """Send the current weights to a server, and return the difference that the probe finds."""
+        """Update a server's weights and return the probe's log-probability difference."""
         server.client.check_owner(self._run)
         label = f"{self._run}:{self.version}"
         self._transfer.send(server.client, label)

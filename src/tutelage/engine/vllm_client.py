@@ -57,7 +57,7 @@ class VLLMClient:
             raise self._unreachable(error) from error
 
     async def generate(self, body: JSON) -> JSON:
-        """Request tokens and return the JSON object of the response."""
+        """Request sampled tokens and return the JSON object of the response."""
         loop = asyncio.get_running_loop()
         if loop not in self._loops:
             client = httpx2.AsyncClient(timeout=_TIMEOUT, limits=_SINGLE, mounts=DIRECT)
@@ -92,13 +92,13 @@ class VLLMClient:
         )
 
     def close(self) -> None:
-        """Close the blocking client. The clients of event loops end with their loops."""
+        """Close the blocking HTTP client. The clients of event loops end with their loops."""
         self._http.close()
 
     # ------------------------------------------------------------ checks
 
     def check(self, run: str, *, adapters: bool) -> int:
-        """Check that the server can be used and choose its model; return the context length in
+        """Check that the vLLM server can be used and choose its model; return the context length in
         tokens.
 
         Raises `ConfigError` if the server lacks routes or has another run's weights, `EngineError`
@@ -120,7 +120,7 @@ class VLLMClient:
         return int(base["max_model_len"])
 
     def refusal(self, reason: str) -> ConfigError:
-        """Return the error for a server that cannot be used, with the reason."""
+        """Return the error for an unusable server, with the reason."""
         return ConfigError(f"rollout.servers: {self.url!r}: {reason}")
 
     # ------------------------------------------------------------ owner of the weights

@@ -1,4 +1,4 @@
-"""Start a vLLM server as a child process on this machine that ends with the run.
+"""Launch a vLLM server on this machine as a child process that ends with the run.
 
 It listens on the loopback only, since its routes for weights require no key. Flags and variables
 avoid defaults of vLLM 0.32: chunked prefill with a seed per request ends its engine on a CPU
@@ -48,7 +48,7 @@ _UNLESS_SET = {"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1"}
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """Options of a vLLM server that the run starts itself."""
+    """Options of a vLLM server that the run launches itself."""
 
     model: str
     """A Hugging Face folder."""
@@ -64,7 +64,7 @@ class ServerOptions:
     on_cpu: bool = True
 
     def arguments(self, port: int) -> list[str]:
-        """Return the command-line arguments of the server."""
+        """Return the command-line arguments of the vLLM server."""
         args = ["-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1"]
         args += ["--port", str(port), "--model", self.model, "--served-model-name", "policy"]
         args += ["--dtype", self.dtype, "--max-model-len", str(self.max_length), "--seed", "0"]
@@ -152,7 +152,7 @@ class LocalServer:
 
 
 def _watch(group: int) -> subprocess.Popen[bytes]:
-    """Start a process that ends the process group `group` when the watcher's input is closed.
+    """Start a watcher that ends the process group `group` when its own input is closed.
 
     The input closes at the latest when this process dies. vLLM ignores SIGTERM while it loads its
     model, and its engine outlives its server.

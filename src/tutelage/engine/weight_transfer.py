@@ -1,4 +1,4 @@
-"""Send a policy's weights to vLLM servers, and probe that they arrived.
+"""Send a policy's weights to vLLM servers, and verify their arrival with a probe.
 
 `file` writes the tensors into a folder that both sides can read, and the server's plugin
 (`distributed/vllm_plugin`) loads them; `lora` writes the adapters, which vLLM loads by itself. The
@@ -55,7 +55,7 @@ class WeightTransfer:
     """
 
     def __init__(self, folder: Path, dtype: torch.dtype, base: str | None = None) -> None:
-        """Send files through `folder`, which is emptied and which servers read by the same path.
+        """Transfer weights through `folder`, emptied first, which servers read by the same path.
 
         Servers sample in `dtype`. With `base`, the model that the adapters belong to, only adapters
         are sent.
@@ -65,7 +65,7 @@ class WeightTransfer:
         self._newest = self._folder
 
     def open(self, client: VLLMClient, policy: Policy) -> None:
-        """Prepare a server for its first update. Raises `ConfigError` if it cannot take the
+        """Prepare a server for its first weight update. Raises `ConfigError` if it cannot take the
         weights."""
         if self.adapters:
             return
@@ -81,7 +81,7 @@ class WeightTransfer:
             ) from error
 
     def write(self, policy: Policy, version: int) -> None:
-        """Write the policy's weights into the folder. From now on `send` sends these."""
+        """Write the policy's weights into the transfer folder. From now on `send` sends these."""
         # Use another path for each version: vLLM reuses keys and values by path.
         shutil.rmtree(self._folder, ignore_errors=True)
         target = self._folder / f"version_{version:06d}"
@@ -151,7 +151,7 @@ class WeightProbe:
 
     @staticmethod
     def compute(policy: Policy, dtype: torch.dtype) -> WeightProbe:
-        """Return a probe with the trainer's log-probabilities under the current weights."""
+        """Create a probe with the trainer's log-probabilities under the current weights."""
         import torch
 
         from tutelage.policy.row import Row
@@ -166,7 +166,7 @@ class WeightProbe:
         return WeightProbe(ids, tuple(logprobs.tolist()), scores_TV[-1], *bounds)
 
     def check(self, client: VLLMClient, label: str, last: Scores | None) -> tuple[float, Scores]:
-        """Return a server's largest difference from the probe, and the scores for the next check.
+        """Return a server's largest log-probability difference, and the scores for the next check.
 
         `last` are the scores that the previous check returned.
 
@@ -228,6 +228,6 @@ class WeightProbe:
 
 
 def _difference(some: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
-    """Return the largest and the mean absolute difference of two sequences."""
+    """Return the maximum and the mean absolute difference of two sequences."""
     differences = [abs(a - b) for a, b in zip(some, others, strict=True)]
     return max(differences), sum(differences) / len(differences)

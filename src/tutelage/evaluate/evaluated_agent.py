@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,7 @@ from tutelage.rollouts.runner import RolloutSpec, Runner, RunnerSettings
 from tutelage.runs.figures import folder_hash
 from tutelage.seeds import SeedTree
 from tutelage.tools.tool import Tool
+from tutelage.tracing.ingest import Sink, ingest_traces
 from tutelage.types import UNBOUNDED, ChatClient, Rollout, Sampling
 
 if TYPE_CHECKING:
@@ -116,13 +118,16 @@ class EvaluatedAgent:
         run_id: str,
         on_done: OnDone,
         on_tokens: Callable[[int], None],
+        on_spans: Sink = lambda run_id, spans: None,
     ) -> list[Rollout]:
-        """Run rollouts; `on_done` sees each as it ends, with what its model calls cost. `on_tokens`
-        is told in a thread, once a second, how many tokens the policies have sampled."""
+        """Run rollouts; `on_done` receives each as it ends, with the cost of its model calls.
+        `on_tokens` receives in a thread, once a second, how many tokens the policies have sampled.
+        `on_spans` receives a run's id and the spans of the agent's own code, from any thread."""
         limits, engines = replace(self.limits, run_id=run_id), list[Any]()
-        played_by = self._on_engine if self.local else self._on_manager
         with _told(engines, on_tokens):
-            return await played_by(specs, grader, limits, on_done, engines)
+            if self.local:
+                return await self._on_engine(specs, grader, limits, on_done, engines)
+            return await self._on_manager(specs, grader, limits, on_done, engines, on_spans)
 
     async def _on_engine(
         self,
@@ -150,6 +155,7 @@ class EvaluatedAgent:
         limits: RunnerSettings,
         on_done: OnDone,
         engines: list[EngineDriver],
+        on_spans: Sink,
     ) -> list[Rollout]:
         urls = {name: server.base_url for name, server in self.servers.items()}
         servers = RemoteServers(self.servers)
@@ -178,6 +184,8 @@ class EvaluatedAgent:
                     remote_max_tokens=self.server_tokens,
                     remote=metered,
                     reward=grader,
+                    on_spans=lambda rollout, spans: on_spans(limits.run_id, spans),
+                    on_traces=partial(ingest_traces, on_spans, limits.run_id),
                 )
                 rollout = (await runner.run([spec]))[0]
             on_done(rollout, self._cost(rollout, meter))

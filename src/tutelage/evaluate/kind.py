@@ -191,7 +191,9 @@ class PolicyEvaluation(RunKind):
                 append_json(run.folder.costs, {"rollout": rollout.id, **asdict(cost)})
             run.writer.submit([rollout])
 
-        played = await self.ready.play(run.progress, run.id, _judged(run), keep)
+        played = await self.ready.play(
+            run.progress, run.id, _judged(run), keep, run.writer.submit_spans
+        )
         evaluation = self.ready.add_up(played, run.progress)
         if evaluation.ungraded:
             raise FailureBudgetError(

@@ -44,6 +44,7 @@ from tutelage.tasks.arithmetic import EMBEDDED_REWARD
 from tutelage.tasks.dataset import Dataset
 from tutelage.tasks.demonstrations import load_demonstrations, overlap_of
 from tutelage.tasks.overlap import content, count_overlap, distinct
+from tutelage.tracing.ingest import Sink
 from tutelage.types import Mode, Rollout, Task
 
 
@@ -92,9 +93,11 @@ class PreparedEvaluation:
         run_id: str = UNKEPT,
         known: Mapping[str, Rollout] | None = None,
         keep: Callable[[Rollout, Cost], None] | None = None,
+        on_spans: Sink = lambda run_id, spans: None,
     ) -> list[Rollout]:
         """Play all tasks, each sample with seeds of its own. What is `known` by its id is not
-        played again; `keep` gets each rollout as it ends."""
+        played again; `keep` receives each rollout as it ends, and `on_spans` the spans of the
+        agent's own code, with the run's id."""
         named = _named_tools(self.tasks) if self.run is None else []
         if named and self.agent == Figures.BUILT_IN and not self.evaluated_agent.tools:
             progress.note(
@@ -122,7 +125,9 @@ class PreparedEvaluation:
                 stop_if_text(rollout, self.grader)
 
         progress.evaluation(LABEL, len(rollouts), len(specs))
-        await self.evaluated_agent.play(left, self.grader, run_id, count, progress.sampled)
+        await self.evaluated_agent.play(
+            left, self.grader, run_id, count, progress.sampled, on_spans
+        )
         return [rollouts[spec.seeds.id("roll", run_id)] for spec in specs]
 
     def add_up(self, played: Sequence[Rollout], progress: Progress) -> Evaluation:

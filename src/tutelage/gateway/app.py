@@ -76,7 +76,7 @@ class _Endpoint:
     """Parses the rewards of a body, so that rewards of an ended attempt can be stored."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
+        """Serve one HTTP request."""
         request, admitted = Request(scope, receive), None
         try:
             header_agent = request.headers.get("x-tutelage-agent")
@@ -102,13 +102,13 @@ class _Endpoint:
 
 
 class App:
-    """Serve the sessions of a registry as an ASGI app."""
+    """ASGI app that serves the sessions of a registry."""
 
     def __init__(
         self, registry: SessionRegistry, limits: GatewayLimits, origins: Sequence[str] = ()
     ) -> None:
-        """Set up the routes. `origins` are the web origins that may send requests; "*" allows
-        all."""
+        """Create the app and its routes. `origins` are the web origins that may send requests; "*"
+        allows all."""
         self.on_traces: OnTraces | None = None
         """Receives the spans that agents send to `POST /v1/traces`; None rejects them."""
         self.registry, self._limits = registry, limits
@@ -162,7 +162,7 @@ class App:
         return Route(path, endpoint, methods=["POST"])
 
     async def _route_error(self, request: Request, error: Exception) -> Response:
-        """Return the error response for an unknown path or method, with advice."""
+        """Return the error response, with advice, for an unknown path or method."""
         failure, method, path = cast("HTTPException", error), request.method, request.url.path
         if failure.status_code == 405:
             allowed = ", ".join(sorted((failure.headers or {})["Allow"].split(", ")))
@@ -183,7 +183,7 @@ class App:
     async def _complete(
         self, dialect: Dialect, request: Request, attempt_session: AttemptSession, agent: str
     ) -> Response:
-        """Sample a reply to a request of the given dialect and return or stream it."""
+        """Sample a reply to a dialect's request, and return or stream it."""
         body = await self._read_body(request)
         values = _json_object(body)
         if (call := attempt_session.forward(dialect, values, agent)) is not None:
@@ -222,7 +222,7 @@ class App:
     async def _stream_events(
         self, answer: PendingCompletion, attempt_session: AttemptSession, dialect: Dialect
     ) -> AsyncGenerator[bytes]:
-        """Yield events as tokens are sampled. Raises errors that occur before the first event."""
+        """Yield stream events during sampling. Raises errors that occur before the first event."""
         writer = dialect.writer(answer)
         stream, updated, started = ReplyStream(answer, writer), asyncio.Event(), False
         answer.join(updated.set)
@@ -258,7 +258,7 @@ class App:
     async def _serve_path(
         self, handle: Path, request: Request, attempt_session: AttemptSession, agent: str
     ) -> Response:
-        """Handle a request to an extra path of a dialect.
+        """Handle a request to an additional route of a dialect.
 
         The handler receives the path's parameters and the body or query.
         """
@@ -296,8 +296,7 @@ class App:
     async def keep_late(
         self, request: Request, read: ReadBody, closed: AttemptClosedError
     ) -> ApiError:
-        """Store rewards that arrive after the end of an attempt as one of its spans; return the
-        error response."""
+        """Store late rewards of an ended attempt as one of its spans; return the error response."""
         attempt, sink = closed.attempt, self.on_traces
         if request.path_params.get("rollout", attempt.rollout_id) != attempt.rollout_id:
             return closed
@@ -315,7 +314,7 @@ class App:
         return closed
 
     async def _read_body(self, request: Request, *, packed: bool = False) -> bytes:
-        """Return the request's body.
+        """Read the body of a request.
 
         Raises `ApiError` 413 if it is too large, and 415 if it is compressed and `packed` is False.
         """
@@ -332,12 +331,12 @@ class App:
 
 
 async def _health(request: Request) -> Response:
-    """Report that the server is running. Needs no key."""
+    """Report that the gateway is running. Needs no key."""
     return _JSON({"status": "ok"})
 
 
 async def _models(request: Request, attempt_session: AttemptSession, agent: str) -> Response:
-    """Return the served models, or the one that the path names, in the format of the client.
+    """Return the served models, or the one in the path, in the client's format.
 
     Raises `ApiError`.
     """
@@ -374,7 +373,7 @@ def _render_error(request: Request, error: ApiError) -> Response:
 
 
 def _request_id(request: Request) -> str:
-    """Return the client's own id of a request, or a new one."""
+    """Return the client's own request id, or a new one."""
     client_id = request.headers.get("x-request-id")
     if client_id is not None and len(client_id) <= MAX_ID:
         return client_id
@@ -382,7 +381,7 @@ def _request_id(request: Request) -> str:
 
 
 def _set_request_id(request: Request, response: Response) -> None:
-    """Add the request id to the headers of a response."""
+    """Add the request id to the response headers."""
     response.headers["x-request-id"] = _request_id(request)
     if _is_anthropic(request):
         response.headers["request-id"] = _request_id(request)
@@ -413,7 +412,7 @@ async def _while_connected(request: Request, work: Awaitable[T]) -> T:
 
 
 def _check_done(answer: PendingCompletion, attempt_session: AttemptSession) -> PendingCompletion:
-    """Return a finished answer, or raise the error that ended it."""
+    """Return a finished answer, or raise its error."""
     if not answer.task.cancelled():
         answer.task.result()
         return answer

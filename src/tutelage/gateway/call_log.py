@@ -1,5 +1,4 @@
-"""Write the record of `tutelage serve --record`: a line of JSON for each choice and each agent's
-span.
+"""Call log of `tutelage serve --record`: a line of JSON for each choice and each agent's span.
 
 The line of a call has its messages (or prompt), tools, sampling parameters, constraint, token ids,
 log-probabilities and reply; for a forwarded call, also the other fields of the upstream request and
@@ -27,7 +26,7 @@ class CallLog:
     """Append calls and spans to a file, one line of JSON each."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file. Raises `StoreError` if it cannot be written."""
+        """Open the log file. Raises `StoreError` if it cannot be written."""
         self.path, self._lock = path, threading.Lock()
         try:
             self._file = path.open("ab", buffering=0)
@@ -41,7 +40,7 @@ class CallLog:
             raise StoreError(f"cannot write {str(path)!r}: {error.strerror}") from error
 
     def __call__(self, request: RecordedRequest) -> None:
-        """Write one line per choice of a request. Of a failed request only choices with output are
+        """Log a request, one line per choice. Of a failed request only choices with output are
         written."""
         head = {
             "response_id": request.id,
@@ -76,11 +75,12 @@ class CallLog:
                 self._write(orjson.dumps(record) + b"\n")
 
     def spans(self, run_id: str, spans: Sequence[SpanRecord]) -> None:
-        """Write spans that an agent sent. Safe to call from several threads."""
+        """Log the spans that an agent sent. Safe to call from several threads."""
         self._write(b"".join(orjson.dumps({"span": span}) + b"\n" for span in spans))
 
     def _write(self, lines: bytes) -> None:
-        """Append complete lines, after ending a line that was cut off earlier. Raises `OSError`."""
+        """Append complete lines to the log, after ending a line that was cut off earlier. Raises
+        `OSError`."""
         with self._lock:
             rest = memoryview(b"\n" + lines if self._torn else lines)
             while rest:
@@ -89,6 +89,6 @@ class CallLog:
                 self._torn = bool(rest)  # if the rest cannot be written
 
     def close(self) -> None:
-        """Close the file. Write errors are ignored, since earlier calls have reported them."""
+        """Close the log file. Write errors are ignored, since earlier calls have reported them."""
         with suppress(OSError):
             self._file.close()

@@ -1,4 +1,4 @@
-"""Sampling of one request, shared by its retries and kept for later requests.
+"""Sample each request once, and keep the answer for retries and later requests.
 
 A `PendingCompletion` runs in its own task: a client that repeats a request joins the running task,
 and a disconnect cancels it only if no other client waits. `session.py` keeps the answers.
@@ -31,7 +31,7 @@ KEPT_BYTES = 1 << 27
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """Describe a chat client and its capabilities."""
+    """A served model: a chat client and its capabilities."""
 
     name: str
     client: ChatClient
@@ -44,7 +44,7 @@ class ServedModel:
 
     @staticmethod
     def from_client(name: str, client: ChatClient) -> ServedModel:
-        """Return a client with its capabilities, inspected once rather than at every request."""
+        """Wrap a client with its capabilities, inspected once rather than at every request."""
         codec = getattr(client, "codec", None)
         try:
             chat_keywords = frozenset(inspect.signature(client.chat).parameters)
@@ -61,8 +61,7 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece of a choice's text to send, with the log-probability entries of the tokens that end
-    in it.
+    """Text delta of a choice, with the log-probability entries of the tokens that end in it.
 
     The entries are None if they were not requested. The last piece also covers tokens without text.
     """
@@ -74,7 +73,7 @@ class Piece:
 
 
 class PendingCompletion(RecordedRequest):
-    """Sample a request in a task of its own; afterwards hold one call per choice."""
+    """Sample a request in its own task, then hold one call per choice."""
 
     def __init__(
         self,
@@ -127,7 +126,7 @@ class PendingCompletion(RecordedRequest):
 
     @property
     def usable(self) -> bool:
-        """Return True if a retry may share this completion.
+        """Return True if a retried request may share this completion.
 
         It may if the completion succeeded, or runs and is not being cancelled.
         """
@@ -137,12 +136,12 @@ class PendingCompletion(RecordedRequest):
 
     @property
     def finishing(self) -> bool:
-        """Return True if the completion runs and will be sampled to its end even without waiting
+        """Return True if the running completion continues to its end even without waiting
         clients."""
         return self.model.finishes and self._begun and not self.task.done()
 
     def thought_stream(self) -> ThoughtStream:
-        """Return a stream that separates the thought in the reply's text from the rest.
+        """Return a stream that separates thinking from the rest of the reply's text.
 
         Thoughts are hidden if the request disables them.
         """
@@ -172,7 +171,7 @@ class PendingCompletion(RecordedRequest):
         ]
 
     def prompt_logprobs(self, index: int) -> list[JSON | None]:
-        """Return the log-probabilities of the tokens of a choice's prompt, in vLLM's format.
+        """Return the prompt log-probabilities of a choice, in vLLM's format.
 
         The first entry is None.
         """
@@ -188,7 +187,7 @@ class PendingCompletion(RecordedRequest):
         return out
 
     def partial_messages(self) -> tuple[JSON, ...]:
-        """Return the output so far as one message per choice.
+        """Return the partial output, one message per choice.
 
         If the client does not stream, the messages are empty until sampling has ended.
         """
@@ -205,7 +204,7 @@ class PendingCompletion(RecordedRequest):
         return tuple(messages)
 
     def describe_choice(self, index: int) -> JSON:
-        """Return the request fields and the sampling parameters of a choice, for the record.
+        """Return a choice's request fields and sampling parameters, for the record.
 
         An unlimited `max_tokens` is recorded as null.
         """
@@ -342,7 +341,7 @@ class PendingCompletion(RecordedRequest):
 
 
 class KeptAnswers(OrderedDict[str, PendingCompletion]):
-    """Keep the latest answers of an attempt, by id.
+    """Cache of an attempt's latest answers, by id.
 
     Finds the answer of a repeated request (`x-stainless-retry-count`, or an equal
     `Idempotency-Key`), since sampling twice would record a call that no agent received. Also finds
@@ -362,7 +361,7 @@ class KeptAnswers(OrderedDict[str, PendingCompletion]):
         return next((a for a in usable if not a.delivered), usable[-1] if usable else None)
 
     def answer(self, answer_id: str) -> PendingCompletion | None:
-        """Return the finished answer with this id, or None if it is not kept or not finished."""
+        """Return the finished answer with this id, or None if there is none."""
         answer = self.get(answer_id)
         return answer if answer is not None and answer.task.done() and answer.usable else None
 
@@ -378,7 +377,7 @@ class KeptAnswers(OrderedDict[str, PendingCompletion]):
             self.forget(oldest)
 
     def forget(self, answer_id: str) -> None:
-        """Drop an answer. Unknown ids are ignored."""
+        """Drop a kept answer. Unknown ids are ignored."""
         if (kept := self.pop(answer_id, None)) is not None:
             self._size -= kept.size
 

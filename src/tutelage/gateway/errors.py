@@ -42,7 +42,7 @@ _ANTHROPIC_TYPES = {
 
 
 class ApiError(Exception):
-    """An error with its HTTP status, sent to the client. `param` names the request field at
+    """An error to send to the client, with its HTTP status. `param` names the request field at
     fault."""
 
     def __init__(
@@ -79,7 +79,7 @@ class ApiError(Exception):
 
 
 def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
-    """Return a 400 error that names the invalid field."""
+    """Return a 400 error that names the invalid request field."""
     return ApiError(400, message, param=param, code=code)
 
 

@@ -1,4 +1,4 @@
-"""Forwarding of chat completions to another server with minimal changes.
+"""Forward chat completions to another server with minimal changes.
 
 Only the model name, the key and fields needed for the record are changed in the body and the reply:
 the server itself rejects unsupported fields, and every field is recorded. Requests of other
@@ -37,7 +37,7 @@ _EMPTY_SAMPLE = Sampled((), (), (), StopReason.STOP, 0)
 
 
 class Upstream:
-    """Send requests to another server of chat completions, as a `ChatClient` for one model."""
+    """Forward requests to another chat completions server, as a `ChatClient` for one model."""
 
     dialect = "chat.completions"
     """The name of the dialect whose requests are forwarded."""
@@ -52,8 +52,8 @@ class Upstream:
         defaults: Mapping[str, Any] | None = None,
         timeout: float = 600.0,
     ) -> None:
-        """Set up the connection. `defaults` fill in omitted request fields; `timeout` is in
-        seconds."""
+        """Prepare the connection to the upstream server. `defaults` fill in omitted request fields;
+        `timeout` is in seconds."""
         remote = RemoteChatClient(
             base_url, api_key, model, seeds=seeds, token_ids=True, keep=_KEPT_CALLS, timeout=timeout
         )
@@ -69,7 +69,7 @@ class Upstream:
         )
 
     async def send(self, body: JSON) -> tuple[JSON, httpx2.Response]:
-        """Send a request; return the body as sent and the open response.
+        """Send a request upstream; return the body as sent and the open response.
 
         Token ids are requested until the server rejects them. Raises `httpx2.HTTPError`.
         """
@@ -101,8 +101,8 @@ class ForwardedCall(RecordedRequest):
         most: int | None,
         on_end: Callable[[ForwardedCall], None],
     ) -> None:
-        """Prepare the request. `most` caps the reply tokens, None for no limit. `on_end` is called
-        once."""
+        """Prepare a call to forward. `most` caps the reply tokens, None for no limit. `on_end` is
+        called once."""
         self.sent, self.agent, self.api = dict(body), agent, upstream.dialect
         self.model_name = str(body.get("model"))
         self.began_ns = time.time_ns()
@@ -143,7 +143,7 @@ class ForwardedCall(RecordedRequest):
         return Response(content, response.status_code, headers, media_type)
 
     async def _events(self, response: httpx2.Response) -> AsyncGenerator[bytes]:
-        """Yield the events of a stream as they arrive."""
+        """Yield the upstream stream events as they arrive."""
         rest, failure = b"", None
         try:
             async for chunk in response.aiter_bytes():
@@ -165,7 +165,7 @@ class ForwardedCall(RecordedRequest):
             await response.aclose()
 
     def _process_line(self, line: bytes) -> bool:
-        """Record a line of a stream; return True if the client should receive it.
+        """Record a line of the upstream stream; return True if the client should receive it.
 
         Usage is forwarded only if the client asked for it.
         """
@@ -206,11 +206,11 @@ class ForwardedCall(RecordedRequest):
         self._on_end(self)
 
     def partial_messages(self) -> tuple[JSON, ...]:
-        """Return the output so far as one message per choice."""
+        """Return the partial output, one message per choice."""
         return tuple(map(_message, _choices(self.reply)))
 
     def describe_choice(self, index: int) -> JSON:
-        """Return the request fields and the sampling parameters of a choice, for the record.
+        """Return a choice's request fields and sampling parameters, for the record.
 
         They include the other fields of the server's reply.
         """
@@ -228,7 +228,7 @@ class ForwardedCall(RecordedRequest):
         }
 
     def _build_call(self, index: int, choice: JSON) -> Call:
-        """Return the record of a choice. A message that cannot be parsed is recorded in its raw
+        """Build the record of a choice. A message that cannot be parsed is recorded in its raw
         form."""
         message = _message(choice)
         try:
@@ -260,6 +260,6 @@ def _choices(reply: JSON) -> list[JSON]:
 
 
 def _message(choice: JSON) -> JSON:
-    """Return the message of a choice as received so far."""
+    """Return a choice's message as received so far."""
     message = choice.get("message") or choice.get("delta")
     return cast("JSON", message) if isinstance(message, dict) else {}

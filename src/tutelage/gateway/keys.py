@@ -1,4 +1,4 @@
-"""API keys: which session a request belongs to, and whether it is allowed.
+"""API keys: the session that a request belongs to, and its permission.
 
 A key grants access to one attempt and identifies the calling agent. A path such as
 `/rollout/R/attempt/A/v1/...` must match the key: a key of another attempt gets 403. Keys are never
@@ -26,7 +26,7 @@ MAX_ID = 200
 
 
 def _agent_name(value: str, param: str) -> str:
-    """Return an agent id from a path or header if it is valid. Raises `ApiError` 400."""
+    """Validate and return an agent id from a path or header. Raises `ApiError` 400."""
     if not value or len(value) > MAX_ID or not value.isprintable():
         message = f"{param} = {format_value(value)} is not a valid agent name: use 1 to {MAX_ID}"
         raise ApiError(400, f"{message} printable characters, or leave it out", param=param)
@@ -34,7 +34,7 @@ def _agent_name(value: str, param: str) -> str:
 
 
 def read_key(headers: Headers) -> bytes:
-    """Return the key of a request, from a bearer token or Anthropic's `x-api-key`, or an empty
+    """Return a request's API key, from a bearer token or Anthropic's `x-api-key`, or an empty
     string."""
     scheme, _, bearer = headers.get("authorization", "").partition(" ")
     bearer = bearer.strip() if scheme.lower() == "bearer" else ""
@@ -42,7 +42,7 @@ def read_key(headers: Headers) -> bytes:
 
 
 class SessionRegistry:
-    """Hold the open sessions by key and by attempt. Keys are derived from a secret."""
+    """Registry of open sessions, by API key and by attempt. Keys are derived from a secret."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
@@ -60,8 +60,8 @@ class SessionRegistry:
             return list(self._by_attempt.values())
 
     def add(self, attempt_session: AttemptSession) -> None:
-        """Add a session. Raises `ConfigError` if its attempt is open already or its key is in
-        use."""
+        """Register an open session. Raises `ConfigError` if its attempt is open already or its key
+        is in use."""
         with self._lock:
             if attempt_session.ids in self._by_attempt:
                 raise ConfigError(
@@ -75,13 +75,13 @@ class SessionRegistry:
         self._add_key(attempt_session, attempt_session.api_key, attempt_session.agent)
 
     def key(self, rollout_id: str, attempt_id: str, agent: str | None = None) -> str:
-        """Return the key of an attempt, or of one of its agents."""
+        """Return the API key of an attempt, or of one of its agents."""
         text = "\0".join((rollout_id, attempt_id, "" if agent is None else f"/{agent}"))
         return f"sk-tutelage-{hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest()}"
 
     def key_for(self, attempt_session: AttemptSession, agent: str) -> str:
-        """Return a key for another agent of a session's attempt. Calls with the key belong to that
-        agent."""
+        """Return an API key for another agent of a session's attempt. Calls with the key belong to
+        that agent."""
         key = self.key(*attempt_session.ids, agent)
         if not attempt_session.closed:
             self._add_key(attempt_session, key, agent)
@@ -96,7 +96,7 @@ class SessionRegistry:
             self._closed.pop(_digest(raw), None)
 
     def remove(self, attempt_session: AttemptSession) -> None:
-        """Remove a session and its keys. Unknown sessions are ignored."""
+        """Remove a session and its API keys. Unknown sessions are ignored."""
         with self._lock:
             if self._by_attempt.get(attempt_session.ids) is attempt_session:
                 del self._by_attempt[attempt_session.ids]
@@ -106,7 +106,7 @@ class SessionRegistry:
         self._remember_closed(keys, attempt_session)
 
     def _remember_closed(self, digests: Iterable[bytes], attempt_session: AttemptSession) -> None:
-        """Remember the keys of an attempt that has ended."""
+        """Remember the API keys of an attempt that has ended."""
         with self._lock:
             self._closed.update(dict.fromkeys(digests, attempt_session.ids))
             while len(self._closed) > CLOSED_KEYS:
@@ -115,7 +115,7 @@ class SessionRegistry:
     def admit(
         self, key: bytes, path: Mapping[str, str], header_agent: str | None
     ) -> tuple[AttemptSession, str]:
-        """Return the session of a request and the calling agent.
+        """Authenticate a request; return its session and the calling agent.
 
         Raises `ApiError` 401, 403, 410, or 500 while the server stops.
         """

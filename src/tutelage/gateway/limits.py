@@ -1,4 +1,4 @@
-"""Limits on the load of a gateway.
+"""Load limits of a gateway.
 
 `app.py` enforces the request limits, uvicorn the connection limits.
 """

@@ -1,4 +1,4 @@
-"""Delivery of recorded calls to listeners without blocking the gateway.
+"""Deliver recorded calls to listeners without blocking the gateway.
 
 The record of a call is its `Call`, created by a client, or by `forward.py` for a forwarded call. A
 `RecordedRequest` is one request with the calls of all its choices. It is delivered to its listener
@@ -41,7 +41,7 @@ class RecordedRequest:
     """The output of each choice before a failure, as messages of chat completions."""
 
     def describe_choice(self, index: int) -> JSON:
-        """Return the request fields and the sampling parameters of a choice, for the record."""
+        """Return a choice's request fields and sampling parameters, for the record."""
         raise NotImplementedError
 
 
@@ -50,7 +50,7 @@ OnCall = Callable[[RecordedRequest], None]
 
 
 class Recorder:
-    """Deliver requests to their listeners in a thread of its own."""
+    """Deliver recorded requests to their listeners in a thread of its own."""
 
     def __init__(self, size: int = QUEUED_CALLS) -> None:
         self.dropped = 0
@@ -61,7 +61,7 @@ class Recorder:
         self._pool = ThreadPoolExecutor(1, "tutelage-calls")
 
     def put(self, listener: OnCall, request: RecordedRequest) -> None:
-        """Queue a request for delivery without waiting."""
+        """Queue a recorded request for delivery, without waiting."""
         if self._room.acquire(blocking=False):
             self._pool.submit(self._deliver, listener, request)
             return
@@ -73,11 +73,11 @@ class Recorder:
             )
 
     def flush(self, timeout: float = 5.0) -> bool:
-        """Wait until the queued requests are delivered; return False if that takes too long."""
+        """Wait until the queued requests are delivered; return False on a timeout."""
         return bool(wait([self._pool.submit(int)], timeout).done)
 
     def close(self) -> None:
-        """Deliver the queued requests and end the thread."""
+        """Deliver the queued requests and end the recorder's thread."""
         pool, self._pool = self._pool, ThreadPoolExecutor(1, "tutelage-calls")
         pool.shutdown()
 

@@ -20,7 +20,7 @@ from tutelage.types import Call, StopReason
 
 
 def finish_reason(call: Call) -> str:
-    """Return the finish reason of a choice in OpenAI's terms."""
+    """Return a choice's finish reason in OpenAI's terms."""
     reason = call.sampled.stop_reason
     if reason in (StopReason.CONTENT_FILTER, StopReason.LENGTH):
         return reason
@@ -30,7 +30,7 @@ def finish_reason(call: Call) -> str:
 
 
 def cut_reason(call: Call) -> str | None:
-    """Return why a choice was truncated, in the Responses API's terms, or None if it is
+    """Return a choice's truncation reason in the Responses API's terms, or None if it is
     complete."""
     reasons = {"length": "max_output_tokens", "content_filter": "content_filter"}
     return reasons.get(call.sampled.stop_reason)
@@ -45,7 +45,7 @@ def stop_sequence(reply: PendingCompletion, call: Call) -> str | None:
 
 
 def _sampled_text(reply: PendingCompletion, call: Call) -> str:
-    """Return the unstripped text in which the engine looked for stop strings.
+    """Return the unstripped text that was searched for stop strings.
 
     It is empty if the content was not stripped or the request has no stop strings.
     """
@@ -56,7 +56,7 @@ def _sampled_text(reply: PendingCompletion, call: Call) -> str:
 
 
 def visible_content(reply: PendingCompletion, call: Call) -> str | None:
-    """Return the text of a choice for the client, or None if there are only tool calls."""
+    """Return a choice's text for the client, or None if it has only tool calls."""
     content = call.reply.content
     if call.sampling.stop:
         exact, sampled = not call.messages, _sampled_text(reply, call)
@@ -77,23 +77,23 @@ def event(data: Any, name: str | None = None) -> bytes:
 
 
 class Writer(Protocol):
-    """Write the events of one streamed reply in one dialect, as bytes to send."""
+    """Write one streamed reply as events of one dialect, in bytes."""
 
     def text(self, index: int, new: Piece) -> bytes:
-        """Return the events for more text of a choice or of its thought."""
+        """Return the events for a text or thinking delta of a choice."""
         ...
 
     def finish(self, rests: Sequence[Piece]) -> bytes:
-        """Return the final events of the reply; `rests` has the unsent piece of each choice."""
+        """Return the final stream events; `rests` has the unsent text of each choice."""
         ...
 
     def write_error(self, error: ApiError) -> bytes:
-        """Return the last events of a stream that has failed."""
+        """Return the last events of a failed stream."""
         ...
 
 
 class _ChoiceStream:
-    """Determine which text of one choice of a streamed reply can be sent."""
+    """Release the text of one choice for streaming once no later token can change it."""
 
     def __init__(self, reply: PendingCompletion, index: int) -> None:
         self._answer, self._index = reply, index
@@ -110,7 +110,7 @@ class _ChoiceStream:
             self._text = TextStream(decoder, stops, exact=exact)
 
     def feed(self) -> Iterator[Piece]:
-        """Yield the pieces that may now be sent, in order."""
+        """Yield the text pieces that became ready to stream, in order."""
         if self._text is not None:
             if (piece := self._next_piece(self._text)) is not None:
                 yield piece
@@ -123,7 +123,7 @@ class _ChoiceStream:
             yield Piece(text, thought=thought)
 
     def _next_piece(self, stream: TextStream) -> Piece | None:
-        """Return the piece of text that the new tokens complete, or None."""
+        """Return the text piece completed by the new tokens, or None."""
         ids = self._answer.tokens[self._index]
         new, self._read = ids[self._read :], len(ids)
         if not self._answer.request.logprobs:
@@ -143,7 +143,7 @@ class _ChoiceStream:
         return Piece(text, entries)
 
     def finish(self, choice: Call) -> Piece:
-        """Return the text that has not been sent, once sampling has ended."""
+        """Return the unsent text, once sampling has ended."""
         content = visible_content(self._answer, choice) or ""
         rest = content[self._read :] if self._text is None else self._text.finish(content)
         entries = self._answer.logprobs(choice)
@@ -151,7 +151,7 @@ class _ChoiceStream:
 
 
 class ReplyStream:
-    """Pass the pieces of a reply that may be sent to a writer."""
+    """Stream a reply: pass the pieces that are ready to a dialect's writer."""
 
     def __init__(self, answer: PendingCompletion, writer: Writer) -> None:
         self._writer = writer
@@ -159,8 +159,7 @@ class ReplyStream:
         self._choices = [_ChoiceStream(answer, i) for i in range(answer.request.choices)]
 
     def feed(self) -> bytes:
-        """Return the events that can be sent since the last call, given the tokens sampled until
-        now."""
+        """Return the stream events that became ready since the last call."""
         return b"".join(
             self._writer.text(i, piece)
             for i, choice in enumerate(self._choices)
@@ -168,6 +167,6 @@ class ReplyStream:
         )
 
     def finish(self) -> bytes:
-        """Return the remaining events, once sampling has ended."""
+        """Return the remaining stream events, once sampling has ended."""
         pairs = zip(self._choices, self._answer.calls, strict=True)
         return self._writer.finish([stream.finish(choice) for stream, choice in pairs])

@@ -62,7 +62,7 @@ class ChatRequest:
 
     @property
     def choices(self) -> int:
-        """Return the number of replies to sample."""
+        """Return the number of choices to sample."""
         return self.n * max(1, len(self.prompts))
 
     def choice_seed(self, index: int) -> int | None:

@@ -46,11 +46,11 @@ class PostedRewards:
 
     @property
     def named(self) -> list[tuple[str, float]]:
-        """Return the names and values, in the format of `emit_reward`."""
+        """Return the posted rewards as names and values, in the format of `emit_reward`."""
         return list(self._values.items())
 
     def add(self, rewards: Rewards, key: str | None, answer: JSON) -> JSON:
-        """Add rewards and return the answer, which for a retry is the first one.
+        """Add posted rewards and return the answer, which for a retry is the first one.
 
         Raises `ApiError` for a key that was used with other rewards.
         """
@@ -108,7 +108,7 @@ def read_event(body: JSON, attempt: AttemptSession | Identity) -> tuple[Rewards,
 
 
 def _validate(values: JSON, param: str | None = None) -> Rewards:
-    """Return posted values as finite numbers. Raises `ApiError` 400."""
+    """Return posted reward values as finite numbers. Raises `ApiError` 400."""
     for name, value in values.items():
         if not isinstance(value, int | float):
             message = f"`{param or name}` = {format_value(value)}: must be a number, true or false"

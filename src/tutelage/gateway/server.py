@@ -1,4 +1,4 @@
-"""The gateway: uvicorn in a thread with its own event loop, and the sessions of attempts.
+"""The gateway server: uvicorn in a thread with its own event loop, and the sessions of attempts.
 
 The separate loop ensures that an agent that blocks the caller's loop cannot stop the model for
 which it waits. Clients passed to `open` are used only on that loop, and an engine driver must run
@@ -57,7 +57,7 @@ class Gateway:
         url: str | None = None,
         allow_origins: Sequence[str] = (),
     ) -> None:
-        """Choose the address and the secret, without listening yet.
+        """Configure the address and the secret, without listening yet.
 
         Port 0 selects any free port. Keys are derived from `secret`, by default a random one. `url`
         is the address for agents if it is not `http://HOST:PORT`. `allow_origins` are the web
@@ -88,7 +88,7 @@ class Gateway:
 
     @classmethod
     def at(cls, address: GatewayAddress) -> Gateway:
-        """Return the gateway of a run at `address`.
+        """Create the gateway of a run at `address`.
 
         Its secret is random, so other machines may be allowed to reach it.
         """
@@ -103,7 +103,7 @@ class Gateway:
         _listen(self.host, self.port).close()
 
     def start(self) -> Self:
-        """Start to listen and serve. Raises `ConfigError` if the address is unavailable."""
+        """Start listening and serving. Raises `ConfigError` if the address is unavailable."""
         if self._thread is not None:
             raise ConfigError("the gateway is already started")
         direct_on_loopback(os.environ)  # for agents in this process and its children
@@ -205,7 +205,7 @@ class Gateway:
         api_key: str | None = None,
         on_call: OnCall | None = None,
     ) -> AttemptSession:
-        """Open a session for an attempt with its models: `client`, and `clients` by model name.
+        """Open a session that gives an attempt access to a main model and to others by name.
 
         A single main client accepts any model name, so that agents with a hard-coded name run
         unchanged. With `clients` or `names`, it accepts only `model`, or `names`, and other names
@@ -251,7 +251,7 @@ class Gateway:
 
 @contextmanager
 def _loop_hidden_while_collecting() -> Generator[None]:
-    """Hide the running loop of this thread from finalizers while garbage is collected.
+    """Hide this thread's running event loop from finalizers during garbage collection.
 
     An HTTP client that was dropped without being closed, such as the OpenAI SDK's, looks up the
     running loop when it is collected and has that loop close its connections. In the gateway's
@@ -282,7 +282,7 @@ def _loop_hidden_while_collecting() -> Generator[None]:
 
 
 def _raise_file_limit(count: int) -> None:
-    """Raise the limit on open files to the given number, or as far as the system allows."""
+    """Raise the open-file limit to `count`, or as far as the system allows."""
     try:
         resource: Any = importlib.import_module("resource")
     except ImportError:
@@ -316,7 +316,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _check_id(value: str, label: str) -> str:
-    """Return an id that is valid in a URL path. Raises `ConfigError`."""
+    """Validate and return an id for a URL path. Raises `ConfigError`."""
     invalid = not value.isprintable() or set(value) & set("/?#%\\ ") or value in (".", "..")
     if not value or len(value) > MAX_ID or invalid:
         raise ConfigError(

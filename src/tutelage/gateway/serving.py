@@ -1,4 +1,4 @@
-"""A policy as a client that serves any request, for `tutelage serve`.
+"""Chat client of `tutelage serve`: a policy that answers any request.
 
 Each request is a separate conversation: it is rendered in full, its cache is freed when it ends,
 and no record is kept. Long prompts are rendered in a thread, since a tokenizer takes one second per
@@ -33,7 +33,7 @@ thread 0.1 ms."""
 
 
 class ServedPolicy:
-    """Sample replies from a policy as a `ChatClient` that keeps nothing between requests."""
+    """Chat client that samples from a policy and keeps nothing between requests."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class ServedPolicy:
         reply_tokens: int = UNBOUNDED,
         policy: Policy | None = None,
     ) -> None:
-        """Serve requests with the engine.
+        """Create a client that samples with the engine.
 
         `reply_tokens` is the default limit on the tokens of a reply; `policy` scores prompts.
         """
@@ -55,7 +55,7 @@ class ServedPolicy:
 
     @property
     def max_length(self) -> int:
-        """Return the maximum number of tokens of prompt and reply together."""
+        """Return the context length in tokens, for prompt and reply together."""
         return self._engine.max_length
 
     async def chat(
@@ -67,7 +67,7 @@ class ServedPolicy:
         on_prompt: OnPrompt | None = None,
         **options: Unpack[ChatOptions],
     ) -> Call:
-        """Sample a reply to one request, as in `ChatClient.chat`."""
+        """Sample a reply to one request."""
         number = next(self._numbers)
         if isinstance(text := options.get("prompt"), str):
             if len(text) > LONG:
@@ -93,7 +93,7 @@ class ServedPolicy:
     async def render(
         self, messages: Sequence[Message], tools: tuple[ToolSpec, ...], max_length: int
     ) -> tuple[int, ...]:
-        """Return the token ids of a conversation. The codec caches them for the next session.
+        """Render a conversation as token ids. The codec caches them for the next session.
 
         Raises `ContextOverflowError` for more than `max_length` tokens.
         """
@@ -105,8 +105,8 @@ class ServedPolicy:
             return ids
 
     async def score(self, ids: Sequence[int], top: int) -> list[TokenLogprob]:
-        """Return the log-probability and the `top` most probable tokens for each prompt token after
-        the first.
+        """Return the log-probability and the `top` alternatives of each prompt token after the
+        first.
 
         Requires a `policy`.
         """
@@ -128,13 +128,13 @@ class ServedPolicy:
         return scored
 
     def _encode(self, text: str) -> tuple[int, ...]:
-        """Return the token ids of a raw prompt. Raises `ContextOverflowError` if it is too long."""
+        """Encode a raw prompt as token ids. Raises `ContextOverflowError` if it is too long."""
         check_length(text, self.max_length, self.codec.encode)
         return tuple(self.codec.encode(text))
 
 
 def _is_long(messages: Sequence[Message]) -> bool:
-    """Return True if the messages should be rendered in a thread."""
+    """Return True if the messages are long enough to be rendered in a thread."""
     texts = [message.content or "" for message in messages]
     texts += [call.arguments for message in messages for call in message.tool_calls]
     return sum(map(len, texts)) > LONG

@@ -45,7 +45,7 @@ KEPT_IDS = 4096
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class AttemptSession:
-    """Give one attempt access to its models. Created by `Gateway.open`; public members are
+    """One attempt's access to its models. Created by `Gateway.open`; public members are
     thread-safe."""
 
     rollout_id: str
@@ -105,22 +105,22 @@ class AttemptSession:
         return values | {k: v.format(base=url, key=key) for k, v in self.environment.items()}
 
     def key_for(self, agent: str) -> str:
-        """Return a key for another agent of the same attempt. Calls with the key belong to that
-        agent."""
+        """Return an API key for another agent of the same attempt. Calls with the key belong to
+        that agent."""
         return self.registry.key_for(self, agent)
 
     @property
     def ids(self) -> tuple[str, str]:
-        """Return the ids of the rollout and of the attempt."""
+        """Return the rollout id and the attempt id."""
         return self.rollout_id, self.attempt_id
 
     @property
     def budget_left(self) -> int | None:
-        """Return the tokens that may still be sampled, or None without a budget."""
+        """Return the attempt's remaining token budget, or None without a budget."""
         return None if self.token_budget is None else max(0, self.token_budget - self.spent)
 
     def response_id(self, call_id: str) -> str | None:
-        """Return the response id of a call, which joins it with its spans and evaluations.
+        """Return a call's response id, which links the call to its spans and evaluations.
 
         The first choice of a response has the response's id, the i-th one that id with `-i`.
         """
@@ -139,7 +139,7 @@ class AttemptSession:
             self.recorder.flush(timeout)
 
     async def finish(self) -> None:
-        """Reject new requests, and wait for started replies that must be sampled to their end.
+        """Reject new requests, and wait for running replies that must be sampled to their end.
 
         Those continue even if their clients disconnected (`ServedModel.finishes`). Must run on the
         gateway's loop.
@@ -149,8 +149,8 @@ class AttemptSession:
         await _wait_all(running, None)
 
     def stop(self) -> None:
-        """Close the session because the server stops. Clients whose replies are cut off receive
-        that reason."""
+        """Close the session on server shutdown. Clients whose replies are cut off receive that
+        reason."""
         self.server_stops = True
         self.close()
 
@@ -176,13 +176,13 @@ class AttemptSession:
     # ------------------------------------------------------------ for the endpoints
 
     def closed_error(self) -> ApiError:
-        """Return the error for requests that run when the session closes or arrive later."""
+        """Return the error for requests that are running at the session's close or arrive later."""
         if self.server_stops:
             return ApiError(500, f"{STOPPED}; retry after it restarts", code="server_stopped")
         return AttemptClosedError(*self.ids)
 
     def models(self) -> list[str]:
-        """Return the model names that requests may use; the main one is first."""
+        """Return the model names that requests may use, the main one first."""
         return [*(self.names or [self.main.name]), *self.others]
 
     def model(self, name: str) -> ServedModel:
@@ -206,7 +206,7 @@ class AttemptSession:
         return replace(request, unused=unused) if unused else request
 
     def forward(self, dialect: Dialect, body: JSON, agent: str) -> ForwardedCall | None:
-        """Return the call to forward for a request, or None if the request is to be parsed here.
+        """Return the call to forward upstream for a request, or None if it is to be parsed here.
 
         Raises `ApiError`.
         """
@@ -221,7 +221,7 @@ class AttemptSession:
         return ForwardedCall(upstream, body, agent, limit, partial(self._record_forwarded, model))
 
     async def count(self, name: object, read: Callable[[], ChatRequest]) -> int:
-        """Return the number of prompt tokens of a request.
+        """Count the prompt tokens of a request.
 
         `read` parses the request, and is called only if the model can count. Raises `ApiError` if
         the tokenizer is not available.
@@ -298,11 +298,11 @@ class AttemptSession:
         return answer
 
     def end_request(self, task: object = None) -> None:
-        """Reduce the number of requests in flight by one."""
+        """Decrement the number of requests in flight."""
         self.in_flight -= 1
 
     def _token_limit(self, model: ServedModel) -> int | None:
-        """Return the reply tokens that the attempt's budget allows, or None without a budget.
+        """Return the reply token limit left by the attempt's budget, or None without a budget.
 
         Raises `ApiError` if the budget is used up.
         """

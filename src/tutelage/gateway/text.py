@@ -1,4 +1,4 @@
-"""Decoding of a reply while it is sampled, and the parts of its text that clients see.
+"""Incremental decoding of a sampled reply, and the parts of its text that clients see.
 
 Tokens are decoded in windows, and text is sent only if no later token can change it: not a possible
 start of a tool call or a stop string, not a partial character, and not white space at the ends,
@@ -21,11 +21,11 @@ _WINDOW = 16
 
 
 class TextDecoder(Protocol):
-    """Interface of the methods of a codec that decode replies."""
+    """Interface of the codec methods that decode replies."""
 
     @property
     def eos_ids(self) -> Collection[int]:
-        """Return the token ids that end a turn."""
+        """Return the end-of-turn token ids."""
         ...
 
     @property
@@ -40,11 +40,11 @@ class TextDecoder(Protocol):
 
     @property
     def thoughts(self) -> ThoughtMarks:
-        """Return the markers of the model's thoughts."""
+        """Return the delimiters of the model's thinking."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of token ids."""
+        """Decode token ids to text."""
         ...
 
 
@@ -56,7 +56,7 @@ def token_entry(decoder: TextDecoder, token: int, logprob: TokenLogprob) -> JSON
 
 
 def _entry(decoder: TextDecoder, token: int, value: float) -> JSON:
-    """Return a token with its log-probability; `bytes` is None for a partial character."""
+    """Return a log-probability entry of one token; `bytes` is None for a partial character."""
     text = decoder.decode([token])
     exact = None if "\ufffd" in text else list(text.encode())
     return {"token": text, "logprob": value, "bytes": exact}
@@ -70,7 +70,7 @@ def first_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
 def cut_at_stop(
     content: str | None, stops: Sequence[str], *, exact: bool = False, sampled: str = ""
 ) -> str | None:
-    """Cut content at its first stop string, as in OpenAI's API.
+    """Truncate content at its first stop string, as in OpenAI's API.
 
     Unless `exact`, also strip white space before the stop string. `sampled` is the text before the
     codec stripped it: a stop string that starts in its leading white space leaves no content.
@@ -87,14 +87,13 @@ def cut_at_stop(
 
 
 class TokenEnds:
-    """Record where tokens end in the text of a reply, to find the tokens that a piece of text
-    completes."""
+    """Track where tokens end in a reply's text, to match tokens with pieces of text."""
 
     def __init__(self) -> None:
         self._ends: list[int] = []
 
     def add(self, end: int) -> None:
-        """Add a token. With it, the text has the length `end`."""
+        """Add a token that extends the text to the length `end`."""
         # The text of a partial character may be longer than the character.
         for at in range(len(self._ends) - 1, -1, -1):
             if self._ends[at] <= end:
@@ -108,7 +107,7 @@ class TokenEnds:
 
 
 class TextStream:
-    """Decode the growing text of one choice.
+    """Decode the growing text of one choice incrementally.
 
     With `exact` the text has no tool calls and keeps its white space.
     """
@@ -132,7 +131,7 @@ class TextStream:
         self._closed = False
 
     def feed(self, ids: Sequence[int]) -> str:
-        """Add new tokens and return the text that can be sent now."""
+        """Add new tokens and return the text that became ready to send."""
         if self._closed:
             return ""
         self._ids += [i for i in ids if i not in self._decoder.eos_ids]
@@ -149,12 +148,12 @@ class TextStream:
         return new
 
     def finish(self, content: str | None) -> str:
-        """Return the part of the finished content that has not been sent."""
+        """Return the unsent part of the finished content."""
         text = content or ""
         return text[len(self.sent) :] if text.startswith(self.sent) else ""
 
     def _decode_window(self) -> str:
-        """Return the text of the latest tokens.
+        """Decode the latest tokens to text.
 
         The text of older tokens moves to `_text`, so that they are not decoded again.
         """

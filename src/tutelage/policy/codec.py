@@ -43,7 +43,7 @@ _MARK, _PROBE = "\u00a7", "zq_probe"
 
 @dataclass(frozen=True, slots=True)
 class _ParsedTurn:
-    """A parsed turn, as its message and the errors of its malformed tool calls."""
+    """The message parsed from a sampled turn, and the errors of malformed tool calls in it."""
 
     message: Message
     errors: tuple[str, ...]
@@ -52,7 +52,7 @@ class _ParsedTurn:
 
 
 class Codec:
-    """Render and parse chat messages with one tokenizer.
+    """Converter between chat messages and token ids, for one tokenizer.
 
     `render` and `encode` may be called from another thread, since both only add to a cache; other
     methods are not thread-safe."""
@@ -92,7 +92,7 @@ class Codec:
 
     @cached_property
     def knows_tools(self) -> bool:
-        """Render a tool and return True if the chat template shows it."""
+        """Return True if the chat template renders tool definitions."""
         tool = ToolSpec(_PROBE, _PROBE, {"type": "object", "properties": {}})
         try:
             return _PROBE in self._apply_options(
@@ -103,7 +103,7 @@ class Codec:
 
     @cached_property
     def shows_reasoning(self) -> bool:
-        """Render a message with reasoning fields and return True if the template shows them."""
+        """Return True if the chat template renders the reasoning of messages."""
         turn = {"role": "assistant", "content": "?", **dict.fromkeys(THOUGHTS, _PROBE)}
         try:
             return _PROBE in self._apply_options(
@@ -115,13 +115,13 @@ class Codec:
     # ------------------------------------------------------------ rendering
 
     def encode(self, text: str) -> list[int]:
-        """Return the token ids of a text, recognising special tokens in it but adding none."""
+        """Tokenize text, mapping the special tokens in it to their ids but adding none."""
         if not text.isascii():  # JSON may contain a lone surrogate, which cannot be encoded
             text = text.encode("utf-8", "replace").decode()
         return self.tokenizer.encode(text, add_special_tokens=False, verbose=False)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of token ids, including special tokens."""
+        """Convert token ids to text, including special tokens."""
         return str(
             self.tokenizer.decode(
                 list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
@@ -131,13 +131,13 @@ class Codec:
     def render_text(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), *, open_turn: bool = True
     ) -> str:
-        """Render messages as text, followed by an open assistant turn if `open_turn` is True."""
+        """Render messages as text, with an open assistant turn if `open_turn` is True."""
         return self._apply(*template_forms(messages, tools), None, open_turn)
 
     def _apply(
         self, messages: list[JSON], tools: list[JSON], breaker: str | None, open_turn: bool
     ) -> str:
-        """Render messages as text, with special tokens in contents broken by `breaker`.
+        """Render messages with the chat template, escaping special tokens with `breaker`.
 
         Raises `ModelError` if there are tools and the template ignores them.
         """
@@ -168,7 +168,7 @@ class Codec:
         return cast("str", text)
 
     def _encode_broken(self, text: str, breaker: str | None, limit: int | None = None) -> list[int]:
-        """Encode a rendered text, with special tokens broken by `breaker` as plain text."""
+        """Tokenize rendered text so that special tokens escaped with `breaker` stay plain text."""
         if limit is not None:
             check_length(text if breaker is None else text.replace(breaker, ""), limit, self.encode)
         if breaker is None or breaker not in text:
@@ -180,7 +180,7 @@ class Codec:
     def render(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), limit: int | None = None
     ) -> tuple[int, ...]:
-        """Return the prompt ids of a conversation, ending with an open assistant turn.
+        """Return the prompt token ids of a conversation, up to an open assistant turn.
 
         Raises `ContextOverflowError` if the prompt is far longer than a context of `limit` tokens.
         """
@@ -200,7 +200,7 @@ class Codec:
     def shared_length(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], ids: Sequence[int]
     ) -> int:
-        """Return how many leading tokens of `ids` depend only on the system prompt and the
+        """Return the length of the prompt prefix that holds only the system prompt and the
         tools."""
         system = [*takewhile(lambda m: m.role == "system", messages)]
         # Two prompts with questions that begin with different tokens.
@@ -211,7 +211,7 @@ class Codec:
     def observation(
         self, reply: Message, results: Sequence[Message], limit: int | None = None
     ) -> tuple[int, ...] | None:
-        """Return the ids to append after a sampled turn that ended with its end-of-turn token.
+        """Return the token ids to append after a sampled turn, to continue with tool results.
 
         They contain `results` and open the next assistant turn. Returns None if the template
         rewrites earlier turns: then the conversation must be rendered again. `limit` is the context
@@ -229,7 +229,7 @@ class Codec:
         return None if text is None else tuple(self._encode_broken(text, breaker, limit))
 
     def _frame(self, reply: Message, results: Sequence[Message]) -> tuple[str, ...] | None:
-        """Return the rendered text around the contents of `results`, and cache it.
+        """Return the rendered text around the contents of tool results, and cache it.
 
         Returns None if the template changes contents.
         """
@@ -250,7 +250,7 @@ class Codec:
         return self._frames[key]
 
     def _delta(self, reply: Message, results: Sequence[Message], breaker: str | None) -> str | None:
-        """Return the text that the template adds after the end-of-turn token of `reply`."""
+        """Return the text that the template adds after an assistant turn to append tool results."""
         forms = template_forms([reply, *results])[0]
         turn, *rest = (self._markers.message(form, breaker) for form in forms)
         return self.thoughts.appended_text(turn, rest)
@@ -258,15 +258,14 @@ class Codec:
     def choose_thinking(
         self, history: Literal["keep", "drop"] | None, max_tokens: int | None
     ) -> None:
-        """Set how earlier thoughts are handled and how long a thought may be
-        (`Thoughts.choose`)."""
+        """Set whether earlier thoughts stay in prompts, and the token limit of a thought."""
         self._prompts, self._frames = {}, {}
         self.thoughts.choose(history, max_tokens)
 
     def demonstration(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return ids and mask of a finished conversation.
+        """Return the token ids and loss mask of a finished conversation.
 
         The mask is 1 on assistant tokens, including the end-of-turn token. Turns are encoded piece
         by piece, as in sampling. From a message's `extra`, reasoning (`THOUGHTS`) is passed to the
@@ -302,7 +301,7 @@ class Codec:
     # ------------------------------------------------------------ parsing
 
     def grammar(self, tools: Sequence[ToolSpec], constraint: Constraint | None) -> Grammar | None:
-        """Return the grammar of a reply under a constraint, or None without one.
+        """Return the grammar that enforces a constraint on a reply, or None without a constraint.
 
         Raises `ConstraintError` if the constraint cannot be enforced.
         """
@@ -316,7 +315,7 @@ class Codec:
         calls: bool = True,
         document: bool = False,
     ) -> _ParsedTurn:
-        """Parse a sampled turn.
+        """Parse the token ids of a sampled turn into a message.
 
         `new_id(i)` returns the id of the turn's i-th tool call. If `calls` is False, tool calls are
         left in the text. If `document` is True, a thought is recognised only if it is closed.
@@ -369,7 +368,7 @@ def _parse_hermes(text: str, new_id: Callable[[int], str]) -> _ParsedTurn:
 
 
 def _call_end(text: str, begin: int) -> int:
-    """Return the position of the tag that closes a call.
+    """Return the position of the closing tag of a tool call.
 
     It is the tag after the call's JSON value, whose strings may contain tags, or the first tag if
     the JSON is invalid. Without a tag, the length of the text is returned.

@@ -24,7 +24,7 @@ from tutelage.policy.row import Row
 
 
 def unpack(words_NW: Tensor, vocab: int) -> Tensor:
-    """Convert bits, least significant first, to booleans [N, vocab], padded with False."""
+    """Unpack bits, least significant first, to a boolean mask [N, vocab], padded with False."""
     bits = torch.arange(32, dtype=torch.int32, device=words_NW.device)
     tensor = ((words_NW[:, :, None] >> bits) & 1).bool().flatten(1)[:, :vocab]
     return torch.nn.functional.pad(tensor, (0, vocab - tensor.shape[1]))
@@ -42,7 +42,7 @@ class AllowedTokens:
 
     @staticmethod
     def replay(codec: Codec, rows: Sequence[Row], device: torch.device) -> AllowedTokens | None:
-        """Run the grammars of `rows` again and return the sets of allowed tokens.
+        """Recompute the sets of allowed tokens by running the grammars of training rows again.
 
         Returns None if no trained token has a set. Raises `ModelError` if a grammar does not match
         the recorded tokens, which happens when tokenizer, template or grammar library differ from

@@ -31,21 +31,21 @@ _ALIGNMENT = 64
 def rope(
     inv_freq: Tensor, scale: float, positions_N: Tensor, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Return rotary tables [N, 1, head_dim] for `rotate`: cosines and signed sines."""
+    """Return the rotary tables [N, 1, head_dim] of positions: cosines and signed sines."""
     angles = positions_N[:, None, None].to(torch.float32) * inv_freq
     cos, sin = angles.cos() * scale, angles.sin() * scale
     return torch.cat([cos, cos], -1).to(dtype), torch.cat([-sin, sin], -1).to(dtype)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Apply rotary positions to [N, heads, head_dim]."""
+    """Apply rotary position embeddings to [N, heads, head_dim]."""
     half = x.shape[-1] // 2
     swapped = torch.cat([x[..., half:], x[..., :half]], dim=-1)
     return torch.addcmul(x * cos, swapped, sin)
 
 
 def lazy_zeros(like: Tensor, *shape: int) -> Tensor:
-    """Return zeros with the dtype and device of `like`.
+    """Allocate zeros of a shape, with the dtype and device of `like`.
 
     On a CPU, pages that are never written to take no memory: NumPy gets zeroed pages from the
     operating system, while torch writes its zeros."""
@@ -59,8 +59,8 @@ def lazy_zeros(like: Tensor, *shape: int) -> Tensor:
 
 @dataclass(slots=True)
 class Cache:
-    """Keys [rows, kv, D, width] and values [rows, kv, width, D] of every block, and the rotary
-    tables [width, 1, D].
+    """KV cache of all blocks: keys [rows, kv, D, width], values [rows, kv, width, D], rotary tables
+    [width, 1, D].
 
     The last column is scratch space: padding tokens of a ragged batch beyond the width are written
     there, and it is never read.
@@ -74,7 +74,7 @@ class Cache:
 
     @staticmethod
     def allocate(w: DecoderWeights, rows: int, width: int) -> Cache:
-        """Allocate a cache for `rows` sequences of up to `width` tokens."""
+        """Allocate a KV cache for `rows` sequences of up to `width` tokens."""
         s, like = w.shape, w.embed
         positions = torch.arange(width + 1, device=like.device)
         cos, sin = rope(w.inv_freq, w.rope_scale, positions, like.dtype)
@@ -87,7 +87,7 @@ class Cache:
         )
 
     def wider(self, w: DecoderWeights, width: int, lengths: Sequence[int]) -> Cache:
-        """Return a wider cache with the first `lengths[row]` tokens of each row copied to it."""
+        """Return a wider KV cache that starts with the first `lengths[row]` tokens of each row."""
         cache = Cache.allocate(w, len(lengths), width)
         for row, length in enumerate(lengths):
             for i in range(len(w.layers) if length else 0):
@@ -96,8 +96,7 @@ class Cache:
         return cache
 
     def copy(self, source: Tensor, target: Tensor, length: int) -> None:
-        """Copy the first `length` columns of rows `source` to rows `target`, even if the two
-        overlap."""
+        """Copy the first `length` columns of `source` rows to `target` rows, which may overlap."""
         for k, v in zip(self.keys, self.values, strict=True):
             k, v = k[..., :length], v[:, :, :length]
             k.index_copy_(0, target, k.index_select(0, source))

@@ -13,14 +13,14 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class DescribedModel:
-    """The layout (`model_type`) of a model, and the shapes of its parameters by name."""
+    """A model's layout (`model_type`) and its parameter shapes by name."""
 
     layout: str
     shapes: dict[str, Sequence[int]]
 
     @staticmethod
     def of(folder: Path) -> DescribedModel | None:
-        """Read a model's folder. Returns None if its config is missing, broken or unknown."""
+        """Describe a model folder. Returns None if its config is missing, broken or unknown."""
         from transformers import AutoConfig, AutoModelForCausalLM
 
         if not (folder / "config.json").is_file():
@@ -38,7 +38,7 @@ class DescribedModel:
         return sum(map(math.prod, self.shapes.values()))
 
     def adapter_counts(self, rank: int, modules: Collection[str] = ()) -> tuple[int, int]:
-        """Return the parameter counts of LoRA adapters of this rank and of the layers they adapt.
+        """Return two parameter counts: of LoRA adapters with this rank, and of the adapted layers.
 
         These are all linear layers of the blocks, or only the ones named in `modules`.
         """

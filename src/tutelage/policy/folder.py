@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def put_folder(folder: Path, write: Callable[[Path], None], *, replace: bool) -> None:
-    """Call `write` with an empty folder, then rename that to `folder`.
+    """Write a folder atomically: call `write` with an empty folder, then rename that to `folder`.
 
     With `replace`, an existing folder is replaced, except for files that the new one does not have.
     Raises `ModelError` if `folder` is not empty and `replace` is False, and `StoreError` if writing

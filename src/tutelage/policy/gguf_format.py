@@ -42,7 +42,7 @@ _NORMAL, _CONTROL, _USER_DEFINED, _UNUSED = 1, 3, 4, 5
 
 
 def _splitters() -> dict[str, Any]:
-    """Return the pre-tokenizers that split texts before byte-level merges, by their GGUF names."""
+    """Return the pre-tokenizers of byte-level BPE by their GGUF names."""
     from tokenizers import Regex
     from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence, Split
 
@@ -60,7 +60,7 @@ def _splitters() -> dict[str, Any]:
 
 
 def _read_tokenizer(meta: Mapping[str, Any], template: str | None) -> PreTrainedTokenizerBase:
-    """Build the Hugging Face tokenizer that the metadata describes."""
+    """Build a Hugging Face tokenizer from GGUF metadata."""
     from tokenizers import AddedToken, Tokenizer, decoders, models
     from transformers import PreTrainedTokenizerFast
 
@@ -95,7 +95,7 @@ def _read_tokenizer(meta: Mapping[str, Any], template: str | None) -> PreTrained
 
 
 def _write_tokenizer(writer: Any, tokenizer: PreTrainedTokenizerBase, size: int) -> None:
-    """Write the tokenizer as metadata, marking ids beyond its vocabulary as unused."""
+    """Write a tokenizer as GGUF metadata, marking ids beyond its vocabulary as unused."""
     fast: Any = tokenizer
     backend = json.loads(fast.backend_tokenizer.to_str())
 
@@ -203,7 +203,7 @@ def read_gguf(
 
 
 def _config(meta: Mapping[str, Any]) -> Any:
-    """Build the transformers config from the metadata."""
+    """Build a transformers config from GGUF metadata."""
     from transformers import LlamaConfig
 
     arch = meta["general.architecture"]
@@ -240,12 +240,12 @@ def _config(meta: Mapping[str, Any]) -> Any:
 
 
 def _decimal(value: float) -> float:
-    """Return the shortest decimal with the same float32, such as 1e-05 for 9.9999997e-06."""
+    """Return the shortest decimal with the same float32 value, as 1e-05 for 9.9999997e-06."""
     return float(str(np.float32(value)))
 
 
 def _tensor_names(layers: int) -> dict[str, str]:
-    """Return the GGUF names of the tensors of a Llama model, by their Hugging Face names."""
+    """Map the GGUF names of a Llama model's tensors to their Hugging Face names."""
     import gguf
 
     from tutelage.policy.weights import OPTIONAL, PARTS
@@ -258,7 +258,7 @@ def _tensor_names(layers: int) -> dict[str, str]:
 
 
 def _permute_rotary(name: str, values: np.ndarray, config: Any, *, from_gguf: bool) -> np.ndarray:
-    """Reorder the rows of query and key matrices between GGUF and Hugging Face.
+    """Convert the row order of query and key matrices between GGUF and Hugging Face.
 
     Other tensors are returned unchanged.
     """
@@ -278,7 +278,7 @@ def _permute_rotary(name: str, values: np.ndarray, config: Any, *, from_gguf: bo
 
 
 def write_gguf(policy: Policy, file: Path, name: str) -> None:
-    """Write a policy of the Llama layout: matrices in F16, norms in F32 as llama.cpp needs them.
+    """Write a policy of the Llama layout as GGUF, with matrices in F16 and norms in F32.
 
     Raises `ModelError` for a layout or a tokenizer that GGUF cannot represent.
     """

@@ -42,7 +42,7 @@ _TAGS = ("<tool_call>", "</tool_call>", "<think>", "</think>", "<|python_tag|>")
 
 @dataclass(frozen=True, slots=True)
 class _CallForm:
-    """The text around a call's name and arguments, and between two calls."""
+    """Delimiters of a tool-call format."""
 
     before: str
     middle: str
@@ -60,7 +60,7 @@ _FORMS = {
 
 @dataclass(frozen=True, slots=True)
 class ConstrainedSpan:
-    """A constrained reply inside a row.
+    """A constrained reply within a training row.
 
     It has the reply's first column, the number of allowed tokens at each of its columns, and the
     inputs of its grammar.
@@ -73,13 +73,13 @@ class ConstrainedSpan:
 
 
 class Matcher:
-    """Match one reply against a grammar, token by token."""
+    """State of matching one reply against a grammar, token by token."""
 
     def __init__(self, matcher: LLMatcher) -> None:
         self._matcher = matcher
 
     def fill(self, words: Words) -> None:
-        """Write the set of allowed next tokens, one bit each, least significant first.
+        """Write the allowed next tokens as a bit mask, least significant bit first.
 
         Raises `EngineError` if no token is allowed or the grammar exceeds the library's limits.
         """
@@ -92,7 +92,7 @@ class Matcher:
             raise EngineError("the grammar allows no further token")
 
     def accept(self, token: int) -> None:
-        """Consume `token`. Raises `EngineError` if it is not allowed."""
+        """Advance by one token. Raises `EngineError` if the token is not allowed."""
         if not self._matcher.consume_token(token):
             raise EngineError(
                 f"the grammar does not allow token {token}: {self._matcher.get_error()}"
@@ -100,10 +100,10 @@ class Matcher:
 
 
 class Grammar:
-    """A compiled grammar, whose `start` returns a matcher for one reply."""
+    """A compiled grammar for constrained replies."""
 
     def __init__(self, text: str, tokenizer: LLTokenizer, field: str) -> None:
-        """Compile `text`. Raises `ConstraintError` with the request's `field` if it is invalid."""
+        """Compile a grammar. Raises `ConstraintError` with the request's `field` on errors."""
         from llguidance import LLMatcher
 
         self.text = text
@@ -117,8 +117,8 @@ class Grammar:
             )
 
     def after(self, ids: Sequence[int]) -> Grammar | None:
-        """Return the grammar of the rest of a reply after `ids`, or None if `ids` are not
-        allowed."""
+        """Return the grammar of what may follow a reply's first tokens, or None if those are
+        invalid."""
         rest = copy(self)
         rest._first = self._first.deep_copy()
         return rest if rest._first.consume_tokens(list(ids)) else None
@@ -129,7 +129,7 @@ class Grammar:
 
 
 class AtLeast(Grammar, Matcher):
-    """A grammar of replies with at least `tokens` tokens before the end of the turn.
+    """A grammar that requires at least `tokens` tokens before the end of the turn.
 
     It is its own matcher, which counts the remaining tokens down.
     """
@@ -144,7 +144,7 @@ class AtLeast(Grammar, Matcher):
         self._without_end = np.packbits(flags, bitorder="little").view(np.int32)
 
     def after(self, ids: Sequence[int]) -> AtLeast:
-        """Return the grammar of the rest of a reply after `ids`."""
+        """Return the grammar of what may follow a reply's first tokens."""
         rest = copy(self)
         rest._left -= len(ids)
         return rest
@@ -154,25 +154,25 @@ class AtLeast(Grammar, Matcher):
         return copy(self)
 
     def fill(self, words: Words) -> None:
-        """Write the set of allowed next tokens, one bit each, as `Matcher.fill` does."""
+        """Write the allowed next tokens as a bit mask, least significant bit first."""
         mask = self._without_end if self._left > 0 else self._all
         words[:] = 0
         words[: len(mask)] = mask[: len(words)]
 
     def accept(self, token: int) -> None:
-        """Count one token of the reply."""
+        """Add one token to the reply length."""
         self._left -= 1
 
 
 class GrammarMaker:
-    """Build the grammars of one codec and cache them."""
+    """Builder of grammars for one codec, with a cache."""
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
         self._cache: dict[str, Grammar | None] = {}
 
     def make(self, tools: Sequence[ToolSpec], constraint: Constraint) -> Grammar | None:
-        """Return the grammar of a reply, or None if nothing is constrained.
+        """Build the grammar for a reply, or return None if nothing is constrained.
 
         Raises `ConstraintError` for an unknown tool, a required call without tools, and schemas
         that cannot be satisfied or are not supported.
@@ -230,7 +230,7 @@ class GrammarMaker:
         return Grammar(text, self._library, "tool_choice" if schema is None else SCHEMA_FIELD)
 
     def _call_rules(self, tools: Sequence[ToolSpec], constraint: Constraint) -> list[str]:
-        """Return the rules for tool calls, or an empty list without tools."""
+        """Return the grammar rules for tool calls, or an empty list without tools."""
         if not tools:
             return []
         form = self._call_form
@@ -247,7 +247,7 @@ class GrammarMaker:
         return rules
 
     def _text_rules(self) -> list[str]:
-        """Return the rules for free text without calls, and for the thought before a call."""
+        """Return the grammar rules for text without calls, and for the thought before a call."""
         rules = [_text_without("TEXT", "<tool_call>")]
         if "</think>" in self._vocabulary():
             rules.append(_text_without("THOUGHT", "</think>"))
@@ -263,12 +263,12 @@ class GrammarMaker:
         return [*rules, 'thought: ""']
 
     def _vocabulary(self) -> dict[str, int]:
-        """Return the tokens that were added to the tokenizer, both special and ordinary ones."""
+        """Return the tokens added to the tokenizer's base vocabulary, with their ids."""
         return cast("Any", self._codec.tokenizer).get_added_vocab()
 
     def _literal(self, text: str) -> str:
-        """Return a rule for a fixed text, in which tags that have their own token are written as
-        tokens."""
+        """Return a grammar rule for a fixed text, with token references for tags in the
+        vocabulary."""
         vocabulary = self._vocabulary()
         pieces = re.split("(" + "|".join(re.escape(t) for t in _TAGS) + ")", text)
         return " ".join(
@@ -279,7 +279,7 @@ class GrammarMaker:
 
     @cached_property
     def _call_form(self) -> _CallForm:
-        """Detect the format of tool calls by rendering one.
+        """Detect the chat template's tool-call format by rendering a call.
 
         Falls back to the usual format of the template's kind.
         """
@@ -299,7 +299,7 @@ class GrammarMaker:
 
     @cached_property
     def _library(self) -> LLTokenizer:
-        """Convert the tokenizer for llguidance, once, because this takes up to a second.
+        """Convert the tokenizer to llguidance's format and cache it: this takes up to a second.
 
         Where only one text can follow, the library encodes it, and would turn the text of a special
         token into that token. So special tokens are renamed to strings that do not occur in texts.
@@ -331,7 +331,7 @@ class GrammarMaker:
 
 
 def _arguments(tool: ToolSpec) -> JSON:
-    """Return the schema of a tool's arguments, which are always an object."""
+    """Return the JSON schema of a tool's arguments, always with type object."""
     return {"type": "object", **tool.parameters}
 
 
@@ -340,13 +340,13 @@ def _json(schema: JSON) -> str:
 
 
 def _text_without(name: str, text: str) -> str:
-    """Return a rule for any text, on one or more lines, that does not contain `text`."""
+    """Return a grammar rule for any text that does not contain `text`."""
     escaped = re.escape(text).replace("/", "\\/")
     return f"{name}: /(.|\\n)*/ & ~/(.|\\n)*{escaped}(.|\\n)*/"
 
 
 def _shorten(reason: str) -> str:
-    """Return the library's error message without the excerpt of the grammar in it."""
+    """Remove the excerpt of the grammar from the library's error message."""
     text = " ".join(line.strip() for line in reason.split("\n   1 |")[0].splitlines())
     text = re.sub(r"^at \d+\(\d+\): |failed to compile JSON schema: ", "", text).strip()
     return text or "it is not supported"

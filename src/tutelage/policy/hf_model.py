@@ -26,7 +26,7 @@ _EXPERTS = re.compile(r'"(?:moe_)?(?:n|num)_(?:routed_|local_)?experts": (?:[2-9
 
 
 class HFNetwork:
-    """A `transformers` causal language model as a network."""
+    """Network that wraps a `transformers` causal language model."""
 
     large = False
     """False for any size: rows are padded and share no computation."""
@@ -38,7 +38,7 @@ class HFNetwork:
 
     @staticmethod
     def check_layout(path: str, config: Any) -> None:
-        """Raise `ModelError` for an unsupported layout."""
+        """Raise `ModelError` for an unsupported model architecture."""
         from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
         decoder = config.get_text_config(decoder=True)
@@ -70,13 +70,13 @@ class HFNetwork:
         return self.model.base_model
 
     def headless(self) -> HFNetwork:
-        """Return a network that shares the tensors but has no output head, for a value model."""
+        """Return a value model's network: the same tensors without the output head."""
         network = HFNetwork.__new__(HFNetwork)
         network.model, network.device = self.body(), self.device
         return network
 
     def recompute(self) -> None:
-        """Recompute activations in the backward pass, which saves memory and takes more time."""
+        """Enable activation checkpointing, which saves memory and takes more time."""
         self.model.gradient_checkpointing_enable({"use_reentrant": False})
         for module in self.model.modules():
             if getattr(module, "gradient_checkpointing", False):
@@ -96,7 +96,7 @@ class HFNetwork:
         return sum(p.numel() for p in self.model.parameters())
 
     def trunk(self) -> Iterable[tuple[str, Tensor]]:
-        """Return the trainable tensors by name, without the output head."""
+        """Return the trainable tensors by name, except the output head."""
         module: nn.Module = self.body()
         return ((n, p) for n, p in module.named_parameters() if p.requires_grad)
 
@@ -113,7 +113,7 @@ class HFNetwork:
         return {name: t.to("cpu").clone().contiguous() for name, t in self.hf_tensors()}
 
     def score(self, rows: Sequence[Row], how: Scoring) -> TokenScores:
-        """Return the scores of the trained tokens, computing logits for no other tokens."""
+        """Compute the scores of trained tokens, without logits for other tokens."""
         z, targets_K, rows_K, columns_K = self._logits(rows, how.temperature, how.dtype)
         lines_K = torch.arange(len(z), device=self.device)
         logp, entropy = pick(z, lines_K, targets_K, how.entropy_gradient, how.allowed)
@@ -148,7 +148,7 @@ class HFNetwork:
     def _logits(
         self, rows: Sequence[Row], temperature: float, dtype: torch.dtype
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return tempered logits [K, V], and the ids, rows and columns of the trained tokens."""
+        """Return temperature-scaled logits [K, V], and the trained tokens' ids, rows, columns."""
         ids_BT, seen_BT, rows_K, columns_K = self._pad_rows(rows)
         with torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32):
             logits_BTV = self.model(

@@ -25,7 +25,7 @@ ROUND_TO = 64
 
 
 def round_up(count: int, multiple: int = ROUND_TO) -> int:
-    """Round `count` up to a multiple, so that few kernel shapes occur."""
+    """Round `count` up to a multiple, to limit the number of distinct kernel shapes."""
     return -(-count // multiple) * multiple
 
 
@@ -44,19 +44,19 @@ def cpu_vendor() -> str:
 
 @functools.cache
 def matmul_kernel() -> str:
-    """Return `onednn` on AMD processors if torch includes it, else `torch`."""
+    """Choose the matrix kernel: `onednn` on AMD processors if torch includes it, else `torch`."""
     built = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     return "onednn" if built and "AMD" in cpu_vendor() else "torch"
 
 
 def _uses_onednn(x: Tensor) -> bool:
-    """Return True if products with `x` use oneDNN, which refuses empty operands."""
+    """Return True if matrix products with `x` run on oneDNN, which refuses empty operands."""
     cpu = x.dtype == torch.float32 and x.device.type == "cpu" and x.numel() > 0
     return cpu and matmul_kernel() == "onednn"
 
 
 def product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Multiply a [N, in] by b [in, out], of any strides, and add a bias, without gradients."""
+    """Compute `a @ b + bias` without gradients, for a [N, in] and b [in, out] of any strides."""
     if not _uses_onednn(a):
         return F.linear(a, b.t(), bias)
     out: Any = torch.ops.mkldnn._linear_pointwise(a, b.t(), bias, "none", [], "")
@@ -64,7 +64,7 @@ def product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def outer(grad: Tensor, x: Tensor) -> Tensor:
-    """Return the gradient [out, in] of a weight, from grad [N, out] and x [N, in]."""
+    """Return the weight gradient [out, in] of a linear layer, from grad [N, out] and x [N, in]."""
     if not _uses_onednn(x):
         return grad.t() @ x
     # oneDNN copies the transposed operand: transpose the smaller one.
@@ -92,7 +92,7 @@ class _OneDNNLinear(torch.autograd.Function):
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Compute `F.linear` of inputs [N, in] with this machine's kernel, with gradients."""
+    """Compute a linear layer on inputs [N, in], with gradients, on this machine's matrix kernel."""
     if not _uses_onednn(x):
         return F.linear(x, weight, bias)
     if not torch.is_grad_enabled():
@@ -109,7 +109,7 @@ def joined_linear(
     joined: Tensor | None = None,
     how: str = "none",
 ) -> Tensor:
-    """Compute `linear` without gradients, then `swish`, or `mul` or `add` with `joined`.
+    """Compute a linear layer fused with `swish`, `mul` or `add`, without gradients.
 
     `how` is the operation; the weight may be in oneDNN's own layout."""
     if weight.is_mkldnn:

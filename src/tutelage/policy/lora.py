@@ -41,7 +41,7 @@ MODULES = tuple(name for names in _FUSED.values() for name in names)
 
 
 def with_lora(policy: Policy, lora: LoraConfig, *, seed: int) -> Policy:
-    """Return `policy` with frozen weights and fresh adapters, initialised from `seed`.
+    """Return a policy that adds new adapters to frozen weights, initialised from `seed`.
 
     Raises `ConfigError` if a target is not a linear layer, `MissingExtraError` without peft.
     """
@@ -61,7 +61,7 @@ def with_lora(policy: Policy, lora: LoraConfig, *, seed: int) -> Policy:
 
 
 class _LoraBlock(Block):
-    """A frozen block with adapters, named like its linear layers."""
+    """A frozen decoder block with adapters, named like its linear layers."""
 
     def __init__(
         self, layer: Layer, adapters: Mapping[str, nn.ParameterDict], scale: float, s: DecoderShape
@@ -73,7 +73,7 @@ class _LoraBlock(Block):
             self.add_module(name, adapter)
 
     def tensors(self) -> Layer:
-        """Return the effective tensors, with gradients to the adapters."""
+        """Return the block's adapted weights, with gradients to the adapters."""
         layer, changed = super().tensors(), dict[str, Tensor]()
         for field, modules in _FUSED.items():
             if not any(module in self._adapters for module in modules):
@@ -89,12 +89,12 @@ class _LoraBlock(Block):
 
 
 class _LoraNetwork(FusedNetwork):
-    """The fused decoder with adapters, whose `weights` are the result of the last `merge`."""
+    """The fused decoder with LoRA adapters, and their merged `weights` for sampling."""
 
     def __init__(
         self, base: DecoderWeights, adapters: Mapping[str, Tensor], lora: LoraConfig
     ) -> None:
-        """Create a network on `base`, which is shared and never changed.
+        """Create a network from a frozen base, which is shared, and adapters.
 
         `adapters` are named like `layers.0.q_proj.lora_A`.
         """
@@ -116,7 +116,7 @@ class _LoraNetwork(FusedNetwork):
 
     @staticmethod
     def fresh(network: FusedNetwork, lora: LoraConfig, seed: int) -> _LoraNetwork:
-        """Add fresh adapters to a network, whose tensors are frozen and shared."""
+        """Add new adapters to a network, whose tensors are frozen and shared."""
         targets = lora.target_modules or MODULES
         unknown = [name for name in targets if name not in MODULES]
         if unknown:
@@ -150,7 +150,7 @@ class _LoraNetwork(FusedNetwork):
         return self._merged
 
     def named(self) -> Iterable[tuple[str, Tensor]]:
-        """Return the tensors of the adapters by name."""
+        """Return the adapter tensors by name."""
         return ((name, t) for name, t in self.named_parameters() if ".lora_" in name)
 
     @torch.no_grad()
@@ -170,8 +170,7 @@ class _LoraNetwork(FusedNetwork):
 
     @torch.no_grad()
     def merge(self) -> None:
-        """Merge the adapters into `weights` in place, because the engine samples from these
-        tensors."""
+        """Merge the adapters into the weights in place, for the engine that samples from these."""
         for layer, block in zip(self._merged.layers, self._blocks(), strict=True):
             for merged, current in zip(layer.items(), block.tensors().items(), strict=True):
                 if merged is not None and current is not None and merged is not current:
@@ -182,13 +181,13 @@ class _LoraNetwork(FusedNetwork):
 
 
 class _PeftNetwork(HFNetwork):
-    """A transformers model with peft's layers, whose forward pass trainer and engine share."""
+    """A transformers model with peft adapters, used by both trainer and engine."""
 
     lora: LoraConfig
 
     @staticmethod
     def fresh(network: HFNetwork, lora: LoraConfig, seed: int) -> _PeftNetwork:
-        """Add fresh adapters to a network, whose tensors are frozen."""
+        """Add new adapters to a network, whose tensors are frozen."""
         import peft
 
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():

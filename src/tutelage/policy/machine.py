@@ -60,7 +60,7 @@ class ComputeSettings:
 
 
 def machine_facts() -> Machine:
-    """Return the facts of this machine that configurations are checked against."""
+    """Return the machine's hardware facts, for validating configurations."""
     memory = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     limit = Path("/sys/fs/cgroup/memory.max")
     if limit.is_file() and (text := limit.read_text().strip()).isdecimal():
@@ -74,8 +74,8 @@ def machine_facts() -> Machine:
 
 
 def free_memory(device: torch.device) -> int:
-    """Return the bytes that this process can still allocate: on a GPU, or in main memory within the
-    limit of its control group."""
+    """Return the available memory in bytes: of a GPU, or of main memory within the cgroup's
+    limit."""
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + cached  # torch's allocator reuses its cache
@@ -87,7 +87,7 @@ def free_memory(device: torch.device) -> int:
 
 
 def this_platform() -> Support:
-    """Return what is supported on this platform, with the accelerator that torch finds."""
+    """Return the features supported on this platform, and its accelerator."""
     accelerator: Accelerator = "none"
     if torch.cuda.is_available():
         accelerator = "rocm" if torch.version.hip else "cuda"
@@ -102,7 +102,7 @@ def _cores() -> int:
 
 
 def thread_settings(key: int | None = None, *, large: bool = False) -> tuple[int, int, str]:
-    """Return the number of threads, the number of engine shards, and the source of the choice.
+    """Choose the number of threads and of engine shards, and return the source of the choice.
 
     The source is `trainer.threads` (`key`), the environment, the size of the model or the machine.
     A `large` model uses its threads within an operation. Their number changes the order of sums and
@@ -119,7 +119,7 @@ def thread_settings(key: int | None = None, *, large: bool = False) -> tuple[int
 
 
 def gradient_threads(config: RunConfig, parameters: int, *, gpu: bool) -> int:
-    """Return the number of threads that compute gradients, for a policy with this many parameters.
+    """Choose the number of threads that compute gradients, for a policy of this size.
 
     Each uses one core and holds one micro-batch in memory; the results do not depend on them."""
     if gpu:
@@ -130,8 +130,8 @@ def gradient_threads(config: RunConfig, parameters: int, *, gpu: bool) -> int:
 
 
 def sampling_device(wanted: str = "auto") -> torch.device:
-    """Return the device for sampling: the GPU of this process, or the CPU if torch finds no GPU or
-    `wanted` is "cpu".
+    """Return the sampling device: this process's GPU, or the CPU without one or if `wanted` is
+    "cpu".
 
     The GPU's index is the local rank from a launcher such as torchrun, else 0. Raises `ConfigError`
     if there are too few GPUs."""
@@ -149,12 +149,12 @@ def sampling_device(wanted: str = "auto") -> torch.device:
 
 
 def has_bfloat16() -> bool:
-    """Return True if the processor multiplies bfloat16 natively."""
+    """Return True if the processor has native bfloat16 matrix products."""
     return re.search("(avx512|amx)_bf16", cpu_description()) is not None
 
 
 def choose_compute(config: RunConfig, parameters: int, sharded: bool = True) -> ComputeSettings:
-    """Choose device, number formats and threads for a policy with this many parameters.
+    """Choose device, number formats and threads for a policy of this size.
 
     `sharded` is True if the engine can compute a batch in parts."""
     wanted, large = config.trainer.device, parameters >= SMALL_MODEL
@@ -205,7 +205,7 @@ def apply_settings(choice: ComputeSettings, *, large: bool) -> None:
 
 @contextmanager
 def single_thread() -> Generator[None]:
-    """Use one torch thread inside the context, for operations too small for several."""
+    """Limit torch to one thread inside the context, for small operations."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -215,7 +215,7 @@ def single_thread() -> Generator[None]:
 
 
 def parallel_map(work: Callable[[Item], Out], items: Sequence[Item], threads: int) -> list[Out]:
-    """Return `work(item)` for each item, in order, computed on up to `threads` threads and cores.
+    """Apply `work` to items on up to `threads` threads and return the results in order.
 
     Each operation uses one thread, so results do not depend on the number of cores. An exception is
     raised after all calls have ended."""
@@ -229,7 +229,7 @@ def parallel_map(work: Callable[[Item], Out], items: Sequence[Item], threads: in
 
 @functools.cache
 def _pool(threads: int) -> ThreadPoolExecutor:
-    """Return the process's thread pool, kept because each new thread allocates a memory arena."""
+    """Return the process's thread pool, which is reused because each thread has a memory arena."""
     return ThreadPoolExecutor(threads, "tutelage-shard", lambda: torch.set_num_threads(1))
 
 
@@ -243,7 +243,7 @@ def trim_memory() -> None:
 
 
 def _call_glibc(name: str, *numbers: int) -> None:
-    """Call a function of the C library, if it exists."""
+    """Call a glibc function, if it exists."""
     import ctypes
 
     function = getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
@@ -252,7 +252,7 @@ def _call_glibc(name: str, *numbers: int) -> None:
 
 
 def compute_conditions(choice: ComputeSettings) -> dict[str, Any]:
-    """Return the versions and settings that bit-for-bit repetition depends on."""
+    """Return the versions and settings that bit-for-bit reproducibility depends on."""
     import transformers
 
     values = {
@@ -282,7 +282,7 @@ def compute_conditions(choice: ComputeSettings) -> dict[str, Any]:
 
 
 def changed_conditions(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return a message for each condition that changed."""
+    """Return a message for each compute condition that changed between two runs."""
     return [
         f"{key} was {before.get(key)!r} and is {now.get(key)!r}"
         for key in sorted({*before, *now})
@@ -291,7 +291,7 @@ def changed_conditions(before: Mapping[str, Any], now: Mapping[str, Any]) -> lis
 
 
 def describe_machine() -> list[tuple[str, str, str | None]]:
-    """Return the lines of `tutelage doctor` on torch and the processor: name, value, remedy."""
+    """Return the `tutelage doctor` lines about torch and the processor: name, value, remedy."""
     support, cuda = this_platform(), torch.cuda.is_available()
     device = torch.cuda.get_device_name() if cuda else "cpu (torch sees no GPU)"
     return [

@@ -31,7 +31,7 @@ _ALLOWED = frozenset({"<tool_call>", "</tool_call>", "<think>", "</think>", "<|p
 
 
 class SpecialTokens:
-    """Find and escape the special tokens of one tokenizer.
+    """Escaping of one tokenizer's special tokens in message contents.
 
     Messages and tools have the form that templates receive: nested mappings and lists.
     """
@@ -49,7 +49,7 @@ class SpecialTokens:
         self._pattern, self._foreign = _start_pattern(names), _start_pattern(names - _ALLOWED)
 
     def breaker(self, forms: Iterable[JSON]) -> str | None:
-        """Return a character that breaks special tokens, or None if no content contains one."""
+        """Return an unused character for escaping special tokens, or None if no content has one."""
         records = list(forms)
         untrusted = [form for form in records if form.get("role") not in _TRUSTED]
         if self.escape(untrusted, _BREAKS[0]) == untrusted:
@@ -67,7 +67,7 @@ class SpecialTokens:
         return out
 
     def escape(self, data: Any, breaker: str) -> Any:
-        """Return nested data with the special tokens in all strings escaped."""
+        """Escape the special tokens in all strings of nested data."""
         if isinstance(data, str):
             return data if self._pattern is None else self._pattern.sub(rf"\g<1>{breaker}", data)
         if isinstance(data, Mapping):
@@ -83,6 +83,6 @@ class SpecialTokens:
 
 
 def _start_pattern(tokens: Iterable[str]) -> re.Pattern[str] | None:
-    """Return a pattern for the characters at which `tokens` begin, even if tokens overlap."""
+    """Return a pattern for the first characters of special tokens, even overlapping ones."""
     alternatives = "|".join(re.escape(t) for t in sorted(tokens))
     return re.compile(f"(?=(?:{alternatives}))(.)", re.DOTALL) if alternatives else None

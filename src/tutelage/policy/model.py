@@ -47,7 +47,7 @@ _MIN_CONTEXT, _CONTEXT_STEP = 1024, 64
 
 
 class Policy:
-    """A network, its codec and Hugging Face config, and a version that grows with each update."""
+    """A trainable model: its network, codec, Hugging Face config, and version counter."""
 
     def __init__(
         self, network: Network, config: PretrainedConfig, codec: Codec, *, version: int = 0
@@ -68,7 +68,7 @@ class Policy:
         return max_positions(self.config)
 
     def context(self, sequences: int, dtype: torch.dtype) -> int:
-        """Return the context length in tokens for this many sequences at once.
+        """Return the context length in tokens that fits in memory for this many parallel sequences.
 
         It is the model's maximum, or what fits into half of the memory as keys and values, but at
         least 1024 tokens."""
@@ -80,18 +80,18 @@ class Policy:
         return min(self.max_positions, max(_MIN_CONTEXT, fitting * _CONTEXT_STEP))
 
     def token_bytes(self, dtype: torch.dtype) -> int:
-        """Return the bytes of one token's keys and values."""
+        """Return the KV cache size of one token in bytes."""
         config: Any = self.config.get_text_config()
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         return 2 * config.num_hidden_layers * heads * size * dtype.itemsize
 
     def to(self, device: torch.device) -> Policy:
-        """Return the policy on another device. The original must not be used afterwards."""
+        """Move the policy to another device. The original must not be used afterwards."""
         return Policy(self.network.to(device), self.config, self.codec, version=self.version)
 
     def copy(self, tensors: dict[str, Tensor] | None = None) -> Policy:
-        """Return a copy that shares no tensors, with the weights in `tensors` if given."""
+        """Return an independent copy, with the weights in `tensors` if given."""
         policy = Policy(self.network.copy(), self.config, self.codec, version=self.version)
         if tensors is not None:
             policy.load_tensors(tensors)
@@ -139,8 +139,7 @@ class Policy:
 
     @torch.no_grad()
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Copy tensors with the names of `named` into the weights. Raises `ModelError` if one is
-        missing."""
+        """Overwrite the weights with tensors by name. Raises `ModelError` if one is missing."""
         for name, tensor in self.named():
             if name not in tensors:
                 raise ModelError(
@@ -156,7 +155,7 @@ class Policy:
         return self.network.hf_tensors()
 
     def save(self, folder: Path | str, *, replace: bool = False) -> None:
-        """Write a Hugging Face folder: first to a temporary folder, which is then renamed.
+        """Save the policy atomically as a Hugging Face folder.
 
         With `replace`, an existing policy is replaced and files of other names stay. Raises
         `ModelError` if the folder is not empty and `replace` is False, and `StoreError` if writing
@@ -219,7 +218,7 @@ def build_policy(
 def load_codec(
     path: str, *, template: str | None = None, tools: Sequence[ToolSpec] = ()
 ) -> tuple[PretrainedConfig, Codec]:
-    """Load the config and the codec of a Hugging Face model, without reading weights.
+    """Load the config and codec of a Hugging Face model, without its weights.
 
     Raises `ModelError` if the folder is missing or broken, if its layout is not supported, or if it
     has no chat template or the template ignores `tools`.
@@ -315,8 +314,8 @@ def load_policy(
 
 
 def _make_network(model: Any) -> Network:
-    """Return the fused decoder if it computes the same as the model, else the model's own forward
-    pass. The model's tensors are replaced by the fused ones, so that memory holds one copy."""
+    """Return the fused decoder if it agrees with the model, else the model's own forward pass. The
+    model's tensors are replaced by the fused ones, so that memory holds one copy."""
     cpu = torch.device("cpu")
     # A short text does not show attention windows, or positions that change with the length.
     config: Any = model.config
@@ -346,7 +345,7 @@ def _make_network(model: Any) -> Network:
 
 @torch.no_grad()
 def _networks_agree(model: Any, fused: FusedNetwork, tolerance: float = 1e-3) -> bool:
-    """Return True if both forward passes give the same log-probabilities on a few tokens."""
+    """Return True if two forward passes give the same log-probabilities on a few tokens."""
     vocab = fused.weights.shape.vocab
     ids = tuple((7 * i + 3) % vocab for i in range(12))
     row = Row(ids, (0, *([1] * (len(ids) - 1))))

@@ -201,8 +201,7 @@ _LLAMA_MARKERS = ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
 
 
 def template_advice(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return advice on adding a template with tools to a tokenizer, with the names of suitable
-    ones."""
+    """Return advice on adding a chat template with tools to a tokenizer."""
     named = [f"agent.template={n}" for n in TEMPLATES if not _missing_tokens(tokenizer, n)]
     advice = "add a `chat_template.jinja` that supports tools to its tokenizer files"
     return f"{advice}, or pass one to `train`: {' or '.join(named)}" if named else advice
@@ -214,8 +213,8 @@ def _missing_tokens(tokenizer: PreTrainedTokenizerBase, name: str) -> list[str]:
 
 
 def put_template(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
-    """Set a tokenizer's template by name. Raises `ModelError` if the tokenizer lacks one of the
-    template's tokens."""
+    """Set a tokenizer's chat template by name. Raises `ModelError` if the vocabulary lacks a
+    token."""
     if missing := _missing_tokens(tokenizer, name):
         raise ModelError(
             f"agent.template={name!r} needs the token {missing[0]!r}, which the tokenizer does not "

@@ -37,7 +37,7 @@ micro-batches need this memory only once."""
 
 @dataclass(frozen=True, slots=True)
 class TokenScores:
-    """The scores of K trained tokens.
+    """Log-probabilities and entropies of K trained tokens.
 
     `logp_K` is the log-probability at the sampling temperature, with gradient; `entropy_K` the
     entropy of that distribution (with gradient only if `Scoring` requests it); `rows_K` and
@@ -52,7 +52,7 @@ class TokenScores:
     """Exact KL from the reference at each trained token, if its log-probabilities were given."""
 
     def detached(self) -> TokenScores:
-        """Return the scores without gradient and without the exact KL."""
+        """Return the scores without gradients and exact KL."""
         return TokenScores(
             self.logp_K.detach(), self.entropy_K.detach(), self.rows_K, self.columns_K
         )
@@ -60,8 +60,8 @@ class TokenScores:
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """Options of scoring: temperature, dtype of activations, whether the entropy has a gradient,
-    the log-probabilities of a reference for the exact KL, and the tokens that grammars allowed."""
+    """Options of scoring: temperature, activation dtype, whether the entropy has a gradient,
+    reference log-probabilities for the exact KL, and the tokens allowed by grammars."""
 
     temperature: float = 1.0
     dtype: torch.dtype = torch.float32
@@ -71,7 +71,7 @@ class Scoring:
 
 
 class TokenTensors(NamedTuple):
-    """Values of K trained tokens, with gradient, and the row and column of each token."""
+    """Values of K trained tokens, with gradients, and each token's row and column."""
 
     values: Tensor
     rows_K: Tensor
@@ -79,7 +79,7 @@ class TokenTensors(NamedTuple):
 
 
 class Block(nn.Module):
-    """A decoder block, whose parameters have the names of the fields of `Layer`."""
+    """A decoder block, with parameters named like the fields of `Layer`."""
 
     def __init__(self, layer: Layer) -> None:
         super().__init__()
@@ -87,11 +87,11 @@ class Block(nn.Module):
             self.register_parameter(name, None if tensor is None else _parameter(tensor))
 
     def tensors(self) -> Layer:
-        """Return the tensors of the forward pass, with gradients."""
+        """Return the block's tensors for the forward pass, with gradients."""
         return Layer(**{name: getattr(self, name) for name in Layer.__slots__})
 
     def forward(self, x: Tensor, plan: training.IndexTables, kept: Tensor | None) -> Tensor:
-        """Apply the block to `x` through `training.BlockFunction`."""
+        """Apply the decoder block to hidden states `x`."""
         out: Any = training.BlockFunction.apply(x, plan, kept, *self.tensors().items())
         return out
 
@@ -115,7 +115,7 @@ class FusedNetwork(nn.Module):
     keep fewer activations."""
 
     def __init__(self, weights: DecoderWeights, block: Callable[[Layer], Block] = Block) -> None:
-        """Create a network from tensors, sharing the ones that already are parameters."""
+        """Create a network from tensors, sharing existing parameters."""
         super().__init__()
         self.shape, self.rope_scale = weights.shape, weights.rope_scale
         self.embed = _parameter(weights.embed)
@@ -132,14 +132,14 @@ class FusedNetwork(nn.Module):
 
     @property
     def weights(self) -> DecoderWeights:
-        """Return the tensors in the form that the kernels use, from which the engine samples."""
+        """Return the tensors in the kernels' form, from which the engine samples."""
         layers = [block.tensors() for block in self._blocks()]
         return DecoderWeights(
             self.shape, self.embed, layers, self.norm, self._output, self.inv_freq, self.rope_scale
         )
 
     def forward(self, batch: MicroBatch, dtype: torch.dtype, *, scored: bool = False) -> Tensor:
-        """Return the final normed hidden states [S, hidden] at the batch's sources, with gradients.
+        """Compute final hidden states [S, hidden] at the positions that predict trained tokens.
 
         `dtype` is that of the activations; `scored` is True if the output head is applied next."""
         tables = rope(self.inv_freq, self.rope_scale, batch.positions_N, dtype)
@@ -163,11 +163,11 @@ class FusedNetwork(nn.Module):
         return self.weights.named()
 
     def recompute(self) -> None:
-        """Recompute activations in the backward pass, which saves memory and takes more time."""
+        """Enable activation checkpointing, which saves memory and takes more time."""
         self.checkpoints_blocks = True
 
     def merge(self) -> None:
-        """Do nothing: only a network with adapters has weights to merge."""
+        """Do nothing: a network without adapters has nothing to merge."""
 
     def copy(self) -> FusedNetwork:
         """Return a copy of the network that shares no tensors."""
@@ -178,7 +178,7 @@ class FusedNetwork(nn.Module):
         return self.weights.count()
 
     def trunk(self) -> Iterable[tuple[str, Tensor]]:
-        """Return the trainable tensors by name, without a separate output head."""
+        """Return the trainable tensors by name, except a separate output head."""
         return ((n, t) for n, t in self.named() if n != "head")
 
     def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:
@@ -200,7 +200,7 @@ class FusedNetwork(nn.Module):
         return self.embed if self.head is None else self.head
 
     def score(self, rows: Sequence[Row], how: Scoring) -> TokenScores:
-        """Return the scores of the trained tokens of `rows`, computing many logits in chunks."""
+        """Compute the scores of the trained tokens of `rows`, with logits in chunks."""
         batch = MicroBatch.of(rows, self.device, how.dtype)
         hidden, head, kl = self(batch, how.dtype, scored=True), self._output, None
         if how.reference_KV is None and len(hidden) * len(head) > _LOGITS_LIMIT:
@@ -214,7 +214,7 @@ class FusedNetwork(nn.Module):
         return TokenScores(logp, entropy, batch.rows_K, batch.columns_K, kl)
 
     def states(self, rows: Sequence[Row], dtype: torch.dtype) -> TokenTensors:
-        """Return the final normed hidden states [K, hidden] that predict the trained tokens."""
+        """Return the final hidden states [K, hidden] that predict the trained tokens."""
         batch = MicroBatch.of(rows, self.device, dtype)
         hidden = self(batch, dtype)
         return TokenTensors(hidden[batch.lines_K].float(), batch.rows_K, batch.columns_K)
@@ -228,26 +228,25 @@ class FusedNetwork(nn.Module):
 
 
 def _parameter(tensor: Tensor) -> nn.Parameter:
-    """Return `tensor` itself if it is a parameter, else a new parameter with its values."""
+    """Convert a tensor to a parameter, unless it is one."""
     return tensor if isinstance(tensor, nn.Parameter) else nn.Parameter(tensor)
 
 
 def _logits(hidden_SH: Tensor, head_VH: Tensor, temperature: float) -> Tensor:
-    """Return logits [S, V] divided by the temperature."""
+    """Return temperature-scaled logits [S, V] of hidden states."""
     z_SV = linear(hidden_SH, head_VH.to(hidden_SH.dtype)).float()
     return z_SV if temperature == 1.0 else z_SV / temperature
 
 
 def exact_kl(z_KV: Tensor, reference_KV: Tensor) -> Tensor:
-    """Return `KL(policy || reference)` [K] from tempered logits and the reference's
-    log-probabilities."""
+    """Compute `KL(policy || reference)` [K] from policy logits and reference log-probabilities."""
     logp_KV = torch.log_softmax(z_KV, -1)
     return (logp_KV.exp() * (logp_KV - reference_KV)).sum(-1)
 
 
 class _Chunked(torch.autograd.Function):
-    """Apply `pick` in chunks of lines and recompute the logits in the backward pass, so that only
-    one chunk of [S, V] is in memory."""
+    """Token scores computed in chunks of logits, which the backward pass recomputes to save
+    memory."""
 
     @staticmethod
     def forward(
@@ -289,7 +288,7 @@ class _Chunked(torch.autograd.Function):
 def _chunks(
     vocab: int, batch: MicroBatch, allowed: AllowedTokens | None
 ) -> Iterator[tuple[slice, Tensor, Tensor, Tensor, AllowedTokens | None]]:
-    """Yield the lines that predict a target, in chunks.
+    """Split the positions that predict trained tokens into chunks.
 
     A chunk is the slice of lines, the indices of targets, and for each target its line within the
     chunk, its token and the allowed tokens.
@@ -312,7 +311,7 @@ def pick(
     entropy_gradient: bool,
     allowed: AllowedTokens | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return the log-probability [K] of each target and the entropy [K] of its distribution.
+    """Return the log-probability [K] of each target token and its distribution's entropy [K].
 
     `z_SV` are tempered logits; target k has the line `lines_K[k]`. `allowed` restricts the
     vocabulary of tokens under a grammar.

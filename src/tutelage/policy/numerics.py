@@ -13,7 +13,7 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class Numerics:
-    """The dtype of activations and the number of threads of a forward pass."""
+    """Activation dtype and number of threads of a forward pass."""
 
     dtype: torch.dtype = torch.float32
     threads: int = 1

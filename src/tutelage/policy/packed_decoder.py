@@ -59,7 +59,7 @@ _Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(slots=True)
 class _Prefix:
-    """Keys and values [kv, P, D] of every block, computed for the first `size` tokens."""
+    """Keys and values [kv, P, D] of a prefix for every block, cached up to `size` tokens."""
 
     keys: list[Tensor]
     values: list[Tensor]
@@ -68,7 +68,7 @@ class _Prefix:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """The tensors of a block, packed for products."""
+    """A decoder block's tensors, packed for matrix products."""
 
     norm1: Tensor
     qkv: Tensor
@@ -82,7 +82,7 @@ class _Block:
 
 
 class PackedDecoder:
-    """A decoder for a large policy, with rows of cached keys and values.
+    """CPU decoder for a large policy, with a KV cache in rows.
 
     In float32 it computes with the policy's own tensors, otherwise with copies.
     """
@@ -152,7 +152,7 @@ class PackedDecoder:
 
     @torch.inference_mode()
     def begin(self, row: int, ids: tuple[int, ...], compute: bool) -> int | None:
-        """Begin a row with a shared prefix and return how many of its tokens the row has: all or 0.
+        """Attach a shared prefix to a row and return the number of prefix tokens in it: all or 0.
 
         If `compute` is True, a call computes one chunk of a long prefix; returns None while the
         prefix is incomplete.
@@ -164,7 +164,7 @@ class PackedDecoder:
 
     @torch.inference_mode()
     def copy(self, source: Tensor, target: Tensor, length: int) -> None:
-        """Copy the first `length` cached tokens of rows `source` to rows `target`, which may
+        """Copy the first `length` cached tokens of `source` rows to `target` rows, which may
         overlap."""
         columns = min(length, int(self._filled[source].max()))
         for flat in (*self._keys, *self._values):
@@ -177,7 +177,7 @@ class PackedDecoder:
             self._row_prefixes[row] = prefix
 
     def _view(self, flat: Tensor) -> Tensor:
-        """Return a block's keys or values as [rows, kv, width, D]."""
+        """Return a block's flat key or value cache as [rows, kv, width, D]."""
         shape = (len(self._row_prefixes), self._weights.shape.kv_heads, self._width, -1)
         size = shape[0] * shape[1] * shape[2] * self._weights.shape.head_dim
         return flat[:size].view(shape)
@@ -188,7 +188,7 @@ class PackedDecoder:
     def extend(
         self, ids_BT: Tensor, starts_B: Tensor, lengths_B: Tensor, rows: Tensor | int, reach: int
     ) -> Tensor:
-        """Append tokens and return logits [B, V], as `policy.decoder.extend` does."""
+        """Append tokens to cached rows and return the logits [B, V] after each row's last token."""
         at = slice(rows) if isinstance(rows, int) else rows
         self._filled[at] = starts_B + lengths_B - self._base[at]
         # Change the width of rows if they are too narrow or much too wide.
@@ -253,7 +253,7 @@ class PackedDecoder:
         prefix_len = max((prefix.size for prefix, _ in prefixes), default=0)
 
         def attend(i: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            """Compute attention of block i over the rows of this shard and their prefixes."""
+            """Compute attention of block i for this shard's rows and their prefixes."""
             read: list[Tensor] = []  # keys and values [B * kv, L, D]
             for flat, new in ((self._keys[i], k), (self._values[i], v)):
                 view = self._view(flat)
@@ -302,7 +302,7 @@ class PackedDecoder:
         return self._forward(ids_N, positions_N, attend, last)
 
     def _prefix(self, ids: tuple[int, ...], compute: bool) -> _Prefix:
-        """Return the cached prefix of these tokens, computed as far as `begin` describes."""
+        """Return a prefix from the cache, after computing it or its next chunk if necessary."""
         prefix = self._prefix_cache.pop(ids, None) or _Prefix([], [], 0)
         at_once, start = len(ids) <= WHOLE_PROMPT, prefix.size
         if start < len(ids) and (at_once or compute):
@@ -328,8 +328,8 @@ class PackedDecoder:
     def _forward(
         self, ids_N: Tensor, positions_N: Tensor, attend: _Attend, last: Tensor | slice | None
     ) -> Tensor:
-        """Return the logits after the tokens `last`, or only run the calls of `attend` if it is
-        None."""
+        """Run the forward pass and return the logits after the tokens `last`, or only fill the
+        cache if `last` is None."""
         w = self._weights
         s, turn = w.shape, w.shape.heads + w.shape.kv_heads
         cos, sin = self._cos[positions_N], self._sin[positions_N]
@@ -356,7 +356,7 @@ class PackedDecoder:
 
 
 def _attend_row(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-    """Compute attention of one row's queries to its keys, without storing the scores.
+    """Compute attention of one row's queries to its keys, without materialising the scores.
 
     The keys are [kv, L, D], the result is [N, heads * D]. Attention is causal if there is no mask.
     """

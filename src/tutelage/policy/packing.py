@@ -32,7 +32,7 @@ _SPREAD = 2.0
 
 @dataclass(frozen=True, slots=True)
 class AttentionSegment:
-    """Attention rows of similar length: padded views into the flat tokens.
+    """Padded attention indices of rows of similar length in a micro-batch.
 
     A row's queries `queries_RT` are the tokens that it adds to the tree, its keys `keys_RL` its
     whole path from the root, of which the first `before_R` belong to earlier rows. Both contain
@@ -47,7 +47,7 @@ class AttentionSegment:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """One micro-batch: flat tokens, their positions, attention segments, and trained tokens.
+    """A micro-batch: flat tokens, their positions, attention segments, and trained tokens.
 
     Each flat token is a query of exactly one segment. The last flat tokens, at least one, are
     padding that rounds the shape (see `kernels.py`). `sources_S` are the flat tokens whose next
@@ -66,7 +66,7 @@ class MicroBatch:
 
     @staticmethod
     def of(rows: Sequence[Row], device: torch.device, dtype: torch.dtype) -> MicroBatch:
-        """Pack `rows` for activations of `dtype`.
+        """Pack training rows into a micro-batch, for activations of `dtype`.
 
         Each row needs at least one token. `rows_K` are indices into `rows`.
         """
@@ -162,8 +162,8 @@ def plan_for_two_threads(rows: Sequence[Row], max_tokens: int) -> list[list[int]
 
 
 def _packing_order(rows: Sequence[Row], shared: bool) -> Iterator[tuple[int, int, int]]:
-    """Yield rows in packing order: index, number of tokens, and number of tokens that are not
-    shared with the row before."""
+    """Yield rows in packing order: index, token count, and count of tokens not shared with the
+    previous row."""
     by_prompt: dict[tuple[int, ...], list[int]] = {}
     for i, row in enumerate(rows):
         by_prompt.setdefault(row.ids[: row.prompt_length()], []).append(i)
@@ -180,7 +180,7 @@ def _packing_order(rows: Sequence[Row], shared: bool) -> Iterator[tuple[int, int
 
 @dataclass(slots=True)
 class _TreeRow:
-    """The tokens that a row adds to the tree, from `before` on, at flat indices from `start`."""
+    """A row's own tokens in the prefix tree: from `before` on, at flat indices from `start`."""
 
     ids: Ints
     before: int

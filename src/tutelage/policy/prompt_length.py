@@ -16,7 +16,7 @@ _CHARS_PER_TOKEN = 32
 
 
 def check_length(text: str, limit: int, encode: Callable[[str], Sequence[int]]) -> None:
-    """Raise `ContextOverflowError` if the beginning of a long `text` exceeds twice `limit` tokens.
+    """Raise `ContextOverflowError` if the start of a long text exceeds twice the token limit.
 
     The factor 2 leaves room for a word that is cut at the end, which may have more tokens.
     """

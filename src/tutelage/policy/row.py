@@ -29,9 +29,9 @@ class Row:
 
     @property
     def trained(self) -> int:
-        """Return the number of tokens with a loss."""
+        """Return the number of trained tokens."""
         return sum(self.mask)
 
     def prompt_length(self) -> int:
-        """Return the number of leading tokens without a loss."""
+        """Return the number of tokens before the first trained one."""
         return next((i for i, m in enumerate(self.mask) if m), len(self.mask))

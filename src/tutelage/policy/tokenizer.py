@@ -23,7 +23,7 @@ ISOLATED = r"[0-9+\-*/%()]"
 def train_tokenizer(
     corpus: Iterable[str], *, vocab_size: int = 512, max_length: int = 512
 ) -> PreTrainedTokenizerFast:
-    """Train a tokenizer that depends on nothing but `corpus`."""
+    """Train a byte-level BPE tokenizer deterministically on `corpus`."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 

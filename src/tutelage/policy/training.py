@@ -32,8 +32,8 @@ from tutelage.policy.weights import DecoderShape, Layer
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One attention segment: the sizes R, T and L, its slices of the gathered queries and keys, and
-    the mask that is added to its scores (0 or -inf)."""
+    """An attention segment's sizes R, T and L, its slices of the gathered vectors, and its additive
+    mask (0 or -inf)."""
 
     rows: int
     queries: int
@@ -45,7 +45,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class IndexTables:
-    """Index tables of a micro-batch for a model's heads.
+    """A micro-batch's gather indices for the attention heads of a model.
 
     Attention reads queries as [R, kv, group, T] and keys and values as [R, kv, L], segment after
     segment. `gather_M` selects them (all queries, then keys, then values) from the vectors
@@ -72,7 +72,7 @@ class IndexTables:
     def of(
         s: DecoderShape, tables: tuple[Tensor, Tensor], batch: MicroBatch, *, lean: bool
     ) -> IndexTables:
-        """Build the tables of a micro-batch.
+        """Build the index tables of a micro-batch.
 
         `tables` are the rotary tables of its positions, in the dtype of its activations.
         """
@@ -113,7 +113,7 @@ class IndexTables:
 
 
 def _expand_heads(numbers_RT: Tensor, heads: Tensor) -> Tensor:
-    """Add each head's number to [R, T] numbers, flattened in the order [R, heads, T]."""
+    """Add head offsets to indices [R, T], flattened in the order [R, heads, T]."""
     return (numbers_RT[:, None] + heads[:, None]).flatten()
 
 
@@ -121,7 +121,7 @@ def _expand_heads(numbers_RT: Tensor, heads: Tensor) -> Tensor:
 
 
 class BlockFunction(torch.autograd.Function):
-    """Attention and feed-forward of one block, with residuals.
+    """Forward and backward pass of one decoder block: attention, feed-forward, residuals.
 
     Maps x [N, hidden] to [N, hidden], or to [S, hidden] with only the tokens `kept`. The weights
     are in the order of `Layer`.
@@ -222,7 +222,7 @@ class BlockFunction(torch.autograd.Function):
 
 
 def _cast(weights: Sequence[Tensor | None], dtype: torch.dtype) -> Layer:
-    """Cast a block's weights to the dtype of its activations."""
+    """Cast a block's weights to the activation dtype."""
     return Layer(*(cast("Any", None if t is None else t.to(dtype)) for t in weights))
 
 
@@ -243,7 +243,7 @@ class NormFunction(torch.autograd.Function):
 
 
 def _normalise(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Divide x by its root mean square and return the result and the float32 factor [..., 1]."""
+    """Divide x by its root mean square, and return the result and the float32 factor [..., 1]."""
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
     scale = length.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
     return (x * scale).to(x.dtype), scale
@@ -252,7 +252,7 @@ def _normalise(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 def _normalise_backward(
     d: Tensor, normed: Tensor, scale: Tensor, weight: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients of x [N, ...] and of the weight, from that of `normed * weight`."""
+    """Compute the backward pass of RMS norm: the gradients of the input and the weight."""
     d_x = d * weight
     along = (d_x * normed).sum(-1, keepdim=True).div_(normed.shape[-1])
     g = (d * normed).sum(0)
@@ -263,7 +263,7 @@ def _normalise_backward(
 
 
 def _views(gathered: Tensor, plan: IndexTables) -> Iterator[tuple[_Part, Tensor, Tensor, Tensor]]:
-    """Yield queries [R*kv, group*T, D], keys and values [R*kv, L, D] of each segment."""
+    """Yield each segment's queries [R*kv, group*T, D], and keys and values [R*kv, L, D]."""
     keys = (len(gathered) - len(plan.gather_Q)) // 2
     q, k, v = gathered.split([len(plan.gather_Q), keys, keys])
     for part in plan.parts:
@@ -273,7 +273,7 @@ def _views(gathered: Tensor, plan: IndexTables) -> Iterator[tuple[_Part, Tensor,
 
 
 def _probabilities(gathered: Tensor, plan: IndexTables) -> list[Tensor]:
-    """Return the attention probabilities [R*kv, group*T, L] of each segment."""
+    """Compute the attention probabilities [R*kv, group*T, L] of each segment."""
     s = plan.shape
     probs: list[Tensor] = []
     for part, q, k, _ in _views(gathered, plan):
@@ -284,7 +284,7 @@ def _probabilities(gathered: Tensor, plan: IndexTables) -> list[Tensor]:
 
 
 def _attend(gathered: Tensor, plan: IndexTables) -> tuple[Tensor, list[Tensor]]:
-    """Return the attention output [N, heads * D], and the probabilities of each segment."""
+    """Compute the attention output [N, heads * D] and the probabilities of each segment."""
     s, probs = plan.shape, _probabilities(gathered, plan)
     out = gathered.new_zeros(len(plan.gather_Q) + 1, s.head_dim)
     for (part, q, _, v), p in zip(_views(gathered, plan), probs, strict=True):
@@ -295,7 +295,7 @@ def _attend(gathered: Tensor, plan: IndexTables) -> tuple[Tensor, list[Tensor]]:
 def _attend_backward(
     d_attended: Tensor, gathered: Tensor, probs: Sequence[Tensor], plan: IndexTables
 ) -> Tensor:
-    """Return the gradient [N, J, D] of all heads before rotation, which is 0 for padding."""
+    """Compute the gradients [N, J, D] of queries, keys and values before rotation."""
     s = plan.shape
     d_out = d_attended.view(-1, s.head_dim).index_select(0, plan.gather_Q)
     d_gathered = torch.empty_like(gathered)

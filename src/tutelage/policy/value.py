@@ -23,7 +23,7 @@ HEAD = "value_head"
 
 
 class ValueModel:
-    """A trunk and a value head in float32."""
+    """A value model: a trunk and a linear value head in float32."""
 
     def __init__(self, network: Network, width: int) -> None:
         """Create a value model with the trunk `network`, which must not be used elsewhere. `width`
@@ -42,6 +42,6 @@ class ValueModel:
         return [t for _, t in self.named()]
 
     def values(self, rows: Sequence[Row], dtype: torch.dtype = torch.float32) -> TokenTensors:
-        """Return the value of each trained token of `rows`, with gradients."""
+        """Compute the value of each trained token of `rows`, with gradients."""
         states = self._network.states(rows, dtype)
         return states._replace(values=states.values @ self._line_H + self._bias)

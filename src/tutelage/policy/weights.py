@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DecoderShape:
-    """Sizes of a decoder, read from the Hugging Face config."""
+    """Dimensions of a decoder, read from the Hugging Face config."""
 
     layers: int
     hidden: int
@@ -38,7 +38,7 @@ class DecoderShape:
 
     @staticmethod
     def of(config: PretrainedConfig) -> DecoderShape:
-        """Read the sizes from a config of the Llama, Qwen2 or Qwen3 layout."""
+        """Read a decoder's dimensions from a config of the Llama, Qwen2 or Qwen3 layout."""
         c: Any = config
         return DecoderShape(
             layers=c.num_hidden_layers,
@@ -53,7 +53,7 @@ class DecoderShape:
         )
 
     def parts(self, field: str) -> list[int]:
-        """Return the number of rows of each tensor in `PARTS` that is fused into a field of
+        """Return the row counts of the Hugging Face tensors that are fused into a field of
         `Layer`."""
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
         sizes = {"qkv": [q, kv, kv], "gate_up": [self.ffn, self.ffn]}
@@ -94,11 +94,11 @@ class Layer:
     down: Tensor
 
     def items(self) -> tuple[Tensor | None, ...]:
-        """Return the tensors in order."""
+        """Return the block's tensors in order."""
         return tuple(getattr(self, name) for name in Layer.__slots__)
 
     def head_norms(self, s: DecoderShape) -> Tensor | None:
-        """Return the norm weights of query and key heads [heads + kv_heads, D], or None."""
+        """Return the query and key norm weights of all heads [heads + kv_heads, D], or None."""
         if self.q_norm is None or self.k_norm is None:
             return None
         return torch.cat([self.q_norm.expand(s.heads, -1), self.k_norm.expand(s.kv_heads, -1)])
@@ -106,7 +106,7 @@ class Layer:
 
 @dataclass(slots=True)
 class DecoderWeights:
-    """All tensors of a decoder and its rotary frequencies. `head` is `embed` when tied."""
+    """A decoder's tensors and rotary frequencies. `head` is `embed` when tied."""
 
     shape: DecoderShape
     embed: Tensor
@@ -200,6 +200,6 @@ class DecoderWeights:
 
     @torch.no_grad()
     def copy_(self, other: DecoderWeights) -> None:
-        """Copy the tensors of `other` into these, casting as needed."""
+        """Copy another decoder's tensors into these, casting as needed."""
         for target, source in zip(self.parameters(), other.parameters(), strict=True):
             target.copy_(source)

@@ -126,12 +126,12 @@ def plain_text(text: str) -> str:
 
 
 def _simplify_numbers(text: str) -> str:
-    r"""Apply `plain_text` and also resolve `\text{5}` and `\frac{1}{2}`, for reading numbers."""
+    r"""Normalise text for reading numbers, resolving `\text{5}` and `\frac{1}{2}` too."""
     return _FRACTION.sub(r"\1/\2", LATEX_TEXT.sub(r"\1", plain_text(text)))
 
 
 def read_number(value: object) -> Fraction | None:
-    """Parse the whole of `value` as a number, or return None if it is not one.
+    """Parse a whole text or value as a number, or return None if it is not one.
 
     Reads signs, decimals, exponents, `1/2`, a sign of currency or degrees, well-formed thousands
     separators and percent (`50%` is 1/2). Only ASCII digits and their full-width forms count.
@@ -143,7 +143,7 @@ def read_number(value: object) -> Fraction | None:
 
 
 def is_empty(answer: object) -> bool:
-    """Return True for null, blank text, and a list that contains null or only empty items."""
+    """Return True if an answer is null, blank, or a list with null or only empty items."""
     if isinstance(answer, (list, tuple)):
         items = cast("Sequence[object]", answer)
         return None in items or all(map(is_empty, items))
@@ -151,19 +151,19 @@ def is_empty(answer: object) -> bool:
 
 
 def answer_text(answer: object) -> str:
-    """Convert the answer of a task to text, and null to empty text, which matches nothing."""
+    """Convert a task's answer to text, and null to empty text, which matches nothing."""
     return "" if answer is None else str(answer)
 
 
 def strip_solution(answer: object) -> object:
-    """Strip the solution from a task's answer: return `X` for text ending in `#### X` (GSM8K)."""
+    """Strip the worked solution from an answer: return `X` for `... #### X` (GSM8K)."""
     if isinstance(answer, str) and "####" in answer:
         return answer.rpartition("####")[2].strip()
     return answer
 
 
 def find_number(text: str) -> Fraction | None:
-    """Return the number that a final text gives as its answer, or None.
+    """Extract the final numeric answer of a text, or return None.
 
     Reads the whole text, or what follows the last `answer is`, `result:` or `#### `, or the last
     box. A unit may follow the number, but not another number.
@@ -179,7 +179,7 @@ def find_number(text: str) -> Fraction | None:
 
 
 def find_last_number(text: str) -> Fraction | None:
-    """Return the last number of a text, ignoring other words around it, or None.
+    """Extract the last number of a text, ignoring other words around it, or return None.
 
     A sign belongs to the number unless it follows a value: `10-5` ends in 5, `is -5` in -5. A
     number that is part of a larger term gives None: `2^10`, `3/5/2024`.
@@ -197,7 +197,7 @@ def find_last_number(text: str) -> Fraction | None:
 
 
 def read_leading(answer: str) -> Fraction | None:
-    """Return the number at the start of an answer such as `12 pens`.
+    """Parse the number at the start of an answer such as `12 pens`.
 
     Returns None if the following words change it, as in `12 or 13` and `2 pi`.
     """
@@ -208,7 +208,7 @@ def read_leading(answer: str) -> Fraction | None:
 
 
 def find_stated(text: str) -> str | None:
-    r"""Return the marked answer of a text: the last `\boxed{}`, `#### X` or `answer is X`."""
+    r"""Extract the marked answer of a text: the last `\boxed{}`, `#### X` or `answer is X`."""
     tail = plain_text(text[-SEARCHED_CHARS:])
     boxed = find_last_box(tail)
     if boxed is not None:
@@ -253,7 +253,7 @@ def strip_period(text: str) -> str:
 
 
 def is_unit(text: str) -> bool:
-    """Return True if the text after a number is a unit, a counted thing, or empty."""
+    """Return True if the text after a number is a unit, a counted noun, or empty."""
     return (
         len(text.split()) <= MAX_UNIT_WORDS
         and not any(ch.isdigit() for ch in text)
@@ -284,7 +284,7 @@ def _to_fraction(match: re.Match[str]) -> Fraction | None:
 
 
 def find_last_box(text: str) -> str | None:
-    r"""Return the content of the last `\boxed{...}` of a text, with matched braces.
+    r"""Return the content of the last `\boxed{...}` of a text, with balanced braces.
 
     Returns None if there is no closed box, or if the words around it negate it.
     """

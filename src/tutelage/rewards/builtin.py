@@ -64,13 +64,13 @@ def math_reward_string_equal(prediction: str, answer: Any) -> float:
 
 @reward(inline=True)
 def exact_text(prediction: str, answer: Any) -> float:
-    """Return 1.0 if the final text equals `answer` after normalising case, spacing and `$`."""
+    """Return 1.0 if the final text equals `answer`, ignoring case, spacing and `$`."""
     return _score_text(prediction, answer)
 
 
 @reward(inline=True)
 def numeric_partial_credit(prediction: str, answer: Any) -> dict[str, float]:
-    """Return 1.0 for the exact number, 1.0 falling to 0.5 within 10 %, else 0.0.
+    """Return 1.0 for the exact number, 1.0 falling to 0.5 for errors up to 10 %, else 0.0.
 
     The number is read from `answer is X`, `result: X`, or a text that is only a number. Part
     `exact` is 1.0 only for the exact number.

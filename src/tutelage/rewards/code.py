@@ -43,7 +43,7 @@ _BLOCK = re.compile(r"```(?:python|py|python3)?[ \t]*\n(.*?)```", re.DOTALL | re
 
 
 def code_reward(options: ToolOptions) -> RewardFunction:
-    """Return the fraction of passed tests of the task's `tests`, or else of its `answer`.
+    """Create a reward: the passed fraction of the task's `tests`, or else of its `answer`.
 
     Parts: `passed` and `tests` are counts, `all` is 1.0 if all tests passed. Raises `ConfigError`
     if no sandbox works and running without one is not allowed.
@@ -79,7 +79,7 @@ def code_reward(options: ToolOptions) -> RewardFunction:
 
 
 def find_code(text: str) -> str | None:
-    """Return the last fenced block of a final text, or the whole text if it is valid Python."""
+    """Extract the last fenced code block of a text, or the whole text if it is valid Python."""
     if len(text) > MAX_CODE_CHARS:
         return None
     blocks = _BLOCK.findall(text)
@@ -136,7 +136,7 @@ async def _grade(case: Case, code: str, tested: Sandbox, referee: Sandbox) -> tu
 
 
 async def _retry_once(work: Callable[[], Awaitable[CodeResult]]) -> CodeResult:
-    """Run `work`, and once more if the interpreter died.
+    """Run `work`, and retry once if the sandboxed interpreter died.
 
     The system may have killed it for memory that other processes used, which is not the fault of
     the code.

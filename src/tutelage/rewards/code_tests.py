@@ -31,7 +31,7 @@ _SLOT = "__value_{}__"
 
 
 class _ReplaceNames(ast.NodeTransformer):
-    """Replace names by syntax nodes."""
+    """AST transformer that replaces names by other nodes."""
 
     def __init__(self, nodes: Mapping[str, ast.expr]) -> None:
         self.nodes = nodes
@@ -42,7 +42,7 @@ class _ReplaceNames(ast.NodeTransformer):
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A test of a program, which must print `stdout` when it reads `stdin`."""
+    """A test that a program prints `stdout` when it reads `stdin`."""
 
     stdin: str
     stdout: str
@@ -50,7 +50,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A test of expressions over the code, with a condition `test` on their numbered values."""
+    """A test that evaluates expressions over the code and checks a condition on their values."""
 
     expressions: tuple[str, ...]
     test: str
@@ -64,7 +64,7 @@ class Expression:
     """Whether `expected` is from a data file, where tuples are written as lists."""
 
     def fill_values(self, values: Sequence[str]) -> str:
-        """Return the source of the test with its values, Python literals, filled in."""
+        """Return the source of the test condition, with computed values filled in as literals."""
         tree = ast.parse(self.test, mode="eval")
         slots = {
             _SLOT.format(i): ast.parse(value, mode="eval").body for i, value in enumerate(values)
@@ -93,7 +93,7 @@ def read_tests(tests: Any, entry_point: str | None = None) -> list[Case]:
 
 
 def answer_tests(answer: Any) -> Any:
-    """Convert the `answer` of a row to tests in the forms above.
+    """Convert the `answer` of a task to tests.
 
     `answer` is a list of tests or of `[input, output]` pairs; a text of assertions;
     `{"inputs": [...], "outputs": [...]}`, with `fn_name` for function calls (APPS); or any of these
@@ -142,7 +142,7 @@ def answer_tests(answer: Any) -> Any:
 
 
 def _to_text(value: Any) -> str:
-    """Convert the input or output of a program, a text or a list of lines, to text."""
+    """Convert a program's input or output, a text or a list of lines, to text."""
     return "\n".join(map(str, cast("list[Any]", value))) if isinstance(value, list) else str(value)
 
 
@@ -205,7 +205,7 @@ def _from_source(source: str, entry_point: str | None) -> list[Case]:
 
 
 def _required_statements(expressions: Sequence[str], prelude: Sequence[ast.stmt]) -> str:
-    """Return the source of the statements that the expressions need, directly or indirectly.
+    """Return the source of the statements that a test's expressions depend on.
 
     The other statements hold expected values, which the tested code must not see.
     """
@@ -280,7 +280,7 @@ def _split_test(test: ast.expr, prelude: str, known_names: set[str]) -> Expressi
 
 
 def _root_name(node: ast.AST) -> str | None:
-    """Return the first name in a chain of calls, attributes and items, or None."""
+    """Return the first name in a chain of calls, attributes and subscripts, or None."""
     while isinstance(node, (ast.Call, ast.Attribute, ast.Subscript)):
         node = node.func if isinstance(node, ast.Call) else node.value
     return node.id if isinstance(node, ast.Name) else None

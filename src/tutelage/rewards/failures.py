@@ -29,7 +29,7 @@ MAX_ERROR_CHARS = 500
 
 
 def convert_error(error: BaseException, name: str, task_id: str) -> RewardError:
-    """Convert an exception of a reward into a `RewardError` that names the reward and the task."""
+    """Convert a reward's exception to a `RewardError` that names the reward and the task."""
     separator = " at " if _error_location(error) else ": "
     text = f"reward {name!r} failed on task {task_id!r}{separator}{exception_text(error)}"
     for error_type in (AnswerError, GraderError, RewardError):
@@ -44,7 +44,7 @@ def convert_error(error: BaseException, name: str, task_id: str) -> RewardError:
 
 
 def exception_text(error: BaseException) -> str:
-    """Format an exception with its line in a user's file and its notes.
+    """Format an exception with its notes and its line in a user's file.
 
     Example: `agent.py:15: KeyError: 'question'`.
     """
@@ -59,7 +59,7 @@ def exception_text(error: BaseException) -> str:
 
 
 def _error_location(error: BaseException) -> str:
-    """Return `FILE:LINE: ` of the last traceback entry in a user's file, or an empty text."""
+    """Return `FILE:LINE: ` of the last traceback frame in a user's file, or an empty text."""
     frames = traceback.extract_tb(error.__traceback__)
     frames = [f for f in frames if not f.filename.startswith(("<", _PACKAGE, *_LIBRARIES))]
     return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}: " if frames else ""

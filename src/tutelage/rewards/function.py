@@ -64,7 +64,7 @@ class RewardFunction:
     """Where a synchronous function runs: in a worker process if one can import it, or here."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function without a check of its result. The thought of the prediction is
+        """Call the wrapped function without checking its result. The thought of the prediction is
         removed for built-in rewards."""
         if self.builtin:
             kwargs = inspect.signature(self.fn).bind(*args, **kwargs).arguments
@@ -73,17 +73,17 @@ class RewardFunction:
 
     @property
     def builtin(self) -> bool:
-        """Return True for the graders of this package, which compare with a field of the task."""
+        """Return True for Tutelage's own graders, which compare with a field of the task."""
         return str(getattr(self.fn, "__module__", "")).startswith("tutelage.rewards.")
 
     @property
     def sees_attempt(self) -> bool:
-        """Return True if the function receives the prediction, the trajectory or the context."""
+        """Return True if the function takes the prediction, the trajectory or the context."""
         return self.takes_any or bool({*self.required, *self.optional} & {*RESERVED} - {"task"})
 
     @property
     def fields_read(self) -> frozenset[str] | None:
-        """Return the task fields that the function reads, or None if it may read any field."""
+        """Return the names of the task fields that the function reads, or None for any field."""
         names = {*self.required, *self.optional}
         return None if self.takes_any or "task" in names else frozenset(names - {*RESERVED})
 
@@ -105,7 +105,7 @@ def reward(
 def reward(
     name: str | Callable[..., Any] | None = None, **settings: Unpack[RewardSettings]
 ) -> RewardFunction | Callable[[Callable[..., Any]], RewardFunction]:
-    """Make a sync or async function a `RewardFunction`: `@reward`, `@reward()`, `@reward("name")`.
+    """Turn a function into a `RewardFunction`: `@reward`, `@reward()`, `@reward("name")`.
 
     A sync function runs in a worker process if another process can import it (it is defined at the
     top level of a file or module other than the main program), and in a thread otherwise;
@@ -137,7 +137,7 @@ def reward(
 
 
 def check(function: RewardFunction, dataset: Sequence[Task]) -> None:
-    """Raise `RewardError` if a parameter of the reward cannot be filled for some task.
+    """Raise `RewardError` if some task lacks a value for a parameter of the reward.
 
     Also raised if a parameter is both a field of the task and one of `RESERVED`, and if a built-in
     reward compares with a field that is null or empty. For a user's own reward, which may handle
@@ -192,7 +192,7 @@ def _check_task(function: RewardFunction, task: Task) -> None:
 
 
 def split_answer(attempt: Attempt) -> Attempt:
-    """Move the thought at the start of an attempt's `answer` to its `thought`.
+    """Move the reasoning at the start of an attempt's `answer` to its `thought`.
 
     It is the thought of the call whose reply is the answer, as marked by the template of its
     model; else the text marked by `<think>`; else the thought of the last call.

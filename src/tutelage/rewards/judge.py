@@ -35,7 +35,7 @@ INSTRUCTION = (
 
 
 def llm_judge(options: ToolOptions) -> RewardFunction:
-    """Build a reward that is 1.0 if the configured model judges the final text right, else 0.0.
+    """Create a reward that is 1.0 if the judge model accepts the final answer, else 0.0.
 
     Raises `ConfigError` if the address or the model is not configured, or if the API key cannot be
     sent in a header.
@@ -92,7 +92,7 @@ def llm_judge(options: ToolOptions) -> RewardFunction:
 
 
 def read_verdict(text: str) -> bool | None:
-    """Return `correct` of the JSON object in a judge's reply, or None.
+    """Parse the verdict `correct` from the JSON object in a judge's reply, or return None.
 
     A thought before the object and a fence around it are allowed; several objects give None.
     """

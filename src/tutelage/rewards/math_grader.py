@@ -67,7 +67,7 @@ _EQUAL = RewardLocation("tutelage.rewards.symbolic", "equal")
 
 
 def symbolic_equal(first: str, second: str, seconds: float = SYMPY_SECONDS) -> bool | None:
-    """Compare two expressions with sympy, or return None if time or memory ran out.
+    """Test two expressions for equality with sympy, or return None if time or memory ran out.
 
     Raises `GraderError` if the helper process cannot be started.
     """
@@ -96,7 +96,7 @@ def math_grader(prediction: str, answer: Any) -> dict[str, float]:
 
 
 def grade(prediction: str, answer: Any, symbolic: Callable[[str, str], bool | None]) -> bool | None:
-    """Return whether a final text gives `answer`, or None if `symbolic` ran out of time."""
+    """Return whether a final text gives the right answer, or None if `symbolic` timed out."""
     answer, stated = strip_solution(answer), find_stated(prediction)
     text = prediction if stated is None else stated
     if len(text) > MAX_LENGTH:
@@ -168,7 +168,7 @@ def _is_close(value: float, true_value: float) -> bool:
 
 
 def _is_valid_equation(predicted: str, truth: str) -> bool:
-    """Return True if a text is not an equation, or one whose right side is its answer.
+    """Return True unless a text is an equation whose right side is not its answer.
 
     Raises `ExpressionError` if the right side cannot be evaluated.
     """
@@ -205,7 +205,7 @@ def _is_valid_equation(predicted: str, truth: str) -> bool:
 
 
 def _right_side(text: str) -> str:
-    """Return `X` for `... = X`, `= around X` and a plain `X`.
+    """Return the right side `X` of `... = X` or `= around X`, or the text itself without `=`.
 
     Inequalities, and texts that leave a choice (`x = 5 or x = 6`), are returned whole.
     """
@@ -215,17 +215,17 @@ def _right_side(text: str) -> str:
 
 
 def _left_sides(text: str) -> list[str]:
-    """Return the parts before each `=`, or none if `_right_side` returns the text whole."""
+    """Return the parts of an equation before each `=`, or none if the text is not split."""
     return [] if _CHOICE.search(text) else [part.strip() for part in text.split("=")[:-1]]
 
 
 def _is_name(text: str) -> bool:
-    """Return True if a left side is empty, a variable or a single word."""
+    """Return True if the left side of an equation is empty, a variable or a single word."""
     return bool(_NAME.match(text.strip(" $"))) or not text
 
 
 def _is_consistent_sum(left: str, index: int, expected: float) -> bool:
-    """Return True if the last sum of a left side such as `So the total is 2 + 3` is `expected`.
+    """Return True if the sum at the end of an equation's left side has the `expected` value.
 
     A left side without a sum must be words. `index` is its position among the left sides.
     """
@@ -241,7 +241,7 @@ def _is_consistent_sum(left: str, index: int, expected: float) -> bool:
 
 
 def _have_different_units(predicted: str, truth: str) -> bool:
-    """Return True if both numbers have units that differ in power or symbol, such as `km` and `m`.
+    """Return True if two numbers have units of different power or symbol, such as `km` and `m`.
 
     Unit words are not compared, because a unit has many names.
     """
@@ -255,7 +255,7 @@ def _have_different_units(predicted: str, truth: str) -> bool:
 
 
 def split_list(text: str) -> list[str] | None:
-    """Split `[a, b]`, `(a, b)`, `{a, b}`, `a, b` or `a; b`, or return None for a single value."""
+    """Split a list such as `[a, b]`, `{a, b}` or `a; b`, or return None for a single value."""
     text = text.strip()
     if len(text) > MAX_LENGTH or read_number(text) is not None:
         return None
@@ -266,7 +266,7 @@ def split_list(text: str) -> list[str] | None:
 
 
 def _find_brackets(text: str) -> str:
-    """Return the brackets around a text, such as `[)`, or an empty string."""
+    """Return the outer brackets of a text, such as `[)`, or an empty string."""
     text = text.strip()
     pair = text[:1] + text[-1:]
     inside = re.fullmatch(r"[(\[{][)\]}]", pair) and _split_top_level(text[1:-1])
@@ -274,7 +274,7 @@ def _find_brackets(text: str) -> str:
 
 
 def _split_top_level(text: str) -> list[str] | None:
-    """Split at commas and semicolons outside brackets, or return None if brackets do not match."""
+    """Split text at commas and semicolons outside brackets, or return None if unbalanced."""
     parts: list[str] = []
     depth, begin = 0, 0
     for i, ch in enumerate(text):

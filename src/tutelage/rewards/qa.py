@@ -42,7 +42,7 @@ def normalise(text: str) -> str:
 
 
 def _f1(prediction: str, truth: str) -> float:
-    """Compute the harmonic mean of precision and recall over the words of two answers."""
+    """Compute the F1 score of two answers over their words."""
     text, true = normalise(prediction), normalise(truth)
     if text != true and (text in _SPECIAL_ANSWERS or true in _SPECIAL_ANSWERS):
         return 0.0
@@ -58,7 +58,7 @@ def _f1(prediction: str, truth: str) -> float:
 
 @reward(inline=True)
 def qa_f1_reward(prediction: str, answer: Any) -> dict[str, float]:
-    """Return the F1 of the words of the final text and `answer`, or the best one over a list.
+    """Return the word F1 score of the final text against `answer`, or against the best of a list.
 
     Part `exact` is 1.0 for an exact match.
     """
@@ -73,12 +73,12 @@ def qa_f1_reward(prediction: str, answer: Any) -> dict[str, float]:
 
 @reward(inline=True)
 def exact_match(prediction: str, answer: Any) -> float:
-    """Return 1.0 if the final text is `answer`, or one of a list, after SQuAD's normalisation."""
+    """Return 1.0 if the final text equals a right answer after SQuAD's normalisation."""
     return 0.0 if len(prediction) > MAX_ANSWER_CHARS else _exact(prediction, _gold_answers(answer))
 
 
 def _gold_answers(answer: Any) -> list[str]:
-    """Convert `answer`, one right answer or a list, to a list of texts."""
+    """Convert a task's right answer, or list of right answers, to a list of texts."""
     if isinstance(answer, (list, tuple)):
         return [answer_text(item) for item in cast("Sequence[Any]", answer)]
     return [answer_text(answer)]
@@ -91,7 +91,7 @@ def _exact(prediction: str, truths: Sequence[str]) -> float:
 
 @reward(inline=True)
 def gaia_scorer(prediction: str, answer: Any) -> float:
-    """Return 1.0 if GAIA (Mialon et al. 2023) would accept the final text as `answer`.
+    """Return 1.0 if GAIA's scorer (Mialon et al. 2023) accepts the final text as `answer`.
 
     Numbers must be equal within 1e-6, without `$`, `%` and `,`; lists must have equal elements in
     the same order; other text is compared without spaces, punctuation and case.
@@ -118,6 +118,6 @@ def _normalise_part(text: str) -> str:
 
 
 def _float(text: str) -> float | None:
-    """Parse an ASCII decimal number, but unlike `float` reject `nan`, `1_0` and other scripts."""
+    """Parse an ASCII decimal number, rejecting `nan`, `1_0` and non-ASCII digits unlike `float`."""
     text = text.strip()
     return float(text) if len(text) <= 400 and _NUMBER.match(text) else None

@@ -30,7 +30,7 @@ BUILTIN_REWARDS = {
 
 
 def resolve_reward(name: str, options: ToolOptions | None = None) -> RewardFunction:
-    """Return the reward with a built-in name or at `FILE.py:name`, renamed to `name`.
+    """Look up a reward by its built-in name or as `FILE.py:name`.
 
     Raises `RewardError` for an unknown name, and `ConfigError` for a missing file or function or
     for options that the reward does not support.

@@ -53,7 +53,7 @@ probe. `_fill` fills the templates."""
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One final text for one task, and its reward."""
+    """One final text given for one task, and its reward."""
 
     task: Task
     text: str
@@ -69,7 +69,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A check of a reward, with all its trials and the broken ones that show a weakness."""
+    """A test of a reward for a weakness, with all its trials and the failed ones."""
 
     name: str
     expected: str
@@ -80,7 +80,7 @@ class Probe:
 
     @property
     def passed(self) -> bool:
-        """Return True if no trial shows a weakness."""
+        """Return True if the probe found no weakness."""
         return not self.broken
 
     def record(self) -> Mapping[str, Any]:
@@ -101,7 +101,7 @@ async def validate_reward(
     *,
     stall_seconds: float = STALL_SECONDS,
 ) -> list[Probe]:
-    """Run all probes of a reward on tasks.
+    """Run all exploit probes of a reward on tasks.
 
     Raises `RewardError` if the tasks cannot fill a parameter or the reward times out, and
     `DataError` if a task has no gold answer.
@@ -146,7 +146,7 @@ async def validate_reward(
 
 
 def _gold_answer(task: Task, gold_field: str | None) -> str:
-    """Return the right answer of a task, or the first of a list. Raises `DataError` without one."""
+    """Return a task's first reference answer. Raises `DataError` without one."""
     for name in GOLD_FIELDS if gold_field is None else (gold_field,):
         value = task.fields.get(name)
         if isinstance(value, list) and value:
@@ -161,7 +161,7 @@ def _gold_answer(task: Task, gold_field: str | None) -> str:
 
 
 def _fill(forms: Sequence[str], golds: Sequence[str], i: int) -> Iterator[str]:
-    """Fill the templates for task `i`, skipping the ones for which an answer is missing."""
+    """Fill a probe's text templates for task `i`, skipping those that need a missing answer."""
     gold, parts = golds[i], dict[str, object]()
     other = next((each for each in [*golds[i + 1 :], *golds[:i]] if _differs(each, gold)), None)
     if other is not None:
@@ -179,6 +179,6 @@ def _fill(forms: Sequence[str], golds: Sequence[str], i: int) -> Iterator[str]:
 
 
 def _differs(text: str, gold: str) -> bool:
-    """Return True if the letters and digits of a text differ from those of `gold`."""
+    """Return True if a text differs from the right answer in its letters or digits."""
     first, second = (re.sub(r"[\W_]+", "", each.casefold()) for each in (text, gold))
     return first != second

@@ -48,7 +48,7 @@ _BOOT = "from tutelage.rewards.worker import main; main({})"
 
 @dataclass(frozen=True, slots=True)
 class RewardLocation:
-    """Where another process can load a reward, with an empty `file` for importable modules."""
+    """Import location of a reward function, with an empty `file` for importable modules."""
 
     module: str
     name: str
@@ -56,7 +56,7 @@ class RewardLocation:
 
     @classmethod
     def locate(cls, fn: Any) -> RewardLocation | None:
-        """Return the location of a function, or None if another process cannot load it."""
+        """Return a function's import location, or None if another process cannot import it."""
         module, name = getattr(fn, "__module__", None), getattr(fn, "__qualname__", "")
         if os.name != "posix" or not module or module == "__main__" or "<" in name:
             return None
@@ -69,7 +69,7 @@ class RewardLocation:
         return location if getattr(target, "fn", target) is fn else None
 
     def load(self) -> Any:
-        """Import the function. Raises `RuntimeError` if its file has changed since the start."""
+        """Import the reward. Raises `RuntimeError` if its file has changed since the start."""
         module = (
             load_file(self.file, "reward") if self.file else importlib.import_module(self.module)
         )
@@ -81,8 +81,7 @@ class RewardLocation:
 
 @dataclass(frozen=True, slots=True)
 class RewardJob:
-    """A job for a worker, with a reward, its pickled arguments, and its name and task for
-    messages."""
+    """A worker's job: a reward, its pickled arguments, and its name and task for messages."""
 
     location: RewardLocation
     arguments: bytes
@@ -92,7 +91,7 @@ class RewardJob:
 
 
 class _RemoteTraceback(Exception):
-    """The traceback of a worker, used as the cause of an error in this process."""
+    """A worker's traceback, used as the cause of an error in this process."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
@@ -114,8 +113,8 @@ class _RewardProcess:
             )
 
     def receive(self, seconds: float | None) -> Any:
-        """Return the next message. Raises `TimeoutError`, and `OSError` or `EOFError` if the worker
-        has ended."""
+        """Wait for the worker's next message. Raises `TimeoutError`, and `OSError` or `EOFError` if
+        the worker has ended."""
         if not self.pipe.poll(seconds):
             raise TimeoutError
         return self.pipe.recv()
@@ -130,7 +129,7 @@ class _RewardProcess:
 
 
 class RewardProcesses:
-    """A pool of at most `max_workers` workers.
+    """A pool of at most `max_workers` worker processes for rewards.
 
     A forked child starts with an empty pool. Workers start with the variables of `environment` in
     addition to those of this process.
@@ -148,7 +147,7 @@ class RewardProcesses:
         self._idle: list[_RewardProcess] = []
 
     def grade(self, job: RewardJob) -> Reward:
-        """Run a job in a worker, and in a second one if the first crashes, blocking this thread.
+        """Run a reward in a worker, retrying once if the worker crashes, and block this thread.
 
         Raises the reward's `RewardError`, `TimeoutError`, `GraderError` if two workers crashed, and
         `ImportError` if a worker cannot load the reward.
@@ -226,7 +225,7 @@ def main(handle: int) -> None:
 
 
 def end_with_parent(parent: int) -> None:
-    """Kill this process group when the process `parent` has ended."""
+    """Kill this process group when its parent process has ended."""
     while os.getppid() == parent:
         time.sleep(_ORPHAN_SECONDS)
     with suppress(ProcessLookupError, PermissionError):

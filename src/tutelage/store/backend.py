@@ -20,7 +20,7 @@ from tutelage.store.schema import FORMAT, metadata, schema_version
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """An open database with tables in the current format, which threads may share."""
+    """An open database in the current table format, usable from several threads."""
 
     where: str
     """Path, or URL without its password, for messages."""
@@ -34,13 +34,13 @@ class Backend:
     """Convert database errors that a user can fix into `StoreError`; takes the attempted action."""
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all database connections."""
         self.reader.dispose()
         self.writer.dispose()
 
 
 def has_tables(conn: Connection, where: str) -> bool:
-    """Return True if the store's tables exist, False for an empty database.
+    """Return True if the store's tables exist, or False for an empty database.
 
     Raises `StoreError` for tables of another format or of another program.
     """
@@ -65,7 +65,7 @@ def has_tables(conn: Connection, where: str) -> bool:
 
 
 def prepare(conn: Connection, where: str) -> None:
-    """Create the tables if they are missing, within the write transaction of `conn`."""
+    """Create missing tables within the write transaction of `conn`."""
     if not has_tables(conn, where):
         metadata.create_all(conn)
         conn.execute(insert(schema_version).values(version=FORMAT))

@@ -38,7 +38,7 @@ Decode = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """One field of a record as a column."""
+    """Mapping of one record field to a column."""
 
     name: str
     """Name of the column."""
@@ -53,7 +53,7 @@ class _Field:
 
 
 class Columns(Generic[T]):
-    """The columns of a record class.
+    """Mapping of a record class to table columns.
 
     `flat` names nested records whose fields become columns of this table, and their column
     prefixes; if the first of these columns is null, the nested record is None. `omit` names fields
@@ -98,7 +98,7 @@ class Columns(Generic[T]):
         return columns
 
     def encode(self, record: T, where: str) -> Row:
-        """Convert a record to a row.
+        """Convert a record to a table row.
 
         `where` names the record in errors. Raises `StoreError` for values that cannot be stored
         exactly.
@@ -113,11 +113,11 @@ class Columns(Generic[T]):
         return row
 
     def empty_row(self) -> Row:
-        """Return the row of a missing record, in which all values are null."""
+        """Return the row of an absent record, with null in all columns."""
         return {f.name: None for f in self._columns}
 
     def decode(self, row: RowLike, **others: Any) -> T:
-        """Convert a row to a record, with the fields from other tables."""
+        """Convert a table row to a record, with the fields from other tables."""
         values = {
             name: None if row[f.name] is None else f.decode(row[f.name])
             for name, f in self._fields.items()
@@ -128,12 +128,12 @@ class Columns(Generic[T]):
         return self._cls(**values, **others)
 
     def comparable(self, row: Row) -> Row:
-        """Return the values of a row that count when records are compared."""
+        """Return the values of a row that take part in record comparisons."""
         return {f.name: row[f.name] for f in self._columns if f.compared}
 
 
 def _column_codec(type_hint: Any) -> tuple[TypeEngine[Any], Encode, Decode]:
-    """Return the type, the encoder and the decoder of a column."""
+    """Return the SQL type, encoder and decoder for a Python type."""
     if isinstance(type_hint, type) and issubclass(type_hint, Enum):
         return ExactText(), lambda value, _: type_hint(value).value, type_hint
     if get_origin(type_hint) is Literal:
@@ -147,7 +147,7 @@ def _column_codec(type_hint: Any) -> tuple[TypeEngine[Any], Encode, Decode]:
 
 
 def _strip_none(hint: Any) -> tuple[Any, bool]:
-    """Strip `| None` from a type and return the type and whether it was optional."""
+    """Strip `| None` from a type hint, and return the hint and whether it was optional."""
     if get_origin(hint) not in (Union, UnionType):
         return hint, False
     kinds = [type_hint for type_hint in get_args(hint) if type_hint is not NoneType]

@@ -42,7 +42,7 @@ def export_rows(
     content: bool = False,
     successful: bool = False,
 ) -> Iterator[JSON]:
-    """Yield the rows of a run in one of `FORMATS`, read lazily.
+    """Yield the exported rows of a run in one of `FORMATS`, reading lazily.
 
     `tools` are the tools of the agent, or None for those in its requests, and `mode` selects
     rollouts (tuning on test tasks invalidates the test); both apply only to `sft`. `content` adds
@@ -69,7 +69,7 @@ def export_rows(
 
 
 def rollout_record(rollout: Rollout) -> JSON:
-    """Convert a whole rollout to JSON, with OpenAI messages, and tokens and logprobs as lists."""
+    """Convert a rollout to JSON data, with OpenAI messages, and tokens and logprobs as lists."""
     attempts: list[JSON] = []
     for attempt in rollout.attempts:
         calls: list[JSON] = []
@@ -96,7 +96,7 @@ def rollout_record(rollout: Rollout) -> JSON:
 
 
 def chat_rows(rollout: Rollout, tools: Sequence[ToolSpec] | None = None) -> Iterator[JSON]:
-    """Yield the conversations of a rollout that has a reward, each with its tools and origin.
+    """Yield the conversations of a rewarded rollout, each with its tools and origin.
 
     If `tools` is None, each conversation has the tools of its requests.
     """
@@ -121,7 +121,7 @@ def _chat_message(message: Message) -> JSON:
 
 
 def _as_context(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Set weight 0 on the assistant messages of a request, which its call did not sample."""
+    """Set weight 0 on a request's assistant messages, which its call did not sample."""
     return tuple(
         replace(m, extra={**m.extra, "weight": 0}) if m.role == "assistant" else m for m in messages
     )
@@ -130,7 +130,7 @@ def _as_context(messages: Sequence[Message]) -> tuple[Message, ...]:
 def conversations(
     calls: Sequence[Call],
 ) -> list[tuple[str, tuple[Message, ...], tuple[ToolSpec, ...]]]:
-    """Join calls to conversations and return the agent, messages and tools of each, by start.
+    """Join calls to conversations in order of start, each with its agent, messages and tools.
 
     A call continues a conversation of the same agent with the same tools if its messages begin with
     the whole conversation. Replies are kept as sampled, not as repeated by the client; assistant
@@ -150,7 +150,7 @@ def conversations(
 
 
 def _is_repeated(sampled: Message, repeated: Message) -> bool:
-    """Return True if messages are equal or have the same tool call ids.
+    """Return True if two messages are equal or have the same tool call ids.
 
     Some clients reformat the arguments of tool calls.
     """

@@ -28,7 +28,7 @@ _TOOLS = TypeAdapter(tuple[ToolSpec, ...])
 
 
 class RolloutFilter(TypedDict, total=False):
-    """Conditions on the rollouts of a run, where a missing key or None matches all."""
+    """Filter of a run's rollouts, in which a missing key or None matches all."""
 
     mode: Mode | None
     step: int | None
@@ -50,7 +50,7 @@ def rollout_order() -> list[Column[Any]]:
 def load_attempts(
     conn: Connection, run_id: str, ids: Sequence[str], *, late: bool
 ) -> dict[str, list[Attempt]]:
-    """Load the valid or the late attempts of rollouts, in order, by rollout id."""
+    """Load the attempts of rollouts by rollout id, either the valid or the late ones."""
     table = schema.attempts
     attempts: dict[str, list[Attempt]] = defaultdict(list)
     parts: defaultdict[tuple[Any, ...], dict[str, list[RowLike]]] = defaultdict(
@@ -88,7 +88,7 @@ def _select_rows(table: Table, run_id: str, ids: Sequence[str], late: bool) -> S
 
 
 def resolve(conn: Connection, prefix: str, run_id: str | None) -> tuple[str, str]:
-    """Find a rollout by its id, else the only one whose id begins with `prefix`.
+    """Find a rollout by its id or by a unique prefix of it.
 
     Returns its run id and its id. Raises `StoreError` with the candidates if several match, or the
     closest if none does.

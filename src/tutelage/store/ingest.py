@@ -36,21 +36,21 @@ _CHUNK = 500
 
 @dataclass(frozen=True, slots=True)
 class _AttemptRows:
-    """The row of an attempt, the rows of its parts by table, and its status and digest."""
+    """An attempt's row, the rows of its parts by table, and its status and digest."""
 
     row: Row
     parts: dict[str, list[Row]]
     stamp: Stamp
 
     def as_late(self, number: int) -> _AttemptRows:
-        """Return the rows as the `number`-th late result (from 1)."""
+        """Return the attempt's rows, renumbered as the `number`-th late result (from 1)."""
         parts = {name: [r | {"late": number} for r in rows] for name, rows in self.parts.items()}
         return _AttemptRows(self.row | {"late": number}, parts, self.stamp)
 
 
 @dataclass(frozen=True, slots=True)
 class _RolloutRows:
-    """The rows of a rollout, for its head, current result, task and attempts."""
+    """Table rows of a rollout: its head, current result, task and attempts."""
 
     head: Row
     summary: Row
@@ -64,7 +64,7 @@ class _RolloutRows:
 
 @dataclass(slots=True)
 class _IngestBatch:
-    """The rows to write in one transaction."""
+    """Encoded rows to write in one transaction."""
 
     rollouts: list[_RolloutRows] = field(default_factory=list[_RolloutRows])
     spans: list[Row] = field(default_factory=list[Row])
@@ -74,7 +74,7 @@ class _IngestBatch:
     _digests: dict[Any, tuple[str, tuple[ToolSpec, ...]]] = field(default_factory=dict[Any, Any])
 
     def toolset(self, tools: tuple[ToolSpec, ...], where: str) -> str | None:
-        """Add a set of tools and return its digest, or None for no tools."""
+        """Add a toolset to the batch and return its digest, or None for no tools."""
         if not tools:
             return None
         # Keyed by the identity of the schemas, which thousands of calls share. The tools are kept
@@ -99,7 +99,7 @@ def encode(
     spans: Mapping[str, Sequence[SpanRecord]],
     training_rows: Mapping[str, Sequence[TrainingRow]],
 ) -> _IngestBatch:
-    """Build the rows of rollouts, and of spans and training rows by run.
+    """Encode rollouts, spans and training rows as table rows.
 
     Shared toolsets are encoded once. Raises `StoreError` for values that cannot be stored exactly.
     """
@@ -167,7 +167,7 @@ def _encode_attempt(
 
 
 def _digest(rows: Sequence[Row]) -> str:
-    """Hash the values of rows with their lengths, so that different rows hash different bytes."""
+    """Hash table rows unambiguously, including the length of each value."""
     state = hashlib.blake2b(digest_size=16)
     for row in rows:
         state.update(f"row {len(row)};".encode())
@@ -183,7 +183,7 @@ def _digest(rows: Sequence[Row]) -> str:
 
 @dataclass(slots=True)
 class _Stored:
-    """The stored state of one rollout."""
+    """The state of one rollout in the store."""
 
     head: Row
     stamps: list[Stamp] = field(default_factory=list[Stamp])
@@ -193,7 +193,7 @@ class _Stored:
 
 @dataclass(slots=True)
 class _Changes:
-    """The rows that a batch adds, replaces and updates."""
+    """Rows to insert, replace and update in the store."""
 
     rollouts: list[Row] = field(default_factory=list[Row])
     stale: list[tuple[str, str, int]] = field(default_factory=list[tuple[str, str, int]])
@@ -201,7 +201,7 @@ class _Changes:
 
 
 def put(conn: Connection, batch: _IngestBatch) -> Counter[str]:
-    """Write a batch and return the numbers of rollouts and late attempts.
+    """Write a batch of rollouts and return the numbers of rollouts and late attempts.
 
     Rollouts are counted as `new`, `updated` and `unchanged`, attempts as `late`. Raises
     `StoreError` for an unknown run or for records that contradict the stored ones.
@@ -245,7 +245,7 @@ def put(conn: Connection, batch: _IngestBatch) -> Counter[str]:
 
 
 def _insert_new(conn: Connection, table: Table, rows: list[Row]) -> None:
-    """Insert rows whose key does not exist yet."""
+    """Insert rows, skipping those whose key exists."""
     if rows:
         conn.execute(_dialect(conn).insert(table).on_conflict_do_nothing(), rows)
 
@@ -255,7 +255,7 @@ def _dialect(conn: Connection) -> Any:
 
 
 def _add_rollout(changes: _Changes, rollout: _RolloutRows, stored: _Stored | None) -> Counter[str]:
-    """Add one rollout's rows to `changes`."""
+    """Add the changes for one rollout, given its stored state."""
     if stored is None:
         changes.rollouts.append(rollout.head | rollout.summary)
         changes.attempts.extend(rollout.attempts)

@@ -46,7 +46,7 @@ _MEANINGS: tuple[tuple[str, str], ...] = (
 
 
 def open_backend(url: URL, *, create: bool = True) -> Backend:
-    """Open the database at a URL, and create missing tables if `create`.
+    """Open a PostgreSQL database by URL, and create missing tables if `create`.
 
     Raises `StoreError` if it cannot be reached or belongs to another program, and
     `MissingExtraError` without psycopg.
@@ -85,7 +85,7 @@ def open_backend(url: URL, *, create: bool = True) -> Backend:
 
 
 def safe_url(url: URL) -> str:
-    """Format a URL without its password."""
+    """Format a database URL without its password."""
     bare = url.set(drivername="postgresql").difference_update_query(["password"])
     return bare._replace(password=None).render_as_string()
 
@@ -102,7 +102,7 @@ def _lock(conn: Connection, run_ids: Sequence[str]) -> None:
 
 @contextmanager
 def explain_errors(where: str, action: str) -> Generator[None]:
-    """Convert PostgreSQL errors that a user can fix into `StoreError`."""
+    """Convert PostgreSQL errors that a user can fix to `StoreError`."""
     try:
         yield
     except DBAPIError as error:
@@ -130,7 +130,7 @@ _CONNECT_ERRORS = (
 
 
 def _configure(connection: Any, record: Any) -> None:
-    """Turn on `synchronous_commit` if the server's configuration turned it off."""
+    """Turn on `synchronous_commit` for a connection if the server's configuration turned it off."""
     connection.autocommit = True
     connection.execute(
         "SELECT set_config('synchronous_commit', 'on', false) "

@@ -41,7 +41,7 @@ _BYTES = 4
 
 
 class Queries:
-    """Thread-safe read access to one database."""
+    """Thread-safe read access to a store's database."""
 
     def __init__(self, backend: Backend) -> None:
         self.where = backend.where
@@ -71,7 +71,7 @@ class Queries:
     # Rollouts
 
     def rollout(self, rollout_id: str, run_id: str | None = None) -> Rollout:
-        """Return the whole record of a rollout by its full id (`find_rollout` accepts a prefix).
+        """Return the complete record of a rollout by its full id.
 
         `run_id` is only needed if the store has several runs with the same seed.
         """
@@ -81,7 +81,7 @@ class Queries:
         return rollout
 
     def find_rollout(self, prefix: str, run_id: str | None = None) -> Rollout:
-        """Return the rollout with the id `prefix`, else the only one whose id begins with it.
+        """Return a rollout by its id or by a unique prefix of it.
 
         Raises `StoreError` with the candidates if several match, or the closest ids if none does.
         """
@@ -92,7 +92,7 @@ class Queries:
     def rollouts(
         self, run_id: str, *, limit: int | None = None, **filters: Unpack[RolloutFilter]
     ) -> Iterator[Rollout]:
-        """Yield the whole records of matching rollouts, read lazily.
+        """Yield the complete records of matching rollouts, reading lazily.
 
         The label of training rollouts is ''. Rollouts are sorted by step, label, mode, group and
         position. Rollouts added during the iteration are not included. Raises `StoreError` for an
@@ -116,8 +116,7 @@ class Queries:
             return conn.execute(query).scalar_one()
 
     def failures(self, run_id: str, **filters: Unpack[RolloutFilter]) -> list[FailureCount]:
-        """Count the failed and cancelled rollouts among the matching ones, by cause, most frequent
-        first."""
+        """Count matching failed and cancelled rollouts by cause, most frequent first."""
         heads, attempts = schema.rollouts, schema.attempts
         last_attempt = and_(
             attempts.c.run_id == heads.c.run_id,
@@ -143,7 +142,7 @@ class Queries:
         return sorted(counts, key=lambda count: (-count.number, count.cause or ""))
 
     def totals(self, run_id: str) -> Totals:
-        """Sum the rollouts, calls and tokens of a run over all attempts.
+        """Count the rollouts, calls and tokens of a run over all attempts.
 
         Raises `StoreError` for an unknown run.
         """
@@ -209,14 +208,14 @@ class Queries:
             return [Grade(**{**row, "fields": load_json(row["fields"])}) for row in rows]
 
     def late_results(self, run_id: str, rollout_id: str) -> tuple[Attempt, ...]:
-        """Return the results that arrived after the attempts of a rollout had ended, in order."""
+        """Return results that arrived after a rollout's attempts had ended, in order."""
         with self._read("read late results from") as conn:
             return tuple(load_attempts(conn, run_id, [rollout_id], late=True)[rollout_id])
 
     # Spans
 
     def spans(self, run_id: str, rollout_id: str) -> list[SpanRecord]:
-        """Return the spans of a rollout from user code and other programs, by start time.
+        """Return a rollout's spans from user code and other programs, by start time.
 
         The spans that are derived from the rollout's record are not included: `tracing.whole_trace`
         combines both into complete trees.
@@ -261,7 +260,7 @@ class Queries:
         return self._read_ordered(schema.resources, schema.RESOURCE, run_id)
 
     def events(self, run_id: str, key: str) -> list[JSON]:
-        """Return the events that `Store.put_events` stored under a key of a run, in order."""
+        """Return the events stored under a key of a run, in order."""
         c = schema.events.c
         query = select(c.data).where(c.run_id == run_id, c.key == key).order_by(c.number)
         with self._read("read events from") as conn:
@@ -275,7 +274,7 @@ class Queries:
 
     @contextmanager
     def _read(self, action: str, run_id: str | None = None) -> Generator[Connection]:
-        """Open a read snapshot. Raises `StoreError` if `run_id` does not exist."""
+        """Open a read snapshot of the database. Raises `StoreError` if `run_id` does not exist."""
         self._check_open()
         with self._backend.explain_errors(action), self._backend.reader.begin() as conn:
             if run_id is not None:
@@ -297,7 +296,7 @@ class Queries:
     def _read_ordered(
         self, table: Table, columns: Columns[T], run_id: str, *tests: ColumnElement[bool]
     ) -> list[T]:
-        """Return the records of a run in a table, in the order of their keys."""
+        """Return a run's records in a table, in key order."""
         query = select(table).where(table.c.run_id == run_id, *tests).order_by(*table.primary_key)
         with self._read(f"read {table.name} from", run_id) as conn:
             return [columns.decode(row) for row in conn.execute(query).mappings()]
@@ -316,7 +315,7 @@ def read_run(conn: Connection, run_id: str) -> RunRow:
 
 
 def _where(run_id: str, filters: RolloutFilter) -> list[ColumnElement[bool]]:
-    """Convert a filter to SQL conditions."""
+    """Convert a rollout filter to SQL conditions."""
     c = schema.rollouts.c
     tests: dict[str, Callable[[Any], ColumnElement[bool]]] = {
         "mode": lambda mode: c.mode == Mode(mode).value,
@@ -334,7 +333,7 @@ def _where(run_id: str, filters: RolloutFilter) -> list[ColumnElement[bool]]:
 
 
 def _load_rollouts(conn: Connection, run_id: str, ids: Sequence[str]) -> list[Rollout]:
-    """Load whole records in the order of `ids`, omitting ids that no longer exist."""
+    """Load complete rollouts in the order of `ids`, omitting ids that no longer exist."""
     heads = schema.rollouts
     query = (
         select(heads, schema.tasks.c.id.label("task_id"), schema.tasks.c.fields)

@@ -41,7 +41,7 @@ class MetricsRow:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRow:
-    """The path of the checkpoint of one step."""
+    """The path of a step's checkpoint."""
 
     step: int
     path: str
@@ -60,7 +60,7 @@ class ResourceRow:
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """The `number`-th event under a key."""
+    """An event stored under a key, with its number."""
 
     key: str
     number: int
@@ -69,7 +69,7 @@ class EventRow:
 
 @dataclass(frozen=True, slots=True)
 class RolloutSummary:
-    """The result of a rollout, from its last attempt."""
+    """The outcome of a rollout, from its last attempt."""
 
     status: RolloutStatus
     reward: float | None
@@ -101,7 +101,7 @@ class RolloutSummary:
 
 @dataclass(frozen=True, slots=True)
 class FailureCount:
-    """The number of failed rollouts with one cause, and the message of the first one.
+    """The number of failed rollouts with one cause, and the first one's message.
 
     The cause of cancelled rollouts is None.
     """
@@ -116,7 +116,7 @@ PerToken = Literal["advantages", "logprobs", "entropies", "importance_weights"]
 
 @dataclass(frozen=True, slots=True)
 class TrainingRow:
-    """One row of a training step, with its advantage and the trainer's values for its tokens.
+    """A training row of one step, with its advantage and per-token values.
 
     Per-token values cover the trained tokens, in order, packed little-endian; `numbers` unpacks
     them. They are None if the row was not scored because nothing could be learned from it, and once
@@ -145,7 +145,7 @@ class TrainingRow:
     (all 1) if the row was not scored or the correction is off."""
 
     def numbers(self, name: PerToken) -> tuple[float, ...] | None:
-        """Return one number per trained token, or None if the values were not recorded."""
+        """Return the per-token values of a field, or None if they were not recorded."""
         data: bytes | None = getattr(self, name)
         if data is None:
             return None
@@ -155,7 +155,7 @@ class TrainingRow:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Totals of a run's rollouts.
+    """Total counts of a run's rollouts, calls and tokens.
 
     `tests` is the number of rollouts on test tasks. Tokens are counted only for local policies; the
     counts of remote servers are in the run's result.
@@ -170,8 +170,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """The reward of one rollout, its requested part if there is one, and the cause of its
-    failure."""
+    """A rollout's reward, its requested part if there is one, and the cause of a failure."""
 
     label: str
     task: str

@@ -71,7 +71,7 @@ def _string(name: str, *items: SchemaItem, key: bool = False) -> Column[str]:
 
 
 def _run_table(name: str, record: Columns[Any], keys: Collection[str], *items: SchemaItem) -> Table:
-    """Create a table of records that belong to a run."""
+    """Create a table of a run's records."""
     run = _string("run_id", ForeignKey("runs.id", ondelete="CASCADE"), key=True)
     return Table(name, metadata, run, *record.columns(keys), *items)
 
@@ -86,7 +86,7 @@ def _attempt_columns(*names: str) -> list[Column[Any]]:
 
 
 def _part(name: str, *columns: SchemaItem) -> Table:
-    """Create a table of the ordered parts of attempts."""
+    """Create a table for ordered parts of attempts."""
     owner = ForeignKeyConstraint(
         ["run_id", "rollout_id", "attempt", "late"],
         [f"attempts.{key}" for key in ("run_id", "rollout_id", "position", "late")],

@@ -59,7 +59,7 @@ _MEANINGS: tuple[tuple[str, str], ...] = (
 
 
 def database_path(url: URL) -> Path:
-    """Return the path of a SQLite URL. Raises `StoreError` for other URLs."""
+    """Return the file path in a SQLite URL. Raises `StoreError` for other URLs."""
     address = url.render_as_string(hide_password=True)
     if url.get_backend_name() != "sqlite":
         raise StoreError(
@@ -73,7 +73,7 @@ def database_path(url: URL) -> Path:
 
 @contextmanager
 def explain_errors(path: Path, action: str) -> Generator[None]:
-    """Convert SQLite errors that a user can fix into `StoreError`."""
+    """Convert SQLite errors that a user can fix to `StoreError`."""
     try:
         yield
     except (DBAPIError, sqlite3.Error, UnicodeDecodeError) as error:
@@ -92,7 +92,7 @@ def explain_errors(path: Path, action: str) -> Generator[None]:
 
 
 def open_backend(path: Path, *, create: bool = True) -> Backend:
-    """Open a database file, which threads may share, and create missing tables if `create`.
+    """Open a SQLite file for use by several threads, and create missing tables if `create`.
 
     Raises `StoreError` if the file cannot be opened or belongs to another program.
     """

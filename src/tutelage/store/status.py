@@ -24,7 +24,7 @@ RUN_TRANSITIONS: Mapping[RolloutStatus, frozenset[RolloutStatus]] = {
 
 
 def check_run_transition(run_id: str, old: RolloutStatus, new: RolloutStatus) -> None:
-    """Raise `StoreError` if a run cannot change from `old` to `new`."""
+    """Raise `StoreError` if a run's status cannot change from `old` to `new`."""
     if new != old and new not in RUN_TRANSITIONS[old]:
         allowed = ", ".join(sorted(RUN_TRANSITIONS[old]))
         raise StoreError(
@@ -40,7 +40,7 @@ Stamp = tuple[RolloutStatus, str]
 def merge(
     where: str, stored: Sequence[Stamp], incoming: Sequence[Stamp]
 ) -> tuple[list[int], list[int], list[int]]:
-    """Return the positions of incoming attempts to add, to replace, and to store as late.
+    """Decide which incoming attempts to add, to replace, and to store as late, by position.
 
     Attempts are compared with the stored ones, and repeated content changes nothing. Attempts that
     have ended, and all attempts of a rollout whose last attempt has ended, are final: different

@@ -99,7 +99,7 @@ class Store(Queries):
         status: str,
         claim: bool = False,
     ) -> None:
-        """Add a run, or update a run that is resumed (`created` is kept).
+        """Add a run, or update a resumed one (`created` is kept).
 
         Raises `StoreError` if recipe, algorithm or seed differ from the stored ones or if the
         status cannot follow the stored one. With `claim` the run must be new, and `config`
@@ -146,14 +146,14 @@ class Store(Queries):
                 conn.execute(update(schema.runs).where(c.id == run_id).values(changed))
 
     def remove_claim(self, run_id: str, config: JSON) -> None:
-        """Remove a run that was claimed with this configuration, unless it has changed since."""
+        """Remove a run claimed with this configuration, unless it has changed since."""
         text = dump_json(config, f"config of run {run_id!r}")
         with self._write(f"remove run {run_id!r} from", run_id) as conn:
             c = schema.runs.c
             conn.execute(delete(schema.runs).where(c.id == run_id, c.config == text))
 
     def set_run_status(self, run_id: str, status: str, result: JSON | None = None) -> None:
-        """Set the status and the result of a run. Raises `StoreError` for invalid transitions."""
+        """Set a run's status and result. Raises `StoreError` for invalid transitions."""
         new = _run_status(status)
         text = None if result is None else dump_json(result, f"result of run {run_id!r}")
         with self._write(f"store run {run_id!r} in", run_id) as conn:
@@ -187,7 +187,7 @@ class Store(Queries):
             return put(conn, batch)
 
     def discard_training(self, run_id: str, after: int) -> None:
-        """Remove the training rows of steps later than `after`, before a resume repeats them."""
+        """Remove training rows of steps later than `after`, before a resumed run repeats them."""
         with self._write("discard training rows of", run_id) as conn:
             _delete(conn, schema.training_rows, run_id, schema.training_rows.c.step > after)
 
@@ -208,7 +208,7 @@ class Store(Queries):
             _put_row(conn, schema.metrics, {"run_id": run_id, "step": step, "values": text})
 
     def put_checkpoint(self, run_id: str, step: int, path: str | Path) -> None:
-        """Store the path of the checkpoint of a step."""
+        """Record the path of a step's checkpoint."""
         with self._write("store a checkpoint in", run_id) as conn:
             read_run(conn, run_id)
             row = schema.CHECKPOINT.encode(CheckpointRow(step, str(path)), f"step {step}")
@@ -217,7 +217,7 @@ class Store(Queries):
     def put_resource(
         self, run_id: str, name: str, version: int, *, step: int, kind: str, data: JSON
     ) -> None:
-        """Add one version of a named resource, for `resources` to return.
+        """Add one version of a named resource to a run.
 
         Raises `StoreError` if the version exists with different content.
         """
@@ -252,7 +252,7 @@ class Store(Queries):
             conn.execute(insert(schema.events), encoded)
 
     def discard_after(self, run_id: str, step: int, *, labels: Sequence[str] = ()) -> Counter[str]:
-        """Remove the records of steps later than `step`, before a resume repeats them.
+        """Remove the records of steps later than `step`, before a resumed run repeats them.
 
         Returns the number of removed rows by table.
 
@@ -273,7 +273,7 @@ class Store(Queries):
             return Counter(later | {"rollouts": _delete(conn, schema.rollouts, run_id, removed)})
 
     def discard_rollout(self, run_id: str, rollout_id: str) -> None:
-        """Remove a rollout, with its spans and training rows, before it is repeated."""
+        """Remove a rollout with its spans and training rows, so that it can be repeated."""
         with self._write("discard a rollout of", run_id) as conn:
             for table in (schema.spans, schema.training_rows):
                 _delete(conn, table, run_id, table.c.rollout_id == rollout_id)
@@ -291,14 +291,14 @@ class Store(Queries):
 
 
 def _put_row(conn: Connection, table: Table, row: Row) -> None:
-    """Insert a row, or update the row with its key."""
+    """Insert a row, or update the existing row with the same key."""
     key = [column == row[column.name] for column in table.primary_key]
     if not conn.execute(update(table).where(*key).values(row)).rowcount:
         conn.execute(insert(table).values(row))
 
 
 def _delete(conn: Connection, table: Table, run_id: str, removed: ColumnElement[bool]) -> int:
-    """Delete rows of a run and return their number."""
+    """Delete a run's rows in a table and return their number."""
     return conn.execute(delete(table).where(table.c.run_id == run_id, removed)).rowcount
 
 

@@ -46,14 +46,14 @@ def escape(text: str) -> str:
 
 
 def unescape(text: str) -> str:
-    """Restore the text that `escape` encoded."""
+    """Restore text encoded by `escape`."""
     if text.startswith(ESCAPED):
         return text[len(ESCAPED) :].encode("ascii").decode("unicode_escape")
     return text
 
 
 class ExactText(TypeDecorator[str]):
-    """A text column that returns exactly what was stored, lone surrogates and NUL included."""
+    """A text column that preserves lone surrogates and NUL."""
 
     impl = Text
     cache_ok = True
@@ -73,7 +73,7 @@ class ExactText(TypeDecorator[str]):
 
 
 def dump_json(value: Any, where: str) -> str:
-    """Convert `value` to JSON text. Key order is kept.
+    """Convert a value to JSON text. Key order is kept.
 
     `where` names the value in errors. Integers may have any size and floats are preserved bit for
     bit. Tuples become arrays and dataclasses objects, without fields that have the default None or
@@ -87,13 +87,13 @@ def dump_json(value: Any, where: str) -> str:
 
 
 def load_json(text: str) -> Any:
-    """Parse the text that `dump_json` wrote."""
+    """Parse JSON text written by `dump_json`."""
     # orjson would read integers beyond 64 bits as floats.
     return json.loads(text)
 
 
 def _to_plain(value: Any, path: _Path) -> Any:
-    """Convert `value` to dicts, lists and scalars that JSON supports."""
+    """Convert a value to dicts, lists and scalars that JSON supports."""
     if value is None or isinstance(value, str | int):
         return value
     if isinstance(value, float):
@@ -128,7 +128,7 @@ def _to_plain(value: Any, path: _Path) -> Any:
 
 @cache
 def _field_defaults(cls: type[Any]) -> tuple[tuple[str, Any], ...]:
-    """Return the fields of a record class, each with the empty default that is omitted."""
+    """Return the fields of a record class, each with the empty default that JSON omits."""
     return tuple((f.name, f.default if f.default in _EMPTY else _ALWAYS) for f in fields(cls))
 
 
@@ -160,5 +160,5 @@ def pack(kind: Literal["i", "d"], values: Sequence[float], where: str) -> bytes:
 
 
 def unpack(kind: Literal["i", "d"], data: bytes) -> tuple[Any, ...]:
-    """Return the numbers that `pack` encoded."""
+    """Return the numbers that `pack` encoded as bytes."""
     return struct.unpack(f"<{len(data) // struct.calcsize(f'<{kind}')}{kind}", data)

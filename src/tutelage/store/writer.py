@@ -29,7 +29,7 @@ _Records = tuple[str, Sequence[SpanRecord] | Sequence[TrainingRow]]
 
 
 class StoreWriter:
-    """Writer of rollouts, spans and training rows in a background thread.
+    """Background writer of rollouts, spans and training rows.
 
     A context manager that flushes and closes. At most `max_pending` items (rollouts, or groups of
     spans or training rows) may wait before `submit` blocks; at most `max_batch` are written in one
@@ -68,7 +68,7 @@ class StoreWriter:
         self.close()
 
     def submit(self, rollouts: Sequence[Rollout]) -> None:
-        """Submit rollouts in order, blocking while the queue is full.
+        """Queue rollouts for writing, in order, blocking while the queue is full.
 
         Raises `StoreError` if an earlier batch could not be stored, or after `close`.
         """
@@ -77,14 +77,14 @@ class StoreWriter:
             self._also(rollouts)
 
     def submit_spans(self, run_id: str, spans: Sequence[SpanRecord]) -> None:
-        """Submit spans as `submit` does, even before their rollouts."""
+        """Queue spans for writing as `submit` does, even before their rollouts."""
         if spans:
             self._submit([(run_id, tuple(spans))])
             if self._also is not None:
                 self._also(spans)
 
     def submit_training(self, run_id: str, rows: Sequence[TrainingRow]) -> None:
-        """Submit the training rows of a step as `submit` does."""
+        """Queue the training rows of a step for writing, as `submit` does."""
         if rows:
             self._submit([(run_id, tuple(rows))])
 
@@ -107,7 +107,7 @@ class StoreWriter:
         self.flushed().result()
 
     def flushed(self) -> Future[None]:
-        """Return a future that is done when all submitted records are on the disk."""
+        """Return a future that completes when all submitted records are on the disk."""
         future: Future[None] = Future()
         future.set_running_or_notify_cancel()  # it cannot be cancelled
         with self._changed:
@@ -116,7 +116,7 @@ class StoreWriter:
         return future
 
     def _resolve_waiting(self) -> None:
-        """Resolve the futures whose records are committed or have failed, with the lock held."""
+        """Complete the futures of committed or failed records, with the lock held."""
         waiting, self._waiting = self._waiting, []
         for target, future in waiting:
             if self._committed >= target:
@@ -128,7 +128,7 @@ class StoreWriter:
         self._changed.notify_all()
 
     def close(self) -> None:
-        """Flush and end the thread. Raises `StoreError` if a record could not be stored.
+        """Flush and stop the thread. Raises `StoreError` if a record could not be stored.
 
         May be called twice. The store stays open, because the caller owns it.
         """

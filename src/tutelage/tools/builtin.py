@@ -101,7 +101,7 @@ def _normalize_name(item: str) -> str:
 
 
 def _singulars(name: str) -> list[str]:
-    """Return the name and its possible singular forms."""
+    """Return a noun and its possible singular forms."""
     endings = (("s", ""), ("es", ""), ("ies", "y"), ("ves", "f"), ("ves", "fe"))
     forms = [name.removesuffix(many) + one for many, one in endings if name.endswith(many)]
     return [name, *forms]

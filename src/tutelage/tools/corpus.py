@@ -104,7 +104,7 @@ def check(path: str | Path) -> None:
 
 
 def search(path: str | Path, query: str, count: int) -> list[Passage]:
-    """Return the best `count` passages with any word of `query`, in file order if equally good."""
+    """Return the `count` best passages that contain any word of `query`, ties in file order."""
     terms = list(dict.fromkeys(_TERM.findall(query.casefold())))[:_MAX_TERMS]
     if not terms:
         return []
@@ -120,7 +120,7 @@ def search(path: str | Path, query: str, count: int) -> list[Passage]:
 
 
 def _read_passages(file: str | Path) -> Iterator[Passage]:
-    """Yield the passages of one file, read by its suffix. Raises `DataError`."""
+    """Yield the passages of a file in the format of its suffix. Raises `DataError`."""
     path = Path(file)
     suffix = path.suffix.lower()
     if suffix in (".txt", ".md", ".markdown"):

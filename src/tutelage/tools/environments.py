@@ -33,7 +33,7 @@ _current: ContextVar[_Environments | None] = ContextVar("tutelage_environments",
 
 
 class _Environments:
-    """Environments of one rollout, each opened when its first tool is bound."""
+    """A rollout's environments, each opened when its first tool is bound."""
 
     def __init__(self, task: Task, seed: int, stack: AsyncExitStack) -> None:
         self.opened: dict[str, Any] = {}
@@ -44,7 +44,7 @@ class _Environments:
         self._states: dict[Callable[[], ToolEnvironment], Any] = {}
 
     async def bind(self, tools: Mapping[str, Tool]) -> dict[str, Tool]:
-        """Open the environments of `tools` and return the bound tools by name.
+        """Open the environments of tools and return the bound tools by name.
 
         Errors of an environment's `reset` propagate; raises `ToolError` on a timeout."""
         bound: dict[str, Tool] = {}
@@ -70,7 +70,7 @@ class _Environments:
 
 
 async def _close(environment: ToolEnvironment) -> None:
-    """Close an environment and log a failure, which must not fail the finished rollout."""
+    """Close an environment and log any failure, so that the finished rollout is kept."""
     try:
         async with asyncio.timeout(OPEN_SECONDS):
             await environment.close()
@@ -103,7 +103,7 @@ def current_environments() -> Mapping[str, Any]:
 
 
 def environment_tools(cls: type) -> list[Tool]:
-    """Return the tools of an environment class. Raises `ToolDefinitionError` if it has none.
+    """Return an environment class's tools. Raises `ToolDefinitionError` if it has none.
 
     The class is called with the rollout's task if it requires an argument, else without arguments.
     """

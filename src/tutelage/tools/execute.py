@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class ToolOutcome(NamedTuple):
-    """The result of one call to an existing tool."""
+    """The result of one call to a known tool."""
 
     text: str
     """The full result, or the error message."""
@@ -49,7 +49,7 @@ class ToolOutcome(NamedTuple):
 async def execute_tool_calls(
     calls: Sequence[ToolCall], tools: Mapping[str, Tool]
 ) -> list[ToolResult]:
-    """Run all calls concurrently and return results in the order of `calls`.
+    """Run all tool calls concurrently and return their results in the order of `calls`.
 
     A failed call has `error` set to unknown_tool, invalid_arguments, raised, timeout or bad_result,
     and a `text` that begins with "Error:". Raises nothing but `asyncio.CancelledError`.
@@ -72,7 +72,7 @@ async def _execute(call: ToolCall, tools: Mapping[str, Tool]) -> ToolResult:
 
 
 async def run_tool(tool: Tool, text: str) -> ToolOutcome:
-    """Call a tool with arguments as JSON text and return its full result, or an error and its kind.
+    """Call a tool with JSON arguments and return its full result, or an error and its kind.
 
     Raises nothing but `asyncio.CancelledError`, whatever the tool or its schema does.
     """
@@ -110,7 +110,7 @@ async def call_safely(
     inline: bool,
     seconds: float | None,
 ) -> tuple[Any, BaseException | None]:
-    """Call a user's function and return its value and the exception it raised, one of them None.
+    """Call a user's function and return a pair of its value and its exception, one of them None.
 
     `what` names the function in messages. `inline` runs a synchronous function on the event loop,
     without a time limit. Others raise `TimeoutError` after `seconds`.
@@ -134,7 +134,7 @@ async def call_safely(
 async def _call_catching(
     fn: Callable[..., Any], arguments: Mapping[str, Any], *, inline: bool
 ) -> tuple[Any, BaseException | None]:
-    """Call `fn` and return its value and the exception it raised, one of them None.
+    """Call a function and return a pair of its value and its exception, one of them None.
 
     Also catches `BaseException`s, which would end the event loop, but not Ctrl-C and cancellation.
     """
@@ -150,7 +150,7 @@ async def _call_catching(
 
 
 async def cancel_and_wait(task: asyncio.Future[Any]) -> None:
-    """Cancel `task` and wait up to `GRACE_SECONDS`, so that its own clean-up can run."""
+    """Cancel a task and wait up to `GRACE_SECONDS` for its clean-up."""
     task.cancel()
     await asyncio.wait({task}, timeout=GRACE_SECONDS)
     # Retrieve a later exception, or asyncio warns that it was never retrieved.
@@ -162,7 +162,7 @@ async def cancel_and_wait(task: asyncio.Future[Any]) -> None:
 
 
 async def call(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Await an async function, or run a synchronous one in a new thread with this context."""
+    """Await an async function, or run a sync one in a new thread with the current context."""
     if inspect.iscoroutinefunction(fn):
         return await fn(*args, **kwargs)
     value = await call_in_thread(lambda: fn(*args, **kwargs))
@@ -208,7 +208,7 @@ async def call_in_thread(fn: Callable[[], T]) -> T:
 
 
 def _truncate(text: str, limit: int) -> str:
-    """Shorten `text` to `limit` characters by replacing its middle with the number of characters
+    """Shorten text to `limit` characters, replacing its middle with the number of characters
     cut."""
     # Escape lone surrogates, which cannot be stored or sent.
     text = text.encode("utf-8", "backslashreplace").decode()
@@ -222,8 +222,8 @@ def _truncate(text: str, limit: int) -> str:
 
 
 def _to_text(value: Any, fn: Callable[..., Any]) -> str:
-    """Return a tool's value as an observation: text for strings, dates, paths and the like, else
-    JSON. Raises `TypeError` or `ValueError` for a value without such a form."""
+    """Convert a tool's return value to text: as it is for strings, dates, paths and the like, else
+    as JSON. Raises `TypeError` or `ValueError` for a value without such a form."""
     if isinstance(value, str):
         return value
     if value is None:

@@ -48,7 +48,7 @@ class ExpressionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Algebra(Generic[V]):
-    """Evaluation of numbers, names and operators. Each callable may raise `ExpressionError`."""
+    """Rules for evaluating an expression. Each callable may raise `ExpressionError`."""
 
     number: Callable[[str], V]
     """Return the value of a decimal literal."""
@@ -63,14 +63,14 @@ class Algebra(Generic[V]):
     """Whether `2x` and `3(4)` are parsed as products."""
 
     def binary(self, sign: str, left: V, right: V) -> V:
-        """Return `left sign right`. Raises `ExpressionError` for an unsupported operator."""
+        """Apply a binary operator. Raises `ExpressionError` for an unsupported one."""
         if sign not in self.operators:
             raise ExpressionError(f"operator {sign!r} is not supported in an answer")
         return self.operators[sign](left, right)
 
 
 def parse(text: str, algebra: Algebra[V]) -> V:
-    """Return the value of `text` in `algebra`, in bounded time. Raises `ExpressionError`."""
+    """Evaluate an expression in `algebra`, in bounded time. Raises `ExpressionError`."""
     if len(text) > MAX_LENGTH:
         raise ExpressionError(
             f"the expression has {len(text)} characters; at most {MAX_LENGTH} are read"
@@ -79,7 +79,7 @@ def parse(text: str, algebra: Algebra[V]) -> V:
 
 
 class _Parser(Generic[V]):
-    """Precedence-climbing parser for one text."""
+    """Precedence-climbing parser for one expression."""
 
     def __init__(self, text: str, algebra: Algebra[V]) -> None:
         self._tokens = _tokenize(text.translate(_SYNONYMS))
@@ -156,7 +156,7 @@ class _Parser(Generic[V]):
 
 
 def _tokenize(text: str) -> list[tuple[str, str, int]]:
-    """Return (kind, text, 1-based position) of each token, and a final token of kind `end`."""
+    """Split an expression into tokens (kind, text, 1-based position), with a final `end` token."""
     out: list[tuple[str, str, int]] = []
     at = 0
     while at < len(text):

@@ -25,8 +25,7 @@ Entry = TypeVar("Entry")
 
 
 class ExtensionRegistry(Mapping[str, Entry], Generic[Entry]):
-    """The entries of one configuration key by name, both built-in ones and ones loaded from
-    files."""
+    """Built-in and user-defined entries for one configuration key, by name."""
 
     def __init__(
         self,
@@ -49,7 +48,7 @@ class ExtensionRegistry(Mapping[str, Entry], Generic[Entry]):
         return import_attribute(self._places[name])
 
     def load(self, name: str) -> Entry:
-        """Return the entry of a name, or of `FILE.py:name` with the file read again.
+        """Return the entry for a name or for `FILE.py:name`, reading the file again.
 
         Raises `ConfigError` for an unknown name, a file that fails to load, an object that is
         missing or no valid entry, and a name that is already registered.
@@ -69,7 +68,7 @@ class ExtensionRegistry(Mapping[str, Entry], Generic[Entry]):
         return self._loaded[name]
 
     def find(self, name: str) -> Entry:
-        """Return the entry of a name or of `FILE.py:name`, without reloading the file."""
+        """Return the entry for a name or for `FILE.py:name`, without reloading the file."""
         if name in self._places:
             return self[name]
         if name in self._loaded:
@@ -82,8 +81,8 @@ class ExtensionRegistry(Mapping[str, Entry], Generic[Entry]):
     def call(
         self, name: str, function: Callable[..., object], *arguments: Any, **options: Any
     ) -> object:
-        """Call a function of an entry and return its result. Raises `ConfigError` with the line for
-        an error inside a user's file."""
+        """Call an entry's function and return its result. Raises `ConfigError` with the line for an
+        error inside a user's file."""
         try:
             return function(*arguments, **options)
         except TutelageError:
@@ -94,11 +93,11 @@ class ExtensionRegistry(Mapping[str, Entry], Generic[Entry]):
             raise ConfigError(f"{self.key} {name!r} failed{error_text(function, error)}") from error
 
     def load_or_none(self, name: str) -> Entry | None:
-        """Return `load(name)`, or None for an unknown name."""
+        """Return the entry for a name, or None if the name is unknown."""
         return None if self.name_problem(name) else self.load(name)
 
     def name_problem(self, name: str) -> tuple[str, str] | None:
-        """Return the problem with an unknown name and some advice, or None for a valid name."""
+        """Return an error message and advice for an unknown name, or None for a valid one."""
         if name in self._places or is_file_reference(name):
             return None
         near = hint(name, self, "Did you mean {!r}? ")

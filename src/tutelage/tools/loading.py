@@ -34,14 +34,14 @@ _LIBRARY = sysconfig.get_path("stdlib")
 def hint(
     word: str, known: Iterable[str], form: str = "; did you mean {!r}?", *, cutoff: float = 0.5
 ) -> str:
-    """Format `form` with the known name closest to `word`, or return "" if none is close."""
+    """Format a suggestion of the known name closest to `word`, or return "" if none is close."""
     # Truncate the word: it may be megabytes of a model's text.
     close = difflib.get_close_matches(word[:100], list(known), n=1, cutoff=cutoff)
     return form.format(close[0]) if close else ""
 
 
 def suggest_file(path: Path) -> str:
-    """Suggest the Python file in the folder of `path` with the closest name, as `hint` does.
+    """Suggest a Python file in the same folder with a similar name.
 
     The suffix `.py` is not compared.
     """
@@ -52,13 +52,13 @@ def suggest_file(path: Path) -> str:
 
 
 def import_attribute(place: str) -> Any:
-    """Import and return `module:attribute` of this package."""
+    """Import an attribute of this package, given as `module:attribute`."""
     module, _, attribute = place.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
 
 def is_file_reference(reference: str) -> bool:
-    """Return whether `reference` has the form `FILE.py:name` or `FILE.py`."""
+    """Return True if `reference` has the form `FILE.py:name` or `FILE.py`."""
     return reference.rpartition(":")[0].endswith(".py") or reference.endswith(".py")
 
 
@@ -68,7 +68,7 @@ def display_name(reference: str) -> str:
 
 
 def load_attribute(reference: str, what: str) -> object:
-    """Return the object that `FILE.py:name` refers to.
+    """Load the object that `FILE.py:name` refers to.
 
     `what` names the object's kind in errors. Raises `ConfigError` if the file or the name is
     missing, or the file fails to execute.
@@ -85,7 +85,7 @@ def load_attribute(reference: str, what: str) -> object:
 
 
 def load_file(file: str, what: str) -> ModuleType:
-    """Load a file as a module. Raises `ConfigError` with a message that begins with `what`.
+    """Load a Python file as a module. Raises `ConfigError` with a message that begins with `what`.
 
     For a missing file, the message suggests the closest name.
     """
@@ -134,12 +134,12 @@ def load_module(path: Path, what: str) -> ModuleType:
 
 
 def error_text(function: object, error: BaseException) -> str:
-    """Describe an error of a user's function with the line: ", line 5: ValueError: ..."."""
+    """Describe an error in a user's function with its line: ", line 5: ValueError: ..."."""
     return _describe_error(error, Path(inspect.getfile(inspect.unwrap(cast("Any", function)))))
 
 
 def user_traceback(text: str) -> str:
-    """Remove the frames of this package and Python's library above the first frame of user code.
+    """Remove the traceback frames above the first one in user code.
 
     A traceback without such a frame is returned unchanged.
     """

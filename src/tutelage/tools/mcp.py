@@ -116,7 +116,7 @@ class _Server(Environment):
         self._broken = False
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        """Connect for one rollout. Raises `ConfigError`."""
+        """Connect to the server for one rollout. Raises `ConfigError`."""
         try:
             await call_in_thread(self.open)
         except BaseException:
@@ -125,12 +125,11 @@ class _Server(Environment):
         return Observation()
 
     async def close(self) -> None:
-        """Disconnect, which also ends a server that was started for this connection."""
+        """Disconnect, and end a server that was started for this connection."""
         await call_in_thread(self.close_after_run)
 
     def close_after_run(self) -> None:
-        """Disconnect and end the thread, on behalf of `registry.close_tools`. May be called
-        again."""
+        """Disconnect and end the thread when the run ends. May be called again."""
         atexit.unregister(self.close_after_run)
         with self._lock:
             self._restarts_left = 0
@@ -138,7 +137,7 @@ class _Server(Environment):
             self._thread.close()
 
     def open(self) -> list[McpTool]:
-        """Connect and return the server's tools. Raises `ConfigError`."""
+        """Connect to the server and return its tools. Raises `ConfigError`."""
         ready: Future[list[McpTool]] = Future()
         with (
             self._lock,
@@ -162,7 +161,7 @@ class _Server(Environment):
         raise ConfigError(f"cannot use the MCP server {_label(self._target)!r}: {reason}{text}")
 
     async def _run_client(self, ready: Future[list[McpTool]], output: IO[str]) -> None:
-        """Connect, wait for `_disconnect`, and close the client in the task that opened it."""
+        """Run the client within a single task, until `_disconnect` is called."""
         direct_on_loopback(os.environ)
         transport: Any = self._target
         if not isinstance(self._target, str | MCPServer):
@@ -202,7 +201,7 @@ class _Server(Environment):
             self.open()
 
     async def call(self, name: str, arguments: JSON) -> CallToolResult:
-        """Call a tool. Cancelling this method also cancels the call on the server.
+        """Call a tool of the server. Cancelling this method also cancels the call on the server.
 
         Raises `ToolError` if the server has ended, with `late` set if that happened during the
         call.
@@ -226,14 +225,14 @@ class _Server(Environment):
 
 
 def _label(target: _Target) -> str:
-    """Return the name of a server for messages."""
+    """Return a server's display name for messages."""
     if isinstance(target, MCPServer):
         return target.name
     return target if isinstance(target, str) else shlex.join(target)
 
 
 def _error_line(error: BaseException) -> str:
-    """Describe an error, or the first error inside an exception group, on one line."""
+    """Describe an error, or the first error of an exception group, on one line."""
     while isinstance(error, BaseExceptionGroup) and error.exceptions:
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     if isinstance(error, ValidationError):
@@ -244,7 +243,7 @@ def _error_line(error: BaseException) -> str:
 
 
 def _read_schema(written: Mapping[str, Any], owner: str = "the tool") -> Signature:
-    """Make a signature from a server's JSON schema. Raises `ConfigError` if the schema is
+    """Create a signature from a server's JSON schema. Raises `ConfigError` if the schema is
     invalid."""
     from jsonschema.exceptions import best_match
 
@@ -291,7 +290,7 @@ def _convert_tools(listed: Sequence[McpTool], server: str) -> list[Tool]:
 
 
 def _make_function(name: str, typed: bool) -> Callable[..., Coroutine[Any, Any, str]]:
-    """Return the tool's function, whose first argument is the server that `Tool.bind` sets."""
+    """Create an MCP tool's function, whose first argument is the server that `Tool.bind` sets."""
 
     async def run(server: _Server, /, **arguments: Any) -> str:
         result = await server.call(name, arguments)

@@ -20,14 +20,14 @@ from tutelage.types import JSON
 
 
 class SentText(str):
-    """Text of a server, which may be serialised JSON.
+    """Text sent by a server, possibly serialised JSON.
 
     It is a class of its own because `execute.py` marks only `str` as plain text.
     """
 
 
 def result_text(result: CallToolResult, name: str, typed: bool) -> str:
-    """Return the observation of a result.
+    """Convert the result of an MCP tool to the observation for the model.
 
     It is the result's text with placeholders for other blocks, or its structured content as JSON. A
     plain `str` is returned only for a text of a `typed` tool, that is one with an output schema.
@@ -67,7 +67,7 @@ def _flatten(value: object) -> list[object]:
 
 
 def _represents(text: str, value: object) -> bool:
-    """Return whether `text` equals `value` or is its JSON serialisation."""
+    """Return True if a text equals a value or is its JSON serialisation."""
     if text == value:
         return True
     try:

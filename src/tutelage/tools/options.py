@@ -29,6 +29,6 @@ class ToolOptions:
 
     @property
     def index_path(self) -> str | None:
-        """Return the path in `search_index`, else in the variable `TUTELAGE_SEARCH_INDEX`, else
+        """Return the path of the search index from `search_index` or `TUTELAGE_SEARCH_INDEX`, or
         None."""
         return self.search_index or self.environ.get("TUTELAGE_SEARCH_INDEX") or None

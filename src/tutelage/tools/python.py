@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class _PythonEnvironment(Sandbox):
-    """Sandbox of one rollout, with the tool that runs code in it."""
+    """A rollout's sandbox, with the tool that runs code in it."""
 
     @tool("python_executor", timeout=TIMEOUT)
     async def execute(self, code: str) -> str:

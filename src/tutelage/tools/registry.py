@@ -57,7 +57,7 @@ def resolve_tools(names: Sequence[str], options: ToolOptions | None = None) -> d
 
 
 def close_tools(tools: Mapping[str, Tool]) -> None:
-    """Close resources that tools keep open for a whole run, such as servers of `mcp:...`."""
+    """Close the resources that tools keep open for a whole run, such as MCP servers."""
     for each in tools.values():
         close = getattr(getattr(each.fn, "__self__", None), "close_after_run", None)
         if close is not None:

@@ -31,21 +31,20 @@ _PARAMETER = re.compile(r"^\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
 
 
 class ArgumentError(ValueError):
-    """Raised, and shown to the model, for arguments that are no JSON object or violate the
+    """Raised, and shown to the model, for tool arguments that are no JSON object or violate the
     schema."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Signature:
-    """The parameters of a tool, with their JSON schema and the validation of a model's
-    arguments."""
+    """A tool's parameters, with their JSON schema and the validation of arguments."""
 
     schema: JSON
     check: Callable[[str], dict[str, Any]] = field(repr=False)
     """Convert the text of a JSON object to keyword arguments. Raises `ArgumentError`."""
 
     def read(self, arguments: str) -> dict[str, Any]:
-        """Parse JSON text and return keyword arguments. Raises `ArgumentError`."""
+        """Parse and validate a tool call's arguments. Raises `ArgumentError`."""
         text = arguments.strip() or "{}"
         _check_json(text)
         return self.check(text)
@@ -54,7 +53,7 @@ class Signature:
 def read_signature(
     fn: Callable[..., Any], namespace: Mapping[str, Any] | None = None
 ) -> tuple[str, Signature]:
-    """Return the description and the parameters of a function, without a leading `self`.
+    """Return a function's description and parameters, without a leading `self`.
 
     `namespace` resolves annotations that refer to names local to the definition of `fn`. Raises
     `ToolDefinitionError` if the signature has no JSON schema.
@@ -122,7 +121,7 @@ def read_signature(
 
 
 def schema_validator(schema: Mapping[str, Any], owner: str) -> Any:
-    """Return jsonschema's validator of a schema, in the dialect of its `$schema`, else in draft
+    """Create a jsonschema validator for a schema, in the dialect of its `$schema`, else in draft
     2020-12. Remote references are not fetched.
 
     Raises `ConfigError` with the schema's `owner` if it is invalid or has a reference to another
@@ -148,7 +147,7 @@ def schema_validator(schema: Mapping[str, Any], owner: str) -> Any:
 
 
 def _check_references(part: Any, resolver: Any) -> None:
-    """Raise `Unresolvable` if a part of a schema refers to something outside the schema."""
+    """Raise `Unresolvable` if a JSON schema has a reference outside itself."""
     resolver = resolver.in_subresource(part)
     for name in ("$ref", "$dynamicRef", "$recursiveRef"):
         if isinstance(part.contents, Mapping) and name in part.contents:
@@ -158,7 +157,7 @@ def _check_references(part: Any, resolver: Any) -> None:
 
 
 def resolve_ref(schema: object, root: JSON) -> JSON:
-    """Follow `$ref`s within the document and return the schema, or {} if that is not possible."""
+    """Follow `$ref`s within a JSON schema, and return {} if one cannot be resolved."""
     for _ in range(20):
         here = cast("JSON", schema) if isinstance(schema, Mapping) else {}
         target = here.get("$ref")
@@ -172,20 +171,20 @@ def resolve_ref(schema: object, root: JSON) -> JSON:
 
 
 def union_branches(schema: object, root: JSON) -> Sequence[object]:
-    """Return the branches of `anyOf` or `oneOf`, or an empty sequence."""
+    """Return the `anyOf` or `oneOf` branches of a JSON schema, or an empty sequence."""
     here = resolve_ref(schema, root)
     return cast("Sequence[object]", here.get("anyOf") or here.get("oneOf") or ())
 
 
 def summary(schema: JSON) -> str:
-    """Return the names of a tool's parameters, with `?` after optional ones."""
+    """Return a tool's parameter names, with `?` after optional ones."""
     required = schema.get("required", [])
     names = [n if n in required else f"{n}?" for n in schema.get("properties", {})]
     return "{" + ", ".join(names) + "}"
 
 
 def _parse_docstring(doc: str) -> tuple[str, dict[str, str]]:
-    """Return the text before the first section, and the `Args:` entries by parameter name."""
+    """Split a docstring into its description and its `Args:` entries by parameter name."""
     lead: list[str] = []
     about: dict[str, str] = {}
     section, current, indent = "", "", 0
@@ -216,7 +215,7 @@ class _QuietSchema(GenerateJsonSchema):
 
 
 def remove_titles(schema: Any) -> Any:
-    """Return a schema without the titles that pydantic adds, which only lengthen the prompt."""
+    """Remove the titles that pydantic adds to a schema, which only lengthen the prompt."""
     if isinstance(schema, list):
         return [remove_titles(item) for item in cast("list[Any]", schema)]
     if not isinstance(schema, dict):
@@ -233,7 +232,7 @@ def remove_titles(schema: Any) -> Any:
 
 
 def _check_json(text: str) -> None:
-    """Raise `ArgumentError`, with the position, unless `text` is a JSON object."""
+    """Raise `ArgumentError`, with the position, unless a text is a JSON object."""
 
     def reject(constant: str) -> Any:
         raise ArgumentError(f"invalid JSON: {constant} is not a JSON number")
@@ -290,7 +289,7 @@ def _describe_errors(error: ValidationError, values: JSON) -> list[str]:
 
 
 def _describe_error(error: Mapping[str, Any]) -> str:
-    """Format one pydantic error as a phrase with the argument's name."""
+    """Format a pydantic error as a phrase with the argument's name."""
     path = ".".join(str(part) for part in error["loc"])
     if error["type"] == "missing":
         return f"missing argument {path!r}"

@@ -68,7 +68,7 @@ def google_search_tool(options: ToolOptions) -> Tool:
 
 
 def format_passages(passages: Sequence[corpus.Passage]) -> str:
-    """Format passages as a numbered observation."""
+    """Format passages as a numbered list."""
     if not passages:
         return _NOTHING
     lines: list[str] = []
@@ -108,7 +108,7 @@ def _local_search(options: ToolOptions, name: str, about: str) -> Tool:
 
 @dataclass(frozen=True, slots=True)
 class _Service:
-    """A web search service, with its request and the field of its response with the results."""
+    """A web search service: its request, and the response field with the results."""
 
     name: str
     method: str
@@ -121,7 +121,7 @@ class _Service:
 
 
 def _find_service(environ: Mapping[str, str]) -> _Service | None:
-    """Return the service whose API key is in the environment, or None.
+    """Return the web search service whose API key is in the environment, or None.
 
     `SERPER_URL` and `GOOGLE_SEARCH_URL` override the addresses, for a proxy.
     """
@@ -138,7 +138,7 @@ def _find_service(environ: Mapping[str, str]) -> _Service | None:
 
 
 async def _query_service(service: _Service, query: str) -> list[corpus.Passage]:
-    """Return the results of a query. Raises `ToolError`, whose message never contains the key."""
+    """Query a web search service. Raises `ToolError`, whose message never contains the key."""
     import httpx2
 
     fields = {**service.fixed, "q": query}

@@ -17,13 +17,13 @@ _DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def hash_source(path: Path, name: str = "") -> str:
-    """Return a hash of the definition of `name` in a Python file, or of the whole file."""
+    """Hash the definition of `name` in a Python file, or the whole file."""
     message = "\0".join(_reachable_source(path.resolve(), name, set()))
     return hashlib.blake2b(message.encode(), digest_size=16).hexdigest()
 
 
 def _reachable_source(path: Path, name: str, seen: set[tuple[Path, str]]) -> Iterator[str]:
-    """Yield the dumped statements that define `name` and the names it uses, or all if it is
+    """Yield the dumped statements that define `name` and its dependencies, or all if it is
     empty."""
     if (path, name) in seen:
         return
@@ -55,7 +55,7 @@ def _reachable_source(path: Path, name: str, seen: set[tuple[Path, str]]) -> Ite
 
 
 def _defined_names(statement: ast.stmt) -> set[str]:
-    """Return the names that a top-level statement defines."""
+    """Return the names defined by a top-level statement."""
     if isinstance(statement, _DEFINED):
         return {statement.name}
     names: set[str] = set()

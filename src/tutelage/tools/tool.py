@@ -28,20 +28,20 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
 
 class ToolError(Exception):
-    """Raised by a tool on purpose, so that the model observes only the message."""
+    """Raised by a tool on purpose, to show the model only the message."""
 
     late = False
     """Whether the work may have been done anyway, for example if the server was lost meanwhile."""
 
 
 class ToolTimeoutError(ToolError):
-    """Raised by a tool whose work took too long, and counted as a timeout."""
+    """Raised by a tool that ran out of time, and counted as a timeout."""
 
     late = True
 
 
 class ToolEnvironment(Environment):
-    """Adapter that makes a class with `@tool` methods an `Environment`."""
+    """Adapter from a class with `@tool` methods to an `Environment`."""
 
     def __init__(self, name: str, make: Callable[[Task], Any]) -> None:
         self.name, self._make = name, make
@@ -58,7 +58,7 @@ class ToolEnvironment(Environment):
         return Observation()
 
     async def close(self) -> None:
-        """Close the instance."""
+        """Close the environment's instance."""
         if hasattr(self._made, "__aexit__"):
             await self._made.__aexit__(None, None, None)
         else:
@@ -92,26 +92,26 @@ class Tool:
 
     @property
     def parameters(self) -> JSON:
-        """Return the JSON schema of the arguments."""
+        """Return the JSON schema of the tool's arguments."""
         return self.signature.schema
 
     @property
     def spec(self) -> ToolSpec:
-        """Return the name, description and parameters for the prompt."""
+        """Return the tool's name, description and parameters for the prompt."""
         return ToolSpec(self.name, self.description, self.parameters)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function without checking the arguments."""
+        """Call the tool's function without checking the arguments."""
         return self.fn(*args, **kwargs)
 
     def __get__(self, instance: object, owner: type | None = None) -> Tool:
-        """Return the tool bound to `instance`, if it is an attribute of a class."""
+        """Bind the tool to `instance`, if it is an attribute of a class."""
         if instance is None or not hasattr(self.fn, "__get__"):
             return self
         return replace(self, fn=self.fn.__get__(instance, owner))
 
     def bind(self, instance: object) -> Tool:
-        """Return the tool with `instance`, an environment's state, as its first argument."""
+        """Bind the tool to an instance, which its function gets as first argument."""
         return replace(self.__get__(instance), environment=None)
 
 

@@ -1,4 +1,4 @@
-"""Record the events of a rollout as OpenTelemetry spans, to read them and to join them with others.
+"""Record the events of a rollout as OpenTelemetry spans, joined with those of other programs.
 
 The spans of a rollout are computed from its record (`rollout.py`); user code and frameworks add
 live ones (`live.py`), and other programs send theirs (`ingest.py`). Together they form one tree
@@ -31,7 +31,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name of `live.py` when it is first used, since that module loads OpenTelemetry."""
+    """Import a name of `live.py` on first use, since that module loads OpenTelemetry."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib

@@ -1,4 +1,4 @@
-"""Remove the texts of people and models from a span, to send it without content.
+"""Remove people's and models' texts from spans, to export them without content.
 
 Instrumentations write prompts, completions, arguments and results under names of their own, and
 errors quote them. So nothing is removed by name: a span keeps only listed attributes, which are
@@ -35,7 +35,7 @@ _KEY = re.compile(r"[\w.:/-]{1,100}")
 
 
 def without_content(span: SpanRecord) -> SpanRecord:
-    """Return a span without content: its times, its place in the tree, numbers, and the listed
+    """Return a span without content: only its times, its place in the tree, numbers, and the listed
     texts."""
     attributes = _filter(span.attributes)
     resource = _filter(span.resource, all_texts=True).items()

@@ -1,4 +1,4 @@
-"""Send spans to an OTLP/HTTP collector without delaying any rollout.
+"""Export spans to an OTLP/HTTP collector without delaying any rollout.
 
 A thread takes rollouts and spans from a bounded queue and passes them to OpenTelemetry's exporter.
 Submitting never waits: what does not fit is dropped and counted, and the store keeps it anyway. If
@@ -45,7 +45,7 @@ _HEADER_NAME = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]+")
 
 
 def endpoint(url: str | None = None, env: Mapping[str, str] = os.environ) -> str | None:
-    """Return the URL to send traces to: `url`, else the one in the environment, else None.
+    """Return the trace collector's URL: `url`, else the one in the environment, else None.
 
     `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` is used unchanged; `OTEL_EXPORTER_OTLP_ENDPOINT` and a
     `url` without a path get `/v1/traces`. Raises `ConfigError` for an invalid http URL.
@@ -66,7 +66,7 @@ def endpoint(url: str | None = None, env: Mapping[str, str] = os.environ) -> str
 
 
 def headers(env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the headers that the environment sets as `a=b,c=d`, such as a collector's key.
+    """Return the collector headers that the environment sets as `a=b,c=d`, such as an API key.
 
     Raises `ConfigError` for a header that cannot be sent.
     """
@@ -85,8 +85,8 @@ def headers(env: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 class OtlpExporter:
-    """Send rollouts and spans to one collector, from a thread. As a context manager it closes at
-    the end.
+    """Export rollouts and spans to one OTLP collector from a thread. As a context manager it closes
+    at the end.
 
     `warn` receives at most one sentence, from the exporter's thread. `content` sends messages, tool
     arguments and results, texts of errors and everything that a framework wrote into its own spans;
@@ -143,7 +143,7 @@ class OtlpExporter:
         self.close()
 
     def submit(self, items: Sequence[Rollout] | Sequence[SpanRecord]) -> None:
-        """Queue rollouts (with all their spans) or single spans, and return at once.
+        """Queue rollouts (with all their spans) or single spans for export, and return at once.
 
         Does nothing after `close`.
         """
@@ -155,13 +155,12 @@ class OtlpExporter:
                 self._pool.submit(self._send, queued[start : start + MAX_BATCH])
 
     def flush(self, seconds: float = CLOSE_SECONDS) -> bool:
-        """Wait at most `seconds` until the queue is sent; return False if it is not sent by
-        then."""
+        """Wait at most `seconds` until all queued spans are sent; return False on a timeout."""
         done = wait([self._pool.submit(int)], seconds).done
         return bool(done) and not self._retry_at
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
-        """Send the queue within `seconds` and end the thread. May be called twice."""
+        """Send the queued spans within `seconds` and end the thread. May be called twice."""
         with self._lock:
             if self._closed:
                 return
@@ -193,7 +192,7 @@ class OtlpExporter:
                 )
 
     def _join(self, items: Sequence[Rollout | SpanRecord]) -> list[SpanRecord]:
-        """Return the spans to send now. Without items, these are the spans whose rollout never
+        """Return the spans to export now. Without items, these are the spans whose rollout never
         came.
 
         A framework's spans arrive before their rollout, and both contain its calls. So spans wait

@@ -48,7 +48,7 @@ class _AttemptTrace:
 
     @property
     def records(self) -> tuple[SpanRecord, ...]:
-        """Return the ended spans, in the order in which they ended."""
+        """Return the ended spans in the order of their ends."""
         own = {"rollout_id": self.identity.rollout_id, "attempt_id": self.identity.attempt_id}
         return tuple(
             replace(
@@ -61,8 +61,7 @@ class _AttemptTrace:
         )
 
     def next_id(self) -> int:
-        """Return the identifier of the next span, which is the same in every repeat of the
-        attempt."""
+        """Return the next span's identifier, which is equal in every repeat of the attempt."""
         return int(make_span_id(self.trace_id, "live", next(self._count)), 16)
 
     def close(self) -> None:
@@ -75,7 +74,7 @@ class _AttemptTrace:
 
 
 class _AttemptProcessor(SpanProcessor):
-    """Assign spans to the attempt in whose context they began, and add its identifiers to them."""
+    """Assign spans to the attempt in whose context they began, and add its identifiers."""
 
     def __init__(self) -> None:
         self._owners: dict[int, _AttemptTrace] = {}
@@ -110,7 +109,7 @@ def _key(span: ReadableSpan) -> int:
 
 @contextmanager
 def trace_attempt(identity: Identity) -> Generator[_AttemptTrace]:
-    """Assign spans that begin inside the block, in any task that the block starts, to an attempt.
+    """Assign all spans that begin inside the block, in any of its tasks, to an attempt.
 
     The identifiers are in the baggage too, for programs to which the context is propagated.
     """
@@ -167,7 +166,7 @@ def emit_evaluation(
 
 
 def instrument(provider: TracerProvider) -> None:
-    """Collect the spans of another provider too, such as the global one that a framework uses.
+    """Also collect the spans of another tracer provider, such as a framework's global one.
 
     Spans outside a rollout are ignored. Call it once for each provider.
     """
@@ -175,7 +174,7 @@ def instrument(provider: TracerProvider) -> None:
 
 
 class _Ids(RandomIdGenerator):
-    """Generate span identifiers, from the attempt if there is one and randomly otherwise."""
+    """Generate span identifiers, derived from the attempt if there is one, otherwise random."""
 
     def generate_span_id(self) -> int:
         attempt_trace = _current_trace(None)
@@ -189,8 +188,7 @@ def _current_trace(parent: Context | None) -> _AttemptTrace | None:
 
 @functools.cache
 def _get_tracer() -> trace.Tracer:
-    """Return the tracer that `span` uses. One serves all rollouts, which spans find in the
-    context."""
+    """Return the tracer that `span` uses for all rollouts, which spans find in the context."""
     provider = TracerProvider(
         resource=Resource({names.SERVICE: "tutelage"}),
         id_generator=_Ids(),

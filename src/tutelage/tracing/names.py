@@ -1,4 +1,4 @@
-"""Names of span attributes, operations and events, in one place because they still change.
+"""Names of span attributes, operations and events.
 
 The names are those of OpenTelemetry's semantic conventions for generative AI; everything else in
 the package imports them from here. `modern` converts those of other instrumentations: earlier names
@@ -110,7 +110,7 @@ _OPERATIONS: Mapping[str, str] = {
 
 
 def modern(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return attributes with the present name of each old name added.
+    """Return span attributes with the current name of each outdated name added.
 
     If both names are given, the value under the present one is kept.
     """

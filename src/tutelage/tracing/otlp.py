@@ -43,7 +43,7 @@ _TRACE_ID, _SPAN_ID = re.compile("(?!0+$)[0-9a-f]{32}"), re.compile("(?!0+$)[0-9
 
 
 class OtlpError(ValueError):
-    """Error for a body that is rejected. `status` is the HTTP status to return."""
+    """Error for a rejected OTLP body. `status` is the HTTP status to return."""
 
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)
@@ -51,8 +51,8 @@ class OtlpError(ValueError):
 
 
 def read_otlp(body: bytes, content_type: str, encoding: str = "") -> tuple[list[SpanRecord], int]:
-    """Return the spans of a body of `POST /v1/traces`, and how many spans were left out because
-    their identifiers are invalid.
+    """Parse a `POST /v1/traces` body; return its spans and the number left out for invalid
+    identifiers.
 
     `content_type` is `application/x-protobuf` or `application/json`, `encoding` empty, `identity`
     or `gzip`. Raises `OtlpError` with 400 for an unreadable body, 413 for one that is too large,
@@ -71,7 +71,7 @@ def read_otlp(body: bytes, content_type: str, encoding: str = "") -> tuple[list[
 
 
 def response_body(content_type: str, rejected: int = 0) -> bytes:
-    """Return the response to an accepted body, in the same content type."""
+    """Return the response to an accepted OTLP body, in the same content type."""
     response = ExportTraceServiceResponse()
     if rejected:
         response.partial_success.rejected_spans = rejected
@@ -82,12 +82,12 @@ def response_body(content_type: str, rejected: int = 0) -> bytes:
 
 
 def encode_protobuf(spans: Iterable[SpanRecord]) -> bytes:
-    """Return spans as a body of `POST /v1/traces` in protobuf."""
+    """Encode spans as a protobuf body of `POST /v1/traces`."""
     return _to_request(spans).SerializeToString()
 
 
 def encode_json(spans: Iterable[SpanRecord]) -> dict[str, Any]:
-    """Return spans as a body of `POST /v1/traces` in OTLP's JSON.
+    """Encode spans as an OTLP JSON body of `POST /v1/traces`.
 
     Collectors read files with one such body per line.
     """
@@ -101,7 +101,7 @@ def encode_json(spans: Iterable[SpanRecord]) -> dict[str, Any]:
 
 
 def from_sdk(span: ReadableSpan) -> SpanRecord:
-    """Convert a span that ended in the OpenTelemetry SDK to a record."""
+    """Convert an ended span of the OpenTelemetry SDK to a record."""
     return _decode(encode_spans([span]))[0][0]
 
 
@@ -148,7 +148,7 @@ def _parse_json(body: bytes) -> ExportTraceServiceRequest:
 def _decode(
     request: ExportTraceServiceRequest, read_id: Callable[[bytes], str] = bytes.hex
 ) -> tuple[list[SpanRecord], int]:
-    """Return the spans of a request, and how many more it has without a valid identifier.
+    """Return the spans of an OTLP request, and the number of those with an invalid identifier.
 
     JSON identifiers are hexadecimal texts, which were parsed as base64: `read_id` reverses that.
     """
@@ -226,8 +226,8 @@ def _to_request(spans: Iterable[SpanRecord]) -> ExportTraceServiceRequest:
 
 
 def readable(record: SpanRecord) -> ReadableSpan:
-    """Convert a span to an object of the OpenTelemetry SDK, for its exporters. Texts are valid
-    UTF-8."""
+    """Convert a span record to an object of the OpenTelemetry SDK, for its exporters. Texts are
+    valid UTF-8."""
 
     def context(span_id: str) -> SpanContext:
         return SpanContext(int(record.trace_id, 16), int(span_id, 16), False)
@@ -249,8 +249,8 @@ def readable(record: SpanRecord) -> ReadableSpan:
 
 
 def _to_value(value: Any) -> Any:
-    """Return an attribute value with valid UTF-8 texts. A type that OTLP lacks is converted to a
-    text."""
+    """Convert an attribute value to one with valid UTF-8 texts. A type that OTLP lacks is converted
+    to a text."""
     match value:
         case None | bool() | float():
             return value

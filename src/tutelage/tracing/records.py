@@ -1,4 +1,4 @@
-"""Plain records of spans, which the store keeps, the exporter sends and the trees consist of.
+"""Plain records of spans, for the store, the exporter and the span trees.
 
 A record has everything of an OTLP span but links. It does not need the OpenTelemetry packages, so
 the store and the command line load fast. `rollout.py` makes records from a rollout, `live.py` from
@@ -22,7 +22,7 @@ STATUSES: tuple[Status, ...] = ("unset", "ok", "error")
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Identify the run, the rollout and the attempt that a span belongs to."""
+    """Identifiers of the run, the rollout and the attempt that a span belongs to."""
 
     run_id: str
     rollout_id: str
@@ -31,7 +31,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class SpanEvent:
-    """An event at one moment of a span. `time_ns` is in nanoseconds since 1970."""
+    """A timestamped event of a span. `time_ns` is in nanoseconds since 1970."""
 
     name: str
     time_ns: int
@@ -40,7 +40,7 @@ class SpanEvent:
 
 @dataclass(frozen=True, slots=True)
 class SpanRecord:
-    """One span. Identifiers are lower-case hexadecimal, times nanoseconds since 1970.
+    """One span of a trace. Identifiers are lower-case hexadecimal, times nanoseconds since 1970.
 
     Attribute values are JSON values: texts, numbers, booleans, lists, objects.
     """

@@ -30,7 +30,7 @@ from tutelage.tracing.records import (
     make_span_id,
     make_trace_id,
 )
-from tutelage.types import Attempt, Call, Message, Rollout, RolloutStatus, ToolResult
+from tutelage.types import UNBOUNDED, Attempt, Call, Message, Rollout, RolloutStatus, ToolResult
 
 PROVIDER = "tutelage"
 """Also the service, and the scope of our spans."""
@@ -56,7 +56,7 @@ def attempt_spans(rollout: Rollout, attempt: Attempt, content: bool = False) -> 
 
 
 def as_workflow(root: SpanRecord) -> SpanRecord:
-    """Return the root of an attempt, renamed as a workflow because several agents ran in it."""
+    """Rename an attempt's root span as a workflow, because several agents ran in it."""
     attributes = {k: v for k, v in root.attributes.items() if k != names.AGENT}
     attributes |= {names.OPERATION: names.INVOKE_WORKFLOW, names.WORKFLOW: TEAM}
     return replace(root, name=f"{names.INVOKE_WORKFLOW} {TEAM}", attributes=attributes)
@@ -103,7 +103,7 @@ class _Builder:
         return [as_workflow(top) if team else top, *groups, *below]
 
     def _make_span(self, attributes: Mapping[str, Any], **fields: Any) -> SpanRecord:
-        """Return a span of the attempt, leaving out attributes that are None."""
+        """Build a span of the attempt, leaving out attributes that are None."""
         rollout, attempt = self._rollout, self._attempt
         own = {names.ROLLOUT_ID: rollout.id, names.ATTEMPT_ID: attempt.id}
         return SpanRecord(
@@ -197,7 +197,7 @@ class _Builder:
             names.RESPONSE_MODEL: call.answered_by or model,
             names.TEMPERATURE: sampling.temperature,
             names.TOP_P: sampling.top_p,
-            names.MAX_TOKENS: sampling.max_tokens,
+            names.MAX_TOKENS: None if sampling.max_tokens == UNBOUNDED else sampling.max_tokens,
             names.RESPONSE_ID: call.id,
             names.FINISH_REASONS: [reason],
             names.INPUT_TOKENS: read,
@@ -247,7 +247,7 @@ def _count_tokens(call: Call) -> tuple[int, int]:
 
 
 def _dump_messages(messages: Sequence[Message], finish: str | None = None) -> str:
-    """Return messages as JSON text in the format of GenAI's semantic conventions, with parts."""
+    """Encode messages as JSON with parts, in the format of GenAI's semantic conventions."""
     out: list[dict[str, Any]] = []
     for message in messages:
         item: dict[str, Any] = {"role": message.role, "parts": _message_parts(message)}

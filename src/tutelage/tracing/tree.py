@@ -1,4 +1,4 @@
-"""Spans as trees, one for each attempt.
+"""Span trees, one for each attempt.
 
 The record's own spans (`rollout.py`) are joined here with those of user code and other programs. A
 span is a child of its parent if that is in the set; any other span of an attempt is a child of the
@@ -32,7 +32,7 @@ class SpanNode:
     children: list[SpanNode] = field(default_factory=list["SpanNode"])
 
     def walk(self) -> Iterator[tuple[int, SpanRecord]]:
-        """Yield this span and all spans below it, each with its depth below this one."""
+        """Yield this span and all its descendants, each with its depth below this one."""
         stack = [(0, self)]
         while stack:
             level, node = stack.pop()
@@ -67,8 +67,7 @@ def whole_trace(
 
 
 def _build_tree(own: Sequence[SpanRecord], extra: Sequence[SpanRecord]) -> SpanNode:
-    """Return the tree of an attempt, made of its `own` spans, root first, and the spans of
-    `extra`."""
+    """Build an attempt's span tree from its `own` spans, root first, and the spans of `extra`."""
     root, spans = own[0], {span.span_id: span for span in own}
     moved = _merge(spans, extra)
     placed = _place_calls(spans, extra)
@@ -90,8 +89,7 @@ def _build_tree(own: Sequence[SpanRecord], extra: Sequence[SpanRecord]) -> SpanN
 
 
 def _merge(spans: dict[str, SpanRecord], extra: Sequence[SpanRecord]) -> dict[str, str]:
-    """Add the spans of `extra` to `spans`; return the identifiers of replaced spans with their
-    replacements.
+    """Add the spans of `extra` to `spans`; return a mapping of replaced to replacing span ids.
 
     Of two spans of one call, our own is kept: it gets the parent and the additional attributes of
     the other.
@@ -115,7 +113,8 @@ def _merge(spans: dict[str, SpanRecord], extra: Sequence[SpanRecord]) -> dict[st
 
 
 def _place_calls(spans: dict[str, SpanRecord], extra: Sequence[SpanRecord]) -> bool:
-    """Move each call below the span that has an event naming it; return True if there was one."""
+    """Move each call's span below the span with an event that names it; return True if any
+    moved."""
     calls = {_call_id(span): span.span_id for span in spans.values() if _call_id(span)}
     named = [(span, event.attributes) for span in extra for event in span.events]
     pairs = [(span, values) for span, values in named if values.get(names.RESPONSE_ID) in calls]
@@ -133,7 +132,7 @@ def _place_calls(spans: dict[str, SpanRecord], extra: Sequence[SpanRecord]) -> b
 
 
 def _match_call(span: SpanRecord, calls: Sequence[SpanRecord], used: set[str]) -> str | None:
-    """Return the id of our own span of the call that another program's chat span describes.
+    """Return the id of our own call span that matches another program's chat span.
 
     It matches by time: a span without a response id describes a call made while it was open. Of
     several such calls, it is the first that is not matched to another span.
@@ -199,7 +198,7 @@ def _call_id(span: SpanRecord) -> str:
 
 
 def _reparent(tree: SpanNode) -> Iterator[SpanRecord]:
-    """Yield the spans of a tree with the root's trace id, each with its parent in the tree."""
+    """Yield the spans of a tree with the root's trace id and with their parents in the tree."""
     stack: list[tuple[SpanNode, str | None]] = [(tree, None)]
     while stack:
         node, parent = stack.pop()

@@ -1,4 +1,4 @@
-"""The APIs of the gateway, one file each.
+"""Dialects: the model APIs that the gateway serves, one file each.
 
 `dialect.py` defines the interface, `reading.py` has the parts of requests that they share.
 """

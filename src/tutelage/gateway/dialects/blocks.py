@@ -1,4 +1,4 @@
-"""An assistant turn as a sequence of blocks: a thought, a text, and tool calls.
+"""An assistant turn as a sequence of blocks: thinking, text, and tool calls.
 
 The Responses and Messages APIs represent a turn in this way, as items and as content blocks. Calls
 are sent as a whole at the end. `ReplyStream` passes on pieces of thoughts and texts, and a
@@ -21,7 +21,7 @@ Kind = Literal["thought", "text", "call"]
 
 @dataclass(slots=True)
 class TurnBlock:
-    """A block of a turn, as far as it has been received. The text of a tool call is its
+    """A block of an assistant turn, as far as it has been received. The text of a tool call is its
     arguments."""
 
     kind: Kind
@@ -37,7 +37,7 @@ class TurnBlock:
 
 
 def turn_blocks(reply: PendingCompletion, choice: Call) -> list[TurnBlock]:
-    """Return the non-empty blocks of a finished turn."""
+    """Return the non-empty blocks of a finished assistant turn."""
     thought, source = thought_of(choice.reply.extra)
     text = visible_content(reply, choice) or str(choice.reply.extra.get("refusal") or "")
     blocks = [
@@ -52,7 +52,7 @@ def turn_blocks(reply: PendingCompletion, choice: Call) -> list[TurnBlock]:
 
 
 def cut_block(reply: PendingCompletion, blocks: Sequence[TurnBlock]) -> TurnBlock | None:
-    """Return the block in which a turn was truncated, or None if it is complete.
+    """Return the block in which an assistant turn was truncated, or None if it is complete.
 
     An incomplete call is sent as text, before the complete calls.
     """
@@ -63,30 +63,30 @@ def cut_block(reply: PendingCompletion, blocks: Sequence[TurnBlock]) -> TurnBloc
 
 
 class BlockWriter(Protocol):
-    """Format blocks in one dialect, as bytes to send."""
+    """Write the blocks of a turn as stream events of one dialect, in bytes."""
 
     def begin(self, index: int, block: TurnBlock) -> bytes:
-        """Return the events that start the `index`-th block."""
+        """Return the stream events that start the `index`-th block."""
         ...
 
     def extend(self, index: int, block: TurnBlock, new: str, entries: Sequence[JSON]) -> bytes:
-        """Return the events for more text of a block, or more log-probability entries."""
+        """Return the events for a block's new text or log-probability entries."""
         ...
 
     def end(self, index: int, block: TurnBlock) -> bytes:
-        """Return the events that end a block."""
+        """Return the stream events that end a block."""
         ...
 
 
 class BlockStream:
-    """Send the blocks of a streamed turn, one after the other."""
+    """Stream the blocks of an assistant turn, one after the other."""
 
     def __init__(self, writer: BlockWriter) -> None:
         self.blocks: list[TurnBlock] = []
         self._writer, self._open = writer, False
 
     def add(self, kind: Kind, new: str, entries: Sequence[JSON] = (), source: str = "") -> bytes:
-        """Add text, which may be empty, to a thought or text block, starting the block if
+        """Append text, which may be empty, to a thinking or text block, starting the block if
         needed."""
         out = b""
         if not (self._open and self.blocks[-1].kind == kind):
@@ -111,7 +111,7 @@ class BlockStream:
         return out + self.end()
 
     def end(self) -> bytes:
-        """End the open block, if there is one."""
+        """End the open block, if any."""
         if not self._open:
             return b""
         self._open = False

@@ -1,4 +1,4 @@
-"""The Chat Completions API, `POST /v1/chat/completions`: its object, and the chunks of its stream.
+"""The Chat Completions API, `POST /v1/chat/completions`: its object and stream chunks.
 
 A stream starts with the first text that is final; tool calls and the finish reason follow when
 sampling has ended. `responses.py` is the other API of OpenAI.
@@ -117,7 +117,7 @@ class ChatCompletions:
     paths: Mapping[str, Mapping[str, Path]] = MappingProxyType({})
 
     def read(self, body: JSON, defaults: Sampling, kept: KeptAnswers) -> ChatRequest:
-        """Parse the request. Raises `ApiError`."""
+        """Parse a chat completion request. Raises `ApiError`."""
         request = read(_Request, body)
         format, schema = request.response_format, None
         if request.top_logprobs and not request.logprobs:
@@ -137,7 +137,7 @@ class ChatCompletions:
         )
 
     def write_reply(self, reply: PendingCompletion) -> JSON:
-        """Return the `chat.completion` object."""
+        """Return the reply as a `chat.completion` object."""
         with_ids = reply.request.token_ids
         choices: list[JSON] = []
         for i, choice in enumerate(reply.calls):
@@ -156,7 +156,7 @@ class ChatCompletions:
         return out
 
     def writer(self, reply: PendingCompletion) -> _Chunks:
-        """Return the event writer of a reply."""
+        """Return the stream writer of a reply."""
         return _Chunks(reply)
 
 
@@ -183,7 +183,7 @@ def _to_message(message: _Message, raw: JSON, path: str) -> Message:
 
 
 def heading(reply: PendingCompletion, kind: str) -> JSON:
-    """Return the fields that begin an object or chunk of the given kind."""
+    """Return the leading fields of an object or chunk of the given kind."""
     return {
         "id": reply.id,
         "object": kind,
@@ -203,7 +203,7 @@ def usage(reply: PendingCompletion) -> JSON:
 
 
 def _ending(reply: PendingCompletion, choice: Call, entries: Sequence[JSON] | None) -> JSON:
-    """Return the fields that end a choice. `stop_reason` is vLLM's field for the matched stop
+    """Return the final fields of a choice. `stop_reason` is vLLM's field for the matched stop
     string."""
     reason = finish_reason(choice)
     stop = stop_sequence(reply, choice) if reason == "stop" else None
@@ -216,7 +216,7 @@ def _logprobs(entries: Sequence[JSON] | None) -> JSON | None:
 
 
 class _Chunks:
-    """Write the chunks of a streamed chat completion, as a `Writer`."""
+    """Write the stream chunks of a chat completion, as a `Writer`."""
 
     def __init__(self, reply: PendingCompletion) -> None:
         self._reply, self._head = reply, heading(reply, "chat.completion.chunk")
@@ -226,13 +226,13 @@ class _Chunks:
         """Fields of each choice that were sent before its end."""
 
     def text(self, index: int, new: Piece) -> bytes:
-        """Return the chunk for more text of a choice or of its thought."""
+        """Return the chunk for a text or thinking delta of a choice."""
         fields = {"logprobs": _logprobs(new.logprobs), "finish_reason": None}
         self._sent[index].add(new.thought)
         return self._begin(index) + self._chunk(index, {new.thought or "content": new.text}, fields)
 
     def finish(self, rests: Sequence[Piece]) -> bytes:
-        """Return the chunks for the unsent text, tool calls and end of each choice, then for the
+        """Return the final chunks: the unsent text, tool calls and end of each choice, then the
         usage."""
         out, reply = b"", self._reply
         for i, (choice, rest) in enumerate(zip(reply.calls, rests, strict=True)):
@@ -253,7 +253,7 @@ class _Chunks:
         return out + DONE
 
     def write_error(self, error: ApiError) -> bytes:
-        """Return the last event of a stream that has failed."""
+        """Return the last event of a failed stream."""
         return event(error.body())
 
     def _begin(self, index: int) -> bytes:

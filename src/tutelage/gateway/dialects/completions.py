@@ -1,4 +1,4 @@
-"""The Completions API, `POST /v1/completions`: continues a text or token ids without a template.
+"""The Completions API, `POST /v1/completions`: continues text or token ids without a chat template.
 
 Prompts may be token ids, and token ids are returned in vLLM's format (`return_token_ids`). A
 request may have several prompts, whose choices follow one another. `chat_completions.py` is the API
@@ -54,7 +54,7 @@ def _check_prompt(value: Any) -> Any:
 
 
 def _as_list(prompt: Any) -> Any:
-    """Return a single prompt or a list of prompts as a list."""
+    """Convert a single prompt to a list of one prompt; return a list of prompts unchanged."""
     single = isinstance(prompt, str) or (
         isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], int)
     )
@@ -90,7 +90,7 @@ class Completions:
     paths: Mapping[str, Mapping[str, Path]] = MappingProxyType({})
 
     def read(self, body: JSON, defaults: Sampling, kept: KeptAnswers) -> ChatRequest:
-        """Parse the request. Raises `ApiError`."""
+        """Parse a text completion request. Raises `ApiError`."""
         request = read(_Request, body)
         if request.best_of not in (None, request.n):
             raise invalid("`best_of` must equal `n`: all completions are returned", "best_of")
@@ -111,7 +111,7 @@ class Completions:
         )
 
     def write_reply(self, reply: PendingCompletion) -> JSON:
-        """Return the `text_completion` object."""
+        """Return the reply as a `text_completion` object."""
         choices = [
             _choice(
                 reply,
@@ -125,13 +125,12 @@ class Completions:
         return {**heading(reply, "text_completion"), "choices": choices, "usage": usage(reply)}
 
     def writer(self, reply: PendingCompletion) -> _Chunks:
-        """Return the event writer of a reply."""
+        """Return the stream writer of a reply."""
         return _Chunks(reply)
 
 
 def _prompt_text(reply: PendingCompletion, index: int) -> str:
-    """Return the prompt's text if the request asks for it before each choice (`echo`), else
-    nothing."""
+    """Return the prompt text to echo before a choice, or nothing without `echo`."""
     prompt, decoder = reply.request.choice_prompt(index), reply.model.decoder
     if not reply.request.echo or prompt is None:
         return ""
@@ -169,8 +168,7 @@ def _choice(
 def _logprobs(
     reply: PendingCompletion, entries: Sequence[JSON] | None, start: int = 0
 ) -> JSON | None:
-    """Return the tokens, their log-probabilities and their offsets in the text, in the API's
-    format."""
+    """Return tokens, log-probabilities and text offsets in the format of the Completions API."""
     if entries is None:
         return None
     tokens = [entry["token"] for entry in entries]
@@ -191,7 +189,7 @@ def _logprobs(
 
 
 class _Chunks:
-    """Write the chunks of a streamed text completion, as a `Writer`."""
+    """Write the stream chunks of a text completion, as a `Writer`."""
 
     def __init__(self, reply: PendingCompletion) -> None:
         self._reply = reply
@@ -200,14 +198,14 @@ class _Chunks:
         """Offset of the next token of each choice."""
 
     def text(self, index: int, new: Piece) -> bytes:
-        """Return the chunk for more text of a choice."""
+        """Return the chunk for a text delta of a choice."""
         before = "" if self._begun[index] else _prompt_text(self._reply, index)
         self._begun[index] = True
         more = {"logprobs": self._logprobs(index, new), "finish_reason": None}
         return self._chunk([{"index": index, "text": before + new.text, **more}])
 
     def finish(self, rests: Sequence[Piece]) -> bytes:
-        """Return the chunks for the unsent text and end of each choice, then for the usage."""
+        """Return the final chunks: the unsent text and end of each choice, then the usage."""
         out, reply = b"", self._reply
         for i, (choice, rest) in enumerate(zip(reply.calls, rests, strict=True)):
             before = "" if self._begun[i] else _prompt_text(reply, i)
@@ -218,7 +216,7 @@ class _Chunks:
         return out + DONE
 
     def write_error(self, error: ApiError) -> bytes:
-        """Return the last event of a stream that has failed."""
+        """Return the last event of a failed stream."""
         return event(error.body())
 
     def _logprobs(self, index: int, new: Piece) -> JSON | None:

@@ -39,11 +39,11 @@ class Dialect(Protocol):
 
     @property
     def request(self) -> type[RequestReader]:
-        """Return the pydantic model of requests."""
+        """Return the pydantic model of the API's requests."""
         ...
 
     def read(self, body: JSON, defaults: Sampling, kept: KeptAnswers) -> ChatRequest:
-        """Parse a request. Raises `ApiError`.
+        """Parse a request of the API. Raises `ApiError`.
 
         `defaults` has the values of omitted sampling fields, and `kept` the attempt's answers that
         the request may continue. Fields that would change the reply are honoured or rejected by
@@ -53,9 +53,9 @@ class Dialect(Protocol):
         ...
 
     def write_reply(self, reply: PendingCompletion) -> JSON:
-        """Return the JSON reply to a request that does not stream."""
+        """Return the JSON reply to a non-streaming request."""
         ...
 
     def writer(self, reply: PendingCompletion) -> Writer:
-        """Return the event writer of a reply that has just started."""
+        """Return the stream writer of a reply that has just started."""
         ...

@@ -1,4 +1,4 @@
-"""Write error messages for invalid request fields: the full path, the value, the reason and a hint.
+"""Error messages for invalid request fields: the full path, the value, the reason and a hint.
 
 `reading.py` parses the requests.
 """
@@ -35,7 +35,7 @@ _KINDS: dict[str, str] = {
 
 
 def refusal(error: ErrorDetails, data: Any, path: str) -> ApiError:
-    """Return a 400 error for a validation error of the data at `path`."""
+    """Convert a validation error of the data at `path` to a 400 error."""
     value: Any = error["input"]
     name = error.get("ctx", {}).get("name")
     for part in (*_error_path(error, data), *(() if name is None else (name,))):
@@ -58,7 +58,7 @@ def refusal(error: ErrorDetails, data: Any, path: str) -> ApiError:
 
 
 def _error_path(error: ErrorDetails, data: Any) -> Iterator[str | int]:
-    """Yield the parts of an error's path in the data.
+    """Yield the parts of a validation error's path in the data.
 
     Parts of its location that the data lacks are left out, such as the tag of a union member, or
     the index in a list made from a single value.
@@ -83,7 +83,7 @@ def _error_path(error: ErrorDetails, data: Any) -> Iterator[str | int]:
 
 
 def missing(path: str) -> ApiError:
-    """Return a 400 error for a missing field."""
+    """Return a 400 error for a missing request field."""
     return invalid(f"`{path}` is missing", path, _CODES["missing"])
 
 

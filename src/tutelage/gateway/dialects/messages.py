@@ -1,4 +1,4 @@
-"""Anthropic's Messages API, `POST /v1/messages`: its object, and the events of its stream.
+"""Anthropic's Messages API, `POST /v1/messages`: its object and stream events.
 
 A turn is a list of blocks. Tool results are part of the user's turn and become separate messages. A
 thought is a block before the text; its `signature` encodes the sampled text, so that a client that
@@ -55,7 +55,7 @@ _STOP_REASONS = {"tool_calls": "tool_use", "length": "max_tokens", "content_filt
 
 
 def _as_blocks(content: Any) -> Any:
-    """Return content as a list of blocks; a string becomes one text block."""
+    """Return message content as a list of blocks; a string becomes one text block."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     if not isinstance(content, list):
@@ -64,8 +64,7 @@ def _as_blocks(content: Any) -> Any:
 
 
 def _check_context_edits(management: Any) -> Any:
-    """Check that the requested context management clears nothing, as in the requests of Claude
-    Code."""
+    """Check that the requested context edits clear nothing, as in the requests of Claude Code."""
     edits = management.get("edits") if isinstance(management, dict) else None
     if any(not isinstance(e, dict) or cast("JSON", e).get("keep") != "all" for e in edits or ()):
         raise ValueError("this server does not support clearing context; leave it out")
@@ -144,7 +143,7 @@ class _Request(RequestReader):
 
     @classmethod
     def unused(cls, values: JSON) -> JSON:
-        """Return the fields that have no effect, including those of `output_config` other than
+        """Return the request fields without effect, including those of `output_config` other than
         `format`."""
         fields, output = super().unused(values), values.get("output_config") or {}
         rest = {name: output[name] for name in output if name != "format"}
@@ -166,7 +165,7 @@ class Messages:
         }
 
     def read(self, body: JSON, defaults: Sampling, kept: KeptAnswers) -> ChatRequest:
-        """Parse the request. Raises `ApiError`, also for a prefilled assistant turn."""
+        """Parse a Messages request. Raises `ApiError`, also for a prefilled assistant turn."""
         request = _parse_request(body, defaults)
         if request.messages[-1].role == "assistant":
             path = f"messages[{len(body['messages']) - 1}]"
@@ -178,12 +177,12 @@ class Messages:
         return request
 
     async def _count(self, path: Mapping[str, str], body: JSON, attempt: AttemptSession) -> JSON:
-        """Count prompt tokens; the conversation may end with an assistant turn."""
+        """Count a request's prompt tokens; the conversation may end with an assistant turn."""
         read = partial(_parse_request, body, attempt.sampling)
         return {"input_tokens": await attempt.count(body.get("model"), read)}
 
     def write_reply(self, reply: PendingCompletion) -> JSON:
-        """Return the `message` object."""
+        """Return the reply as a `message` object."""
         (choice,) = reply.calls
         split, blocks = reply.thought_stream(), list[TurnBlock]()
         for block in turn_blocks(reply, choice):
@@ -198,7 +197,7 @@ class Messages:
         return {**_heading(reply), "content": content, **_ending(reply, choice)}
 
     def writer(self, reply: PendingCompletion) -> _Events:
-        """Return the event writer of a reply."""
+        """Return the stream writer of a reply."""
         return _Events(reply)
 
 
@@ -231,7 +230,7 @@ def _parse_request(body: JSON, defaults: Sampling) -> ChatRequest:
 
 
 def _parse_messages(turns: Sequence[_Turn]) -> Iterator[Message]:
-    """Yield the messages of turns.
+    """Yield the messages of conversation turns.
 
     Each tool result in a user's turn becomes a message of its own, before or after the user's text.
     """
@@ -258,7 +257,7 @@ def _parse_messages(turns: Sequence[_Turn]) -> Iterator[Message]:
 
 
 def _assistant_message(turn: _Turn, path: str) -> Message:
-    """Return the message of an assistant turn.
+    """Convert an assistant turn to a message.
 
     Thoughts of this server are restored as sampled, those of an upstream server are sent back to
     it, and other thoughts are dropped, since no template has a place for them.
@@ -277,7 +276,7 @@ def _assistant_message(turn: _Turn, path: str) -> Message:
 
 
 def _join(blocks: Sequence[_Block], allowed: Sequence[str], path: str) -> str:
-    """Return the text of blocks. Raises `ApiError` for a type of block that the role does not
+    """Join the text of content blocks. Raises `ApiError` for a type of block that the role does not
     allow."""
     for block in blocks:
         if block.type not in allowed:
@@ -287,16 +286,14 @@ def _join(blocks: Sequence[_Block], allowed: Sequence[str], path: str) -> str:
 
 
 def _parts(blocks: Sequence[_Block]) -> JSON:
-    """Return text blocks as the parts of a chat completion, if any block has fields besides its
-    text."""
+    """Return text blocks as chat-completion parts, if any block has fields besides its text."""
     texts = [block for block in blocks if isinstance(block, _Text)]
     has_fields = any(block.model_extra for block in texts)
     return {PARTS: [block.model_dump() for block in texts]} if has_fields else {}
 
 
 def sampled_text(signature: str) -> str:
-    """Return the sampled text that a signature of this server encodes, or an empty string for
-    another signature."""
+    """Decode the sampled text in a signature of this server; return an empty string for others."""
     if not signature.startswith(_SIGNATURE_PREFIX):
         return ""
     try:
@@ -309,7 +306,7 @@ def sampled_text(signature: str) -> str:
 
 
 def _heading(reply: PendingCompletion) -> JSON:
-    """Return the message object that begins a stream."""
+    """Return the `message` object that begins a stream."""
     return {
         "id": reply.id,
         "type": "message",
@@ -347,7 +344,7 @@ def _write_block(block: TurnBlock, split: ThoughtStream, reply: PendingCompletio
 
 
 def _read_input(block: TurnBlock) -> JSON:
-    """Return the arguments of a call as an object. Invalid JSON is wrapped in a field
+    """Parse a tool call's arguments as a JSON object. Invalid JSON is wrapped in a field
     `arguments`."""
     if not block.text.strip():
         return {}
@@ -363,7 +360,7 @@ def _signature(block: TurnBlock, split: ThoughtStream) -> str:
 
 
 class _Events:
-    """Write the events of a streamed message, as a `Writer` and a `BlockWriter`."""
+    """Write the stream events of a message, as a `Writer` and a `BlockWriter`."""
 
     def __init__(self, reply: PendingCompletion) -> None:
         self._reply, self._split = reply, reply.thought_stream()
@@ -371,14 +368,13 @@ class _Events:
         self._blocks = BlockStream(self)
 
     def text(self, index: int, new: Piece) -> bytes:
-        """Return the events for more text or more of the thought."""
+        """Return the events for a text or thinking delta."""
         if new.thought:
             return self._begin() + self._blocks.add("thought", new.text, source=new.thought)
         return self._begin() + self._add_parts(*self._split.feed(new.text))
 
     def finish(self, rests: Sequence[Piece]) -> bytes:
-        """Return the events for the unsent text and the tool uses, and those that end the
-        message."""
+        """Return the final events: the unsent text, the tool uses and the end of the message."""
         reply, choice = self._reply, self._reply.calls[0]
         rest = self._split.feed(rests[0].text, last=True)
         turn = turn_blocks(reply, choice)
@@ -392,7 +388,7 @@ class _Events:
         return out + event({"type": "message_stop"}, "message_stop")
 
     def write_error(self, error: ApiError) -> bytes:
-        """Return the last event of a stream that has failed."""
+        """Return the last event of a failed stream."""
         return event(error.anthropics_body(), "error")
 
     def begin(self, index: int, block: TurnBlock) -> bytes:
@@ -408,7 +404,7 @@ class _Events:
         return event(data, "content_block_start")
 
     def extend(self, index: int, block: TurnBlock, new: str, entries: Sequence[JSON]) -> bytes:
-        """Return the event for more text of a block. A tool's input is sent as a whole."""
+        """Return the event for new text of a content block. A tool's input is sent as a whole."""
         if block.kind == "call":
             arguments = json.dumps(_read_input(block), ensure_ascii=False)
             return self._delta(index, {"type": "input_json_delta", "partial_json": arguments})
@@ -418,7 +414,7 @@ class _Events:
         return self._delta(index, {"type": f"{kind}_delta", kind: new})
 
     def end(self, index: int, block: TurnBlock) -> bytes:
-        """Return the events that end a block."""
+        """Return the events that end a content block."""
         out = b""
         if block.kind == "thought":
             signed = {"type": "signature_delta", "signature": _signature(block, self._split)}
@@ -432,7 +428,7 @@ class _Events:
         return event({"type": "message_start", "message": _heading(self._reply)}, "message_start")
 
     def _add_parts(self, thought: str, text: str) -> bytes:
-        """Return the events for more of the policy's thought and text.
+        """Return the events for new thinking and text of the policy.
 
         An empty thought gets a block too, so that it can be restored.
         """

@@ -1,4 +1,4 @@
-"""Parsing of requests, and the parts of requests that several dialects share.
+"""Request parsing, and the request parts that several dialects share.
 
 A request is a pydantic model of the supported fields, validated from the parsed JSON; an invalid
 field is a 400 that names its full path (`field_errors.py`). One rule holds for all other fields:
@@ -108,8 +108,7 @@ def _check_name(name: str) -> str:
 
 
 def _read_tool_choice(value: Any) -> str:
-    """Return `tool_choice` as a value of `Constraint`, from either of OpenAI's forms for a
-    function."""
+    """Convert OpenAI's `tool_choice`, in either form for a function, to a `Constraint` value."""
     match value:
         case "auto" | "none" | "required":
             return value
@@ -175,7 +174,7 @@ class StructuredOutputs(RequestObject):
 
 
 class RequestReader(RequestObject):
-    """Request fields that all dialects share."""
+    """Request fields shared by all dialects."""
 
     refused = UNSUPPORTED
     schema_name: ClassVar[str] = "response_format"
@@ -211,7 +210,7 @@ class RequestReader(RequestObject):
 
     @classmethod
     def unused(cls, values: JSON) -> JSON:
-        """Return the fields that have no effect, including tools of other types, for the record."""
+        """Return the request fields without effect, including unsupported tools, for the record."""
         names = {field.alias or name for name, field in cls.model_fields.items()}
         unknown, kind = values.keys() - names - cls.refused.keys(), cls.tool_type
         unused = {n: values[n] for n in values if n in unknown and values[n] is not None}
@@ -241,7 +240,7 @@ class RequestReader(RequestObject):
         schema: JSON | None,
         **fields: Any,
     ) -> ChatRequest:
-        """Build the request. Raises `ApiError`.
+        """Build the internal `ChatRequest`. Raises `ApiError`.
 
         `schema` comes from the dialect's own field, and `fields` are fields that not all dialects
         have.
@@ -291,13 +290,13 @@ class RequestReader(RequestObject):
 
 
 class StreamOptions(RequestObject):
-    """The options of a request for a streamed reply."""
+    """Options of a streaming request."""
 
     include_usage: StrictBool = False
 
 
 class ChoicesReader(RequestReader):
-    """Request fields that chat completions and completions share."""
+    """Request fields shared by the Chat Completions and Completions APIs."""
 
     n: StrictInt = Field(1, ge=1, le=MAX_CHOICES)
     prompt_logprobs: TopLogprobs | None = None
@@ -305,7 +304,7 @@ class ChoicesReader(RequestReader):
     return_token_ids: StrictBool = False
 
     def choices(self, scored: int | None) -> JSON:
-        """Return the fields of a `ChatRequest` that this class reads. Raises `ApiError`.
+        """Convert these request fields to fields of a `ChatRequest`. Raises `ApiError`.
 
         `scored` is the number of alternatives per prompt token.
         """
@@ -322,7 +321,7 @@ class ChoicesReader(RequestReader):
 
 
 class ReplyFormat(RequestObject):
-    """The format that a request asks the reply to have."""
+    """Requested format of the reply."""
 
     type: Literal["text", "json_object", "json_schema"]
     definition: JSON | None = Field(None, alias="schema")
@@ -346,7 +345,7 @@ class _Part(BaseModel):
 
 
 def _join(value: Any, parts: ValidatorFunctionWrapHandler) -> str:
-    """Return the text of a message's content, which is a string or a list of text parts."""
+    """Return a message's content as text, joining the parts of a list."""
     if isinstance(value, str):
         return value
     if not isinstance(value, list):
@@ -356,7 +355,7 @@ def _join(value: Any, parts: ValidatorFunctionWrapHandler) -> str:
 
 
 def _check_arguments(text: str) -> str:
-    """Check that the arguments of a tool call can be rendered.
+    """Check that a tool call's arguments can be rendered.
 
     Text that is not JSON is accepted, since a model may write it and must get it back unchanged.
     """
@@ -383,8 +382,7 @@ class CallObject(BaseModel):
 
 
 def read_parts(message: JSON, field: str) -> JSON:
-    """Return the parts of a message's content in `field`, if any part has fields besides its
-    text."""
+    """Return a message's content parts in `field`, if any part has fields besides its text."""
     content = message.get(field)
     if not isinstance(content, list):
         return {}

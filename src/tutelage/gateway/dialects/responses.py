@@ -1,4 +1,4 @@
-"""OpenAI's Responses API, `POST /v1/responses`: its object and items, and the events of its stream.
+"""OpenAI's Responses API, `POST /v1/responses`: its object, items and stream events.
 
 A conversation is kept with its last answer, so `previous_response_id` restores the messages exactly
 as recorded. Items that a client sends back are merged again: a thought, a message and the calls
@@ -120,7 +120,7 @@ class Responses:
         }
 
     def read(self, body: JSON, defaults: Sampling, kept: KeptAnswers) -> ChatRequest:
-        """Parse the request. Raises `ApiError`."""
+        """Parse a Responses request. Raises `ApiError`."""
         request = read(_Request, body)
         if request.top_logprobs and _LOGPROBS not in request.include:
             raise invalid(f"`top_logprobs` requires `include`: [{_LOGPROBS!r}]", "top_logprobs")
@@ -153,15 +153,15 @@ class Responses:
         )
 
     def write_reply(self, reply: PendingCompletion) -> JSON:
-        """Return the `response` object."""
+        """Return the reply as a `response` object."""
         return _complete_response(reply, _turn(reply))
 
     def writer(self, reply: PendingCompletion) -> _Events:
-        """Return the event writer of a reply."""
+        """Return the stream writer of a reply."""
         return _Events(reply)
 
     async def _count(self, path: Mapping[str, str], body: JSON, attempt: AttemptSession) -> JSON:
-        """Count the tokens of a prompt; the request may omit the model."""
+        """Count a request's prompt tokens; the request may omit the model."""
         body = body if body.get("model") else {**body, "model": attempt.models()[0]}
         parse = partial(self.read, body, attempt.sampling, attempt.ledger)
         tokens = await attempt.count(body["model"], parse)
@@ -197,7 +197,7 @@ def _get_response(
 
 
 def _find_item(kept: KeptAnswers, item_id: str) -> JSON | None:
-    """Return an input or output item of a kept response, or None."""
+    """Find an input or output item of a kept response by id, or return None."""
     for response_id in reversed(kept):
         reply = kept.answer(response_id)
         if reply is not None and reply.request.conversation is not None:
@@ -208,7 +208,7 @@ def _find_item(kept: KeptAnswers, item_id: str) -> JSON | None:
 
 
 def _input_items(reply: PendingCompletion) -> list[JSON]:
-    """Return the items of a request in the API's long form, with ids and with content as parts."""
+    """Return a request's input items in the API's long form, with ids and with content as parts."""
     items: list[JSON] = []
     for i, item in enumerate(reply.request.items):
         out: JSON = {"type": "message", "id": f"{reply.id}-in-{i}", **item}
@@ -298,7 +298,7 @@ def _parse_items(items: Iterable[Any], kept: KeptAnswers) -> tuple[Message, ...]
 
 
 def _parse_item(kind: str | None, item: Any, path: str) -> Message:
-    """Convert an item to a message, or to a part of an assistant turn."""
+    """Convert an input item to a message, or to a part of an assistant turn."""
     if kind in ("custom_tool_call", "custom_tool_call_output"):
         raise invalid(f"`{path}` calls a custom tool, which this model does not support", path)
     if kind == "function_call":
@@ -322,7 +322,7 @@ def _parse_item(kind: str | None, item: Any, path: str) -> Message:
 
 
 def _merge_turns(turn: Message, new: Message) -> Message:
-    """Merge two parts of an assistant turn."""
+    """Merge two parts of one assistant turn."""
     extra: JSON = {**turn.extra, **new.extra}
     for name in turn.extra.keys() & new.extra.keys():
         first, second = turn.extra[name], new.extra[name]
@@ -338,7 +338,7 @@ def _merge_turns(turn: Message, new: Message) -> Message:
 
 
 def _turn(reply: PendingCompletion) -> list[TurnBlock]:
-    """Return the blocks of a turn, for an empty turn one empty text block."""
+    """Return the blocks of an assistant turn, or one empty text block for an empty turn."""
     choice = reply.calls[0]
     return turn_blocks(reply, choice) or [TurnBlock("text", "", reply.logprobs(choice) or [])]
 
@@ -364,7 +364,7 @@ def _complete_response(reply: PendingCompletion, blocks: Sequence[TurnBlock]) ->
 
 
 def _response_object(reply: PendingCompletion, status: str) -> JSON:
-    """Return the response object without its final fields.
+    """Return a response object without its final fields.
 
     Training runs set their own sampling parameters, which are known only at the end.
     """
@@ -393,7 +393,7 @@ def _item_id(reply: PendingCompletion, block: TurnBlock) -> str:
 
 
 def _item(reply: PendingCompletion, block: TurnBlock, status: str) -> JSON:
-    """Return a block as an output item."""
+    """Convert a block of a turn to an output item."""
     item: JSON = {"id": _item_id(reply, block), "status": status}
     if block.kind == "call":
         fields = {"call_id": block.id, "name": block.name, "arguments": block.text}
@@ -408,7 +408,7 @@ def _item(reply: PendingCompletion, block: TurnBlock, status: str) -> JSON:
 
 
 def _content_part(block: TurnBlock) -> JSON:
-    """Return a block as a content part."""
+    """Convert a block of a turn to a content part."""
     if block.kind == "thought":
         return {"type": "reasoning_text", "text": block.text}
     logprobs = [_with_bytes(entry) for entry in block.entries]
@@ -423,7 +423,7 @@ def _with_bytes(entry: JSON) -> JSON:
 
 
 class _Events:
-    """Write the events of a streamed response, each with its `sequence_number`.
+    """Write the stream events of a response, each with its `sequence_number`.
 
     It is a `Writer` and a `BlockWriter`.
     """
@@ -434,19 +434,19 @@ class _Events:
         self._blocks = BlockStream(self)
 
     def text(self, index: int, new: Piece) -> bytes:
-        """Return the events for more text of the message or of a thought."""
+        """Return the events for a text or thinking delta."""
         kind = "thought" if new.thought else "text"
         return self._begin() + self._blocks.add(kind, new.text, new.logprobs or (), new.thought)
 
     def finish(self, rests: Sequence[Piece]) -> bytes:
-        """Return the events for the remaining items and the complete response."""
+        """Return the final events: the remaining items and the complete response."""
         out = self._begin() + self._blocks.finish(rests[0], _turn(self._reply))
         final = _complete_response(self._reply, self._blocks.blocks)
         kind = "response.incomplete" if final["status"] == "incomplete" else "response.completed"
         return out + self._events((kind, {"response": final})) + DONE
 
     def write_error(self, error: ApiError) -> bytes:
-        """Return the last events of a stream that has failed."""
+        """Return the last events of a failed stream."""
         fields = {"code": error.code, "message": error.message, "param": error.param}
         final = _response_object(self._reply, "failed")
         code = _CODES.get(error.type, "server_error")
@@ -454,7 +454,7 @@ class _Events:
         return self._events(("error", fields), ("response.failed", {"response": final}))
 
     def begin(self, index: int, block: TurnBlock) -> bytes:
-        """Return the events that start an item."""
+        """Return the events that start an output item."""
         empty = replace(block, text="", entries=[])
         item = _item(self._reply, empty, "in_progress")
         added = ("response.output_item.added", {"output_index": index, "item": item})
@@ -464,14 +464,14 @@ class _Events:
         return self._events(added, ("response.content_part.added", part))
 
     def extend(self, index: int, block: TurnBlock, new: str, entries: Sequence[JSON]) -> bytes:
-        """Return the event for more text or arguments."""
+        """Return the event for new text or arguments of an output item."""
         data: JSON = {**self._position(index, block), "delta": new}
         if block.kind == "text":
             data["logprobs"] = [_with_bytes(entry) for entry in entries]
         return self._events((_EVENTS[block.kind] + ".delta", data)) if new or entries else b""
 
     def end(self, index: int, block: TurnBlock) -> bytes:
-        """Return the events that end an item."""
+        """Return the events that end an output item."""
         cut = cut_block(self._reply, self._blocks.blocks)
         item = _item(self._reply, block, "incomplete" if block is cut else "completed")
         position = self._position(index, block)

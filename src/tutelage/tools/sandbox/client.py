@@ -39,12 +39,12 @@ _ROOM = 4096
 
 
 class _ServerGoneError(SandboxError):
-    """Raised if the sandbox server has ended, so that a new server is tried."""
+    """Raised if the sandbox server has ended and a new one must be started."""
 
 
 @dataclass(frozen=True, slots=True)
 class CodeResult:
-    """The result of one piece of code."""
+    """The result of running code in a sandbox."""
 
     output: str
     """The printed output, with the traceback of an uncaught exception."""
@@ -55,12 +55,11 @@ class CodeResult:
 
     @property
     def ended(self) -> bool:
-        """Return whether the interpreter ended and its state is lost."""
+        """Return True if the interpreter ended and its state is lost."""
         return self.error in _ENDED
 
     def plain_value(self) -> Any:
-        """Return the value that `Sandbox.evaluate` computed. Raises `ValueError` if there is
-        none."""
+        """Return the value computed by `Sandbox.evaluate`. Raises `ValueError` without one."""
         if self.value is None:
             raise ValueError("no result value")
         if self.value == "set()":
@@ -72,7 +71,7 @@ class CodeResult:
 
 
 class Sandbox:
-    """A Python interpreter in isolation, which keeps its state and ends when `async with` exits."""
+    """An isolated Python interpreter with persistent state, which ends when `async with` exits."""
 
     def __init__(self, limits: SandboxLimits | None = None, *, tier: Tier | None = None) -> None:
         """Create a sandbox without starting it.
@@ -92,7 +91,7 @@ class Sandbox:
         await self.close()
 
     async def run(self, code: str) -> CodeResult:
-        """Return the output of code run in the current state, with the value of a final expression.
+        """Run code in the current state and return its output and the value of a final expression.
 
         Concurrent calls run one after another, in the order of the calls. Raises `SandboxError` if
         no interpreter can be started.
@@ -110,7 +109,7 @@ class Sandbox:
         return await self._execute({"code": expression, "op": "value"})
 
     async def close(self) -> None:
-        """End the interpreter and every process that it started, and wait for their end."""
+        """End the interpreter and all processes that it started, and wait for them."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
@@ -140,12 +139,12 @@ class Sandbox:
 
 
 def _to_string(value: object) -> str:
-    """Return `value` if it is a string, else "", since the code may have forged the reply."""
+    """Return a field of a reply if it is a string, else "", since the code may have forged it."""
     return value if isinstance(value, str) else ""
 
 
 def _read_reply(reply: dict[str, Any], limits: SandboxLimits) -> CodeResult:
-    """Convert a reply, which the code may have forged, to a result with strings of bounded length.
+    """Convert an untrusted reply of the sandbox to a result with strings of bounded length.
 
     Lone surrogates, which cannot be stored or tokenised, are escaped. An exception that is called
     `timeout` or `died` is renamed, so that it is not taken for the end of the interpreter.
@@ -169,7 +168,7 @@ def _escape_surrogates(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Session:
-    """One running interpreter, with its channel and the socket that keeps it alive."""
+    """One running interpreter, with its message channel and the socket that keeps it alive."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -178,7 +177,7 @@ class _Session:
 
     @classmethod
     async def open(cls, tier: Tier, limits: SandboxLimits) -> _Session:
-        """Start an interpreter, again if the sandbox server was killed. Raises `SandboxError`."""
+        """Start an interpreter, with a new sandbox server if necessary. Raises `SandboxError`."""
         for attempts_left in reversed(range(_STARTS)):
             try:
                 return await cls._open(tier, limits)
@@ -226,7 +225,7 @@ class _Session:
         return session
 
     async def request(self, message: dict[str, Any]) -> dict[str, Any] | None:
-        """Send a message and return the reply, or None if the interpreter ended."""
+        """Send a message to the interpreter and return its reply, or None if it ended."""
         data = encode(message)
         try:
             self.writer.write(data)
@@ -246,7 +245,7 @@ class _Session:
         return reply if isinstance(reply, dict) else None
 
     async def close(self) -> None:
-        """Close the lifeline and wait until the watcher has ended all processes."""
+        """Close the lifeline socket and wait until the watcher has ended all processes."""
         self.writer.close()
         loop = asyncio.get_running_loop()
         with contextlib.suppress(OSError):
@@ -261,7 +260,7 @@ class _Session:
 
 @functools.cache
 def tier_problems() -> dict[Tier, str | None]:
-    """Test each tier, once per process, and return None for it if it works, else the reason."""
+    """Test each sandbox tier once, and return the reason why it fails, or None."""
     values: dict[Tier, str | None] = {}
 
     def work() -> None:
@@ -287,7 +286,7 @@ async def _test_tier(tier: Tier) -> str | None:
 
 
 def usable_tier(*, allow_unsandboxed: bool = False) -> Tier:
-    """Return the strongest tier that works on this machine.
+    """Return the strongest sandbox tier that works on this machine.
 
     Raises `ConfigError` if only `none` does, unless `allow_unsandboxed` is set.
     """

@@ -64,7 +64,7 @@ _LIST_RIGHT = 1 << 3
 
 
 def enter_root(root: str, view: FileSystemView, limits: SandboxLimits) -> None:
-    """Build a root file system at the folder `root`, enter it, and drop all privileges.
+    """Build and enter a root file system at the folder `root`, and drop all privileges.
 
     The process must already be in new namespaces.
     """
@@ -75,7 +75,7 @@ def enter_root(root: str, view: FileSystemView, limits: SandboxLimits) -> None:
 
 
 def _build_root(at: str, view: FileSystemView, limits: SandboxLimits) -> None:
-    """Build the root file system at the folder `at` and enter it."""
+    """Build and enter a root file system at the folder `at`."""
     _mount("none", "/", "none", _MS_REC | _MS_PRIVATE)
     safe = _MS_NOSUID | _MS_NODEV
     _mount("tmpfs", at, "tmpfs", safe, "size=1m,nr_inodes=2048,mode=0755")
@@ -108,7 +108,7 @@ def _build_root(at: str, view: FileSystemView, limits: SandboxLimits) -> None:
 
 
 def _bind_mount(at: str, path: str) -> bool:
-    """Bind-mount `path` in the new root and return True, or False if it is already there."""
+    """Bind-mount `path` in the new root and return True, or return False if it is already there."""
     if os.path.lexists(at + path):
         return False
     if os.path.isdir(path):
@@ -130,7 +130,7 @@ def _become_nobody() -> None:
 
 
 def restrict(tier: Tier, limits: SandboxLimits, view: FileSystemView, home: str) -> None:
-    """Restrict resources, files and system calls of this process, which will run the code."""
+    """Restrict the resources, files and system calls of this process, before it runs code."""
     single = limits.processes == 1
     if not single and tier != "namespaces":
         raise OSError(f"a limit of {limits.processes} processes needs the tier 'namespaces'")
@@ -188,7 +188,7 @@ def unshare_namespaces() -> None:
 
 
 def _mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
-    """Mount `source` at `target` with the system call mount(2)."""
+    """Mount a file system with mount(2)."""
     result = _libc().mount(
         source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), data.encode()
     )
@@ -205,7 +205,7 @@ def _make_read_only(target: str) -> None:
 
 
 def _change_root(new: str) -> None:
-    """Make the mount point `new` the root, and detach the old root."""
+    """Switch to a new root mount and detach the old root."""
     os.chdir(new)
     libc = _libc()
     number = 41 if os.uname().machine == "aarch64" else 155
@@ -215,22 +215,22 @@ def _change_root(new: str) -> None:
 
 
 def die_with_parent() -> None:
-    """Let the kernel kill this process when its parent ends."""
+    """Ask the kernel to kill this process when its parent ends."""
     _checked(_libc().prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0), "PR_SET_PDEATHSIG")
 
 
 def adopt_orphans() -> None:
-    """Become the parent of descendants whose own parent ends."""
+    """Adopt orphaned descendant processes."""
     _checked(_libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "PR_SET_CHILD_SUBREAPER")
 
 
 def hide_from_debuggers() -> None:
-    """Keep processes of the same user from reading or writing this one."""
+    """Protect this process from debuggers of the same user."""
     _checked(_libc().prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "PR_SET_DUMPABLE")
 
 
 def _drop_privileges() -> None:
-    """Drop every capability permanently, so that set-uid programs have no effect afterwards."""
+    """Drop all capabilities permanently, including those that set-uid programs would grant."""
     libc = _libc()
     for capability in range(64):
         if libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
@@ -241,7 +241,7 @@ def _drop_privileges() -> None:
 
 
 def _install_filter(program: bytes) -> None:
-    """Filter the system calls of this process with a `program` built by `seccomp.py`."""
+    """Install a seccomp filter for the system calls of this process."""
     instructions = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("=HxxxxxxQ", len(program) // 8, ctypes.addressof(instructions))
     result = _libc().prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, header, 0, 0)

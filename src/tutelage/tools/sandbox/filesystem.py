@@ -27,7 +27,7 @@ _SYSTEM_PREFIXES = ("/usr", "/usr/local")
 
 @dataclass(frozen=True, slots=True)
 class FileSystemView:
-    """The paths of this machine that a sandbox can read, all others being inaccessible."""
+    """The paths that a sandbox can read, all others being inaccessible."""
 
     folders: tuple[str, ...]
     """Folders that are readable with everything below them, except `hidden`."""
@@ -40,7 +40,7 @@ class FileSystemView:
     """The file that an import executes, by name of the listed package."""
 
     def package_paths(self) -> list[str]:
-        """Return folders and files of the listed packages, including their bundled libraries."""
+        """Return the paths of the listed packages, including their bundled libraries."""
         names: list[str] = []
         for name, origin in self.modules.items():
             place = os.path.dirname(origin)
@@ -56,12 +56,12 @@ class FileSystemView:
 
 
 def site_folders() -> list[str]:
-    """Return the folders of `sys.path` where packages are installed."""
+    """Return the folders of `sys.path` with installed packages."""
     return [p for p in sys.path if os.path.basename(p) in _PACKAGE_FOLDERS and os.path.isdir(p)]
 
 
 def _find_modules(names: Iterable[str], places: Sequence[str]) -> dict[str, str]:
-    """Return the file of each package of `names` that is installed in one of `places`."""
+    """Return the file of each named package that is installed in one of `places`."""
     values: dict[str, str] = {}
     for name in names:
         spec = PathFinder.find_spec(name, list(places)) if name.isidentifier() else None
@@ -74,7 +74,7 @@ def _find_modules(names: Iterable[str], places: Sequence[str]) -> dict[str, str]
 def filesystem_view(
     packages: Iterable[str], places: Sequence[str], *, programs: bool
 ) -> FileSystemView:
-    """Return the paths that a sandbox of this interpreter can read.
+    """Return the readable paths of a sandbox with this interpreter.
 
     They are the standard library and the `packages` that are installed in one of `places`. The
     interpreter must run without `site`. `programs` adds the system's programs, for sandboxes that

@@ -88,7 +88,7 @@ _X32 = 0x40000000
 
 
 def program(own_pid: int, *, one_process: bool, shared_files: bool = False) -> bytes:
-    """Return the BPF filter for a process.
+    """Build the BPF system call filter of a process.
 
     `one_process` forbids starting other processes. `shared_files` is for a process that sees the
     host's file system: it forbids changing mode, owner, times and attributes of files, reading
@@ -152,8 +152,8 @@ def _shared_file_filter(cpu: int, refuse: bytes) -> list[bytes]:
 
 
 def _guard(number: int, argument: int, steps: list[bytes]) -> list[bytes]:
-    """Return code that applies `steps` to the low half of an argument of one system call, then
-    allows the call."""
+    """Return BPF code that checks an argument of one system call by `steps`, then allows the
+    call."""
     body = [_step(_LOAD, _ARGUMENTS + 8 * argument), *steps, _step(_RETURN, _ALLOW)]
     return [_step(_EQUAL, number, 0, len(body)), *body]
 

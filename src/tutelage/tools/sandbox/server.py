@@ -56,7 +56,7 @@ _DEEPEST = 64
 
 
 class _StartRequest(NamedTuple):
-    """Parameters of a sandbox to start."""
+    """Parameters for starting a sandbox."""
 
     tier: Tier
     limits: SandboxLimits
@@ -69,8 +69,8 @@ class _StartRequest(NamedTuple):
 
 
 def main(control: int, base: str, places: Sequence[str]) -> NoReturn:
-    """Start sandboxes until the client closes its end of `control`. `base` is a working folder,
-    `places` are the folders of installed packages."""
+    """Run the sandbox server until the client closes its end of `control`. `base` is a working
+    folder, `places` are the folders of installed packages."""
     _load_library()
     line = socket.socket(fileno=control)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -101,7 +101,7 @@ def main(control: int, base: str, places: Sequence[str]) -> NoReturn:
 
 
 def _load_library() -> None:
-    """Import commonly used modules, so that new sandboxes start with them loaded.
+    """Preload commonly used modules for new sandboxes.
 
     `exit` and `help` are added here, since `site` does not run: it would add folders to the path.
     """
@@ -118,7 +118,7 @@ def _view(packages: tuple[str, ...], places: tuple[str, ...], programs: bool) ->
 
 
 def _die_on_error(work: Callable[[], None], channel: int) -> NoReturn:
-    """Run `work` in a forked child, report an error over the channel, and exit."""
+    """Run `work` in a forked child, report any error over the channel, and exit."""
     try:
         work()
     except BaseException as error:
@@ -163,7 +163,7 @@ def _wait_for_end(child: int, lifeline: int, home: str, limits: SandboxLimits) -
 
 
 def _kill_all(child: int) -> None:
-    """Kill the child and wait for it and its orphans, which the watcher has adopted."""
+    """Kill the sandbox process and wait for it and its orphans, which the watcher has adopted."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(child, signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):
@@ -201,7 +201,7 @@ def _start_in_namespaces(request: _StartRequest) -> int:
 
 
 def _map_users(child: int, count: int) -> None:
-    """Map the inner user to the current user, or as root to an unused unprivileged user id."""
+    """Map the sandbox user to the current user, or to an unused user id if that is root."""
     uid, gid = os.geteuid(), os.getegid()
     if uid == 0:
         low, high = _DYNAMIC_USERS
@@ -253,7 +253,7 @@ def _run_init(request: _StartRequest) -> None:
 
 
 def _run_worker(request: _StartRequest, home: str) -> None:
-    """Run the worker: confine itself, then answer requests until the channel is closed."""
+    """Run the worker: confine the process, then answer requests until the channel is closed."""
     channel, limits = request.channel, request.limits
     os.environ.update({"HOME": home, "TMPDIR": home, "PWD": home})
     # In memory, so that output works on a full disk; limited in size like any file.
@@ -281,7 +281,7 @@ def _run_worker(request: _StartRequest, home: str) -> None:
 
 
 def _seed_random() -> None:
-    """Seed `random`, so that a program gives the same numbers in every sandbox."""
+    """Seed `random`, so that programs produce the same numbers in every sandbox."""
     import random
 
     random.seed(0)
@@ -291,7 +291,7 @@ def _seed_random() -> None:
 
 
 def _uses_too_much(child: int, home: str, disk: int, threads: int) -> bool:
-    """Return True if the process has more than `disk` bytes of files or `threads` threads.
+    """Return True if a process exceeds its limit of file bytes or threads.
 
     Also True if its files cannot be counted. False if the process has ended.
     """
@@ -306,7 +306,7 @@ def _uses_too_much(child: int, home: str, disk: int, threads: int) -> bool:
 
 
 def _folder_size(home: str) -> int:
-    """Return the bytes of all files below `home`. Raises `OSError` for an unreadable folder."""
+    """Return the total size of the files in a folder. Raises `OSError` for an unreadable folder."""
     total, pending = 0, [(home, 0)]
     while pending:
         folder, depth = pending.pop()
@@ -325,7 +325,7 @@ def _folder_size(home: str) -> int:
 
 
 def _deleted_file_size(child: int) -> int:
-    """Return the bytes of deleted files that the process still has open or mapped."""
+    """Return the total size of deleted files that a process still has open or mapped."""
     sizes: dict[int, int] = {}
     place = f"/proc/{child}/fd"
     for name in os.listdir(place):

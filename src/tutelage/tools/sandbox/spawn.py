@@ -35,7 +35,7 @@ class SandboxError(RuntimeError):
 
 
 class _Server:
-    """The process that forks sandboxes, and the control socket to it."""
+    """The sandbox server process and its control socket."""
 
     def __init__(self) -> None:
         self._base = tempfile.mkdtemp(prefix="tutelage-sandbox-")
@@ -66,11 +66,11 @@ class _Server:
 
     @property
     def alive(self) -> bool:
-        """Return whether the process is running."""
+        """Return True if the server process is running."""
         return self._process.poll() is None
 
     def start(self, request: dict[str, Any], *ends: socket.socket) -> None:
-        """Request a sandbox and pass it `ends`, its ends of the channel and the lifeline."""
+        """Request a sandbox and pass it its ends of the message channel and the lifeline."""
         with self._lock:
             socket.send_fds(self._line, [json.dumps(request).encode()], [e.fileno() for e in ends])
 
@@ -93,7 +93,7 @@ _servers: dict[int, _Server] = {}
 
 
 def running_server(pid: int) -> _Server:
-    """Return the server of process `pid`, starting one if there is none or it was killed."""
+    """Return the sandbox server of process `pid`, starting one if necessary."""
     with _starting:
         if pid not in _servers or not _servers[pid].alive:
             _servers[pid] = _Server()

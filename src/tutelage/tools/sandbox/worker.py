@@ -24,7 +24,7 @@ _MAX_DEPTH = 50
 
 
 class Interpreter:
-    """A namespace in which code runs, with the file descriptor `output` of stdout and stderr."""
+    """A persistent namespace for running code, with the file descriptor of its output."""
 
     def __init__(self, output: int, limit: int) -> None:
         self._output, self._limit = output, limit
@@ -32,7 +32,7 @@ class Interpreter:
         self._count = 0
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Run the `code` of a request according to its `op`, and return the reply.
+        """Run the code of a request and return the reply.
 
         `cell` prints the value of a final expression, `program` does not, `value` evaluates an
         expression to plain data. `fresh` clears the namespace and sets the name of the module.
@@ -73,7 +73,7 @@ class Interpreter:
                 sys.stdout.write(f"{value!r}\n")
 
     def _collect(self, out: io.TextIOBase) -> str:
-        """Return the output since the last call as its beginning, the bytes cut, and its end."""
+        """Return the output since the last call: its beginning, the count of bytes cut, its end."""
         # Output above the file size limit is lost; the code received the error.
         with contextlib.suppress(OSError, ValueError):
             out.close()
@@ -91,7 +91,7 @@ class Interpreter:
 
 
 def _truncate(text: str, limit: int) -> str:
-    """Return `text`, with the middle cut out if it is longer than `limit` characters."""
+    """Cut out the middle of a text that is longer than `limit` characters."""
     if len(text) <= limit:
         return text
     half = limit // 2
@@ -99,7 +99,7 @@ def _truncate(text: str, limit: int) -> str:
 
 
 def _literal(value: object, depth: int = 0) -> str | None:
-    """Return plain data as a Python literal, or None for other types and subclasses."""
+    """Format plain data as a Python literal, or return None for other types and subclasses."""
     kind = type(value)
     if kind is float and value in (float("inf"), -float("inf")):
         return "1e999" if value == float("inf") else "-1e999"
@@ -133,7 +133,7 @@ def _join_parts(start: str, parts: list[str | None], end: str) -> str | None:
 
 
 def _format_traceback(error: BaseException, name: str) -> str:
-    """Return the frames of the traceback that are in the user's code."""
+    """Format the traceback frames in the user's code."""
     if isinstance(error, SystemExit):
         return ""
     try:
