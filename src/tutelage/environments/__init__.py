@@ -4,6 +4,6 @@
 `tutelage.tools.environments`.
 """
 
-from tutelage.environments.protocol import Environment, Observation
+from tutelage.environments.protocol import Environment, EnvironmentFactory, Observation, Step
 
-__all__ = ["Environment", "Observation"]
+__all__ = ["Environment", "EnvironmentFactory", "Observation", "Step"]
