@@ -73,9 +73,8 @@ async def _played(factory: EnvironmentFactory, tasks: Sequence[Task], seed: int)
                 best = await play_episode(factory, task, seed, lambda t, m, _: expert(t, m))
                 if best.truncated:
                     problems.append(f"the expert did not end the task {task.id!r}")
-            if factory.deterministic and (
-                differs := await check_deterministic(factory, task, seed)
-            ):
+            differs = await check_deterministic(factory, task, seed)
+            if factory.deterministic and differs is not None:
                 problems.append(
                     f"task {task.id!r} was another episode when it was played again: {differs}; "
                     "draw random numbers from the seed of reset, or set deterministic = False"
