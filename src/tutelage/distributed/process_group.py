@@ -10,7 +10,6 @@ timeout (`WORKING`). `weights/process_group.py` loads this module where there ar
 
 from __future__ import annotations
 
-import concurrent.futures
 import datetime
 import io
 import os
@@ -32,6 +31,7 @@ from torch.distributed.rendezvous import rendezvous
 from tutelage.distributed import sharding
 from tutelage.distributed.checkpoint import write
 from tutelage.distributed.tree import accumulate_in_tree
+from tutelage.distributed.waiting import in_thread
 from tutelage.errors import ConfigError, RunError
 from tutelage.policy.hf_model import Network
 from tutelage.policy.machine import SMALL_MODEL
@@ -51,19 +51,13 @@ PLAYING = datetime.timedelta(days=7)
 """Timeout of ranks that wait for rank 0: rollouts take what they take."""
 LOST = "another rank has ended, so the run cannot continue"
 """How rank 0's message begins where another rank has ended."""
-_LOOK = 0.2
 
 
 class TorchProcessGroup(ProcessGroup):
     """Ranks of torch.distributed."""
 
     def __init__(
-        self,
-        rank: int = 0,
-        size: int = 1,
-        *,
-        tree: bool = False,
-        shard_from: int = SMALL_MODEL,
+        self, rank: int = 0, size: int = 1, *, tree: bool = False, shard_from: int = SMALL_MODEL
     ) -> None:
         """The default group has been made where `size` is above 1; all ranks make this object. Each
         rank has the whole of a model below `shard_from` parameters. Raises `ConfigError` for a
@@ -210,32 +204,22 @@ class TorchProcessGroup(ProcessGroup):
             raise RunError(f"{LOST} ({reason})") from error
 
 
-def in_thread(work: Callable[[], Out], lost: Callable[[], bool] = lambda: False) -> Out:
-    """Return what `work` gives in a thread. Raises `RunError` as soon as `lost` is true; the thread
-    is then left behind, as it is where a signal ends the wait."""
-    future = concurrent.futures.Future[Out]()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="other-ranks", daemon=True).start()
-    while not concurrent.futures.wait([future], _LOOK).done:
-        if lost():
-            raise RunError(LOST)
-    return future.result()
-
-
 def joined() -> TorchProcessGroup:
     """Return the group that this process was started in. Raises `ConfigError` where a launcher's
     variables are missing or wrong, `RunError` where the other ranks do not come."""
-    size, rank = _number("WORLD_SIZE"), _number("RANK")
-    _variable("MASTER_ADDR")
-    if not 0 <= rank < size:
+    for name in ("WORLD_SIZE", "RANK", "MASTER_ADDR", "MASTER_PORT"):
+        value, many = os.environ.get(name, ""), os.environ["WORLD_SIZE"]
+        if not value:
+            raise ConfigError(
+                f"WORLD_SIZE={many} needs several ranks, but {name} is not set; start them with "
+                f"torchrun --nproc-per-node={many} -m tutelage ..., or unset WORLD_SIZE"
+            )
+        if name != "MASTER_ADDR" and not value.isdecimal():
+            raise ConfigError(f"{name}={value!r} is not a number; start ranks with torchrun")
+    size, rank, port = (int(os.environ[n]) for n in ("WORLD_SIZE", "RANK", "MASTER_PORT"))
+    if rank >= size:
         raise ConfigError(f"RANK={rank} is not in WORLD_SIZE={size}")
-    if not 0 <= (port := _number("MASTER_PORT")) < 1 << 16:
+    if port >= 1 << 16:
         raise ConfigError(f"MASTER_PORT={port} is not a port number below 65536")
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
 
@@ -279,25 +263,6 @@ def meet(store: Any, rank: int, size: int) -> str:
         time.sleep(0.01)
         left = [other for other in left if not store.check([f"known/{word}/{other}"])]
     return word
-
-
-def _variable(name: str) -> str:
-    value = os.environ.get(name, "")
-    if not value:
-        size = os.environ["WORLD_SIZE"]
-        raise ConfigError(
-            f"WORLD_SIZE={size} needs several ranks, but {name} is not set; start them with "
-            f"torchrun --nproc-per-node={size} -m tutelage ..., or unset WORLD_SIZE"
-        )
-    return value
-
-
-def _number(name: str) -> int:
-    value = _variable(name)
-    try:
-        return int(value)
-    except ValueError:
-        raise ConfigError(f"{name}={value!r} is not a number; start ranks with torchrun") from None
 
 
 def _packed(value: object) -> bytes:
