@@ -22,12 +22,9 @@ from tutelage.evaluate.evaluated_agent import EvaluatedAgent
 from tutelage.evaluate.targets import (
     UNKEPT,
     FoundRun,
-    TargetKind,
-    builtin_agent,
-    own_agent,
+    agent_to_evaluate,
+    check_options,
     run_of,
-    server_of,
-    target_kind,
 )
 from tutelage.rewards import RewardFunction, check, resolve_reward
 from tutelage.rollouts.grading import stop_if_text
@@ -157,8 +154,7 @@ def prepare_evaluation(
     where code that a run of another user names would be run, unless `trust`, or all of it is among
     what is `trusted`.
     """
-    kind = target_kind(target)
-    _check_options(kind, target, asked)
+    kind = check_options(target, asked)
     run = run_of(target, others=True)
     trust = trust or (run is not None and {*code_of(run[0])} <= {*trusted})
     own = target if kind == "agent" else _own_agent_of(run)
@@ -191,17 +187,9 @@ def prepare_evaluation(
         ) from error
     if success is None and run is not None and asked.reward in (None, run[1].agent.reward_name):
         success = run[1].reward.success
-    if run is not None:
-        check_trusted(run[0], [run[1].agent.agent_type], trust=trust)
     if grader is not None:
         check(grader, tasks)
-    if own is None:
-        server = server_of(target if kind == "server" else None, asked)
-        evaluated_agent = builtin_agent(target, run, asked.tools, asked, server, trust=trust)
-    else:
-        if run is not None:
-            check_trusted(run[0], [own], trust=trust)
-        evaluated_agent = own_agent(own, run, asked)
+    evaluated_agent = agent_to_evaluate(target, run, own, asked, trust=trust)
     evaluated_agent = replace(
         evaluated_agent,
         prices=load_prices(asked.prices, environment()),
@@ -209,24 +197,6 @@ def prepare_evaluation(
     )
     agent = own or Figures.BUILT_IN
     return PreparedEvaluation(asked, evaluated_agent, tasks, grader, name, success, run, agent)
-
-
-# ---------------------------------------------------------------- what is asked for
-
-
-def _check_options(kind: TargetKind, target: str, asked: EvaluationConfig) -> None:
-    """Raise `ConfigError` for options that a target has no use for."""
-    wrong: list[tuple[str, str]] = []
-    if kind == "agent" and asked.tools is not None:
-        wrong.append(("--tools", "a custom agent uses the tools of its file"))
-    if kind == "server" and asked.endpoint:
-        wrong.append(("--endpoint", "the target is already a server"))
-    if kind == "model" and (asked.endpoint or asked.model):
-        wrong.append(("--endpoint" if asked.endpoint else "--model", "the target is the model"))
-    if kind == "run" and asked.model and not asked.endpoint:
-        wrong.append(("--model", "a run has its own policy; use --endpoint URL for another model"))
-    for option, reason in wrong:
-        raise ConfigError(f"{option} cannot be used with {target!r}: {reason}; remove it")
 
 
 def _trained_on(
