@@ -12,24 +12,18 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
+from pathlib import Path
 from typing import Any, cast
 
 from tutelage.bounded import json_lines
 from tutelage.errors import TutelageError
 from tutelage.evaluate.compare import RunFacts, TaskScore, TaskScores
 from tutelage.evaluate.config import LABEL
-from tutelage.evaluate.preparation import PreparedEvaluation
-from tutelage.runs.figures import (
-    Figures,
-    Labels,
-    Measure,
-    ResourceUsage,
-    RunFiles,
-    TrainedSummary,
-)
+from tutelage.evaluate.kind import PolicyEvaluation
+from tutelage.runs.figures import Figures, Measure, ResourceUsage, RunFiles, TrainedSummary
 from tutelage.runs.folder import RunFolder
-from tutelage.runs.kinds import RunKind, registered
+from tutelage.runs.kinds import FINISHED, RunKind, registered
 from tutelage.runs.stored import open_run
 from tutelage.runs.stored_evaluation import StoredEvaluation
 from tutelage.statistics.outcome import EXACT, FULL, Evaluation, Success
@@ -82,7 +76,7 @@ def read_facts(run: RunFolder, kind: type[RunKind] | None = None) -> RunFacts:
     )
     return replace(
         facts,
-        status=str(files.result.get("status", "unfinished")),
+        status=str(files.result.get("status", facts.status)),
         spent=spent,
         best=None if figures.best is None or not figures.best.exists() else str(figures.best),
         remarks=tuple(remarks),
@@ -90,30 +84,19 @@ def read_facts(run: RunFolder, kind: type[RunKind] | None = None) -> RunFacts:
     )
 
 
-def facts_of(found: Evaluation, ready: PreparedEvaluation, name: str) -> RunFacts:
+def facts_of(job: PolicyEvaluation, evaluation: Evaluation, name: str) -> RunFacts:
     """The facts of an evaluation that no folder keeps, under the name that it is to have."""
-    measure: Measure = "greedy" if ready.asked.sampled_at == 0 else "sampled"
-    figures = Figures(
-        trained=RunFacts.UNTRAINED,
-        algorithm="evaluation",
-        base=ready.evaluated_agent.model(),
-        base_mark=ready.evaluated_agent.model_mark(),
-        agent=ready.agent,
-        agent_mark=ready.agent_mark(),
-        grader=ready.reward,
-        labels={measure: Labels("", LABEL, measure)},
-        success=ready.success,
-        spent=ResourceUsage(calls=found.cost.calls, dollars=found.cost.dollars),
-    )
-    rule, grades = _rule(ready.success), list[Grade]()
+    config, result = job.config(), {"cost": asdict(evaluation.cost), "status": FINISHED}
+    files = RunFiles(RunFolder(Path(name)), config, config["config"], result, {})
+    figures, grades = job.figures(files), list[Grade]()
+    rule = _rule(figures.success)
     part = EXACT if rule is None or rule.part is None else rule.part
-    for rollout in found.played:
-        failure, reward = rollout.last.failure, rollout.reward
+    for rollout in evaluation.played:
+        failure, reward, task = rollout.last.failure, rollout.reward, rollout.task
         cause = None if failure is None else failure.cause.value
         value, parts = (None, {}) if reward is None else (reward.value, reward.parts)
-        task = rollout.task
         grades.append(Grade(LABEL, task.id, task.fields, value, parts.get(part), cause))
-    return _facts(figures, grades, name, "")
+    return replace(_facts(figures, grades, name, ""), status=FINISHED)
 
 
 # ---------------------------------------------------------------- scores
@@ -168,7 +151,7 @@ def _facts(figures: Figures, grades: Sequence[Grade], name: str, folder: str) ->
         **{entry.name: getattr(figures, entry.name) for entry in fields(TrainedSummary)},
         name=name,
         folder=folder,
-        status="finished",
+        status="unfinished",
         measured=measured,
         success=success if defined else "",
         spent=figures.spent or ResourceUsage(),

@@ -98,7 +98,8 @@ class PolicyEvaluation(RunKind):
     @classmethod
     def figures(cls, files: RunFiles) -> Figures:
         """Its model and grader; nothing was trained, so there are scores of one side only."""
-        measure = _measure(stored_settings(files.run, EvaluationConfig))
+        settings = {key: value for key, value in files.settings.items() if key != "recipe"}
+        measure = _measure(EvaluationConfig.model_validate(settings))
         grader, spent = str(files.config.get("reward", "")), None
         known = grader != "llm_judge"  # whose calls are nobody's count
         if "cost" in files.result:
