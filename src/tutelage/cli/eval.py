@@ -91,7 +91,7 @@ def evaluate(
     if len(evaluations) == 2:
         paired = compare(
             [
-                facts_of(found, one.ready, name)
+                facts_of(one, found, name)
                 if one.asked.output is None
                 else read_facts(RunFolder(Path(one.asked.output)), PolicyEvaluation)
                 for one, found, name in zip(asked, evaluations, names, strict=True)

@@ -16,7 +16,6 @@ import platform
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,18 +27,12 @@ from tutelage.resources import POLICY
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.lifecycle import Run
 from tutelage.runs.progress import Progress
-from tutelage.runs.resume_hint import resume_hint
 from tutelage.runs.signals import StopSignal
 from tutelage.store import StoreWriter, TrainingRow, open_store
 from tutelage.tracing import SpanRecord
 from tutelage.types import JSON, Rollout, RolloutStatus
 from tutelage.weights.checkpoint import TrainingState
-from tutelage.weights.process_group import (
-    FirstRankLostError,
-    ProcessGroup,
-    in_step,
-    launched,
-)
+from tutelage.weights.process_group import ProcessGroup, in_step, launched
 
 if TYPE_CHECKING:
     from tutelage.weights.inputs import TrainingInputs
@@ -79,18 +72,13 @@ def _as_rank(
     asked: WeightTraining, folder: RunFolder, lead: Callable[[], JSON], group: ProcessGroup
 ) -> JSON:
     """The result of a run on this rank."""
-    try:
-        own = {} if asked.given is None else asked.given.sources
-        check_same(group, facts_of(asked.resolved) | own)
-        in_step(group, lambda: check_store(asked.resolved.config))
-        check_shared(group, folder)
-        if group.rank:
-            _follow(asked, folder.name, group)
-        return group.agree(lead)
-    except FirstRankLostError as lost:
-        begun = folder.config.is_file()
-        lost.add_note(resume_hint(folder.path) if begun else "The same command begins again.")
-        raise
+    own = {} if asked.given is None else asked.given.sources
+    check_same(group, facts_of(asked.resolved) | own)
+    in_step(group, lambda: check_store(asked.resolved.config))
+    check_shared(group, folder)
+    if group.rank:
+        _follow(asked, folder.name, group)
+    return group.agree(lead)
 
 
 # ---------------------------------------------------------------- what has to be the same
@@ -234,8 +222,6 @@ def _follow(asked: WeightTraining, name: str, group: ProcessGroup) -> None:
                         asked.leave(phase_name)
             except KeyboardInterrupt as stopped:
                 raise SystemExit(0) from stopped
-            except FirstRankLostError:
-                raise
             except TutelageError as error:
                 if _met_alone(group):
                     raise RunError(f"rank {group.rank} of {group.size}: {error}") from error
@@ -249,8 +235,7 @@ def _met_alone(group: ProcessGroup) -> bool:
     heard: list[None] = []
 
     def listen() -> None:
-        with suppress(FirstRankLostError):
-            heard.append(group.agree(lambda: None))
+        heard.append(group.agree(lambda: None))
 
     listener = threading.Thread(target=listen, name="last-word", daemon=True)
     listener.start()
