@@ -148,7 +148,7 @@ def plain_table(*columns: str, right: Collection[str] = ()) -> Table:
 
 
 TONES = {"good": "green", "bad": "red", "dim": "dim", "": ""}
-"""How the tones of a table and of its pictures look."""
+"""How the tones of a table look."""
 
 
 _WIDEST = 1000

@@ -213,7 +213,7 @@ def _show(
     samples: int,
 ) -> None:
     """Each evaluation, and what the two of a pair differ in."""
-    from tutelage.cli import compare_text as words
+    from tutelage.cli.compare import pairs
     from tutelage.cli.console import drawn_table, next_steps, output, prose, say, shown_path
     from tutelage.statistics.intervals import FEW
 
@@ -225,7 +225,7 @@ def _show(
         if name:
             say(console)
     if paired is not None and not any(one.ungraded for one in found):
-        console.print(drawn_table(words.pairs(paired)))
+        console.print(drawn_table(pairs(paired)))
         if paired.conclusion is not None:
             prose(console, paired.conclusion, "bold")
         if paired.pairs[0].tasks < FEW:
