@@ -234,6 +234,11 @@ def number(value: float) -> str:
     return f"{value:.3g}" if abs(value) < 0.001 else f"{value:.4g}"
 
 
+def cell(value: Any) -> str:
+    """A number as a metric, another value as the beginning of its text."""
+    return number(value) if isinstance(value, (int, float)) else one_line(value, 100)
+
+
 def is_utf8(console: Console) -> bool:
     """Whether block characters can be written there."""
     return console.encoding.lower().startswith("utf")

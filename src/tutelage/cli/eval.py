@@ -245,7 +245,7 @@ def _show(
 def show(console: Console, folder: RunFolder) -> None:
     """What was evaluated, and the result."""
     from tutelage.cli.console import facts, say
-    from tutelage.cli.rollout_list import show_stored
+    from tutelage.cli.rollout_view import show_stored
     from tutelage.cli.runs import say_state
     from tutelage.evaluate.kind import recorded
     from tutelage.runs.figures import read_object

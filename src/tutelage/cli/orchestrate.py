@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, redirect_stdout, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from tutelage.cli.console import (
+    cell,
     facts,
     fetch,
     messages,
@@ -90,16 +91,6 @@ _SHOWN, _LINES, _REASON = 120, 6, 300
 """Maximum characters of a call, lines of an output, and characters of a failure reason."""
 
 
-def _plan_text(plan: Plan) -> str:
-    return json.dumps(plan_json(plan), indent=2, ensure_ascii=False)
-
-
-_WRITERS: dict[str, Callable[[Plan], str]] = {
-    ".json": _plan_text,
-    ".txt": to_text,
-}
-
-
 def orchestrate_app() -> typer.Typer:
     """Return the command group with its verbs."""
     group = typer.Typer(
@@ -137,8 +128,8 @@ def _plan(config: _PlanConfig) -> None:
     out = config.out
     if not config.instruction.strip():
         raise ConfigError(f"the instruction is empty: {config.instruction!r}; describe the task")
-    if out is not None and out.suffix not in _WRITERS:
-        raise ConfigError(f"--out {str(out)!r} must end in one of {[*_WRITERS]}")
+    if out is not None and out.suffix not in (".json", ".txt"):
+        raise ConfigError(f"--out {str(out)!r} must end in .json or .txt")
     catalog, pool = config.read_catalog(), config.make_pool()
     model, source = trained_planner(config.checkpoint, catalog)
     plan = model.plan(config.instruction, config.min_confidence)
@@ -159,18 +150,14 @@ def _plan(config: _PlanConfig) -> None:
             seconds.append(first.seconds)
         output().print(table)
         longest, path = critical_path(plan, seconds)
-        along = " -> ".join(map(str, path))
-        facts(
-            output(),
-            [
-                ("cost", f"{number(sum(costs))} USD expected"),
-                ("latency", f"{number(longest)} s along {along}"),
-            ],
-        )
+        latency = f"{number(longest)} s along {' -> '.join(map(str, path))}"
+        cost = f"{number(sum(costs))} USD expected"
+        facts(output(), [("cost", cost), ("latency", latency)])
         prose(messages(), f"workers: {describe_pool(pool)}", "dim")
     prose(messages(), f"plan: {source}", "dim")
     if out is not None:
-        write_new({out: f"{_WRITERS[out.suffix](plan)}\n"}, "--out")
+        row = json.dumps(plan_json(plan), indent=2, ensure_ascii=False)
+        write_new({out: f"{row if out.suffix == '.json' else to_text(plan)}\n"}, "--out")
         say(output(), f"written to {shown_path(out)}")
 
 
@@ -371,16 +358,14 @@ def _progress(plan: Plan) -> Observer:
 
 def show(console: Console, folder: RunFolder) -> None:
     """Show the trace of one execution, the totals of many, or how to continue a stopped run."""
-    from tutelage.cli.rollout_list import show_one, show_stored
+    from tutelage.cli.rollout_view import show_one, show_stored
     from tutelage.cli.runs import say_state
 
     result = folder.read_result()
     say(console, ("Execution ", "bold"), (folder.name, "bold"))
     if not (folder.path / PLAN).is_file():
         rows = (result or {"status": "stopped or running"}).items()
-        numeric = int | float
-        words = [(k, number(v) if isinstance(v, numeric) else one_line(v, 100)) for k, v in rows]
-        facts(console, words, indent=2)
+        facts(console, [(name, cell(value)) for name, value in rows], indent=2)
         show_stored(console, folder, lambda store, run_id: store.rollouts(run_id, limit=3))
     elif result is None:
         say_state(console, folder)
@@ -394,22 +379,9 @@ def _print_json(
     folder: RunFolder, execution: Execution, config: ExecutionConfig, chosen: ChosenPlan
 ) -> None:
     """Print the execution as JSON."""
-    names = (
-        "id",
-        "success",
-        "reason",
-        "outputs",
-        "total_cost",
-        "total_latency_ms",
-        "verified_fraction",
-        "mock",
-        "pool",
-        "router",
-        "path",
-        "resumed",
-        "rollout",
-    )
-    row = {name: getattr(execution, name) for name in names} | {
+    names = "id success reason outputs total_cost total_latency_ms verified_fraction mock pool"
+    names += " router path resumed rollout"
+    row = {name: getattr(execution, name) for name in names.split()} | {
         "reward": execution.earned(config.reward).value,
         "confidence": chosen.sure and chosen.sure.confidence,
         "min_confidence": chosen.sure and chosen.sure.least,
@@ -426,17 +398,8 @@ def _show_result(
 ) -> None:
     """Print the nodes, the totals, the outputs of tools and leaf nodes, and the trace command."""
     console, plan, steps = output(), execution.plan, steps_by_node(execution.steps)
-    table = plain_table(
-        "#",
-        "subtask",
-        "after",
-        "result",
-        "worker",
-        "tries",
-        "USD",
-        "seconds",
-        right=("#", "tries", "USD", "seconds"),
-    )
+    columns = ("#", "subtask", "after", "result", "worker", "tries", "USD", "seconds")
+    table = plain_table(*columns, right=("#", "tries", "USD", "seconds"))
     for node in execution.nodes:
         mine, planned = steps.get(node.node, ()), plan.nodes[node.node]
         words = node.status if node.checked or not node.kept else f"{node.status}, unchecked"
@@ -455,16 +418,14 @@ def _show_result(
     console.print(table)
     say(console)
     path = " -> ".join(plan.nodes[node].tool for node in execution.path) or "nothing"
+    path = one_line(path, 80)
     planning = f", {plan.seconds:.2f} of them planning," if plan.seconds else ""
     reason = f", {execution.reason}" if execution.reason not in ("", "failed") else ""
     state = "succeeded" if execution.success else f"failed{reason}"
     pairs = [
-        ("execution", state + (" (a mock: no model was asked)" if execution.mock else "")),
+        ("execution", state + " (a mock: no model was asked)" * execution.mock),
         ("cost", f"{execution.total_cost:.6f} USD"),
-        (
-            "latency",
-            f"{execution.total_latency_ms / 1000:.2f} s{planning} along {one_line(path, 80)}",
-        ),
+        ("latency", f"{execution.total_latency_ms / 1000:.2f} s{planning} along {path}"),
         ("reward", f"{number(execution.earned(config.reward).value)} ({config.reward})"),
     ]
     if chosen.sure is not None:

@@ -6,14 +6,11 @@ by the view of its kind (`kinds.py`), a rollout by `rollout_view.py`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from tutelage.errors import RunError
-
-if TYPE_CHECKING:
-    pass
 
 ROLLOUT_PREFIX = "roll"
 
@@ -44,7 +41,7 @@ def show(
     """Show what a run did, or one rollout turn by turn."""
     from tutelage.cli.console import output, say, shown_path
     from tutelage.cli.kinds import view_of
-    from tutelage.cli.rollout_list import rollout_lines, show_one
+    from tutelage.cli.rollout_view import rollout_lines, show_one
     from tutelage.errors import counted
     from tutelage.runs.folder import find
     from tutelage.runs.stored import open_run
