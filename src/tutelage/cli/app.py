@@ -105,9 +105,9 @@ class _KeyedCommand(TyperCommand):
 class _VerbGroup(TyperGroup):
     """The command with its verbs, none of which is loaded to list them."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        """The verbs, in the order of the table."""
-        return list(VERBS)
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        vars(self)["commands"] = dict.fromkeys(VERBS)  # names; `get_command` loads one
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of a verb, whose module is imported now."""

@@ -63,17 +63,15 @@ _FLAGS = (
 
 
 _MEANINGS: Mapping[str, str] = {
-    "algorithm": "How to train weights: `rl` from rewards, `sft` from demonstrations, or a method "
-    "such as `grpo` or `ppo`, which is `rl` with other settings. How to search for a prompt: "
-    "`screen` and `grips` try ready phrases, `apo` and `gepa` ask an LLM for edits, `auto` "
-    "chooses.",
+    "algorithm": "Weights: `rl` from rewards, `sft` from demonstrations, or a method of `rl` such "
+    "as `grpo` or `ppo`. Prompt: `screen` and `grips` try ready phrases, `apo` and `gepa` ask an "
+    "LLM for edits, `auto` chooses.",
     "train": "Training tasks: JSON, JSONL, Parquet or CSV. Default: the recipe's own.",
-    "val": "Validation tasks, to follow a training or to choose a prompt. Default: some of "
-    "--train, or the recipe's own.",
+    "val": "Validation tasks. Default: some of --train, or the recipe's own.",
     "test": "Held-out tasks for the final test. Default: the recipe's own; with --train the "
     "validation tasks, or in a prompt search some of --train.",
-    "demonstrations": "Demonstrations to learn before learning from rewards: a file of chat rows, "
-    "as `train sft` reads it, or a run of `tutelage eval`, whose successful rollouts are learned.",
+    "demonstrations": "Demonstrations to learn before rewards: a file of chat rows, or a run of "
+    "`tutelage eval`, whose successful rollouts are learned.",
     "iterations": "Training steps, or rounds of a search. Default of a search: no limit but the "
     "budget (10 for `apo` and `grips`).",
     **{
@@ -81,46 +79,36 @@ _MEANINGS: Mapping[str, str] = {
         "recipe generates."
         for split, what in (("train", "training"), ("val", "validation"), ("test", "test"))
     },
-    "model": "Model to train, or to play in a prompt search: a folder, OWNER/NAME on "
-    "huggingface.co, a GGUF file (as of llama.cpp), or `smollm2`, which is downloaded once. "
-    "Default: the server in .env in a search, `smollm2` for word-problems, else the small model "
-    "`shipped` of this package.",
+    "model": "Model to train or to play: a folder, OWNER/NAME on huggingface.co, a GGUF file, or "
+    "`smollm2`. Default: the server in .env in a search, `smollm2` for word-problems, else the "
+    "small model `shipped` of this package.",
     "tools": "Tools of the agent, by name or as FILE.py:function, with commas between; `[]` is "
     "none. Default: the recipe's own.",
-    "reward": "Reward, by name or as FILE.py:function, which is given `prediction` (the reply) and "
-    "the task's fields it names. Default: the recipe's own, or the value that the agent returns.",
+    "reward": "Reward, by name or as FILE.py:function of `prediction` (the reply) and fields of "
+    "the task. Default: the recipe's own, or the value that the agent returns.",
     "success": "What counts as success: a part of the reward that is 1 (`right`), a least reward "
-    "(`>=0.5`), or a least part (`right>=0.5`). Default: a right answer, where the reward says "
-    "so, else a reward of 1 if all are 0 or 1.",
-    "runners": "Rollouts that AGENT.py or a search plays at the same time. Default: 64 with a "
-    "model in this process, else 8.",
-    "level": "Difficulty of the tasks of `train math`; `hard` has longer expressions and more "
-    "items.",
+    "(`>=0.5`), or a least part (`right>=0.5`). Default: a right answer, or a reward of 1.",
+    "runners": "Rollouts played at once. Default: 64 with a model in this process, else 8.",
+    "level": "Difficulty of the tasks of `train math`.",
     "minutes": "Time limit in minutes; what was done before a resume counts.",
-    "otlp": "URL that gets traces by OpenTelemetry's protocol (OTLP/HTTP). Default: "
-    "OTEL_EXPORTER_OTLP_ENDPOINT, if it is set.",
+    "otlp": "OTLP/HTTP endpoint for traces. Default: OTEL_EXPORTER_OTLP_ENDPOINT, if it is set.",
 }
 """What a flag means where weights and prompts have keys of their own behind it."""
 
 
-def _meaning(flag: str) -> str:
-    """What a flag means, in the words of its key where these are all there is to say."""
-    if flag in _MEANINGS:
-        return _MEANINGS[flag]
-    field = PromptConfig.model_fields.get(flag)
-    return str((field or leaf_fields()[canonical(flag, None)]).description)
-
-
-def _type(flag: str) -> Any:
+def _flag(flag: str) -> Any:
+    """Type, default and help of a flag: the help of its key unless it has one of its own."""
+    key = PromptConfig.model_fields.get(flag) or leaf_fields().get(canonical(flag, None))
+    text = _MEANINGS.get(flag) or str(key and key.description)
     if flag in ("train", "val", "test", "demonstrations"):
-        return Paths, ()
-    return (bool, False) if flag == "allow_unsandboxed" else (str | None, None)
+        return Paths, Field((), description=text)
+    if flag == "allow_unsandboxed":
+        return bool, Field(False, description=text)
+    return str | None, Field(None, description=text)
 
 
 TRAIN_FLAGS: Any = cast("Any", create_model)(
-    "TRAIN_FLAGS",
-    __base__=Section,
-    **{f: (_type(f)[0], Field(_type(f)[1], description=_meaning(f))) for f in _FLAGS},
+    "TRAIN_FLAGS", __base__=Section, **{flag: _flag(flag) for flag in _FLAGS}
 )
 """The flags as they are typed: what a number or a name must look like is for the configuration to
 say, in one place."""
