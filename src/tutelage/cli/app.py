@@ -68,20 +68,12 @@ class _KeyedCommand(TyperCommand):
         return super().make_context(info_name, args, parent, **extra)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """What each call trains, then the options of both kinds, and those of one."""
-        from tutelage.cli.train import CALLS, OF_ONE
+        """What each call trains, then arguments and options."""
+        from tutelage.cli.train import CALLS
 
         with formatter.section("Calls"):
             formatter.write_dl(list(CALLS.items()))
-        kinds = {name: title for title, names in OF_ONE.items() for name in names}
-        sections: dict[str, list[Any]] = {"Arguments": [], "Options": []}
-        for parameter in self.get_params(ctx):
-            argument = parameter.param_type_name == "argument"
-            title = "Arguments" if argument else kinds.get(parameter.name or "", "Options")
-            sections.setdefault(title, []).append(parameter.get_help_record(ctx))
-        for title, records in sections.items():
-            with formatter.section(title):
-                formatter.write_dl([record for record in records if record is not None])
+        super().format_options(ctx, formatter)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the arguments; a usage error passes with the key named."""

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import typer
 from rich.console import Console
@@ -30,10 +30,12 @@ from tutelage.cli.console import (
     visible,
     waiting,
 )
+from tutelage.cli.options import AsJson
+from tutelage.config.fields import Section
 from tutelage.errors import ConfigError, counted
 from tutelage.evaluate.compare import Comparison, ComparisonRow
 from tutelage.files import write_new
-from tutelage.runs.figures import MEASURES, Measure, Table, TableRow
+from tutelage.runs.figures import Table, TableRow
 from tutelage.runs.report.formatting import listed
 from tutelage.statistics.intervals import Difference, Verdict
 
@@ -54,23 +56,24 @@ _VERDICTS: Mapping[Verdict | None, tuple[str, str]] = {
 """The tone of a verdict, and what it says of the second run of a pair; None has a caveat."""
 
 
+class _CompareOptions(Section):
+    """What is compared, and where it is written."""
+
+    measure: Literal["auto", "greedy", "sampled"] = "auto"
+    """Tests played greedy or sampled; auto chooses."""
+    out: Path | None = None
+    """Write it to a file, .html, .md or .json, too."""
+
+
 def compare(
     runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Runs, by name or folder.")],
-    measure: Annotated[
-        str, typer.Option(metavar="KIND", help="Tests played greedy or sampled; auto chooses.")
-    ] = "auto",
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write it to a file, .html, .md or .json, too."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    options: _CompareOptions,
+    as_json: AsJson = False,
 ) -> None:
     """Compare runs: gains on held-out tasks, and cost."""
     from tutelage.cli.kinds import kind_of
 
-    known: dict[str, Measure] = {name: name for name in MEASURES}
-    if measure not in ("auto", *known):
-        raise ConfigError(f"invalid --measure {measure!r}; use auto, {', '.join(MEASURES)}")
+    measure, out = None if options.measure == "auto" else options.measure, options.out
     if out is not None and out.suffix not in _KINDS:
         kinds = f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]}"
         raise ConfigError(f"--out {str(out)!r} must end in {kinds}")
@@ -80,7 +83,7 @@ def compare(
         from tutelage.runs.folder import find
 
         folders = list({folder.path.resolve(): folder for folder in map(find, runs)}.values())
-        comparison = compare_runs([read_facts(f, kind_of(f)) for f in folders], known.get(measure))
+        comparison = compare_runs([read_facts(f, kind_of(f)) for f in folders], measure)
     if as_json:
         typer.echo(_as_json(comparison), nl=False)
     else:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, redirect_stdout, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
@@ -41,7 +41,7 @@ from tutelage.cli.console import (
 from tutelage.cli.failures import PLAIN, tell
 from tutelage.cli.job import watched
 from tutelage.cli.options import AsJson, as_command
-from tutelage.config.fields import Paths, Share
+from tutelage.config.fields import Paths, Section, Share
 from tutelage.errors import ConfigError, DataError, RunError, TutelageError, counted
 from tutelage.files import write_new
 from tutelage.orchestration.data.collect import CollectConfig, CollectionRun, run_collection
@@ -197,17 +197,18 @@ class _Warnings(Progress):
         tell(text)
 
 
-def _run(
-    config: ExecutionConfig,
-    otlp: Annotated[
-        str | None, typer.Option(metavar="URL", help="Send the trace to this collector as well.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
+class _Traces(Section):
+    """Where traces go."""
+
+    otlp: str | None = None
+    """Send the trace to this collector as well."""
+
+
+def _run(config: ExecutionConfig, traces: _Traces, as_json: AsJson = False) -> None:
     """Plan an instruction and execute it within a budget."""
     if config.output is not None:
         check_vacant(Path(config.output))  # check before planning, which may cost money
-    _execute(config, None, otlp, as_json)
+    _execute(config, None, traces.otlp, as_json)
 
 
 def resume(folder: RunFolder, allow_changes: bool) -> None:

@@ -49,15 +49,10 @@ CALLS: Mapping[str, str] = {
     "train planner": "Planner: plans and workers; `tutelage train planner --help`.",
 }
 """What each call trains."""
-OF_ONE: Mapping[str, tuple[str, ...]] = {
-    "Options for weights": ("demonstrations", "steps", "level", "allow_unsandboxed"),
-    "Options for prompts": ("rollouts", "budget_usd"),
-}
-"""Flags that only one of the two has."""
 _FLAGS = (
     *("algorithm", "train", "val", "test", *OF_WEIGHTS, "model", "tools", "reward", "success"),
-    *("runners", "minutes", "seed", "output", "store", "otlp"),
-    *(flag for flags in OF_ONE.values() for flag in flags),
+    *("runners", "minutes", "seed", "output", "store", "otlp", "demonstrations", "steps", "level"),
+    *("allow_unsandboxed", "rollouts", "budget_usd"),
 )
 """Keys, by one of their spellings, that have a flag of their own."""
 
@@ -114,6 +109,19 @@ TRAIN_FLAGS: Any = cast("Any", create_model)(
 say, in one place."""
 
 
+class _TrainOptions(Section):
+    """What a command says beside keys."""
+
+    config: Path | None = None
+    """Configuration keys from a JSON or TOML file."""
+    dry_run: bool = False
+    """Print keys that differ from their defaults; run one task, no training."""
+    from_scratch: bool = False
+    """Begin `train math` with random weights and demonstrations, not with the shipped start."""
+    all: bool = False
+    """With --dry-run: print all keys."""
+
+
 def train(
     recipe: Annotated[
         str,
@@ -123,6 +131,7 @@ def train(
         ),
     ],
     flags: Annotated[Section, TRAIN_FLAGS],
+    options: _TrainOptions,
     overrides: Annotated[
         list[str] | None,
         typer.Argument(
@@ -130,28 +139,6 @@ def train(
             help="Any configuration key, such as lr=1e-4; `tutelage config` lists them.",
         ),
     ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Configuration keys from a JSON or TOML file."),
-    ] = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="Print keys that differ from their defaults; run one task, no training.",
-        ),
-    ] = False,
-    from_scratch: Annotated[
-        bool,
-        typer.Option(
-            "--from-scratch",
-            help="Begin `train math` with random weights and demonstrations, not with the shipped "
-            "start.",
-        ),
-    ] = False,
-    all_keys: Annotated[
-        bool, typer.Option("--all", help="With --dry-run: print all keys.")
-    ] = False,
 ) -> None:
     """Train weights, search for a better prompt, or train a planner.
 
@@ -159,13 +146,13 @@ def train(
     options or keys: tutelage train math --steps 20 lr=1e-4
     """
     values = {name: value for name, value in flags if value not in (None, (), False)}
-    own = is_file_reference(recipe)
+    own, config, dry_run = is_file_reference(recipe), options.config, options.dry_run
     _check_words(recipe, overrides or ())
-    overrides = [*(overrides or ()), *["model.path=null"] * from_scratch]
+    overrides = [*(overrides or ()), *["model.path=null"] * options.from_scratch]
     search = searches(recipe, values.get("algorithm"))
-    if all_keys and (search or not dry_run):
+    if options.all and (search or not dry_run):
         raise ConfigError("--all needs --dry-run and training of weights; remove it")
-    if from_scratch and search:
+    if options.from_scratch and search:
         raise ConfigError("--from-scratch cannot be used in a prompt search; remove it")
     if search:
         agent = [recipe] if own else []
@@ -175,7 +162,7 @@ def train(
     if own:
         apart = {name: values.pop(name) for name in ("runners",) if name in values}
         flags_of_agent = weights_flags(values) | apart
-        _train_agent(recipe, overrides, flags_of_agent, config, dry=dry_run, all_keys=all_keys)
+        _train_agent(recipe, overrides, flags_of_agent, config, dry=dry_run, all_keys=options.all)
         return
     from tutelage.cli.console import waiting
 
@@ -192,7 +179,7 @@ def train(
         folder = RunFolder(group.agree(lambda: _place(resolved)))
         run_job(folder, lambda progress: jobs.train(resolved, folder, progress), group.rank)
     elif group.rank == 0:
-        _dry_run(resolved, all_keys)
+        _dry_run(resolved, options.all)
 
 
 def _check_words(recipe: str, further: Sequence[str]) -> None:
