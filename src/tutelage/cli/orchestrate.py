@@ -44,7 +44,7 @@ from tutelage.cli.options import AsJson, as_command
 from tutelage.config.fields import Paths, Section, Share
 from tutelage.errors import ConfigError, DataError, RunError, TutelageError, counted
 from tutelage.files import write_new
-from tutelage.orchestration.data.collect import CollectConfig, CollectionRun, run_collection
+from tutelage.orchestration.data.collect import CollectConfig, run_collection
 from tutelage.orchestration.data.prepare import write_training_set
 from tutelage.orchestration.data.rows import read_json
 from tutelage.orchestration.data.synthetic import builtin_graph
@@ -477,6 +477,8 @@ def _collect(config: _CollectConfig, as_json: AsJson = False) -> None:
     """Execute many instructions, log them and prepare training data."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+    from tutelage.runs.stored_evaluation import REWARD, SUCCESS, evaluation_of_record, judged_text
+
     if config.logs and config.prepare is None:
         raise ConfigError("--logs needs --prepare FILE")
     found: JSON = {}
@@ -493,7 +495,26 @@ def _collect(config: _CollectConfig, as_json: AsJson = False) -> None:
         logs = (config.output_dir,)
         found |= asdict(made.collection) | {"log": str(made.log), "run": str(made.folder)}
         if not as_json:
-            _show_collection(made)
+            collection = made.collection
+            evaluation = evaluation_of_record(collection.record())
+            done = f"{number(collection.succeeded)} of {number(collection.judged)}"
+            if not evaluation.withheld:
+                done += f": {SUCCESS.cell(evaluation, percent, ends=True)}"
+            pairs = [("succeeded", done)]
+            pairs += [("judged", judged_text(evaluation))] if evaluation.eventful else []
+            pairs += [
+                ("reward", f"{REWARD.cell(evaluation, number, ends=True)} (normalized)"),
+                ("executions", number(collection.executions)),
+                ("cost", f"{collection.cost:.6f} USD"),
+                ("latency", f"{collection.mean_latency:.2f} s on average"),
+            ]
+            if refused := collection.failed.get("refused"):
+                why = "a plan that nobody can do, with wrong arguments, or above the budget"
+                pairs.append(("refused", f"{counted(refused, 'instruction')} with {why}"))
+            pairs += [("log", shown_path(made.log)), ("run", shown_path(made.folder))]
+            facts(output(), pairs)
+            again = f"tutelage orchestrate collect --logs {shown_path(made.log.parent)}"
+            say(output(), ("\nNext:", "bold"), f" {again} --prepare training_data.json")
     if config.prepare is not None:
         training, tools = write_training_set(logs, config.prepare, config.catalog)
         counts = {k: v for k, v in asdict(training).items() if isinstance(v, int)}
@@ -504,27 +525,3 @@ def _collect(config: _CollectConfig, as_json: AsJson = False) -> None:
             facts(output(), [*rows, ("written", shown_path(config.prepare)), ("next", again)])
     if as_json:
         typer.echo(json.dumps(found, indent=2))
-
-
-def _show_collection(made: CollectionRun) -> None:
-    from tutelage.runs.stored_evaluation import REWARD, SUCCESS, evaluation_of_record, judged_text
-
-    found = made.collection
-    evaluation = evaluation_of_record(found.record())
-    done = f"{number(found.succeeded)} of {number(found.judged)}"
-    if not evaluation.withheld:
-        done += f": {SUCCESS.cell(evaluation, percent, ends=True)}"
-    pairs = [
-        ("succeeded", done),
-        *([("judged", judged_text(evaluation))] if evaluation.eventful else []),
-        ("reward", f"{REWARD.cell(evaluation, number, ends=True)} (normalized)"),
-        ("executions", number(found.executions)),
-        ("cost", f"{found.cost:.6f} USD"),
-        ("latency", f"{found.mean_latency:.2f} s on average"),
-    ]
-    if refused := found.failed.get("refused"):
-        reason = "a plan that nobody can do, with wrong arguments, or that the budget cannot begin"
-        pairs.append(("refused", f"{counted(refused, 'instruction')} with {reason}"))
-    facts(output(), [*pairs, ("log", shown_path(made.log)), ("run", shown_path(made.folder))])
-    again = f"tutelage orchestrate collect --logs {shown_path(made.log.parent)}"
-    say(output(), ("\nNext:", "bold"), f" {again} --prepare training_data.json")

@@ -107,17 +107,12 @@ def _show_dry_run(request: PlannerConfig, origins: Mapping[str, str], all_keys: 
 
         settings, data, wanted = preview(request)
     console = output()
-    section = ""
     shown = {k: v for k, v in settings.items() if all_keys or k in origins}
     for key, value in shown.items():
-        here, _, name = key.rpartition(".")
-        if here != section:
-            section = here
-            say(console, (f"\n{section}", "bold"))
-        line = f"  {name}={json.dumps(value, ensure_ascii=False)}"
         origin = origins.get(key)
-        style, remark = ("", "   # default") if origin is None else ("green", f"   # {origin}")
-        say(console, (visible(line), style), (visible(remark), "dim"))
+        style = "" if origin is None else "green"
+        line = f"{key}={json.dumps(value, ensure_ascii=False)}"
+        say(console, (visible(line), style), (f"   # {visible(origin or 'default')}", "dim"))
     if not all_keys:
         rest = len(settings) - len(shown)
         say(console, (f"\n{rest} other settings have their defaults; --all prints them", "dim"))

@@ -141,8 +141,20 @@ def _show_call(console: Console, turn: int, call: Call, tokens: bool) -> None:
         _block(console, f"unreadable: {reason}", "red")
     if not (call.reply.content or call.reply.tool_calls or call.parse_errors):
         _block(console, "(nothing)", "dim")
-    if tokens:
-        _show_tokens(console, call)
+    if not tokens:
+        return
+    logprobs, total = sampled.logprobs, sum(sampled.logprobs)
+    message = f"{len(call.prompt_ids)} prompt tokens; policy version {sampled.policy_version}; "
+    message += f"temperature {number(call.sampling.temperature)}"
+    if logprobs:
+        mean = total / len(logprobs)
+        message += f"; logprob mean {mean:.4f}, lowest {min(logprobs):.4f}, sum {total:.4f}"
+    _block(console, message, "dim")
+    pairs = list(zip(sampled.token_ids, logprobs, strict=False))
+    pairs, more = pairs[:_TOKENS_SHOWN], len(pairs) - _TOKENS_SHOWN
+    _block(console, " ".join(f"{token}:{logprob:.3f}" for token, logprob in pairs), "dim")
+    if more > 0:
+        _block(console, f"and {more} more; all are in: tutelage export RUN --format jsonl", "dim")
 
 
 def _show_calls(console: Console, message: Message) -> None:
@@ -156,23 +168,6 @@ def _show_result(console: Console, text: str, result: ToolResult | None, called:
     error = None if result is None else result.error
     message = f"-> {name}{'failed, ' + error + ': ' if error else 'gives '}{text}"
     _block(console, message, "red" if error else "green")
-
-
-def _show_tokens(console: Console, call: Call) -> None:
-    """How sure the model was, and each sampled id with its log-probability."""
-    sampled = call.sampled
-    logprobs, total = sampled.logprobs, sum(sampled.logprobs)
-    message = f"{len(call.prompt_ids)} prompt tokens; policy version {sampled.policy_version}; "
-    message += f"temperature {number(call.sampling.temperature)}"
-    if logprobs:
-        mean = total / len(logprobs)
-        message += f"; logprob mean {mean:.4f}, lowest {min(logprobs):.4f}, sum {total:.4f}"
-    _block(console, message, "dim")
-    pairs = zip(sampled.token_ids[:_TOKENS_SHOWN], logprobs, strict=False)
-    _block(console, " ".join(f"{token}:{logprob:.3f}" for token, logprob in pairs), "dim")
-    if len(sampled.token_ids) > _TOKENS_SHOWN:
-        more = len(sampled.token_ids) - _TOKENS_SHOWN
-        _block(console, f"and {more} more; all are in: tutelage export RUN --format jsonl", "dim")
 
 
 def _show_failure(console: Console, attempt: Attempt) -> None:

@@ -356,15 +356,10 @@ def _show_table(console: Console, resolved: Resolved, notes: Sequence[str], all_
     then notes, warnings and keys without effect."""
     from tutelage.cli.console import prose, say, visible
 
-    section, rows = "", resolved.to_table()
+    rows = resolved.to_table()
     shown = [row for row in rows if all_keys or row.origin != "default" or row.note]
     for row in shown:
-        here = row.key.partition(".")[0] if "." in row.key else ""
-        if here != section:
-            section = here
-            say(console, (f"\n{section}", "bold"))
-        lines = [] if row.origin == "default" else [row.origin]
-        lines += [row.note] if row.note else []
+        lines = [text for text in (row.origin, row.note) if text not in ("", "default")]
         style = "" if row.origin == "default" else "green"
         remark = f"   # {'; '.join(lines)}" if lines else ""
         value = json.dumps(row.value, ensure_ascii=False)

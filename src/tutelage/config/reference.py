@@ -42,7 +42,9 @@ def reference_rows(names: Names = NO_NAMES) -> list[ReferenceRow]:
     return [
         ReferenceRow(
             key=key,
-            type=_type(key, names),
+            type=" or ".join([*map(repr, names[key]), "FILE.py:name"])
+            if key in names
+            else value_text(json_schema(key)),
             default=json.dumps(plain(defaults()[key])),
             aliases=spellings(key),
             help=" ".join((field.description or "").split()),
@@ -56,28 +58,18 @@ def reference_markdown(names: Names = NO_NAMES) -> str:
     return "\n".join(_page(names)) + "\n"
 
 
-def _type(key: str, names: Names) -> str:
-    if key not in names:
-        return value_text(json_schema(key))
-    return " or ".join([*(repr(name) for name in names[key]), "FILE.py:name"])
-
-
 def _page(names: Names) -> Iterator[str]:
-    yield "# Configuration reference"
-    yield ""
+    yield "# Configuration reference\n"
     yield "Every key of a run. Set one with `KEY=VALUE`; other spellings mean the same key."
     current: str | None = None
     for row in reference_rows(names):
         section = row.key.partition(".")[0] if "." in row.key else ""
         if section != current:
             current = section
-            yield from _heading(section)
+            model = type(get(RunConfig(), section)) if section else RunConfig
+            first_line = (model.__doc__ or "").strip().splitlines()[0]
+            title = f"## `{section}`" if section else "## The run"
+            yield from ("", title, "", first_line, "", _HEAD)
         aliases = ", ".join(f"`{name}`" for name in row.aliases)
         cells = (f"`{row.key}`", row.type, f"`{row.default}`", aliases, row.help)
         yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
-
-
-def _heading(section: str) -> Iterator[str]:
-    model = type(get(RunConfig(), section)) if section else RunConfig
-    first_line = (model.__doc__ or "").strip().splitlines()[0]
-    yield from ("", f"## `{section}`" if section else "## The run", "", first_line, "", _HEAD)
