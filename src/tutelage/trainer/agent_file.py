@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tutelage.agents.loading import load_agent
 from tutelage.config import Resolved
@@ -73,7 +73,7 @@ class _StoredKeys(RL):
 
 
 def trainer_of(
-    keys: _CommandKeys, flags: Mapping[str, Any], place: Path | None, progress: Progress
+    keys: RL, flags: Mapping[str, Any], place: Path | None, progress: Progress
 ) -> Trainer:
     """The trainer that a command asks for. Raises `ConfigError`."""
     if flags.get("tools"):
@@ -81,18 +81,22 @@ def trainer_of(
             f"--tools={flags['tools']!r} cannot be used here: a custom agent uses the tools of its "
             "file; remove it"
         )
-    given: dict[str, Any] = {f"{split}_dataset": flags.get(split) for split in ("val", "test")}
-    if flags.get("train"):
-        given["train_dataset"] = flags["train"]
-    if flags.get("runners") is not None:
-        given["n_runners"] = _count(flags["runners"])
+    given = {f"{split}_dataset": flags.get(split) for split in ("train", "val", "test")}
+    if not given["train_dataset"]:
+        del given["train_dataset"]
+    runners: Any = flags.get("runners")
+    if isinstance(runners, str):
+        if not runners.isdecimal():
+            raise ConfigError(f"--runners={runners!r} must be a number of rollouts, such as 8")
+        runners = int(runners)
     return Trainer(
         algorithm=keys,
         model=flags.get("model"),
         reward=flags.get("reward"),
         output_dir=place,
+        n_runners=runners,
         progress=progress,
-        **given,
+        **cast("Any", given),
     )
 
 
@@ -113,10 +117,8 @@ def keys_of(overrides: Sequence[str], flags: Mapping[str, Any], file: Path | Non
 
 def trained_file(folder: RunFolder) -> str | None:
     """The file of the agent that a run trains; None where no file has it."""
-    if not folder.agent.is_file():
-        return None
-    told = json.loads(folder.agent.read_text(encoding="utf-8"))
-    return told.get("file")
+    there = folder.agent.is_file()
+    return json.loads(folder.agent.read_text(encoding="utf-8")).get("file") if there else None
 
 
 def resume_agent(folder: RunFolder, progress: Progress, *, allow_changes: bool = False) -> JSON:
@@ -126,30 +128,10 @@ def resume_agent(folder: RunFolder, progress: Progress, *, allow_changes: bool =
     resolved = Resolved.from_json(folder.config.read_text(encoding="utf-8"))
     config = resolved.config.model_copy(update={"allow_changes": allow_changes})
     resolved = resolved.model_copy(update={"config": config})
-    given: dict[str, Any] = {}
-    for split, files in told["tasks"].items():
-        if not files and folder.tasks(split).is_file() and split == "train":
-            raise RunError(f"the run in {str(folder.path)!r} has no path of its tasks")
-        if files:
-            given[f"{split}_dataset"] = files
+    if not told["tasks"]["train"] and folder.tasks("train").is_file():
+        raise RunError(f"the run in {str(folder.path)!r} has no path of its tasks")
     named = config.agent.reward_name
-    return (
-        Trainer(
-            algorithm=_StoredKeys(resolved),
-            model=config.model.path,
-            reward=None if named in (None, AGENT_REWARD) else named,
-            output_dir=folder.path,
-            n_runners=told["runners"],
-            progress=progress,
-            **given,
-        )
-        .fit(told["file"])
-        .details
-    )
-
-
-def _count(text: Any) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ConfigError(f"--runners={text!r} must be a number of rollouts, such as 8") from None
+    flags = {**told["tasks"], "model": config.model.path, "runners": told["runners"]}
+    flags["reward"] = None if named in (None, AGENT_REWARD) else named
+    stored = _StoredKeys(resolved)
+    return trainer_of(stored, flags, folder.path, progress).fit(told["file"]).details
