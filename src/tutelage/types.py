@@ -84,10 +84,8 @@ class FailureCause(StrEnum):
     @property
     def infrastructure(self) -> bool:
         """True when the agent is not to blame, so that the rollout is no evidence about it."""
-        return self in (
-            FailureCause.ENGINE_ERROR, FailureCause.REWARD_ERROR, FailureCause.GRADER_ERROR,
-            FailureCause.REWARD_TIMEOUT, FailureCause.ENVIRONMENT_ERROR, FailureCause.CANCELLED,
-        )  # fmt: skip
+        lost = ("engine_error", "environment_error", "reward_error", "grader_error")
+        return self in (*lost, "reward_timeout", "cancelled")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
@@ -99,24 +98,6 @@ def test_it_fits_the_terminal(
     table = done.stdout.partition("has the highest reward")[0].splitlines()[:-1]
     assert max(len(line.rstrip()) for line in table) <= int(width)
     assert done.stdout.count("trained") == (2 if width == "60" else 1)
-
-
-def test_the_picture_marks_every_interval(tutelage: Tutelage, three: Path) -> None:
-    from tutelage.cli.compare_text import draw, gain_chart
-    from tutelage.cli.kinds import kind_of
-    from tutelage.evaluate.compare import compare
-    from tutelage.evaluate.compared import read_facts
-    from tutelage.runs.folder import RunFolder
-
-    folders = [RunFolder(three / name) for name in ("apo-1", "sft-1", "rl-1")]
-    runs = [read_facts(folder, kind_of(folder)) for folder in folders]
-    drawn = gain_chart(compare(runs).rows)
-    assert drawn is not None
-    lines = [str(line) for line in draw(drawn, 80, utf8=False)]
-    for line in lines[1:-1]:
-        assert re.search(r":\s+\|-*o-*\|$", line), line
-    assert lines[-1].split()[0] == "0"
-    assert max(map(len, lines[:-1])) <= 80
 
 
 class _Reader(HTMLParser):

@@ -88,7 +88,11 @@ class Grader:
         if isinstance(value, str):
             value = None
         if value is None and "reward" not in named and self.reward is not None:
-            if _returned_nothing(attempt, session, self.reward):
+            # A built-in agent without an answer says what stopped it.
+            read = {*self.reward.required, *self.reward.optional}
+            spoke = not attempt.calls or bool(attempt.calls[-1].reply.content)
+            needed = "prediction" in read and not read & {"trajectory", "context"}
+            if needed and spoke and attempt.answer is None and session.stop == "answer":
                 raise RewardError(
                     f"agent {agent!r} returned None on task {task.id!r}, so the reward "
                     f"{self.reward.name!r} has no text to grade; return the reply's content, '' if "
@@ -102,12 +106,10 @@ class Grader:
             finally:
                 del self._under_way[attempt.id]
             return replace(attempt, reward=Reward(reward.value, {**values, **reward.parts}))
-        if isinstance(value, dict):
-            value = {**named, **value}
+        if isinstance(value, dict) or (value is None and named):
+            value = {**named, **(value or {})}
         elif value is not None and named:
             value = {**named, "reward": value}
-        elif value is None and named:
-            value = named
         elif value is None and session.environment is not None:
             value = session.environment.total
             if value is None and session.environment.ended:
@@ -135,24 +137,16 @@ def stop_if_text(rollout: Rollout, reward: RewardFunction | None) -> None:
         raise FailureBudgetError(f"{failure.message}; then start again (with another --output)")
 
 
-def _returned_nothing(attempt: Attempt, session: RolloutSession, reward: RewardFunction) -> bool:
-    """Whether the answer was forgotten that the reward reads: the model has replied with a text, or
-    was not asked. A built-in agent without an answer says what stopped it."""
-    read = {*reward.required, *reward.optional}
-    said = not attempt.calls or bool(attempt.calls[-1].reply.content)
-    needed = "prediction" in read and not read & {"trajectory", "context"}
-    return needed and said and attempt.answer is None and session.stop == "answer"
-
-
 def _not_graded(attempt: Attempt, error: RewardError, failure_reward: float) -> Attempt:
     """The attempt as failed: wrong where what the model wrote is to blame, else without reward."""
-    if isinstance(error, AnswerError):
-        cause, earned = FailureCause.ANSWER_ERROR, Reward(failure_reward)
-    elif isinstance(error, RewardTimeoutError):
-        cause, earned = FailureCause.REWARD_TIMEOUT, None
-    else:
-        broken = isinstance(error, GraderError)
-        cause, earned = FailureCause.GRADER_ERROR if broken else FailureCause.REWARD_ERROR, None
+    causes = {
+        AnswerError: FailureCause.ANSWER_ERROR,
+        RewardTimeoutError: FailureCause.REWARD_TIMEOUT,
+        GraderError: FailureCause.GRADER_ERROR,
+        RewardError: FailureCause.REWARD_ERROR,
+    }
+    cause = next(cause for kind, cause in causes.items() if isinstance(error, kind))
+    earned = Reward(failure_reward) if cause is FailureCause.ANSWER_ERROR else None
     # A traceback quotes the exception, which may quote all that the model wrote.
     trace = "".join(traceback.format_exception(error))[-_LONGEST_TRACE:]
     trace = trace.encode("utf-8", "backslashreplace").decode()

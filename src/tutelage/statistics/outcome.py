@@ -40,8 +40,8 @@ FULL = 1.0 - 1e-9
 
 def cause_words(cause: str) -> str:
     """A cause of failure as people read it; files and metrics have its value."""
-    told: Mapping[str, str] = {"reward_error": "no reward", "answer_error": "reward raised"}
-    return told.get(cause, cause.replace("_", " "))
+    words = {"reward_error": "no reward", "answer_error": "reward raised"}
+    return words.get(cause, cause.replace("_", " "))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +136,10 @@ class OutcomeSums:
 
     def record(self) -> JSON:
         """As JSON, for result files; `runs/stored_evaluation.py` reads it."""
-        told: JSON = {entry.name: getattr(self, entry.name) for entry in fields(OutcomeSums)}
-        told |= {name: dict(told[name]) for name in ("lost", "failed")}
-        ends = {n: told[n] for n in ("interval", "reward_interval")}
-        return told | {n: None if end is None else list(end) for n, end in ends.items()}
+        record: JSON = {entry.name: getattr(self, entry.name) for entry in fields(OutcomeSums)}
+        record |= {name: dict(record[name]) for name in ("lost", "failed")}
+        ends = {n: record[n] for n in ("interval", "reward_interval")}
+        return record | {n: end and list(end) for n, end in ends.items()}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -238,27 +238,26 @@ def _add_up(
     kind: RewardKind,
     by_family: Mapping[str, Evaluation] | None = None,
 ) -> Evaluation:
-    wins = [succeeded(r, rule) for r in rollouts]
-    outcome_sums = add_up([_judgement(r, win) for r, win in zip(rollouts, wins, strict=True)], kind)
-    judged = [win for r, win in zip(rollouts, wins, strict=True) if r.reward is not None]
+    outcomes: list[RolloutOutcome] = []
+    for rollout in rollouts:
+        reward, failure, last = rollout.reward, rollout.last.failure, rollout.last
+        outcomes.append(
+            RolloutOutcome(
+                rollout.task.id,
+                reward and reward.value,
+                succeeded(rollout, rule),
+                failure and failure.cause.value,
+                failure.message if failure else "",
+                bool(last.calls) or last.stop != "answer",
+            )
+        )
+    sums, wins = add_up(outcomes, kind), [o.success for o in outcomes if o.reward is not None]
     return Evaluation(
-        **{entry.name: getattr(outcome_sums, entry.name) for entry in fields(outcome_sums)},
+        **{entry.name: getattr(sums, entry.name) for entry in fields(sums)},
         played=rollouts,
         kind=kind,
-        solved=sum(judged) / max(1, len(judged)),
+        solved=sum(wins) / max(1, len(wins)),
         by_family=by_family or {},
-    )
-
-
-def _judgement(rollout: Rollout, success: bool) -> RolloutOutcome:
-    failure = rollout.last.failure
-    return RolloutOutcome(
-        rollout.task.id,
-        None if rollout.reward is None else rollout.reward.value,
-        success,
-        None if failure is None else failure.cause.value,
-        "" if failure is None else failure.message,
-        bool(rollout.last.calls) or rollout.last.stop != "answer",
     )
 
 
@@ -274,8 +273,8 @@ def add_up(some: Sequence[RolloutOutcome], kind: RewardKind) -> OutcomeSums:
         rollouts=len(some),
         tasks=len({j.task for j in some}),
         judged=len(judged),
-        lost=_by_cause(j.cause or "not ended" for j in lost),
-        failed=_by_cause(j.cause for j in judged if j.cause is not None),
+        lost=dict(Counter(j.cause or "not ended" for j in lost).most_common()),
+        failed=dict(Counter(j.cause for j in judged if j.cause is not None).most_common()),
         reason=next((j.message for j in lost if j.message), ""),
         no_calls=sum(j.cause is None and not j.called for j in judged),
         success=sum(wins) / len(wins) if defined else None,
@@ -304,11 +303,6 @@ def _by_task(rollouts: Sequence[Rollout]) -> dict[str, float]:
         if rollout.reward is not None:
             mapping.setdefault(rollout.task.id, []).append(rollout.reward.value)
     return {task: sum(values) / len(values) for task, values in mapping.items()}
-
-
-def _by_cause(causes: Iterable[str]) -> dict[str, int]:
-    """The most frequent cause first."""
-    return dict(Counter(causes).most_common())
 
 
 def _is_whole(value: float) -> bool:
