@@ -93,9 +93,9 @@ def put(what: str, value: object) -> Any:
         _, failed = ray.util.inspect_serializability(value, print_file=io.StringIO())
         names = [f", in {one.path[-1]!r}," for one in failed if one.path]
         raise ConfigError(
-            f"cannot send {what}{''.join(names[:1])} to a Ray worker: {error}. Create it inside "
-            "the rollout, or in a resource that is an async context manager, which each worker "
-            "enters itself; or use agent.placement=local"
+            f"cannot send {what}{''.join(names[:1])} to a Ray worker: {error.__cause__ or error}. "
+            "Create it inside the rollout, or in a resource that is an async context manager, "
+            "which each worker enters itself; or use agent.placement=local"
         ) from error
 
 
