@@ -78,10 +78,8 @@ class FailureCause(StrEnum):
     @property
     def infrastructure(self) -> bool:
         """True when the agent is not to blame, so that the rollout is no evidence about it."""
-        return self in (
-            FailureCause.ENGINE_ERROR, FailureCause.REWARD_ERROR, FailureCause.GRADER_ERROR,
-            FailureCause.REWARD_TIMEOUT, FailureCause.CANCELLED,
-        )  # fmt: skip
+        lost = ("engine_error", "reward_error", "grader_error", "reward_timeout", "cancelled")
+        return self in lost
 
 
 @dataclass(frozen=True, slots=True)

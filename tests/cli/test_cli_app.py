@@ -42,7 +42,7 @@ def test_help_has_no_null_which_only_files_have(tutelage: Tutelage, args: tuple[
 
 
 def test_the_help_of_train_says_what_a_word_of_it_is(tutelage: Tutelage) -> None:
-    shown = " ".join(tutelage("train", "--help").stdout.split())
+    shown = " ".join(tutelage("train", "--help").stdout.split()).replace("- ", "-")
     for words in (
         "search for a better prompt, or train a planner.",
         "tutelage train math --steps 20 lr=1e-4",

@@ -300,10 +300,8 @@ def _show_evaluation(console: Console, found: Evaluation, samples: int) -> None:
         say(console)
     told = evaluation_of_record(found.record())
     each = "" if samples == 1 else f" x {samples} samples"
-    words = {
-        "reward": REWARD.cell(told, number, ends=True),
-        "success": SUCCESS.cell(told, percent, ends=True),
-    }
+    reward, success = REWARD.cell(told, number, ends=True), SUCCESS.cell(told, percent, ends=True)
+    words = {"reward": reward, "success": success}
     pairs = [] if told.withheld or found.ungraded else [(name, words[name]) for name in heads]
     pairs += [("rollouts", judged_text(told)), ("tasks", f"{found.tasks}{each}")]
     if found.no_calls:

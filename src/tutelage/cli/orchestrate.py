@@ -176,11 +176,9 @@ def _tools(config: ToolsConfig, as_json: AsJson = False) -> None:
         about = (" ".join(tool.inputs), " ".join(tool.outputs), tool.description)
         table.add_row(visible(tool.name), *map(visible, about))
     output().print(table)
+    own = "Tools need a language model as planner: --endpoint URL --model NAME, or --model RUN."
     words = "Workers do these, and the trained planner plans over them: orchestrate plan."
-    if loaded:
-        words = "Tools need a language model as planner: --endpoint URL --model NAME, or "
-        words += "--model RUN."
-    prose(messages(), words, "dim")
+    prose(messages(), own if loaded else words, "dim")
 
 
 # ---------------------------------------------------------------- run
@@ -278,13 +276,11 @@ def _execute(
             )
         executed.append(execution)
         run.failed = not execution.success
-        return {
+        names = ("success", "reason", "rollout")
+        return {name: getattr(execution, name) for name in names} | {
             "status": "failed" if run.failed else "succeeded",
-            "success": execution.success,
             "cost": execution.total_cost,
             "latency_ms": execution.total_latency_ms,
-            "reason": execution.reason,
-            "rollout": execution.rollout,
         }
 
     kind, warnings = ExecutionRun(config, work, plan, otlp=otlp), _Warnings()
@@ -406,16 +402,10 @@ def _show_result(
         words = node.status if node.checked or not node.kept else f"{node.status}, unchecked"
         if not node.kept and node.status != "skipped":
             words += f": {node.reason}"
-        table.add_row(
-            str(node.node),
-            visible(planned.tool),
-            ", ".join(map(str, planned.parents)),
-            one_line(words, _REASON),
-            visible(node.worker or ""),
-            str(sum(step.worker is not None for step in mine)),
-            f"{sum(step.cost for step in mine):.6f}",
-            f"{node.seconds:.2f}",
-        )
+        after, tries = ", ".join(map(str, planned.parents)), sum(s.worker is not None for s in mine)
+        texts = (visible(planned.tool), after, one_line(words, _REASON), visible(node.worker or ""))
+        cost = f"{sum(step.cost for step in mine):.6f}"
+        table.add_row(str(node.node), *texts, str(tries), cost, f"{node.seconds:.2f}")
     console.print(table)
     say(console)
     path = " -> ".join(plan.nodes[node].tool for node in execution.path) or "nothing"

@@ -160,17 +160,26 @@ def train(
         train_prompts(name, [*agent, *overrides], values, config, dry_run)
         return
     if own:
-        apart = {name: values.pop(name) for name in ("runners",) if name in values}
-        flags_of_agent = weights_flags(values) | apart
-        _train_agent(recipe, overrides, flags_of_agent, config, dry=dry_run, all_keys=options.all)
+        runners = {name: values.pop(name) for name in ("runners",) if name in values}
+        flags_of_agent = weights_flags(values) | runners
+        _train_agent(recipe, overrides, flags_of_agent, options)
         return
-    from tutelage.cli.console import waiting
+    from tutelage.cli.console import fetch, waiting
 
     with waiting("loading torch ..."):
+        from tutelage.policy.machine import machine_facts
+        from tutelage.weights.config import resolve
         from tutelage.weights.process_group import in_step, launched
 
     group = launched()
-    resolved = in_step(group, lambda: _resolved(recipe, overrides, weights_flags(values), config))
+    machine = machine_facts()
+    resolved = in_step(
+        group,
+        lambda: resolve(
+            recipe, overrides, machine=machine, flags=weights_flags(values), file=config
+        ),
+    )
+    in_step(group, lambda: fetch(resolved.config.model.path))
     if not dry_run:
         from tutelage.cli.job import run_job
         from tutelage.runs.folder import RunFolder
@@ -206,18 +215,6 @@ def _check_words(recipe: str, further: Sequence[str]) -> None:
         )
 
 
-def _resolved(
-    recipe: str, overrides: Sequence[str], flags: Mapping[str, Any], file: Path | None
-) -> Resolved:
-    from tutelage.cli.console import fetch
-    from tutelage.policy.machine import machine_facts
-    from tutelage.weights.config import resolve
-
-    resolved = resolve(recipe, overrides, machine=machine_facts(), flags=flags, file=file)
-    fetch(resolved.config.model.path)
-    return resolved
-
-
 def _place(resolved: Resolved) -> Path:
     """The run folder, made where it is new; what has no effect on the run is said."""
     from tutelage.runs.folder import folder_at, place_of
@@ -226,15 +223,13 @@ def _place(resolved: Resolved) -> Path:
     # The job itself notes the warnings.
     for line in _unused(resolved):
         typer.echo(line, err=True)
-    place = continued(resolved) if resolved.config.output is None else None
-    if place is not None:
+    config, name = resolved.config, resolved.config.trainer.experiment_name
+    if config.output is None and (place := continued(resolved)) is not None:
         typer.echo(f"Continuing {place}, the run of this name", err=True)
-    else:
-        config = resolved.config
-        name = config.trainer.experiment_name
-        place = place_of(config.output, config.recipe, name)
-        if config.output is None and name is not None and place.name != name.replace("/", "-"):
-            typer.echo(f"There is a run of the name {name!r} already, so this is {place}", err=True)
+        return folder_at(place).path
+    place = place_of(config.output, config.recipe, name)
+    if config.output is None and name is not None and place.name != name.replace("/", "-"):
+        typer.echo(f"There is a run of the name {name!r} already, so this is {place}", err=True)
     return folder_at(place).path
 
 
@@ -244,11 +239,11 @@ def _dry_run(resolved: Resolved, all_keys: bool) -> None:
     from tutelage.weights import jobs
     from tutelage.weights.sft import SFTPreview
 
-    supervised = resolved.config.recipe == "sft"
     # What is wrong with the input is said without the many lines of the configuration.
     notes: list[str] = []
+    sft = resolved.config.recipe == "sft"
     try:
-        with waiting("reading demonstrations ..." if supervised else "playing one task ..."):
+        with waiting("reading demonstrations ..." if sft else "playing one task ..."):
             rollout = jobs.dry_run(resolved, notes.append)
     except TutelageError:
         for note in notes:
@@ -282,15 +277,9 @@ def _show_dry_run(rollout: Rollout, resolved: Any, notes: Sequence[str], all_key
 
 
 def _train_agent(
-    reference: str,
-    overrides: Sequence[str],
-    flags: Mapping[str, Any],
-    file: Path | None,
-    *,
-    dry: bool,
-    all_keys: bool,
+    reference: str, overrides: Sequence[str], flags: Mapping[str, Any], options: _TrainOptions
 ) -> None:
-    """Train the agent in a file, or with `dry` show the configuration and play one task."""
+    """Train the agent in a file, or in a dry run show the configuration and play one task."""
     from tutelage.agents.loading import load_agent
     from tutelage.cli.console import fetch, messages, prose, waiting
     from tutelage.cli.job import run_job
@@ -302,11 +291,11 @@ def _train_agent(
         from tutelage.weights.memory import stored_words
         from tutelage.weights.process_group import in_step, launched
 
-    group = launched()
-    flags = in_step(group, lambda: with_file(flags, file))
+    group, dry = launched(), options.dry_run
+    flags = in_step(group, lambda: with_file(flags, options.config))
     agent, _ = in_step(group, lambda: load_agent(reference))
     in_step(group, lambda: fetch(flags.get("model")))
-    keys = in_step(group, lambda: keys_of(overrides, flags, file))
+    keys = in_step(group, lambda: keys_of(overrides, flags, options.config))
     if dry and group.rank:
         return
     if dry:
@@ -317,7 +306,7 @@ def _train_agent(
         finally:  # also where the weights are still to come
             if keys.resolved and (told := stored_words(keys.resolved.config)) is not None:
                 prose(messages(), f"memory: {told}")
-        _show_dry_run(rollout, keys.resolved, (), all_keys)
+        _show_dry_run(rollout, keys.resolved, (), options.all)
         return
     place = group.agree(lambda: place_of(flags.get("output"), agent.name))
 
@@ -341,13 +330,10 @@ def _show_preview(console: Console, found: SFTPreview) -> None:
         say(console, (shown, "green" if trained else "dim"))
     say(console)
     rows = f"{counted(found.rows, 'row')}, {counted(found.tokens, 'token')}"
+    read = f"{rows}, {number(found.trained)} of them trained, longest row {found.longest}"
     bound = "until the minutes are over" if found.steps is None else counted(found.steps, "step")
-    pairs = [
-        ("read", f"{rows}, {number(found.trained)} of them trained, longest row {found.longest}"),
-        ("run", bound),
-        ("loss", f"{found.loss:.3f} nats a token on the first batch, untrained"),
-    ]
-    facts(console, pairs)
+    loss = f"{found.loss:.3f} nats a token on the first batch, untrained"
+    facts(console, [("read", read), ("run", bound), ("loss", loss)])
     say(console, "\nDry run: nothing was trained or written.")
 
 

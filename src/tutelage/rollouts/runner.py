@@ -230,10 +230,15 @@ class Runner:
         )
         if self._on_session is not None:
             self._on_session(session)
+        tracing: Any = nullcontext()
+        if self._on_spans is not None:
+            from tutelage.tracing.live import trace_attempt  # with OpenTelemetry
+
+            tracing = trace_attempt(Identity(self._settings.run_id, rollout_id, attempt_id))
         # Around agent and reward, so that both see the same environments.
         async with rollout_environments(spec.task, seeds.child("environment").value()):
             try:
-                with self._trace(session) as trace:
+                with tracing as trace:
                     if timed:
                         played = await self._within(session, expired)
                     else:
@@ -263,14 +268,6 @@ class Runner:
             )
             return await self.grader.grade(spec.task, attempt, session, played.value)
 
-    def _trace(self, session: RolloutSession) -> Any:
-        if self._on_spans is None:
-            return nullcontext()
-        from tutelage.tracing.live import trace_attempt  # with OpenTelemetry
-
-        identity = Identity(self._settings.run_id, session.rollout_id, session.attempt_id)
-        return trace_attempt(identity)
-
     async def _within(self, session: RolloutSession, expired: Failure) -> _Played:
         """Play until the agent ends or its time is up; only cancellation of the run is raised."""
         # A task of its own, so that what the agent sets in its context stays there.
@@ -288,10 +285,8 @@ class Runner:
             return _Played(failure=Failure(FailureCause.AGENT_ERROR, message))
         session.cancelled = session.closed = True
         await cancel_and_wait(task)
-        if task.done():
-            return _Played(failure=expired)
-        text = f"{expired.message}, and would not end: it was left behind, its models shut"
-        return _Played(failure=replace(expired, message=text))
+        left = "" if task.done() else ", and would not end: it was left behind, its models shut"
+        return _Played(failure=replace(expired, message=expired.message + left))
 
 
 async def _guarded(agent: Agent, session: RolloutSession) -> _Played:
@@ -325,9 +320,8 @@ def _with_engine(
     exception of its client, which is not the agent's fault; and many frameworks make the error of a
     model an answer, which is none."""
     if failure is None:
-        if lost is None:
-            return None
-        return Failure(FailureCause.ENGINE_ERROR, f"{lost} (the agent went on without)")
+        words = f"{lost} (the agent went on without)"
+        return None if lost is None else Failure(FailureCause.ENGINE_ERROR, words)
     if engine is None or failure.cause is not FailureCause.AGENT_ERROR:
         return failure
     overflow = isinstance(engine, ContextOverflowError)
@@ -364,11 +358,7 @@ class _Agents:
 
     def __init__(self, spans: Sequence[SpanRecord]) -> None:
         self._by_id: Mapping[str, SpanRecord] = {span.span_id: span for span in spans}
-        self._of_response: dict[str, SpanRecord] = {}
-        for span in spans:
-            response = span.attributes.get(names.RESPONSE_ID)
-            if isinstance(response, str):
-                self._of_response[response] = span
+        self._of_response = {str(span.attributes.get(names.RESPONSE_ID)): span for span in spans}
         self._agents = [span for span in spans if _name(span) is not None]
 
     def of(self, call: Call) -> str | None:
@@ -385,11 +375,8 @@ class _Agents:
 
     def _upward(self, span: SpanRecord) -> list[SpanRecord]:
         """A span and those above it, the nearest first."""
-        out, seen = [span], {span.span_id}
-        while (above := self._by_id.get(out[-1].parent_id or "")) is not None:
-            if above.span_id in seen:
-                break
-            seen.add(above.span_id)
+        out = [span]
+        while (above := self._by_id.get(out[-1].parent_id or "")) is not None and above not in out:
             out.append(above)
         return out
 

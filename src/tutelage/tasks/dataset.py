@@ -118,10 +118,8 @@ class Dataset(Sequence[Task], Generic[RowT]):
     @property
     def fields(self) -> tuple[str, ...]:
         """The fields that every task has, in the order of the first."""
-        if not self._tasks:
-            return ()
-        shared = set.intersection(*(set(task.fields) for task in self._tasks))
-        return tuple(field for field in self._tasks[0].fields if field in shared)
+        first = self._tasks[0].fields if self._tasks else ()
+        return tuple(name for name in first if all(name in task.fields for task in self._tasks))
 
     def split(self, fraction: float, seed: int) -> tuple[Self, Self]:
         """Two disjoint parts, the first with about `fraction` of the tasks, at least one in each.
@@ -134,17 +132,16 @@ class Dataset(Sequence[Task], Generic[RowT]):
         groups = distinct(self._tasks, content)
         size = len(groups)
         if size < 2:
-            told = counted(size, "different task")
-            raise DataError(f"{self.name} has {told}; a split needs at least two")
+            count = counted(size, "different task")
+            raise DataError(f"{self.name} has {count}; a split needs at least two")
         SeedTree(seed).child("dataset", "split").python().shuffle(groups)
         count = min(max(round(size * fraction), 1), size - 1)
-        first, second = (
-            sorted(itertools.chain.from_iterable(part)) for part in (groups[:count], groups[count:])
-        )
-        return self._pick(first), self._pick(second)
 
-    def _pick(self, indices: Iterable[int]) -> Self:
-        return self._of(tuple(self._tasks[i] for i in indices), self.name)
+        def pick(part: Iterable[Sequence[int]]) -> Self:
+            places = sorted(itertools.chain.from_iterable(part))
+            return self._of(tuple(self._tasks[i] for i in places), self.name)
+
+        return pick(groups[:count]), pick(groups[count:])
 
     @overload
     def __getitem__(self, index: int) -> Task: ...

@@ -17,47 +17,15 @@ from tutelage.config.aliases import canonical
 from tutelage.config.keys import flatten
 from tutelage.config.overrides import parse_overrides, read_keys
 from tutelage.errors import ConfigError, RunError
-from tutelage.policy.machine import machine_facts
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.job_inputs import AGENT_REWARD
 from tutelage.runs.progress import Progress
 from tutelage.trainer.algorithm import RL
 from tutelage.trainer.trainer import Trainer
 from tutelage.types import JSON
-from tutelage.weights.config import resolve
-from tutelage.weights.config.extensions import ESTIMATOR
 
 _OBJECTS = ("train", "val", "test", "model", "reward", "output", "runners")
 """Flags that become arguments of the `Trainer`."""
-
-
-class _CommandKeys(RL):
-    """The keys of a command: overrides, flags and a file, each with its origin."""
-
-    def __init__(
-        self, overrides: Sequence[str], flags: Mapping[str, Any], file: Path | None
-    ) -> None:
-        parsed = parse_overrides(overrides)
-        in_file = {} if file is None else dict(flatten(read_keys(file)))
-        super().__init__(in_file | {o.spelling: o.value for o in parsed} | dict(flags))
-        self._overrides, self._flags, self._file = parsed, dict(flags), file
-        self.resolved: Resolved | None = None
-        """What the last `resolve` made of them."""
-
-    def resolve(self, recipe: str = "rl", *, own_agent: bool = False, **flags: Any) -> Resolved:
-        """The full configuration of a run; `flags` are those of the `Trainer`."""
-        given = {name: value for name, value in flags.items() if value is not None} | self._flags
-        if not self.names_estimator():
-            given[ESTIMATOR] = "grpo"
-        self.resolved = resolve(
-            recipe,
-            self._overrides,
-            machine=machine_facts(),
-            flags=given,
-            file=self._file,
-            own_agent=own_agent,
-        )
-        return self.resolved
 
 
 class _StoredKeys(RL):
@@ -109,10 +77,14 @@ def with_file(flags: Mapping[str, Any], file: Path | None) -> dict[str, Any]:
     return found | dict(flags)
 
 
-def keys_of(overrides: Sequence[str], flags: Mapping[str, Any], file: Path | None) -> _CommandKeys:
-    """The keys among what a command says."""
+def keys_of(overrides: Sequence[str], flags: Mapping[str, Any], file: Path | None) -> RL:
+    """The keys of a command, each with its origin: overrides, flags and a file."""
+    parsed = parse_overrides(overrides)
     own = {name: value for name, value in flags.items() if name not in (*_OBJECTS, "tools")}
-    return _CommandKeys(overrides, own, file)
+    in_file = {} if file is None else dict(flatten(read_keys(file)))
+    keys = RL(in_file | {o.spelling: o.value for o in parsed} | own)
+    keys.overrides, keys.flags, keys.file = parsed, own, file
+    return keys
 
 
 def trained_file(folder: RunFolder) -> str | None:
