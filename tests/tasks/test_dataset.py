@@ -71,7 +71,11 @@ def test_a_line_separator_inside_a_string_does_not_end_a_jsonl_row(tmp_path: Pat
     [
         ('{"question": "q"}\n\n{"question": }\n', ":3:", "invalid JSON"),
         ('{"question": "q"}\n[1]\n', ":2:", "must be an object"),
-        ('{"question": "q"}\n{"question": "r", "x": {"y": [1, NaN]}}\n', ":2:", "'x' is {'y': [1, nan]}"),
+        (
+            '{"question": "q"}\n{"question": "r", "x": {"y": [1, NaN]}}\n',
+            ":2:",
+            "'x' is {'y': [1, nan]}",
+        ),
         ('{"question": "q", "x": 1e999}\n', ":1:", "'x' is inf"),
         ('{"question": "q", "question": "r"}\n', ":1:", "occurs twice"),
         ('{"question": "  "}\n', ":1:", "'question' must not be empty"),

@@ -40,8 +40,8 @@ def config(
     from rich.text import Text
 
     from tutelage.cli.console import output, say
-    from tutelage.config import reference_markdown, reference_rows
     from tutelage.config.aliases import nearest
+    from tutelage.config.reference import reference_markdown, reference_rows
     from tutelage.errors import ConfigError
     from tutelage.prompts.config import prompt_rows
     from tutelage.weights.config.extensions import registered_names

@@ -93,15 +93,13 @@ def nearest(spelling: str) -> str | None:
     if slip := difflib.get_close_matches(spelling, all_spellings(), n=1, cutoff=0.85):
         return slip[0]
     # A last word that exists elsewhere (`clip_grad`, `trainer.lr`) says more than faint likeness.
-    last = spelling.rsplit(".", 1)[-1]
-    same_word = [key for key in leaf_fields() if key.rsplit(".", 1)[-1] == last]
-    if len(same_word) == 1:
-        return same_word[0]
-    if same_word and last in NAMES:
-        return last
+    last = spelling.rpartition(".")[2]
+    same_word = [key for key in leaf_fields() if key.rpartition(".")[2] == last]
+    if len(same_word) == 1 or (same_word and last in NAMES):
+        return last if last in NAMES and len(same_word) > 1 else same_word[0]
     if close := difflib.get_close_matches(spelling, all_spellings(), n=1, cutoff=0.6):
         return close[0]
-    by_word = {key.rsplit(".", 1)[-1]: key for key in reversed(list(leaf_fields()))}
+    by_word = {key.rpartition(".")[2]: key for key in reversed([*leaf_fields()])}
     word = difflib.get_close_matches(last, by_word, n=1, cutoff=0.75)
     return by_word[word[0]] if word else None
 

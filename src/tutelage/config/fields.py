@@ -40,19 +40,12 @@ def _split_names(value: Any) -> Any:
     if isinstance(value, str):
         value = value[1:-1] if value[:1] + value[-1:] == "[]" else value  # as in `--tools []`
         return tuple(name.strip() for name in value.split(",") if name.strip())
-    return _as_tuple(value)
+    return _one_path(value)
 
 
 def _one_path(value: Any) -> Any:
-    # A path may hold a comma, so text is always one path.
-    if isinstance(value, str):
+    if value is None or isinstance(value, str):  # a path may hold a comma: text is one path
         return (value,) if value else ()
-    return _as_tuple(value)
-
-
-def _as_tuple(value: Any) -> Any:
-    if value is None:
-        return ()
     return tuple(cast("list[Any]", value)) if isinstance(value, list) else value
 
 

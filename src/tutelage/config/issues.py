@@ -26,8 +26,7 @@ class ConfigIssue(Exception):
         """The same finding with where its value came from."""
         origin = self.origin or origin
         # An option takes no null: it is left out.
-        null = ", or null" if origin.startswith("flag ") else ""
-        reason = self.reason.removesuffix(null)
+        reason = self.reason.removesuffix(", or null" if origin.startswith("flag ") else "")
         return ConfigIssue(self.key, self.value, reason, self.fix, origin)
 
     def __str__(self) -> str:

@@ -88,22 +88,20 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def misfit(key: str, value: Any, names: Names = NO_NAMES) -> ConfigIssue:
-    """What to say when `value` does not fit `key`: what is expected, and the nearest choice.
+    """What to say when `value` does not fit `key`: what is expected, and the nearest choice or the
+    key's help.
 
     `names` are those that keys take beside what the schema lists (`extensions.py`).
     """
-    schema = json_schema(key)
-    choices = _choices(schema)
-    values = cast("Sequence[Any]", value) if isinstance(value, (list, tuple)) else [value]
-    wrong = [str(item) for item in values if item not in choices]
-    near = difflib.get_close_matches(wrong[0], choices, n=1, cutoff=0.4) if wrong else []
-    if choices and isinstance(value, str):  # `algorithm=grpo`: right, but of the key beside it
+    schema, fix = json_schema(key), " ".join((leaf_fields()[key].description or "").split())
+    if choices := _choices(schema):
+        values = cast("Sequence[Any]", value) if isinstance(value, (list, tuple)) else [value]
+        wrong = [str(item) for item in values if item not in choices][:1]
+        near = difflib.get_close_matches("".join(wrong), choices, n=1, cutoff=0.4)
+        # `algorithm=grpo`: the value is right and the key is its neighbour.
         taken = ((k, (*_choices(json_schema(k)), *names.get(k, ()))) for k in leaf_fields())
-        if home := next((other for other, known in taken if value in known), None):
-            return ConfigIssue(
-                key, value, f"expected {value_text(schema)}", f"Did you mean {home}={value}?"
-            )
-    fix = f"Did you mean {near[0]!r}?" if near else f"Write for example {key}={_example(schema)}."
+        homes = [f"{k}={value}" for k, known in taken if isinstance(value, str) and value in known]
+        fix = f"Did you mean {[*homes, *map(repr, near)][0]}?" if homes or near else fix
     return ConfigIssue(key, value, f"expected {value_text(schema)}", fix)
 
 
@@ -160,16 +158,3 @@ def _walk(model: type[Section], prefix: str) -> Iterator[tuple[str, FieldInfo]]:
 def _choices(schema: Mapping[str, Any]) -> list[str]:
     parts = [schema, *schema.get("anyOf", ()), schema.get("items", {})]
     return [choice for part in parts for choice in part.get("enum", ())]
-
-
-def _example(schema: Mapping[str, Any]) -> str:
-    first: Mapping[str, Any] = schema["anyOf"][0] if "anyOf" in schema else schema
-    default, kind = schema.get("default"), str(first.get("type"))
-    if kind == "array":
-        items = default or [_example(first.get("items", {})), "..."]
-        return f"[{','.join(str(item) for item in items)}]"
-    if default is not None:
-        return str(default).lower() if isinstance(default, bool) else str(default)
-    known = [*first.get("enum", ()), *first.get("examples", ())]
-    known.append({"integer": "1", "number": "0.5", "boolean": "true"}.get(kind, "name"))
-    return str(known[0])

@@ -39,10 +39,8 @@ def parse_overrides(given: Sequence[str | Override]) -> list[Override]:
 
     Raises `ConfigError` with the text and what is wrong with it.
     """
-    read: list[Override] = []
-    for one in given:
-        read += [one] if isinstance(one, Override) else copy.deepcopy(_parse(one))
-    return read
+    read = ([o] if isinstance(o, Override) else copy.deepcopy(_parse(o)) for o in given)
+    return [one for some in read for one in some]
 
 
 def read_keys(path: Path) -> dict[str, Any]:
@@ -50,12 +48,12 @@ def read_keys(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
         tree = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+        if not isinstance(tree, dict):
+            raise ValueError("it must contain an object of keys")
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"cannot read the configuration file {str(path)!r}: {error}. Use JSON or TOML."
         ) from error
-    if not isinstance(tree, dict):
-        raise ConfigError(f"the configuration file {str(path)!r} must contain an object of keys.")
     return cast("dict[str, Any]", tree)
 
 
@@ -92,16 +90,12 @@ def _parse(text: str) -> tuple[Override, ...]:
             "one run for each value."
         )
     value = parsed.value()
-    leaves = list(_leaves(value))
-    if not all(isinstance(leaf, _PLAIN) for leaf in leaves):
-        raise ConfigError(
-            f"cannot parse the override {text!r}. Use a number, string, list or dict."
-        )
-    if any(isinstance(leaf, str) and "${" in leaf for leaf in leaves):
-        raise ConfigError(
-            f"the override {text!r} has an interpolation, which is not supported. Use the value "
-            "itself."
-        )
+    for leaf in _leaves(value):
+        if not isinstance(leaf, _PLAIN) or "${" in str(leaf):
+            raise ConfigError(
+                f"the override {text!r} has an interpolation or another value that is not "
+                "supported. Use a number, text, list or dict itself."
+            )
     if isinstance(value, Mapping) and value and not delete:
         tree = cast("Mapping[str, Any]", value)
         return tuple(Override(spelling, leaf) for spelling, leaf in flatten(tree, f"{key}."))

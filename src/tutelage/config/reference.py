@@ -7,7 +7,6 @@ spellings, help. The same rows serve the command line's help.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from tutelage.config.aliases import spellings
@@ -55,12 +54,8 @@ def reference_rows(names: Names = NO_NAMES) -> list[ReferenceRow]:
 
 def reference_markdown(names: Names = NO_NAMES) -> str:
     """The reference page: one table for each top-level section; `names` as for the rows."""
-    return "\n".join(_page(names)) + "\n"
-
-
-def _page(names: Names) -> Iterator[str]:
-    yield "# Configuration reference\n"
-    yield "Every key of a run. Set one with `KEY=VALUE`; other spellings mean the same key."
+    lines = ["# Configuration reference", ""]
+    lines.append("Every key of a run. Set one with `KEY=VALUE`; other spellings mean the same key.")
     current: str | None = None
     for row in reference_rows(names):
         section = row.key.partition(".")[0] if "." in row.key else ""
@@ -69,7 +64,8 @@ def _page(names: Names) -> Iterator[str]:
             model = type(get(RunConfig(), section)) if section else RunConfig
             first_line = (model.__doc__ or "").strip().splitlines()[0]
             title = f"## `{section}`" if section else "## The run"
-            yield from ("", title, "", first_line, "", _HEAD)
+            lines += ["", title, "", first_line, "", _HEAD]
         aliases = ", ".join(f"`{name}`" for name in row.aliases)
         cells = (f"`{row.key}`", row.type, f"`{row.default}`", aliases, row.help)
-        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return "\n".join(lines) + "\n"

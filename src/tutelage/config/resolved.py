@@ -71,15 +71,10 @@ class Resolved(Section):
         except ValueError as error:
             raise ConfigError(f"the configuration file is not JSON: {error}.") from error
         kind = parts.pop("kind", None) if isinstance(parts, dict) else None
-        if kind not in (None, SUPERVISED, WEIGHTS):
+        if kind not in (SUPERVISED, WEIGHTS):
             raise ConfigError(
-                f"this run is of the kind {kind!r} and has no trained policy; see its results "
-                "with: tutelage show RUN"
-            )
-        if kind is None or set(parts) != set(cls.model_fields):
-            raise ConfigError(
-                "the configuration file must have exactly the fields kind, "
-                f"{', '.join(cls.model_fields)}. Use the config.json of a run."
+                f"the configuration is of the kind {kind!r}, not of a training of weights; see the "
+                "results of such a run with: tutelage show RUN"
             )
         try:
             found = cls.model_validate_json(json.dumps(parts), strict=True)

@@ -41,15 +41,9 @@ class UnusedRule:
 
         `own_agent` says that a user's agent plays, and not a built-in one.
         """
-        held = [
-            note
-            for note in notes
-            if isinstance(note, UnusedRule)
-            and on_cpu >= note.on_cpu
-            and not (own_agent and note.built_in)
-            and note.applies(config)
-        ]
-        return [note.reason for note in sorted(held, key=attrgetter("rank"))]
+        rules = sorted((n for n in notes if isinstance(n, UnusedRule)), key=attrgetter("rank"))
+        may = [r for r in rules if on_cpu >= r.on_cpu and not (own_agent and r.built_in)]
+        return [rule.reason for rule in may if rule.applies(config)]
 
 
 def when(reason: str, key: str, *values: object) -> UnusedRule:
@@ -89,10 +83,8 @@ BY_REWARDS = when(_NO_STEP, "algorithm.name", "sft")
 IN_COLD_START: UnusedRule = UnusedRule(
     _NO_STEP, lambda run: run.algorithm.name == "sft" and run.recipe != "sft"
 )
-OWN_DEMONSTRATIONS = when(
-    "it is for the cold start of `train math`; `train sft` uses lr, batch_size and steps",
-    *("recipe", "sft"),
-)
+_COLD = "it is for the cold start of `train math`; `train sft` uses lr, batch_size and steps"
+OWN_DEMONSTRATIONS = when(_COLD, "recipe", "sft")
 ENDS_BY_STEPS = when("`train sft` ends after its steps or epochs", "recipe", "sft")
 _NO_CONTROL = "algorithm.name is sft, and the control needs reinforcement learning"
 NO_CONTROL = when(_NO_CONTROL, "algorithm.name", "sft")
@@ -113,13 +105,11 @@ CLIPPED_BY_BOTH: UnusedRule = UnusedRule(
     "clip_ratio_low and clip_ratio_high are both set",
     lambda run: None not in (run.actor.clip_ratio_low, run.actor.clip_ratio_high),
 )
-_BY_NORM = "seq-mean-token-sum-norm"
+_SUMS, _ROWS = "seq-mean-token-sum-norm", "ppo_micro_batch_size_per_gpu"
 OTHER_AGGREGATION = unless(
-    f"only loss_agg_mode={_BY_NORM} divides by it", "actor.loss_agg_mode", _BY_NORM
+    f"only loss_agg_mode={_SUMS} divides by it", "actor.loss_agg_mode", _SUMS
 )
-ROWS_ARE_COUNTED = unless(
-    "ppo_micro_batch_size_per_gpu counts rows instead", "actor.ppo_micro_batch_size_per_gpu", None
-)
+ROWS_ARE_COUNTED = unless(f"{_ROWS} counts rows instead", f"actor.{_ROWS}", None)
 THOUGHT_IS_SHORTER: UnusedRule = UnusedRule(
     "turns are shorter (agent.max_tokens_per_turn, rollout.response_length)",
     lambda run: (run.agent.max_thinking_tokens or 0) >= run.turn_tokens,
@@ -137,9 +127,8 @@ NOT_NATIVE = unless("the engine is not native", "agent.backend", "native")
 NOTHING_IS_SCORED: UnusedRule = UnusedRule(
     "sampled log-probabilities are exact, and there is no reference",
     lambda run: (
-        not run.needs_reference
+        not (run.needs_reference or run.model.dtype == "bfloat16")
         and run.rollout.correction == "none"
-        and run.model.dtype != "bfloat16"
     ),
     on_cpu=True,
 )
@@ -159,9 +148,8 @@ OWN_TASKS: UnusedRule = UnusedRule(
 TAUGHT_ALREADY: UnusedRule = UnusedRule(
     "the cold start is for the embedded policy, but model.path is another model",
     lambda run: (
-        run.model.path is not None
-        and (run.algorithm.name, run.recipe) == ("rl", "math")
-        and not run.data.demonstrations
+        (run.algorithm.name, run.recipe) == ("rl", "math")
+        and not (run.model.path is None or run.data.demonstrations)
     ),
 )
 _BY_STEPS = "trainer.total_training_steps overrides it"
