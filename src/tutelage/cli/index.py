@@ -29,8 +29,11 @@ def index(
 ) -> None:
     """Build a search index over local files."""
     from tutelage.cli.console import output, say
+    from tutelage.errors import counted
     from tutelage.tools import corpus
 
     out, count = options.out, corpus.build(files, options.out)
-    noun = "passage" if count == 1 else "passages"
-    say(output(), f"{count} {noun} indexed in {out}. Use it with: tools.search_index={out}")
+    say(
+        output(),
+        f"{counted(count, 'passage')} indexed in {out}. Use it with: tools.search_index={out}",
+    )

@@ -101,11 +101,9 @@ def _samples(store: Store, run_id: str, last: int | None) -> Iterator[Rollout]:
     """Some of each evaluation, of the first and of the last training step, and a failed one."""
     from tutelage.types import Mode, RolloutStatus
 
-    for label in _LABELS[:2]:
+    for label in _LABELS:
         yield from store.rollouts(run_id, label=label, limit=_EACH)
     yield from store.rollouts(run_id, mode=Mode.TRAIN, label="", limit=_EACH)
     if last is not None:
         yield from store.rollouts(run_id, mode=Mode.TRAIN, label="", step=last, limit=_EACH)
-    for label in _LABELS[2:]:
-        yield from store.rollouts(run_id, label=label, limit=_EACH)
     yield from store.rollouts(run_id, status=RolloutStatus.FAILED, limit=1)

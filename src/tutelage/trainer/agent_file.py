@@ -28,18 +28,6 @@ _OBJECTS = ("train", "val", "test", "model", "reward", "output", "runners")
 """Flags that become arguments of the `Trainer`."""
 
 
-class _StoredKeys(RL):
-    """The keys of a run that is continued."""
-
-    def __init__(self, resolved: Resolved) -> None:
-        super().__init__()
-        self._resolved = resolved
-
-    def resolve(self, recipe: str = "rl", *, own_agent: bool = False, **flags: Any) -> Resolved:
-        """The configuration of the run."""
-        return self._resolved
-
-
 def trainer_of(
     keys: RL, flags: Mapping[str, Any], place: Path | None, progress: Progress
 ) -> Trainer:
@@ -105,5 +93,6 @@ def resume_agent(folder: RunFolder, progress: Progress, *, allow_changes: bool =
     named = config.agent.reward_name
     flags = {**told["tasks"], "model": config.model.path, "runners": told["runners"]}
     flags["reward"] = None if named in (None, AGENT_REWARD) else named
-    stored = _StoredKeys(resolved)
-    return trainer_of(stored, flags, folder.path, progress).fit(told["file"]).details
+    keys = RL()
+    keys.stored = resolved
+    return trainer_of(keys, flags, folder.path, progress).fit(told["file"]).details
