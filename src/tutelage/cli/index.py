@@ -32,7 +32,8 @@ def index(
     from tutelage.errors import counted
     from tutelage.tools import corpus
 
-    out, count = options.out, corpus.build(files, options.out)
+    out = options.out
+    count = counted(corpus.build(files, out), "passage")
     say(
         output(),
         f"{counted(count, 'passage')} indexed in {out}. Use it with: tools.search_index={out}",
