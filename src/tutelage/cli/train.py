@@ -139,16 +139,16 @@ def train(
     options or keys: tutelage train math --steps 20 lr=1e-4
 
     \b
-    train word-problems     Weights: a real language model, which is downloaded once.
-    train math              Weights: a small model that is part of this package.
-    train rl, train sft     Weights: your own model, from rewards or demonstrations.
-    train AGENT.py          Weights: the model that your agent asks.
+    train word-problems    Weights: a real language model, downloaded once.
+    train math             Weights: a small model of this package.
+    train rl, train sft    Weights: your own model, by rewards or demonstrations.
+    train AGENT.py         Weights: the model that your agent asks.
     train AGENT.py --algorithm screen|apo|gepa|grips
-                            Prompt: of your agent, found by a search.
-    train prompt AGENT.py   Prompt: the same search, --algorithm auto unless given.
+                           Prompt: of your agent, found by a search.
+    train prompt AGENT.py  Prompt: the same search, by default with auto.
     train math --algorithm screen
-                            Prompt: of the agent for these math tasks.
-    train planner           Planner: plans and workers; see its own --help.
+                           Prompt: of the agent for these math tasks.
+    train planner          Planner: plans and workers; see its own --help.
     """
     values = {name: value for name, value in flags if value not in (None, (), False)}
     own, config, dry_run = is_file_reference(recipe), options.config, options.dry_run

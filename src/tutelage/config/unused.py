@@ -86,8 +86,7 @@ IN_COLD_START: UnusedRule = UnusedRule(
 _COLD = "it is for the cold start of `train math`; `train sft` uses lr, batch_size and steps"
 OWN_DEMONSTRATIONS = when(_COLD, "recipe", "sft")
 ENDS_BY_STEPS = when("`train sft` ends after its steps or epochs", "recipe", "sft")
-_NO_CONTROL = "algorithm.name is sft, and the control needs reinforcement learning"
-NO_CONTROL = when(_NO_CONTROL, "algorithm.name", "sft")
+NO_CONTROL = when(_NO_STEP, "algorithm.name", "sft")
 NOT_PLAYED: UnusedRule = UnusedRule(
     "no task is played because data.test_files is empty",
     lambda run: run.recipe == "sft" and not run.data.test_files,
@@ -121,8 +120,7 @@ NO_KL_LOSS = off("actor.use_kl_loss")
 NO_REFERENCE = when("no KL is enabled, so no reference model is loaded", "needs_reference", False)
 
 NO_VLLM = unless("the engine is not vLLM", "agent.backend", "vllm")
-_RUNNING = "the servers in rollout.servers are already running"
-SERVERS_ARE_GIVEN = unless(_RUNNING, "rollout.servers", ())
+SERVERS_ARE_GIVEN = unless("rollout.servers has servers that run already", "rollout.servers", ())
 NOT_NATIVE = unless("the engine is not native", "agent.backend", "native")
 NOTHING_IS_SCORED: UnusedRule = UnusedRule(
     "sampled log-probabilities are exact, and there is no reference",
