@@ -120,7 +120,8 @@ NO_KL_LOSS = off("actor.use_kl_loss")
 NO_REFERENCE = when("no KL is enabled, so no reference model is loaded", "needs_reference", False)
 
 NO_VLLM = unless("the engine is not vLLM", "agent.backend", "vllm")
-SERVERS_ARE_GIVEN = unless("rollout.servers has servers that run already", "rollout.servers", ())
+_RUNNING = "the servers in rollout.servers are already running"
+SERVERS_ARE_GIVEN = unless(_RUNNING, "rollout.servers", ())
 NOT_NATIVE = unless("the engine is not native", "agent.backend", "native")
 NOTHING_IS_SCORED: UnusedRule = UnusedRule(
     "sampled log-probabilities are exact, and there is no reference",
