@@ -132,7 +132,7 @@ def _check_pair(targets: Sequence[str], options: EvaluationConfig) -> None:
 
 def _absolute(target: str) -> str:
     """An agent's file as a resume finds it from any directory."""
-    file, _, name = target.partition(".py")
+    file, _, name = target.rpartition(".py")
     known = Path(f"{file}.py").is_file() and name[:1] in ("", ":")
     return f"{Path(file).resolve()}.py{name}" if known else target
 

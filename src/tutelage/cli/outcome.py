@@ -184,7 +184,7 @@ def _totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple[str,
         yield "status", result["status"] + (f", with {counted(count, 'warning')}" * bool(count))
     yield from health_rows(result)
     supervised = "sft_steps" in result
-    words = []
+    words = list[str]()
     if "demonstrations" in result:
         steps = counted(result.get("cold_start_steps") or 0, "supervised step")
         words.append(f"{steps} on {counted(result['demonstrations'], 'demonstration')}")

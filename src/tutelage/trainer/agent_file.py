@@ -37,7 +37,7 @@ def trainer_of(
             f"--tools={flags['tools']!r} cannot be used here: a custom agent uses the tools of its "
             "file; remove it"
         )
-    given = {f"{split}_dataset": flags.get(split) for split in ("train", "val", "test")}
+    given = {f"{split}_dataset": flags.get(split) or None for split in ("train", "val", "test")}
     if not given["train_dataset"]:
         del given["train_dataset"]
     runners: Any = flags.get("runners")
@@ -88,7 +88,7 @@ def resume_agent(folder: RunFolder, progress: Progress, *, allow_changes: bool =
     resolved = Resolved.from_json(folder.config.read_text(encoding="utf-8"))
     config = resolved.config.model_copy(update={"allow_changes": allow_changes})
     resolved = resolved.model_copy(update={"config": config})
-    if not told["tasks"]["train"] and folder.tasks("train").is_file():
+    if not told["tasks"].get("train") and folder.tasks("train").is_file():
         raise RunError(f"the run in {str(folder.path)!r} has no path of its tasks")
     named = config.agent.reward_name
     flags = {**told["tasks"], "model": config.model.path, "runners": told["runners"]}

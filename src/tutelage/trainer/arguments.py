@@ -85,7 +85,7 @@ def agent_of(
     agent, found = load_agent(given, resources)
     if not isinstance(given, (str, Path)):
         return agent, found, None
-    file, _, name = str(given).partition(".py")
+    file, _, name = str(given).rpartition(".py")
     return agent, found, f"{Path(file + '.py').resolve()}{name}"
 
 
