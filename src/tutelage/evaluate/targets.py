@@ -27,6 +27,7 @@ from tutelage.engine.endpoint import (
     served_models,
 )
 from tutelage.engine.factory import make_engine
+from tutelage.environments.start import TURNS
 from tutelage.errors import ConfigError, DataError, RunError
 from tutelage.evaluate.config import AskConfig, EvaluationConfig
 from tutelage.evaluate.evaluated_agent import (
@@ -204,12 +205,14 @@ def _limits(
         tokens = config.turn_tokens
     tokens = asked.max_tokens or (tokens if server is None else UNBOUNDED)
     if isinstance(asked, EvaluationConfig):
-        turns = asked.max_turns or turns
+        turns = asked.max_turns or (TURNS if run is None and asked.environment else turns)
         temperature = asked.sampled_at
     limits = RunnerSettings(
         "",
         failure_reward=config.agent.failure_reward,
         reward_timeout=config.agent.reward_timeout,
+        pool_size=config.environment.pool_size,
+        step_timeout=config.environment.step_timeout,
     )
     return Sampling(temperature=temperature, max_tokens=tokens), turns, limits
 
@@ -223,8 +226,10 @@ def own_agent(file: str, run: FoundRun | None, asked: EvaluationConfig) -> Evalu
     if run is not None and named is None:
         run[0].final_policy()
     server = named if named or local else read_endpoints(environment()).get("task")
-    resources = equipped(agent, resources, asked.sampled_at, model if server else None)
-    servers, here = answered(resources, {}, server, model if server else None)
+    acts = bool(asked.environment or (run is not None and run[1].environment.name))
+    served = model if server else None
+    resources = equipped(agent, resources, asked.sampled_at, served, acts=acts)
+    servers, here = answered(resources, {}, server, served)
     if local is None and here:
         raise ConfigError(
             f"no LLM is configured for {here[0]!r} of the agent {agent.name!r}; pass --endpoint "
