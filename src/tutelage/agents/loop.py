@@ -18,7 +18,7 @@ from tutelage.agents.agent import Agent
 from tutelage.agents.session import RolloutSession
 from tutelage.errors import ConfigError, ContextOverflowError
 from tutelage.resources import NamedResources
-from tutelage.tools.environments import rollout_environments
+from tutelage.environments.lifecycle import rollout_environments
 from tutelage.tools.execute import execute_tool_calls
 from tutelage.tools.tool import Tool
 from tutelage.types import (

@@ -24,7 +24,7 @@ from tutelage.rewards.failures import convert_error
 from tutelage.rewards.values import to_reward
 from tutelage.rewards.worker import POOL, START_SECONDS, RewardJob, RewardLocation
 from tutelage.tasks.overlap import listed
-from tutelage.tools.environments import current_environments
+from tutelage.environments.lifecycle import current_environments
 from tutelage.tools.execute import call_in_thread, call_safely
 from tutelage.tools.loading import hint
 from tutelage.types import EXPECTED_FIELDS, Attempt, Reward, Task

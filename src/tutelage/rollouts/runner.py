@@ -33,7 +33,7 @@ from tutelage.rewards.function import REWARD_SECONDS
 from tutelage.rollouts.grading import Grader
 from tutelage.rollouts.models import ModelProvider
 from tutelage.seeds import SeedTree
-from tutelage.tools.environments import rollout_environments
+from tutelage.environments.lifecycle import rollout_environments
 from tutelage.tools.execute import cancel_and_wait
 from tutelage.tools.tool import ToolError
 from tutelage.tracing import names
