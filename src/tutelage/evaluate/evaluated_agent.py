@@ -260,15 +260,9 @@ def reply_limit(asked: int | None, policies: Mapping[str, Policy]) -> int:
 
 
 def equipped(
-    agent: Agent,
-    resources: NamedResources,
-    temperature: float,
-    model: str | None,
-    *,
-    acts: bool = False,
+    agent: Agent, resources: NamedResources, temperature: float, model: str | None
 ) -> NamedResources:
-    """What a user's agent is given: its own, and an LLM where it asks one and has none; `acts` says
-    that it gets an environment.
+    """What a user's agent is given: its own, and an LLM where it asks one and has none.
 
     Raises `ConfigError` where it needs a resource that is not there.
     """
@@ -278,7 +272,7 @@ def equipped(
     for name, value in values.items():
         if isinstance(value, LLM) and value.temperature is None:
             values[name] = replace(value, temperature=temperature)
-    agent.check([*values, *["environment"] * acts])
+    agent.check([*values])
     return NamedResources(values)
 
 

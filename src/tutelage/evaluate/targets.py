@@ -226,10 +226,8 @@ def own_agent(file: str, run: FoundRun | None, asked: EvaluationConfig) -> Evalu
     if run is not None and named is None:
         run[0].final_policy()
     server = named if named or local else read_endpoints(environment()).get("task")
-    acts = bool(asked.environment or (run is not None and run[1].environment.name))
-    served = model if server else None
-    resources = equipped(agent, resources, asked.sampled_at, served, acts=acts)
-    servers, here = answered(resources, {}, server, served)
+    resources = equipped(agent, resources, asked.sampled_at, model if server else None)
+    servers, here = answered(resources, {}, server, model if server else None)
     if local is None and here:
         raise ConfigError(
             f"no LLM is configured for {here[0]!r} of the agent {agent.name!r}; pass --endpoint "

@@ -34,6 +34,7 @@ from tutelage.prompts.tasks import fresh
 from tutelage.runs.estimate import Pace
 from tutelage.runs.figures import Figures, RunFiles, read_object
 from tutelage.runs.findings import keep, warnings_of
+from tutelage.runs.fingerprint import settings_sources
 from tutelage.runs.folder import RunFolder, locked, write_json
 from tutelage.runs.health import ROLLOUT_RULES, Setup
 from tutelage.runs.kinds import (

@@ -139,7 +139,7 @@ def setup_from(
     components = components_of(resources, config.components, config.tune_tools)
     if not config.demonstrations:
         components.pop(DEMONSTRATIONS, None)
-    agent_spec.agent.check([*resources, *["environment"] * (factory is not None)])
+    agent_spec.agent.check([*resources])
     bundle = agent_bundle(agent_spec, resources, config, task, prices)
     if algorithm is None:
         tools = {v.name: v for v in bundle.resources.values() if isinstance(v, Tool)}

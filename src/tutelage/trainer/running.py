@@ -205,9 +205,7 @@ def evaluation_of(
         raise ConfigError("no tasks to evaluate on; pass test_dataset")
     asked = EvaluationConfig(test=tuple(files_of(given)) or ("test_dataset",), **keys)
     player, own, file = agent_of(agent, resources)
-    resolved = equipped(
-        player, NamedResources(own), asked.sampled_at, None, acts=factory is not None
-    )
+    resolved = equipped(player, NamedResources(own), asked.sampled_at, None)
     local = bool(policies) or model is not None
     server = None if local else read_endpoints(environment()).get("task")
     servers, here = answered(resolved, endpoints, server, None)

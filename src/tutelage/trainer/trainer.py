@@ -325,8 +325,7 @@ class Trainer:
         if not any(isinstance(v, LLM) and not v.tokenizer_only for v in values.values()):
             values = {POLICY: LLM(), **values}
         resources = NamedResources(values)
-        acts = self.environment is not None or algorithm.sets("environment.name")
-        player.check([*resources, *["environment"] * acts])
+        player.check([*resources])
         roles = roles_of(resources, self.endpoints, self._policies)
         train, val, test = self._tasks(train_dataset, val_dataset)
         if isinstance(algorithm, SFT):
@@ -338,8 +337,7 @@ class Trainer:
         elif train is None and (val is not None or test is not None):
             raise ConfigError("val_dataset and test_dataset also need a train_dataset")
         main = cast("str", roles.main)
-        folder = model_folder(resources[main])
-        resolved = self._resolve(algorithm, train, test, place, folder, acts)
+        resolved = self._resolve(algorithm, train, test, place, model_folder(resources[main]))
         if not self._policies and resolved.config.model.path in (None, SHIPPED):
             check_unnamed(main, resources[main])
         manager = RolloutManager(
@@ -369,7 +367,6 @@ class Trainer:
         test: Sequence[Task] | None,
         place: Path,
         folder: str | None,
-        acts: bool,
     ) -> Resolved:
         flags: dict[str, Any] = {
             "seed": self.seed,
@@ -377,9 +374,10 @@ class Trainer:
             "agent.timeout": self.timeout,
             "model.path": str(self.model) if self.model is not None else folder,
         }
+        acts = self.environment is not None or algorithm.sets("environment.name")
         if self.environment is not None:
-            named = isinstance(self.environment, str)
-            flags["environment.name"] = self.environment if named else self._factory.name
+            own = self._factory
+            flags["environment.name"] = self.environment if own is None else own.name
         if self._policies:
             flags["model.path"] = None
         run = RunFolder(place)
