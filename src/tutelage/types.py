@@ -18,6 +18,10 @@ INPUT_FIELDS = ("question", "prompt", "instruction", "problem", "messages")
 """The field of a task that becomes the agent's input: the first of these that it has."""
 EXPECTED_FIELDS = ("expected", "expected_answer", "answer", "answers", "solution", "target")
 """The fields in which a task may say what is expected."""
+EXACT = "exact"
+"""The part of a reward by which a grader says itself whether an answer was right."""
+SUCCESS = "success"
+"""The name in an environment's info that says whether the rollout succeeded."""
 THOUGHTS = ("reasoning_content", "reasoning")
 """The fields of a message that hold reasoning apart from its content."""
 

@@ -18,8 +18,8 @@ from tutelage.seeds import SeedTree
 from tutelage.types import JSON, Message, Task, ToolCall, ToolSpec
 
 Act = Callable[[Task, Sequence[Message], Observation], Message | Awaitable[Message]]
-"""`act(task, messages, observation)` returns the reply to a conversation: of the task's messages and
-all that followed; `observation` is the latest one."""
+"""`act(task, messages, observation)` returns the reply to a conversation, which is the task's
+messages and all that followed; `observation` is the latest one."""
 MAX_STEPS = 200
 """Steps after which an episode is cut off."""
 

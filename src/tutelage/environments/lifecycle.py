@@ -84,8 +84,8 @@ class TurnRecord:
 class RolloutEnvironment:
     """The environment of one rollout, as its agent sees it: from the first observation on.
 
-    An agent's own code calls `await step(reply)`, or `step_sync(reply)` where it is not async, until
-    `ended` is True. The rewards of the steps are recorded and add up to the rollout's return.
+    An agent's own code calls `await step(reply)`, or `step_sync(reply)` where it is not async,
+    until `ended` is True. The rewards of the steps are recorded and add up to the rollout's return.
     """
 
     def __init__(

@@ -18,7 +18,6 @@ from tutelage.environments.tool_classes import ToolEnvironment
 from tutelage.errors import ConfigError, MissingExtraError, TutelageError
 from tutelage.tools.loading import hint, import_attribute, is_file_reference, load_attribute
 from tutelage.tools.tool import Tool, environment_tools
-from tutelage.types import Task
 
 BUILTIN_ENVIRONMENTS: Mapping[str, str] = {
     name: f"tutelage.environments.{name}" for name in ("sources", "service_desk", "rooms")

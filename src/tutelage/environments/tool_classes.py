@@ -7,8 +7,7 @@ episode so far or at its end, and `done()`, which ends the episode; both may be 
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tutelage.environments.protocol import Environment, Observation, Step

@@ -24,10 +24,10 @@ from tutelage.runs.folder import RunFolder
 from tutelage.runs.kinds import RunKind, registered
 from tutelage.runs.stored import open_run
 from tutelage.runs.stored_evaluation import StoredEvaluation
-from tutelage.statistics.outcome import EXACT, FULL, Evaluation, Success, succeeded
+from tutelage.statistics.outcome import FULL, Evaluation, Success, succeeded
 from tutelage.store import Grade, Totals
 from tutelage.tasks.overlap import footnote, shared_in
-from tutelage.types import EXPECTED_FIELDS, INPUT_FIELDS, Rollout
+from tutelage.types import EXACT, EXPECTED_FIELDS, INPUT_FIELDS, Rollout
 
 
 def read_facts(run: RunFolder, kind: type[RunKind] | None = None) -> RunFacts:

@@ -23,7 +23,17 @@ from tutelage.errors import (
 from tutelage.rewards import RewardFunction, compute_reward
 from tutelage.rewards.function import split_answer
 from tutelage.rewards.values import LARGEST, to_reward
-from tutelage.types import Attempt, Failure, FailureCause, Reward, Rollout, RolloutStatus, Task
+from tutelage.types import (
+    EXACT,
+    SUCCESS,
+    Attempt,
+    Failure,
+    FailureCause,
+    Reward,
+    Rollout,
+    RolloutStatus,
+    Task,
+)
 
 _LONGEST_TRACE = 20_000
 """Characters of a traceback that are kept, from its end."""
@@ -56,13 +66,20 @@ class Grader:
         if attempt.failure is not None:
             if attempt.failure.cause.infrastructure:
                 return attempt
-            return replace(attempt, reward=Reward(self.failure_reward))
-        if type(value) is float and abs(value) <= LARGEST and not session.rewards:
+            # What the turns earned before it is kept.
+            earned = session.environment and session.environment.total
+            return replace(attempt, reward=Reward((earned or 0.0) + self.failure_reward))
+        plain = attempt.info is None and not session.rewards
+        if plain and type(value) is float and abs(value) <= LARGEST:
             return replace(attempt, reward=Reward(value))  # as most agents do
         try:
-            return await self._graded(task, attempt, session, value)
+            attempt = await self._graded(task, attempt, session, value)
         except RewardError as error:
             return _not_graded(attempt, error, self.failure_reward)
+        if attempt.reward is not None and attempt.info is not None and SUCCESS in attempt.info:
+            parts = {**attempt.reward.parts, EXACT: float(bool(attempt.info[SUCCESS]))}
+            attempt = replace(attempt, reward=replace(attempt.reward, parts=parts))
+        return attempt
 
     async def _graded(
         self, task: Task, attempt: Attempt, session: RolloutSession, value: Any
@@ -91,6 +108,14 @@ class Grader:
             value = {**named, "reward": value}
         elif value is None and named:
             value = named
+        elif value is None and session.environment is not None:
+            value = session.environment.total
+            if value is None and session.environment.ended:
+                raise RewardError(
+                    f"the environment {session.environment.name!r} gave no reward on task "
+                    f"{task.id!r}: return Step(reward=...), or pass a reward function"
+                )
+            value = value or 0.0
         elif value is None:
             raise RewardError(
                 f"agent {agent!r} returned no reward on task {task.id!r}; return a number, call "

@@ -5,10 +5,10 @@ timeout, an agent that raised) counts with the reward of failures, and is named 
 more than `LOST` of the rollouts are lost, what is left may be a biased part, so there is no rate
 and no mean, only counts and the cause.
 
-*Success* is what the user says it is (`reward.success`), else the grader's own part `exact`, else a
-reward of 1 where every reward is 0 or 1. A graded reward without either has no success. The
-headline of a graded reward is its mean. `RewardKind` keeps both one for a whole run, so that rows
-of one table are of one kind.
+*Success* is what the environment says (`info["success"]`), else what the user says it is
+(`reward.success`), else the grader's own part `exact`, else a reward of 1 where every reward is 0
+or 1. A graded reward without any of them has no success. The headline of a graded reward is its
+mean. `RewardKind` keeps both one for a whole run, so that rows of one table are of one kind.
 
 `runs/stored_evaluation.py` reads back what `Evaluation.record` wrote, and words it; `intervals.py`
 has the intervals.
@@ -30,14 +30,12 @@ from tutelage.statistics.intervals import (
     paired_bootstrap,
     rate_interval,
 )
-from tutelage.types import JSON, FailureCause, Reward, Rollout
+from tutelage.types import EXACT, JSON, SUCCESS, FailureCause, Reward, Rollout
 
 LOST = 0.01
 """Share of rollouts without a judgement above which no rate and no mean is told."""
 FULL = 1.0 - 1e-9
 """From which on a reward counts as 1."""
-EXACT = "exact"
-"""The part by which a grader says itself whether an answer was right."""
 
 
 def cause_words(cause: str) -> str:
@@ -90,7 +88,8 @@ class RewardKind:
             reward = rollout.reward
             if reward is not None and rollout.last.failure is None:
                 whole = _is_whole(reward.value)
-                known = rule is not None or EXACT in reward.parts or whole
+                said = SUCCESS in (rollout.last.info or {})
+                known = rule is not None or said or EXACT in reward.parts or whole
                 kind = RewardKind(kind.graded or not whole, kind.has_success and known)
         return kind
 
@@ -199,10 +198,14 @@ def too_many_lost(judged: int, rollouts: int) -> bool:
 
 
 def succeeded(rollout: Rollout, rule: Success | None = None) -> bool:
-    """Whether a rollout succeeded: by the rule, else by its part `exact`, else by a reward of 1."""
+    """Whether a rollout succeeded: as its environment says, else by the rule, else by its part
+    `exact`, else by a reward of 1."""
     reward = rollout.reward
-    if reward is None or (rollout.last.failure is not None and rule is not None):
+    said = (rollout.last.info or {}).get(SUCCESS)
+    if reward is None or (rollout.last.failure is not None and (rule or said) is not None):
         return False
+    if said is not None:
+        return bool(said)
     if rule is not None:
         return rule.met(reward, f"task {rollout.task.id!r}")
     if EXACT in reward.parts:
