@@ -32,6 +32,8 @@ EPISODES = 2_000
 """Episodes of random actions; also the most that an expert plays."""
 OBSERVATIONS = 2_000
 """Observations after which an expert's episodes are enough."""
+AT_ONCE = 64
+"""Episodes that are played at the same time."""
 BEST = 0.1
 """Share of the random episodes that is imitated."""
 
@@ -92,37 +94,43 @@ async def play_demonstrations(
 
     Raises `ConfigError` where there is no expert and an observation offers no actions.
     """
-    expert, rng = factory.expert, seeds.child("actions").python()
-    tools: tuple[ToolSpec, ...] = factory.tools
-    shown = 0
+    expert = factory.expert
 
-    def act(task: Task, messages: Sequence[Message], observation: Observation) -> Message:
-        nonlocal tools, shown
-        shown, tools = shown + 1, observation.tools or tools
-        if expert is not None:
-            return expert(task, messages)
-        if not observation.actions:
-            raise ConfigError(
-                f"the environment {factory.name!r} has no expert and offers no actions, so a new "
-                "model has nothing to imitate; pass a model that can act (--model smollm2), "
-                "--demonstrations FILE, or search for a prompt with a served model (--algorithm "
-                "apo --endpoint URL); or define expert(task, messages) on its class"
-            )
-        return Message("assistant", rng.choice(observation.actions))
+    async def play(number: int) -> tuple[Episode, Demonstration]:
+        task, seed = tasks[number % len(tasks)], seeds.child(number)
+        rng, tools = seed.child("actions").python(), list[ToolSpec]()
 
-    played: list[tuple[Episode, Demonstration]] = []
-    while len(played) < EPISODES and (expert is None or shown < OBSERVATIONS):
-        number = len(played)
-        seed, task = seeds.child(number).value(), tasks[number % len(tasks)]
-        episode = await play_episode(factory, task, seed, act, max_steps=turns)
+        def act(task: Task, messages: Sequence[Message], observation: Observation) -> Message:
+            tools[:] = observation.tools or tools or factory.tools
+            if expert is not None:
+                return expert(task, messages)
+            if not observation.actions:
+                raise ConfigError(
+                    f"the environment {factory.name!r} has no expert and offers no actions, so a "
+                    "new model has nothing to imitate; pass a model that can act (--model "
+                    "smollm2), --demonstrations FILE, or search for a prompt with a served model "
+                    "(--algorithm apo --endpoint URL); or define expert(task, messages) on its "
+                    "class"
+                )
+            return Message("assistant", rng.choice(observation.actions))
+
+        episode = await play_episode(factory, task, seed.value(), act, max_steps=turns)
         said = [*episode.messages]
         while said and said[-1].role != "assistant":
             said.pop()
         place = f"{factory.name}, episode {number}"
-        played.append((episode, Demonstration(tuple(said), tools, place, factory.name)))
+        return episode, Demonstration(tuple(said), tuple(tools), place, factory.name)
+
+    played: list[tuple[Episode, Demonstration]] = []
+    shown = 0
+    while len(played) < EPISODES and (expert is None or shown < OBSERVATIONS):
+        numbers = range(len(played), min(EPISODES, len(played) + AT_ONCE))
+        fresh = await asyncio.gather(*map(play, numbers))
+        shown += sum(len(episode.rewards) for episode, _ in fresh)
+        played += fresh
     if expert is not None:
         words = f"{counted(len(played), 'episode')} of the expert of {factory.name}"
-        return [shown for _, shown in played], words
+        return [one for _, one in played], words
     returns = [episode.total for episode, _ in played]
     order = sorted(range(len(played)), key=lambda i: -returns[i])[: round(BEST * len(played))]
     words = (
