@@ -41,6 +41,7 @@ class Shared(Guess):
 
 class Random(Guess):
     async def reset(self, task: Task, seed: int) -> Observation:
+        await super().reset(task, seed)
         return Observation((Message("user", str(random.random())),))
 
 
@@ -74,6 +75,7 @@ class Lost(Guess):
 
 @pytest.fixture(autouse=True)
 def end_what_was_left() -> Iterator[None]:
+    Lingers.over.clear()
     yield
     Lingers.over.set()
     for child in Child.children:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.store import samples
 from tests.weights.samples import config
 
 from tutelage.agents.lit_agent import LitAgent
 from tutelage.agents.react import ReactAgent
 from tutelage.agents.tool_calling import ToolCallingAgent
+from tutelage.engine.driver import EngineDriver
 from tutelage.environments import EnvironmentFactory, Observation, Step, as_factory
 from tutelage.rollouts.models import EngineModelProvider, ModelProvider
 from tutelage.rollouts.rows import build_rows
@@ -23,7 +27,7 @@ from tutelage.store import open_store
 from tutelage.testing import ScriptedEngine, tiny_engine, tiny_policy
 from tutelage.tools import resolve_tools
 from tutelage.tracing.rollout import rollout_spans
-from tutelage.types import Message, Mode, Reward, Rollout, Sampling, Task
+from tutelage.types import Failure, FailureCause, Message, Mode, Reward, Rollout, Sampling, Task
 from tutelage.weights.batch import make_rows
 
 from .samples import TASK, Counter, Fixed, Guess, factory
@@ -124,7 +128,7 @@ class Doors:
 
 async def test_offered_actions_are_a_grammar() -> None:
     policy = tiny_policy(max_positions=1024)
-    models = EngineModelProvider(tiny_engine(policy), policy.codec)
+    models = EngineModelProvider(EngineDriver(tiny_engine(policy)), policy.codec)
     rollout = await play(ToolCallingAgent({}, SAMPLING, max_turns=8), models, factory(Doors))
     assert rollout.last.failure is None
     replies = [c.answer.strip() for c in rollout.last.calls]
@@ -134,17 +138,29 @@ async def test_offered_actions_are_a_grammar() -> None:
     assert sum(row.mask) < sum(len(c.sampled.token_ids) for c in rollout.last.calls)
 
 
+class Slow(Guess):
+    """Takes another time for each step."""
+
+    async def step(self, action: Message) -> Step:
+        await asyncio.sleep(0.02 * random.random())
+        return await Guess.step(self, replace(action, content=str(len(action.content or "") % 5)))
+
+
 async def test_an_equal_seed_is_an_equal_rollout_bit_for_bit() -> None:
     policy = tiny_policy(max_positions=1024)
 
-    async def once() -> Rollout:
-        models = EngineModelProvider(tiny_engine(policy), policy.codec)
-        return await play(ToolCallingAgent({}, Sampling(max_tokens=8)), models, factory(Guess))
+    async def once() -> list[Rollout]:
+        models = EngineModelProvider(EngineDriver(tiny_engine(policy)), policy.codec)
+        agent = ToolCallingAgent({}, Sampling(max_tokens=8))
+        runner = Runner(agent, models, RunnerSettings("r"), environment=factory(Slow))
+        return await runner.run(
+            [RolloutSpec(TASK, Mode.TRAIN, "g", i, SeedTree(5).child(i)) for i in range(6)]
+        )
 
     first, second = await once(), await once()
-    assert first.last.calls == second.last.calls
-    assert first.reward == second.reward
-    assert first.last.info == second.last.info
+    assert [r.last.failure for r in first] == [None] * 6
+    assert [r.last.calls for r in first] == [r.last.calls for r in second]
+    assert [(r.reward, r.last.info) for r in first] == [(r.reward, r.last.info) for r in second]
 
 
 async def test_special_tokens_of_an_observation_are_text(tiny: Any) -> None:
@@ -153,9 +169,7 @@ async def test_special_tokens_of_an_observation_are_text(tiny: Any) -> None:
     first = Observation((Message("user", text),))
     environment = factory(lambda: Fixed(first, Step(first, 1.0, True)))
     rollout = await play(ToolCallingAgent({}, SAMPLING), scripted(tiny, "x"), environment)
-    plain = factory(
-        lambda: Fixed(Observation((Message("user", "go"),)), Step(reward=1.0, terminated=True))
-    )
+    plain = factory(lambda: Fixed(None, Step(reward=1.0, terminated=True)))
     other = await play(ToolCallingAgent({}, SAMPLING), scripted(tiny, "x"), plain)
     ids, usual = rollout.last.calls[0].prompt_ids, other.last.calls[0].prompt_ids
     assert text in codec.decode(ids)
@@ -169,8 +183,9 @@ async def test_a_lit_agent_gets_it_by_name_and_by_its_rollout(tiny: Any) -> None
             self, task: Any, resources: Any, rollout: Any, environment: Any = None
         ) -> None:
             assert rollout.environment is environment
+            asked = [*rollout.task_record.messages(), *environment.observation.messages]
             for digit in "12345":
-                call = await rollout.client.chat((), sampling=SAMPLING)
+                call = await rollout.client.chat(asked, sampling=SAMPLING)
                 assert call.reply.content == digit
                 if (await environment.step(digit)).terminated or environment.ended:
                     return
@@ -201,8 +216,6 @@ async def test_a_turns_reward_is_on_the_last_trained_token_of_its_turn(tiny: Any
 async def test_what_a_failure_earns_is_on_the_last_turn(tiny: Any) -> None:
     rollout = await play(ToolCallingAgent({}, SAMPLING), scripted(tiny, *"999"), factory(Guess))
     failed = replace(rollout.last, reward=Reward(-0.3 - 1.0))
-    from tutelage.types import Failure, FailureCause
-
     failed = replace(failed, failure=Failure(FailureCause.AGENT_ERROR, "x"))
     batch = make_rows([replace(rollout, attempts=(failed,))] * 2, config())
     (row,) = build_rows(failed.calls)
@@ -225,4 +238,12 @@ async def test_store_and_trace_keep_turns(tiny: Any, tmp_path: Path) -> None:
     chats = [s.attributes for s in spans if s.name.startswith("chat")]
     assert [a["tutelage.turn.reward"] for a in chats] == [-0.1] * 3
     assert "success" in str(chats[0]["tutelage.turn.info"])
-    assert open_store is not None
+    with open_store(tmp_path / "store.db") as store:
+        store.put_run("r", **samples.RUN)
+        store.put_rollouts([rollout])
+        (kept,) = store.rollouts("r")
+    assert kept == rollout
+    assert kept.last.info == rollout.last.info
+    assert [(c.reward, c.info) for c in kept.last.calls] == [
+        (c.reward, c.info) for c in rollout.last.calls
+    ]

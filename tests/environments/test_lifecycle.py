@@ -11,9 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tutelage.agents.external import ExternalAgent
+from tutelage.agents.function import AgentFunction
+from tutelage.agents.isolated import IsolatedAgent
 from tutelage.environments import Observation, RolloutEnvironment, Step, lifecycle
 from tutelage.errors import ConfigError, EnvironmentFailedError, TutelageError
 from tutelage.rewards import reward
+from tutelage.rollouts.models import ModelProvider
+from tutelage.rollouts.runner import Runner, RunnerSettings
 from tutelage.types import FailureCause, Message, Reward, Task
 
 from .samples import TASK, Fixed, Guess, factory, guesses, play
@@ -290,3 +295,12 @@ async def test_agents_that_cannot_drive_it_are_refused() -> None:
 
     with pytest.raises(ConfigError, match=r"'blind' cannot play in the environment 'env': give it"):
         await play(blind, factory(Guess))
+    settings = RunnerSettings("r")
+    for agent, words in (
+        (IsolatedAgent(AgentFunction(guesses)), r"another process; use isolation='none'"),
+        (ExternalAgent("true"), r"'true' cannot play in the environment 'env': it is a program"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            Runner(agent, ModelProvider(), settings, environment=factory(Guess))
+    with pytest.raises(ConfigError, match=r"'guesses' needs an environment: pass --environment"):
+        Runner(AgentFunction(guesses), ModelProvider(), settings)

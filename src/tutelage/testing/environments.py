@@ -17,7 +17,7 @@ from typing import Any
 
 from tutelage.environments import EnvironmentFactory, RolloutEnvironment, as_factory
 from tutelage.environments.episode import (
-    Episode,
+    PlayedEpisode,
     check_deterministic,
     difference,
     play_episode,
@@ -63,7 +63,7 @@ def check_environment(environment: Any, tasks: Sequence[Task] = (), *, seed: int
 async def _played(factory: EnvironmentFactory, tasks: Sequence[Task], seed: int) -> list[str]:
     """Play the tasks alone, twice, with the expert, and two at once; return what is wrong."""
     problems: list[str] = []
-    alone: list[tuple[Task, Episode]] = []
+    alone: list[tuple[Task, PlayedEpisode]] = []
     expert = factory.expert
     for task in tasks:
         try:
@@ -73,9 +73,8 @@ async def _played(factory: EnvironmentFactory, tasks: Sequence[Task], seed: int)
                 best = await play_episode(factory, task, seed, lambda t, m, _: expert(t, m))
                 if best.truncated:
                     problems.append(f"the expert did not end the task {task.id!r}")
-            if factory.deterministic and (
-                differs := await check_deterministic(factory, task, seed)
-            ):
+            differs = await check_deterministic(factory, task, seed)
+            if factory.deterministic and differs is not None:
                 problems.append(
                     f"task {task.id!r} was another episode when it was played again: {differs}; "
                     "draw random numbers from the seed of reset, or set deterministic = False"
@@ -109,7 +108,7 @@ async def _played(factory: EnvironmentFactory, tasks: Sequence[Task], seed: int)
     ):
         rewards = tuple(turn.reward for turn in environment.turns)
         ends = environment.terminated, environment.truncated or not environment.terminated
-        differs = difference(episode, Episode(tuple(messages), rewards, tuple(said), *ends))
+        differs = difference(episode, PlayedEpisode(tuple(messages), rewards, tuple(said), *ends))
         if differs is not None:
             problems.append(
                 f"two instances share state: task {task.id!r} was another episode while a second "
