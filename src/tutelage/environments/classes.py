@@ -38,21 +38,20 @@ def adapt_class(value: Any, name: str, kwargs: Mapping[str, Any]) -> Environment
             factories[key] = factory
         steady = all(factory.deterministic for factory in factories.values())
         return EnvironmentFactory(name, lambda: _ByRow(factories), deterministic=steady)
-    cls: Any = value if isinstance(value, type) else None
-    if cls is None and callable(value):
-        cls = type(value(**kwargs))
+    make = cast("Callable[..., Any]", value)
+    cls: Any = value if isinstance(value, type) or not callable(value) else type(make(**kwargs))
     if hasattr(cls, "init") and hasattr(cls, "step"):
-        factory = EnvironmentFactory(name, lambda: _DictionarySteps(value, kwargs))
+        factory = EnvironmentFactory(name, lambda: _DictionarySteps(make, kwargs))
     elif not hasattr(cls, "reset"):
         return None
     elif hasattr(cls, "step") and "seed" in inspect.signature(cls.reset).parameters:
-        factory = five_value_factory(name, value, kwargs)
+        factory = five_value_factory(name, make, kwargs)
     else:
         members = inspect.getmembers_static(cls, lambda member: isinstance(member, FunctionType))
         hidden = ("reset", "get_reward", "close")
         public = {n: f for n, f in members if not n.startswith("_") and n not in hidden}
         tools = [Tool(n, d, f, s) for n, f in public.items() for d, s in [read_signature(f)]]
-        owner = ToolClass(name, lambda task: value(**kwargs))
+        owner = ToolClass(name, lambda task: make(**kwargs))
         specs = tuple(tool.spec for tool in tools)
         factory = EnvironmentFactory(name, lambda: _PublicMethods(owner, tools), specs)
     own = {n: getattr(cls, n) for n in ("tasks", "expert", "deterministic") if hasattr(cls, n)}
@@ -91,7 +90,7 @@ class _ByRow(Environment):
 
     async def reset(self, task: Task, seed: int) -> Observation:
         """Begin the environment of the task's `environment`. Raises `DataError`."""
-        chosen = task.fields.get("environment")
+        chosen = str(task.fields.get("environment"))
         if chosen not in self._factories:
             raise DataError(
                 f"task {task.id!r} has environment={chosen!r}; use one of {[*self._factories]}"

@@ -11,6 +11,7 @@ import os
 import re
 import tempfile
 import threading
+import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -43,7 +44,8 @@ def environment(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
         raise MissingExtraError(
             "textworld: needs TextWorld: pip install 'tutelage[textworld]'"
         ) from error
-    options = {"reward": "score", "seed": None, **OPTIONS, **kwargs}
+    warnings.filterwarnings("ignore", "Game .* is not fully supported")  # by Jericho; all are
+    options: Mapping[str, Any] = {"reward": "score", "seed": None, **OPTIONS, **kwargs}
     unknown = sorted({*kwargs} - {"reward", "seed", *OPTIONS})
     if argument or unknown or options["reward"] not in ("score", "intermediate"):
         raise ConfigError(
