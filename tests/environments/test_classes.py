@@ -97,7 +97,7 @@ class Shout:
 class Count:
     """Five values, text in and text out, and no package."""
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
         self.left = 2 + (seed or 0) % 3
         return f"{self.left} left", {}
 

@@ -16,7 +16,7 @@ from tutelage.errors import ConfigError
 from tutelage.runs.figures import folder_hash
 from tutelage.types import Task
 
-COINS = '''
+COINS = """
 import random
 
 from tutelage.environments import Observation, Step
@@ -75,8 +75,8 @@ class Honest(Untrue):
 
 class Taskless(Coins):
     tasks = None
-'''
-AGENT = '''
+"""
+AGENT = """
 from tutelage import rollout
 
 
@@ -90,7 +90,7 @@ async def payer(task, llm, environment):
         if len(messages) > 8:
             break
         await environment.step(call.reply)
-'''
+"""
 KEYS = [
     *("steps=1", "data.train_batch_size=2", "num_chains=2", "data.train_tasks=8"),
     *("trainer.val_tasks=2", "trainer.test_tasks=4", "agent.max_turns=4", "trainer.test_freq=0"),
@@ -252,9 +252,7 @@ def test_a_trainer_takes_a_class(place: Path) -> None:
     exec(COINS + AGENT, names)
     keys = dict(key.split("=") for key in KEYS)
     keys = {key: int(value) for key, value in keys.items()}
-    trainer = Trainer(
-        algorithm=RL(keys), environment=names["Coins"], output_dir="run", n_runners=4
-    )
+    trainer = Trainer(algorithm=RL(keys), environment=names["Coins"], output_dir="run", n_runners=4)
     done = trainer.fit(names["payer"])
     assert done.status == "finished"
     assert Trainer(environment=names["Coins"], model="run/policy").evaluate(names["payer"]).tasks
@@ -273,9 +271,7 @@ def test_splits_have_seeds_apart_and_no_question_twice() -> None:
     def texts(split: str, n: int, seed: int) -> list[Task]:
         found = tasks(split, n, seed)
         low = {"train": 0, "val": 4, "test": 6}[split]
-        return [
-            Task(t.id, {**t.fields, "question": f"q{low + t['question']}"}) for t in found
-        ]
+        return [Task(t.id, {**t.fields, "question": f"q{low + t['question']}"}) for t in found]
 
     factory = EnvironmentFactory("Made", object, tasks=texts)  # pyright: ignore
     splits = start.environment_tasks(factory, {"train": 14, "val": 3, "test": 2}, 5)

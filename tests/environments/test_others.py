@@ -155,8 +155,8 @@ class TestGymnasium:
 
     def test_what_is_no_text_is_refused_by_name(self) -> None:
         for name, kwargs, words in (
-            ("CartPole-v1", {}, r"observations of Box\(.*cannot be shown as text"),
-            ("Pendulum-v1", {}, r"actions of Box\(.*cannot be written as text"),
+            ("CartPole-v1", {}, r"observations of Box\(.*cannot be text"),
+            ("Pendulum-v1", {}, r"actions of Box\(.*cannot be text"),
             ("Taxi-v3", {}, "use `Taxi-v4` instead"),
             ("Nope-v1", {}, "gym:Nope-v1 cannot be created"),
             ("FrozenLake-v1", {"maps": 2}, "unexpected keyword argument 'maps'"),

@@ -38,8 +38,10 @@ def adapt_class(value: Any, name: str, kwargs: Mapping[str, Any]) -> Environment
             factories[key] = factory
         steady = all(factory.deterministic for factory in factories.values())
         return EnvironmentFactory(name, lambda: _ByRow(factories), deterministic=steady)
+    if not callable(value):
+        return None
     make = cast("Callable[..., Any]", value)
-    cls: Any = value if isinstance(value, type) or not callable(value) else type(make(**kwargs))
+    cls: Any = value if isinstance(value, type) else type(make(**kwargs))
     if hasattr(cls, "init") and hasattr(cls, "step"):
         factory = EnvironmentFactory(name, lambda: _DictionarySteps(make, kwargs))
     elif not hasattr(cls, "reset"):

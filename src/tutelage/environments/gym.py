@@ -81,23 +81,20 @@ def five_value_factory(
     drawn = options.get("render_mode") == "ansi"
     acting = getattr(probe, "action_space", None)
     seen = None if drawn else getattr(probe, "observation_space", None)
-    if not _is_text(acting, ("Discrete",)):
-        raise ConfigError(
-            f"{name}: actions of {acting} cannot be written as text; use an environment whose "
-            "actions are Discrete or Text"
-        )
-    if not _is_text(seen, ("Discrete", "MultiDiscrete", "MultiBinary", "Tuple")):
-        raise ConfigError(
-            f"{name}: observations of {seen} cannot be shown as text; use an environment with "
-            'discrete or Text observations, or with render_mode="ansi"'
-        )
+    values = ("Discrete", "MultiDiscrete", "MultiBinary", "Tuple")
+    for part, space, kinds in (("actions", acting, values[:1]), ("observations", seen, values)):
+        if not _is_text(space, kinds):
+            raise ConfigError(
+                f"{name}: {part} of {space} cannot be text; use an environment whose {part} are "
+                f'Text or {" or ".join(kinds)}, or whose observations render_mode="ansi" draws'
+            )
     inner = getattr(probe, "unwrapped", probe)
     probe.close()
     count = int(getattr(acting, "n", 0))
     if count and not names:
         known = ACTIONS.get(re.split(r"[:/]", name)[-1].rpartition("-v")[0])
-        meanings = getattr(inner, "get_action_meanings", lambda: known)()
-        names = meanings or [str(int(getattr(acting, "start", 0)) + i) for i in range(count)]
+        names = getattr(inner, "get_action_meanings", lambda: known)() or range(count)
+        names = [str(each) for each in names]
     if count != len(names):
         raise ConfigError(f"{name} has {count} discrete actions, but actions={names!r}")
     return EnvironmentFactory(

@@ -114,6 +114,8 @@ def _is_environment(cls: type) -> bool:
         return False
     parameters = [*inspect.signature(cls.reset).parameters.values()][1:]  # pyright: ignore
     plain = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if plain and plain[0].name == "seed":
+        return False
     return len(plain) >= 2 or any(p.kind is p.VAR_POSITIONAL for p in parameters)
 
 
