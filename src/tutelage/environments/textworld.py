@@ -46,8 +46,8 @@ def environment(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
         ) from error
     warnings.filterwarnings("ignore", "Game .* is not fully supported")  # by Jericho; all are
     options: Mapping[str, Any] = {"reward": "score", "seed": None, **OPTIONS, **kwargs}
-    unknown = sorted({*kwargs} - {"reward", "seed", *OPTIONS})
-    if argument or unknown or options["reward"] not in ("score", "intermediate"):
+    known = {"reward", "seed", *OPTIONS}.issuperset(kwargs)
+    if argument or not known or options["reward"] not in ("score", "intermediate"):
         raise ConfigError(
             f"textworld:{argument} with {dict(kwargs)!r} is no game: nothing follows the colon, "
             f"and the keys are seed, {', '.join(OPTIONS)} and reward ('score' or 'intermediate')"
