@@ -91,7 +91,8 @@ class LLM:
 
         `messages` is a question or OpenAI messages, `sampling` fields of `Sampling`, `agent` the
         name of the caller (by default that of `rollout.agent(...)`), `choices` the replies that are
-        allowed, if not all. The call is recorded as one over the endpoint is. Raises `ConfigError` outside a rollout, `EngineError` as the engine.
+        allowed, empty for all. The call is recorded as one over the endpoint is. Raises
+        `ConfigError` outside a rollout, `EngineError` as the engine.
         """
         if self.client is None:
             raise ConfigError(
