@@ -163,16 +163,21 @@ def main() -> None:
     parser.add_argument("--minutes", default="3")
     asked = parser.parse_args()
     file = HERE / "others.json"
-    found: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
+
+    def measured() -> dict[str, Any]:
+        return json.loads(file.read_text()) if file.is_file() else {}
+
     for name in asked.only.split(";"):
-        row = found.setdefault(name, {})
+        row = measured().get(name, {})
         if "tasks" not in row:
             row |= asyncio.run(without_training(CASES[name]))
         if asked.train:
             row |= trained(CASES[name], asked.minutes)
         print(name, json.dumps(row), flush=True)
+        found = measured() | {name: row}
+        found = {name: found[name] for name in CASES if name in found}
         file.write_text(json.dumps(found, indent=1) + "\n")
-        (HERE / "OTHERS.md").write_text(page(json.loads(file.read_text())))
+        (HERE / "OTHERS.md").write_text(page(found))
 
 
 if __name__ == "__main__":
