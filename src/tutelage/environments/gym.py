@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tutelage.environments.protocol import Environment, EnvironmentFactory, Observation, Step
-from tutelage.errors import ConfigError, MissingExtraError
+from tutelage.errors import ConfigError
 from tutelage.tools.execute import call
 from tutelage.types import Message, Task
 
@@ -35,14 +35,9 @@ def environment(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
     list of names for discrete actions.
 
     Raises `ConfigError` for an unknown ID, wrong arguments or spaces that are no text, and
-    `MissingExtraError` without gymnasium.
+    `ModuleNotFoundError` without gymnasium.
     """
-    try:
-        import gymnasium
-    except ImportError as error:
-        raise MissingExtraError(
-            f"gym:{argument} needs gymnasium: pip install 'tutelage[environments]'"
-        ) from error
+    import gymnasium
 
     def make(**options: Any) -> Any:
         return gymnasium.make(argument, disable_env_checker=True, **options)

@@ -14,7 +14,7 @@ from typing import Any
 
 from tutelage.environments.gym import first_seed
 from tutelage.environments.protocol import Environment, EnvironmentFactory, Observation, Step
-from tutelage.errors import ConfigError, DataError, MissingExtraError
+from tutelage.errors import ConfigError, DataError
 from tutelage.seeds import SeedTree
 from tutelage.tools.execute import call
 from tutelage.tools.loading import hint
@@ -37,15 +37,11 @@ def environment(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
     """Return the factory of a dataset. `kwargs` are its difficulty keys, and `scoring`: `exact`,
     the default, rewards a full score alone, `graded` what the scorer gives.
 
-    Raises `ConfigError` for an unknown or refused dataset and wrong keys, and `MissingExtraError`
+    Raises `ConfigError` for an unknown or refused dataset and wrong keys, and `ModuleNotFoundError`
     without reasoning-gym.
     """
-    try:
-        from reasoning_gym.factory import DATASETS
-    except ImportError as error:
-        raise MissingExtraError(
-            f"reasoning_gym:{argument} needs reasoning-gym: pip install 'tutelage[environments]'"
-        ) from error
+    from reasoning_gym.factory import DATASETS
+
     config = dict(kwargs)
     scoring = config.pop("scoring", "exact")
     if argument not in DATASETS:

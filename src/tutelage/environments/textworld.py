@@ -19,7 +19,7 @@ from typing import Any
 
 from tutelage.environments.gym import seeded_tasks
 from tutelage.environments.protocol import Environment, EnvironmentFactory, Observation, Step
-from tutelage.errors import ConfigError, MissingExtraError
+from tutelage.errors import ConfigError
 from tutelage.files import cache_folder
 from tutelage.tools.execute import call
 from tutelage.types import Message, Task
@@ -36,14 +36,10 @@ def environment(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
     default, or `intermediate`, which is 1 for a step towards the end of the quest and -1 for one
     away from it. A task's `seed` is the game's; `seed` in `kwargs` is that of all games.
 
-    Raises `ConfigError` for another key or an argument, and `MissingExtraError` without TextWorld.
+    Raises `ConfigError` for another key or an argument, `ModuleNotFoundError` without TextWorld.
     """
-    try:
-        import textworld
-    except ImportError as error:
-        raise MissingExtraError(
-            "textworld: needs TextWorld: pip install 'tutelage[textworld]'"
-        ) from error
+    import textworld
+
     warnings.filterwarnings("ignore", "Game .* is not fully supported")  # by Jericho; all are
     options: Mapping[str, Any] = {"reward": "score", "seed": None, **OPTIONS, **kwargs}
     known = {"reward", "seed", *OPTIONS}.issuperset(kwargs)
