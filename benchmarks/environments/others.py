@@ -14,10 +14,10 @@ import argparse
 import asyncio
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -51,7 +51,11 @@ ONE_DIGIT = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
 CASES = {
     "chain_sum": Case("reasoning_gym:chain_sum", ONE_DIGIT),
     "gcd": Case("reasoning_gym:gcd", {"max_value": 30}),
-    "frozen_lake": Case("gym:FrozenLake-v1", {"is_slippery": False}),
+    "frozen_lake": Case(
+        "gym:FrozenLake-v1",
+        {"is_slippery": False, "reward_schedule": [1, -1, 0]},
+        ("--success", ">=1"),
+    ),
     "textworld": Case(
         "textworld:",
         {"nb_rooms": 1, "nb_objects": 2, "quest_length": 2},
@@ -104,20 +108,24 @@ async def without_training(case: Case) -> dict[str, Any]:
     return rows
 
 
-def trained(case: Case, minutes: str) -> dict[str, Any]:
+def trained(case: Case, steps: str) -> dict[str, Any]:
     """Train by the public command, and return success before and after on the test tasks."""
     with tempfile.TemporaryDirectory(prefix="others-") as place:
         words = [
             *(sys.executable, "-m", "tutelage", "train", "--environment", case.name),
             *("--environment-kwargs", json.dumps(case.kwargs), "--algorithm", "grpo"),
-            *("--test-size", str(SEEDS), "--minutes", minutes, "--seed", "0", *case.train),
+            *("--test-size", str(SEEDS), "--steps", steps, "--seed", "0", *case.train),
             *("--output", f"{place}/run", "trainer.threads=1"),
         ]
-        begun = time.time()
         subprocess.run(words, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
         result = json.loads(Path(place, "run", "result.json").read_text())
         kept = {k: v for k, v in result.items() if "success" in k or "reward" in k}
-        return {"result": kept, "seconds": time.time() - begun, "command": " ".join(words[3:-3])}
+        return {
+            "result": kept,
+            "cpu_seconds": used.ru_utime + used.ru_stime,
+            "command": " ".join(words[3:-3]),
+        }
 
 
 def page(found: dict[str, Any]) -> str:
@@ -137,17 +145,20 @@ def page(found: dict[str, Any]) -> str:
             share(row.get("result", {}).get("success_before_sampled")),
             share(row.get("random")),
             f"{share(row['constant'])} ({row['answer']!r})",
+            share(row.get("result", {}).get("success_demonstrations_sampled")),
             share(row.get("result", {}).get("success_after_sampled")),
         ]
         for name, row in found.items()
     ]
-    head = ["environment", "test tasks", "untrained start", "random", "best constant", "trained"]
+    head = ["environment", "test tasks", "untrained", "random", "best constant"]
+    head += ["after imitation", "trained"]
     return (
         "# Other people's environments\n\n"
         f"Success on {SEEDS} held-out seeds (equal questions are dropped, so a small dataset has "
-        f"fewer), one seed of training, at most {TURNS} turns. The start is what `tutelage train` "
-        "makes without `--model`; start and trained policy are sampled at temperature 1. The best "
-        "constant answer was chosen on these test tasks.\n\n"
+        f"fewer), one seed of training, at most {TURNS} turns. The policy is the new one of "
+        "`tutelage train --environment NAME`: untrained, after it has imitated the expert (or the "
+        "best tenth of random episodes), and after rewards; it is sampled at temperature 1. Random "
+        "are actions that are offered. The best constant answer was chosen on these tasks.\n\n"
         f"{table(head, rows)}\n"
         "Command: `python -m benchmarks.environments.others --train`; figures in `others.json`.\n"
     )
@@ -160,7 +171,7 @@ def main() -> None:
     )
     parser.add_argument("--only", default=";".join(CASES), help="names with semicolons")
     parser.add_argument("--train", action="store_true")
-    parser.add_argument("--minutes", default="3")
+    parser.add_argument("--steps", default="12", help="steps of 128 rollouts")
     asked = parser.parse_args()
     file = HERE / "others.json"
 
@@ -172,7 +183,7 @@ def main() -> None:
         if "tasks" not in row:
             row |= asyncio.run(without_training(CASES[name]))
         if asked.train:
-            row |= trained(CASES[name], asked.minutes)
+            row |= trained(CASES[name], asked.steps)
         print(name, json.dumps(row), flush=True)
         found = measured() | {name: row}
         found = {name: found[name] for name in CASES if name in found}
