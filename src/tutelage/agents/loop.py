@@ -127,7 +127,7 @@ class LoopAgent(Agent, ABC):
                         messages,
                         tools=agent.tool_specs(),
                         sampling=sampling,
-                        constraint=Constraint(choices=choices) if choices else constraint,
+                        constraint=Constraint("none", choices=choices) if choices else constraint,
                     )
                 except ContextOverflowError:
                     session.stop = "context"

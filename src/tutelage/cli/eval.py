@@ -255,7 +255,9 @@ def show(console: Console, folder: RunFolder) -> None:
     say(console, ("Evaluation ", "bold"), (folder.name, "bold"))
     pairs = [("target", fields["target"])]
     pairs += [] if fields["base"] == fields["target"] else [("model", fields["base"])]
-    pairs.append(("tests", ", ".join(asked["test"])))
+    if asked["environment"]:
+        pairs.append(("environment", asked["environment"]))
+    pairs += [("tests", ", ".join(asked["test"]))] * bool(asked["test"])
     facts(console, pairs, indent=2)
     if folder.read_result() is None:
         say_state(console, folder)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tutelage.weights.sft import SFTPreview
 
 CALLS: Mapping[str, str] = {
+    "train --environment NAME": "Weights: an agent in an environment, from its rewards.",
     "train word-problems": "Weights: a real language model, which is downloaded once.",
     "train math": "Weights: a small model that is part of this package.",
     "train rl, train sft": "Weights: your own model, from rewards or from demonstrations.",
@@ -55,7 +56,8 @@ OF_ONE: Mapping[str, tuple[str, ...]] = {
 }
 """Flags that only one of the two has."""
 _FLAGS = (
-    *("algorithm", "train", "val", "test", *OF_WEIGHTS, "model", "tools", "reward", "success"),
+    *("algorithm", "environment", "environment_kwargs", "train", "val", "test", *OF_WEIGHTS),
+    *("model", "tools", "reward", "success"),
     *("runners", "minutes", "seed", "output", "store", "otlp"),
     *(flag for flags in OF_ONE.values() for flag in flags),
 )
@@ -127,14 +129,15 @@ say, in one place."""
 
 
 def train(
+    flags: Annotated[Section, TRAIN_FLAGS],
     recipe: Annotated[
         str,
         typer.Argument(
             metavar="RECIPE",
-            help="word-problems, math, rl, sft, AGENT.py, prompt or planner.",
+            help="word-problems, math, rl, sft, AGENT.py, prompt or planner; none with "
+            "--environment.",
         ),
-    ],
-    flags: Annotated[Section, TRAIN_FLAGS],
+    ] = "",
     overrides: Annotated[
         list[str] | None,
         typer.Argument(
@@ -171,9 +174,10 @@ def train(
     options or keys: tutelage train math --steps 20 lr=1e-4
     """
     values = {name: value for name, value in flags if value not in (None, (), False)}
+    recipe, overrides = in_environment(recipe, overrides or (), values)
     own = is_file_reference(recipe)
-    _check_words(recipe, overrides or ())
-    overrides = [*(overrides or ()), *["model.path=null"] * from_scratch]
+    _check_words(recipe, overrides)
+    overrides += ["model.path=null"] * from_scratch
     search = searches(recipe, values.get("algorithm"))
     if all_keys and (search or not dry_run):
         raise ConfigError("--all needs --dry-run and training of weights; remove it")
@@ -205,6 +209,19 @@ def train(
         run_job(folder, lambda progress: jobs.train(resolved, folder, progress), group.rank)
     elif group.rank == 0:
         _dry_run(resolved, all_keys)
+
+
+def in_environment(
+    recipe: str, overrides: Sequence[str], flags: Mapping[str, Any]
+) -> tuple[str, list[str]]:
+    """Return the recipe and the overrides, where the recipe may be left out for an environment.
+    Raises `ConfigError` where nothing says what to train."""
+    if "=" in recipe and "environment" in flags:
+        recipe, overrides = "", [recipe, *overrides]
+    if not recipe and "environment" not in flags:
+        raise ConfigError("pass what to train: a RECIPE, AGENT.py, or --environment NAME")
+    search = searches("rl", flags.get("algorithm"))
+    return recipe or ("math" if search else "rl"), [*overrides]
 
 
 def _check_words(recipe: str, further: Sequence[str]) -> None:
@@ -257,7 +274,8 @@ def _place(resolved: Resolved) -> Path:
     else:
         config = resolved.config
         name = config.trainer.experiment_name
-        place = place_of(config.output, config.recipe, name)
+        recipe = "environment" if config.environment.name else config.recipe
+        place = place_of(config.output, recipe, name)
         if config.output is None and name is not None and place.name != name.replace("/", "-"):
             typer.echo(f"There is a run of the name {name!r} already, so this is {place}", err=True)
     return folder_at(place).path

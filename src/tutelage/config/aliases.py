@@ -51,6 +51,8 @@ NAMES: Mapping[str, str] = {
     "demonstrations": "data.demonstrations",
     "level": "data.level",
     "batch_size": "data.train_batch_size",
+    "environment": "environment.name",
+    "environment_kwargs": "environment.kwargs",
     "tools": "agent.tools",
     "allow_unsandboxed": "tools.allow_unsandboxed",
     "reward": "agent.reward_name",

@@ -112,9 +112,12 @@ NO_DEMONSTRATIONS: UnusedRule = UnusedRule(
     "only `train sft` and data.demonstrations read demonstrations",
     lambda run: run.recipe != "sft" and not run.data.demonstrations,
 )
+NO_ENVIRONMENT: UnusedRule = UnusedRule(
+    "there is no environment", lambda run: run.environment.name is None
+)
 SHOWN_IN_PASSES: UnusedRule = UnusedRule(
-    "data.demonstrations are learned as they are, for sft.max_steps and sft.cooldown_steps",
-    lambda run: bool(run.data.demonstrations),
+    "demonstrations are learned as they are, for sft.max_steps and sft.cooldown_steps",
+    lambda run: bool(run.data.demonstrations or run.environment.name),
 )
 
 CLIPPED_BY_BOTH: UnusedRule = UnusedRule(

@@ -70,7 +70,7 @@ class Parts:
     agent: AgentParts | None
 
     @property
-    def reward(self) -> RewardFunction:
+    def reward(self) -> RewardFunction | None:
         """What grades rollouts; one that the configuration names is read here."""
         if self.agent is None:
             return reward_of(self.config)

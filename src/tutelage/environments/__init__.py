@@ -5,7 +5,7 @@ closes the instance of a rollout, `episode.py` plays without a model, `tool_clas
 classes with `@tool` methods.
 """
 
-from tutelage.environments.episode import Episode, check_deterministic, play_episode
+from tutelage.environments.episode import PlayedEpisode, check_deterministic, play_episode
 from tutelage.environments.lifecycle import RolloutEnvironment, rollout_environments
 from tutelage.environments.loading import as_factory, load_environment
 from tutelage.environments.protocol import Environment, EnvironmentFactory, Observation, Step
@@ -14,8 +14,8 @@ from tutelage.environments.tool_classes import ToolEnvironment
 __all__ = [
     "Environment",
     "EnvironmentFactory",
-    "Episode",
     "Observation",
+    "PlayedEpisode",
     "RolloutEnvironment",
     "Step",
     "ToolEnvironment",

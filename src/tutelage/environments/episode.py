@@ -25,7 +25,7 @@ MAX_STEPS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Episode:
+class PlayedEpisode:
     """A conversation in an environment, and what each of its steps earned."""
 
     messages: tuple[Message, ...]
@@ -52,7 +52,7 @@ async def play_episode(
     *,
     max_steps: int = MAX_STEPS,
     step_timeout: float = STEP_SECONDS,
-) -> Episode:
+) -> PlayedEpisode:
     """Play a task in a new instance with the replies of `act`.
 
     Raises `EnvironmentFailedError`, and what `act` raises. The instance is always closed.
@@ -72,7 +72,7 @@ async def play_episode(
         await environment.close()
     rewards = tuple(turn.reward for turn in environment.turns)
     cut = environment.truncated or not environment.terminated
-    return Episode(tuple(messages), rewards, tuple(infos), environment.terminated, cut)
+    return PlayedEpisode(tuple(messages), rewards, tuple(infos), environment.terminated, cut)
 
 
 def random_act(factory: EnvironmentFactory, seed: int) -> Act:
@@ -126,16 +126,16 @@ async def check_deterministic(factory: EnvironmentFactory, task: Task, seed: int
     The replies are the expert's, else random. Raises `EnvironmentFailedError`.
     """
     expert = factory.expert
-    episodes: list[Episode] = []
+    episodes: list[PlayedEpisode] = []
     for _ in range(2):
         act = random_act(factory, seed) if expert is None else lambda t, m, _: expert(t, m)
         episodes.append(await play_episode(factory, task, seed, act))
     return difference(*episodes)
 
 
-def difference(first: Episode, second: Episode) -> str | None:
+def difference(first: PlayedEpisode, second: PlayedEpisode) -> str | None:
     """Return the first difference of two episodes in words, or None if they are equal."""
-    for part in (f.name for f in fields(Episode)):
+    for part in (f.name for f in fields(PlayedEpisode)):
         a, b = getattr(first, part), getattr(second, part)
         if a == b:
             continue

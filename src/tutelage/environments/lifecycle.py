@@ -200,8 +200,11 @@ class RolloutEnvironment:
         except TimeoutError as late:
             if work.cancelled():
                 self._thread.abandon()
-            way = "; raise environment.step_timeout" if what == "step" else ""
-            raise self._error(what, f"it took longer than {seconds:g} seconds{way}") from late
+            way = "raise environment.step_timeout" if what == "step" else "it may hang"
+            raise self._error(
+                what,
+                f"it took longer than {seconds:g} seconds; {way}, or lower environment.pool_size",
+            ) from late
         if error is not None:
             raise self._error(what, f"{type(error).__name__}: {error}"[:500]) from error
         return value

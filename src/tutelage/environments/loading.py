@@ -71,12 +71,26 @@ def as_factory(
                 "name the class or the function that makes it"
             )
         return value
-    if isinstance(value, type):
-        factory = _of_class(value, name, kwargs)
-        if factory is not None:
-            return factory
-    elif inspect.isroutine(value):
-        made = _made(value, name, kwargs)
+    if isinstance(value, type) and _is_environment(value):
+        return _with_attributes(value, name, lambda: value(**kwargs))
+    if isinstance(value, type) and any(
+        isinstance(each, Tool) for _, each in inspect.getmembers_static(value)
+    ):
+        tools = environment_tools(value, kwargs)
+        owner = tools[0].environment
+        assert owner is not None, "tools of a class have an owner"
+        factory = _with_attributes(value, name, lambda: ToolEnvironment(owner, tools))
+        return replace(factory, tools=tuple(tool.spec for tool in tools))
+    if inspect.isroutine(value):
+        try:
+            made: Any = value(**kwargs)
+        except Exception as error:
+            if isinstance(error, TutelageError):
+                raise
+            raise ConfigError(
+                f"the function {name!r} failed with {type(error).__name__}: {error}; "
+                f"environment.kwargs are {dict(kwargs)!r}"
+            ) from error
         if isinstance(made, EnvironmentFactory):
             return made
         if _is_environment(type(made)):
@@ -92,19 +106,6 @@ def as_factory(
             "reset(task, seed), step(action) and close(), and without @tool methods"
         )
     return adapted
-
-
-def _of_class(cls: type, name: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory | None:
-    """Return the factory of a class of the protocol or with `@tool` methods; None for others."""
-    if _is_environment(cls):
-        return _with_attributes(cls, name, lambda: cls(**kwargs))
-    if not any(isinstance(each, Tool) for _, each in inspect.getmembers_static(cls)):
-        return None
-    tools = environment_tools(cls, kwargs)
-    owner = tools[0].environment
-    assert owner is not None, "tools of a class have an owner"
-    factory = _with_attributes(cls, name, lambda: ToolEnvironment(owner, tools))
-    return replace(factory, tools=tuple(tool.spec for tool in tools))
 
 
 def _is_environment(cls: type) -> bool:
@@ -124,16 +125,3 @@ def _with_attributes(cls: type, name: str, make: Callable[[], Environment]) -> E
         if value is not None and not isinstance(value, property):
             found[attribute] = getattr(cls, attribute)
     return EnvironmentFactory(name, make, **found)
-
-
-def _made(function: Callable[..., Any], name: str, kwargs: Mapping[str, Any]) -> Any:
-    """Call a function that makes an environment. Raises `ConfigError` where it fails."""
-    try:
-        return function(**kwargs)
-    except TutelageError:
-        raise
-    except Exception as error:
-        raise ConfigError(
-            f"the function {name!r} failed with {type(error).__name__}: {error}; "
-            f"environment.kwargs are {dict(kwargs)!r}"
-        ) from error

@@ -1,8 +1,8 @@
 """Classes with `@tool` methods as environments: a step executes the calls of a reply.
 
-Such a class is instantiated for a rollout and its task: a sandbox, a shop, a connection. It has
-`reset` and `close`, or is an async context manager. It may have `reward()`, the return of the
-episode so far or at its end, and `done()`, which ends the episode; both may be async or attributes.
+Such a class is instantiated for a rollout and its task: a sandbox, a shop, a connection. It may
+have `reset(task, seed)` and `close()`, or be an async context manager. It may have `reward()`, the
+return of the episode so far, and `done()`, which ends it; both may be async or attributes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ToolEnvironment(Environment):
         first: Any = None
         if hasattr(created, "__aenter__"):
             self.state = await created.__aenter__()
-        else:
+        elif hasattr(created, "reset"):
             first = await call(created.reset, task, seed)
         self._bound = {tool.name: tool.bind(self.state) for tool in self._tools}
         specs = tuple(tool.spec for tool in self._tools)
@@ -70,5 +70,5 @@ class ToolEnvironment(Environment):
         """Close the environment's instance."""
         if hasattr(self._made, "__aexit__"):
             await self._made.__aexit__(None, None, None)
-        elif self._made is not None:
+        elif hasattr(self._made, "close"):
             await call(self._made.close)

@@ -26,6 +26,7 @@ from tutelage.engine.meter import CallLimits, MeteredClient, UsageMeter
 from tutelage.engine.prices import Price, find_price
 from tutelage.engine.remote import RemoteServers
 from tutelage.engine.usage import Cost
+from tutelage.environments.protocol import EnvironmentFactory
 from tutelage.errors import FailureBudgetError
 from tutelage.resources import LLM, POLICY, NamedResources, Roles
 from tutelage.rewards import RewardFunction
@@ -66,6 +67,8 @@ class EvaluatedAgent:
     prices: Mapping[str, Price] = field(default_factory=dict[str, Price])
     tools: Mapping[str, Tool] = field(default_factory=dict[str, Tool])
     """Those of a built-in agent."""
+    environment: EnvironmentFactory | None = None
+    """What answers the agent over several turns."""
     isolation: str = "none"
     max_calls: int = 16
     """Calls to servers in one rollout, at most."""
@@ -140,9 +143,8 @@ class EvaluatedAgent:
         slots = min(_SLOTS, max(1, len(specs)))
         policy = self.policy
         engine = make_engine(policy, slots=slots, max_length=self.max_length, invariant=True)
-        runner = Runner(
-            self.agent, EngineModelProvider(engine, policy.codec), limits, reward=grader
-        )
+        models = EngineModelProvider(engine, policy.codec)
+        runner = Runner(self.agent, models, limits, reward=grader, environment=self.environment)
         engines.append(engine)
         return await runner.run(
             specs, lambda rollout: on_done(rollout, self.recorded_cost(rollout))
@@ -186,6 +188,7 @@ class EvaluatedAgent:
                     reward=grader,
                     on_spans=lambda rollout, spans: on_spans(limits.run_id, spans),
                     on_traces=partial(ingest_traces, on_spans, limits.run_id),
+                    environment=self.environment,
                 )
                 rollout = (await runner.run([spec]))[0]
             on_done(rollout, self._cost(rollout, meter))

@@ -13,9 +13,12 @@ from typing import Any
 
 from tutelage.agents.loading import source_hash
 from tutelage.config import RunConfig
-from tutelage.engine.endpoint import environment
+from tutelage.engine.endpoint import environment as settings
 from tutelage.engine.prices import load_prices
 from tutelage.engine.usage import Cost
+from tutelage.environments.loading import load_environment
+from tutelage.environments.protocol import EnvironmentFactory
+from tutelage.environments.start import TEST_TASKS, check_repeats, environment_tasks
 from tutelage.errors import ConfigError, DataError, MissingExtraError
 from tutelage.evaluate.config import LABEL, EvaluationConfig
 from tutelage.evaluate.evaluated_agent import EvaluatedAgent
@@ -34,8 +37,8 @@ from tutelage.rollouts.grading import stop_if_text
 from tutelage.rollouts.runner import RolloutSpec
 from tutelage.runs.figures import Figures
 from tutelage.runs.folder import RunFolder
-from tutelage.runs.inputs import training_tasks
-from tutelage.runs.job_inputs import AGENT_REWARD
+from tutelage.runs.inputs import environment_of, training_tasks
+from tutelage.runs.job_inputs import AGENT_REWARD, ENVIRONMENT_REWARD
 from tutelage.runs.progress import Progress
 from tutelage.runs.trust import check_trusted, code_of
 from tutelage.seeds import SeedTree
@@ -134,7 +137,8 @@ class PreparedEvaluation:
         """What rollouts of all tasks come to, and how many of the tasks were trained on."""
         evaluation = summarise(played, Success.of(self.success))
         seen = None
-        if self.run is not None and self.grader is not None:
+        acts = self.evaluated_agent.environment is not None
+        if self.run is not None and (self.grader is not None or acts):
             seen = _trained_on(*self.run, self.tasks, self.grader)
             if seen is None:
                 progress.note(
@@ -162,14 +166,14 @@ def prepare_evaluation(
     run = run_of(target, others=True)
     trust = trust or (run is not None and {*code_of(run[0])} <= {*trusted})
     own = target if kind == "agent" else _own_agent_of(run)
-    # The tasks of a user's agent need no question.
-    read = Dataset[Any].load if own is None else Dataset[Any].recorded
-    rows: list[Task] = [task for path in asked.test for task in read(path)]
-    tasks: Dataset[Any] = Dataset(
-        rows[: asked.limit], name=", ".join(asked.test), input_required=own is None
-    )
+    environment = _environment(asked, run, trust)
+    # The tasks of a user's agent and of an environment need no question.
+    asks = own is None and environment is None
+    tasks = _tasks(asked, environment, input_required=asks)
     name = asked.reward
-    if not name and run is not None:
+    if not name and environment is not None:
+        name = (None if run is None else run[1].agent.reward_name) or ENVIRONMENT_REWARD
+    elif not name and run is not None:
         name = run[1].agent.reward_name or EMBEDDED_REWARD
     elif not name and own is not None:
         name = AGENT_REWARD
@@ -181,7 +185,8 @@ def prepare_evaluation(
         )
     if run is not None and asked.reward is None:
         check_trusted(run[0], [name], trust=trust)
-    grader, success = None if name == AGENT_REWARD else resolve_reward(name), asked.success
+    none = name in (AGENT_REWARD, ENVIRONMENT_REWARD)
+    grader, success = None if none else resolve_reward(name), asked.success
     try:
         Success.of(success)
     except ValueError as error:
@@ -204,11 +209,43 @@ def prepare_evaluation(
         evaluated_agent = own_agent(own, run, asked)
     evaluated_agent = replace(
         evaluated_agent,
-        prices=load_prices(asked.prices, environment()),
+        environment=environment,
+        prices=load_prices(asked.prices, settings()),
         runners=asked.runners or (8 if evaluated_agent.servers else 64),
     )
     agent = own or Figures.BUILT_IN
     return PreparedEvaluation(asked, evaluated_agent, tasks, grader, name, success, run, agent)
+
+
+def _environment(
+    asked: EvaluationConfig, run: FoundRun | None, trust: bool
+) -> EnvironmentFactory | None:
+    """The environment that is named, else the run's. Raises `ConfigError` where the code of a run
+    of another user would be run."""
+    if asked.environment is not None:
+        return load_environment(asked.environment, json.loads(asked.environment_kwargs))
+    if run is None or run[1].environment.name is None:
+        return None
+    check_trusted(run[0], [run[1].environment.name], trust=trust)
+    return environment_of(run[1])
+
+
+def _tasks(
+    asked: EvaluationConfig, environment: EnvironmentFactory | None, *, input_required: bool
+) -> Dataset[Any]:
+    """The tasks of the files, else those of the environment; one of these is played twice."""
+    read = Dataset[Any].load if input_required else Dataset[Any].recorded
+    rows: Sequence[Task] = [task for path in asked.test for task in read(path)]
+    if not asked.test:
+        if environment is None:
+            raise ConfigError("no tasks to evaluate on; pass some with --test FILE")
+        sizes = {"test": asked.limit or TEST_TASKS}
+        rows = environment_tasks(environment, sizes, asked.seed)["test"]
+    name = ", ".join(asked.test) or str(asked.environment)
+    tasks = Dataset[Any](rows[: asked.limit], name=name, input_required=input_required)
+    if environment is not None:
+        check_repeats(environment, tasks[0], asked.seed)
+    return tasks
 
 
 # ---------------------------------------------------------------- what is asked for
@@ -230,7 +267,7 @@ def _check_options(kind: TargetKind, target: str, asked: EvaluationConfig) -> No
 
 
 def _trained_on(
-    folder: RunFolder, config: RunConfig, tasks: Sequence[Task], grader: RewardFunction
+    folder: RunFolder, config: RunConfig, tasks: Sequence[Task], grader: RewardFunction | None
 ) -> int | None:
     """How many of the tasks stand in what a run was trained on; None where its files are gone."""
     try:
@@ -241,7 +278,7 @@ def _trained_on(
         known = Dataset[Any].recorded(recorded) if own else training_tasks(config)
     except (DataError, MissingExtraError):
         return None
-    fields = None if own else grader.fields_read
+    fields = None if own or grader is None else grader.fields_read
     return count_overlap(known, (), tasks, lambda task: content(task, fields)).test_in_train
 
 

@@ -27,6 +27,7 @@ from tutelage.engine.endpoint import (
     served_models,
 )
 from tutelage.engine.factory import make_engine
+from tutelage.environments.start import TURNS
 from tutelage.errors import ConfigError, DataError, RunError
 from tutelage.evaluate.config import AskConfig, EvaluationConfig
 from tutelage.evaluate.evaluated_agent import (
@@ -204,12 +205,14 @@ def _limits(
         tokens = config.turn_tokens
     tokens = asked.max_tokens or (tokens if server is None else UNBOUNDED)
     if isinstance(asked, EvaluationConfig):
-        turns = asked.max_turns or turns
+        turns = asked.max_turns or (TURNS if run is None and asked.environment else turns)
         temperature = asked.sampled_at
     limits = RunnerSettings(
         "",
         failure_reward=config.agent.failure_reward,
         reward_timeout=config.agent.reward_timeout,
+        pool_size=config.environment.pool_size,
+        step_timeout=config.environment.step_timeout,
     )
     return Sampling(temperature=temperature, max_tokens=tokens), turns, limits
 

@@ -153,9 +153,10 @@ def environment_tools(cls: type, kwargs: Mapping[str, Any] | None = None) -> lis
     The class is called with `kwargs`, after the rollout's task if it requires another argument.
     """
     kwargs = kwargs or {}
-    has_reset = hasattr(cls, "reset") and not hasattr(cls, "__aenter__")
-    for method in ("reset", "close") if has_reset else ("__aenter__", "__aexit__"):
-        if not hasattr(cls, method):
+    opened = "__aenter__" if hasattr(cls, "__aenter__") else "reset"
+    closed = "__aexit__" if hasattr(cls, "__aenter__") else "close"
+    for method, other in ((opened, closed), (closed, opened)):
+        if hasattr(cls, other) and not hasattr(cls, method):
             raise ToolDefinitionError(
                 f"{cls.__name__!r} is not an environment: it has no {method}; define reset and "
                 "close, make it an async context manager, or use a function"

@@ -140,6 +140,7 @@ def resume_agent(folder: RunFolder, progress: Progress, *, allow_changes: bool =
             reward=None if named in (None, AGENT_REWARD) else named,
             output_dir=folder.path,
             n_runners=told["runners"],
+            environment=config.environment.name,
             progress=progress,
             **given,
         )

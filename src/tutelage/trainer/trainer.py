@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Never, cast
 
 from tutelage.agents.agent import Isolation
 from tutelage.config import Resolved
+from tutelage.environments.loading import load_environment
+from tutelage.environments.protocol import EnvironmentFactory
 from tutelage.errors import ConfigError
 from tutelage.policy.sources import check_unnamed, model_folder
 from tutelage.prompts import Algorithm
@@ -43,6 +45,7 @@ from tutelage.trainer.arguments import (
     Unset,
     agent_of,
     check_arguments,
+    environment_of,
     files_of,
     play_once,
     policies_of,
@@ -77,7 +80,9 @@ class Trainer:
     LLMs are served, by resource or model name. `n_runners` rollouts run concurrently, by default 64
     where all models are in this process and else 8. `reward` grades agents that return no reward of
     their own. Tasks are rows, a `Dataset`, or files; without `train_dataset` they are those of the
-    embedded job. `progress=Progress()` shows nothing.
+    environment, else of the embedded job. `environment` is a name, a class or an
+    `EnvironmentFactory`; agents take it as an argument of that name. `progress=Progress()` shows
+    nothing.
 
     With `APO`, `GEPA`, `Screen` or `GRIPS` the agent's texts are searched over instead and the
     result is a `PromptResult`: `optimiser` is the LLM that is asked (else the environment says),
@@ -102,6 +107,7 @@ class Trainer:
         seed: int | None = None,
         timeout: float | None = None,
         isolation: Isolation = "none",
+        environment: str | type | Callable[..., Any] | EnvironmentFactory | None = None,
         callbacks: Sequence[Callback] = (),
         progress: Progress | None = None,
         optimiser: LLM | None = None,
@@ -141,6 +147,7 @@ class Trainer:
         self.progress = Progress() if follows() else progress
         self._policies = policies_of(policy)
         self._reward = reward_of(reward)
+        self.environment, self._factory = environment, environment_of(environment)
         if model is not None and self._policies:
             raise ConfigError("pass either model= or policy=, not both")
 
@@ -218,9 +225,12 @@ class Trainer:
         asked: dict[str, Any] = {"samples": samples, "temperature": temperature}
         asked |= {"success": success, "seed": self.seed, "runners": self.n_runners}
         asked["timeout"] = self.timeout
+        factory, named = self._factory, self.environment
+        if isinstance(named, str):
+            factory = load_environment(named)
         ready = evaluation_of(
             agent, {k: v for k, v in asked.items() if v is not None}, given, self.resources,
-            self.endpoints, self._reward, self._policies, self.model,
+            self.endpoints, self._reward, self._policies, self.model, factory,
         )  # fmt: skip
         evaluated_agent = replace(ready.evaluated_agent, isolation=self.isolation)
         ready = replace(
@@ -286,9 +296,11 @@ class Trainer:
                 isolation=self.isolation,
                 policy=next(iter(self._policies.values()), None),
                 urls=self.endpoints,
+                environment=self._factory,
             ),
             self._tasks(train, val),
             {
+                "environment": self.environment if isinstance(self.environment, str) else None,
                 "runners": self.n_runners,
                 "seed": self.seed,
                 "timeout": self.timeout,
@@ -344,7 +356,7 @@ class Trainer:
         }
         job_inputs = JobInputs(
             player, resources, roles, manager, train, val, test, self._reward, self._policies, told,
-            file, files,
+            file, files, self._factory, None if self._factory is None else self.environment,
         )  # fmt: skip
         return resolved, place, job_inputs
 
@@ -362,6 +374,10 @@ class Trainer:
             "agent.timeout": self.timeout,
             "model.path": str(self.model) if self.model is not None else folder,
         }
+        acts = self.environment is not None or algorithm.sets("environment.name")
+        if self.environment is not None:
+            own = self._factory
+            flags["environment.name"] = self.environment if own is None else own.name
         if self._policies:
             flags["model.path"] = None
         run = RunFolder(place)
@@ -371,10 +387,12 @@ class Trainer:
                 flags |= {"data.test_files": [str(run.tasks("test"))], "agent.reward_name": graded}
             return algorithm.resolve(own_agent=True, **flags)
         own_model = self._policies or flags["model.path"] not in (None, SHIPPED)
+        if acts and self._reward is not None:
+            flags["agent.reward_name"] = graded
         if train is not None:
             flags |= {f"data.{s}_files": [str(run.tasks(s))] for s in ("train", "val", "test")}
-            flags["agent.reward_name"] = graded
-        embedded = train is None or not own_model
+            flags["agent.reward_name"] = None if acts and self._reward is None else graded
+        embedded = not acts and (train is None or not own_model)
         if embedded and self._policies:  # a policy that is passed has its skills already
             flags["sft.max_steps"] = 0
         return algorithm.resolve("math" if embedded else "rl", own_agent=True, **flags)
