@@ -15,8 +15,8 @@ import pytest
 
 from tutelage.environments import (
     EnvironmentFactory,
-    Episode,
     Observation,
+    PlayedEpisode,
     check_deterministic,
     load_environment,
     play_episode,
@@ -27,6 +27,7 @@ from tutelage.environments.sources import PRICES, VARIANTS
 from tutelage.environments.sources import environment as make_sources
 from tutelage.errors import ConfigError
 from tutelage.seeds import SeedTree
+from tutelage.testing import check_environment
 from tutelage.types import Message, Task, ToolCall
 
 NAMES = ("sources", *(f"sources:{v}" for v in VARIANTS if v), "service_desk", "rooms")
@@ -51,7 +52,7 @@ def guess(task: Task, messages: Sequence[Message], observation: Observation) -> 
     return Message("assistant", "55")
 
 
-async def play(factory: EnvironmentFactory, task: Task, seed: int, act: Play) -> Episode:
+async def play(factory: EnvironmentFactory, task: Task, seed: int, act: Play) -> PlayedEpisode:
     """Play without the threads and checks of a rollout."""
     environment = factory.make()
     observation = await environment.reset(task, seed)
@@ -67,10 +68,10 @@ async def play(factory: EnvironmentFactory, task: Task, seed: int, act: Play) ->
         if step.terminated or step.truncated:
             await environment.close()
             ended = step.terminated, step.truncated
-            return Episode(tuple(messages), tuple(rewards), tuple(infos), *ended)
+            return PlayedEpisode(tuple(messages), tuple(rewards), tuple(infos), *ended)
 
 
-async def episodes(name: str, act: Play, rounds: int = 1, tasks: int = 200) -> list[Episode]:
+async def episodes(name: str, act: Play, rounds: int = 1, tasks: int = 200) -> list[PlayedEpisode]:
     factory = load_environment(name)
     assert factory.tasks is not None
     drawn = factory.tasks("test", tasks, 0)
@@ -238,7 +239,9 @@ def test_the_expert_of_rooms_goes_on_from_where_the_conversation_has_led() -> No
     assert factory.tasks is not None
     task = factory.tasks("val", 1, 0)[0]
     start = (task["start"], False, False)
-    off = [a for a in possible_actions(task.fields, start) if a != shortest_way(task, start)[0]]
+    off = [
+        a for a in possible_actions(task.fields, start) if a != shortest_way(task.fields, start)[0]
+    ]
     for wrong in (*off, "fly"):
         state = possible_actions(task.fields, start).get(wrong, start)
         after = expert_of(factory)(task, [Message("assistant", wrong)], Observation())
@@ -282,6 +285,11 @@ def test_some_texts_of_the_test_are_in_no_other_split(name: str) -> None:
     assert forms("test")
     assert not forms("train")
     assert not forms("val")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_they_pass_the_suite_for_authors(name: str) -> None:
+    check_environment(name)
 
 
 def test_errors_name_what_to_use() -> None:
