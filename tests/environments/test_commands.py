@@ -16,7 +16,7 @@ from tutelage.errors import ConfigError
 from tutelage.runs.figures import folder_hash
 from tutelage.types import Task
 
-COINS = '''
+COINS = """
 import random
 
 from tutelage.environments import Observation, Step
@@ -75,8 +75,8 @@ class Honest(Untrue):
 
 class Taskless(Coins):
     tasks = None
-'''
-AGENT = '''
+"""
+AGENT = """
 from tutelage import rollout
 
 
@@ -90,7 +90,7 @@ async def payer(task, llm, environment):
         if len(messages) > 8:
             break
         await environment.step(call.reply)
-'''
+"""
 KEYS = [
     *("steps=1", "data.train_batch_size=2", "num_chains=2", "data.train_tasks=8"),
     *("trainer.val_tasks=2", "trainer.test_tasks=4", "agent.max_turns=4", "trainer.test_freq=0"),
@@ -132,7 +132,8 @@ def test_a_run_trains_is_continued_evaluated_and_shown_as_a_story(place: Path) -
     first = result("run")
     assert (first["status"], first["rl_steps"], first["level"]) == ("finished", 1, None)
     assert first["success_after_greedy"] is not None, "info['success'] says what succeeded"
-    assert first["graded"] and first["failures"] == {}
+    assert first["graded"]
+    assert first["failures"] == {}
 
     shown = place.joinpath("run", "demonstrations.jsonl").read_text()
     rows = [json.loads(line)["messages"] for line in shown.splitlines()]
@@ -151,21 +152,26 @@ def test_a_run_trains_is_continued_evaluated_and_shown_as_a_story(place: Path) -
     assert place.joinpath("run", "demonstrations.jsonl").read_text() == shown
     place.joinpath("coins.py").write_text(COINS.replace("0.125", "0.25"))
     changed = tutelage("resume", "again")
-    assert changed.exit_code == 2 and "coins.py:Coins" in changed.output, changed.output
+    assert changed.exit_code == 2
+    assert "coins.py:Coins" in changed.output
     place.joinpath("coins.py").write_text(COINS)
 
     evaluated = tutelage("eval", "run", "--limit", "3", "--json")
     assert evaluated.exit_code == 0, evaluated.output
     record = json.loads(evaluated.stdout)
-    assert record["rollouts"] == 3 and record["test_in_train"] == 0
+    assert record["rollouts"] == 3
+    assert record["test_in_train"] == 0
 
     listed = tutelage("show", "run", "--rollouts", "1", "--mode", "test")
     name = next(word for word in listed.output.split() if word.startswith("roll_"))
     story = tutelage("show", name, "--run", "run").output
-    assert "observation" in story and "reward -0.125" in story and "left:" in story
+    assert "observation" in story
+    assert "reward -0.125" in story
+    assert "left:" in story
     assert '"success"' in story
     page = place.joinpath("run", "report.html").read_text()
-    assert '<span class="who">sees</span>' in page and '<span class="who">earns</span>' in page
+    assert '<span class="who">sees</span>' in page
+    assert '<span class="who">earns</span>' in page
 
 
 def test_without_an_expert_the_best_of_random_actions_are_imitated(place: Path) -> None:
@@ -207,7 +213,8 @@ def test_a_dry_run_plays_one_task_of_a_file(place: Path) -> None:
     done = train("Taskless", "--train", "tasks.jsonl", "--dry-run")
     assert done.exit_code == 0, done.output
     assert 'environment.name="coins.py:Taskless"' in done.output
-    assert "left: " in done.output and "nothing was trained" in done.output
+    assert "left: " in done.output
+    assert "nothing was trained" in done.output
     assert tutelage("train").exit_code == 2
     assert tutelage("train", "math", "--environment", "coins.py:Coins").exit_code == 2
 
@@ -215,7 +222,8 @@ def test_a_dry_run_plays_one_task_of_a_file(place: Path) -> None:
 def test_an_own_agent_drives_the_environment(place: Path) -> None:
     done = train("Coins", "--output", "run", agent="agent.py")
     assert done.exit_code == 0, done.output
-    assert result("run")["rl_steps"] == 1 and result("run")["failures"] == {}
+    assert result("run")["rl_steps"] == 1
+    assert result("run")["failures"] == {}
     model = ("--model", "run/policy")
     played = tutelage(
         "eval", "agent.py", "--environment", "coins.py:Coins", *model, "--limit", "2", "--json"
@@ -237,13 +245,15 @@ def test_a_prompt_is_searched_for_in_an_environment(place: Path) -> None:
     assert train("Coins", "--output", "run").exit_code == 0
     search = ("train", "--environment", "coins.py:Coins", "--algorithm", "screen")
     refused = tutelage(*search)
-    assert refused.exit_code == 2 and "--model" in refused.output
+    assert refused.exit_code == 2
+    assert "--model" in refused.output
     sizes = ("--train-size", "4", "--val-size", "4", "--test-size", "6", "max_turns=2")
     done = tutelage(
         *search, "--model", "run/policy", *sizes, "--rollouts", "40", "--output", "search"
     )
     assert done.exit_code in (0, 3, 4), done.output
-    assert "environment" in done.output and "Coins" in done.output
+    assert "environment" in done.output
+    assert "Coins" in done.output
     assert result("search")["test"]["tasks"] == 6
 
 
@@ -252,9 +262,7 @@ def test_a_trainer_takes_a_class(place: Path) -> None:
     exec(COINS + AGENT, names)
     keys = dict(key.split("=") for key in KEYS)
     keys = {key: int(value) for key, value in keys.items()}
-    trainer = Trainer(
-        algorithm=RL(keys), environment=names["Coins"], output_dir="run", n_runners=4
-    )
+    trainer = Trainer(algorithm=RL(keys), environment=names["Coins"], output_dir="run", n_runners=4)
     done = trainer.fit(names["payer"])
     assert done.status == "finished"
     assert Trainer(environment=names["Coins"], model="run/policy").evaluate(names["payer"]).tasks
@@ -273,13 +281,11 @@ def test_splits_have_seeds_apart_and_no_question_twice() -> None:
     def texts(split: str, n: int, seed: int) -> list[Task]:
         found = tasks(split, n, seed)
         low = {"train": 0, "val": 4, "test": 6}[split]
-        return [
-            Task(t.id, {**t.fields, "question": f"q{low + t['question']}"}) for t in found
-        ]
+        return [Task(t.id, {**t.fields, "question": f"q{low + t['question']}"}) for t in found]
 
     factory = EnvironmentFactory("Made", object, tasks=texts)  # pyright: ignore
     splits = start.environment_tasks(factory, {"train": 14, "val": 3, "test": 2}, 5)
-    assert asked == {"test": 2_000_005, "val": 1_000_005, "train": 5}
+    assert asked == {"test": 1_000_005, "val": 2_000_005, "train": 5}
     said = {name: [task["question"] for task in found] for name, found in splits.items()}
     assert said == {"test": ["q6", "q7"], "val": ["q4", "q5"], "train": ["q0", "q1", "q2", "q3"]}
 

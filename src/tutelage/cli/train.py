@@ -219,7 +219,7 @@ def in_environment(
     if "=" in recipe and "environment" in flags:
         recipe, overrides = "", [recipe, *overrides]
     if not recipe and "environment" not in flags:
-        raise ConfigError("pass what to train: a RECIPE, AGENT.py, or --environment NAME")
+        raise ConfigError("Missing argument 'RECIPE': pass one, AGENT.py, or --environment NAME")
     search = searches("rl", flags.get("algorithm"))
     return recipe or ("math" if search else "rl"), [*overrides]
 

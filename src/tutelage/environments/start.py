@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tutelage.environments.episode import Episode, check_deterministic, play_episode
+from tutelage.environments.episode import PlayedEpisode, check_deterministic, play_episode
 from tutelage.environments.protocol import EnvironmentFactory, Observation
 from tutelage.errors import ConfigError, counted
 from tutelage.seeds import SeedTree
@@ -25,9 +25,8 @@ TURNS = 12
 """Model calls of a rollout, at most, where nobody names a limit."""
 TEST_TASKS = 200
 """Tasks of an evaluation where nobody names a number."""
-SPLITS = ("train", "val", "test")
-APART = 10**6
-"""Distance between the seeds of two splits."""
+OFFSETS: Mapping[str, int] = {"test": 10**6, "val": 2 * 10**6, "train": 0}
+"""Offset of the seed of each split. A task of two splits stays in the first one here."""
 EPISODES = 2_000
 """Episodes of random actions; also the most that an expert plays."""
 OBSERVATIONS = 2_000
@@ -43,7 +42,7 @@ def environment_tasks(
 ) -> dict[str, Sequence[Task]]:
     """Return the environment's tasks by split, at most as many as `sizes` has.
 
-    A task that asks the same as an earlier one, or as one of a later split, is dropped. Raises
+    Of tasks that ask the same one is kept, of a test task and a training task the test task. Raises
     `ConfigError` where the environment has no tasks, or a split none of its own.
     """
     if factory.tasks is None:
@@ -53,8 +52,8 @@ def environment_tasks(
         )
     known: set[str] = set()
     splits: dict[str, Sequence[Task]] = {}
-    for split in (name for name in reversed(SPLITS) if name in sizes):
-        found = factory.tasks(split, sizes[split], seed + SPLITS.index(split) * APART)
+    for split in (name for name in OFFSETS if name in sizes):
+        found = factory.tasks(split, sizes[split], seed + OFFSETS[split])
         fresh: list[Task] = []
         for task in Dataset(found, name=f"{factory.name} {split}", input_required=False):
             answered = not {*EXPECTED_FIELDS}.isdisjoint(task.fields)
@@ -64,7 +63,7 @@ def environment_tasks(
                 fresh.append(task)
         if not fresh:
             raise ConfigError(
-                f"all {split} tasks of the environment {factory.name!r} are also in a later split; "
+                f"all {split} tasks of the environment {factory.name!r} are also in another split; "
                 "pass tasks with --train FILE, or make tasks() depend on its split and seed"
             )
         splits[split] = fresh
@@ -96,7 +95,7 @@ async def play_demonstrations(
     """
     expert = factory.expert
 
-    async def play(number: int) -> tuple[Episode, Demonstration]:
+    async def play(number: int) -> tuple[PlayedEpisode, Demonstration]:
         task, seed = tasks[number % len(tasks)], seeds.child(number)
         rng, tools = seed.child("actions").python(), list[ToolSpec]()
 
@@ -121,7 +120,7 @@ async def play_demonstrations(
         place = f"{factory.name}, episode {number}"
         return episode, Demonstration(tuple(said), tuple(tools), place, factory.name)
 
-    played: list[tuple[Episode, Demonstration]] = []
+    played: list[tuple[PlayedEpisode, Demonstration]] = []
     shown = 0
     while len(played) < EPISODES and (expert is None or shown < OBSERVATIONS):
         numbers = range(len(played), min(EPISODES, len(played) + AT_ONCE))

@@ -238,7 +238,7 @@ def _tasks(
     rows: Sequence[Task] = [task for path in asked.test for task in read(path)]
     if not asked.test:
         if environment is None:
-            raise ConfigError("no tasks to evaluate on; pass some with --test FILE")
+            raise ConfigError("Missing option '--test': pass a file of tasks, or --environment")
         sizes = {"test": asked.limit or TEST_TASKS}
         rows = environment_tasks(environment, sizes, asked.seed)["test"]
     name = ", ".join(asked.test) or str(asked.environment)
