@@ -73,7 +73,13 @@ class RoomsEnvironment:
         truncated = not opened and self.moves >= MAX_MOVES
         info = {"success": opened, "moves": self.moves} if opened or truncated else {}
         observation = Observation() if opened or truncated else self._observe()
-        return Step(observation, float(opened), opened, truncated, info)
+        return Step(
+            observation,
+            reward=float(opened),
+            terminated=opened,
+            truncated=truncated,
+            info=info,
+        )
 
     async def close(self) -> None:
         """Free nothing: the rooms are memory."""
@@ -82,7 +88,8 @@ class RoomsEnvironment:
         room, held, _ = self.state
         actions = tuple(possible_actions(self.layout, self.state))
         message = Message("user", f"{room}: {', '.join(actions)}")
-        return Observation((message,), actions, {"state": f"{room} with key" if held else room})
+        state = f"{room} with key" if held else room
+        return Observation((message,), actions, {"state": state})
 
 
 def draw(split: str, rng: Random) -> dict[str, Any]:
