@@ -187,7 +187,7 @@ def test_without_an_expert_the_best_of_random_actions_are_imitated(place: Path) 
         ("Silent", (), ("--model smollm2", "--demonstrations FILE", "--endpoint URL", "expert(")),
         ("Untrue", (), ("deterministic = False", "seed of reset()")),
         ("Taskless", (), ("--train FILE", "tasks(split, n, seed)")),
-        ("Coins", ("environment.kwargs=3",), ("JSON object",)),
+        ("Coins", ("environment.kwargs=3",), ('{"size": 3}',)),
         ("Coins", ("agent.placement=ray",), ("agent.placement",)),
         ("Coin", (), ("coins.py",)),
     ],

@@ -240,7 +240,8 @@ def _done(result: Mapping[str, Any]) -> Iterator[str]:
     """What was done, counted: of a supervised run what it learned from, else what it played."""
     if "demonstrations" in result:
         steps = counted(result.get("cold_start_steps") or 0, "supervised step")
-        yield f"{steps} on {counted(result['demonstrations'], 'demonstration')}"
+        shown = counted(result["demonstrations"], "demonstration")
+        yield f"{steps} on {shown}: {result.get('demonstrations_from', 'of files')}"
     if "sft_steps" not in result:
         for key, noun in (("rl_steps", "step"), ("rollouts", "rollout"), ("tokens", "token")):
             if result.get(key) is not None:

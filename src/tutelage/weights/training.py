@@ -257,6 +257,8 @@ def begin_context(asked: WeightTraining, run: Run) -> TrainingContext:
         setting.policy.load_tensors(tensors["policy"])
         setting.policy.version = state.policy_version
         ctx.kept = dict(tensors["kept"])
+    if setting.shown is not None:
+        state.results.setdefault("demonstrations_from", setting.shown.origin)
     ctx.bind_others()
     if "optimizer" in tensors:
         ctx.kept["optimizer"] = tensors["optimizer"]
@@ -403,6 +405,7 @@ def outcome(ctx: TrainingContext, status: str) -> JSON:
         out["examples"] = len(setting.sft_dataset.train)
     if setting.shown is not None:
         out["demonstrations"] = len(setting.shown.train)
+        out["demonstrations_from"] = values["demonstrations_from"]
     fields = (ESTIMATOR, "sft_steps", *LEARNED, "val_loss_before", "val_loss_after", DROPPED)
     out |= {name: values[name] for name in fields if name in values}
     out["graded"] = ctx.kind.graded
