@@ -40,7 +40,7 @@ SEEDS = {"sources": 5, "sources:no_audit": 5, "service_desk": 3, "rooms": 3}
 STEPS = {"sources": 80, "sources:no_audit": 80, "service_desk": 40, "rooms": 40}
 OPTIMUM = {"sources": 0.85, "sources:no_audit": 0.85, "service_desk": 0.906, "rooms": 1.0}
 """Mean reward of the best policy that `EXPECTED.md` names."""
-START = {"trainer.total_training_steps": "0"}
+START = {"trainer.total_training_steps": "0", "sft.max_steps": "160", "sft.cooldown_steps": "40"}
 """What the run has that makes a start."""
 LEARN = {
     "sft.max_steps": "0",
@@ -54,6 +54,8 @@ LEARN = {
 """What all methods have: 16 tasks a step, each played 8 times. The rate is that of the sketch with
 which `sources` was found, and was not tuned per method."""
 SHARED = {
+    "agent.max_turns": "20",
+    "agent.max_tokens_per_turn": "48",
     "trainer.threads": "1",
     "trainer.control": "none",
     "trainer.test_freq": "0",
