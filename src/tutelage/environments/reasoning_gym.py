@@ -86,12 +86,16 @@ class _Entries:
         from reasoning_gym.composite import DatasetSpec
         from reasoning_gym.factory import create_dataset
 
-        if seed not in self._datasets:
+        dataset = self._datasets.get(seed)
+        if dataset is None:
             made = dict(self._config)
             if self._name == "composite":
                 made["datasets"] = [DatasetSpec(**each) for each in made.get("datasets", ())]
-            self._datasets[seed] = create_dataset(self._name, seed=seed, size=WINDOW, **made)
-        return self._datasets[seed]
+            dataset = create_dataset(self._name, seed=seed, size=WINDOW, **made)
+            if len(self._datasets) >= 32:  # some hold megabytes
+                self._datasets.clear()
+            self._datasets[seed] = dataset
+        return dataset
 
     def tasks(self, split: str, n: int, seed: int) -> Sequence[Task]:
         """Return n tasks with different questions, fewer where the dataset has no more."""
