@@ -7,7 +7,9 @@ the assistant wrote is trained (`Codec.demonstration`); what does not fit the mo
 
 from __future__ import annotations
 
+import asyncio
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,6 +22,8 @@ from tutelage.config import RunConfig
 from tutelage.engine.driver import EngineDriver, Schedule
 from tutelage.engine.factory import make_engine
 from tutelage.engine.protocol import Engine
+from tutelage.environments.protocol import EnvironmentFactory
+from tutelage.environments.start import check_repeats, play_demonstrations
 from tutelage.errors import ConfigError, DataError, ModelError, counted
 from tutelage.policy.codec import Codec
 from tutelage.policy.machine import ComputeSettings, apply_settings, choose_compute
@@ -32,8 +36,10 @@ from tutelage.rewards import RewardFunction, check, resolve_reward
 from tutelage.rollouts.models import PolicySource
 from tutelage.rollouts.runner import AT_ONCE, RunnerSettings
 from tutelage.runs.inputs import (
+    DemonstrationRows,
     Tasks,
     drawn_val_tasks,
+    environment_of,
     held_out,
     load_demonstration_rows,
     load_tasks,
@@ -49,7 +55,7 @@ from tutelage.tasks.arithmetic import EMBEDDED_REWARD, demonstrations
 from tutelage.tasks.demonstrations import Demonstration, load_demonstrations, overlap_of
 from tutelage.tasks.overlap import Overlap, content, count_overlap
 from tutelage.tools.tool import Tool
-from tutelage.types import Constraint, Mode, Sampling, Task
+from tutelage.types import Constraint, Message, Mode, Sampling, Task
 from tutelage.weights.config.extensions import load_extensions
 from tutelage.weights.paths import check_models_exist
 from tutelage.weights.process_group import ONE_PROCESS, ProcessGroup
@@ -80,7 +86,8 @@ class TrainingInputs:
     seeds: SeedTree
     tasks: Tasks
     tools: Mapping[str, Tool]
-    reward: RewardFunction
+    reward: RewardFunction | None
+    """None where the rewards of an agent's turns count."""
     policy: Policy
     choice: ComputeSettings
     given: JobInputs | None = None
@@ -95,11 +102,20 @@ class TrainingInputs:
     """Tasks that stand in more than one split."""
     group: ProcessGroup = ONE_PROCESS
     """The processes that train."""
+    environment: EnvironmentFactory | None = None
+    """What answers the agent over several turns."""
+    imitated: Sequence[Demonstration] = ()
+    """Episodes of the environment that are learned before reinforcement learning."""
 
     def notes(self) -> list[str]:
         """What is said of the data at the start."""
         dataset = self.sft_dataset or self.shown
-        more = () if dataset is None else dataset.remarks
+        more = [] if dataset is None else [*dataset.remarks]
+        if self.environment is not None and not self.environment.deterministic:
+            more.append(
+                f"the environment {self.environment.name!r} is not deterministic: recorded "
+                "rollouts replay, and the same command may give another result"
+            )
         return [*self.overlap.notes(drawn=self.embedded_tasks), *more]
 
     @property
@@ -140,6 +156,8 @@ class TrainingInputs:
             allow_no_calls=agent.allow_no_calls,
             reward_timeout=agent.reward_timeout,
             concurrency=AT_ONCE if mode is Mode.TRAIN else at_once or AT_ONCE,
+            pool_size=self.config.environment.pool_size,
+            step_timeout=self.config.environment.step_timeout,
         )
 
     def sources(
@@ -189,23 +207,37 @@ class TrainingInputs:
 
 
 def prepare_rl(
-    config: RunConfig, policy_folder: Path | None = None, given: JobInputs | None = None
+    config: RunConfig,
+    policy_folder: Path | None = None,
+    given: JobInputs | None = None,
+    imitated: Path | None = None,
 ) -> TrainingInputs:
-    """Make the setting of a run. `policy_folder` overrides where the policy comes from (resume);
-    `given` is the Python agent with its tasks, where there is one."""
+    """Make the setting of a run. `policy_folder` overrides where the policy comes from and
+    `imitated` the episodes of an environment (resume); `given` is the Python agent with its tasks,
+    where there is one."""
     load_extensions(config)
     try_extensions(config)
     check_models_exist(config)
     seeds = SeedTree(config.seed)
-    tasks = load_tasks(config) if given is None else _given_tasks(config, given)
+    factory = None if given is None else given.environment
+    factory = environment_of(config) if factory is None else factory
+    tasks = _given_tasks(config, given, factory) if given else load_tasks(config, factory)
     demonstrated = load_demonstration_rows(config)
+    new = config.model.path is None and (given is None or not given.policies)
+    if factory is not None:
+        check_repeats(factory, tasks.train[0], seeds.child("environment", "check").value())
+    if factory is not None and not demonstrated.rows:
+        demonstrated = _episodes(config, factory, tasks.train, imitated, new)
+    acted = factory is not None and not config.data.demonstrations
     config = _in_passes(_within_epoch(config, len(tasks.train)), len(demonstrated.rows))
     tools = load_tools(config)
     reward = _reward_for(config, given)
-    if given is None or given.reward is not None:
+    if reward is not None and (given is None or given.reward is not None):
         check(reward, [*tasks.train, *tasks.val, *tasks.test])
     asked = given is None and config.asks_for_tools
-    tool_specs = template_tools(config, tools) if asked else []
+    tool_specs = template_tools(config, tools) if asked and factory is None else []
+    if asked and factory is not None and config.agent.agent_type == "hf":
+        tool_specs = [*(tool.spec for tool in tools.values()), *factory.tools]
     if given is not None and given.policies and config.model.lora.rank:
         raise ConfigError(
             "model.lora cannot be used with a model that is passed as an object; pass its folder "
@@ -227,21 +259,24 @@ def prepare_rl(
     others = {} if given is None else _others(given, policy, config)
     # By input and what the reward reads; by all fields where an agent or an environment may read.
     open_ended = given is not None or any(t.environment is not None for t in tools.values())
-    fields = None if open_ended else reward.fields_read
+    fields = None if open_ended or reward is None else reward.fields_read
     overlap = count_overlap(*tasks.splits.values(), key=lambda task: content(task, fields))
     shown = None
-    if demonstrated.rows:
+    if demonstrated.rows and (config.sft.max_steps or not acted):
         known = (
             overlap_of(demonstrated.rows, (), tasks.test),
             count_overlap(demonstrated.solved, (), tasks.test, lambda task: content(task, fields)),
         )
         most = max(one.test_in_train for one in (overlap, *known))
         overlap = replace(overlap, test_in_train=most)
-        shown = _sft_dataset(config, policy.codec, policy.max_positions, demonstrated.rows, ())
+        shown = _sft_dataset(
+            config, policy.codec, policy.max_positions, demonstrated.rows, (), cut=acted
+        )
         shown = replace(shown, origin=demonstrated.origin)
     setting = TrainingInputs(
-        config, seeds, tasks, tools, reward, policy, choice, given, others, None, shown, overlap
-    )
+        config, seeds, tasks, tools, reward, policy, choice, given, others, None, shown, overlap,
+        environment=factory, imitated=demonstrated.rows if acted else (),
+    )  # fmt: skip
     if (config.rollout.response_length or 0) >= setting.context:
         raise ConfigError(
             f"rollout.response_length={config.rollout.response_length} is too large: the prompt "
@@ -259,7 +294,7 @@ def prepare_sft(
     val = load_demonstrations(config.data.val_files)
     tasks = Tasks((), (), load_test_tasks(config) if given is None else given.test or ())
     reward = _reward_for(config, given)
-    if tasks.test and (given is None or given.reward is not None):
+    if reward is not None and tasks.test and (given is None or given.reward is not None):
         check(reward, tasks.test)
     tools = load_tools(config) if tasks.test and given is None else {}
     seeds = SeedTree(config.seed)
@@ -341,11 +376,41 @@ def _others(given: JobInputs, main: Policy, config: RunConfig) -> dict[str, Poli
     return out
 
 
-def _given_tasks(config: RunConfig, given: JobInputs) -> Tasks:
+def _episodes(
+    config: RunConfig,
+    factory: EnvironmentFactory,
+    tasks: Sequence[Task],
+    imitated: Path | None,
+    new: bool,
+) -> DemonstrationRows:
+    """Play the episodes that are imitated: for a `new` policy, whose tokenizer they make, and for
+    others those of an expert. A run that is resumed has them in the file `imitated`. Raises
+    `ConfigError`."""
+    seeds = SeedTree(config.seed).child("environment")
+    if imitated is not None:
+        return DemonstrationRows(load_demonstrations([imitated]), (), imitated.name)
+    chat = config.agent.agent_type == "hf"
+    if not new and (factory.expert is None or not config.sft.max_steps or not chat):
+        return DemonstrationRows((), (), "")
+    if not chat:
+        raise ConfigError(
+            f"agent.agent_type={config.agent.agent_type!r} writes its calls as text, and episodes "
+            "of an environment are chat; use agent.agent_type=hf, or pass --model NAME"
+        )
+    rows, origin = asyncio.run(play_demonstrations(factory, tasks, seeds, config.agent.max_turns))
+    if prompt := config.agent.system_prompt:
+        first = Message("system", prompt)
+        rows = [replace(row, messages=(first, *row.messages)) for row in rows]
+    return DemonstrationRows(rows, (), origin)
+
+
+def _given_tasks(
+    config: RunConfig, given: JobInputs, environment: EnvironmentFactory | None
+) -> Tasks:
     """The caller's tasks, or the embedded ones; a part of the training tasks is held out."""
     limit, tested = config.trainer.val_tasks, most_test_tasks(config)
     if given.train is None:
-        return load_tasks(config)
+        return load_tasks(config, environment)
     train, val = given.train[: config.data.train_tasks], given.val
     if val is None:
         train, val = held_out(train, drawn_val_tasks(config), "val_dataset")
@@ -355,9 +420,13 @@ def _given_tasks(config: RunConfig, given: JobInputs) -> Tasks:
     return Tasks(train, val[:limit], test[:tested], shown=train, skill=val[:100])
 
 
-def _reward_for(config: RunConfig, given: JobInputs | None) -> RewardFunction:
-    """The reward that grades what an agent does not grade itself."""
-    return reward_of(config) if given is None else given.reward or resolve_reward(EMBEDDED_REWARD)
+def _reward_for(config: RunConfig, given: JobInputs | None) -> RewardFunction | None:
+    """The reward that grades what an agent does not grade itself; None leaves it to the rewards of
+    an environment."""
+    if given is None:
+        return reward_of(config)
+    acts = config.environment.name is not None
+    return given.reward or (None if acts else resolve_reward(EMBEDDED_REWARD))
 
 
 def _embedded(config: RunConfig, corpus: Iterable[str], positions: int) -> Policy:
@@ -407,9 +476,20 @@ def _sft_dataset(
     positions: int,
     train: Sequence[Demonstration],
     val: Sequence[Demonstration],
+    *,
+    cut: bool = False,
 ) -> SFTDataset:
+    """Encode demonstrations. With `cut` those that are too long are left out, and not refused."""
     limit = min(positions, config.data.max_length or positions)
-    first, second = ([_row(codec, one, limit) for one in shown] for shown in (train, val))
+    most = sys.maxsize if cut else limit
+    first, second = ([_row(codec, one, most) for one in shown] for shown in (train, val))
+    long = sum(len(row.ids) > limit for row in first)
+    first = [row for row in first if len(row.ids) <= limit]
+    if long and not first:
+        raise ConfigError(
+            f"all {long} episodes of the environment have more than {limit} tokens; raise "
+            "rollout.max_len, or use a model with a longer context"
+        )
     unseen = Counter(one.file for one in (*train, *val) if one.has_reasoning)
     remarks = [
         f"{file}: the reasoning_content (or reasoning) of {counted(count, 'row')} is not trained, "
@@ -418,6 +498,8 @@ def _sft_dataset(
         for file, count in unseen.items()
         if not codec.shows_reasoning
     ]
+    if long:
+        remarks.append(f"{long} of {len(train)} episodes of the environment are left out: too long")
     return SFTDataset(first, second, remarks)
 
 

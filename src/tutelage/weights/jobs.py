@@ -104,7 +104,10 @@ def dry_run(
 
     async def play() -> list[Rollout]:
         models = EngineModelProvider(engine, setting.policy.codec)
-        return await Runner(agent, models, limits, reward=setting.reward).run([spec])
+        runner = Runner(
+            agent, models, limits, reward=setting.reward, environment=setting.environment
+        )
+        return await runner.run([spec])
 
     played = asyncio.run(play())
     untried = untried_warning(played, setting.context, setting.policy.max_positions)

@@ -21,6 +21,7 @@ from tutelage.config.resolved import SUPERVISED, WEIGHTS
 from tutelage.resources import SHIPPED
 from tutelage.runs.figures import MEASURES, Figures, Labels, RunFiles, folder_hash
 from tutelage.runs.folder import RunFolder
+from tutelage.runs.job_inputs import ENVIRONMENT_REWARD
 from tutelage.runs.kinds import FINISHED, Phase, RunHeader, RunKind, register
 from tutelage.runs.lifecycle import Run
 from tutelage.runs.loggers import check_loggers
@@ -68,6 +69,8 @@ class WeightTraining(RunKind):
     """Workers outside of this process that play rollouts."""
     servers: Servers | None = None
     """Where the policy is sampled, if not in this process."""
+    imitated: Path | None = None
+    """The episodes of its environment that a run that is resumed has learned."""
     _ctx: TrainingContext = field(init=False)
     _phase_began: float = 0.0
     _finished: RunFolder | None = None
@@ -89,7 +92,9 @@ class WeightTraining(RunKind):
     def figures(cls, files: RunFiles) -> Figures:
         """Its estimator, model and reward."""
         named = files.section("agent").get("reward_name")
-        grader = str(files.agent.get("reward") or named or EMBEDDED_REWARD)
+        acts = files.section("environment").get("name")
+        own = ENVIRONMENT_REWARD if acts else EMBEDDED_REWARD
+        grader = str(files.agent.get("reward") or named or own)
         success = files.section("reward").get("success")
         remote = bool(files.agent.get("remote")) or grader == _JUDGE
         model = files.section("model")
@@ -200,7 +205,7 @@ class WeightTraining(RunKind):
         from tutelage.weights.inputs import prepare_rl
         from tutelage.weights.process_group import launched
 
-        setting = prepare_rl(self.resolved.config, policy, self.given)
+        setting = prepare_rl(self.resolved.config, policy, self.given, self.imitated)
         return replace(setting, group=launched())
 
     @property

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tutelage.environments.start import write_demonstrations
 from tutelage.errors import RunError, counted
 from tutelage.policy import machine
 from tutelage.policy.lora import save_adapter
@@ -90,6 +91,11 @@ def prepare_training(asked: WeightTraining, folder: RunFolder, progress: Progres
     check_models(asked.setting.policy, config)
 
 
+def _imitated(folder: RunFolder) -> Path:
+    """Return the file of episodes of an environment that a run learns before rewards."""
+    return folder.path / "demonstrations.jsonl"
+
+
 def _initial(folder: RunFolder) -> Path:
     """Where the embedded policy's first weights and tokenizer are kept."""
     return folder.checkpoints / "initial"
@@ -98,6 +104,8 @@ def _initial(folder: RunFolder) -> Path:
 def record_start(setting: TrainingInputs, folder: RunFolder) -> None:
     """Keep the conditions of the machine, and the weights that an embedded policy has."""
     write_json(folder.conditions, machine.compute_conditions(setting.choice))
+    if setting.imitated:
+        write_demonstrations(_imitated(folder), setting.imitated)
     if setting.config.model.path in (None, SHIPPED):
         setting.policy.save(_initial(folder), replace=True)
         checkpoint.seal(_initial(folder))
@@ -136,6 +144,7 @@ def _go_on(asked: WeightTraining, folder: RunFolder, progress: Progress) -> None
             f"the initial policy {str(first)!r} of the run is missing; restore it, or start with "
             "another --output"
         )
+    asked.imitated = _imitated(folder) if _imitated(folder).is_file() else None
     asked.setting = setting = asked.make_setting(first if first.is_dir() else None)
     if asked.given is not None:
         asked.given.record(folder, setting.tasks.splits)
@@ -248,11 +257,14 @@ def begin_context(asked: WeightTraining, run: Run) -> TrainingContext:
         setting.policy.load_tensors(tensors["policy"])
         setting.policy.version = state.policy_version
         ctx.kept = dict(tensors["kept"])
+    if setting.shown is not None:
+        state.results.setdefault("demonstrations_from", setting.shown.origin)
     ctx.bind_others()
     if "optimizer" in tensors:
         ctx.kept["optimizer"] = tensors["optimizer"]
     ctx.expected = dict.fromkeys(name for name, _ in phases_of(setting))
-    name = setting.given.agent.name if setting.given else setting.config.recipe
+    recipe = "environment" if setting.environment else setting.config.recipe
+    name = setting.given.agent.name if setting.given else recipe
     run.progress.start(name, _facts(asked, ctx))
     return ctx
 
@@ -275,16 +287,18 @@ def _facts(asked: WeightTraining, ctx: TrainingContext) -> dict[str, str]:
     job_inputs, model, size = setting.given, setting.config.model, setting.policy.count() / 1e6
     own = "passed in Python" if job_inputs is not None and POLICY in job_inputs.policies else ""
     notes, named = asked.resolved.notes, {"rate": WARMUP, "saves": CHECKPOINTS}
+    tools = ", ".join(setting.tools) or "none" if job_inputs is None else "the agent's own"
     return {
         "device": setting.choice.reason,
         "policy": f"{own or model.path or f'embedded {model.size}'}, {size:.2f} M parameters",
         **({"start": _start(model.path)} if model.path in (None, SHIPPED) and not own else {}),
+        **({"environment": setting.environment.name} if setting.environment else {}),
         **memory.fact(setting),
         **_shown(setting),
         **(planned(setting, ctx.expected) if setting.config.algorithm.name == "rl" else {}),
         **total_time(ctx),
         **{name: notes[key] for name, key in named.items() if key in notes},
-        "tools": ", ".join(setting.tools) or "none" if job_inputs is None else "the agent's own",
+        **({} if setting.environment else {"tools": tools}),
         "run": str(ctx.run.folder.path),
     }
 
@@ -366,7 +380,7 @@ def outcome(ctx: TrainingContext, status: str) -> JSON:
         "status": status,
         "recipe": config.recipe,
         "algorithm": config.algorithm.name,
-        "level": config.data.level if not config.data.train_files else None,
+        "level": None if config.data.train_files or setting.environment else config.data.level,
         "seed": config.seed,
         "wall_seconds": round(ctx.clock.elapsed(), 3),
         "rl_steps": values.get("rl_steps", 0),
@@ -391,6 +405,7 @@ def outcome(ctx: TrainingContext, status: str) -> JSON:
         out["examples"] = len(setting.sft_dataset.train)
     if setting.shown is not None:
         out["demonstrations"] = len(setting.shown.train)
+        out["demonstrations_from"] = values["demonstrations_from"]
     fields = (ESTIMATOR, "sft_steps", *LEARNED, "val_loss_before", "val_loss_after", DROPPED)
     out |= {name: values[name] for name in fields if name in values}
     out["graded"] = ctx.kind.graded

@@ -62,6 +62,7 @@ def _findings(config: RunConfig, machine: Machine) -> Iterator[Finding]:
     yield from placement_findings(config, machine)
     yield from vllm_findings(config, machine)
     yield from _run(config)
+    yield from _environment(config)
     yield from _addresses(config)
     if config.algorithm.name == "rl":
         yield from _loss(config)
@@ -242,12 +243,13 @@ def _run(config: RunConfig) -> Iterator[Finding]:
             "success on the test tasks needs a reward",
             "Set one, for example agent.reward_name=math, or remove data.test_files.",
         )
+    acts = config.environment.name is not None
     for key in ("sft.max_steps", "sft.cooldown_steps"):
-        if get(config, key) < 0 and not config.data.demonstrations:
+        if get(config, key) < 0 and not (config.data.demonstrations or acts):
             yield key, "a number of passes needs data.demonstrations", "Use a number of steps."
-    if recipe == "rl" and not config.data.train_files:
+    if recipe == "rl" and not config.data.train_files and not acts:
         yield "data.train_files", "the recipe 'rl' has no tasks of its own", none
-    if recipe == "rl" and config.agent.reward_name is None:
+    if recipe == "rl" and config.agent.reward_name is None and not acts:
         yield (
             "agent.reward_name",
             "the recipe 'rl' has no reward of its own",
@@ -263,6 +265,16 @@ def _run(config: RunConfig) -> Iterator[Finding]:
             f"trainer.resume_mode={trainer.resume_mode!r} would ignore it",
             "Use trainer.resume_mode=resume_path.",
         )
+
+
+def _environment(config: RunConfig) -> Iterator[Finding]:
+    """What an environment cannot be combined with."""
+    if config.environment.name is None:
+        return
+    if config.recipe != "rl":
+        yield "recipe", "it has tasks of its own, so it cannot take an environment", "Leave it out."
+    if config.agent.placement == "ray":
+        yield "agent.placement", "environments run in this process only", "Use local."
 
 
 def _loss(config: RunConfig) -> Iterator[Finding]:

@@ -205,6 +205,7 @@ def _preset_layer(recipe: str, users: Layer) -> Layer:
         made = ("model.size", "model.layout") if shown else ("sft.", "model.size", "model.layout")
         start = any(key.startswith(made) for key in users)
         tasks = "data.train_files" in users and bool(users["data.train_files"].value)
+        named = "environment.name" in users and users["environment.name"].value is not None
         name, values = recipe_preset(
             recipe,
             level=level,
@@ -212,6 +213,7 @@ def _preset_layer(recipe: str, users: Layer) -> Layer:
             own_model=own,
             own_tasks=tasks,
             own_start=start,
+            environment=named,
         )
     except ConfigIssue as problem:
         by = users.get(problem.key)
