@@ -14,6 +14,7 @@ from tutelage.cli import build_app
 from tutelage.environments import EnvironmentFactory, load_environment, start
 from tutelage.errors import ConfigError
 from tutelage.runs.figures import folder_hash
+from tutelage.store import open_store
 from tutelage.types import Task
 
 COINS = """
@@ -43,7 +44,7 @@ class Coins:
 
     @staticmethod
     def tasks(split, n, seed):
-        amounts = random.Random(seed).sample(range(1, 100), n)
+        amounts = random.Random(seed).sample(range(1, 100), min(n, 99))
         return [Task(f"{split}-{a}", {"question": f"Pay {a}.", "amount": a}) for a in amounts]
 
     @staticmethod
@@ -75,6 +76,12 @@ class Honest(Untrue):
 
 class Taskless(Coins):
     tasks = None
+
+
+class Short(Coins):
+    @staticmethod
+    def tasks(split, n, seed):
+        return random.Random(seed).sample(range(1), n)
 """
 AGENT = """
 from tutelage import rollout
@@ -143,16 +150,15 @@ def test_a_run_trains_is_continued_evaluated_and_shown_as_a_story(place: Path) -
     assert folder_hash(place / "run" / "policy") == folder_hash(place / "again" / "policy")
 
     # It is continued on the same episodes, and not where the environment was edited.
-    longer = ["--output", "run", "--steps", "2"]
-    more = tutelage(
-        "train", "--environment", "coins.py:Coins", *[k for k in KEYS if k[:5] != "steps"], *longer
-    )
-    assert more.exit_code == 0, more.output
+    longer = [key for key in KEYS if key[:5] != "steps"]
+    more = ("train", "--environment", "coins.py:Coins", *longer, "--steps", "2", "--output")
+    done = tutelage(*more, "run")
+    assert done.exit_code == 0, done.output
     assert result("run")["rl_steps"] == 2
     assert place.joinpath("run", "demonstrations.jsonl").read_text() == shown
     place.joinpath("coins.py").write_text(COINS.replace("0.125", "0.25"))
-    changed = tutelage("resume", "again")
-    assert changed.exit_code == 2
+    changed = tutelage(*more, "again")
+    assert changed.exit_code != 0
     assert "coins.py:Coins" in changed.output
     place.joinpath("coins.py").write_text(COINS)
 
@@ -162,13 +168,12 @@ def test_a_run_trains_is_continued_evaluated_and_shown_as_a_story(place: Path) -
     assert record["rollouts"] == 3
     assert record["test_in_train"] == 0
 
-    listed = tutelage("show", "run", "--rollouts", "1", "--mode", "test")
-    name = next(word for word in listed.output.split() if word.startswith("roll_"))
-    story = tutelage("show", name, "--run", "run").output
-    assert "observation" in story
-    assert "reward -0.125" in story
-    assert "left:" in story
-    assert '"success"' in story
+    with open_store(place / "run" / "store.db", create=False) as store:
+        (run,) = store.runs()
+        played = next(r for r in store.rollouts(run.id) if r.label == "after/sampled")
+    story = tutelage("show", played.id, "--run", "run").output
+    for shown in ("observation", "reward -0.125", "left:", '"success"', "turn 1"):
+        assert shown in story
     page = place.joinpath("run", "report.html").read_text()
     assert '<span class="who">sees</span>' in page
     assert '<span class="who">earns</span>' in page
@@ -187,6 +192,14 @@ def test_without_an_expert_the_best_of_random_actions_are_imitated(place: Path) 
         ("Silent", (), ("--model smollm2", "--demonstrations FILE", "--endpoint URL", "expert(")),
         ("Untrue", (), ("deterministic = False", "seed of reset()")),
         ("Taskless", (), ("--train FILE", "tasks(split, n, seed)")),
+        (
+            "Short",
+            (),
+            (
+                "tasks('test', 4, 1000000) of the environment 'Short' failed",
+                "may also return fewer",
+            ),
+        ),
         ("Coins", ("environment.kwargs=3",), ('{"size": 3}',)),
         ("Coins", ("agent.placement=ray",), ("agent.placement",)),
         ("Coin", (), ("coins.py",)),
@@ -243,14 +256,13 @@ def test_an_own_agent_drives_the_environment(place: Path) -> None:
 
 def test_a_prompt_is_searched_for_in_an_environment(place: Path) -> None:
     assert train("Coins", "--output", "run").exit_code == 0
-    search = ("train", "--environment", "coins.py:Coins", "--algorithm", "screen")
+    sizes = ("--train-size", "4", "--val-size", "4", "--test-size", "6", "max_turns=2")
+    search = ("train", "--environment", "coins.py:Coins", "--algorithm", "screen", *sizes)
     refused = tutelage(*search)
     assert refused.exit_code == 2
     assert "--model" in refused.output
-    sizes = ("--train-size", "4", "--val-size", "4", "--test-size", "6", "max_turns=2")
-    done = tutelage(
-        *search, "--model", "run/policy", *sizes, "--rollouts", "40", "--output", "search"
-    )
+    more = ("--model", "run/policy", "--rollouts", "40", "--output", "search")
+    done = tutelage(*search, *more)
     assert done.exit_code in (0, 3, 4), done.output
     assert "environment" in done.output
     assert "Coins" in done.output

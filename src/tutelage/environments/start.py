@@ -23,7 +23,7 @@ from tutelage.types import EXPECTED_FIELDS, Message, Task, ToolSpec
 
 TURNS = 12
 """Model calls of a rollout, at most, where nobody names a limit."""
-TEST_TASKS = 200
+TEST_TASKS = 100
 """Tasks of an evaluation where nobody names a number."""
 OFFSETS: Mapping[str, int] = {"test": 10**6, "val": 2 * 10**6, "train": 0}
 """Offset of the seed of each split. A task of two splits stays in the first one here."""
@@ -53,7 +53,14 @@ def environment_tasks(
     known: set[str] = set()
     splits: dict[str, Sequence[Task]] = {}
     for split in (name for name in OFFSETS if name in sizes):
-        found = factory.tasks(split, sizes[split], seed + OFFSETS[split])
+        count, own = sizes[split], seed + OFFSETS[split]
+        try:
+            found = factory.tasks(split, count, own)
+        except Exception as error:
+            raise ConfigError(
+                f"tasks({split!r}, {count}, {own}) of the environment {factory.name!r} failed"
+                f": {type(error).__name__}: {error}; it may also return fewer tasks"
+            ) from error
         fresh: list[Task] = []
         for task in Dataset(found, name=f"{factory.name} {split}", input_required=False):
             answered = not {*EXPECTED_FIELDS}.isdisjoint(task.fields)

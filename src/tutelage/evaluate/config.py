@@ -71,7 +71,7 @@ class EvaluationConfig(RunSettings):
     """Rollouts that are played at the same time, for a server or a custom agent; default: 64 where
     all models are in this process, else 8."""
     limit: Count | None = None
-    """Evaluate the first N tasks only; default: all of a file, 200 of an environment."""
+    """Evaluate the first N tasks only; default: all of a file, 100 of an environment."""
     tools: Names | None = None
     """Tools by name or FILE.py:function; default: the run's."""
     reward: str | None = None

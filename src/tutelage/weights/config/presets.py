@@ -13,7 +13,7 @@ from typing import Any
 
 from tutelage.algorithms.extensions import ESTIMATORS, LOSSES
 from tutelage.config.issues import ConfigIssue
-from tutelage.environments.start import TURNS
+from tutelage.environments.start import TEST_TASKS, TURNS
 from tutelage.resources import SHIPPED
 from tutelage.weights.config.extensions import ESTIMATOR, LOSS
 
@@ -94,7 +94,7 @@ WORD_PROBLEMS_LEVELS: dict[str, dict[str, Any]] = {
         "sft.cooldown_steps": 20,
         "actor.optim.warmup_steps": 6,
         "trainer.total_training_steps": 24,
-        "trainer.test_tasks": 100,
+        "trainer.test_tasks": TEST_TASKS,
         "trainer.skip_measurements": ("before/greedy", "after/no_tools"),
     },
     "full": {},
@@ -168,7 +168,7 @@ ENVIRONMENT: dict[str, Any] = DEMONSTRATIONS | {
     "trainer.save_freq": 10,
     "trainer.test_freq": 10,
     "trainer.val_tasks": 50,
-    "trainer.test_tasks": 100,
+    "trainer.test_tasks": TEST_TASKS,
 }
 ENVIRONMENT_EMBEDDED: dict[str, Any] = {
     "actor.optim.lr": 2e-4,
