@@ -24,6 +24,7 @@ from statistics import mean
 
 from benchmarks.measure import results, run_to_its_end, table, took
 
+from tutelage.cli.kinds import kind_of
 from tutelage.evaluate.compared import read_facts
 from tutelage.runs.folder import RunFolder
 from tutelage.seeds import SeedTree
@@ -133,7 +134,8 @@ def read_scores(folders: Sequence[Path]) -> Scores:
     seeds: list[float] = []
     before: list[float] = []
     for seed, folder in enumerate(folders):
-        measured = read_facts(RunFolder(folder)).measured["sampled"]
+        run = RunFolder(folder)
+        measured = read_facts(run, kind_of(run)).measured["sampled"]
         for task, score in measured.after.items():
             rewards[f"{seed} {task}"] = score.reward
             successes[f"{seed} {task}"] = score.exact or 0.0

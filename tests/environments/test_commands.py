@@ -14,6 +14,7 @@ from tutelage.cli import build_app
 from tutelage.environments import EnvironmentFactory, load_environment, start
 from tutelage.errors import ConfigError
 from tutelage.runs.figures import folder_hash
+from tutelage.store import open_store
 from tutelage.types import Task
 
 COINS = """
@@ -167,13 +168,12 @@ def test_a_run_trains_is_continued_evaluated_and_shown_as_a_story(place: Path) -
     assert record["rollouts"] == 3
     assert record["test_in_train"] == 0
 
-    listed = tutelage("show", "run", "--rollouts", "1", "--mode", "test")
-    name = next(word for word in listed.output.split() if word.startswith("roll_"))
-    story = tutelage("show", name, "--run", "run").output
-    assert "observation" in story
-    assert "reward -0.125" in story
-    assert "left:" in story
-    assert '"success"' in story
+    with open_store(place / "run" / "store.db", create=False) as store:
+        (run,) = store.runs()
+        played = next(r for r in store.rollouts(run.id) if r.label == "after/sampled")
+    story = tutelage("show", played.id, "--run", "run").output
+    for shown in ("observation", "reward -0.125", "left:", '"success"', "turn 1"):
+        assert shown in story
     page = place.joinpath("run", "report.html").read_text()
     assert '<span class="who">sees</span>' in page
     assert '<span class="who">earns</span>' in page

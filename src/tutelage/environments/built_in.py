@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from random import Random
 from typing import Any
 
@@ -114,11 +114,6 @@ def draw_words(split: str, rng: Random, first: str, last: str) -> str:
         words = f"{rng.choice(first.split())} {rng.choice(last.split())}"
         if split_of(words) == split:
             return words
-
-
-def draw_template(split: str, rng: Random, seen: Sequence[str], unseen: Sequence[str]) -> str:
-    """Return a template; half of those of the test stand in no other split."""
-    return rng.choice(unseen if split == "test" and rng.random() < 0.5 else seen)
 
 
 def check_argument(

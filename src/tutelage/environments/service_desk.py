@@ -21,7 +21,6 @@ from tutelage.environments.built_in import (
     call_message,
     check_argument,
     draw_tasks,
-    draw_template,
     draw_words,
 )
 from tutelage.environments.protocol import EnvironmentFactory, Observation
@@ -35,6 +34,8 @@ ALL_ALLOWED, NONE_ALLOWED = 0.45, 0.2
 """Shares of the messages of which the rules allow everything, and nothing."""
 THREE = 0.25
 """Share of the messages that ask for three things; the others ask for two."""
+UNSEEN = 1 / 3
+"""Share of the test's messages whose wordings stand in no other split."""
 TOOLS = ("find", "check", "cancel", "exchange", "refund")
 RULES = (
     "Rules: cancel only new orders; refund only orders sent at most "
@@ -156,7 +157,7 @@ class ServiceDeskEnvironment(ToolWorld):
 
 
 def draw(split: str, rng: Random) -> dict[str, Any]:
-    """Return the fields of a task: question, customer, orders, stock and requests."""
+    """Return the fields of a task: question, wording, customer, orders, stock, requests."""
     count, share = 3 if rng.random() < THREE else 2, rng.random()
     allowed = [share < ALL_ALLOWED] * count
     if share >= ALL_ALLOWED + NONE_ALLOWED:
@@ -175,7 +176,8 @@ def draw(split: str, rng: Random) -> dict[str, Any]:
     orders: list[list[Any]] = []
     stock: dict[str, int] = {}
     requests: list[dict[str, Any]] = []
-    said = [draw_template(split, rng, *GREETINGS).format(customer)]
+    unseen = split == "test" and rng.random() < UNSEEN
+    said = [rng.choice(GREETINGS[unseen]).format(customer)]
     for order, fine in zip(ids, allowed, strict=False):
         action, item = rng.choice([*REQUESTS]), unused.pop()
         new = unused.pop() if action == "exchange" else ""
@@ -188,13 +190,14 @@ def draw(split: str, rng: Random) -> dict[str, Any]:
             days = rng.randint(2, REFUND_DAYS) if fine else rng.randint(REFUND_DAYS + 1, 40)
         orders.append([order, customer, item, days])
         requests.append({"action": action, "order": order, "new": new, "allowed": fine})
-        said.append(draw_template(split, rng, *REQUESTS[action]).format(item=item, new=new))
+        said.append(rng.choice(REQUESTS[action][unseen]).format(item=item, new=new))
     orders.append([ids[-2], customer, unused.pop(), None])
     orders.append([ids[-1], other, unused.pop(), None])
     rng.shuffle(orders)
     question = f"{RULES}\n{' '.join(said)}"
     return {
         "question": question,
+        "wording": "unseen" if unseen else "seen",
         "customer": customer,
         "orders": orders,
         "stock": stock,

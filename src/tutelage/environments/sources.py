@@ -21,7 +21,6 @@ from tutelage.environments.built_in import (
     call_message,
     check_argument,
     draw_tasks,
-    draw_template,
     draw_words,
 )
 from tutelage.environments.protocol import EnvironmentFactory, Observation
@@ -32,7 +31,7 @@ from tutelage.types import Message, Task
 PRICES = range(10, 99)
 TRUST = 0.5
 """How often a rumour is right, and a specialist about an item of the other kind."""
-SEEN = (
+QUESTIONS = (
     "What does the {} cost?",
     "Price of the {}?",
     "How much is the {}?",
@@ -42,13 +41,6 @@ SEEN = (
     "I need the price of the {}.",
     "How much for the {}?",
 )
-UNSEEN = (
-    "What do you ask for the {}?",
-    "Name the price of the {}.",
-    "The {} costs what?",
-    "What would the {} cost me?",
-)
-"""Questions of the test alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +136,7 @@ def draw(split: str, rng: Random) -> dict[str, Any]:
     kind = rng.choice([*NOUNS])
     item = draw_words(split, rng, ADJECTIVES, NOUNS[kind])
     return {
-        "question": draw_template(split, rng, SEEN, UNSEEN).format(item),
+        "question": rng.choice(QUESTIONS).format(item),
         "answer": str(rng.choice(PRICES)),
         "item": item,
         "kind": kind,

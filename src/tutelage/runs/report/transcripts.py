@@ -127,6 +127,8 @@ def _outcome_of(attempt: Attempt, solved: bool | None) -> str:
         return stopped
     if solved is None:
         return "graded"
+    if attempt.info is not None:
+        return "not solved"
     return "partly right" if attempt.reward.value > 0 else "wrong answer"
 
 
@@ -145,6 +147,8 @@ def _steps(attempt: Attempt, asked: int) -> tuple[_Step, ...]:
             steps.append(_Step("note", f"{len(calls) - _TURN_LIMIT} turns left out"))
         call = calls[position]
         steps += _said(call)
+        if call.reward is not None:
+            steps.append(_Step("reward", f"{call.reward:.3g}"))
         observed = _observed(call, calls[position + 1 :])
         if observed is None:
             observed = [
@@ -159,8 +163,6 @@ def _steps(attempt: Attempt, asked: int) -> tuple[_Step, ...]:
             kind = "error" if failed or message.name == "unreadable" else seen
             text = cut(message.content or "", _TEXT_LIMIT)
             steps.append(_Step(kind, text, cut(message.name or message.role, 60)))
-        if call.reward is not None:
-            steps.append(_Step("reward", f"{call.reward:.3g}"))
     return tuple(steps)
 
 
