@@ -34,7 +34,7 @@ LEAST = 5
 def make_splits(config: PromptConfig, environment: EnvironmentFactory | None = None) -> Splits:
     """The splits of a configuration. Raises `ConfigError` and `DataError`."""
     if not config.train and environment is not None:
-        return Splits(**environment_tasks(environment, _sizes(config), config.seed))
+        return Splits(**environment_tasks(environment, {**_sizes(config)}, config.seed))
     if not config.train:
         return _generated(config)
     own = config.agent is not None or environment is not None

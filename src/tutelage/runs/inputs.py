@@ -195,7 +195,8 @@ def load_tasks(config: RunConfig, environment: EnvironmentFactory | None = None)
     data, limit, tested = config.data, drawn_val_tasks(config), most_test_tasks(config)
     if environment is not None and not data.train_files:
         sizes = {"train": data.train_tasks or TRAIN_TASKS, "val": limit, "test": tested or limit}
-        return Tasks(**environment_tasks(environment, sizes, config.seed))
+        found = environment_tasks(environment, sizes, config.seed)
+        return Tasks(found["train"], found["val"], found["test"])
     if not data.train_files:
         if data.val_files or data.test_files:
             raise ConfigError("--val and --test need --train; pass training tasks as well")

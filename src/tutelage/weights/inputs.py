@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -269,9 +268,16 @@ def prepare_rl(
         )
         most = max(one.test_in_train for one in (overlap, *known))
         overlap = replace(overlap, test_in_train=most)
-        shown = _sft_dataset(
-            config, policy.codec, policy.max_positions, demonstrated.rows, (), cut=acted
-        )
+        rows, most = demonstrated.rows, policy.max_positions
+        if acted:  # an episode may be longer than the context
+            encode = policy.codec.demonstration
+            rows = [row for row in rows if len(encode(row.messages, row.tools)[0]) <= most]
+        if not rows:
+            raise ConfigError(
+                f"every episode of the environment has more than {most} tokens; raise "
+                "rollout.max_len, or use a model with a longer context"
+            )
+        shown = _sft_dataset(config, policy.codec, most, rows, ())
         shown = replace(shown, origin=demonstrated.origin)
     setting = TrainingInputs(
         config, seeds, tasks, tools, reward, policy, choice, given, others, None, shown, overlap,
@@ -476,20 +482,9 @@ def _sft_dataset(
     positions: int,
     train: Sequence[Demonstration],
     val: Sequence[Demonstration],
-    *,
-    cut: bool = False,
 ) -> SFTDataset:
-    """Encode demonstrations. With `cut` those that are too long are left out, and not refused."""
     limit = min(positions, config.data.max_length or positions)
-    most = sys.maxsize if cut else limit
-    first, second = ([_row(codec, one, most) for one in shown] for shown in (train, val))
-    long = sum(len(row.ids) > limit for row in first)
-    first = [row for row in first if len(row.ids) <= limit]
-    if long and not first:
-        raise ConfigError(
-            f"all {long} episodes of the environment have more than {limit} tokens; raise "
-            "rollout.max_len, or use a model with a longer context"
-        )
+    first, second = ([_row(codec, one, limit) for one in shown] for shown in (train, val))
     unseen = Counter(one.file for one in (*train, *val) if one.has_reasoning)
     remarks = [
         f"{file}: the reasoning_content (or reasoning) of {counted(count, 'row')} is not trained, "
@@ -498,8 +493,6 @@ def _sft_dataset(
         for file, count in unseen.items()
         if not codec.shows_reasoning
     ]
-    if long:
-        remarks.append(f"{long} of {len(train)} episodes of the environment are left out: too long")
     return SFTDataset(first, second, remarks)
 
 
