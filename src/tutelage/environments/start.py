@@ -21,7 +21,7 @@ from tutelage.tasks.demonstrations import Demonstration
 from tutelage.tasks.overlap import content
 from tutelage.types import EXPECTED_FIELDS, Message, Task, ToolSpec
 
-TURNS = 12
+TURNS = 20
 """Model calls of a rollout, at most, where nobody names a limit."""
 TEST_TASKS = 100
 """Tasks of an evaluation where nobody names a number."""

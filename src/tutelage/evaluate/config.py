@@ -60,7 +60,7 @@ class EvaluationConfig(RunSettings):
     temperature: NonNegative | None = None
     """Sampling temperature; 0 is greedy. Default: 0 for one sample, else 1."""
     max_turns: Count | None = None
-    """Maximum model calls per rollout; default: the run's, else 4, or 12 in an environment, or 16
+    """Maximum model calls per rollout; default: the run's, else 4, or 20 in an environment, or 16
     for a custom agent."""
     max_tokens: Count | None = None
     """Maximum tokens per reply. Default: of a server its own; else the run's, 256, or for a custom

@@ -76,8 +76,13 @@ class Grader:
             attempt = await self._graded(task, attempt, session, value)
         except RewardError as error:
             return _not_graded(attempt, error, self.failure_reward)
-        if attempt.reward is not None and attempt.info is not None and SUCCESS in attempt.info:
-            parts = {**attempt.reward.parts, EXACT: float(bool(attempt.info[SUCCESS]))}
+        environment = session.environment
+        if attempt.reward is None or attempt.info is None or environment is None:
+            return attempt
+        # An episode that its agent left before the end did not succeed.
+        success = attempt.info.get(SUCCESS, None if environment.ended else False)
+        if success is not None:
+            parts = {**attempt.reward.parts, EXACT: float(bool(success))}
             attempt = replace(attempt, reward=replace(attempt.reward, parts=parts))
         return attempt
 

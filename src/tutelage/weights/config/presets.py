@@ -170,14 +170,20 @@ ENVIRONMENT: dict[str, Any] = DEMONSTRATIONS | {
     "trainer.val_tasks": 50,
     "trainer.test_tasks": TEST_TASKS,
 }
+# As `benchmarks/environments` has it.
 ENVIRONMENT_EMBEDDED: dict[str, Any] = {
-    "actor.optim.lr": 2e-4,
+    "actor.optim.lr": 6e-4,
+    "actor.optim.lr_scheduler_type": "constant",
     "critic.optim.lr": 1e-3,
     "agent.max_tokens_per_turn": 40,
     "sft.optimizer": "muon",
     "sft.lr": 3e-3,
-    "sft.max_steps": 60,
-    "sft.cooldown_steps": 20,
+    "sft.max_steps": 160,
+    "sft.cooldown_steps": 40,
+    "data.train_batch_size": 16,
+    "agent.num_chains": 8,
+    "data.train_tasks": 1280,
+    "trainer.total_training_steps": 60,
 }
 
 WORK: dict[str, tuple[float, float, float, float, float]] = {
