@@ -324,7 +324,7 @@ def _train_agent(
 
     with waiting("loading torch ..."):
         from tutelage.trainer.agent_file import keys_of, trainer_of, with_file
-        from tutelage.weights.memory import stored_words
+        from tutelage.weights.memory import Footprint
         from tutelage.weights.process_group import in_step, launched
 
     group = launched()
@@ -340,8 +340,9 @@ def _train_agent(
             with waiting("playing one task ..."):
                 (rollout,) = trainer.dev(reference, n=1).rollouts
         finally:  # also where the weights are still to come
-            if keys.resolved and (told := stored_words(keys.resolved.config)) is not None:
-                prose(messages(), f"memory: {told}")
+            stored = Footprint.stored(keys.resolved.config) if keys.resolved else None
+            if stored is not None:
+                prose(messages(), f"memory: {stored.words()}")
         _show_dry_run(rollout, keys.resolved, (), all_keys)
         return
     place = group.agree(lambda: place_of(flags.get("output"), agent.name))

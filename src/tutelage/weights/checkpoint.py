@@ -37,7 +37,8 @@ BEST = "best"
 """Where the results have the step that did best in validation, and how well."""
 DROPPED = "dropped_groups"
 """Where the results have how many groups asynchronous training has dropped."""
-TRAINED: Mapping[str, str] = {"rl": "rl_steps", "sft": "sft_steps"}
+COLD, RL, CONTROL, SFT = "cold_start", "rl", "control", "sft"
+TRAINED: Mapping[str, str] = {RL: "rl_steps", SFT: "sft_steps"}
 """Phases from whose checkpoints training can go on, and what the results call their steps."""
 _NAME = re.compile(r"step_\d{6,}(_tick_\d{6,})?")
 _BETWEEN = "_tick_"
