@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -202,7 +203,7 @@ def train(
         from tutelage.weights import jobs
 
         folder = RunFolder(group.agree(lambda: _place(resolved)))
-        run_job(folder, lambda progress: jobs.train(resolved, folder, progress), group.rank)
+        run_job(folder, partial(jobs.train, resolved, folder), group.rank)
     elif group.rank == 0:
         _dry_run(resolved, all_keys)
 
@@ -340,8 +341,7 @@ def _train_agent(
             with waiting("playing one task ..."):
                 (rollout,) = trainer.dev(reference, n=1).rollouts
         finally:  # also where the weights are still to come
-            stored = Footprint.stored(keys.resolved.config) if keys.resolved else None
-            if stored is not None:
+            if keys.resolved and (stored := Footprint.stored(keys.resolved.config)) is not None:
                 prose(messages(), f"memory: {stored.words()}")
         _show_dry_run(rollout, keys.resolved, (), all_keys)
         return
