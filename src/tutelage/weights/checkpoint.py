@@ -133,10 +133,10 @@ def save(
     return final
 
 
-def check_room(folder: RunFolder, trained: int, whole: int, kept: int) -> None:
-    """Raise `RunError` if the disk has no room for the checkpoints of a run, of which it has `kept`
-    at once: each has a model of `whole` bytes, and three times the `trained` ones with AdamW."""
-    each = whole + 3 * trained
+def check_room(folder: RunFolder, each: int, keep: int | None) -> None:
+    """Raise `RunError` if the disk has no room for the checkpoints of a run, `each` of so many
+    bytes: those that stay, the best one, and one that is being written."""
+    kept = 2 + (keep or 1)
     place = next(path for path in (folder.path, *folder.path.absolute().parents) if path.is_dir())
     free = shutil.disk_usage(place).free
     if kept * each > free:

@@ -85,23 +85,15 @@ def prepare(job: WeightTraining, folder: RunFolder, progress: Progress) -> Train
                 "trainer.total_training_steps (--steps)"
             )
         check_models(work.setting.policy, config)
-        _check_room(work.setting, folder)
-        Footprint.loaded(work.setting).check()
+        footprint = Footprint.loaded(work.setting)
+        footprint.check()
+        # A checkpoint has the weights twice, AdamW's numbers of what is trained, and a critic.
+        size = 8 * (footprint.parameters + footprint.trained)
+        size += 12 * footprint.parameters * has_critic(config)
+        checkpoint.check_room(folder, size, trainer.max_actor_ckpt_to_keep)
     work.pool = start_workers(work.setting)
     work.servers = servers_of(work.setting, folder, progress)
     return work
-
-
-def _check_room(setting: TrainingInputs, folder: RunFolder) -> None:
-    """Raise `RunError` if the disk has no room for the checkpoints that stay, the best one, and one
-    that is being written."""
-    policies = [setting.policy, *setting.others.values()]
-    whole = sum(4 * policy.count() for policy in policies)
-    tensors = [tensor for policy in policies for tensor in policy.parameters()]
-    trained = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-    trained += whole * has_critic(setting.config)  # its weights are as large as a policy's
-    kept = 2 + (setting.config.trainer.max_actor_ckpt_to_keep or 1)
-    checkpoint.check_room(folder, trained, whole, kept)
 
 
 def record_start(setting: TrainingInputs, folder: RunFolder) -> None:

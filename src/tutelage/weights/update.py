@@ -91,13 +91,7 @@ def update_policy(
         batch = replace(batch, trainer_logp_BT=known_BT)
     weights_BT, known_BT = None, batch.trainer_logp_BT
     if known_BT is not None and known_BT is not batch.old_logp_BT:
-        weights_BT = importance_weights(
-            known_BT - batch.old_logp_BT,
-            batch.mask_BT,
-            config.rollout.correction,
-            config.rollout.correction_cap,
-            rollouts_B=batch.rollouts_B,
-        )
+        weights_BT = _corrections(batch, known_BT, config)
     batch = replace(batch, weights_BT=weights_BT)
     reports: list[list[MicroBatchReport]] = []
     norms: list[float] = []
@@ -117,6 +111,14 @@ def update_policy(
     batch = _with_tokens(batch, [r for found in reports[:per_epoch] for r in found], config)
     metrics |= _distance(policy, batch, config, numerics, group)
     return batch, metrics | _kl_pull(batch, config)
+
+
+def _corrections(batch: Batch, logp_BT: Tensor, config: RunConfig) -> Tensor | None:
+    """Importance weights between the sampler and log-probabilities of the trainer, [B, T]."""
+    gap_BT, rule = (logp_BT - batch.old_logp_BT).nan_to_num(), config.rollout
+    return importance_weights(
+        gap_BT, batch.mask_BT, rule.correction, rule.correction_cap, rollouts_B=batch.rollouts_B
+    )
 
 
 def _kl_pull(batch: Batch, config: RunConfig) -> dict[str, float]:
@@ -170,13 +172,7 @@ def _with_tokens(batch: Batch, passes: Sequence[MicroBatchReport], config: RunCo
     if config.rollout.correction == "none":
         weights_BT = None
     elif weights_BT is None:
-        weights_BT = importance_weights(
-            (logp_BT - batch.old_logp_BT).nan_to_num(),
-            batch.mask_BT,
-            config.rollout.correction,
-            config.rollout.correction_cap,
-            rollouts_B=batch.rollouts_B,
-        )
+        weights_BT = _corrections(batch, logp_BT, config)
     if weights_BT is not None:
         weights_BT = weights_BT.masked_fill(logp_BT.isnan(), torch.nan)
     return replace(batch, logp_BT=logp_BT, entropy_BT=entropy_BT, weights_BT=weights_BT)
