@@ -23,6 +23,7 @@ from contextvars import copy_context
 
 from tutelage.config import RunConfig
 from tutelage.engine.versions import newest_version
+from tutelage.errors import counted
 from tutelage.rollouts.runner import RolloutSpec
 from tutelage.rollouts.workers import RolloutWorkers
 from tutelage.types import JSON, Mode, Rollout, Sampled, Task
@@ -88,7 +89,14 @@ class GroupQueue:
         played = _flat([*groups, *stale])
         work.count(played)
         stop_if_never_graded(work, played)
-        self._tell_dropped(len(dropped))
+        known = work.state.results.setdefault(DROPPED, 0)
+        work.state.results[DROPPED] = known + len(dropped)
+        if dropped and not known:
+            work.run.progress.note(
+                f"{counted(len(dropped), 'group')} of rollouts more than {self._staleness} "
+                "versions behind (async_training.staleness_threshold): not trained, kept in the "
+                "store, counted by staleness/dropped"
+            )
         metrics = {
             "staleness/dropped": float(len(dropped)),
             "time/rollout": time.perf_counter() - start,
@@ -225,19 +233,6 @@ class GroupQueue:
             "dropped": self._dropped,
             "open": sorted(map(list, self._open.items())),
         }
-
-    def _tell_dropped(self, count: int) -> None:
-        """Say once that groups are dropped, and count them for the result."""
-        results = self._work.state.results
-        known = results.setdefault(DROPPED, 0)
-        results[DROPPED] = known + count
-        if count and not known:
-            groups = "1 group of rollouts is" if count == 1 else f"{count} groups of rollouts are"
-            self._work.run.progress.note(
-                f"{groups} more than {self._staleness} versions behind "
-                "(async_training.staleness_threshold) and not trained; the store keeps them, and "
-                "staleness/dropped counts them in each step"
-            )
 
 
 def admission_limit(step: int, staleness: int, size: int, steps: int | None) -> int:

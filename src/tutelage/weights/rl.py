@@ -76,7 +76,15 @@ def run_rl(work: TrainingRun, run: Run, phase: str = RL, config: RunConfig | Non
             "time/update": seconds - values["time/rollout"],
             "tokens_per_second": values["rollout/tokens"] * len(groups.played) / seconds,
         }
-        _warn_of_rows(work, values.get("rollout/rows", 1.0))
+        warnings: list[str] = state.results.setdefault("warnings", [])
+        rows, rewriting = values.get("rollout/rows", 1.0), setting.policy.codec.thoughts.rewriting
+        if rows > 1 and rewriting and not any("training rows" in text for text in warnings):
+            warnings.append(
+                f"a rollout became {rows:.3g} training rows on average: the chat template "
+                f"{rewriting}, so the next prompt does not begin with what was sampled. The rows "
+                "count as one rollout, and each is computed by itself, which takes longer"
+            )
+            work.warn(warnings[-1])
         _validate(work, phase, values)
         if phase == RL:
             steps.append(values)
@@ -116,20 +124,6 @@ def _note_health(
     number, path = work.state.phase_step, shlex.quote(str(work.run.folder.path))
     for finding in findings.keep(kept, steps, setup, number=number, run=path):
         work.warn(str(finding)) if finding.warning else work.run.progress.note(str(finding))
-
-
-def _warn_of_rows(work: TrainingRun, rows: float) -> None:
-    """Warn once, and for the result, of a chat template that splits rollouts into rows."""
-    thoughts = work.setting.policy.codec.thoughts
-    warnings: list[str] = work.state.results.setdefault("warnings", [])
-    known = any("training rows" in warning for warning in warnings)
-    if rows > 1 and not known and thoughts.rewriting is not None:
-        warnings.append(
-            f"a rollout became {rows:.3g} training rows on average: the chat template "
-            f"{thoughts.rewriting}, so the next prompt does not begin with what was sampled. The "
-            "rows count as one rollout, and each is computed by itself, which takes longer"
-        )
-        work.warn(warnings[-1])
 
 
 def _start_is_own(config: RunConfig, done: Collection[str]) -> bool:

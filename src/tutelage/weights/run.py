@@ -362,10 +362,20 @@ class TrainingRun:
                 self.pace = Pace(len(found), tokens, time.perf_counter() - start)
         rollouts, fresh = group.agree(lambda: (found or [], fresh))
         self.count(rollouts)
-        if fresh and given is not None:
-            self._stop_if_all_failed(rollouts)
-        elif fresh:
+        if fresh and given is None:
             self.stop_if_ungraded(rollouts)
+        elif fresh and (failures := all_failed(rollouts)):
+            self.run.writer.flush()
+            what, purpose = ("step", "learn from")
+            if rollouts[0].mode is not Mode.TRAIN:
+                what, purpose = ("measurement", "measure")
+            counts = Counter(cause_words(f.cause) for f in failures)
+            raise FailureBudgetError(
+                f"all {len(rollouts)} rollouts of a {what} failed "
+                f"({', '.join(f'{n} x {end}' for end, n in counts.items())}), so there is nothing "
+                f"to {purpose}. The first error: {failures[0].message}. Inspect it with: tutelage "
+                f"show {rollouts[0].id} --run {shlex.quote(str(self.run.folder.path))}"
+            )
         return rollouts
 
     async def _unless_stuck(
@@ -416,21 +426,6 @@ class TrainingRun:
             self._frozen = self.setting.policy.copy(self.kept["start"])
             self._frozen.version = 0
         return self._frozen
-
-    def _stop_if_all_failed(self, rollouts: Sequence[Rollout]) -> None:
-        """Raise `FailureBudgetError` where there is nothing to learn from, or to measure."""
-        failures = all_failed(rollouts)
-        if not failures:
-            return
-        self.run.writer.flush()
-        measured, counts = rollouts[0].mode is not Mode.TRAIN, Counter(f.cause for f in failures)
-        ends = ", ".join(f"{n} x {cause_words(cause)}" for cause, n in counts.items())
-        raise FailureBudgetError(
-            f"all {len(rollouts)} rollouts of a {'measurement' if measured else 'step'} failed "
-            f"({ends}), so there is nothing to {'measure' if measured else 'learn from'}. The "
-            f"first error: {failures[0].message}. Inspect it with: tutelage show {rollouts[0].id} "
-            f"--run {shlex.quote(str(self.run.folder.path))}"
-        )
 
     def count(self, rollouts: list[Rollout]) -> None:
         """Add rollouts to the totals, whether they were played or recorded."""
