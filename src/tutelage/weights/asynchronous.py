@@ -20,6 +20,7 @@ import asyncio
 import time
 from collections.abc import Iterable, Sequence
 from contextvars import copy_context
+from itertools import chain
 
 from tutelage.config import RunConfig
 from tutelage.engine.versions import newest_version
@@ -86,7 +87,7 @@ class GroupQueue:
         self._dropped += len(dropped)
         self._admit(step)
         self._remember()
-        played = _flat([*groups, *stale])
+        played = [*chain(*groups, *stale)]
         work.count(played)
         stop_if_never_graded(work, played)
         known = work.state.results.setdefault(DROPPED, 0)
@@ -101,7 +102,7 @@ class GroupQueue:
             "staleness/dropped": float(len(dropped)),
             "time/rollout": time.perf_counter() - start,
         }
-        return RolloutGroups(_flat(groups), played, None, metrics)
+        return RolloutGroups([*chain(*groups)], played, None, metrics)
 
     def close(self) -> None:
         """Cancel what runs: the phase is over."""
@@ -256,7 +257,3 @@ def comes_after(group: Sequence[Rollout], version: int) -> bool:
 def _sampled(group: Sequence[Rollout]) -> list[Sampled]:
     """What a policy that is trained sampled in the attempts that count."""
     return [c.sampled for r in group for c in r.last.calls if c.policy is not None]
-
-
-def _flat(groups: Sequence[Sequence[Rollout]]) -> list[Rollout]:
-    return [rollout for group in groups for rollout in group]

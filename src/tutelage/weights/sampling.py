@@ -24,6 +24,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from tutelage.algorithms.extensions import ESTIMATORS
 from tutelage.config import RunConfig
@@ -100,7 +101,7 @@ def play_groups(work: TrainingRun, phase: str, config: RunConfig, step: int) -> 
         metrics["rollout/no_baseline"] = 1 - len(baselines) / len(greedy)
         chosen = [group for group in chosen if group[0].group in baselines]
     metrics["time/rollout"] = time.perf_counter() - start
-    return RolloutGroups(_flat(chosen), _flat(every), baselines, metrics)
+    return RolloutGroups([*chain(*chosen)], [*chain(*every)], baselines, metrics)
 
 
 def epoch_places(total: int, start: int, count: int, seeds: SeedTree) -> list[int]:
@@ -173,10 +174,6 @@ def stop_if_never_graded(work: TrainingRun, rollouts: Sequence[Rollout]) -> None
         return
     work.run.writer.flush()
     stop_if_alike(rollouts, work.state.rollouts)
-
-
-def _flat(groups: Sequence[Sequence[Rollout]]) -> list[Rollout]:
-    return [rollout for group in groups for rollout in group]
 
 
 def _remember(
