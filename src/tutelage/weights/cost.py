@@ -60,11 +60,8 @@ def _tokens(setting: TrainingInputs) -> str:
     most = f"at most {config.turn_tokens:,} a turn, {config.response_tokens:,} a rollout"
     if setting.given is not None and config.rollout.response_length is None:
         most = f"at most {config.turn_tokens:,} a call for which the agent names no limit"
-    bound, asked = (
-        "" if setting.context == own else f" (the model: {own:,})",
-        config.rollout.max_len,
-    )
-    if asked is not None and asked > own:
+    bound = "" if setting.context == own else f" (the model: {own:,})"
+    if (asked := config.rollout.max_len) is not None and asked > own:
         bound = f" (all that the model has: rollout.max_len={asked} has no effect)"
     return f"{most}, context {setting.context:,}{bound}"
 
