@@ -46,7 +46,7 @@ def run_cold_start(work: TrainingRun, run: Run) -> None:
     sft = setting.config.sft
     named, group = setting.policy.named(), setting.group
     optimizer = supervised_optimizer(named, lr=sft.lr, kind=sft.optimizer, group=group)
-    work.optimizer = work.restore(optimizer)
+    work.optimizer = optimizer = work.restore(optimizer)
     warmup = WARMUP if setting.shown is None else min(WARMUP, max(1, sft.max_steps))
     name = "cold start" if setting.shown is None else "demonstrations"
     run.progress.phase(name, steps=sft.max_steps + sft.cooldown_steps + sft.mixed_steps)
@@ -60,7 +60,7 @@ def run_cold_start(work: TrainingRun, run: Run) -> None:
         share = learning_rate(step, skilled, sft.cooldown_steps, warmup)
         values = supervised_step(
             setting.policy,
-            work.optimizer,
+            optimizer,
             rows,
             setting.choice.cold_start,
             share,

@@ -79,7 +79,9 @@ def unused_keys(
     readers: dict[str, list[str]] = {}  # of what another estimator or loss reads, as choices
     for key, registry in ((ESTIMATOR, ESTIMATORS), (LOSS, LOSSES)):
         rule = registry.load_or_none(get(config, key))
-        for name, other in registry.items() if rule is not None else ():
+        if rule is None:
+            continue
+        for name, other in registry.items():
             for read in {*other.reads} - {*rule.reads}:
                 readers.setdefault(read.rstrip("."), [f"{key}="]).append(name)
     values: dict[str, str] = {}
