@@ -41,7 +41,7 @@ SPREAD := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 BENCHMARKS := $(foreach name,engine train_step estimators gateway runner,benchmarks.$(name).run)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv venv-dev train train-llm artefacts test test-full test-scale check format bench clean
+.PHONY: help venv venv-dev train train-llm artefacts test test-full test-scale check format bench docs clean
 
 help: ## print this
 	@echo "Tutelage: trains LLM agents from the rewards they earn. Start with: make train"
@@ -133,6 +133,12 @@ test-scale: venv-dev ## compare vLLM with the server that stands in for it in te
 bench: venv-dev ## run the benchmarks that need no peer; benchmarks/README.md has the others
 	@for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python -m $$script $(ARGS) || exit 1; done
 	@echo "those that compare with a peer need its environment: see benchmarks/README.md"
+
+docs: venv ## build the site of the documentation in build/site, with mkdocs-material
+	$(BIN)/python -m pip install -q "mkdocs-material>=9.7,<10"
+	rm -rf build/pages && mkdir -p build/pages
+	git ls-files -z -- '*.md' docs examples benchmarks tests/testing | xargs -0 cp --parents -t build/pages
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean: ## remove .venv and all caches; runs/ stays
 	rm -rf $(VENV) .cache .pytest_cache .ruff_cache .hypothesis

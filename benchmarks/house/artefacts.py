@@ -142,6 +142,7 @@ def fingerprint(name: str) -> dict[str, Any]:
 def store_policy(folder: Path, policy: Policy) -> None:
     """Write a policy with its weights in bfloat16."""
     policy.save(folder, replace=True)
+    (folder / "chat_template.jinja").unlink()  # `policy/template.py` has it
     file = folder / "model.safetensors"
     save_file({k: t.bfloat16() for k, t in load_file(file).items()}, file, {"format": "pt"})
 

@@ -12,39 +12,29 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_EXPORTS: dict[str, str] = {
-    "APO": "tutelage.prompts.apo",
-    "GEPA": "tutelage.prompts.gepa",
-    "GRIPS": "tutelage.prompts.grips",
-    "LLM": "tutelage.resources",
-    "RL": "tutelage.trainer.algorithm",
-    "SFT": "tutelage.trainer.algorithm",
-    "VERL": "tutelage.trainer.algorithm",
-    "Callback": "tutelage.runs.callbacks",
-    "Dataset": "tutelage.tasks.dataset",
-    "Evaluation": "tutelage.statistics.outcome",
-    "ExternalAgent": "tutelage.agents.external",
-    "LitAgent": "tutelage.agents.lit_agent",
-    "Message": "tutelage.types",
-    "NamedResources": "tutelage.resources",
-    "PromptResult": "tutelage.prompts.api",
-    "PromptTemplate": "tutelage.resources",
-    "Reward": "tutelage.types",
-    "Rollout": "tutelage.agents.session",
-    "Screen": "tutelage.prompts.screen",
-    "Task": "tutelage.types",
-    "Tool": "tutelage.tools.tool",
-    "ToolError": "tutelage.tools.tool",
-    "Trainer": "tutelage.trainer.trainer",
-    "TrainingResult": "tutelage.runs.result",
-    "TutelageError": "tutelage.errors",
-    "emit_reward": "tutelage.agents.session",
-    "init": "tutelage.agents.session",
-    "reward": "tutelage.rewards.function",
-    "rollout": "tutelage.agents.function",
-    "tool": "tutelage.tools.tool",
+_MODULES = {
+    "agents.external": "ExternalAgent",
+    "agents.function": "rollout",
+    "agents.lit_agent": "LitAgent",
+    "agents.session": "Rollout emit_reward init",
+    "errors": "TutelageError",
+    "prompts.api": "PromptResult",
+    "prompts.apo": "APO",
+    "prompts.gepa": "GEPA",
+    "prompts.grips": "GRIPS",
+    "prompts.screen": "Screen",
+    "resources": "LLM NamedResources PromptTemplate",
+    "rewards.function": "reward",
+    "runs.callbacks": "Callback",
+    "runs.result": "TrainingResult",
+    "statistics.outcome": "Evaluation",
+    "tasks.dataset": "Dataset",
+    "tools.tool": "Tool ToolError tool",
+    "trainer.algorithm": "RL SFT VERL",
+    "trainer.trainer": "Trainer",
+    "types": "Message Reward Task",
 }
-
+_EXPORTS = {name: module for module, names in _MODULES.items() for name in names.split()}
 __all__ = sorted(_EXPORTS)  # pyright: ignore[reportUnsupportedDunderAll]
 
 if TYPE_CHECKING:
@@ -82,7 +72,7 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     if name in _EXPORTS:
-        value = getattr(importlib.import_module(_EXPORTS[name]), name)
+        value = getattr(importlib.import_module(f"tutelage.{_EXPORTS[name]}"), name)
         globals()[name] = value
         return value
     raise AttributeError(f"module 'tutelage' has no attribute {name!r}")

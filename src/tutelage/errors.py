@@ -14,6 +14,7 @@ through the run.
     │   ├── AnswerError           a grader that raised on what the model wrote: a wrong answer
     │   └── GraderError           a grader that could not run: no judge, no module (infrastructure)
     │       └── RewardTimeoutError  one that had not answered in time
+    ├── EnvironmentFailedError  an environment that raised, hung or died          (infrastructure)
     ├── ToolDefinitionError       a tool whose signature or docstring gives no schema
     ├── ModelError                a model folder that cannot be loaded or has no usable template
     ├── StoreError                the store cannot be opened, written or read
@@ -88,6 +89,11 @@ class GraderError(RewardError):
 
 class RewardTimeoutError(GraderError):
     """A reward that had not answered in time; it says nothing about the answer."""
+
+
+class EnvironmentFailedError(TutelageError, RuntimeError):
+    """An environment that raised, hung, died, or returned what cannot be used. Inside a rollout
+    this is an infrastructure failure."""
 
 
 class ToolDefinitionError(TutelageError, TypeError):

@@ -17,7 +17,6 @@ import shutil
 from collections.abc import Callable, Container, Generator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TextIO
 
 from tutelage.errors import ConfigError, RunError
 
@@ -77,7 +76,7 @@ def locked(path: Path, note: Callable[[str], None], work: str) -> Generator[bool
     waited = False
     while True:
         with path.open("w") as file:
-            alone = True
+            alone, held = True, False
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -88,21 +87,15 @@ def locked(path: Path, note: Callable[[str], None], work: str) -> Generator[bool
             except OSError:
                 note(f"cannot lock {path.parent}; continuing without a lock")
                 alone = False
-            if alone and not _is_at(file, path):
-                continue
+            with suppress(FileNotFoundError):
+                held = alone and os.path.samestat(os.fstat(file.fileno()), path.stat())
+            if alone and not held:
+                continue  # the file that has the name now is another one
             try:
                 yield alone
             finally:
                 path.unlink(missing_ok=True)
             return
-
-
-def _is_at(file: TextIO, path: Path) -> bool:
-    """Whether an open file is the one that has a name now."""
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def folder_content(folder: Path, besides: Container[str] = ()) -> str | None:

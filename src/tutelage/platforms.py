@@ -24,16 +24,10 @@ class Support(NamedTuple):
 def platform_support(system: str, accelerator: Accelerator = "none") -> Support:
     """What runs on a `platform.system()` with this accelerator."""
     if system == "Windows":
-        return Support(
-            None,
-            "Tutelage does not run on Windows, which lacks fork, process groups and file locks. "
-            "Install it in WSL 2 (wsl --install), where it runs as on Linux",
-        )
+        why = "Tutelage does not run on Windows, which lacks fork, process groups and file locks. "
+        return Support(None, f"{why}Install it in WSL 2 (wsl --install), where it runs as on Linux")
     if accelerator == "mps":
-        return Support(
-            "cpu",
-            "Apple's GPU (mps) is not supported; training runs on the CPU",
-        )
+        return Support("cpu", "Apple's GPU (mps) is not supported; training runs on the CPU")
     if accelerator == "rocm":
         return Support("cuda", "an AMD GPU through ROCm, on which Tutelage is not tested")
     return Support("cuda" if accelerator == "cuda" else "cpu")

@@ -70,13 +70,9 @@ class LLM:
 
     def sampling(self, default: Sampling) -> Sampling:
         """`default` with what this resource says of its own."""
-        fields = {
-            "temperature": self.temperature,
-            "top_p": self.top_p,
-            "max_tokens": self.max_tokens,
-            "stop": self.stop or None,
-        }
-        return replace(default, **{k: v for k, v in fields.items() if v is not None})
+        names = ("temperature", "top_p", "max_tokens", "stop")
+        own: dict[str, Any] = {name: getattr(self, name) for name in names}
+        return replace(default, **{k: v for k, v in own.items() if v not in (None, ())})
 
     async def chat(
         self,
@@ -193,10 +189,10 @@ class NamedResources(Mapping[str, Any]):
         return len(self._items)
 
     def __getattr__(self, name: str) -> Any:
-        items: dict[str, Any] = self.__dict__.get("_items", {})
-        if name in items:
-            return items[name]
-        raise AttributeError(f"no resource {name!r}; available: {', '.join(items) or 'none'}")
+        try:
+            return self[name] if name != "_items" else {}
+        except KeyError as missing:
+            raise AttributeError(missing.args[0]) from None
 
     def __repr__(self) -> str:
         return f"NamedResources({self._items!r})"
@@ -243,11 +239,8 @@ class Roles:
         `endpoints` gives base URLs by resource name or by model name. The policy is what is marked
         `trainable`, else the only LLM that has no endpoint and is not frozen. Raises `ConfigError`.
         """
-        llms = {
-            name: value
-            for name, value in resources.items()
-            if isinstance(value, LLM) and not value.tokenizer_only
-        }
+        named = ((name, value) for name, value in resources.items() if isinstance(value, LLM))
+        llms = {name: llm for name, llm in named if not llm.tokenizer_only}
         known = dict(endpoints or {})
         remote = {
             name: url

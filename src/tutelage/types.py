@@ -18,6 +18,10 @@ INPUT_FIELDS = ("question", "prompt", "instruction", "problem", "messages")
 """The field of a task that becomes the agent's input: the first of these that it has."""
 EXPECTED_FIELDS = ("expected", "expected_answer", "answer", "answers", "solution", "target")
 """The fields in which a task may say what is expected."""
+EXACT = "exact"
+"""The part of a reward by which a grader says itself whether an answer was right."""
+SUCCESS = "success"
+"""The name in an environment's info that says whether the rollout succeeded."""
 THOUGHTS = ("reasoning_content", "reasoning")
 """The fields of a message that hold reasoning apart from its content."""
 
@@ -72,16 +76,16 @@ class FailureCause(StrEnum):
     REWARD_TIMEOUT = "reward_timeout"
     """The reward had not answered in time."""
     ENGINE_ERROR = "engine_error"
+    ENVIRONMENT_ERROR = "environment_error"
+    """The environment raised, hung, died, or returned what cannot be used."""
     CONTEXT_OVERFLOW = "context_overflow"
     CANCELLED = "cancelled"
 
     @property
     def infrastructure(self) -> bool:
         """True when the agent is not to blame, so that the rollout is no evidence about it."""
-        return self in (
-            FailureCause.ENGINE_ERROR, FailureCause.REWARD_ERROR, FailureCause.GRADER_ERROR,
-            FailureCause.REWARD_TIMEOUT, FailureCause.CANCELLED,
-        )  # fmt: skip
+        lost = ("engine_error", "environment_error", "reward_error", "grader_error")
+        return self in (*lost, "reward_timeout", "cancelled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,13 +187,14 @@ class Sampling:
 @dataclass(frozen=True, slots=True)
 class Constraint:
     """What a reply must be. `tool_choice` is `auto`, `none`, `required` or the name of the one tool
-    to call; with `json_schema` the content is a JSON document of that schema; alone, `min_tokens`
-    are drawn before the turn may end."""
+    to call; with `json_schema` the content is a JSON document of that schema, with `choices` one of
+    these texts; alone, `min_tokens` are drawn before the turn may end."""
 
     tool_choice: str = "auto"
     parallel_tool_calls: bool = True
     json_schema: JSON | None = None
     min_tokens: int | None = None
+    choices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +251,8 @@ class Call:
     """The policy whose loss this call may reach; None: it is recorded and never trained."""
     reward: float | None = None
     """Reward of the turn that this call began; None where its environment gives none per turn."""
+    info: JSON | None = None
+    """What the environment recorded of the turn; None without an environment."""
     thought: str = field(default="", compare=False)
     """The thought that the content of `reply` begins with, its marks included. Not stored."""
     model: str = field(default="", compare=False)
@@ -351,12 +358,16 @@ class Attempt:
     reward: Reward | None = None
     failure: Failure | None = None
     stop: str | None = None
-    """How the agent ended: answer, max_turns, token_budget, context; None when it failed."""
+    """How the agent ended: answer, max_turns, token_budget, context, or in an environment
+    terminated, truncated; None when it failed."""
     seconds: float = 0.0
     started: float = field(default=0.0, compare=False)
     """When it began, in seconds since 1970; 0.0 when that is not known. No part of equality."""
     thought: str = field(default="", compare=False)
     """What was thought before the answer, empty for nothing. Not stored."""
+    info: JSON | None = None
+    """The environment's info of the first observation, with the last step's over it; None without
+    an environment."""
 
     @property
     def final_text(self) -> str | None:

@@ -432,7 +432,7 @@ def test_an_empty_question_is_refused(tutelage: Tutelage, seen: dict[str, Any]) 
 
 
 def test_config_lists_every_key(tutelage: Tutelage) -> None:
-    from tutelage.config import reference_rows
+    from tutelage.config.reference import reference_rows
     from tutelage.weights.config.extensions import registered_names
 
     shown = tutelage("config").stdout
@@ -451,7 +451,7 @@ def test_config_of_a_word(tutelage: Tutelage) -> None:
 
 
 def test_config_as_markdown_is_the_reference_page(tutelage: Tutelage) -> None:
-    from tutelage.config import reference_markdown
+    from tutelage.config.reference import reference_markdown
     from tutelage.weights.config.extensions import registered_names
 
     names = registered_names()

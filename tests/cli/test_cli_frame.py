@@ -1,18 +1,14 @@
 """The lines of the live display, at any width and in any state."""
 
+import io
 import math
+from collections.abc import Mapping
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tutelage.cli.progress_view import (
-    Phase,
-    bar,
-    flow,
-    metric_text,
-    render_progress,
-    sparkline,
-)
+from tutelage.cli.console import PlainConsole
+from tutelage.cli.display import LiveDisplay, Phase, metric_text
 
 VALUES = {
     "reward/mean": 0.84,
@@ -25,14 +21,24 @@ VALUES = {
 }
 
 
-def text(lines: list[object]) -> str:
-    return "\n".join(map(str, lines))
+def frame(phase: Phase, values: Mapping[str, float], now: float, width: int = 80) -> str:
+    """What the live display draws of a phase after one step."""
+    clock = [0.0]
+    to = PlainConsole(file=io.StringIO(), width=width, color_system=None)
+    display = LiveDisplay(to, clock=lambda: clock[0])
+    display.phase(phase.name, steps=phase.steps, seconds=phase.seconds)
+    clock[0] = now / 2
+    display.step(phase.done, values)
+    display.evaluation("rl/greedy", 3, 9)
+    clock[0] = now
+    with to.capture() as shown:
+        to.print(display)
+    return shown.get()
 
 
 def test_a_frame_shows_what_matters() -> None:
-    phase = Phase("reinforcement learning", began=0.0, steps=300, seconds=600.0)
-    phase = phase.after(60.0, 57, VALUES)
-    shown = text([*render_progress(phase, "measuring rl/greedy: 3 of 9", [0.0, 1.0], 92.0, 80)])
+    phase = Phase("reinforcement learning", began=0.0, steps=300, seconds=600.0, done=57)
+    shown = frame(phase, VALUES, 92.0)
     for part in (
         "reinforcement learning",
         "step 57/300",
@@ -44,7 +50,6 @@ def test_a_frame_shows_what_matters() -> None:
         "loss -0.0123",
         "max |Δlogp| 2.1e-06",
         "tokens/s 12,346",
-        "▁█ reward",
         "measuring rl/greedy: 3 of 9",
     ):
         assert part in shown
@@ -59,7 +64,6 @@ def test_a_frame_shows_what_matters() -> None:
     seconds=st.none() | st.floats(0, 1e6),
     value=st.floats(),
     now=st.floats(0, 1e7),
-    utf8=st.booleans(),
 )
 def test_no_line_is_longer_than_the_terminal(
     name: str,
@@ -69,16 +73,11 @@ def test_no_line_is_longer_than_the_terminal(
     seconds: float | None,
     value: float,
     now: float,
-    utf8: bool,
 ) -> None:
-    phase = Phase(name, 0.0, steps, seconds).after(now / 2, done, dict.fromkeys(VALUES, value))
-    lines = render_progress(
-        phase, f"measuring {name}: 1 of 2", [value] * 300, now, width, utf8=utf8
-    )
+    phase = Phase(name, 0.0, steps, seconds, done=done)
+    lines = frame(phase, dict.fromkeys(VALUES, value), now, width).splitlines()
     assert lines
-    assert all(len(line.plain) <= width for line in lines)
-    if not utf8:
-        assert all(line.plain.replace(name[:width], "").isascii() for line in lines[1:-1])
+    assert all(len(line) <= width for line in lines)
 
 
 def test_time_left_follows_the_budget_or_the_latest_pace() -> None:
@@ -100,31 +99,6 @@ def test_share_done_is_the_bound_that_is_nearer() -> None:
     assert phase.share_done(50.0) == 0.5
     assert phase.share_done(500.0) == 1.0
     assert Phase("a", 0.0).share_done(5.0) is None
-
-
-def test_sparkline_keeps_the_course() -> None:
-    assert sparkline([0.0, 0.5, 1.0], 10) == "▁▅█"
-    assert sparkline([i / 99 for i in range(100)], 8) == "▁▂▃▄▅▆▇█"
-    assert sparkline([0.2, 0.2], 10) == "▂▂", "a flat low curve must not look like a top"
-    assert sparkline([0.0, 50.0, 100.0], 3) == "▁▅█"
-    assert sparkline([], 10) == sparkline([1.0], 0) == sparkline([math.nan], 5) == ""
-
-
-@given(st.lists(st.floats(), max_size=50), st.integers(0, 20), st.booleans())
-def test_sparkline_fits(values: list[float], width: int, utf8: bool) -> None:
-    assert len(sparkline(values, width, utf8=utf8)) <= width
-
-
-@given(st.lists(st.text("abc ", min_size=1, max_size=12)), st.integers(12, 40))
-def test_flow_keeps_every_word_whole(words: list[str], width: int) -> None:
-    lines = list(flow(words, width))
-    assert all(len(line) <= width for line in lines)
-    assert "".join(lines).replace(" ", "") == "".join(words).replace(" ", "")
-
-
-def test_bar_without_a_bound_is_empty() -> None:
-    assert bar(None, 4).plain == "────"
-    assert bar(0.5, 4, utf8=False).plain == "##.."
 
 
 def test_rates_say_how_many_were_judged() -> None:

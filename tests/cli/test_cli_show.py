@@ -12,7 +12,7 @@ import pytest
 from tests.builders import make_attempt
 from tests.marks import long
 
-from tutelage.cli.runs import last_metrics
+from tutelage.cli.runs import last_lines
 from tutelage.runs.folder import is_held
 from tutelage.store import TrainingRow, open_store
 from tutelage.types import Message, Reward, Task
@@ -371,10 +371,10 @@ def test_a_run_that_a_process_holds_is_running(tutelage: Tutelage, runs: Path) -
     assert not is_held(folder)
 
 
-def test_last_metrics_ignores_a_line_that_was_cut(tmp_path: Path) -> None:
+def test_last_lines_ignore_a_line_that_was_cut(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    assert last_metrics(path) == {}
+    assert last_lines(path) == []
     path.write_text('{"step": 1}\n{"step": 2}\n{"ste')
-    assert last_metrics(path) == {"step": 2}
+    assert last_lines(path)[-1] == {"step": 2}
     path.write_text('{"step": 1, "x": "' + "x" * 200_000 + '"}\n')
-    assert last_metrics(path) == {}
+    assert last_lines(path) == []

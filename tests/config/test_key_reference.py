@@ -2,9 +2,9 @@
 
 import re
 
-from tutelage.config import reference_markdown, reference_rows
 from tutelage.config.aliases import NAMES
 from tutelage.config.keys import leaf_fields
+from tutelage.config.reference import reference_markdown, reference_rows
 
 
 def test_rows() -> None:

@@ -75,14 +75,6 @@ def test_refused_with_the_text(text: str, says: str) -> None:
     assert repr(text) in str(caught.value)
 
 
-def test_broken_override_is_pointed_at() -> None:
-    with pytest.raises(ConfigError) as caught:
-        parse_overrides(["a=/tmp/x(1)"])
-    lines = str(caught.value).splitlines()
-    shown = lines.index("  a=/tmp/x(1)")
-    assert lines[shown][lines[shown + 1].index("^")] == "("
-
-
 def test_what_was_read_may_be_changed() -> None:
     parse_overrides(["a=[1]"])[0].value.append(2)
     assert parse_overrides(["a=[1]"]) == [Override("a", [1])]

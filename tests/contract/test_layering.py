@@ -24,7 +24,7 @@ from tests.in_one_item import in_one_item
 LINES = (
     ("types", "errors", "bounded", "replies", "files", "platforms", "seeds", "resources", "config"),
     ("tracing", "store"),
-    ("tasks", "environments", "tools", "rewards"),
+    ("tasks", "tools", "environments", "rewards"),
     ("policy", "engine", "gateway", "agents", "rollouts"),
     ("algorithms",),
     ("statistics", "runs", "evaluate"),

@@ -29,13 +29,7 @@ def changed(order: str) -> None:
     from tutelage.distributed.process_group import TorchProcessGroup
 
     known, least = process_group.launched(), 0 if "shards" in order else 1 << 40
-    made = TorchProcessGroup(
-        known.rank,
-        known.size,
-        tree="tree" in order,
-        shard_from=least,
-        first=getattr(known, "first", None),
-    )
+    made = TorchProcessGroup(known.rank, known.size, tree="tree" in order, shard_from=least)
     for module in _readers():
         module.launched = functools.cache(lambda: made)  # pyright: ignore[reportAttributeAccessIssue]
 

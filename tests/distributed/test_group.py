@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import platform
 import signal
 import socket
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +17,8 @@ import torch
 import torch.distributed
 from tests.weights.samples import LAPTOP
 
-from tutelage.distributed import meeting, process_group
-from tutelage.distributed.meeting import RankEndedError, meet
-from tutelage.distributed.process_group import TorchProcessGroup, joined
+from tutelage.distributed import process_group
+from tutelage.distributed.process_group import TorchProcessGroup, joined, meet
 from tutelage.errors import ConfigError, RunError
 from tutelage.runs.folder import RunFolder
 from tutelage.weights import following
@@ -79,7 +76,6 @@ def fail_on_the_first_beside_a_sum() -> None:
 
     if group.rank:
         group.map(range(2), lambda i: i)
-    process_group.HEARD = 0.2
     group.agree(make)
 
 
@@ -112,8 +108,22 @@ def wait_for_the_second(place: Path) -> None:
     (place / str(group.rank)).touch()
     if group.rank:
         time.sleep(60)
-    process_group.HEARD = 0.2
     group.agree(lambda: group.map(range(2), lambda i: i))
+
+
+def stand_still_on_the_second() -> None:
+    process_group.WORKING = timedelta(seconds=2)
+    group = launched()
+    if group.rank:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    group.map(range(2), lambda i: i)
+
+
+def play_longer_than_work_may_take() -> None:
+    process_group.WORKING = timedelta(seconds=1)
+    group = launched()
+    assert group.agree(lambda: time.sleep(3) or group.rank) == 0
+    assert group.map(range(2), lambda i: i) == [0, 1]
 
 
 def share() -> None:
@@ -152,6 +162,18 @@ def test_a_rank_that_dies_in_an_update_is_told(tmp_path: Path, tree: bool) -> No
     with started(2, tmp_path, die_on_the_second, tree) as ranks:
         assert ranks.end() == [1, -9]
     assert "RunError: another rank has ended" in ranks.said(0)
+
+
+def test_a_rank_that_stands_still_ends_the_run_after_the_timeout(tmp_path: Path) -> None:
+    with started(2, tmp_path, stand_still_on_the_second) as ranks:
+        ranks.processes[0].join(60.0)
+        assert ranks.processes[0].exitcode == 1
+        ranks.kill(1)
+    assert "RunError: another rank has ended, so the run cannot continue (Tim" in ranks.said(0)
+
+
+def test_ranks_wait_for_rollouts_longer_than_for_each_other(tmp_path: Path) -> None:
+    together(2, tmp_path, play_longer_than_work_may_take)
 
 
 def test_the_first_hears_a_signal_while_it_waits_for_the_others(tmp_path: Path) -> None:
@@ -240,96 +262,20 @@ def stores(count: int) -> tuple[Any, list[Any]]:
     return server, made
 
 
-def test_ranks_that_a_launcher_starts_again_do_not_take_each_other_for_those_before() -> None:
+def test_ranks_that_a_launcher_starts_again_do_not_take_each_other_for_those_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     server, clients = stores(3)
     names = list[set[str]]()
     with ThreadPoolExecutor(3) as pool:
         for first in (0, 2):  # the second start finds the words of the first
-            heard = set[str]()
-            begun = [pool.submit(meet, clients[first], first, 3, heard.add, 60.0)]
+            begun = [pool.submit(meet, clients[first], first, 3)]
             time.sleep(0.1)
-            begun += [
-                pool.submit(meet, clients[r], r, 3, heard.add, 60.0) for r in range(3) if r != first
-            ]
-            assert [future.result() for future in begun] == [None] * 3
-            names.append(heard)
+            begun += [pool.submit(meet, clients[r], r, 3) for r in range(3) if r != first]
+            names.append({future.result() for future in begun})
     assert [len(heard) for heard in names] == [1, 1]
     assert names[0] != names[1]
     server.set("asks/1", "old")
-    server.set("pulse/old", "1 process 7 on there")
+    monkeypatch.setattr(process_group, "MEETING", timedelta(0))
     with pytest.raises(RuntimeError, match="rank 1 did not connect"):
-        meet(clients[0], 0, 2, heard.add, 0.0)
-
-
-def test_what_ends_a_rank_that_has_come_is_told_to_the_first() -> None:
-    _, clients = stores(2)
-
-    def broken(name: str) -> None:
-        raise OSError("no such interface")
-
-    with ThreadPoolExecutor(1) as pool:
-        other = pool.submit(meet, clients[1], 1, 2, broken, 60.0)
-        with pytest.raises(
-            RankEndedError, match=r"rank 1 of 2, process \d+ on .*: no such interface"
-        ):
-            meet(clients[0], 0, 2, lambda _: threading.Event().wait(60.0), 60.0)
-        with pytest.raises(OSError, match="no such interface"):
-            other.result()
-
-
-def test_what_the_launcher_says_of_a_rank_that_never_came_ends_the_meeting() -> None:
-    server, (client,) = stores(1)
-    server.set(meeting.LOST, "rank 1 of 2, process 7 on there")
-    with pytest.raises(RankEndedError, match="rank 1 of 2, process 7 on there"):
-        meet(client, 0, 2, lambda _: None, 60.0)
-
-
-def die(*, connecting: bool) -> None:
-    """The second rank ends without a word, as it connects or before rank 0 has answered it."""
-    meeting.QUIET = 1.0
-
-    def killed(*_: Any, **__: Any) -> None:
-        time.sleep(3 * meeting.BEAT)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    def ask(store: Any, rank: int, size: int, word: str, *_: Any) -> str:
-        store.set(f"asks/{rank}", word)
-        killed()
-        return word
-
-    if os.environ["RANK"] == "1" and connecting:
-        torch.distributed.init_process_group = killed
-    elif os.environ["RANK"] == "1":
-        meeting._ask = ask  # pyright: ignore[reportPrivateUsage]
-    joined()
-
-
-def die_once_the_first_is_connected() -> None:
-    """The third rank ends without a word; the first one does not need it any more, the second one
-    does."""
-    meeting.QUIET = 1.0
-    ways: list[Callable[..., object]] = [
-        lambda *_, **__: None,
-        lambda *_, **__: threading.Event().wait(60.0),
-        lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL),
-    ]
-    torch.distributed.init_process_group = ways[int(os.environ["RANK"])]
-    joined()
-
-
-def test_every_rank_notices_one_that_dies_before_it_is_connected(tmp_path: Path) -> None:
-    with started(3, tmp_path, die_once_the_first_is_connected) as ranks:
-        begun = time.monotonic()
-        assert ranks.end() == [0, 0, -9]
-        assert time.monotonic() - begun < 60.0
-    assert ranks.said(1) == ""
-
-
-@pytest.mark.parametrize("connecting", [False, True])
-def test_a_rank_that_dies_before_all_are_connected_is_told_within_seconds(
-    tmp_path: Path, connecting: bool
-) -> None:
-    with started(2, tmp_path, partial(die, connecting=connecting)) as ranks:
-        assert ranks.end() == [1, -9]
-    pid = ranks.processes[1].pid
-    assert f"rank 1 of 2, process {pid} on {platform.node()}: no heartbeat" in ranks.said(0)
+        meet(clients[0], 0, 2)

@@ -114,7 +114,7 @@ def test_a_placed_rank_is_killed_and_the_resumed_run_has_the_weights_of_torchrun
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     out = tmp_path / "run"
-    with pytest.raises(RunError, match=r"^rank 1 of 2, process \d+ on .*, has ended, so the run"):
+    with pytest.raises(RunError, match=r"^rank 1 of 2, process \d+ on \S+: The actor died"):
         train(source, out, Killing(monkeypatch, signal.SIGKILL))
     weight_jobs.resume(RunFolder(out), Progress())
     assert_same(out, usual)
@@ -213,7 +213,7 @@ def test_a_placed_rank_that_ends_before_the_ranks_meet_is_told(
         return start(ranks, *args)
 
     monkeypatch.setattr(_RayRanks, "joined", joined)
-    with pytest.raises(RunError, match=r"^rank 1 of 2, process \d+ on .*, has ended, so the run"):
+    with pytest.raises(RunError, match=r"^rank 1 of 2, process \d+ on \S+: The actor died"):
         train(source, tmp_path / "run")
     assert launched().size == 1
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import pickle
+import asyncio
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from tests.distributed.ray_parts import ray_session
 
 from tutelage import LLM, RL, Trainer, rollout
-from tutelage.distributed.shipment import check_same, dumped, here, loaded, packed, unpacked
+from tutelage.distributed.shipment import check_same, here, put, ship, unpacked
 from tutelage.errors import ConfigError
 from tutelage.resources import POLICY
 from tutelage.testing import tiny_policy
@@ -23,18 +25,24 @@ LOCK = threading.Lock()
 ROWS = [{"id": str(n), "question": f"{n}?"} for n in range(8)]
 
 
-def sent(agent: Any, **arguments: Any) -> dict[str, tuple[str, bytes]]:
+@pytest.fixture(scope="module")
+def ray() -> Iterator[Any]:
+    with ray_session() as started:
+        yield started
+
+
+def sent(agent: Any, **arguments: Any) -> dict[str, tuple[str, list[Any]]]:
     """What a worker would get of a training of an agent."""
     algorithm = RL()
     trainer: Any = Trainer(
         algorithm=algorithm, policy=tiny_policy(), train_dataset=ROWS, output_dir="out", **arguments
     )
     resolved, _, given = trainer._plan(algorithm, agent, None, None, Path("out"))
-    return dict(packed(training(resolved, given).make_setting()))
+    return dict(ship(training(resolved, given).make_setting()))
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_thread: None) -> Path:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_thread: None, ray: Any) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -46,12 +54,11 @@ def test_an_agent_arrives_with_its_resources_and_policies() -> None:
     async def solve(task: Any, llm: LLM, extra: float) -> float:
         return bonus + extra
 
-    parts = unpacked(sent(solve, resources={"extra": 0.25}), "here")
+    parts = asyncio.run(unpacked(sent(solve, resources={"extra": 0.25}), "here"))
     assert parts.agent is not None
-    assert parts.agent.agent.name == "solve"
-    assert parts.agent.resources["extra"] == 0.25
-    assert parts.agent.own_tasks
-    assert parts.agent.n_runners == 64
+    assert parts.agent.name == "solve"
+    assert parts.resources["extra"] == 0.25
+    assert parts.play == (64, "none", True)
     assert parts.config.rollout.max_len, "memory of the worker does not decide"
     assert parts.policies[POLICY].count() == tiny_policy().count()
 
@@ -93,24 +100,24 @@ def test_a_reward_that_cannot_be_sent_is_named() -> None:
 
 
 def test_a_function_of_a_file_arrives_with_its_code(
-    place: Path, monkeypatch: pytest.MonkeyPatch
+    ray: Any, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No worker could import the module that was made of the file."""
     (place / "own.py").write_text("FACTOR = 3\n\n\ndef triple(x):\n    return FACTOR * x\n")
     function: Any = load_attribute(f"{place / 'own.py'}:triple", "function")
-    data = dumped("it", function)
+    reference = put("it", function)
     monkeypatch.delitem(sys.modules, function.__module__)
-    assert loaded("it", data, "there")(5) == 15
+    assert ray.get(reference)(5) == 15
 
 
 def test_a_module_that_is_not_there_is_said_with_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("only_here")
     exec("class Thing:\n    pass\n", module.__dict__)
     monkeypatch.setitem(sys.modules, "only_here", module)
-    data = pickle.dumps(module.Thing())
+    shipment = {"agent": ("the agent 'a'", [put("it", module.Thing())])}
     monkeypatch.delitem(sys.modules, "only_here")
     with pytest.raises(ConfigError, match=r"'node7' cannot load the agent 'a'.*only_here.*Install"):
-        loaded("the agent 'a'", data, "node7")
+        asyncio.run(unpacked(shipment, "node7"))
 
 
 @pytest.mark.parametrize("name", ["python", "tutelage"])

@@ -13,6 +13,7 @@ import pytest
 from weights.parrot import make_parrot
 
 from tutelage.config import Machine
+from tutelage.environments import ToolEnvironment
 from tutelage.errors import DataError
 from tutelage.rewards import resolve_reward
 from tutelage.store import open_store
@@ -142,7 +143,7 @@ def test_a_file_that_is_a_link_into_a_cache_is_read(tmp_path: Path) -> None:
 async def read(task: Task, **arguments: Any) -> str:
     tool = resolve_tools([f"{HERE}/gaia_tools.py:Files"])["read_file"]
     assert tool.environment is not None
-    files = tool.environment()
+    files = ToolEnvironment(tool.environment)
     await files.reset(task, 0)
     try:
         return await tool.bind(files.state)(**arguments)

@@ -14,12 +14,11 @@ from tests.marks import long
 from tutelage.errors import ConfigError
 from tutelage.tasks import Dataset
 from tutelage.tasks.arithmetic import (
-    LONG_ITEMS,
     PRICES,
-    SHORT_ITEMS,
     arithmetic_problem,
     demonstrations,
     make_tasks,
+    plural,
     split_of,
 )
 from tutelage.tools import execute_tool_calls, resolve_tools
@@ -35,7 +34,7 @@ def content(task: Task) -> tuple[str, ...]:
     operators = tuple(re.findall(r"[-+*]", question))
     if task.fields["family"] == "arithmetic" and len(numbers) == 2 and operators[0] in "+*":
         numbers = tuple(sorted(numbers))
-    item = tuple(i.plural for i in SHORT_ITEMS + LONG_ITEMS if f" {i.plural}" in question)
+    item = tuple(plural(i) for i in PRICES if f" {plural(i)}" in question)
     return (str(task.fields["family"]), *numbers, *operators, *item)
 
 

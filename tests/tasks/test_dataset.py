@@ -71,7 +71,11 @@ def test_a_line_separator_inside_a_string_does_not_end_a_jsonl_row(tmp_path: Pat
     [
         ('{"question": "q"}\n\n{"question": }\n', ":3:", "invalid JSON"),
         ('{"question": "q"}\n[1]\n', ":2:", "must be an object"),
-        ('{"question": "q"}\n{"question": "r", "x": {"y": [1, NaN]}}\n', ":2:", "'x.y[1]' is nan"),
+        (
+            '{"question": "q"}\n{"question": "r", "x": {"y": [1, NaN]}}\n',
+            ":2:",
+            "'x' is {'y': [1, nan]}",
+        ),
         ('{"question": "q", "x": 1e999}\n', ":1:", "'x' is inf"),
         ('{"question": "q", "question": "r"}\n', ":1:", "occurs twice"),
         ('{"question": "  "}\n', ":1:", "'question' must not be empty"),
@@ -236,7 +240,7 @@ def test_a_long_cell_is_read(tmp_path: Path) -> None:
             r'[{"question": "\ud83d"}]',
             r"a.json (index 0): field 'question' has '\ud83d'",
         ),
-        ("a.jsonl", '{}\n{"x": [{"y": "\\uDE00"}]}', "a.jsonl:2: field 'x[0].y'"),
+        ("a.jsonl", '{}\n{"x": [{"y": "\\uDE00"}]}', "a.jsonl:2: field 'x'"),
         ("a.jsonl", r'{"question": "q", "\ud83d": 1}', r"a.jsonl:1: field '\ud83d'"),
         ("a.csv", b"question\n\xed\xa0\xbd\n", "a.csv:2: not valid UTF-8"),
     ],
@@ -254,7 +258,7 @@ def test_half_a_surrogate_pair_is_refused_with_its_field(
 def test_half_a_surrogate_pair_in_memory_is_refused() -> None:
     row = {"question": "q", "x": {"y": ("\ud83d",)}}
     for given in (row, Task("t", row)):
-        with pytest.raises(DataError, match=r"dataset \(index 1\): field 'x\.y\[0\]'"):
+        with pytest.raises(DataError, match=r"dataset \(index 1\): field 'x'"):
             Dataset([GOOD, given])
     assert Dataset([{"question": "\U0001f600"}])[0].input == "\U0001f600"
 
@@ -359,7 +363,7 @@ class Row(TypedDict):
 def test_rows_in_memory_are_checked_by_index() -> None:
     rows: list[Row] = [{"question": "a"}, {"question": "b"}]
     assert [t.input for t in Dataset[Row](rows)] == ["a", "b"]
-    with pytest.raises(DataError, match=r"index 1\).*'when' has the unsupported type object"):
+    with pytest.raises(DataError, match=r"index 1\).*'when' is <object"):
         Dataset([GOOD, {"question": "q", "when": object()}])
     with pytest.raises(DataError, match="no input field"):
         Dataset([Task("t", {"answer": 1})])

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tutelage.agents.tool_calling import ToolCallingAgent
+from tutelage.environments import rollout_environments
 from tutelage.errors import ConfigError, DataError
 from tutelage.rewards import resolve_reward
 from tutelage.rollouts.models import EngineModelProvider
@@ -26,7 +27,7 @@ from tutelage.seeds import SeedTree
 from tutelage.tasks.arithmetic import Split, demonstrations
 from tutelage.tasks.word_problems import KINDS, LEVELS, make_word_problems
 from tutelage.testing import ScriptedEngine
-from tutelage.tools import execute_tool_calls, resolve_tools, rollout_environments
+from tutelage.tools import execute_tool_calls, resolve_tools
 from tutelage.types import Mode, Sampling, Task, ToolCall
 
 WORDS: Mapping[str, Any] = {

@@ -29,8 +29,9 @@ from mcp import MCPError
 from mcp_types import CONNECTION_CLOSED
 from mcp_types import Tool as McpTool
 
+from tutelage.environments import rollout_environments
 from tutelage.errors import ConfigError
-from tutelage.tools import execute_tool_calls, resolve_tools, rollout_environments
+from tutelage.tools import execute_tool_calls, resolve_tools
 from tutelage.tools.builtin import calculator
 from tutelage.tools.mcp import (
     MAX_RESTARTS,

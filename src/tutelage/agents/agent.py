@@ -39,6 +39,10 @@ class Agent(Protocol):
         """Resources that it brings itself; the Trainer's of the same name win."""
         return {}
 
+    def environment_refusal(self) -> str:
+        """Return why it cannot drive an environment, with the way out; empty if it can."""
+        return ""
+
     def check(self, names: Collection[str]) -> None:
         """Raise `ConfigError` when it needs a resource that is not in `names`."""
 

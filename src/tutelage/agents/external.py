@@ -80,6 +80,13 @@ class ExternalAgent(Agent):
         words = [w for w in self.command[1:2] if not w.startswith("-")]
         return Path([self.command[0], *words][-1]).name
 
+    def environment_refusal(self) -> str:
+        """The environment is in this process."""
+        return (
+            "it is a program, and the environment is in this process; use a built-in agent or a "
+            "function with a parameter named environment"
+        )
+
     async def play(self, task: Task, session: RolloutSession, resources: NamedResources) -> Any:
         """Run the program. Raises `ProgramFailedError` when it fails, `EngineError` when it cannot
         be started, as with a NUL or more than 128 KiB in a variable."""

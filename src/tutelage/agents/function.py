@@ -24,6 +24,8 @@ from tutelage.types import Task
 
 MODEL, TOKENIZER, PROMPT = "llm", "tokenizer", "prompt_template"
 """Parameters that mean the policy, its tokenizer, and the only prompt template."""
+ENVIRONMENT = "environment"
+"""The parameter for the environment that a rollout is played in."""
 
 
 class AgentFunction:
@@ -95,7 +97,7 @@ class AgentFunction:
 
     def check(self, names: Collection[str]) -> None:
         """Raise `ConfigError` when a parameter has no resource of its name."""
-        words = {*names, MODEL, TOKENIZER, "rollout", "resources"}
+        words = {*names, MODEL, TOKENIZER, ENVIRONMENT, "rollout", "resources"}
         for name in self.required:
             if name in words or name == PROMPT:
                 continue
@@ -105,9 +107,16 @@ class AgentFunction:
                 + f" Define {name} = PromptTemplate(...) in its file or pass Trainer(resources=...)"
             )
 
+    def environment_refusal(self) -> str:
+        """A function that does not take an environment cannot drive it."""
+        if {ENVIRONMENT, "rollout"} & {*self.required, *self.optional}:
+            return ""
+        return "give it a parameter named environment, and call environment.step(reply)"
+
     async def play(self, task: Task, session: RolloutSession, resources: NamedResources) -> Any:
         """Call the function with this rollout's task and resources."""
         known = {*resources, "rollout", "resources"}
+        known |= set() if session.environment is None else {ENVIRONMENT}
         names = [*self.required, *(name for name in self.optional if name in known)]
         arguments = {name: self._fill(name, session, resources) for name in names}
         return await call(self.fn, session.task, **arguments)
@@ -120,6 +129,8 @@ class AgentFunction:
         if name in resources:
             value = resources[name]
             return as_caller(value) if isinstance(value, LLM) else value
+        if name == ENVIRONMENT and session.environment is not None:
+            return session.environment
         if name == MODEL:
             return session.llm(MAIN_AGENT)
         if name == PROMPT:

@@ -80,6 +80,10 @@ class IsolatedAgent(Agent):
         """The agent's name."""
         return self.agent.name
 
+    def environment_refusal(self) -> str:
+        """The environment is in this process."""
+        return "its code runs in another process; use isolation='none'"
+
     async def play(self, task: Task, session: RolloutSession, resources: NamedResources) -> Any:
         """Play in a worker. Raises `AgentRaisedError`, or `ProgramFailedError` when it died."""
         worker = self._idle.pop() if self._idle else None
@@ -121,7 +125,7 @@ class _AgentProcess:
     async def play(self, session: RolloutSession) -> _Done:
         # Its clock stays here, where its calls are seen: the worker's own runs on during calls, so
         # what is left there is what is left at least. Models are reached over HTTP there.
-        left = {"own_time", "client", "posted"}
+        left = {"own_time", "client", "posted", "environment"}
         facts = {f.name: getattr(session, f.name) for f in fields(session) if f.name not in left}
         facts |= {"resources": _portable(session.resources), "limit": session.remaining}
         try:

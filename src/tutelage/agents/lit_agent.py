@@ -2,15 +2,18 @@
 
 Override one of the six methods; the most specific one that a class overrides is played: the one for
 the rollout's mode before the general one, the async one before the other. All take the task, the
-resources and the rollout, and return what a function agent returns (`function.py`).
+resources and the rollout, and return what a function agent returns (`function.py`). One with a
+parameter `environment` gets the environment that the rollout is played in.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from tutelage.agents.agent import Agent
+from tutelage.agents.function import ENVIRONMENT
 from tutelage.agents.session import RolloutSession
 from tutelage.errors import ConfigError
 from tutelage.resources import NamedResources
@@ -79,7 +82,9 @@ class LitAgent(Agent):
         method = self._method(session.mode is Mode.TRAIN)
         if method is None:
             raise ConfigError(f"{self.name} has no method for {session.mode.value} rollouts")
-        return await call(method, session.task, resources, session)
+        parameters = inspect.signature(method).parameters
+        named = {ENVIRONMENT: session.environment} if ENVIRONMENT in parameters else {}
+        return await call(method, session.task, resources, session, **named)
 
     def _method(self, training: bool) -> Callable[..., Any] | None:
         for name in _METHODS[training]:

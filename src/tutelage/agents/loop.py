@@ -16,10 +16,11 @@ from typing import ClassVar
 
 from tutelage.agents.agent import Agent
 from tutelage.agents.session import RolloutSession
+from tutelage.environments import RolloutEnvironment, rollout_environments
 from tutelage.errors import ConfigError, ContextOverflowError
 from tutelage.resources import NamedResources
-from tutelage.tools.environments import rollout_environments
 from tutelage.tools.execute import execute_tool_calls
+from tutelage.tools.schema import Signature
 from tutelage.tools.tool import Tool
 from tutelage.types import (
     Call,
@@ -101,23 +102,32 @@ class LoopAgent(Agent, ABC):
         """Play one task, filling the session as it goes, so that a failure loses nothing."""
         if session.client is None:
             raise ConfigError("a built-in agent runs only in this process and needs a model")
-        prompt = self.own_prompt() if self.system_prompt is None else self.system_prompt
+        environment, agent = session.environment, self
+        if environment is not None and environment.observation.tools:
+            offered = {spec.name: _offered(spec) for spec in environment.observation.tools}
+            agent = replace(self, tools=self.tools | offered)
+        prompt = agent.own_prompt() if self.system_prompt is None else self.system_prompt
         system = [Message("system", prompt)] if prompt else []
         stop = tuple(dict.fromkeys((*self.sampling.stop, *self.own_stops)))
         left, session.stop = self.token_budget, "max_turns"
         constraint = Constraint("required") if self.tool_choice == "required" else None
         async with rollout_environments(task) as environments:
             tools = await environments.bind(self.tools)
-            messages = [*system, *task.messages(), *environments.observed]
+            messages = [*system, *environments.observed]
+            if environment is None or task.has_input:
+                messages = [*system, *task.messages(), *environments.observed]
+            if environment is not None:
+                messages += environment.observation.messages
             for number in range(self.max_turns):
                 most = min(self.sampling.max_tokens, left)
                 sampling = replace(self.sampling, max_tokens=most, stop=stop)
+                choices = () if environment is None else environment.observation.actions
                 try:
                     call = await session.client.chat(
                         messages,
-                        tools=self.tool_specs(),
+                        tools=agent.tool_specs(),
                         sampling=sampling,
-                        constraint=constraint,
+                        constraint=Constraint("none", choices=choices) if choices else constraint,
                     )
                 except ContextOverflowError:
                     session.stop = "context"
@@ -127,20 +137,66 @@ class LoopAgent(Agent, ABC):
                 if call.sampled.stop_reason is StopReason.LENGTH:
                     session.stop = "token_budget"
                     return
-                turn = self.read(call)
-                if turn.answer is not None:
+                turn = Turn(call.reply.content or "") if choices else agent.read(call)
+                if environment is None and turn.answer is not None:
                     session.answer, session.stop = turn.answer, "answer"
                     return
                 constraint = None if turn.calls else constraint
                 last = number == self.max_turns - 1 or left <= 0
+                if environment is not None:
+                    messages += await agent._step(environment, call, turn, tools, session)
+                    if environment.ended:
+                        session.stop = "terminated" if environment.terminated else "truncated"
+                        return
                 # What no turn can observe is run only when it may be the answer.
-                if not last or _answers(turn, tools):
+                elif not last or _answers(turn, tools):
                     messages += self.observe(call, turn, await _run(turn, tools, session))
-                if session.answer is not None:
-                    return
+                    if session.answer is not None:
+                        return
                 if last:
                     session.stop = "max_turns" if left > 0 else "token_budget"
                     return
+
+    async def _step(
+        self,
+        environment: RolloutEnvironment,
+        call: Call,
+        turn: Turn,
+        tools: Mapping[str, Tool],
+        session: RolloutSession,
+    ) -> list[Message]:
+        """Apply a turn to the environment, and return the messages that answer it.
+
+        Calls of the agent's own `tools` run here; all others of the turn are one step, and so is an
+        answer. A turn that could not be read is no step.
+        """
+        own = tuple(each for each in turn.calls if each.name in tools)
+        calls = tuple(each for each in turn.calls if each.name not in tools)
+        session.answer, shown = turn.answer, list[Message]()
+        results = {r.call_id: r for r in await _run(replace(turn, calls=own), tools, session)}
+        if calls or session.answer is not None:
+            text = (call.reply.content if session.answer is None else session.answer) or ""
+            action = Message("assistant", text.removeprefix(call.thought).strip(), calls)
+            step = await environment.step(action, call.id)
+            answers = {m.tool_call_id: m for m in step.observation.messages if m.role == "tool"}
+            shown = [m for m in step.observation.messages if m.role != "tool"]
+            for each in calls:
+                answer = answers.get(each.id, Message("tool", ""))
+                error = answer.extra.get("error")
+                result = ToolResult(each.id, each.name, each.arguments, answer.content or "", error)
+                results[each.id] = result
+                session.tool_results.append(result)
+            if isinstance(said := step.info.get("answer"), str):
+                session.answer = said
+        if environment.ended or not (turn.calls or turn.errors):
+            return shown
+        observed = [results[each.id] for each in turn.calls]
+        return [*self.observe(call, turn, observed), *shown]
+
+
+def _offered(spec: ToolSpec) -> Tool:
+    """Describe a tool of an environment, whose calls are part of a step."""
+    return Tool(spec.name, spec.description, _offered, Signature(spec.parameters, dict))
 
 
 def _answers(turn: Turn, tools: Mapping[str, Tool]) -> bool:

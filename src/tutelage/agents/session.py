@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from tutelage.engine.stopwatch import AgentStopwatch
+from tutelage.environments import RolloutEnvironment
 from tutelage.errors import ConfigError, TutelageError
 from tutelage.resources import AGENT, LLM, MAIN_AGENT, POLICY, NamedResources, PromptTemplate
 from tutelage.types import ChatClient, Mode, Task, ToolResult
@@ -73,6 +74,8 @@ class RolloutSession:
     closed: bool = False
     own_time: AgentStopwatch = field(default_factory=AgentStopwatch, repr=False)
     """The clock that its limit is measured by."""
+    environment: RolloutEnvironment | None = field(default=None, repr=False)
+    """The environment that the rollout is played in, where the run has one."""
     posted: PostedRewards | None = field(default=None, repr=False)
     """Rewards that come by HTTP, from programs on any machine."""
 

@@ -14,7 +14,7 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from multiprocessing import active_children
@@ -68,20 +68,12 @@ class _KeyedCommand(TyperCommand):
         return super().make_context(info_name, args, parent, **extra)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """What each call trains, then the options of both kinds, and those of one."""
-        from tutelage.cli.train import CALLS, OF_ONE
+        """What each call trains, then arguments and options."""
+        from tutelage.cli.train import CALLS
 
         with formatter.section("Calls"):
             formatter.write_dl(list(CALLS.items()))
-        kinds = {name: title for title, names in OF_ONE.items() for name in names}
-        sections: dict[str, list[Any]] = {"Arguments": [], "Options": []}
-        for parameter in self.get_params(ctx):
-            argument = parameter.param_type_name == "argument"
-            title = "Arguments" if argument else kinds.get(parameter.name or "", "Options")
-            sections.setdefault(title, []).append(parameter.get_help_record(ctx))
-        for title, records in sections.items():
-            with formatter.section(title):
-                formatter.write_dl([record for record in records if record is not None])
+        super().format_options(ctx, formatter)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the arguments; a usage error passes with the key named."""
@@ -102,28 +94,19 @@ class _KeyedCommand(TyperCommand):
             raise
 
 
-class _Verbs(Mapping[str, Any]):
-    """The commands by name; the module of one is imported when it is looked up."""
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in VERBS:
-            raise KeyError(name)
-        kind = _KeyedCommand if name == "train" else TyperCommand
-        return command(f"{name}:{_FUNCTIONS.get(name, name)}", kind)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(VERBS)
-
-    def __len__(self) -> int:
-        return len(VERBS)
-
-
 class _VerbGroup(TyperGroup):
     """The command with its verbs, none of which is loaded to list them."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        vars(self)["commands"] = _Verbs()
+        vars(self)["commands"] = dict.fromkeys(VERBS)  # names; `get_command` loads one
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of a verb, whose module is imported now."""
+        if cmd_name not in VERBS:
+            return None
+        kind = _KeyedCommand if cmd_name == "train" else TyperCommand
+        return command(f"{cmd_name}:{_FUNCTIONS.get(cmd_name, cmd_name)}", kind)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """The list of verbs, as the table has them."""
@@ -154,17 +137,12 @@ def build_app() -> typer.Typer:
         context_settings={
             "help_option_names": ["-h", "--help"],
             "max_content_width": _HELP_WIDTH,
-            "token_normalize_func": _dashed,
+            "token_normalize_func": lambda option: option.replace("_", "-"),
         },
         **PLAIN,
     )
     app.callback()(_root)
     return app
-
-
-def _dashed(option: str) -> str:
-    """`--train_size` is `--train-size`."""
-    return option.replace("_", "-")
 
 
 def main() -> None:

@@ -7,10 +7,9 @@ other fields of its task, which an environment or a custom agent may read.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -41,6 +40,8 @@ def ask(
     from tutelage.cli.console import fetch, output, prose, shown_path
     from tutelage.cli.display import LiveDisplay
     from tutelage.cli.rollout_view import show_rollout
+    from tutelage.config.keys import nest
+    from tutelage.config.overrides import parse_overrides
     from tutelage.errors import ConfigError, DataError, RunError
     from tutelage.runs.folder import find
     from tutelage.runs.resume_hint import command_name
@@ -51,7 +52,17 @@ def ask(
     if " " in target and not Path(target).exists():
         words = shlex.join(["ask", question, target])
         raise ConfigError(f"the run must come before the question: {command_name()} {words}")
-    further = _task_fields(fields or ())
+    read = parse_overrides(fields or ())
+    keys = ["question", *(one.spelling for one in read)]
+    for one in read:
+        key = one.spelling
+        inside = any(other.startswith(f"{key}.") for other in keys)
+        if one.delete or inside or keys.count(key) > 1 or key.startswith("question."):
+            raise ConfigError(
+                f"invalid task field {key!r}: set each field once, as KEY=VALUE, and pass the "
+                "question first"
+            )
+    further = nest({one.spelling: one.value for one in read})
     fetch(target)
     display = LiveDisplay().open()
     try:
@@ -69,28 +80,6 @@ def ask(
             prose(output(), said + command, "dim")
     if rollout.last.failure is not None:
         if rollout.last.calls and is_file_reference(target):
-            said = (
-                "An agent that grades itself needs the other fields of its task too: write them as "
-                "KEY=VALUE after the question."
-            )
-            prose(output(), said, "dim")
+            text = "An agent that grades itself needs the other fields of its task too: write them "
+            prose(output(), f"{text}as KEY=VALUE after the question.", "dim")
         raise typer.Exit(1)
-
-
-def _task_fields(given: Sequence[str]) -> dict[str, Any]:
-    """The fields of a task from `KEY=VALUE`. Raises `ConfigError`."""
-    from tutelage.config.keys import nest
-    from tutelage.config.overrides import parse_overrides
-    from tutelage.errors import ConfigError
-
-    read = parse_overrides(given)
-    keys = ["question", *(one.spelling for one in read)]
-    for one in read:
-        key = one.spelling
-        inside = any(other.startswith(f"{key}.") for other in keys)
-        if one.delete or inside or keys.count(key) > 1 or key.startswith("question."):
-            raise ConfigError(
-                f"invalid task field {key!r}: set each field once, as KEY=VALUE, and pass the "
-                "question first"
-            )
-    return nest({one.spelling: one.value for one in read})

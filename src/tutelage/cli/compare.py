@@ -1,63 +1,79 @@
 """`tutelage compare RUN RUN ...`: runs of any kind in one table, with what can be said of them.
 
 Prompts, weights and orchestrations are compared on what they earn on held-out tasks and on what
-they cost. `evaluate/compare.py` has the statistics, `compare_text.py` the words of each cell; this
-file puts them on the terminal, or into a file: a Markdown section, a page of HTML that stands alone
-(of the parts of other pages), or JSON.
+they cost. `evaluate/compare.py` has the statistics; this file puts them into words, and the words
+on the terminal, or into a file: a Markdown section, a page of HTML that stands alone (of the parts
+of other pages), or JSON. Runs are columns, since there are few of them and much to say of each.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, TypeVar
 
 import typer
 from rich.console import Console
 
-from tutelage.cli import compare_text as words
 from tutelage.cli.console import (
     drawn_table,
     facts,
-    is_utf8,
     messages,
+    number,
     output,
+    percent,
     prose,
     say,
     shown_path,
     visible,
     waiting,
 )
-from tutelage.errors import ConfigError
-from tutelage.evaluate.compare import Comparison
+from tutelage.cli.options import AsJson
+from tutelage.config.fields import Section
+from tutelage.errors import ConfigError, counted
+from tutelage.evaluate.compare import Comparison, ComparisonRow
 from tutelage.files import write_new
-from tutelage.runs.figures import MEASURES, Measure, Table
+from tutelage.runs.figures import Table, TableRow
+from tutelage.runs.report.formatting import listed
+from tutelage.statistics.intervals import Difference, Verdict
+
+T = TypeVar("T")
 
 _LABEL = 17
 """Columns of the labels."""
 _COLUMN = 20
 """Columns that a run needs at least; where not all fit, they go on below."""
+_UNKNOWN, _NOT_MEASURED, _NO_SUCCESS = "not known", "not measured", "no success named"
+
+_VERDICTS: Mapping[Verdict | None, tuple[str, str]] = {
+    Verdict.IMPROVED: ("good", "better"),
+    Verdict.NO_EVIDENCE: ("dim", "no evidence"),
+    Verdict.REGRESSED: ("bad", "worse"),
+    None: ("dim", ""),
+}
+"""The tone of a verdict, and what it says of the second run of a pair; None has a caveat."""
+
+
+class _CompareOptions(Section):
+    """What is compared, and where it is written."""
+
+    measure: Literal["auto", "greedy", "sampled"] = "auto"
+    """Tests played greedy or sampled; auto chooses."""
+    out: Path | None = None
+    """Write it to a file, .html, .md or .json, too."""
 
 
 def compare(
     runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Runs, by name or folder.")],
-    measure: Annotated[
-        str, typer.Option(metavar="KIND", help="Tests played greedy or sampled; auto chooses.")
-    ] = "auto",
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write it to a file, .html, .md or .json, too."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    options: _CompareOptions,
+    as_json: AsJson = False,
 ) -> None:
     """Compare runs: gains on held-out tasks, and cost."""
     from tutelage.cli.kinds import kind_of
 
-    known: dict[str, Measure] = {name: name for name in MEASURES}
-    if measure not in ("auto", *known):
-        raise ConfigError(f"invalid --measure {measure!r}; use auto, {', '.join(MEASURES)}")
+    measure, out = None if options.measure == "auto" else options.measure, options.out
     if out is not None and out.suffix not in _KINDS:
         kinds = f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]}"
         raise ConfigError(f"--out {str(out)!r} must end in {kinds}")
@@ -67,7 +83,7 @@ def compare(
         from tutelage.runs.folder import find
 
         folders = list({folder.path.resolve(): folder for folder in map(find, runs)}.values())
-        comparison = compare_runs([read_facts(f, kind_of(f)) for f in folders], known.get(measure))
+        comparison = compare_runs([read_facts(f, kind_of(f)) for f in folders], measure)
     if as_json:
         typer.echo(_as_json(comparison), nl=False)
     else:
@@ -79,9 +95,9 @@ def compare(
 
 
 def _show_comparison(console: Console, found: Comparison) -> None:
-    """The table, the picture of gains, the pairs, and what must be said about them."""
-    say(console, (words.title(found), "bold"))
-    table = words.table(found)
+    """The table, the pairs, and what must be said about them."""
+    say(console, (_title(found), "bold"))
+    table = _table(found)
     each = max(1, (console.width - _LABEL) // _COLUMN)
     for first in range(1, len(table.columns), each):
         shown = range(first, min(first + each, len(table.columns)))
@@ -90,18 +106,15 @@ def _show_comparison(console: Console, found: Comparison) -> None:
         drawn.columns[0].width = _LABEL
         say(console)
         console.print(drawn)
-    if (picture := words.gain_chart(found.rows)) is not None:
-        lines = words.draw(picture, console.width, utf8=is_utf8(console))
-        console.print("", *lines, sep="\n", soft_wrap=True)
     if found.pairs:
         say(console)
-        console.print(drawn_table(words.pairs(found)))
+        console.print(drawn_table(pairs(found)))
     say(console)
     if found.conclusion is not None:
         prose(console, found.conclusion, "bold")
-    for text in words.footnotes(found):
+    for text in _footnotes(found):
         prose(console, text, "dim")
-    for text in words.caveats(found):
+    for text in _caveats(found):
         prose(console, text, "yellow")
     say(console)
     places = [(visible(name), shown_path(Path(p))) for name, p in _artefacts(found)]
@@ -119,12 +132,12 @@ def _as_json(found: Comparison) -> str:
 
 def _as_markdown(found: Comparison) -> str:
     """A section for a README: the table, the pairs, the remarks."""
-    lines = [f"**{_md(words.title(found))}**", "", *_md_table(words.table(found))]
+    lines = [f"**{_md(_title(found))}**", "", *_md_table(_table(found))]
     if found.pairs:
-        lines += ["", *_md_table(words.pairs(found))]
+        lines += ["", *_md_table(pairs(found))]
     lines += ["", *[f"**{_md(found.conclusion or '')}**\n"] * (found.conclusion is not None)]
-    lines += [f"{_md(text)}\n" for text in words.footnotes(found)]
-    lines += [f"- {_md(text)}" for text in words.caveats(found)]
+    lines += [f"{_md(text)}\n" for text in _footnotes(found)]
+    lines += [f"- {_md(text)}" for text in _caveats(found)]
     lines += [f"- best of {_md(name)}: `{place}`" for name, place in _artefacts(found)]
     return "\n".join(lines) + "\n"
 
@@ -149,15 +162,14 @@ def _as_html(found: Comparison) -> str:
         "cli/compare.html.j2",
         name="compare",
         what="comparison of runs",
-        headline=words.title(found),
+        headline=_title(found),
         pill=None,
         story=(),
         conclusion=found.conclusion,
-        table=words.table(found),
-        gains=words.gain_chart(found.rows),
-        pairs=words.pairs(found),
-        footnotes=list(words.footnotes(found)),
-        told=[*words.caveats(found), *places],
+        table=_table(found),
+        pairs=pairs(found),
+        footnotes=list(_footnotes(found)),
+        told=[*_caveats(found), *places],
     )
 
 
@@ -165,3 +177,170 @@ def _artefacts(found: Comparison) -> list[tuple[str, str]]:
     """Where the best prompt or policy of each run lies."""
     trained = (row.run for row in found.rows if not row.run.evaluation)
     return [(run.name, run.best or "nothing was left") for run in trained]
+
+
+# ---------------------------------------------------------------- words
+
+
+def _title(found: Comparison) -> str:
+    """What is compared on what."""
+    held_out = "" if any(row.run.trained_on for row in found.rows) else "held-out "
+    if len(found.rows) == 1:
+        return f"1 run on {found.shared_tasks} {held_out}test tasks"
+    runs = f"{len(found.rows)} runs"
+    if found.same_tasks and found.shared_tasks:
+        return f"{runs} on the same {found.shared_tasks} {held_out}test tasks"
+    if found.shared_tasks:
+        return f"{runs} on different test tasks, of which they share {found.shared_tasks}"
+    if without := [row.run.name for row in found.rows if not row.tasks]:
+        return f"{runs}, without scores by task of {listed(without)}"
+    return f"{runs} that share no test task"
+
+
+def _table(found: Comparison) -> Table:
+    """What was trained, what it earned, what it cost: a line each, and a column a run."""
+    rows = found.rows
+
+    def line(label: str, cell: Callable[[ComparisonRow], str], *, first: bool = False) -> TableRow:
+        return TableRow((label, *map(cell, rows)), ("dim", *[""] * len(rows)), first=first)
+
+    def course(row: ComparisonRow, part: str, words: Callable[[float], str]) -> str:
+        """`0.31 -> 0.94`, or `0.94` of an evaluation."""
+        before, after = (row.means[f"{part}_{when}"] for when in ("before", "after"))
+        if before is None and after is None:
+            return _NOT_MEASURED
+        if row.run.evaluation and after is not None:
+            return words(after)
+        first, second = ("?" if value is None else words(value) for value in (before, after))
+        return f"{first} -> {second}"
+
+    def in_success(row: ComparisonRow, words: Callable[[ComparisonRow], str]) -> str:
+        """What `words` says, unless a graded reward does not define success."""
+        graded = row.means["reward_after"] is not None and row.means["exact_after"] is None
+        return _NO_SUCCESS if graded and row.exact is None else words(row)
+
+    def dollars(value: float | None) -> str:
+        if value is None:
+            return "price not known"
+        return f"$ {value:.2f}" if value >= 1 or value == 0 else f"$ {value:.4f}"
+
+    def judged(row: ComparisonRow) -> str:
+        """`200 of 200`, before and after where they differ."""
+        sides = dict.fromkeys(f"{p.judged} of {p.rollouts}" for p in row.played if p is not None)
+        return " -> ".join(sides) or _UNKNOWN
+
+    def tested(row: ComparisonRow) -> str:
+        if row.measure is None:
+            return "no"
+        return f"{counted(row.tasks, 'task')}, {row.measure}" if row.tasks else row.measure
+
+    def gain(row: ComparisonRow) -> str:
+        return _of(row.exact, lambda gap: f"{_points(gap.mean)} points")
+
+    def trained(row: ComparisonRow) -> str:
+        return (
+            "nothing: evaluated"
+            if row.run.evaluation
+            else f"{row.run.trained}, by {row.run.algorithm}"
+        )
+
+    verdicts = [_of(r.verdict, lambda verdict: verdict.value) for r in rows]
+    tones = ["", *(_VERDICTS[r.verdict][0] for r in rows)]
+    gains = (
+        line("gain in reward", lambda r: _of(r.reward, lambda gap: _signed(gap.mean))),
+        line("  95 % interval", lambda r: _interval(r.reward, _signed)),
+        line("gain in exact", lambda r: in_success(r, gain)),
+        line("  95 % interval", lambda r: _interval(r.exact, _points)),
+        line("wins/losses/ties", lambda r: _record(r.reward)),
+        TableRow(("verdict", *verdicts), tones, strong=True),
+    )
+    return Table(
+        ("", *(row.run.name for row in rows)),
+        (
+            line("trained", trained),
+            line("agent", lambda r: Path(r.run.agent).name or _UNKNOWN),
+            line("base model", lambda r: r.run.base),
+            *[line("training", lambda r: r.run.updates)] * any(r.run.updates for r in rows),
+            line("grader", lambda r: r.run.grader),
+            line("tested", tested),
+            line("reward", lambda r: course(r, "reward", "{:.3f}".format), first=True),
+            line("exact", lambda r: in_success(r, lambda r: course(r, "exact", percent))),
+            line("judged", judged),
+            *(() if all(r.run.evaluation for r in rows) else gains),
+            line("cost", lambda r: dollars(r.run.spent.dollars), first=True),
+            line("rollouts", lambda r: _of(r.run.spent.rollouts, number)),
+            line("  of them tests", lambda r: _of(r.run.spent.test_rollouts, number)),
+            line("model calls", lambda r: _of(r.run.spent.calls, number)),
+            line("optimiser calls", lambda r: _of(r.run.spent.optimiser_calls, number)),
+            line("tokens", lambda r: _of(r.run.spent.tokens, number)),
+            line("minutes", lambda r: _of(r.run.spent.seconds, lambda s: f"{s / 60:.1f}")),
+        ),
+    )
+
+
+def pairs(found: Comparison) -> Table:
+    """Pairwise comparisons: in reward, and in exact answers."""
+    head = ("pair", "in", "difference", "95 % interval", "w/l/t", "verdict")
+    rows: list[TableRow] = []
+    for pair in found.pairs:
+        versus = f"{pair.second} over {pair.first}"
+        for name, gap, verdict, words, unit in (
+            ("reward", pair.reward, pair.verdict, _signed, ""),
+            ("exact", pair.exact, pair.exact_verdict, _points, " points"),
+        ):
+            cells = ("",) * 4
+            if gap is not None:
+                cells = (name, words(gap.mean) + unit, _interval(gap, words), _record(gap))
+            if gap is not None or name == "reward":
+                tone, message = _VERDICTS[verdict]
+                rows.append(
+                    TableRow((versus, *cells, message or pair.caveats[0]), ("",) * 5 + (tone,))
+                )
+                versus = ""
+    return Table(head, rows, right=(2, 3, 4))
+
+
+def _footnotes(found: Comparison) -> Iterator[str]:
+    """What numbers mean, and what stands in the way of reading them."""
+    if any(row.reward is not None for row in found.rows):
+        yield (
+            "Gains are after minus before on the same tasks; intervals are 95 %, by 10,000 paired "
+            "bootstrap draws over tasks; below 50 tasks the exact sign test gives the verdict."
+        )
+    if any(row.run.spent.dollars == 0 for row in found.rows):
+        yield (
+            "Cost is what was paid for model calls: $ 0.00 where every model ran on this machine "
+            "or is free."
+        )
+    yield from found.remarks
+
+
+def _caveats(found: Comparison) -> list[str]:
+    """What else differs between two runs than their training, each said once."""
+    by_text: dict[str, list[str]] = {}
+    for pair in found.pairs:
+        for text in pair.caveats:
+            by_text.setdefault(text, []).append(f"{pair.first} and {pair.second}")
+    return [f"{'; '.join(who)}: {text}" for text, who in by_text.items()]
+
+
+def _of(value: T | None, words: Callable[[T], str]) -> str:
+    return _UNKNOWN if value is None else words(value)
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.3f}"
+
+
+def _points(value: float) -> str:
+    return f"{100 * value:+.1f}"
+
+
+def _interval(found: Difference | None, words: Callable[[float], str]) -> str:
+    """`+0.05 to +0.19`."""
+    return _of(found, lambda gap: f"{words(gap.low)} to {words(gap.high)}")
+
+
+def _record(found: Difference | None) -> str:
+    """Tasks won, lost and tied."""
+    return _of(found, lambda gap: f"{gap.wins}/{gap.losses}/{gap.ties}")

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TextIO
 
 from rich.box import Box
-from rich.console import Console, ConsoleOptions
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -61,17 +61,11 @@ def _console(stream: TextIO) -> Console:
     width = None if "COLUMNS" in os.environ else _PIPE_WIDTH
     if stream.isatty():  # rich takes a terminal without control codes to be 80 columns wide
         width = shutil.get_terminal_size().columns if os.environ.get("TERM") == "dumb" else None
-    return PlainConsole(
-        file=stream,
-        width=width,
-        height=None if width is None else 25,
-        # `FORCE_COLOR`, which machines set, would have a picture drawn into a file.
-        force_terminal=stream.isatty(),
-        force_jupyter=False,
-        markup=False,
-        highlight=False,
-        emoji=False,
-    )
+    apart: dict[str, Any] = dict.fromkeys(("force_jupyter", "markup", "highlight", "emoji"), False)
+    height = None if width is None else 25
+    # `FORCE_COLOR`, which machines set, would have a picture drawn into a file.
+    terminal = stream.isatty()
+    return PlainConsole(file=stream, width=width, height=height, force_terminal=terminal, **apart)
 
 
 @contextmanager
@@ -127,32 +121,18 @@ def _wrapped(console: Console, text: str, taken: int) -> list[str]:
     ]
 
 
-class _Head(Box):
-    """A rule under the head, which stays one where only ASCII can be written."""
-
-    def substitute(self, options: ConsoleOptions, safe: bool = True) -> Box:
-        """The same in minus signs."""
-        return _ASCII_HEAD if options.ascii_only else super().substitute(options, safe)
-
-
-_RULE, _ASCII_RULE = (f"    \n    \n {mark * 2} \n" + "    \n" * 5 for mark in "─-")
-_HEAD, _ASCII_HEAD = _Head(_RULE), Box(_ASCII_RULE, ascii=True)
-
-
 def plain_table(*columns: str, right: Collection[str] = ()) -> Table:
     """A table with a rule under its head and two spaces between columns, to fit 60 columns."""
-    table = Table(box=_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    mark = "─" if is_utf8(output()) else "-"
+    box = Box(f"    \n    \n {mark * 2} \n" + "    \n" * 5, ascii=mark == "-")
+    table = Table(box=box, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for name in columns:
         table.add_column(name, justify="right" if name in right else "left", overflow="fold")
     return table
 
 
 TONES = {"good": "green", "bad": "red", "dim": "dim", "": ""}
-"""How the tones of a table and of its pictures look."""
-
-
-_WIDEST = 1000
-"""Columns of a table that is measured."""
+"""How the tones of a table look."""
 _INTERVAL = re.compile(r"^(\S+) (\[.+\])( ~)?$")
 
 
@@ -162,7 +142,7 @@ def show_table(console: Console, table: FigureTable) -> None:
     if table.lead:
         prose(console, table.lead, "dim")
     drawn = drawn_table(table)
-    wide = console.measure(drawn, options=console.options.update(max_width=_WIDEST)).maximum
+    wide = console.measure(drawn, options=console.options.update(max_width=1000)).maximum
     console.print(drawn if wide <= console.width else drawn_table(table, folded=True))
 
 
@@ -232,6 +212,11 @@ def number(value: float) -> str:
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.3g}" if abs(value) < 0.001 else f"{value:.4g}"
+
+
+def cell(value: Any) -> str:
+    """A number as a metric, another value as the beginning of its text."""
+    return number(value) if isinstance(value, (int, float)) else one_line(value, 100)
 
 
 def is_utf8(console: Console) -> bool:

@@ -3,8 +3,7 @@
 On a terminal the present phase is redrawn a few times a second below what has already ended, which
 stays in the scrollback. Into a file, a pipe or a log goes one line at the start and end of each
 phase, and one every few seconds between. A display never stops a job: when its stream is closed or
-its disk is full it falls silent, and the job's record is in the run folder anyway. The lines
-themselves are made in `progress_view.py`.
+its disk is full it falls silent, and the job's record is in the run folder anyway.
 """
 
 from __future__ import annotations
@@ -14,27 +13,147 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from math import isfinite, nan
 
-from rich.console import Console, ConsoleOptions
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from tutelage.cli.console import facts, is_utf8, leave_stream, messages, prose, say, visible
-from tutelage.cli.progress_view import (
-    REWARD,
-    Phase,
-    flow,
-    metric_text,
-    render_progress,
+from tutelage.cli.console import (
+    facts,
+    is_utf8,
+    leave_stream,
+    messages,
+    number,
+    percent,
+    prose,
+    say,
+    visible,
 )
 from tutelage.errors import counted
 from tutelage.runs.estimate import duration
-from tutelage.runs.progress import Progress
+from tutelage.runs.progress import LATER, Progress
+from tutelage.statistics.outcome import cause_words, too_many_lost
+from tutelage.types import FailureCause
 
 _REDRAWS_PER_SECOND = 4.0
 _LINE_SECONDS = 5.0
 """Seconds between two plain lines of one phase; a sixtieth of the time since the start once that is
 more, so that a night is no thousand lines."""
+
+METRICS: Mapping[str, str] = {
+    "loss/policy": "loss",
+    "loss/sft": "loss",
+    "train_loss": "loss",
+    "val_loss": "val loss",
+    "val_node_f1": "node F1",
+    "val_edge_f1": "edge F1",
+    "train_reward": "reward",
+    "max_dlogp": "max |Δlogp|",
+    "staleness/mean": "versions behind",
+    "tokens_per_second": "tokens/s",
+    "cost": "$",
+}
+"""The metrics that are shown after rewards and success, in this order, and their names."""
+REWARD = "reward/mean"
+_BAR_WIDTH, _PACE, _SAME = 60, 64, 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One phase so far. Times are in seconds of one monotonic clock."""
+
+    name: str
+    began: float
+    steps: int | None = None
+    seconds: float | None = None
+    noun: str = "step"
+    done: int = 0
+    values: Mapping[str, float] = field(default_factory=dict[str, float])
+    pace: tuple[tuple[float, int], ...] = ()
+    """The latest reports as (time, steps done): how fast it goes now."""
+
+    def after(self, now: float, done: int, values: Mapping[str, float]) -> Phase:
+        """The phase when one more report has come."""
+        pace = (*self.pace, (now, done))[-_PACE:]
+        # What was measured now stands for its whole group: a rate that is missing is not the last.
+        fresh = {name.partition("/")[0] for name in values}
+        kept = {k: v for k, v in self.values.items() if k.partition("/")[0] not in fresh}
+        return replace(self, done=done, values={**kept, **values}, pace=pace)
+
+    def time_left(self, now: float) -> float | None:
+        """Seconds until the phase ends, by its budget or its pace; None while nothing tells."""
+        numbers: list[float] = []
+        if self.seconds is not None:
+            numbers.append(self.seconds - (now - self.began))
+        if self.steps is not None and len(self.pace) > 1:
+            (first, before), (last, done) = self.pace[0], self.pace[-1]
+            if done > before and last > first:
+                per_step = (last - first) / (done - before)
+                # What has passed since the last report is part of the step in progress.
+                numbers.append((self.steps - done) * per_step - min(now - last, per_step))
+        return max(0.0, min(numbers)) if numbers else None
+
+    def share_done(self, now: float) -> float | None:
+        """How much of the phase is behind, from 0 to 1; None when it has no bound."""
+        parts: list[float] = []
+        if self.steps:
+            parts.append(self.done / self.steps)
+        if self.seconds:
+            parts.append((now - self.began) / self.seconds)
+        return min(1.0, max(0.0, *parts)) if parts else None
+
+    def left_words(self, now: float) -> list[str]:
+        """`2:57 left of this phase, 28:10 in all`, as far as that is known."""
+        left, later = self.time_left(now), self.values.get(LATER)
+        if left is None:
+            return []
+        in_all = "" if later is None else f", {duration(left + later)} in all"
+        return [f"{duration(left)} left of this phase{in_all}"]
+
+    @property
+    def steps_words(self) -> list[str]:
+        """`step 57/300`, or `step 57` without a bound; nothing for a phase that has no steps."""
+        if not (self.done or self.steps):
+            return []
+        most = f"/{number(self.steps)}" if self.steps else ""
+        return [f"{self.noun} {number(self.done)}{most}"]
+
+
+def metric_text(values: Mapping[str, float], *, utf8: bool = True) -> list[str]:
+    """`reward 0.84 (128/128)` and so on: rewards and success with how many were judged of how many,
+    what failed, then the metrics in `METRICS` that are there."""
+
+    def rate(name: str, value: float | None, of: str, shown: Callable[[float], str]) -> list[str]:
+        """A rate with its counts; the counts alone if too many rollouts were lost."""
+        judged, total = (values.get(key, nan) for key in of.split())
+        known = isfinite(judged + total)
+        counts = f"{judged:.0f}/{total:.0f}" if known else ""
+        if known and too_many_lost(int(judged), int(total)):
+            return [f"{name}: {counts} judged"]
+        return [] if value is None else [f"{name} {shown(value)}" + f" ({counts})" * known]
+
+    words = rate("reward", values.get(REWARD), "rollout/judged rollout/number", number)
+    for kind in ("sampled", "greedy"):
+        counts = f"val/judged_{kind} val/rollouts_{kind}"
+        success, mean = values.get(f"val/success_{kind}"), values.get(f"val/reward_{kind}")
+        rates = rate(kind, success, counts, percent)
+        if success is None:
+            rates = rate(f"{kind} reward", mean, counts, number)
+        elif mean is not None and abs(mean - success) > _SAME and not rates[0].endswith("judged"):
+            rates[0] += f", reward {number(mean)}"
+        words += rates
+    for cause in FailureCause:
+        many = values.get(f"rollout/{cause.value}", 0.0) * values.get("rollout/number", 0.0)
+        if many and isfinite(many):
+            lost = "lost: " if cause.infrastructure else ""
+            words.append(f"{round(many)} {lost}{cause_words(cause)}")
+    if (rows := values.get("rollout/rows", 1.0)) > 1:
+        words.append(f"{number(rows)} rows a rollout")
+    words += [f"{name} {number(values[key])}" for key, name in METRICS.items() if key in values]
+    return words if utf8 else [word.replace("Δ", "d") for word in words]
 
 
 class LiveDisplay(Progress):
@@ -58,7 +177,6 @@ class LiveDisplay(Progress):
         self._lock = threading.RLock()
         self._phase: Phase | None = None
         self._measuring: str | None = None
-        self._rewards: list[float] = []
         self._live: Live | None = None
         if self._console.is_terminal and not self._console.is_dumb_terminal:
             self._live = Live(
@@ -92,7 +210,6 @@ class LiveDisplay(Progress):
         with self._lock:
             self._phase = Phase(visible(name), now, steps, seconds, self.noun)
             self._measuring = None
-            self._rewards = []
         self._line_at = self._step_at = now
         if self._live is None:
             bounds = [f"at most {counted(steps, self.noun)}"] if steps else []
@@ -106,8 +223,6 @@ class LiveDisplay(Progress):
             before = self._phase or Phase("Steps", now)
             self._phase = before.after(now, done, values)
             self._measuring = None
-            if REWARD in values:
-                self._rewards.append(values[REWARD])
         # A line of a measurement is no reason to leave out the next step's.
         if self._live is None and self._is_time(now, self._step_at):
             self._line_at = self._step_at = now
@@ -156,13 +271,22 @@ class LiveDisplay(Progress):
         with self._lock:
             self._phase = self._measuring = None
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
         with self._lock:
-            phase, measuring, rewards = self._phase, self._measuring, list(self._rewards)
+            phase, measuring = self._phase, self._measuring
         if phase is None and measuring is None:
             yield Text("getting ready ...", style="dim")
         now, width = self._clock(), options.max_width
-        yield from render_progress(phase, measuring, rewards, now, width, utf8=self._utf8)
+        if phase is not None:
+            gone = f"{duration(now - phase.began)} gone"
+            rest = "   ".join(["", *phase.steps_words, gone, *phase.left_words(now)])
+            yield Text.assemble((phase.name[: max(8, width - len(rest))], "bold"), rest)[:width]
+            yield ProgressBar(1.0, phase.share_done(now) or 0.0, width=min(width, _BAR_WIDTH))
+            yield Text("   ".join(metric_text(phase.values, utf8=self._utf8)))
+        if measuring is not None:
+            yield Text(measuring[:width], style="dim")
 
     def _is_time(self, now: float, last: float) -> bool:
         return now - last >= max(_LINE_SECONDS, (now - self._began) / 60)
@@ -196,5 +320,4 @@ class LiveDisplay(Progress):
             return
         with self._quietly():
             say(self._console, (message, "green"))
-            for line in flow(words, max(20, self._console.width - 2)):
-                say(self._console, "  ", (line, "dim"))
+            prose(self._console, "  " + "   ".join(words), "dim", hang=2)

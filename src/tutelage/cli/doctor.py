@@ -22,9 +22,8 @@ def doctor() -> None:
     """Show what this machine offers and what is missing."""
     from tutelage.cli.console import output, say, visible
 
-    console = output()
-    pairs = _findings()
-    width = max((len(name) for name, _, _ in pairs), default=0)
+    console, pairs = output(), _findings()
+    width = max(len(name) for name, _, _ in pairs)
     for name, value, remedy in pairs:
         mark = ("ok  ", "green") if remedy is None else ("!   ", "bold yellow")
         say(console, mark, f"{name:<{width}}  ", visible(value))
@@ -38,6 +37,8 @@ def doctor() -> None:
 
 def _findings() -> list[tuple[str, str, str | None]]:
     """Name, what was found, and a remedy where something is off."""
+    from tutelage.tools.sandbox import tier_problems
+
     free = shutil.disk_usage(Path.cwd()).free / 2**30
     old = sys.version_info < (3, 11)
     lines: list[tuple[str, str, str | None]] = [
@@ -51,7 +52,13 @@ def _findings() -> list[tuple[str, str, str | None]]:
         told = "missing: prompts are searched over an endpoint, weights are not trained"
         lines.append(("torch", told, _TRAIN))
     full = "a run writes some 100 MB; free some space" if free < 1 else None
-    lines += [("disk", f"{free:.1f} GiB free here", full), _sandbox()]
+    lines.append(("disk", f"{free:.1f} GiB free here", full))
+    problems = tier_problems()
+    tier = next((tier for tier in ("namespaces", "rlimit") if problems[tier] is None), "none")
+    why = "; ".join(f"{tier}: {problem}" for tier, problem in problems.items() if problem)
+    need = "python_executor, the code agent and code_reward need user namespaces or Landlock"
+    told = tier if tier == "namespaces" else f"{tier} ({why})"
+    lines.append(("sandbox", told, need if tier == "none" else None))
     for package in _PACKAGES:
         version = metadata.version(package) if _there(package) else "missing"
         lines.append((package, version, None if _there(package) else _TRAIN))
@@ -60,20 +67,3 @@ def _findings() -> list[tuple[str, str, str | None]]:
 
 def _there(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
-
-
-def _sandbox() -> tuple[str, str, str | None]:
-    """Where model-written code would run."""
-    from tutelage.tools.sandbox import tier_problems
-
-    problems = tier_problems()
-    for tier in ("namespaces", "rlimit"):
-        if problems[tier] is None:
-            why = "" if tier == "namespaces" else f" (namespaces: {problems['namespaces']})"
-            return "sandbox", f"{tier}{why}", None
-    reasons = "; ".join(f"{tier}: {problems[tier]}" for tier in ("namespaces", "rlimit"))
-    return (
-        "sandbox",
-        f"none ({reasons})",
-        "python_executor, the code agent and code_reward need user namespaces or Landlock",
-    )

@@ -91,24 +91,21 @@ def evaluate(
     if len(evaluations) == 2:
         paired = compare(
             [
-                facts_of(found, one.ready, name)
+                facts_of(one, found, name)
                 if one.asked.output is None
                 else read_facts(RunFolder(Path(one.asked.output)), PolicyEvaluation)
                 for one, found, name in zip(asked, evaluations, names, strict=True)
             ]
         )
     if as_json:
-        records: Any = [
-            _as_record(target, options, found)
-            for target, found in zip(targets, evaluations, strict=True)
-        ]
+        pairs = zip(targets, evaluations, strict=True)
+        records = [_as_record(target, options, found) for target, found in pairs]
+        whole: Any = records[0]
         if paired is not None:
-            records = {"targets": records, "pair": asdict(paired.pairs[0])}
-        else:
-            (records,) = records
-        typer.echo(json.dumps(records, indent=2, allow_nan=False))
+            whole = {"targets": records, "pair": asdict(paired.pairs[0])}
+        typer.echo(json.dumps(whole, indent=2, allow_nan=False))
     else:
-        _show(names if paired else [""], asked, evaluations, paired, options.samples)
+        _show(names if paired else [""], asked, evaluations, paired)
     for reason in filter(None, (one.ungraded for one in evaluations)):
         tell(f"Error: no rollout could be graded: {reason}")
         raise typer.Exit(1)
@@ -150,47 +147,40 @@ def _evaluated(
 ) -> Evaluation:
     """Play an evaluation; one with an output is a run in a folder of its own. A stop shows what
     the rollouts until then come to."""
+    from tutelage.cli.console import output, say
+    from tutelage.cli.display import LiveDisplay
     from tutelage.cli.job import displayed
     from tutelage.evaluate.kind import recorded
     from tutelage.runs import lifecycle
     from tutelage.runs.folder import folder_at
+    from tutelage.runs.progress import Progress
+    from tutelage.tools.registry import close_tools
+    from tutelage.tracing.export import OtlpExporter
 
     try:
-        if asked.asked.output is None:
-            return _played(asked, name, collector)
-        folder = folder_at(Path(asked.asked.output))
-        displayed(folder, lambda display: lifecycle.start(asked, folder, display))
-        return recorded(folder)
+        if asked.asked.output is not None:
+            folder = folder_at(Path(asked.asked.output))
+            displayed(folder, lambda display: lifecycle.start(asked, folder, display))
+            return recorded(folder)
+        display = LiveDisplay().open()
+        display.start("evaluation", asked.ready.facts(name))
+        try:
+            evaluation = asked.ready.add_up(asyncio.run(asked.ready.play(display)), display)
+        finally:
+            display.finish()
+            close_tools(asked.ready.evaluated_agent.tools)
+        if collector is not None:
+            warn, played = partial(typer.echo, err=True), evaluation.played
+            with OtlpExporter(collector, warn=warn, max_queue=len(played)) as exporter:
+                exporter.submit(played)
+        return evaluation
     except (KeyboardInterrupt, typer.Exit):
         if (ready := getattr(asked, "ready", None)) and ready.played and not as_json:
-            from tutelage.cli.console import output, say
-            from tutelage.runs.progress import Progress
-
             total = len(ready.tasks) * ready.asked.samples
             say(output(), f"Stopped after {len(ready.played)} of {total} rollouts:")
             found = ready.add_up([*ready.played.values()], Progress())
             _show_evaluation(output(), found, ready.asked.samples)
         raise
-
-
-def _played(asked: PolicyEvaluation, name: str, collector: str | None) -> Evaluation:
-    """An evaluation of which nothing is kept."""
-    from tutelage.cli.display import LiveDisplay
-    from tutelage.tools.registry import close_tools
-    from tutelage.tracing.export import OtlpExporter
-
-    display = LiveDisplay().open()
-    display.start("evaluation", asked.ready.facts(name))
-    try:
-        evaluation = asked.ready.add_up(asyncio.run(asked.ready.play(display)), display)
-    finally:
-        display.finish()
-        close_tools(asked.ready.evaluated_agent.tools)
-    if collector is not None:
-        warn, played = partial(typer.echo, err=True), evaluation.played
-        with OtlpExporter(collector, warn=warn, max_queue=len(played)) as exporter:
-            exporter.submit(played)
-    return evaluation
 
 
 def _names(asked: Sequence[PolicyEvaluation]) -> list[str]:
@@ -210,10 +200,9 @@ def _show(
     asked: Sequence[PolicyEvaluation],
     found: Sequence[Evaluation],
     paired: Comparison | None,
-    samples: int,
 ) -> None:
     """Each evaluation, and what the two of a pair differ in."""
-    from tutelage.cli import compare_text as words
+    from tutelage.cli.compare import pairs
     from tutelage.cli.console import drawn_table, next_steps, output, prose, say, shown_path
     from tutelage.statistics.intervals import FEW
 
@@ -221,11 +210,11 @@ def _show(
     for name, one in zip(names, found, strict=True):
         if name:
             say(console, (name, "bold"))
-        _show_evaluation(console, one, samples)
+        _show_evaluation(console, one, asked[0].asked.samples)
         if name:
             say(console)
     if paired is not None and not any(one.ungraded for one in found):
-        console.print(drawn_table(words.pairs(paired)))
+        console.print(drawn_table(pairs(paired)))
         if paired.conclusion is not None:
             prose(console, paired.conclusion, "bold")
         if paired.pairs[0].tasks < FEW:
@@ -245,7 +234,7 @@ def _show(
 def show(console: Console, folder: RunFolder) -> None:
     """What was evaluated, and the result."""
     from tutelage.cli.console import facts, say
-    from tutelage.cli.rollout_list import show_stored
+    from tutelage.cli.rollout_view import show_stored
     from tutelage.cli.runs import say_state
     from tutelage.evaluate.kind import recorded
     from tutelage.runs.figures import read_object
@@ -253,9 +242,8 @@ def show(console: Console, folder: RunFolder) -> None:
     fields = read_object(folder.config)
     asked = fields["config"]
     say(console, ("Evaluation ", "bold"), (folder.name, "bold"))
-    pairs = [("target", fields["target"])]
-    pairs += [] if fields["base"] == fields["target"] else [("model", fields["base"])]
-    pairs.append(("tests", ", ".join(asked["test"])))
+    pairs = [("target", fields["target"]), ("tests", ", ".join(asked["test"]))]
+    pairs[1:1] = [("model", fields["base"])] * (fields["base"] != fields["target"])
     facts(console, pairs, indent=2)
     if folder.read_result() is None:
         say_state(console, folder)
@@ -312,10 +300,8 @@ def _show_evaluation(console: Console, found: Evaluation, samples: int) -> None:
         say(console)
     told = evaluation_of_record(found.record())
     each = "" if samples == 1 else f" x {samples} samples"
-    words = {
-        "reward": REWARD.cell(told, number, ends=True),
-        "success": SUCCESS.cell(told, percent, ends=True),
-    }
+    reward, success = REWARD.cell(told, number, ends=True), SUCCESS.cell(told, percent, ends=True)
+    words = {"reward": reward, "success": success}
     pairs = [] if told.withheld or found.ungraded else [(name, words[name]) for name in heads]
     pairs += [("rollouts", judged_text(told)), ("tasks", f"{found.tasks}{each}")]
     if found.no_calls:

@@ -77,16 +77,18 @@ def export(
         lines = (dump_json(row, "exported row") for row in rows)
         count, first = 0, next(lines, None)
         if first is not None:  # without rows no file is made
-            with _stream(out) as write:
+            with _placed(out) if out else contextlib.nullcontext() as aside:
+                # Half of a surrogate pair is written as JSON escapes it.
+                file = aside.open("w", -1, "utf-8", "backslashreplace") if aside else sys.stdout
                 for line in itertools.chain([first], lines):
-                    write(line + "\n")
+                    file.write(line + "\n")
                     count += 1
+                if aside:
+                    file.close()
     if not count:
-        which = (
-            "that succeeded with full reward" if options.successful or fmt == "sft" else "at all"
-        )
+        which = " that succeeded with full reward" * (options.successful or fmt == "sft")
         raise RunError(
-            f"nothing to export: the run {folder.name!r} has no rollout {which}. List its rollouts "
+            f"nothing to export: the run {folder.name!r} has no rollout{which}. List its rollouts "
             f"with: tutelage show {folder.name}"
         )
     if out is not None:
@@ -108,16 +110,6 @@ def _tools(folder: RunFolder, fmt: str) -> tuple[ToolSpec, ...] | None:
     from tutelage.cli.kinds import kind_of
 
     return kind_of(folder).tools(folder)
-
-
-@contextlib.contextmanager
-def _stream(out: Path | None) -> Generator[Any]:
-    if out is None:
-        yield sys.stdout.write
-        return
-    # Half of a surrogate pair is written as JSON escapes it.
-    with _placed(out) as aside, aside.open("w", -1, "utf-8", "backslashreplace") as file:
-        yield file.write
 
 
 @contextlib.contextmanager

@@ -67,18 +67,12 @@ def reported(verb: Callable[P, R]) -> Callable[P, R]:
             leave_stream(sys.stdout)
             raise typer.Exit(PIPE_CLOSED) from None
         except Exception as error:
-            message = explain(error)
-            if message is None:
-                # The traceback carries the error's notes itself.
-                lines = "".join(traceback.format_exception(error))
-                message = (
-                    f"{lines}\nThis is a bug in Tutelage. Please report it with the lines above."
-                )
-                code = BUG
+            message, code = explain(error), getattr(error, "exit_code", 2)
+            if message is None:  # the traceback carries the error's notes itself
+                lines, code = "".join(traceback.format_exception(error)), BUG
+                message = f"{lines}\nThis is a bug in Tutelage. Please report the lines above."
             elif isinstance(error, ModuleNotFoundError):
                 code = MissingExtraError.exit_code
-            else:
-                code = error.exit_code if isinstance(error, TutelageError) else 2
             if isinstance(error, OSError) and error.errno in _NO_ROOM:
                 leave_stream(sys.stdout)
             tell(message)
@@ -105,26 +99,22 @@ def why_stopped(stopped: KeyboardInterrupt) -> str:
 def explain(error: Exception) -> str | None:
     """The line for an error that a user can fix, None for a bug."""
     if isinstance(error, TutelageError):
-        return _with_notes(f"Error: {error}", error)
-    if isinstance(error, ModuleNotFoundError):
+        message = str(error)
+    elif isinstance(error, ModuleNotFoundError):
         package = (error.name or "").partition(".")[0]
-        if package in _EXTRA_TRAIN:
-            return (
-                f"Error: this command needs {package}, which is not installed. Install it with: "
-                "pip install 'tutelage[train]'"
-            )
-    if isinstance(error, OSError) and error.errno in _BARRED and error.filename is not None:
-        return _with_notes(
-            f"Error: cannot open {error.filename!r}: {error.strerror}. Make it accessible, or "
-            "choose another path.",
-            error,
-        )
-    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        if package not in _EXTRA_TRAIN:
+            return None
+        message = f"this command needs {package}, which is not installed. Install it with: "
+        message += "pip install 'tutelage[train]'"
+    elif isinstance(error, OSError) and error.errno in _BARRED and error.filename is not None:
+        message = f"cannot open {error.filename!r}: {error.strerror}. Make it accessible, or "
+        message += "choose another path."
+    elif isinstance(error, OSError) and error.errno in _NO_ROOM:
         where = "the output" if error.filename is None else repr(error.filename)
-        return _with_notes(
-            f"Error: cannot write {where}: {error.strerror}. Free some space and try again.", error
-        )
-    return None
+        message = f"cannot write {where}: {error.strerror}. Free some space and try again."
+    else:
+        return None
+    return "\n".join([f"Error: {message}", *getattr(error, "__notes__", ())])
 
 
 def tell(text: str) -> None:
@@ -133,7 +123,3 @@ def tell(text: str) -> None:
         typer.echo(visible(text), err=True)
     except OSError:
         leave_stream(sys.stderr)
-
-
-def _with_notes(text: str, error: Exception) -> str:
-    return "\n".join([text, *getattr(error, "__notes__", ())])

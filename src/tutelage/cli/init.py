@@ -14,8 +14,7 @@ import typer
 from tutelage.errors import ConfigError
 
 _STARTER = Path(__file__).parent / "starter"
-_FILES = {name: name for name in ("agent.py", "tasks.py", "train.toml", "README.md")}
-"""The files by the name that they are written under."""
+_FILES = ("agent.py", "tasks.py", "train.toml", "README.md")
 
 
 def init(
@@ -28,7 +27,7 @@ def init(
     """Write an agent, its tasks and its settings, ready to train."""
     from tutelage.cli.console import next_steps, output, say
 
-    names = _FILES | ({".env": "env"} if endpoint else {})
+    names = (*_FILES, *[".env"] * endpoint)
     if there := [name for name in names if (directory / name).exists()]:
         raise ConfigError(
             f"{str(directory)!r} already has {', '.join(there)}, so nothing was written; choose "
@@ -36,8 +35,8 @@ def init(
         )
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        for name, source in names.items():
-            shutil.copyfile(_STARTER / source, directory / name)
+        for name in names:
+            shutil.copyfile(_STARTER / name.removeprefix("."), directory / name)
     except OSError as error:
         raise ConfigError(
             f"cannot write to {str(directory)!r}: {error.strerror or error}; choose another folder"
@@ -48,8 +47,8 @@ def init(
     search = f"tutelage train agent.py --algorithm auto {tasks}"
     next_steps(
         console,
-        *([f"cd {directory}"] if directory != Path() else []),
-        *(["put your key into .env"] if endpoint else []),
+        *[f"cd {directory}"] * (directory != Path()),
+        *["put your key into .env"] * endpoint,
         "python tasks.py",
         search if endpoint else "tutelage train agent.py --config train.toml",
     )

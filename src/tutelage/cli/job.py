@@ -68,9 +68,9 @@ def watched(
         yield
     except KeyboardInterrupt as stopped:
         display.finish()
-        there = folder.config.is_file()
         why = why_stopped(stopped)
         message = f"Stopped. {why}{saved} {resume_hint(place)}"
+        there = folder.config.is_file()
         tell(message if there else f"{why}Stopped before there was anything to save.")
         raise typer.Exit(exit_code(stopped)) from None
     except RunBusyError:

@@ -38,20 +38,22 @@ AsJson = Annotated[
 ]
 
 _METAVARS: dict[str, str] = {
-    **dict.fromkeys(("output", "output_dir"), "DIR"),
-    **dict.fromkeys(("train", "test", "catalog", "outcomes", "models", "test_outcomes"), "FILE"),
-    **dict.fromkeys(("workers", "tasks", "verifiers", "prices"), "FILE"),
-    **dict.fromkeys(("checkpoint", "resume"), "RUN"),
-    **dict.fromkeys(("otlp", "store", "upstream", "endpoint"), "URL"),
-    "model": "NAME",
-    "mcp": "SERVER",
-    "tools": "A,B",
-    **dict.fromkeys(("deadline", "node_timeout", "try_timeout"), "SECONDS"),
-    **dict.fromkeys(("budget", "budget_usd"), "USD"),
-    **dict.fromkeys(("iterations", "train_size", "val_size", "test_size", "steps", "seed"), "N"),
-    **dict.fromkeys(("runners", "rollouts", "epochs", "batch_size", "episodes"), "N"),
-    "minutes": "X",
-    "level": "default|hard",
+    name: metavar
+    for metavar, names in {
+        "DIR": "output output_dir",
+        "FILE": "train test catalog outcomes models test_outcomes workers tasks verifiers prices",
+        "RUN": "checkpoint resume",
+        "URL": "otlp store upstream endpoint",
+        "SERVER": "mcp",
+        "A,B": "tools",
+        "SECONDS": "deadline node_timeout try_timeout",
+        "USD": "budget budget_usd",
+        "N": "iterations train_size val_size test_size steps seed runners rollouts epochs "
+        "batch_size episodes",
+        "X": "minutes",
+        "default|hard": "level",
+    }.items()
+    for name in names.split()
 }
 """What an option takes, by its name, where its type does not say it."""
 
@@ -70,11 +72,10 @@ def as_command(verb: Callable[..., None], *arguments: str) -> Callable[..., None
             models[name] = model
             # Its own fields come before those that runs of all kinds have.
             fields = model.model_fields.items()
+            ordered = sorted(fields, key=lambda item: item[0] in RunSettings.model_fields)
             shown += [
                 _option(field, of, placed=field in arguments)
-                for field, of in sorted(
-                    fields, key=lambda item: item[0] in RunSettings.model_fields
-                )
+                for field, of in ordered
                 if get_origin(of.annotation) is not dict
             ]
         else:
@@ -95,23 +96,29 @@ def _option(name: str, field: FieldInfo, *, placed: bool) -> inspect.Parameter:
     of = _type(field.annotation)
     unsaid = field.is_required() or field.default in (None, ()) or of is bool
     default = "" if unsaid else f" Default: {str(field.default).removesuffix('.0')}."
-    hint: Any = bool if of is bool else str | None
-    many, listed = get_args(Paths)[1] in field.metadata, _is_listed(field)
+    many, flag = get_args(Paths)[1] in field.metadata, of is bool
     # A key without a value is `null` in a file; an option is left out.
-    told = " ".join((field.description or "").split())
-    text = re.sub(r"\b(N|n|e)(?:ull|mpty) (?:is|uses)\b", _default, told) + default
-    metavar = None if of is bool else _metavar(name, of, many)
-    option: Any = (
-        typer.Argument(metavar=name.upper(), help=text)
-        if placed
-        else typer.Option(f"--{name.replace('_', '-')}", metavar=metavar, help=text)
-    )
-    unset: Any = False if of is bool else None
+    text = " ".join((field.description or "").split())
+    for null, left in (("Null", "Default:"), ("null", "default:"), ("empty", "default:")):
+        text = re.sub(rf"\b{null} (?:is|uses)\b", left, text)
+    by_type = {int: "N", float: "X", Path: "FILE"}
+    metavar = _METAVARS.get(name, "FILE" if many else by_type.get(of, "NAME"))
+    if get_origin(of) is Literal:
+        metavar = "|".join(get_args(of))
+    elif get_origin(of) is tuple and not many:
+        metavar = "A,B"
+    elif name == "output" and of is Path:
+        metavar = "FILE"  # what a verb writes that is no run
+    option: Any = typer.Argument(metavar=name.upper(), help=text + default)
+    if not placed:
+        written = f"--{name.replace('_', '-')}"
+        option = typer.Option(written, metavar=None if flag else metavar, help=text + default)
+    hint: Any = list[str] if many or _is_listed(field) else bool if flag else str | None
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,
-        default=inspect.Parameter.empty if field.is_required() else unset,
-        annotation=Annotated[list[str] if many or listed else hint, option],
+        default=inspect.Parameter.empty if field.is_required() else False if flag else None,
+        annotation=Annotated[hint, option],
     )
 
 
@@ -121,10 +128,6 @@ def _is_listed(field: FieldInfo) -> bool:
     return names in field.metadata or any(names in of for of in inside)
 
 
-def _default(found: re.Match[str]) -> str:
-    return "Default:" if found[1] == "N" else "default:"
-
-
 def _type(hint: Any) -> Any:
     """The type of a field without what it is annotated with, and without None."""
     if get_origin(hint) is Annotated:
@@ -132,17 +135,6 @@ def _type(hint: Any) -> Any:
     if get_origin(hint) in (Union, UnionType):
         return _type(next(part for part in get_args(hint) if part is not type(None)))
     return hint
-
-
-def _metavar(name: str, of: Any, many: bool) -> str:
-    if get_origin(of) is Literal:
-        return "|".join(get_args(of))
-    if get_origin(of) is tuple and not many:
-        return "A,B"
-    by_type = {int: "N", float: "X", Path: "FILE"}
-    if name == "output" and of is Path:
-        return "FILE"  # what a verb writes that is no run
-    return _METAVARS.get(name, "FILE" if many else by_type.get(of, "NAME"))
 
 
 def _made(model: type[Section], given: dict[str, Any]) -> Section:

@@ -14,15 +14,16 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, redirect_stdout, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
 from tutelage.cli.console import (
+    cell,
     facts,
     fetch,
     messages,
@@ -40,10 +41,10 @@ from tutelage.cli.console import (
 from tutelage.cli.failures import PLAIN, tell
 from tutelage.cli.job import watched
 from tutelage.cli.options import AsJson, as_command
-from tutelage.config.fields import Paths, Share
+from tutelage.config.fields import Paths, Section, Share
 from tutelage.errors import ConfigError, DataError, RunError, TutelageError, counted
 from tutelage.files import write_new
-from tutelage.orchestration.data.collect import CollectConfig, CollectionRun, run_collection
+from tutelage.orchestration.data.collect import CollectConfig, run_collection
 from tutelage.orchestration.data.prepare import write_training_set
 from tutelage.orchestration.data.rows import read_json
 from tutelage.orchestration.data.synthetic import builtin_graph
@@ -90,16 +91,6 @@ _SHOWN, _LINES, _REASON = 120, 6, 300
 """Maximum characters of a call, lines of an output, and characters of a failure reason."""
 
 
-def _plan_text(plan: Plan) -> str:
-    return json.dumps(plan_json(plan), indent=2, ensure_ascii=False)
-
-
-_WRITERS: dict[str, Callable[[Plan], str]] = {
-    ".json": _plan_text,
-    ".txt": to_text,
-}
-
-
 def orchestrate_app() -> typer.Typer:
     """Return the command group with its verbs."""
     group = typer.Typer(
@@ -137,8 +128,8 @@ def _plan(config: _PlanConfig) -> None:
     out = config.out
     if not config.instruction.strip():
         raise ConfigError(f"the instruction is empty: {config.instruction!r}; describe the task")
-    if out is not None and out.suffix not in _WRITERS:
-        raise ConfigError(f"--out {str(out)!r} must end in one of {[*_WRITERS]}")
+    if out is not None and out.suffix not in (".json", ".txt"):
+        raise ConfigError(f"--out {str(out)!r} must end in .json or .txt")
     catalog, pool = config.read_catalog(), config.make_pool()
     model, source = trained_planner(config.checkpoint, catalog)
     plan = model.plan(config.instruction, config.min_confidence)
@@ -159,18 +150,14 @@ def _plan(config: _PlanConfig) -> None:
             seconds.append(first.seconds)
         output().print(table)
         longest, path = critical_path(plan, seconds)
-        along = " -> ".join(map(str, path))
-        facts(
-            output(),
-            [
-                ("cost", f"{number(sum(costs))} USD expected"),
-                ("latency", f"{number(longest)} s along {along}"),
-            ],
-        )
+        latency = f"{number(longest)} s along {' -> '.join(map(str, path))}"
+        cost = f"{number(sum(costs))} USD expected"
+        facts(output(), [("cost", cost), ("latency", latency)])
         prose(messages(), f"workers: {describe_pool(pool)}", "dim")
     prose(messages(), f"plan: {source}", "dim")
     if out is not None:
-        write_new({out: f"{_WRITERS[out.suffix](plan)}\n"}, "--out")
+        row = json.dumps(plan_json(plan), indent=2, ensure_ascii=False)
+        write_new({out: f"{row if out.suffix == '.json' else to_text(plan)}\n"}, "--out")
         say(output(), f"written to {shown_path(out)}")
 
 
@@ -189,11 +176,9 @@ def _tools(config: ToolsConfig, as_json: AsJson = False) -> None:
         about = (" ".join(tool.inputs), " ".join(tool.outputs), tool.description)
         table.add_row(visible(tool.name), *map(visible, about))
     output().print(table)
+    own = "Tools need a language model as planner: --endpoint URL --model NAME, or --model RUN."
     words = "Workers do these, and the trained planner plans over them: orchestrate plan."
-    if loaded:
-        words = "Tools need a language model as planner: --endpoint URL --model NAME, or "
-        words += "--model RUN."
-    prose(messages(), words, "dim")
+    prose(messages(), own if loaded else words, "dim")
 
 
 # ---------------------------------------------------------------- run
@@ -210,17 +195,18 @@ class _Warnings(Progress):
         tell(text)
 
 
-def _run(
-    config: ExecutionConfig,
-    otlp: Annotated[
-        str | None, typer.Option(metavar="URL", help="Send the trace to this collector as well.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
+class _Traces(Section):
+    """Where traces go."""
+
+    otlp: str | None = None
+    """Send the trace to this collector as well."""
+
+
+def _run(config: ExecutionConfig, traces: _Traces, as_json: AsJson = False) -> None:
     """Plan an instruction and execute it within a budget."""
     if config.output is not None:
         check_vacant(Path(config.output))  # check before planning, which may cost money
-    _execute(config, None, otlp, as_json)
+    _execute(config, None, traces.otlp, as_json)
 
 
 def resume(folder: RunFolder, allow_changes: bool) -> None:
@@ -290,13 +276,11 @@ def _execute(
             )
         executed.append(execution)
         run.failed = not execution.success
-        return {
+        names = ("success", "reason", "rollout")
+        return {name: getattr(execution, name) for name in names} | {
             "status": "failed" if run.failed else "succeeded",
-            "success": execution.success,
             "cost": execution.total_cost,
             "latency_ms": execution.total_latency_ms,
-            "reason": execution.reason,
-            "rollout": execution.rollout,
         }
 
     kind, warnings = ExecutionRun(config, work, plan, otlp=otlp), _Warnings()
@@ -371,16 +355,14 @@ def _progress(plan: Plan) -> Observer:
 
 def show(console: Console, folder: RunFolder) -> None:
     """Show the trace of one execution, the totals of many, or how to continue a stopped run."""
-    from tutelage.cli.rollout_list import show_one, show_stored
+    from tutelage.cli.rollout_view import show_one, show_stored
     from tutelage.cli.runs import say_state
 
     result = folder.read_result()
     say(console, ("Execution ", "bold"), (folder.name, "bold"))
     if not (folder.path / PLAN).is_file():
         rows = (result or {"status": "stopped or running"}).items()
-        numeric = int | float
-        words = [(k, number(v) if isinstance(v, numeric) else one_line(v, 100)) for k, v in rows]
-        facts(console, words, indent=2)
+        facts(console, [(name, cell(value)) for name, value in rows], indent=2)
         show_stored(console, folder, lambda store, run_id: store.rollouts(run_id, limit=3))
     elif result is None:
         say_state(console, folder)
@@ -394,22 +376,9 @@ def _print_json(
     folder: RunFolder, execution: Execution, config: ExecutionConfig, chosen: ChosenPlan
 ) -> None:
     """Print the execution as JSON."""
-    names = (
-        "id",
-        "success",
-        "reason",
-        "outputs",
-        "total_cost",
-        "total_latency_ms",
-        "verified_fraction",
-        "mock",
-        "pool",
-        "router",
-        "path",
-        "resumed",
-        "rollout",
-    )
-    row = {name: getattr(execution, name) for name in names} | {
+    names = "id success reason outputs total_cost total_latency_ms verified_fraction mock pool"
+    names += " router path resumed rollout"
+    row = {name: getattr(execution, name) for name in names.split()} | {
         "reward": execution.earned(config.reward).value,
         "confidence": chosen.sure and chosen.sure.confidence,
         "min_confidence": chosen.sure and chosen.sure.least,
@@ -426,45 +395,28 @@ def _show_result(
 ) -> None:
     """Print the nodes, the totals, the outputs of tools and leaf nodes, and the trace command."""
     console, plan, steps = output(), execution.plan, steps_by_node(execution.steps)
-    table = plain_table(
-        "#",
-        "subtask",
-        "after",
-        "result",
-        "worker",
-        "tries",
-        "USD",
-        "seconds",
-        right=("#", "tries", "USD", "seconds"),
-    )
+    columns = ("#", "subtask", "after", "result", "worker", "tries", "USD", "seconds")
+    table = plain_table(*columns, right=("#", "tries", "USD", "seconds"))
     for node in execution.nodes:
         mine, planned = steps.get(node.node, ()), plan.nodes[node.node]
         words = node.status if node.checked or not node.kept else f"{node.status}, unchecked"
         if not node.kept and node.status != "skipped":
             words += f": {node.reason}"
-        table.add_row(
-            str(node.node),
-            visible(planned.tool),
-            ", ".join(map(str, planned.parents)),
-            one_line(words, _REASON),
-            visible(node.worker or ""),
-            str(sum(step.worker is not None for step in mine)),
-            f"{sum(step.cost for step in mine):.6f}",
-            f"{node.seconds:.2f}",
-        )
+        after, tries = ", ".join(map(str, planned.parents)), sum(s.worker is not None for s in mine)
+        texts = (visible(planned.tool), after, one_line(words, _REASON), visible(node.worker or ""))
+        cost = f"{sum(step.cost for step in mine):.6f}"
+        table.add_row(str(node.node), *texts, str(tries), cost, f"{node.seconds:.2f}")
     console.print(table)
     say(console)
     path = " -> ".join(plan.nodes[node].tool for node in execution.path) or "nothing"
+    path = one_line(path, 80)
     planning = f", {plan.seconds:.2f} of them planning," if plan.seconds else ""
     reason = f", {execution.reason}" if execution.reason not in ("", "failed") else ""
     state = "succeeded" if execution.success else f"failed{reason}"
     pairs = [
-        ("execution", state + (" (a mock: no model was asked)" if execution.mock else "")),
+        ("execution", state + " (a mock: no model was asked)" * execution.mock),
         ("cost", f"{execution.total_cost:.6f} USD"),
-        (
-            "latency",
-            f"{execution.total_latency_ms / 1000:.2f} s{planning} along {one_line(path, 80)}",
-        ),
+        ("latency", f"{execution.total_latency_ms / 1000:.2f} s{planning} along {path}"),
         ("reward", f"{number(execution.earned(config.reward).value)} ({config.reward})"),
     ]
     if chosen.sure is not None:
@@ -515,6 +467,8 @@ def _collect(config: _CollectConfig, as_json: AsJson = False) -> None:
     """Execute many instructions, log them and prepare training data."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+    from tutelage.runs.stored_evaluation import REWARD, SUCCESS, evaluation_of_record, judged_text
+
     if config.logs and config.prepare is None:
         raise ConfigError("--logs needs --prepare FILE")
     found: JSON = {}
@@ -531,7 +485,26 @@ def _collect(config: _CollectConfig, as_json: AsJson = False) -> None:
         logs = (config.output_dir,)
         found |= asdict(made.collection) | {"log": str(made.log), "run": str(made.folder)}
         if not as_json:
-            _show_collection(made)
+            collection = made.collection
+            evaluation = evaluation_of_record(collection.record())
+            done = f"{number(collection.succeeded)} of {number(collection.judged)}"
+            if not evaluation.withheld:
+                done += f": {SUCCESS.cell(evaluation, percent, ends=True)}"
+            pairs = [("succeeded", done)]
+            pairs += [("judged", judged_text(evaluation))] if evaluation.eventful else []
+            pairs += [
+                ("reward", f"{REWARD.cell(evaluation, number, ends=True)} (normalized)"),
+                ("executions", number(collection.executions)),
+                ("cost", f"{collection.cost:.6f} USD"),
+                ("latency", f"{collection.mean_latency:.2f} s on average"),
+            ]
+            if refused := collection.failed.get("refused"):
+                why = "a plan that nobody can do, with wrong arguments, or above the budget"
+                pairs.append(("refused", f"{counted(refused, 'instruction')} with {why}"))
+            pairs += [("log", shown_path(made.log)), ("run", shown_path(made.folder))]
+            facts(output(), pairs)
+            again = f"tutelage orchestrate collect --logs {shown_path(made.log.parent)}"
+            say(output(), ("\nNext:", "bold"), f" {again} --prepare training_data.json")
     if config.prepare is not None:
         training, tools = write_training_set(logs, config.prepare, config.catalog)
         counts = {k: v for k, v in asdict(training).items() if isinstance(v, int)}
@@ -542,27 +515,3 @@ def _collect(config: _CollectConfig, as_json: AsJson = False) -> None:
             facts(output(), [*rows, ("written", shown_path(config.prepare)), ("next", again)])
     if as_json:
         typer.echo(json.dumps(found, indent=2))
-
-
-def _show_collection(made: CollectionRun) -> None:
-    from tutelage.runs.stored_evaluation import REWARD, SUCCESS, evaluation_of_record, judged_text
-
-    found = made.collection
-    evaluation = evaluation_of_record(found.record())
-    done = f"{number(found.succeeded)} of {number(found.judged)}"
-    if not evaluation.withheld:
-        done += f": {SUCCESS.cell(evaluation, percent, ends=True)}"
-    pairs = [
-        ("succeeded", done),
-        *([("judged", judged_text(evaluation))] if evaluation.eventful else []),
-        ("reward", f"{REWARD.cell(evaluation, number, ends=True)} (normalized)"),
-        ("executions", number(found.executions)),
-        ("cost", f"{found.cost:.6f} USD"),
-        ("latency", f"{found.mean_latency:.2f} s on average"),
-    ]
-    if refused := found.failed.get("refused"):
-        reason = "a plan that nobody can do, with wrong arguments, or that the budget cannot begin"
-        pairs.append(("refused", f"{counted(refused, 'instruction')} with {reason}"))
-    facts(output(), [*pairs, ("log", shown_path(made.log)), ("run", shown_path(made.folder))])
-    again = f"tutelage orchestrate collect --logs {shown_path(made.log.parent)}"
-    say(output(), ("\nNext:", "bold"), f" {again} --prepare training_data.json")

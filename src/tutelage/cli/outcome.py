@@ -57,6 +57,12 @@ _LOOKED_AT = 20
 """Rollouts among which a question is looked for."""
 _DEMONSTRATED = {"before": "nothing", "demonstrations": "demonstrations alone", "after": "with RL"}
 """Heads of the columns where `data.demonstrations` were learned first."""
+_COUNTED = (("rl_steps", "step"), ("rollouts", "rollout"), ("tokens", "token"))
+_COUNTED_SFT = (
+    *(("sft_steps", "supervised step"), ("examples", "example")),
+    ("trained_tokens", "trained token"),
+)
+"""What was done, by the keys of a result: what was played, or what was learned from."""
 _WORDS = {SUCCESS: percent, REWARD: number}
 
 
@@ -77,8 +83,7 @@ def _table(result: Mapping[str, Any], what: Quantity) -> Table | None:
     found = {key: read_evaluation(result, key) for key in EVALUATIONS}
     shown = [n for n in SIDES if any(what.has(found[f"{n}_{kind}"]) for kind in KINDS)]
     without = found[NO_TOOLS] if what.has(found[NO_TOOLS]) else None
-    if without is not None and "after" not in shown:
-        shown.append("after")
+    shown += ["after"] * (without is not None and "after" not in shown)
     if not shown:
         return None
     if {"before", "after"} <= set(shown):
@@ -94,17 +99,20 @@ def _table(result: Mapping[str, Any], what: Quantity) -> Table | None:
             ends_row = ("  95 % interval", *(ends.get(name, "") for name in shown))
             if any(ends_row[1:]):  # one task has no interval
                 rows.append(TableRow(ends_row, ("dim",) * len(ends_row)))
-        rows += _family_rows(result, kind, shown, what)
+        by_name = {name: result.get(f"families_{name}_{kind}") or {} for name in SIDES}
+        for family in dict.fromkeys(family for some in by_name.values() for family in some):
+            one = {n: evaluation_of_record(some.get(family, {})) for n, some in by_name.items()}
+            if any(map(what.has, one.values())):
+                rows.append(_row(f"  {visible(family)}", one, shown, what))
     if without is not None:
         cell = what.cell(without, _WORDS[what])
         rows.append(TableRow(("greedy, no tools", *(cell * (n == "after") for n in shown))))
     tasks = result.get("test_tasks")
     head = success_title(result, what.name) + (f", {tasks} tasks" if tasks else "")
     estimator = control_estimator(result)
-    control = "control" if estimator is None else f"control: {estimator}"
-    heads = [control if name == "control" else name for name in shown]
-    if "demonstrations" in shown:
-        heads = [_DEMONSTRATED.get(name, name) for name in heads]
+    names = {"control": "control" if estimator is None else f"control: {estimator}"}
+    names |= _DEMONSTRATED if "demonstrations" in shown else {}
+    heads = [names.get(name, name) for name in shown]
     return Table((head, *heads), rows, right=range(1, len(shown) + 1))
 
 
@@ -121,19 +129,6 @@ def _row(
         tone = "good" if gap > 0 else "bad" if gap < 0 else ""
     tones = [tone if name == "change" else "" for name in shown]
     return TableRow((title, *(cells[name] for name in shown)), ("", *tones))
-
-
-def _family_rows(
-    result: Mapping[str, Any], kind: str, shown: Sequence[str], what: Quantity
-) -> Iterator[TableRow]:
-    """One row for each family, of tasks whose templates training has seen or not."""
-    told: dict[str, Mapping[str, Any]] = {
-        name: result.get(f"families_{name}_{kind}") or {} for name in SIDES
-    }
-    for family in dict.fromkeys(family for some in told.values() for family in some):
-        found = {n: evaluation_of_record(some.get(family, {})) for n, some in told.items()}
-        if any(map(what.has, found.values())):
-            yield _row(f"  {visible(family)}", found, shown, what)
 
 
 def show_outcome(
@@ -196,7 +191,18 @@ def _totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple[str,
         message = f", with {counted(count, 'warning')}" if count else ""
         yield "status", f"{result['status']}{message}"
     yield from health_rows(result)
-    words = list(_done(result))
+    supervised = "sft_steps" in result
+    words = []
+    if "demonstrations" in result:
+        steps = counted(result.get("cold_start_steps") or 0, "supervised step")
+        words.append(f"{steps} on {counted(result['demonstrations'], 'demonstration')}")
+    for key, noun in _COUNTED_SFT if supervised else _COUNTED:
+        if result.get(key) is not None:
+            whole = key == "examples" and "epochs" in result
+            epochs = f"{number(result['epochs'])} epochs of " if whole else ""
+            words.append(epochs + counted(result[key], noun))
+    if supervised and result.get("rollouts"):
+        words.append(f"{counted(result['rollouts'], 'rollout')} of measurements")
     if "wall_seconds" in result:
         words.append(f"{duration(result['wall_seconds'])} wall time")
     if "seed" in result:
@@ -234,23 +240,3 @@ def health_rows(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for entry in result.get("health") or ():
         if not entry["warning"]:
             yield entry["name"], entry["text"]
-
-
-def _done(result: Mapping[str, Any]) -> Iterator[str]:
-    """What was done, counted: of a supervised run what it learned from, else what it played."""
-    if "demonstrations" in result:
-        steps = counted(result.get("cold_start_steps") or 0, "supervised step")
-        yield f"{steps} on {counted(result['demonstrations'], 'demonstration')}"
-    if "sft_steps" not in result:
-        for key, noun in (("rl_steps", "step"), ("rollouts", "rollout"), ("tokens", "token")):
-            if result.get(key) is not None:
-                yield counted(result[key], noun)
-        return
-    yield counted(result["sft_steps"], "supervised step")
-    if "examples" in result:
-        epochs = f"{number(result['epochs'])} epochs of " if "epochs" in result else ""
-        yield f"{epochs}{counted(result['examples'], 'example')}"
-    if "trained_tokens" in result:
-        yield counted(result["trained_tokens"], "trained token")
-    if result.get("rollouts"):
-        yield f"{counted(result['rollouts'], 'rollout')} of measurements"

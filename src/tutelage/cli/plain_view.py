@@ -27,7 +27,7 @@ def resume(folder: RunFolder, allow_changes: bool) -> None:
 def show(console: Console, folder: RunFolder) -> None:
     """Kind and configuration, the last line of metrics, and the result where there is one."""
     from tutelage.cli.console import facts, one_line, say
-    from tutelage.cli.runs import last_metrics, say_state
+    from tutelage.cli.runs import last_lines, say_state
     from tutelage.runs.figures import read_object
     from tutelage.runs.kinds import name_of
 
@@ -37,8 +37,8 @@ def show(console: Console, folder: RunFolder) -> None:
     facts(console, [(name, one_line(value, 100)) for name, value in fields.items()], indent=2)
     result = folder.read_result()
     if result is None:
-        last = last_metrics(folder.metrics)
-        facts(console, [(name, one_line(value, 100)) for name, value in last.items()], indent=2)
+        for last in last_lines(folder.metrics)[-1:]:
+            facts(console, [(name, one_line(value, 100)) for name, value in last.items()], indent=2)
         say_state(console, folder)
         return
     say(console)

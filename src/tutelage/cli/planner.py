@@ -7,7 +7,7 @@ run is in `orchestration/job.py`, the preview of `--dry-run` in `orchestration/s
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
     from tutelage.runs.folder import RunFolder
     from tutelage.runs.progress import Progress
-    from tutelage.store import Store
-    from tutelage.types import JSON, Rollout
+    from tutelage.types import JSON
 
 EXAMPLE = '"Summarise the article, translate the summary to French and read it aloud"'
 
@@ -74,10 +73,6 @@ def train_planner(
 
     `tutelage train planner` needs no data, no API key and no GPU.
     """
-    from tutelage.cli.console import waiting
-
-    with waiting("loading torch ..."):
-        pass
     keys = {} if flags.config is None else keys_of(flags.config)
     origins = dict.fromkeys(keys, f"file {flags.config}")
     typed = {full_key(o.spelling): o.value for o in parse_overrides(overrides or ())}
@@ -92,12 +87,14 @@ def train_planner(
     if flags.dry_run:
         _show_dry_run(request, origins, flags.all)
         return
+    from tutelage.cli.job import displayed
     from tutelage.orchestration.job import PlannerTraining
     from tutelage.runs import lifecycle
     from tutelage.runs.folder import folder_at, place_of
 
     folder, job = folder_at(place_of(request.output, RECIPE)), PlannerTraining(request)
-    _run(folder, lambda progress: lifecycle.start(job, folder, progress))
+    result = displayed(folder, lambda progress: lifecycle.start(job, folder, progress))
+    _show_planner_outcome(folder, result)
 
 
 def _show_dry_run(request: PlannerConfig, origins: Mapping[str, str], all_keys: bool) -> None:
@@ -110,17 +107,12 @@ def _show_dry_run(request: PlannerConfig, origins: Mapping[str, str], all_keys: 
 
         settings, data, wanted = preview(request)
     console = output()
-    section = ""
     shown = {k: v for k, v in settings.items() if all_keys or k in origins}
     for key, value in shown.items():
-        here, _, name = key.rpartition(".")
-        if here != section:
-            section = here
-            say(console, (f"\n{section}", "bold"))
-        line = f"  {name}={json.dumps(value, ensure_ascii=False)}"
         origin = origins.get(key)
-        style, remark = ("", "   # default") if origin is None else ("green", f"   # {origin}")
-        say(console, (visible(line), style), (visible(remark), "dim"))
+        style = "" if origin is None else "green"
+        line = f"{key}={json.dumps(value, ensure_ascii=False)}"
+        say(console, (visible(line), style), (f"   # {visible(origin or 'default')}", "dim"))
     if not all_keys:
         rest = len(settings) - len(shown)
         say(console, (f"\n{rest} other settings have their defaults; --all prints them", "dim"))
@@ -135,17 +127,12 @@ def _show_dry_run(request: PlannerConfig, origins: Mapping[str, str], all_keys: 
 
 def resume(folder: RunFolder, allow_changes: bool) -> None:
     """Continue a planner run and show its result."""
+    from tutelage.cli.job import displayed
     from tutelage.orchestration.job import PlannerTraining
     from tutelage.runs import lifecycle
 
     def work(progress: Progress) -> JSON:
         return lifecycle.resume(PlannerTraining, folder, progress, allow_changes=allow_changes)
-
-    _run(folder, work)
-
-
-def _run(folder: RunFolder, work: Callable[[Progress], JSON]) -> None:
-    from tutelage.cli.job import displayed
 
     _show_planner_outcome(folder, displayed(folder, work))
 
@@ -194,27 +181,19 @@ def _show_planner_outcome(folder: RunFolder, result: Mapping[str, Any]) -> None:
 
 def show(console: Console, folder: RunFolder) -> None:
     """Show the result of a planner run, or its progress if it has no result yet."""
-    from tutelage.cli.console import facts, number, say
-    from tutelage.cli.rollout_list import show_stored
+    from tutelage.cli.console import cell, facts, say
+    from tutelage.cli.rollout_view import show_stored
     from tutelage.cli.runs import say_state
+    from tutelage.types import Mode
 
     result = folder.read_result()
     say(console, ("Planner ", "bold"), (folder.name, "bold"))
     if result is not None:
         _show_planner_outcome(folder, result)
-        show_stored(console, folder, _of_test)
+        show_stored(console, folder, lambda s, run: s.rollouts(run, mode=Mode.TEST, limit=3))
         return
     lines = folder.read_metrics()
     last = lines[-1] if lines else {}
     names = ("phase", "step", "train_loss", "val_loss", "val_node_f1", "val_edge_f1")
-    fields = {name: last[name] for name in names if name in last}
-    numeric = int | float
-    words = {k: number(v) if isinstance(v, numeric) else str(v) for k, v in fields.items()}
-    facts(console, words.items(), indent=2)
+    facts(console, [(name, cell(last[name])) for name in names if name in last], indent=2)
     say_state(console, folder)
-
-
-def _of_test(store: Store, run_id: str) -> Iterator[Rollout]:
-    from tutelage.types import Mode
-
-    return store.rollouts(run_id, mode=Mode.TEST, limit=3)

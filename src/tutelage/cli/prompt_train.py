@@ -162,7 +162,7 @@ def resume(folder: RunFolder, allow_changes: bool) -> None:
 
 def show(console: Console, folder: RunFolder) -> None:
     """A prompt search: its outcome where it has one, else how far it is."""
-    from tutelage.cli.rollout_list import show_stored
+    from tutelage.cli.rollout_view import show_stored
     from tutelage.cli.runs import say_state
 
     result = folder.read_result()

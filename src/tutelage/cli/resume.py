@@ -11,17 +11,19 @@ from typing import Annotated
 import typer
 
 from tutelage.cli.options import Trust
+from tutelage.config.fields import Section
+
+
+class _ResumeOptions(Section):
+    """How strict a resume is."""
+
+    allow_changes: bool = False
+    """Go on although agent, reward, tools, model or tasks have changed."""
 
 
 def resume(
     run: Annotated[str, typer.Argument(help="Run folder, or the beginning of its name in runs/.")],
-    allow_changes: Annotated[
-        bool,
-        typer.Option(
-            "--allow-changes",
-            help="Go on although agent, reward, tools, model or tasks have changed.",
-        ),
-    ] = False,
+    options: _ResumeOptions,
     trust: Trust = False,
 ) -> None:
     """Resume a run that was stopped or killed."""
@@ -42,4 +44,4 @@ def resume(
         from tutelage.weights.process_group import in_step, launched
 
         folder = in_step(launched(), found)
-    view_of(folder).resume(folder, allow_changes)
+    view_of(folder).resume(folder, options.allow_changes)

@@ -1,25 +1,34 @@
-"""One rollout, turn by turn, as text: what the model was sent, said, called and was answered.
+"""Rollouts on the terminal: one turn by turn with its trace, or a few on a line each.
 
-`show`, `ask` and the dry run all show a rollout through this module. Arguments of a tool call and
+`show`, `ask` and dry runs all show a rollout through this module. Arguments of a tool call and
 texts stand as they were written; the observations are those that the next call really held, so an
 edited or cut-off history shows as it was.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from tutelage.cli.console import facts, number, say, visible
-from tutelage.errors import counted
+from tutelage.cli.console import facts, number, one_line, say, shown_path, visible
+from tutelage.errors import RunError, StoreError, counted
 from tutelage.resources import POLICY
+from tutelage.runs.folder import RUNS, RunFolder, find
+from tutelage.runs.stored import known_runs, open_run
 from tutelage.statistics.outcome import cause_words
 from tutelage.store import TrainingRow
 from tutelage.tools.loading import user_traceback
-from tutelage.types import Attempt, Call, Message, Reward, Rollout, ToolResult
+from tutelage.tracing import names, rollout_trees
+from tutelage.tracing.tree import SpanNode
+from tutelage.types import Attempt, Call, Message, Reward, Rollout, RolloutStatus, ToolResult
+
+if TYPE_CHECKING:
+    from tutelage.store import Store
 
 _INDENT = 2
 _TOKENS_SHOWN = 400
@@ -28,16 +37,13 @@ _TOKENS_SHOWN = 400
 def show_head(console: Console, rollout: Rollout) -> None:
     """Which rollout it is, and its result."""
     last = rollout.last
-    place = f"step {rollout.step}, group {rollout.group}, number {rollout.index}"
+    cause = f", {cause_words(last.failure.cause)}" if last.failure else ""
     pairs = [
         ("run", rollout.run_id),
         ("task", rollout.task.id),
         ("mode", f"{rollout.mode.value} {rollout.label}".strip()),
-        ("place", place),
-        (
-            "status",
-            last.status.value + (f", {cause_words(last.failure.cause)}" if last.failure else ""),
-        ),
+        ("place", f"step {rollout.step}, group {rollout.group}, number {rollout.index}"),
+        ("status", last.status.value + cause),
         ("reward", reward_words(rollout.reward)),
     ]
     if (answer := rollout.task.fields.get("answer")) is not None:
@@ -87,7 +93,7 @@ def reward_words(reward: Reward | None) -> str:
 def _show_attempt(console: Console, attempt: Attempt, tokens: bool, graded: bool) -> None:
     results = {result.call_id: result for result in attempt.tool_results}
     lines: set[str] = set()
-    names: dict[str, str] = {}
+    tools: dict[str, str] = {}
     known: dict[str, list[tuple[Message, ...]]] = {}
     for turn, call in enumerate(attempt.calls, 1):
         told = known.setdefault(call.agent, [])
@@ -97,7 +103,7 @@ def _show_attempt(console: Console, attempt: Attempt, tokens: bool, graded: bool
             edited = any(message.role in ("assistant", "tool") for message in new)
             why = "the history was rewritten" if edited else "another conversation begins"
             say(console, (f"\n{why}; the call was sent:", "yellow"))
-        names |= {c.id: c.name for m in (*new, call.reply) for c in m.tool_calls}
+        tools |= {c.id: c.name for m in (*new, call.reply) for c in m.tool_calls}
         for message in new:
             if message.role != "tool":
                 say(console, (f"\n{visible(message.role)}", "bold"))
@@ -106,7 +112,7 @@ def _show_attempt(console: Console, attempt: Attempt, tokens: bool, graded: bool
                 continue
             called = message.tool_call_id or ""
             lines.add(called)
-            _show_result(console, message.content or "", results.get(called), names.get(called, ""))
+            _show_result(console, message.content or "", results.get(called), tools.get(called, ""))
         _show_call(console, turn, call, tokens)
         told.append((*call.messages, call.reply))
     # What came after the last call was sent to nobody.
@@ -135,8 +141,20 @@ def _show_call(console: Console, turn: int, call: Call, tokens: bool) -> None:
         _block(console, f"unreadable: {reason}", "red")
     if not (call.reply.content or call.reply.tool_calls or call.parse_errors):
         _block(console, "(nothing)", "dim")
-    if tokens:
-        _show_tokens(console, call)
+    if not tokens:
+        return
+    logprobs, total = sampled.logprobs, sum(sampled.logprobs)
+    message = f"{len(call.prompt_ids)} prompt tokens; policy version {sampled.policy_version}; "
+    message += f"temperature {number(call.sampling.temperature)}"
+    if logprobs:
+        mean = total / len(logprobs)
+        message += f"; logprob mean {mean:.4f}, lowest {min(logprobs):.4f}, sum {total:.4f}"
+    _block(console, message, "dim")
+    pairs = list(zip(sampled.token_ids, logprobs, strict=False))
+    pairs, more = pairs[:_TOKENS_SHOWN], len(pairs) - _TOKENS_SHOWN
+    _block(console, " ".join(f"{token}:{logprob:.3f}" for token, logprob in pairs), "dim")
+    if more > 0:
+        _block(console, f"and {more} more; all are in: tutelage export RUN --format jsonl", "dim")
 
 
 def _show_calls(console: Console, message: Message) -> None:
@@ -150,23 +168,6 @@ def _show_result(console: Console, text: str, result: ToolResult | None, called:
     error = None if result is None else result.error
     message = f"-> {name}{'failed, ' + error + ': ' if error else 'gives '}{text}"
     _block(console, message, "red" if error else "green")
-
-
-def _show_tokens(console: Console, call: Call) -> None:
-    """How sure the model was, and each sampled id with its log-probability."""
-    sampled = call.sampled
-    logprobs, total = sampled.logprobs, sum(sampled.logprobs)
-    message = f"{len(call.prompt_ids)} prompt tokens; policy version {sampled.policy_version}; "
-    message += f"temperature {number(call.sampling.temperature)}"
-    if logprobs:
-        mean = total / len(logprobs)
-        message += f"; logprob mean {mean:.4f}, lowest {min(logprobs):.4f}, sum {total:.4f}"
-    _block(console, message, "dim")
-    pairs = zip(sampled.token_ids[:_TOKENS_SHOWN], logprobs, strict=False)
-    _block(console, " ".join(f"{token}:{logprob:.3f}" for token, logprob in pairs), "dim")
-    if len(sampled.token_ids) > _TOKENS_SHOWN:
-        more = len(sampled.token_ids) - _TOKENS_SHOWN
-        _block(console, f"and {more} more; all are in: tutelage export RUN --format jsonl", "dim")
 
 
 def _show_failure(console: Console, attempt: Attempt) -> None:
@@ -186,3 +187,160 @@ def _block(console: Console, text: str, style: str = "") -> None:
         return
     for line in shown.split("\n"):
         say(console, " " * _INDENT, (line, style))
+
+
+# ---------------------------------------------------------------- lists
+
+
+def show_one(console: Console, prefix: str, run: str | None, tokens: bool, content: bool) -> None:
+    """Show the rollout whose id begins with `prefix`, in the run `run` or in any; all attributes of
+    its spans with `content`. Raises `StoreError` for several of one run, `RunError` for none."""
+    folders = known_runs() if run is None else [find(run)]
+    # The whole id ends with the name of its run; else the runs below `runs/` come first.
+    named = [folder for folder in folders if prefix.endswith(f"_{folder.name}")]
+    here = [folder for folder in folders if folder.path.parent == RUNS]
+    rollout, holders = _find_rollout(prefix, [named, here, folders])
+    show_head(console, rollout)
+    show_rollout(console, rollout, tokens=tokens)
+    with open_run(holders[0]) as (store, run_id):
+        recorded = store.spans(run_id, rollout.id)
+        trained = store.training_rows(run_id, rollout_id=rollout.id)
+    show_training(console, trained, tokens=tokens)
+    tree = rollout_trees(rollout, recorded, content=content)[-1]  # of the last attempt
+    say(console, ("\nTrace ", "bold"), (tree.span.trace_id, "dim"))
+    _show_span(console, tree, "", "", tree.span.start_ns, content)
+    if len(holders) > 1:
+        others = ", ".join(shown_path(folder.path) for folder in holders[1:])
+        message = f"\nOther runs have a rollout whose id begins so: {others}. Choose with --run."
+        say(console, (message, "dim"))
+    command = f"tutelage show {rollout.id} --run {shlex.quote(shown_path(holders[0].path))}"
+    say(console, ("\nThis rollout:", "bold"), f" {command}")
+
+
+def show_stored(
+    console: Console, folder: RunFolder, samples: Callable[[Store, str], Iterable[Rollout]]
+) -> None:
+    """How many rollouts a run has stored, why some failed, and a few of them, where it has any."""
+    if folder.store_address() is None:
+        return
+    with open_run(folder) as (store, run_id):
+        failed = store.failures(run_id, status=RolloutStatus.FAILED)
+        causes = [f"{number(f.number)} {cause_words(str(f.cause))}" for f in failed] or ["none"]
+        stored = counted(store.count(run_id), "rollout")
+        say(console)
+        facts(console, [("stored", stored), ("failed", ", ".join(causes))])
+        rollouts = list(samples(store, run_id))
+    if not rollouts:
+        return
+    path = shown_path(folder.path)
+    say(console, ("\nA few rollouts", "bold"))
+    rollout_lines(console, rollouts)
+    say(console, ("\nOne turn by turn:", "bold"), f" tutelage show {rollouts[-1].id} --run {path}")
+    say(console, ("More:", "bold"), f" tutelage show {path} --rollouts 50 [--step N] [--failed]")
+
+
+def rollout_lines(console: Console, rollouts: Iterable[Rollout]) -> None:
+    """Two lines a rollout: how it ended, and its question with its answer."""
+    for rollout in {rollout.id: rollout for rollout in rollouts}.values():
+        last, reward = rollout.last, rollout.reward
+        end = cause_words(last.failure.cause) if last.failure is not None else last.stop or ""
+        grade = "" if reward is None else f"reward {number(reward.value)}"
+        message = f"  {grade:<9} {visible(end):<13} step {rollout.step} "
+        name = rollout.label or rollout.mode.value
+        message += one_line(name, max(10, console.width - 14 - len(message)))
+        # Enough of an id to find it again: ids hold 24 hexadecimal digits after their prefix.
+        say(console, (rollout.id[:14], "bold"), message.rstrip())
+        room, text = max(20, console.width - 4), last.final_text
+        answer = one_line("none" if text is None else text, room // 3)
+        question = one_line(rollout.task.title, room - len(answer) - 4)
+        say(console, (f"    {question} -> {answer}", "dim"))
+        if last.failure is not None:
+            say(console, (f"    {one_line(last.failure.message, 300)}", "dim"))
+
+
+def _find_rollout(
+    prefix: str, places: Sequence[Sequence[RunFolder]]
+) -> tuple[Rollout, list[RunFolder]]:
+    """The rollout whose id begins with `prefix`, and the folders with such a one, newest first, of
+    the first of `places` that has any.
+
+    Raises `StoreError` when several rollouts of one run do, `RunError` when none does.
+    """
+    for folders in places:
+        pairs: list[tuple[Rollout, RunFolder]] = []
+        for folder in folders:
+            if folder.store_address() is None:
+                continue
+            with open_run(folder) as (store, run_id):
+                try:
+                    pairs.append((store.find_rollout(prefix, run_id), folder))
+                except StoreError as error:
+                    if len(folders) == 1 or "matches several" in str(error):
+                        raise
+        if pairs:
+            return pairs[0][0], [folder for _, folder in pairs]
+    looked = ", ".join(folder.name for folder in places[-1][:5]) or "no runs"
+    raise RunError(
+        f"no rollout ID starts with {prefix!r} in the runs found here ({looked}); pass its run "
+        "with --run FOLDER"
+    )
+
+
+# ---------------------------------------------------------------- the trace
+
+_NAMED = frozenset({names.OPERATION, names.PROVIDER, names.AGENT, names.TOOL, names.REQUEST_MODEL,
+                    names.RESPONSE_MODEL, names.INPUT_TOKENS, names.OUTPUT_TOKENS, names.ROLLOUT_ID,
+                    names.ATTEMPT_ID, names.ERROR_TYPE})  # fmt: skip
+"""Attributes that a line tells already."""
+
+
+def _show_span(
+    console: Console, node: SpanNode, lead: str, below: str, origin: int, content: bool
+) -> None:
+    """A span with its times, tokens and failure, its events, and the spans below it."""
+    span, attributes, told = node.span, node.span.attributes, list[str]()
+    if span.start_ns or span.end_ns:
+        offset = (span.start_ns - origin) / 1e9
+        told += [f"+{offset:.3f} s"] * (offset > 0) + [f"{span.seconds:.3f} s"]
+    sent, sampled = attributes.get(names.INPUT_TOKENS), attributes.get(names.OUTPUT_TOKENS)
+    if attributes.get(names.OPERATION) == names.CHAT and sent is not None:
+        told.append(f"{sent} -> {sampled} tokens")
+    reasons: Any = attributes.get(names.FINISH_REASONS)
+    if isinstance(reasons, (list, tuple)):
+        told += map(str, reasons)
+    failed = span.status == "error"
+    if failed:
+        told.append(f"failed: {one_line(attributes.get(names.ERROR_TYPE, 'error'), 40)}")
+    title = (visible(span.name), "red" if failed else "")
+    message = f"  {visible(', '.join(told))}" if told else ""
+    say(console, " " * _INDENT + lead, title, (message, "dim"))
+    inner = " " * _INDENT + below + ("│ " if node.children else "  ")
+    for event in span.events:
+        if (message := _event(event.name, event.attributes)) is not None:
+            say(console, inner, (message, "cyan"))
+    room = max(40, console.width - len(inner) - 4)
+    for name, value in attributes.items() if content else ():
+        if name not in _NAMED:
+            say(console, inner, (one_line(f"{name} = {value}", room), "dim"))
+    for child in node.children:
+        branch, deeper = ("└ ", "  ") if child is node.children[-1] else ("├ ", "│ ")
+        _show_span(console, child, below + branch, below + deeper, origin, content)
+
+
+def _event(name: str, attributes: Any) -> str | None:
+    """A score as `reward = 1`, an exception as its type; other events by their name."""
+    if name == names.EVALUATION:
+        value = attributes.get(names.SCORE)
+        message = number(float(value)) if isinstance(value, (int, float)) else str(value)
+        label = attributes.get(names.SCORE_LABEL)
+        words = f"{attributes.get(names.EVALUATION_NAME, 'score')} = {message}"
+        return visible(words + (f" ({label})" if label else ""))
+    if name == names.EXCEPTION:
+        kind = attributes.get(names.EXCEPTION_TYPE, "exception")
+        return one_line(f"{kind}: {attributes.get(names.EXCEPTION_MESSAGE, '')}", 100)
+    if name == names.DECISION:
+        if names.RESPONSE_ID in attributes:
+            return None  # the call stands below
+        who, why = (attributes.get(n, "") for n in (names.REQUEST_MODEL, names.ERROR_TYPE))
+        return one_line(" ".join(f"{attributes.get(names.ACTION)} {who} {why}".split()), 100)
+    return one_line(name, 100)

@@ -66,7 +66,7 @@ def _run_line(folder: RunFolder, now: float) -> dict[str, str]:
     config = read_object(folder.config).get("config", {})
     result = read_object(folder.result)
     status = str(result.get("status", "stopped"))
-    last = {} if status == "finished" else last_metrics(folder.metrics)
+    last = {} if status == "finished" else (last_lines(folder.metrics) or [{}])[-1]
     if status != "finished" and is_held(folder):
         status = "running"
     return {
@@ -85,7 +85,7 @@ def _steps_of(folder: RunFolder, config: dict[str, Any], result: dict[str, Any])
     """Steps of training, epochs of a planner or rounds of a search; `40/60` of a training that has
     not made all its steps, or `13/900` of its cold start. Empty for a run that makes none."""
     finished = result.get("status") == "finished"
-    lines = (m for m in reversed(_last_lines(folder.metrics)) if m.get("phase") != "control")
+    lines = (m for m in reversed(last_lines(folder.metrics)) if m.get("phase") != "control")
     last = next(lines, {})
     if not finished and last.get("phase") == "cold_start":
         steps = [config.get("sft", {}).get(key, 0) for key in _COLD_START]
@@ -93,8 +93,7 @@ def _steps_of(folder: RunFolder, config: dict[str, Any], result: dict[str, Any])
     # If the last phase has not begun, those of the phase before it count.
     done = next((int(result[name]) for name in _STEPS if result.get(name)), 0)
     done = done or int(last.get("step", 0))
-    trainer: object = config.get("trainer")
-    wanted = trainer.get("total_training_steps") if isinstance(trainer, dict) else None
+    wanted = (config.get("trainer") or {}).get("total_training_steps")
     short = isinstance(wanted, int) and done < wanted and not finished
     return f"{done}/{wanted}" if short else str(done or "")
 
@@ -120,12 +119,7 @@ def say_state(console: Console, folder: RunFolder) -> None:
         say(console, "It was stopped. ", resume_hint(folder.path))
 
 
-def last_metrics(path: Path) -> dict[str, Any]:
-    """The last complete line of a metrics file, read from its end; empty when there is none."""
-    return next(reversed(_last_lines(path)), {})
-
-
-def _last_lines(path: Path) -> list[dict[str, Any]]:
+def last_lines(path: Path) -> list[dict[str, Any]]:
     """The complete lines at the end of a metrics file; those that cannot be read are left out."""
     from tutelage.bounded import json_lines
 
@@ -164,7 +158,5 @@ def _measured(result: dict[str, Any]) -> dict[str, str]:
 
 
 def _age(seconds: float) -> str:
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= size:
-            return f"{int(seconds // size)} {unit}"
-    return f"{max(0, int(seconds))} s"
+    units = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+    return next((f"{int(seconds // n)} {unit}" for unit, n in units if seconds >= n), "0 s")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from tutelage.gateway import Gateway
     from tutelage.gateway.call_log import CallLog
     from tutelage.gateway.record import Recorder
-    from tutelage.seeds import SeedTree
-    from tutelage.tracing import SpanRecord
     from tutelage.types import ChatClient
 
 _CALLS_KEPT = 0
@@ -98,7 +96,9 @@ def serve(
     tokens = f"{f'at most {most:,}' if most < UNBOUNDED else 'no limit'} where a request names none"
     if length := getattr(client, "max_length", None):
         tokens += f", context {length:,}"
-    gateway.app.on_traces = partial(ingest_traces, _forget if log is None else log.spans, "serve")
+    gateway.app.on_traces = partial(
+        ingest_traces, (lambda run, spans: None) if log is None else log.spans, "serve"
+    )
     with _closed(log, gateway.recorder), gateway:
         attempt_session = gateway.open(
             "serve",
@@ -131,6 +131,7 @@ def _client(target: str | None, options: _ServeOptions, gateway: Gateway) -> Cha
     """What answers. Raises `ConfigError` for options that contradict."""
     from tutelage.cli.console import fetch, waiting
     from tutelage.errors import ConfigError
+    from tutelage.seeds import SeedTree
 
     upstream, scripted = options.upstream, options.scripted
     if target is not None and not target.strip():
@@ -139,16 +140,29 @@ def _client(target: str | None, options: _ServeOptions, gateway: Gateway) -> Cha
         raise ConfigError(f"--upstream {upstream!r} needs the name of a model on that server")
     if (target is None) == (scripted is None):
         raise ConfigError("pass either a run or model to serve, or --scripted FILE")
-    names = ("slots", "max_length", "max_tokens", "seed")
-    own = {f"--{name.replace('_', '-')}": getattr(options, name) for name in names}
+    names = ("slots", "max_length", "max_tokens", "seed", *["temperature"] * (upstream is None))
+    wrong = [f"--{n.replace('_', '-')}" for n in names if getattr(options, n) is not None]
+    if wrong and (scripted or upstream):
+        why = "--upstream samples on another server" if upstream else "--scripted does not sample"
+        raise ConfigError(f"{why}, so {' and '.join(wrong)} would have no effect; remove it")
+    drawn = SeedTree(secrets.randbits(63))  # for ids of tool calls, which no other start has
     if scripted is not None:
         from tutelage.gateway import Script, ScriptedClient
 
-        _refuse(own | {"--temperature": options.temperature}, "--scripted does not sample")
-        return ScriptedClient(Script.load(scripted), seeds=_drawn(), keep=_CALLS_KEPT)
+        return ScriptedClient(Script.load(scripted), seeds=drawn, keep=_CALLS_KEPT)
     if upstream is not None:
-        _refuse(own, "--upstream samples on another server")
-        return _remote(upstream, str(target), _defaults(options))
+        from tutelage.config.api_keys import api_key_of
+        from tutelage.engine.endpoint import check_url
+        from tutelage.gateway.forward import Upstream
+
+        try:
+            url = check_url(upstream)
+        except ConfigError as error:
+            raise ConfigError(f"--upstream: {error}") from error
+        key = api_key_of(os.environ, "OPENAI_API_KEY")
+        warm = options.temperature
+        defaults = {} if warm is None else {"temperature": warm}
+        return Upstream(url, key, str(target), seeds=drawn, defaults=defaults)
     gateway.check_address()
     fetch(target)
     with waiting("loading the model ..."):
@@ -178,41 +192,6 @@ def _secret(options: _ServeOptions) -> str | None:
     return secret
 
 
-def _refuse(options: Mapping[str, float | None], why: str) -> None:
-    """Options that would have no effect are a mistake."""
-    from tutelage.errors import ConfigError
-
-    names = [name for name, value in options.items() if value is not None]
-    if names:
-        raise ConfigError(f"{why}, so {' and '.join(names)} would have no effect; remove it")
-
-
-def _defaults(options: _ServeOptions) -> Mapping[str, float]:
-    """What another server is asked where a request is silent."""
-    return {} if options.temperature is None else {"temperature": options.temperature}
-
-
-def _remote(url: str, model: str, defaults: Mapping[str, float]) -> ChatClient:
-    from tutelage.config.api_keys import api_key_of
-    from tutelage.engine.endpoint import check_url
-    from tutelage.errors import ConfigError
-    from tutelage.gateway.forward import Upstream
-
-    try:
-        url = check_url(url)
-    except ConfigError as error:
-        raise ConfigError(f"--upstream: {error}") from error
-    key = api_key_of(os.environ, "OPENAI_API_KEY")
-    return Upstream(url, key, model, seeds=_drawn(), defaults=defaults)
-
-
-def _drawn() -> SeedTree:
-    """Where nothing is sampled, for ids of tool calls that are those of no other start."""
-    from tutelage.seeds import SeedTree
-
-    return SeedTree(secrets.randbits(63))
-
-
 @contextmanager
 def _closed(log: CallLog | None, recorder: Recorder) -> Generator[None]:
     """Around what is served: closes the record at the end, and says how much is not in it."""
@@ -234,7 +213,3 @@ def _wait(gateway: Gateway) -> None:
     """Until Ctrl-C, SIGTERM or SIGHUP, which is how serving ends."""
     while gateway.serving:
         time.sleep(0.5)
-
-
-def _forget(run_id: str, spans: Sequence[SpanRecord]) -> None:
-    """Without a record there is no place for spans."""

@@ -6,52 +6,50 @@ by the view of its kind (`kinds.py`), a rollout by `rollout_view.py`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from tutelage.config.fields import Count, CountOrZero, Section
 from tutelage.errors import RunError
 
-if TYPE_CHECKING:
-    pass
-
 ROLLOUT_PREFIX = "roll"
+
+
+class _ShowOptions(Section):
+    """Where a rollout is looked for, what is shown of it, and which rollouts of a run are."""
+
+    run: str | None = None
+    """Look for the rollout in this run only."""
+    tokens: bool = False
+    """Of a rollout: token ids and log-probabilities."""
+    content: bool = False
+    """Of a rollout: all attributes of its spans."""
+    rollouts: Count | None = None
+    """Of a run: list N rollouts."""
+    step: CountOrZero | None = None
+    """Of a run: list rollouts of this step."""
+    failed: bool = False
+    """Of a run: list rollouts that failed."""
 
 
 def show(
     name: Annotated[
         str, typer.Argument(metavar="RUN|ROLLOUT", help="Run, or the beginning of a rollout's id.")
     ],
-    run: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Look for the rollout in this run only.")
-    ] = None,
-    tokens: Annotated[
-        bool, typer.Option("--tokens", help="Of a rollout: token ids and log-probabilities.")
-    ] = False,
-    content: Annotated[
-        bool, typer.Option("--content", help="Of a rollout: all attributes of its spans.")
-    ] = False,
-    rollouts: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Of a run: list N rollouts.")
-    ] = None,
-    step: Annotated[
-        int | None, typer.Option(min=0, help="Of a run: list rollouts of this step.")
-    ] = None,
-    failed: Annotated[
-        bool, typer.Option("--failed", help="Of a run: list rollouts that failed.")
-    ] = False,
+    options: _ShowOptions,
 ) -> None:
     """Show what a run did, or one rollout turn by turn."""
     from tutelage.cli.console import output, say, shown_path
     from tutelage.cli.kinds import view_of
-    from tutelage.cli.rollout_list import rollout_lines, show_one
+    from tutelage.cli.rollout_view import rollout_lines, show_one
     from tutelage.errors import counted
     from tutelage.runs.folder import find
     from tutelage.runs.stored import open_run
     from tutelage.types import RolloutStatus
 
     console = output()
-    folder = None
+    folder, run, step = None, options.run, options.step
     if run is None:
         try:
             folder = find(name)
@@ -59,11 +57,12 @@ def show(
             if "several" in str(error) or not name.startswith(ROLLOUT_PREFIX):
                 raise
     if folder is None:
-        show_one(console, name, run, tokens, content)
-    elif rollouts is not None or step is not None or failed:
-        status = RolloutStatus.FAILED if failed else None
+        show_one(console, name, run, options.tokens, options.content)
+    elif options.rollouts is not None or step is not None or options.failed:
+        status = RolloutStatus.FAILED if options.failed else None
         with open_run(folder) as (store, run_id):
-            chosen = list(store.rollouts(run_id, step=step, status=status, limit=rollouts or 20))
+            limit = options.rollouts or 20
+            chosen = list(store.rollouts(run_id, step=step, status=status, limit=limit))
             rollout_lines(console, chosen)
             count = store.count(run_id, step=step, status=status)
         matches = f"{counted(count, 'rollout')} {'matches' if count == 1 else 'match'}"

@@ -50,31 +50,24 @@ CALLS: Mapping[str, str] = {
     "train planner": "Planner: plans and workers; `tutelage train planner --help`.",
 }
 """What each call trains."""
-OF_ONE: Mapping[str, tuple[str, ...]] = {
-    "Options for weights": ("demonstrations", "steps", "level", "allow_unsandboxed"),
-    "Options for prompts": ("rollouts", "budget_usd"),
-}
-"""Flags that only one of the two has."""
 _FLAGS = (
     *("algorithm", "train", "val", "test", *OF_WEIGHTS, "model", "tools", "reward", "success"),
-    *("runners", "minutes", "seed", "output", "store", "otlp"),
-    *(flag for flags in OF_ONE.values() for flag in flags),
+    *("runners", "minutes", "seed", "output", "store", "otlp", "demonstrations", "steps", "level"),
+    *("allow_unsandboxed", "rollouts", "budget_usd"),
 )
 """Keys, by one of their spellings, that have a flag of their own."""
 
 
 _MEANINGS: Mapping[str, str] = {
-    "algorithm": "How to train weights: `rl` from rewards, `sft` from demonstrations, or a method "
-    "such as `grpo` or `ppo`, which is `rl` with other settings. How to search for a prompt: "
-    "`screen` and `grips` try ready phrases, `apo` and `gepa` ask an LLM for edits, `auto` "
-    "chooses.",
+    "algorithm": "Weights: `rl` from rewards, `sft` from demonstrations, or a method of `rl` such "
+    "as `grpo` or `ppo`. Prompt: `screen` and `grips` try ready phrases, `apo` and `gepa` ask an "
+    "LLM for edits, `auto` chooses.",
     "train": "Training tasks: JSON, JSONL, Parquet or CSV. Default: the recipe's own.",
-    "val": "Validation tasks, to follow a training or to choose a prompt. Default: some of "
-    "--train, or the recipe's own.",
+    "val": "Validation tasks. Default: some of --train, or the recipe's own.",
     "test": "Held-out tasks for the final test. Default: the recipe's own; with --train the "
     "validation tasks, or in a prompt search some of --train.",
-    "demonstrations": "Demonstrations to learn before learning from rewards: a file of chat rows, "
-    "as `train sft` reads it, or a run of `tutelage eval`, whose successful rollouts are learned.",
+    "demonstrations": "Demonstrations to learn before rewards: a file of chat rows, or a run of "
+    "`tutelage eval`, whose successful rollouts are learned.",
     "iterations": "Training steps, or rounds of a search. Default of a search: no limit but the "
     "budget (10 for `apo` and `grips`).",
     **{
@@ -82,49 +75,52 @@ _MEANINGS: Mapping[str, str] = {
         "recipe generates."
         for split, what in (("train", "training"), ("val", "validation"), ("test", "test"))
     },
-    "model": "Model to train, or to play in a prompt search: a folder, OWNER/NAME on "
-    "huggingface.co, a GGUF file (as of llama.cpp), or `smollm2`, which is downloaded once. "
-    "Default: the server in .env in a search, `smollm2` for word-problems, else the small model "
-    "`shipped` of this package.",
+    "model": "Model to train or to play: a folder, OWNER/NAME on huggingface.co, a GGUF file, or "
+    "`smollm2`. Default: the server in .env in a search, `smollm2` for word-problems, else the "
+    "small model `shipped` of this package.",
     "tools": "Tools of the agent, by name or as FILE.py:function, with commas between; `[]` is "
     "none. Default: the recipe's own.",
-    "reward": "Reward, by name or as FILE.py:function, which is given `prediction` (the reply) and "
-    "the task's fields it names. Default: the recipe's own, or the value that the agent returns.",
+    "reward": "Reward, by name or as FILE.py:function of `prediction` (the reply) and fields of "
+    "the task. Default: the recipe's own, or the value that the agent returns.",
     "success": "What counts as success: a part of the reward that is 1 (`right`), a least reward "
-    "(`>=0.5`), or a least part (`right>=0.5`). Default: a right answer, where the reward says "
-    "so, else a reward of 1 if all are 0 or 1.",
-    "runners": "Rollouts that AGENT.py or a search plays at the same time. Default: 64 with a "
-    "model in this process, else 8.",
-    "level": "Difficulty of the tasks of `train math`; `hard` has longer expressions and more "
-    "items.",
+    "(`>=0.5`), or a least part (`right>=0.5`). Default: a right answer, or a reward of 1.",
+    "runners": "Rollouts played at once. Default: 64 with a model in this process, else 8.",
+    "level": "Difficulty of the tasks of `train math`.",
     "minutes": "Time limit in minutes; what was done before a resume counts.",
-    "otlp": "URL that gets traces by OpenTelemetry's protocol (OTLP/HTTP). Default: "
-    "OTEL_EXPORTER_OTLP_ENDPOINT, if it is set.",
+    "otlp": "OTLP/HTTP endpoint for traces. Default: OTEL_EXPORTER_OTLP_ENDPOINT, if it is set.",
 }
 """What a flag means where weights and prompts have keys of their own behind it."""
 
 
-def _meaning(flag: str) -> str:
-    """What a flag means, in the words of its key where these are all there is to say."""
-    if flag in _MEANINGS:
-        return _MEANINGS[flag]
-    field = PromptConfig.model_fields.get(flag)
-    return str((field or leaf_fields()[canonical(flag, None)]).description)
-
-
-def _type(flag: str) -> Any:
+def _flag(flag: str) -> Any:
+    """Type, default and help of a flag: the help of its key unless it has one of its own."""
+    key = PromptConfig.model_fields.get(flag) or leaf_fields().get(canonical(flag, None))
+    text = _MEANINGS.get(flag) or str(key and key.description)
     if flag in ("train", "val", "test", "demonstrations"):
-        return Paths, ()
-    return (bool, False) if flag == "allow_unsandboxed" else (str | None, None)
+        return Paths, Field((), description=text)
+    if flag == "allow_unsandboxed":
+        return bool, Field(False, description=text)
+    return str | None, Field(None, description=text)
 
 
 TRAIN_FLAGS: Any = cast("Any", create_model)(
-    "TRAIN_FLAGS",
-    __base__=Section,
-    **{f: (_type(f)[0], Field(_type(f)[1], description=_meaning(f))) for f in _FLAGS},
+    "TRAIN_FLAGS", __base__=Section, **{flag: _flag(flag) for flag in _FLAGS}
 )
 """The flags as they are typed: what a number or a name must look like is for the configuration to
 say, in one place."""
+
+
+class _TrainOptions(Section):
+    """What a command says beside keys."""
+
+    config: Path | None = None
+    """Configuration keys from a JSON or TOML file."""
+    dry_run: bool = False
+    """Print keys that differ from their defaults; run one task, no training."""
+    from_scratch: bool = False
+    """Begin `train math` with random weights and demonstrations, not with the shipped start."""
+    all: bool = False
+    """With --dry-run: print all keys."""
 
 
 def train(
@@ -136,6 +132,7 @@ def train(
         ),
     ],
     flags: Annotated[Section, TRAIN_FLAGS],
+    options: _TrainOptions,
     overrides: Annotated[
         list[str] | None,
         typer.Argument(
@@ -143,28 +140,6 @@ def train(
             help="Any configuration key, such as lr=1e-4; `tutelage config` lists them.",
         ),
     ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Configuration keys from a JSON or TOML file."),
-    ] = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="Print keys that differ from their defaults; run one task, no training.",
-        ),
-    ] = False,
-    from_scratch: Annotated[
-        bool,
-        typer.Option(
-            "--from-scratch",
-            help="Begin `train math` with random weights and demonstrations, not with the shipped "
-            "start.",
-        ),
-    ] = False,
-    all_keys: Annotated[
-        bool, typer.Option("--all", help="With --dry-run: print all keys.")
-    ] = False,
 ) -> None:
     """Train weights, search for a better prompt, or train a planner.
 
@@ -172,13 +147,13 @@ def train(
     options or keys: tutelage train math --steps 20 lr=1e-4
     """
     values = {name: value for name, value in flags if value not in (None, (), False)}
-    own = is_file_reference(recipe)
+    own, config, dry_run = is_file_reference(recipe), options.config, options.dry_run
     _check_words(recipe, overrides or ())
-    overrides = [*(overrides or ()), *["model.path=null"] * from_scratch]
+    overrides = [*(overrides or ()), *["model.path=null"] * options.from_scratch]
     search = searches(recipe, values.get("algorithm"))
-    if all_keys and (search or not dry_run):
+    if options.all and (search or not dry_run):
         raise ConfigError("--all needs --dry-run and training of weights; remove it")
-    if from_scratch and search:
+    if options.from_scratch and search:
         raise ConfigError("--from-scratch cannot be used in a prompt search; remove it")
     if search:
         agent = [recipe] if own else []
@@ -186,17 +161,26 @@ def train(
         train_prompts(name, [*agent, *overrides], values, config, dry_run)
         return
     if own:
-        apart = {name: values.pop(name) for name in ("runners",) if name in values}
-        flags_of_agent = weights_flags(values) | apart
-        _train_agent(recipe, overrides, flags_of_agent, config, dry=dry_run, all_keys=all_keys)
+        runners = {name: values.pop(name) for name in ("runners",) if name in values}
+        flags_of_agent = weights_flags(values) | runners
+        _train_agent(recipe, overrides, flags_of_agent, options)
         return
-    from tutelage.cli.console import waiting
+    from tutelage.cli.console import fetch, waiting
 
     with waiting("loading torch ..."):
+        from tutelage.policy.machine import machine_facts
+        from tutelage.weights.config import resolve
         from tutelage.weights.process_group import in_step, launched
 
     group = launched()
-    resolved = in_step(group, lambda: _resolved(recipe, overrides, weights_flags(values), config))
+    machine = machine_facts()
+    resolved = in_step(
+        group,
+        lambda: resolve(
+            recipe, overrides, machine=machine, flags=weights_flags(values), file=config
+        ),
+    )
+    in_step(group, lambda: fetch(resolved.config.model.path))
     if not dry_run:
         from tutelage.cli.job import run_job
         from tutelage.runs.folder import RunFolder
@@ -205,7 +189,7 @@ def train(
         folder = RunFolder(group.agree(lambda: _place(resolved)))
         run_job(folder, partial(jobs.train, resolved, folder), group.rank)
     elif group.rank == 0:
-        _dry_run(resolved, all_keys)
+        _dry_run(resolved, options.all)
 
 
 def _check_words(recipe: str, further: Sequence[str]) -> None:
@@ -232,18 +216,6 @@ def _check_words(recipe: str, further: Sequence[str]) -> None:
         )
 
 
-def _resolved(
-    recipe: str, overrides: Sequence[str], flags: Mapping[str, Any], file: Path | None
-) -> Resolved:
-    from tutelage.cli.console import fetch
-    from tutelage.policy.machine import machine_facts
-    from tutelage.weights.config import resolve
-
-    resolved = resolve(recipe, overrides, machine=machine_facts(), flags=flags, file=file)
-    fetch(resolved.config.model.path)
-    return resolved
-
-
 def _place(resolved: Resolved) -> Path:
     """The run folder, made where it is new; what has no effect on the run is said."""
     from tutelage.runs.folder import folder_at, place_of
@@ -252,15 +224,13 @@ def _place(resolved: Resolved) -> Path:
     # The job itself notes the warnings.
     for line in _unused(resolved):
         typer.echo(line, err=True)
-    place = continued(resolved) if resolved.config.output is None else None
-    if place is not None:
+    config, name = resolved.config, resolved.config.trainer.experiment_name
+    if config.output is None and (place := continued(resolved)) is not None:
         typer.echo(f"Continuing {place}, the run of this name", err=True)
-    else:
-        config = resolved.config
-        name = config.trainer.experiment_name
-        place = place_of(config.output, config.recipe, name)
-        if config.output is None and name is not None and place.name != name.replace("/", "-"):
-            typer.echo(f"There is a run of the name {name!r} already, so this is {place}", err=True)
+        return folder_at(place).path
+    place = place_of(config.output, config.recipe, name)
+    if config.output is None and name is not None and place.name != name.replace("/", "-"):
+        typer.echo(f"There is a run of the name {name!r} already, so this is {place}", err=True)
     return folder_at(place).path
 
 
@@ -270,11 +240,11 @@ def _dry_run(resolved: Resolved, all_keys: bool) -> None:
     from tutelage.weights import jobs
     from tutelage.weights.sft import SFTPreview
 
-    supervised = resolved.config.recipe == "sft"
     # What is wrong with the input is said without the many lines of the configuration.
     notes: list[str] = []
+    sft = resolved.config.recipe == "sft"
     try:
-        with waiting("reading demonstrations ..." if supervised else "playing one task ..."):
+        with waiting("reading demonstrations ..." if sft else "playing one task ..."):
             rollout = jobs.dry_run(resolved, notes.append)
     except TutelageError:
         for note in notes:
@@ -308,15 +278,9 @@ def _show_dry_run(rollout: Rollout, resolved: Any, notes: Sequence[str], all_key
 
 
 def _train_agent(
-    reference: str,
-    overrides: Sequence[str],
-    flags: Mapping[str, Any],
-    file: Path | None,
-    *,
-    dry: bool,
-    all_keys: bool,
+    reference: str, overrides: Sequence[str], flags: Mapping[str, Any], options: _TrainOptions
 ) -> None:
-    """Train the agent in a file, or with `dry` show the configuration and play one task."""
+    """Train the agent in a file, or in a dry run show the configuration and play one task."""
     from tutelage.agents.loading import load_agent
     from tutelage.cli.console import fetch, messages, prose, waiting
     from tutelage.cli.job import run_job
@@ -328,11 +292,11 @@ def _train_agent(
         from tutelage.weights.memory import Footprint
         from tutelage.weights.process_group import in_step, launched
 
-    group = launched()
-    flags = in_step(group, lambda: with_file(flags, file))
+    group, dry = launched(), options.dry_run
+    flags = in_step(group, lambda: with_file(flags, options.config))
     agent, _ = in_step(group, lambda: load_agent(reference))
     in_step(group, lambda: fetch(flags.get("model")))
-    keys = in_step(group, lambda: keys_of(overrides, flags, file))
+    keys = in_step(group, lambda: keys_of(overrides, flags, options.config))
     if dry and group.rank:
         return
     if dry:
@@ -343,7 +307,7 @@ def _train_agent(
         finally:  # also where the weights are still to come
             if keys.resolved and (stored := Footprint.stored(keys.resolved.config)) is not None:
                 prose(messages(), f"memory: {stored.words()}")
-        _show_dry_run(rollout, keys.resolved, (), all_keys)
+        _show_dry_run(rollout, keys.resolved, (), options.all)
         return
     place = group.agree(lambda: place_of(flags.get("output"), agent.name))
 
@@ -367,13 +331,10 @@ def _show_preview(console: Console, found: SFTPreview) -> None:
         say(console, (shown, "green" if trained else "dim"))
     say(console)
     rows = f"{counted(found.rows, 'row')}, {counted(found.tokens, 'token')}"
+    read = f"{rows}, {number(found.trained)} of them trained, longest row {found.longest}"
     bound = "until the minutes are over" if found.steps is None else counted(found.steps, "step")
-    pairs = [
-        ("read", f"{rows}, {number(found.trained)} of them trained, longest row {found.longest}"),
-        ("run", bound),
-        ("loss", f"{found.loss:.3f} nats a token on the first batch, untrained"),
-    ]
-    facts(console, pairs)
+    loss = f"{found.loss:.3f} nats a token on the first batch, untrained"
+    facts(console, [("read", read), ("run", bound), ("loss", loss)])
     say(console, "\nDry run: nothing was trained or written.")
 
 
@@ -382,15 +343,10 @@ def _show_table(console: Console, resolved: Resolved, notes: Sequence[str], all_
     then notes, warnings and keys without effect."""
     from tutelage.cli.console import prose, say, visible
 
-    section, rows = "", resolved.to_table()
+    rows = resolved.to_table()
     shown = [row for row in rows if all_keys or row.origin != "default" or row.note]
     for row in shown:
-        here = row.key.partition(".")[0] if "." in row.key else ""
-        if here != section:
-            section = here
-            say(console, (f"\n{section}", "bold"))
-        lines = [] if row.origin == "default" else [row.origin]
-        lines += [row.note] if row.note else []
+        lines = [text for text in (row.origin, row.note) if text not in ("", "default")]
         style = "" if row.origin == "default" else "green"
         remark = f"   # {'; '.join(lines)}" if lines else ""
         value = json.dumps(row.value, ensure_ascii=False)

@@ -58,20 +58,13 @@ def validate(
 
     reward, limit = options.reward, options.limit
     loaded = Dataset([task for path in tasks for task in Dataset.load(path)])
-    function = resolve_reward(
-        reward,
-        ToolOptions(
-            judge_base_url=options.judge_base_url,
-            judge_model=options.judge_model,
-            allow_unsandboxed=options.allow_unsandboxed,
-        ),
-    )
+    names = ("judge_base_url", "judge_model", "allow_unsandboxed")
+    function = resolve_reward(reward, ToolOptions(**options.model_dump(include={*names})))
     probes = asyncio.run(validate_reward(function, list(loaded)[:limit], options.gold))
     good = all(probe.passed for probe in probes)
     if as_json:
-        typer.echo(
-            json.dumps({"passed": good, "checks": [probe.record() for probe in probes]}, indent=2)
-        )
+        checks = [probe.record() for probe in probes]
+        typer.echo(json.dumps({"passed": good, "checks": checks}, indent=2))
     else:
         _show_probes(output(), probes, reward, min(limit, len(loaded)))
     if not good:
@@ -97,7 +90,6 @@ def _show_probes(console: Console, probes: list[Probe], reward: str, tasks: int)
                 earned += f" ({one_line(trial.problem, 100)})"
             say(console, f"  {one_line(trial.text, 60)!r} {earned}", (f"  {trial.task.id}", "dim"))
         say(console, f"  To fix: {probe.advice}.")
-    if failed:
-        say(console, f"\nThe reward {reward!r} fails {len(failed)} of {len(probes)} checks.")
-    else:
-        say(console, f"\nThe reward {reward!r} passes all checks on {counted(tasks, 'task')}.")
+    fails = f"fails {len(failed)} of {len(probes)} checks."
+    passes = f"passes all checks on {counted(tasks, 'task')}."
+    say(console, f"\nThe reward {reward!r} {fails if failed else passes}")

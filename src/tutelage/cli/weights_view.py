@@ -48,7 +48,7 @@ def show(console: Console, folder: RunFolder) -> None:
     """What was set, the phases, the outcome, and a few rollouts."""
     from tutelage.cli.console import say
     from tutelage.cli.outcome import show_outcome
-    from tutelage.cli.rollout_list import show_stored
+    from tutelage.cli.rollout_view import show_stored
     from tutelage.cli.runs import say_state
 
     result = folder.read_result()
@@ -86,7 +86,7 @@ def _show_config(console: Console, folder: RunFolder) -> None:
 
 def _show_phases(console: Console, lines: list[dict[str, Any]]) -> None:
     """One row a phase: its steps, and where its metrics began and ended."""
-    from tutelage.cli.console import plain_table
+    from tutelage.cli.console import number, plain_table
 
     lines = [line for line in lines if line.get("step")]  # a measurement is no step
     if not lines:
@@ -94,23 +94,15 @@ def _show_phases(console: Console, lines: list[dict[str, Any]]) -> None:
     names = ("steps", *_METRICS)
     table = plain_table("phase", *names, right=names)
     for phase, group in itertools.groupby(lines, key=lambda line: str(line.get("phase", ""))):
-        rows = list(group)
-        table.add_row(phase, str(len(rows)), *(_course(rows, keys) for keys in _METRICS.values()))
+        rows, cells = list(group), list[str]()
+        for keys in _METRICS.values():
+            items = (row[key] for row in rows for key in keys if key in row)
+            values = [float(value) for value in items if isinstance(value, (int, float))]
+            course = f"{number(values[0])} -> {number(values[-1])}" if values else ""
+            cells.append(number(max(values)) if values and keys == ("max_dlogp",) else course)
+        table.add_row(phase, str(len(rows)), *cells)
     console.print()
     console.print(table)
-
-
-def _course(rows: list[dict[str, Any]], keys: tuple[str, ...]) -> str:
-    """`0.31 -> 0.94`, or the largest value of a metric that should be small."""
-    from tutelage.cli.console import number
-
-    items = (row[key] for row in rows for key in keys if key in row)
-    values = [float(value) for value in items if isinstance(value, (int, float))]
-    if not values:
-        return ""
-    if keys[0].startswith("max_"):
-        return number(max(values))
-    return f"{number(values[0])} -> {number(values[-1])}"
 
 
 def _samples(store: Store, run_id: str, last: int | None) -> Iterator[Rollout]:

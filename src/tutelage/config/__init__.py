@@ -7,15 +7,7 @@ neither torch nor Hydra.
 """
 
 from tutelage.config.facts import Machine
-from tutelage.config.reference import ReferenceRow, reference_markdown, reference_rows
 from tutelage.config.resolved import Resolved
 from tutelage.config.schema import RunConfig
 
-__all__ = [
-    "Machine",
-    "ReferenceRow",
-    "Resolved",
-    "RunConfig",
-    "reference_markdown",
-    "reference_rows",
-]
+__all__ = ["Machine", "Resolved", "RunConfig"]

@@ -24,7 +24,15 @@ PREFIXES: Mapping[str, str] = {
 }
 """Guide prefix -> canonical prefix."""
 
-NAMES: Mapping[str, str] = {
+_SHORT = (
+    *("model.size", "model.layout", "model.dtype", "trainer.device", "trainer.threads"),
+    *("data.demonstrations", "data.level", "agent.tools", "tools.allow_unsandboxed"),
+    *("agent.template", "agent.backend", "agent.max_turns", "agent.num_chains"),
+    *("algorithm.adv_estimator", "actor.policy_loss.loss_mode", "agent.agent_type"),
+    *("actor.optim.lr", "rollout.temperature", "trainer.minutes", "trainer.logger"),
+)
+"""Keys whose last word alone means them too."""
+NAMES: Mapping[str, str] = {key.rpartition(".")[2]: key for key in _SHORT} | {
     # The guide's.
     "agent.model_name_or_path": "model.path",
     "agent.init_args.model_name_or_path": "model.path",
@@ -38,41 +46,21 @@ NAMES: Mapping[str, str] = {
     "model.target_modules": "model.lora.target_modules",
     # People's.
     "model": "model.path",
-    "size": "model.size",
-    "layout": "model.layout",
-    "dtype": "model.dtype",
     "model.device": "trainer.device",
-    "device": "trainer.device",
-    "threads": "trainer.threads",
     "train": "data.train_files",
     "tasks": "data.train_files",
     "val": "data.val_files",
     "test": "data.test_files",
-    "demonstrations": "data.demonstrations",
-    "level": "data.level",
     "batch_size": "data.train_batch_size",
-    "tools": "agent.tools",
-    "allow_unsandboxed": "tools.allow_unsandboxed",
     "reward": "agent.reward_name",
     "success": "reward.success",
     "store": "trainer.store_url",
     "otlp": "trainer.otlp_endpoint",
-    "template": "agent.template",
-    "backend": "agent.backend",
-    "max_turns": "agent.max_turns",
-    "num_chains": "agent.num_chains",
     "algorithm": "algorithm.name",
-    "adv_estimator": "algorithm.adv_estimator",
     "estimator": "algorithm.adv_estimator",
-    "loss_mode": "actor.policy_loss.loss_mode",
-    "agent_type": "agent.agent_type",
-    "lr": "actor.optim.lr",
     "learning_rate": "actor.optim.lr",
-    "temperature": "rollout.temperature",
     "steps": "trainer.total_training_steps",
     "epochs": "trainer.total_epochs",
-    "minutes": "trainer.minutes",
-    "logger": "trainer.logger",
 }
 """Other whole names -> canonical key. A name that is also a section (`model`) takes one value."""
 
@@ -80,11 +68,9 @@ NAMES: Mapping[str, str] = {
 def canonical(spelling: str, value: Any) -> str:
     """The canonical key of a spelling. Raises `ConfigIssue` with the nearest spelling when
     unknown."""
-    key = _lookup(spelling)
-    if key is not None:
+    if (key := _lookup(spelling)) is not None:
         return key
-    section = canonical_section(spelling)
-    if section is not None:
+    if (section := canonical_section(spelling)) is not None:
         first = next(key for key in leaf_fields() if key.startswith(f"{section}."))
         raise ConfigIssue(
             spelling, value, "this is a section, not a key", f"Set one of its keys: {first}=..."
@@ -96,30 +82,24 @@ def canonical(spelling: str, value: Any) -> str:
 
 def canonical_section(spelling: str) -> str | None:
     """The canonical name of a section, None when the spelling names none."""
-    dotted = f"{spelling}."
+    name = f"{spelling}."
     for long, short in PREFIXES.items():
-        if dotted.startswith(long):
-            dotted = short + dotted.removeprefix(long)
-    name = dotted.removesuffix(".")
-    return name if name in section_names() else None
+        name = short + name.removeprefix(long) if name.startswith(long) else name
+    return name[:-1] if name[:-1] in section_names() else None
 
 
 def nearest(spelling: str) -> str | None:
     """The known spelling most like an unknown one, None when nothing comes close."""
-    slip = difflib.get_close_matches(spelling, all_spellings(), n=1, cutoff=0.85)
-    if slip:
+    if slip := difflib.get_close_matches(spelling, all_spellings(), n=1, cutoff=0.85):
         return slip[0]
     # A last word that exists elsewhere (`clip_grad`, `trainer.lr`) says more than faint likeness.
-    last = spelling.rsplit(".", 1)[-1]
-    same_word = [key for key in leaf_fields() if key.rsplit(".", 1)[-1] == last]
-    if len(same_word) == 1:
-        return same_word[0]
-    if same_word and last in NAMES:
-        return last
-    close = difflib.get_close_matches(spelling, all_spellings(), n=1, cutoff=0.6)
-    if close:
+    last = spelling.rpartition(".")[2]
+    same_word = [key for key in leaf_fields() if key.rpartition(".")[2] == last]
+    if len(same_word) == 1 or (same_word and last in NAMES):
+        return last if last in NAMES and len(same_word) > 1 else same_word[0]
+    if close := difflib.get_close_matches(spelling, all_spellings(), n=1, cutoff=0.6):
         return close[0]
-    by_word = {key.rsplit(".", 1)[-1]: key for key in reversed(list(leaf_fields()))}
+    by_word = {key.rpartition(".")[2]: key for key in reversed([*leaf_fields()])}
     word = difflib.get_close_matches(last, by_word, n=1, cutoff=0.75)
     return by_word[word[0]] if word else None
 

@@ -30,9 +30,8 @@ class Machine:
 
     def device_of(self, config: RunConfig) -> Literal["cpu", "cuda"]:
         """Where the run trains: what `trainer.device` names, or the GPU that `auto` finds."""
-        if config.trainer.device == "auto":
-            return "cuda" if self.cuda_devices else "cpu"
-        return "cuda" if config.trainer.device == "cuda" else "cpu"
+        found = config.trainer.device == "auto" and self.cuda_devices
+        return "cuda" if found or config.trainer.device == "cuda" else "cpu"
 
     def placed_ranks(self, config: RunConfig) -> int:
         """How many ranks Ray is to have: where a Ray is named and no launcher has started several,

@@ -9,8 +9,8 @@ The sections themselves are in `schema.py` and `rl.py`; how a refused value is d
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from math import isfinite, isnan, nan
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -40,19 +40,12 @@ def _split_names(value: Any) -> Any:
     if isinstance(value, str):
         value = value[1:-1] if value[:1] + value[-1:] == "[]" else value  # as in `--tools []`
         return tuple(name.strip() for name in value.split(",") if name.strip())
-    return _as_tuple(value)
+    return _one_path(value)
 
 
 def _one_path(value: Any) -> Any:
-    # A path may hold a comma, so text is always one path.
-    if isinstance(value, str):
+    if value is None or isinstance(value, str):  # a path may hold a comma: text is one path
         return (value,) if value else ()
-    return _as_tuple(value)
-
-
-def _as_tuple(value: Any) -> Any:
-    if value is None:
-        return ()
     return tuple(cast("list[Any]", value)) if isinstance(value, list) else value
 
 
@@ -62,28 +55,22 @@ def read_success(text: str) -> tuple[str | None, float | None]:
     Raises `ValueError` for anything else.
     """
     name, bounded, bound = (piece.strip() for piece in text.partition(">="))
-    least = _number(bound) if bounded else None
-    if bounded and (least is None or not math.isfinite(least)):
+    try:
+        number = float(bound if bounded else name)
+    except ValueError:
+        number = nan
+    if bounded and not isfinite(number):
         raise ValueError(f"{bound!r} after >= is not a number")
-    if not bounded and _number(name) is not None:
+    if not bounded and not isnan(number):
         raise ValueError(f"write a bound with >=, such as >={name}")
     if not name and not bounded:
         raise ValueError("expected a part of the reward or a bound, such as right or >=0.5")
-    return name or None, least
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
+    return name or None, number if bounded else None
 
 
 def _success(value: Any) -> Any:
-    if isinstance(value, str):
-        read_success(value)
-    elif value is not None:
-        raise ValueError("expected a part of the reward or a bound, such as right or >=0.5")
+    if value is not None:
+        read_success(value if isinstance(value, str) else "")
     return value
 
 

@@ -19,18 +19,14 @@ class ConfigIssue(Exception):
 
     def __init__(self, key: str, value: Any, reason: str, fix: str, origin: str = "") -> None:
         super().__init__(key, value, reason, fix, origin)
-        self.key = key
-        self.value = value
-        self.reason = reason
-        self.fix = fix
-        self.origin = origin
+        self.key, self.value, self.reason = key, value, reason
+        self.fix, self.origin = fix, origin
 
     def located(self, origin: str) -> ConfigIssue:
         """The same finding with where its value came from."""
         origin = self.origin or origin
         # An option takes no null: it is left out.
-        option = origin.startswith("flag ")
-        reason = self.reason.removesuffix(", or null") if option else self.reason
+        reason = self.reason.removesuffix(", or null" if origin.startswith("flag ") else "")
         return ConfigIssue(self.key, self.value, reason, self.fix, origin)
 
     def __str__(self) -> str:

@@ -23,6 +23,10 @@ from tutelage.config.schema import RunConfig
 Names = Mapping[str, Sequence[str]]
 """Registered names by key."""
 NO_NAMES: Names = MappingProxyType({})
+_BOUNDS = (
+    *(("minimum", "at least"), ("exclusiveMinimum", "above")),
+    *(("maximum", "at most"), ("exclusiveMaximum", "below")),
+)
 
 
 @cache
@@ -84,23 +88,20 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def misfit(key: str, value: Any, names: Names = NO_NAMES) -> ConfigIssue:
-    """What to say when `value` does not fit `key`: what is expected, and the nearest choice.
+    """What to say when `value` does not fit `key`: what is expected, and the nearest choice or the
+    key's help.
 
     `names` are those that keys take beside what the schema lists (`extensions.py`).
     """
-    schema = json_schema(key)
-    choices = _choices(schema)
-    wrong = [str(item) for item in _as_list(value) if item not in choices]
-    near = difflib.get_close_matches(wrong[0], choices, n=1, cutoff=0.4) if wrong else []
-    fix = f"Did you mean {near[0]!r}?" if near else f"Write for example {key}={_example(schema)}."
-    if choices and isinstance(value, str):
+    schema, fix = json_schema(key), " ".join((leaf_fields()[key].description or "").split())
+    if choices := _choices(schema):
+        values = cast("Sequence[Any]", value) if isinstance(value, (list, tuple)) else [value]
+        wrong = [str(item) for item in values if item not in choices][:1]
+        near = difflib.get_close_matches("".join(wrong), choices, n=1, cutoff=0.4)
         # `algorithm=grpo`: the value is right and the key is its neighbour.
-        homes = [
-            other
-            for other in leaf_fields()
-            if value in (*_choices(json_schema(other)), *names.get(other, ()))
-        ]
-        fix = f"Did you mean {homes[0]}={value}?" if homes else fix
+        taken = ((k, (*_choices(json_schema(k)), *names.get(k, ()))) for k in leaf_fields())
+        homes = [f"{k}={value}" for k, known in taken if isinstance(value, str) and value in known]
+        fix = f"Did you mean {[*homes, *map(repr, near)][0]}?" if homes or near else fix
     return ConfigIssue(key, value, f"expected {value_text(schema)}", fix)
 
 
@@ -134,21 +135,14 @@ def value_text(schema: Mapping[str, Any]) -> str:
         return " or ".join(repr(choice) for choice in schema["enum"])
     kind = schema.get("type")
     if kind == "array":
-        if "prefixItems" in schema:
-            items = schema["prefixItems"]
-            return f"a list of {len(items)}, each {value_text(items[0])}"
-        return f"a list, each {value_text(schema['items'])}"
+        items: Sequence[Mapping[str, Any]] = schema.get("prefixItems", ())
+        size = f" of {len(items)}" * bool(items)
+        return f"a list{size}, each {value_text([*items, schema.get('items', {})][0])}"
     names = {"integer": "an integer", "number": "a number", "boolean": "true or false"}
-    bounds = {
-        "minimum": "at least",
-        "exclusiveMinimum": "above",
-        "maximum": "at most",
-        "exclusiveMaximum": "below",
-    }
-    limits = [f"{text} {schema[name]:g}" for name, text in bounds.items() if name in schema]
     message = {**names, "string": "text", "null": "null"}[str(kind)]
     if "examples" in schema:
         message += f" such as {' or '.join(schema['examples'])}"
+    limits = [f"{text} {schema[name]:g}" for name, text in _BOUNDS if name in schema]
     return ", ".join([message, *limits])
 
 
@@ -164,22 +158,3 @@ def _walk(model: type[Section], prefix: str) -> Iterator[tuple[str, FieldInfo]]:
 def _choices(schema: Mapping[str, Any]) -> list[str]:
     parts = [schema, *schema.get("anyOf", ()), schema.get("items", {})]
     return [choice for part in parts for choice in part.get("enum", ())]
-
-
-def _as_list(value: Any) -> Sequence[Any]:
-    return cast("Sequence[Any]", value) if isinstance(value, (list, tuple)) else [value]
-
-
-def _example(schema: Mapping[str, Any]) -> str:
-    first: Mapping[str, Any] = schema["anyOf"][0] if "anyOf" in schema else schema
-    default = schema.get("default")
-    if default is not None and first.get("type") != "array":
-        return str(default).lower() if isinstance(default, bool) else str(default)
-    if "enum" in first:
-        return str(first["enum"][0])
-    if "examples" in first:
-        return str(first["examples"][0])
-    if first.get("type") == "array":
-        items = default or [_example(first.get("items", {})), "..."]
-        return f"[{','.join(str(item) for item in items)}]"
-    return {"integer": "1", "number": "0.5", "boolean": "true"}.get(str(first.get("type")), "name")

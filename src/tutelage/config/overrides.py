@@ -37,12 +37,10 @@ def parse_overrides(given: Sequence[str | Override]) -> list[Override]:
     """Read each text; a dict value becomes one override for each of its keys. What is an override
     already stays as it is.
 
-    Raises `ConfigError` with the text and a pointer to the place where it stops making sense.
+    Raises `ConfigError` with the text and what is wrong with it.
     """
-    read: list[Override] = []
-    for one in given:
-        read += [one] if isinstance(one, Override) else copy.deepcopy(_parse(one))
-    return read
+    read = ([o] if isinstance(o, Override) else copy.deepcopy(_parse(o)) for o in given)
+    return [one for some in read for one in some]
 
 
 def read_keys(path: Path) -> dict[str, Any]:
@@ -50,12 +48,12 @@ def read_keys(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
         tree = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+        if not isinstance(tree, dict):
+            raise ValueError("it must contain an object of keys")
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"cannot read the configuration file {str(path)!r}: {error}. Use JSON or TOML."
         ) from error
-    if not isinstance(tree, dict):
-        raise ConfigError(f"the configuration file {str(path)!r} must contain an object of keys.")
     return cast("dict[str, Any]", tree)
 
 
@@ -68,7 +66,13 @@ def _parse(text: str) -> tuple[Override, ...]:
     try:
         parsed = OverridesParser.create().parse_override(text)
     except HydraException as error:
-        raise _unreadable(text, error) from error
+        if "=" not in text and not text.startswith("~"):
+            raise ConfigError(f"the override {text!r} has no '='. Use KEY=VALUE.") from error
+        reason = str(error).strip().split("\n")[0].partition(" expecting ")[0]
+        raise ConfigError(
+            f"cannot read the override {text!r}: {reason}.\nText that holds = ( ) [ ] {{ }} : or , "
+            "goes in quotes inside the shell's own: 'key=\"a=b\"'."
+        ) from error
     key = str(parsed.key_or_group)
     delete = bool(parsed.is_delete())
     if not key:
@@ -79,58 +83,30 @@ def _parse(text: str) -> tuple[Override, ...]:
             "the key: section.key=value."
         )
     if parsed.is_sweep_override():
-        meant = f"For a list use {key}=[{text.partition('=')[2]}]; for a sweep"
-        if not getattr(parsed.value(), "simple_form", False):
-            meant = "For a sweep"
+        simple = getattr(parsed.value(), "simple_form", False)
+        a_list = f"For a list use {key}=[{text.partition('=')[2]}]. " * bool(simple)
         raise ConfigError(
-            f"the override {text!r} is a sweep, which is not supported. {meant} start one run for "
-            "each value."
+            f"the override {text!r} is a sweep, which is not supported. {a_list}For a sweep start "
+            "one run for each value."
         )
     value = parsed.value()
-    leaves = list(_leaves(value))
-    if not all(isinstance(leaf, _PLAIN) for leaf in leaves):
-        raise ConfigError(
-            f"cannot parse the override {text!r}. Use a number, string, list or dict."
-        )
-    if any(isinstance(leaf, str) and "${" in leaf for leaf in leaves):
-        raise ConfigError(
-            f"the override {text!r} has an interpolation, which is not supported. Use the value "
-            "itself."
-        )
+    for leaf in _leaves(value):
+        if not isinstance(leaf, _PLAIN) or "${" in str(leaf):
+            raise ConfigError(
+                f"the override {text!r} has an interpolation or another value that is not "
+                "supported. Use a number, text, list or dict itself."
+            )
     if isinstance(value, Mapping) and value and not delete:
         tree = cast("Mapping[str, Any]", value)
         return tuple(Override(spelling, leaf) for spelling, leaf in flatten(tree, f"{key}."))
     return (Override(key, value, delete),)
 
 
-def _unreadable(text: str, error: Exception) -> ConfigError:
-    reason = str(error).strip().split("\n")[0].partition(" expecting ")[0]
-    if "=" not in text and not text.startswith("~"):
-        return ConfigError(f"the override {text!r} has no '='. Use KEY=VALUE.")
-    column = _column(error)
-    pointer = "" if column is None else f"\n  {text}\n  {' ' * min(column, len(text))}^"
-    return ConfigError(
-        f"cannot read the override {text!r}: {reason}.{pointer}\n"
-        "Text that holds = ( ) [ ] { } : or , goes in quotes inside the shell's own: 'key=\"a=b\"'."
-    )
-
-
-def _column(error: Exception) -> int | None:
-    """Where the parser stopped, from the grammar's own exception behind Hydra's."""
-    cause = error.__cause__
-    token = getattr(cause, "offendingToken", None)
-    column = getattr(token, "column", None)
-    if column is None:
-        column = getattr(cause, "startIndex", None)
-    return column if isinstance(column, int) else None
-
-
 def _leaves(value: Any) -> Iterator[Any]:
     """What a value holds that is neither a list nor a dict."""
-    if isinstance(value, dict):
-        value = list(cast("dict[Any, Any]", value).values())
-    if not isinstance(value, list):
+    if not isinstance(value, (list, dict)):
         yield value
         return
-    for item in cast("list[Any]", value):
+    items = cast("Any", value.values() if isinstance(value, dict) else value)
+    for item in items:
         yield from _leaves(item)

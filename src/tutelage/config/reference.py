@@ -7,7 +7,6 @@ spellings, help. The same rows serve the command line's help.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from tutelage.config.aliases import spellings
@@ -42,7 +41,9 @@ def reference_rows(names: Names = NO_NAMES) -> list[ReferenceRow]:
     return [
         ReferenceRow(
             key=key,
-            type=_type(key, names),
+            type=" or ".join([*map(repr, names[key]), "FILE.py:name"])
+            if key in names
+            else value_text(json_schema(key)),
             default=json.dumps(plain(defaults()[key])),
             aliases=spellings(key),
             help=" ".join((field.description or "").split()),
@@ -53,31 +54,18 @@ def reference_rows(names: Names = NO_NAMES) -> list[ReferenceRow]:
 
 def reference_markdown(names: Names = NO_NAMES) -> str:
     """The reference page: one table for each top-level section; `names` as for the rows."""
-    return "\n".join(_page(names)) + "\n"
-
-
-def _type(key: str, names: Names) -> str:
-    if key not in names:
-        return value_text(json_schema(key))
-    return " or ".join([*(repr(name) for name in names[key]), "FILE.py:name"])
-
-
-def _page(names: Names) -> Iterator[str]:
-    yield "# Configuration reference"
-    yield ""
-    yield "Every key of a run. Set one with `KEY=VALUE`; other spellings mean the same key."
+    lines = ["# Configuration reference", ""]
+    lines.append("Every key of a run. Set one with `KEY=VALUE`; other spellings mean the same key.")
     current: str | None = None
     for row in reference_rows(names):
         section = row.key.partition(".")[0] if "." in row.key else ""
         if section != current:
             current = section
-            yield from _heading(section)
+            model = type(get(RunConfig(), section)) if section else RunConfig
+            first_line = (model.__doc__ or "").strip().splitlines()[0]
+            title = f"## `{section}`" if section else "## The run"
+            lines += ["", title, "", first_line, "", _HEAD]
         aliases = ", ".join(f"`{name}`" for name in row.aliases)
         cells = (f"`{row.key}`", row.type, f"`{row.default}`", aliases, row.help)
-        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
-
-
-def _heading(section: str) -> Iterator[str]:
-    model = type(get(RunConfig(), section)) if section else RunConfig
-    first_line = (model.__doc__ or "").strip().splitlines()[0]
-    yield from ("", f"## `{section}`" if section else "## The run", "", first_line, "", _HEAD)
+        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return "\n".join(lines) + "\n"

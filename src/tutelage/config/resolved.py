@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from tutelage.config.aliases import canonical
 from tutelage.config.fields import Section, plain
 from tutelage.config.issues import ConfigIssue, raise_issues
 from tutelage.config.keys import flatten, get, leaf_fields, misfit
@@ -53,8 +52,9 @@ class Resolved(Section):
 
     def to_table(self) -> list[_TableRow]:
         """One row for each key, in the order of the schema."""
+        notes = self.notes | {key: f"unused: {why}" for key, why in self.unused.items()}
         return [
-            _TableRow(key, plain(get(self.config, key)), self.origin[key], self._note(key))
+            _TableRow(key, plain(get(self.config, key)), self.origin[key], notes.get(key, ""))
             for key in leaf_fields()
         ]
 
@@ -71,15 +71,10 @@ class Resolved(Section):
         except ValueError as error:
             raise ConfigError(f"the configuration file is not JSON: {error}.") from error
         kind = parts.pop("kind", None) if isinstance(parts, dict) else None
-        if kind not in (None, SUPERVISED, WEIGHTS):
+        if kind not in (SUPERVISED, WEIGHTS):
             raise ConfigError(
-                f"this run is of the kind {kind!r} and has no trained policy; see its results "
-                "with: tutelage show RUN"
-            )
-        if kind is None or set(parts) != set(cls.model_fields):
-            raise ConfigError(
-                "the configuration file must have exactly the fields kind, "
-                f"{', '.join(cls.model_fields)}. Use the config.json of a run."
+                f"the configuration is of the kind {kind!r}, not of a training of weights; see the "
+                "results of such a run with: tutelage show RUN"
             )
         try:
             found = cls.model_validate_json(json.dumps(parts), strict=True)
@@ -94,32 +89,14 @@ class Resolved(Section):
                     f"({len(odd)} such keys). It is truncated, or from another version; start a "
                     "new run."
                 )
-        if found.origin["agent.tools"] == "default":  # written as [] before [] was no tools
-            agent = found.config.agent.model_copy(update={"tools": None})
-            config = found.config.model_copy(update={"agent": agent})
-            return found.model_copy(update={"config": config})
         return found
-
-    def _note(self, key: str) -> str:
-        if key in self.unused:
-            return f"unused: {self.unused[key]}"
-        return self.notes.get(key, "")
 
 
 def _problem(error: ErrorDetails) -> ConfigIssue:
     """What pydantic found, about a key where it is in the configuration itself."""
-    part, *names = (str(name) for name in error["loc"])
-    while ".".join(names) not in leaf_fields() and error["type"] != "extra_forbidden" and names[1:]:
+    part, *names = map(str, error["loc"])
+    while names[1:] and ".".join(names) not in leaf_fields() and error["type"] != "extra_forbidden":
         names.pop()  # a place within a value, unless it is a section's
-    key = ".".join(names)
-    if part != "config" or not key:
-        return ConfigIssue(
-            ".".join([part, *names]), error["input"], error["msg"], "Start a new run."
-        )
-    try:
-        known = canonical(key, error["input"])
-    except ConfigIssue as problem:
-        return problem
-    if known != key:
-        return ConfigIssue(key, error["input"], "not a canonical key", f"Write {known}.")
-    return misfit(key, error["input"])
+    if part == "config" and (key := ".".join(names)) in leaf_fields():
+        return misfit(key, error["input"])
+    return ConfigIssue(".".join([part, *names]), error["input"], error["msg"], "Start a new run.")

@@ -379,6 +379,11 @@ class RunConfig(RunSettings):
         return self.trainer.total_epochs if self.trainer.total_training_steps is None else None
 
     @property
+    def is_local(self) -> bool:
+        """True if one node plays and trains, without Ray's workers."""
+        return self.agent.placement == "local" and self.trainer.nnodes == 1
+
+    @property
     def rollouts_per_batch(self) -> int:
         """Rollouts of one training batch: tasks times rollouts per task."""
         return self.data.train_batch_size * self.agent.num_chains

@@ -41,51 +41,37 @@ class UnusedRule:
 
         `own_agent` says that a user's agent plays, and not a built-in one.
         """
-        held = [
-            note
-            for note in notes
-            if isinstance(note, UnusedRule)
-            and on_cpu >= note.on_cpu
-            and not (own_agent and note.built_in)
-            and note.applies(config)
-        ]
-        return [note.reason for note in sorted(held, key=attrgetter("rank"))]
+        rules = sorted((n for n in notes if isinstance(n, UnusedRule)), key=attrgetter("rank"))
+        may = [r for r in rules if on_cpu >= r.on_cpu and not (own_agent and r.built_in)]
+        return [rule.reason for rule in may if rule.applies(config)]
 
 
-def _for_sft(reason: str) -> UnusedRule:
-    return UnusedRule(reason, lambda run: run.recipe == "sft")
+def when(reason: str, key: str, *values: object) -> UnusedRule:
+    """Unused if another key has one of these values."""
+    return UnusedRule(reason, lambda run: attrgetter(key)(run) in values)
 
 
-def _without_steps(reason: str) -> UnusedRule:
-    return UnusedRule(reason, lambda run: run.algorithm.name == "sft")
+def unless(reason: str, key: str, *values: object) -> UnusedRule:
+    """Unused if another key has none of these values."""
+    return UnusedRule(reason, lambda run: attrgetter(key)(run) not in values)
 
 
 def off(key: str, value: str | bool = False) -> UnusedRule:
-    """Unused where another key has the value that switches it off."""
-    message = value if isinstance(value, str) else str(value).lower()
-    return UnusedRule(f"{key} is {message}", lambda run: attrgetter(key)(run) == value)
+    """Unused if another key has the value that switches it off."""
+    return when(f"{key} is {value if isinstance(value, str) else str(value).lower()}", key, value)
 
 
 ON_THIS_CPU = UnusedRule("the run is on the CPU of this machine", on_cpu=True)
 NODES_ON_THIS_CPU: UnusedRule = UnusedRule(
-    "the run is on the CPU of this machine",
+    ON_THIS_CPU.reason,
     lambda run: run.trainer.nnodes == 1 or not run.ray_kwargs.ray_init.is_named,
     on_cpu=True,
 )
-_NO_RAY = "agent.placement is local, and only one rank is configured"
+_LOCAL = "agent.placement is local, and only one rank is configured"
 NO_RAY: UnusedRule = UnusedRule(
-    _NO_RAY,
-    lambda run: (
-        run.agent.placement == "local"
-        and run.trainer.nnodes == 1
-        and (run.trainer.n_gpus_per_node or 1) == 1
-    ),
+    _LOCAL, lambda run: run.is_local and (run.trainer.n_gpus_per_node or 1) == 1
 )
-NO_RANKS_ON_CPU: UnusedRule = UnusedRule(
-    _NO_RAY,
-    lambda run: run.agent.placement == "local" and run.trainer.nnodes == 1,
-    on_cpu=True,
-)
+NO_RANKS_ON_CPU: UnusedRule = UnusedRule(_LOCAL, lambda run: run.is_local, on_cpu=True)
 OTHERS_CPUS: UnusedRule = UnusedRule(
     "the CPUs of the cluster at ray_kwargs.ray_init.address are fixed",
     lambda run: run.agent.placement == "local" and run.ray_kwargs.ray_init.address is not None,
@@ -93,42 +79,37 @@ OTHERS_CPUS: UnusedRule = UnusedRule(
 NO_GPU_MEMORY = UnusedRule("the run is on a CPU, so there is no GPU memory to free", on_cpu=True)
 
 _NO_STEP = "algorithm.name is sft, which has no reinforcement-learning steps"
-BY_REWARDS = _without_steps(_NO_STEP)
-IN_COLD_START = UnusedRule(
+BY_REWARDS = when(_NO_STEP, "algorithm.name", "sft")
+IN_COLD_START: UnusedRule = UnusedRule(
     _NO_STEP, lambda run: run.algorithm.name == "sft" and run.recipe != "sft"
 )
-OWN_DEMONSTRATIONS = _for_sft(
-    "it is for the cold start of `train math`; `train sft` uses lr, batch_size and steps"
-)
-ENDS_BY_STEPS = _for_sft("`train sft` ends after its steps or epochs")
-NO_CONTROL = _without_steps("algorithm.name is sft, and the control needs reinforcement learning")
+_COLD = "it is for the cold start of `train math`; `train sft` uses lr, batch_size and steps"
+OWN_DEMONSTRATIONS = when(_COLD, "recipe", "sft")
+ENDS_BY_STEPS = when("`train sft` ends after its steps or epochs", "recipe", "sft")
+_NO_CONTROL = "algorithm.name is sft, and the control needs reinforcement learning"
+NO_CONTROL = when(_NO_CONTROL, "algorithm.name", "sft")
 NOT_PLAYED: UnusedRule = UnusedRule(
     "no task is played because data.test_files is empty",
     lambda run: run.recipe == "sft" and not run.data.test_files,
 )
-ALL_ARE_SHOWN = _for_sft("`train sft` learns from all its demonstrations")
-LEARNS_FROM_TRAIN_FILES = _for_sft("`train sft` learns from data.train_files")
+ALL_ARE_SHOWN = when("`train sft` learns from all its demonstrations", "recipe", "sft")
+LEARNS_FROM_TRAIN_FILES = when("`train sft` learns from data.train_files", "recipe", "sft")
 NO_DEMONSTRATIONS: UnusedRule = UnusedRule(
     "only `train sft` and data.demonstrations read demonstrations",
     lambda run: run.recipe != "sft" and not run.data.demonstrations,
 )
-SHOWN_IN_PASSES: UnusedRule = UnusedRule(
-    "data.demonstrations are learned as they are, for sft.max_steps and sft.cooldown_steps",
-    lambda run: bool(run.data.demonstrations),
-)
+_SHOWN = "data.demonstrations are learned as they are, for sft.max_steps and sft.cooldown_steps"
+SHOWN_IN_PASSES = unless(_SHOWN, "data.demonstrations", ())
 
 CLIPPED_BY_BOTH: UnusedRule = UnusedRule(
     "clip_ratio_low and clip_ratio_high are both set",
     lambda run: None not in (run.actor.clip_ratio_low, run.actor.clip_ratio_high),
 )
-OTHER_AGGREGATION: UnusedRule = UnusedRule(
-    "only loss_agg_mode=seq-mean-token-sum-norm divides by it",
-    lambda run: run.actor.loss_agg_mode != "seq-mean-token-sum-norm",
+_SUMS, _ROWS = "seq-mean-token-sum-norm", "ppo_micro_batch_size_per_gpu"
+OTHER_AGGREGATION = unless(
+    f"only loss_agg_mode={_SUMS} divides by it", "actor.loss_agg_mode", _SUMS
 )
-ROWS_ARE_COUNTED: UnusedRule = UnusedRule(
-    "ppo_micro_batch_size_per_gpu counts rows instead",
-    lambda run: run.actor.ppo_micro_batch_size_per_gpu is not None,
-)
+ROWS_ARE_COUNTED = unless(f"{_ROWS} counts rows instead", f"actor.{_ROWS}", None)
 THOUGHT_IS_SHORTER: UnusedRule = UnusedRule(
     "turns are shorter (agent.max_tokens_per_turn, rollout.response_length)",
     lambda run: (run.agent.max_thinking_tokens or 0) >= run.turn_tokens,
@@ -137,47 +118,29 @@ THOUGHT_IS_SHORTER: UnusedRule = UnusedRule(
 NO_KL_IN_REWARD = off("algorithm.use_kl_in_reward")
 FIXED_KL = off("algorithm.kl_ctrl.type", "fixed")
 NO_KL_LOSS = off("actor.use_kl_loss")
-NO_REFERENCE: UnusedRule = UnusedRule(
-    "no KL is enabled, so no reference model is loaded", lambda run: not run.needs_reference
-)
+NO_REFERENCE = when("no KL is enabled, so no reference model is loaded", "needs_reference", False)
 
-NO_VLLM: UnusedRule = UnusedRule("the engine is not vLLM", lambda run: run.agent.backend != "vllm")
-SERVERS_ARE_GIVEN: UnusedRule = UnusedRule(
-    "the servers in rollout.servers are already running", lambda run: bool(run.rollout.servers)
-)
-NOT_NATIVE: UnusedRule = UnusedRule(
-    "the engine is not native",
-    lambda run: run.agent.backend != "native",
-)
+NO_VLLM = unless("the engine is not vLLM", "agent.backend", "vllm")
+_RUNNING = "the servers in rollout.servers are already running"
+SERVERS_ARE_GIVEN = unless(_RUNNING, "rollout.servers", ())
+NOT_NATIVE = unless("the engine is not native", "agent.backend", "native")
 NOTHING_IS_SCORED: UnusedRule = UnusedRule(
     "sampled log-probabilities are exact, and there is no reference",
     lambda run: (
-        not run.needs_reference
+        not (run.needs_reference or run.model.dtype == "bfloat16")
         and run.rollout.correction == "none"
-        and run.model.dtype != "bfloat16"
     ),
     on_cpu=True,
 )
-ONE_TURN: UnusedRule = UnusedRule(
-    "agent.use_agent is false: one turn without tools", lambda run: not run.agent.use_agent
-)
-NO_JUDGE = UnusedRule(
-    "the reward is not llm_judge", lambda run: run.agent.reward_name != "llm_judge"
-)
+ONE_TURN = when("agent.use_agent is false: one turn without tools", "agent.use_agent", False)
+NO_JUDGE = unless("the reward is not llm_judge", "agent.reward_name", "llm_judge")
 NO_SEARCH: UnusedRule = UnusedRule(
     "the agent has no search tool",
     lambda run: not {"search", "google_search"} & set(run.agent.tools or ()),
 )
-NO_ADAPTERS: UnusedRule = UnusedRule(
-    "model.lora.rank is 0, so there are no adapters", lambda run: run.model.lora.rank == 0
-)
-OWN_SHAPE: UnusedRule = UnusedRule(
-    "the model in model.path has its own", lambda run: run.model.path is not None
-)
-OWN_TEMPLATE: UnusedRule = UnusedRule(
-    "the embedded policy has its own template",
-    lambda run: run.model.path in (None, SHIPPED),
-)
+NO_ADAPTERS = when("model.lora.rank is 0, so there are no adapters", "model.lora.rank", 0)
+OWN_SHAPE = unless("the model in model.path has its own", "model.path", None)
+OWN_TEMPLATE = when("the embedded policy has its own template", "model.path", None, SHIPPED)
 OWN_TASKS: UnusedRule = UnusedRule(
     "the tasks are not the embedded ones",
     lambda run: run.recipe != "math" or bool(run.data.train_files),
@@ -185,16 +148,12 @@ OWN_TASKS: UnusedRule = UnusedRule(
 TAUGHT_ALREADY: UnusedRule = UnusedRule(
     "the cold start is for the embedded policy, but model.path is another model",
     lambda run: (
-        run.model.path is not None
-        and run.algorithm.name == "rl"
-        and run.recipe == "math"
-        and not run.data.demonstrations
+        (run.algorithm.name, run.recipe) == ("rl", "math")
+        and not (run.model.path is None or run.data.demonstrations)
     ),
 )
-STEPS_WIN: UnusedRule = UnusedRule(
-    "trainer.total_training_steps overrides it",
-    lambda run: run.trainer.total_training_steps is not None,
-)
+_BY_STEPS = "trainer.total_training_steps overrides it"
+STEPS_WIN = unless(_BY_STEPS, "trainer.total_training_steps", None)
 NO_TRACKER: UnusedRule = UnusedRule(
     "only wandb and mlflow use projects",
     lambda run: not {"wandb", "mlflow"} & set(run.trainer.logger),

@@ -18,18 +18,21 @@ from typing import Any
 
 from torch import Tensor
 
-from tutelage.distributed.shipment import AgentParts, Parts, check_same, unpacked
+from tutelage.distributed.shipment import Parts, Shipment, check_same, unpacked
 from tutelage.gateway.address import BIND, URL
 from tutelage.policy import machine
 from tutelage.policy.model import Policy
-from tutelage.resources import POLICY
+from tutelage.resources import POLICY, NamedResources
+from tutelage.rewards import resolve_reward
 from tutelage.rollouts.manager import RolloutManager
 from tutelage.rollouts.runner import RolloutSpec, Runner
-from tutelage.runs.inputs import Tasks, load_tools, offered_tools
+from tutelage.runs.inputs import Tasks, load_tools, offered_tools, reward_of
 from tutelage.runs.job_inputs import JobInputs
 from tutelage.seeds import SeedTree
+from tutelage.tasks.arithmetic import EMBEDDED_REWARD
 from tutelage.tracing import SpanRecord
 from tutelage.tracing.ingest import ingest_traces
+from tutelage.trainer.arguments import remotes_of
 from tutelage.types import JSON, Rollout
 from tutelage.weights.config.extensions import load_extensions
 from tutelage.weights.inputs import TrainingInputs
@@ -58,25 +61,22 @@ class RolloutWorker:
         self._ready: asyncio.Future[_Stage] | None = None
         self._runners: set[Runner] = set()
 
-    async def prepare(self, trainer: JSON, parts: Sequence[Any]) -> JSON:
+    async def prepare(self, trainer: JSON, shipment: Shipment) -> JSON:
         """Take over what is played, and say what bits depend on here. `trainer` is what they depend
         on there. Raises `ConfigError` for another Python or version, and what cannot be loaded."""
         self._ready = asyncio.get_running_loop().create_future()
         try:
             for name in (BIND, URL):  # each worker has a gateway of its own
                 os.environ.pop(name, None)
-            check_same(trainer, _host())
-            stage = await _Stage.open(unpacked(await parts[0], _host()))
+            check_same(trainer, host := platform.node())
+            stage = await _Stage.open(await unpacked(shipment, host))
             self._ready.set_result(stage)
         except Exception as error:
             self._ready.set_exception(error)
             self._ready.exception()  # it is raised here, and need not be fetched
             raise
-        return {
-            "host": _host(),
-            "pid": os.getpid(),
-            "conditions": machine.compute_conditions(stage.setting.choice),
-        }
+        conditions = machine.compute_conditions(stage.setting.choice)
+        return {"host": host, "pid": os.getpid(), "conditions": conditions}
 
     async def play(
         self, specs: Sequence[RolloutSpec], play: PlaySettings, weights: Weights, *, spans: bool
@@ -91,7 +91,9 @@ class RolloutWorker:
         def keep(rollout: Rollout, records: Sequence[SpanRecord]) -> None:
             kept[rollout.id] = list(records)
 
-        runner = stage.runner(play, keep if spans else None)
+        traces = partial(ingest_traces, stage.add_traces, play.run_id)
+        play = replace(play, invariant=True)
+        runner = stage.placement.workers(play, keep if spans else None, traces)
         self._runners.add(runner)
         try:
             rollouts = await runner.run(specs)
@@ -109,29 +111,44 @@ class _Stage:
 
     def __init__(self, setting: TrainingInputs, policies: dict[str, Policy]) -> None:
         self.setting, self._policies = setting, policies
-        self._placement = LocalPlacement(setting, policies.__getitem__)
+        self.placement = LocalPlacement(setting, policies.__getitem__)
         self._versions: dict[str, int] = {}
         self._taking = asyncio.Lock()
         self._traces: list[SpanRecord] = []
 
     @classmethod
     async def open(cls, parts: Parts) -> _Stage:
-        """Read what the configuration names, and begin what the agent needs."""
-        config, policies = parts.config, dict(parts.policies)
+        """Read what the configuration names, and begin what the agent needs: a manager of this
+        process, which stays open until the process ends."""
+        config, policies, given = parts.config, parts.policies, None
         policies[FROZEN] = policies[POLICY].copy()
         load_extensions(config)
         knows_tools = policies[POLICY].codec.knows_tools
         machine.apply_settings(parts.choice, large=policies[POLICY].network.large)
-        agent = parts.agent
+        if parts.agent is not None:
+            n_runners, isolation, own_tasks = parts.play
+            resources, tasks = NamedResources(parts.resources), () if own_tasks else None
+            manager = RolloutManager(
+                parts.agent,
+                resources,
+                parts.roles,
+                n_runners=n_runners,
+                isolation=isolation,
+                remote=remotes_of(resources, parts.roles, config),
+            )
+            await manager.__aenter__()
+            given = JobInputs(
+                parts.agent, resources, parts.roles, manager, tasks, None, tasks, parts.reward, {}
+            )
         setting = TrainingInputs(
             config,
             SeedTree(config.seed),
             Tasks((), (), ()),
             offered_tools(config, load_tools(config), knows_tools=knows_tools),
-            parts.reward,
+            reward_of(config) if given is None else given.reward or resolve_reward(EMBEDDED_REWARD),
             policies[POLICY],
             parts.choice,
-            None if agent is None else await _given(agent),
+            given,
             {name: p for name, p in policies.items() if name not in (POLICY, FROZEN)},
         )
         return cls(setting, policies)
@@ -146,36 +163,11 @@ class _Stage:
                     policy.load_tensors(tensors)
                     policy.version = self._versions[name] = version
 
-    def runner(self, play: PlaySettings, keep: Any) -> Runner:
-        """What plays one group, by itself or beside others."""
-        traces = partial(ingest_traces, self._add_traces, play.run_id)
-        return self._placement.workers(replace(play, invariant=True), keep, traces)
-
-    def _add_traces(self, run_id: str, spans: Sequence[SpanRecord]) -> None:
+    def add_traces(self, run_id: str, spans: Sequence[SpanRecord]) -> None:
+        """Keep spans that agents sent by themselves."""
         self._traces.extend(spans)
 
     def traces(self) -> list[SpanRecord]:
-        """What agents sent by themselves since this was last asked."""
-        found, self._traces = self._traces, []
-        return found
-
-
-async def _given(parts: AgentParts) -> JobInputs:
-    """A user's agent on a manager of this process, which stays open until the process ends."""
-    manager = RolloutManager(
-        parts.agent,
-        parts.resources,
-        parts.roles,
-        n_runners=parts.n_runners,
-        isolation=parts.isolation,
-        remote=parts.servers(),
-    )
-    await manager.__aenter__()
-    tasks = () if parts.own_tasks else None
-    return JobInputs(
-        parts.agent, parts.resources, parts.roles, manager, tasks, None, tasks, parts.reward, {}
-    )
-
-
-def _host() -> str:
-    return platform.node()
+        """Return what agents sent by themselves since the last call."""
+        traces, self._traces = self._traces, []
+        return traces

@@ -13,14 +13,16 @@ import signal
 import socket
 import threading
 import time
+import traceback
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from tutelage.config import RunConfig
 from tutelage.distributed.ray_head import HeadWatch
-from tutelage.errors import ConfigError, MissingExtraError
+from tutelage.errors import ConfigError, MissingExtraError, TutelageError
 from tutelage.runs.signals import StopRequested
+from tutelage.types import JSON
 
 _REACH_SECONDS = 10.0
 """How long a head node may take to accept a connection."""
@@ -82,14 +84,12 @@ def connect(config: RunConfig, weights: int) -> bool:
     with _own_signals():
         try:
             ray.init(**options, log_to_driver=False, logging_level="ERROR", configure_logging=True)
-        except Exception as error:
+        except BaseException as error:
             with suppress(Exception):
                 ray.shutdown()
+            if not isinstance(error, Exception):
+                raise
             raise _unreachable(asked.address or "local", _reason(error)) from error
-        except BaseException:
-            with suppress(Exception):
-                ray.shutdown()
-            raise
     return True
 
 
@@ -137,15 +137,26 @@ def _send_token() -> None:
     version of Ray has this elsewhere, its own rule holds."""
     try:
         setup = importlib.import_module(_TOKEN_SETUP)
-        enable, logger = setup.maybe_enable_token_auth_if_token_available, setup.logger
+        enable = setup.maybe_enable_token_auth_if_token_available
     except (ImportError, AttributeError):
         return
-    level = logger.level
-    logger.setLevel(logging.ERROR)  # it would speak of a cluster that is started here
+    logging.getLogger(_TOKEN_SETUP).setLevel(logging.ERROR)  # it speaks of clusters started here
+    enable(warn_if_disabled=False)
+
+
+def prepared(references: list[Any]) -> list[JSON]:
+    """Return what actors say of themselves once they are ready. Raises `ConfigError` where one
+    cannot be started."""
+    ray = import_ray()
     try:
-        enable(warn_if_disabled=False)
-    finally:
-        logger.setLevel(level)
+        return ray.get(references)
+    except TutelageError as error:
+        raise ConfigError(own_words(error)) from error
+    except ray.exceptions.RayActorError as error:
+        raise ConfigError(
+            f"cannot start a Ray actor: {' '.join(str(error).split())[-600:]}. Install this "
+            "version of tutelage, and the packages of the agent, on every node"
+        ) from error
 
 
 def own_words(error: BaseException) -> str:
@@ -176,14 +187,10 @@ def _unreachable(address: str, reason: object) -> ConfigError:
 
 def _reason(error: Exception) -> str:
     """Why Ray could not be had; that it wants a token is said by a cause of the error alone."""
-    kind: type[Exception] = import_ray().exceptions.AuthenticationError
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, kind) or "InvalidAuthToken" in str(cause):
-            return _NO_TOKEN
-        cause = cause.__cause__
-    text = str(error).strip()
-    return " ".join(text.split())[:500] or type(error).__name__
+    account = "".join(traceback.format_exception(error))
+    if "AuthenticationError" in account or "InvalidAuthToken" in account:
+        return _NO_TOKEN
+    return " ".join(str(error).split())[:500] or type(error).__name__
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from tutelage.distributed.waiting import in_thread
 from tutelage.runs.signals import ask_to_end
 
 _LOOK_SECONDS = 2.0
@@ -20,9 +21,6 @@ _GONE_SECONDS = 10.0
 """Without an answer: then the head counts as lost."""
 _INSIST_SECONDS = 25.0
 """How long the step may take to its end then; Ray leaves a minute in all."""
-
-_ASK_SECONDS = 0.1
-"""Between two looks while Ray is asked something."""
 
 
 class HeadWatch:
@@ -42,18 +40,13 @@ class HeadWatch:
         return not self.gone and self._answers()
 
     def ask(self, question: Callable[[], object]) -> bool:
-        """Ask Ray something, which may never return without the head node: in a thread, until it
-        is done, or the head node does not answer any more. Returns whether it does."""
-        thread = threading.Thread(target=question, daemon=True)
-        thread.start()
-        return self.wait_for(thread)
-
-    def wait_for(self, thread: threading.Thread) -> bool:
-        """Until a thread ends, or the head node does not answer any more; whether it does."""
-        while reachable := self.reachable():
-            thread.join(_ASK_SECONDS)
-            if not thread.is_alive():
-                break
+        """Ask Ray something, which may never return without the head node. Returns False if that
+        does not answer any more."""
+        if reachable := self.reachable():
+            try:
+                in_thread(question, lambda: not self.reachable())
+            except ConnectionError:
+                return False
         return reachable
 
     def close(self) -> None:

@@ -23,10 +23,10 @@ from typing import Any, cast
 import torch.distributed as dist
 
 from tutelage.config import Resolved, RunConfig
-from tutelage.distributed import meeting, ray_cluster
-from tutelage.distributed.process_group import LOST, TorchProcessGroup
+from tutelage.distributed import ray_cluster
+from tutelage.distributed.process_group import LOST
 from tutelage.distributed.ray_cluster import own_words
-from tutelage.distributed.shipment import check_same, here
+from tutelage.distributed.waiting import in_thread
 from tutelage.errors import ConfigError, RunError, TutelageError
 from tutelage.policy.machine import OMP, machine_facts
 from tutelage.runs.folder import RunFolder
@@ -48,11 +48,10 @@ _ADDRESS_OF_INTERFACE = 0x8915
 class RayRank:
     """The process of a rank beside the first."""
 
-    def prepare(self, trainer: JSON) -> JSON:
-        """Where this is. Raises `ConfigError` for another Python or version than `trainer`."""
+    def prepare(self) -> JSON:
+        """Return where this is."""
         import ray
 
-        check_same(trainer, platform.node())
         node = ray.get_runtime_context().get_node_id()
         return {"node": node, "host": platform.node(), "pid": os.getpid()}
 
@@ -85,7 +84,7 @@ def placed(resolved: Resolved, folder: Path) -> Generator[ProcessGroup]:
 
 
 class _RayRanks:
-    """The actors, and what became of them."""
+    """The actors, and the errors that ended them."""
 
     def __init__(self, config: RunConfig) -> None:
         self._ray = ray_cluster.import_ray(f"trainer.nnodes={config.trainer.nnodes}")
@@ -95,6 +94,7 @@ class _RayRanks:
         self._actors, self._facts = list[Any](), list[JSON]()
         self._group: Any = None
         self._errors = dict[int, Exception]()
+        """By actor: what ended its rank."""
         self._over = threading.Event()
         self._watcher: threading.Thread | None = None
         try:
@@ -117,15 +117,7 @@ class _RayRanks:
                 self._group, placement_group_bundle_index=rank // each
             )
             self._actors.append(make.options(scheduling_strategy=where).remote())
-        try:
-            self._facts = self._ray.get([a.prepare.remote(here()) for a in self._actors])
-        except TutelageError as error:
-            raise ConfigError(own_words(error)) from error
-        except self._ray.exceptions.RayActorError as error:
-            said = " ".join(str(error).split())[-600:]
-            raise ConfigError(
-                f"cannot start a rank: {said}. Install this version of tutelage on every node"
-            ) from error
+        self._facts = ray_cluster.prepared([a.prepare.remote() for a in self._actors])
 
     def _room(self, nodes: int, each: int, *, gpu: bool) -> Any:
         """A place for each rank, that of rank 0 on this node. Raises `ConfigError`."""
@@ -137,54 +129,25 @@ class _RayRanks:
             return group
         free, what = self._ray.available_resources(), "GPU" if gpu else "CPU"
         util.remove_placement_group(group)
+        mine = self._ray.get_runtime_context().get_node_id()
+        here = next(n["Resources"] for n in self._ray.nodes() if n["NodeID"] == mine)
         raise ConfigError(
             f"the Ray cluster has no room for trainer.nnodes={nodes}: each needs {each} "
             f"{what}{'s' if each > 1 else ''}{' on a separate node' if gpu else ''}, the first "
-            f"on this node, which has {self._here().get(what, 0):.0f}, and {free.get(what, 0):.0f} "
+            f"on this node, which has {here.get(what, 0):.0f}, and {free.get(what, 0):.0f} "
             f"are free in total; lower it, or {ray_cluster.add_node(what)}"
         )
 
-    def _here(self) -> dict[str, float]:
-        """What the node of this process has, free or in use."""
-        mine = self._ray.get_runtime_context().get_node_id()
-        return next(n["Resources"] for n in self._ray.nodes() if n["NodeID"] == mine)
-
     @contextmanager
     def joined(self, resolved: Resolved, folder: Path) -> Generator[ProcessGroup]:
-        """Have all ranks at work, this one too, until the block ends."""
+        """Have all ranks at work, this one too, until the block ends. Raises `RunError` where one
+        ends before all have come."""
         address, c10d = self._ray.util.get_node_ip_address(), cast("Any", dist)
         store = c10d.TCPStore(address, 0, is_master=True, wait_for_workers=False)
-        variables = self._variables(address, store.port)
-        texts = resolved.to_json(), str(folder.absolute())
-        refs = [
-            actor.work.remote(env, str(Path.cwd()), *texts)
-            for actor, env in zip(self._actors, variables[1:], strict=True)
-        ]
-        self._watcher = threading.Thread(target=self._watch, args=(refs, store), daemon=True)
-        self._watcher.start()
-        before = dict(os.environ)
-        os.environ.update({**_of_interface(), **variables[0]})
-        launched.cache_clear()
-        group: ProcessGroup | None = None
-        try:
-            group = launched()
-            yield group
-        finally:
-            if isinstance(group, TorchProcessGroup):
-                group.leave()
-            with suppress(Exception):
-                dist.destroy_process_group()
-            launched.cache_clear()
-            os.environ.clear()
-            os.environ.update(before)
-
-    def _variables(self, address: str, port: int) -> list[dict[str, str]]:
-        """What torchrun would set for each rank."""
-        mine = self._ray.get_runtime_context().get_node_id()
-        nodes = [mine, *(facts["node"] for facts in self._facts)]
+        nodes = [self._ray.get_runtime_context().get_node_id(), *(f["node"] for f in self._facts)]
         order = list(dict.fromkeys(nodes))
-        return [
-            {
+        variables = [
+            {  # what torchrun would set
                 "RANK": str(rank),
                 "WORLD_SIZE": str(len(nodes)),
                 "LOCAL_RANK": str(nodes[:rank].count(node)),
@@ -192,16 +155,37 @@ class _RayRanks:
                 "GROUP_RANK": str(order.index(node)),
                 "GROUP_WORLD_SIZE": str(len(order)),
                 "MASTER_ADDR": address,
-                "MASTER_PORT": str(port),
+                "MASTER_PORT": str(store.port),
                 "TORCHELASTIC_USE_AGENT_STORE": "True",
                 OMP: os.environ.get(OMP, "1"),
             }
             for rank, node in enumerate(nodes)
         ]
+        texts = resolved.to_json(), str(folder.absolute())
+        refs = [
+            actor.work.remote(env, str(Path.cwd()), *texts)
+            for actor, env in zip(self._actors, variables[1:], strict=True)
+        ]
+        self._watcher = threading.Thread(target=self._watch, args=(refs,), daemon=True)
+        self._watcher.start()
+        before = dict(os.environ)
+        os.environ.update({**_of_interface(), **variables[0]})
+        launched.cache_clear()
+        try:
+            try:
+                group = in_thread(launched, lambda: bool(self._errors), LOST)
+            except ConnectionError as error:
+                raise RunError(LOST) from error
+            yield group
+        finally:
+            with suppress(Exception):
+                dist.destroy_process_group()
+            launched.cache_clear()
+            os.environ.clear()
+            os.environ.update(before)
 
-    def _watch(self, refs: Sequence[Any], store: Any) -> None:
-        """Keep what ends a rank. Its process ends too, which the others notice once they are
-        connected; until then they look for it in the store."""
+    def _watch(self, refs: Sequence[Any]) -> None:
+        """Keep what ends a rank, and end its process, whose connections the others wait for."""
         left = dict(zip(refs, range(len(refs)), strict=True))
         while left and not self._over.is_set():
             done, _ = self._ray.wait(list(left), timeout=_LOOK_SECONDS)
@@ -212,13 +196,11 @@ class _RayRanks:
                 except Exception as error:
                     self._errors[number] = error
                 if not well:
-                    with suppress(RuntimeError):
-                        store.set(meeting.LOST, self._name(number))
                     self._end(self._actors[number])
 
     def explain(self, lost: RunError) -> None:
-        """Raise what ended a rank, in its own words, where it is known. A head node that is lost
-        takes the ranks of its machine along."""
+        """Raise what ended a rank, in Ray's words or its own, where it is known. A head node that
+        is lost takes the ranks of its machine along."""
         until, reachable = time.monotonic() + _WORD_SECONDS, self._head.reachable()
         while reachable and not self._errors and time.monotonic() < until:
             time.sleep(_LOOK_SECONDS / 10)
@@ -228,23 +210,18 @@ class _RayRanks:
         for number, error in sorted(self._errors.items()):
             if isinstance(error, TutelageError):
                 raise RunError(own_words(error)) from lost
-            name = self._name(number)
-            if isinstance(error, self._ray.exceptions.RayActorError):
-                raise RunError(f"{name}, has ended, so the run cannot continue") from lost
-            told = RunError(f"{name}: {own_words(error)}")
+            facts, size = self._facts[number], len(self._facts) + 1
+            name = f"rank {number + 1} of {size}, process {facts['pid']} on {facts['host']}"
+            told = RunError(f"{name}: {own_words(error).partition(chr(10))[0]}")
             told.add_note(str(error))
             raise told from lost
-
-    def _name(self, number: int) -> str:
-        facts, size = self._facts[number], len(self._facts) + 1
-        return f"rank {number + 1} of {size}, process {facts['pid']} on {facts['host']}"
 
     def close(self) -> None:
         """End the actors, and Ray where it was begun here; without its head it ends by itself."""
         self._over.set()
         self._head.close()
         if self._watcher is not None:
-            self._head.wait_for(self._watcher)
+            self._head.ask(self._watcher.join)
         if self._head.ask(self._end_all) and self._connected:
             self._ray.shutdown()
 

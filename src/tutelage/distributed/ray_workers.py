@@ -20,8 +20,8 @@ from typing import Any
 from tutelage.distributed import ray_cluster
 from tutelage.distributed.ray_actor import Played, RolloutWorker, Weights
 from tutelage.distributed.ray_cluster import own_words
-from tutelage.distributed.shipment import here, packed
-from tutelage.errors import ConfigError, RunError, TutelageError
+from tutelage.distributed.shipment import here, ship
+from tutelage.errors import RunError, TutelageError
 from tutelage.gateway.app import OnTraces
 from tutelage.policy import machine
 from tutelage.policy.model import Policy
@@ -69,19 +69,20 @@ class RayPool:
     def __init__(self, setting: TrainingInputs) -> None:
         """Start workers. Raises `ConfigError` and `MissingExtraError` for what stands against."""
         self._ray = ray_cluster.import_ray()
+        self.lost: type[Exception] = self._ray.exceptions.RayActorError
         self.setting, self.workers = setting, list[_RayActor]()
-        shipment = packed(setting)
         policies = [setting.policy, *setting.others.values()]
         size = sum(4 * policy.count() for policy in policies)
         self._connected = ray_cluster.connect(setting.config, size)
         self._head = ray_cluster.watch_head()
         try:
             self.size = ray_cluster.workers_of(setting.config)
-            self._parts = self._ray.put(shipment)
+            self._shipment = ship(setting)
             self._actor = self._ray.remote(num_cpus=1, max_restarts=0)(RolloutWorker)
             self._fill()
-            for worker in self.workers:
-                worker.facts = self._facts(worker)
+            facts = ray_cluster.prepared([worker.prepared for worker in self.workers])
+            for worker, told in zip(self.workers, facts, strict=True):
+                worker.facts = told
         except BaseException:
             self.close()
             raise
@@ -106,31 +107,18 @@ class RayPool:
         if not self._head.reachable():
             return
         for worker in self.workers:
-            self.dismiss(worker)
+            self._end(worker)
         self.workers.clear()
         if self._connected:
             self._ray.shutdown()
 
     def _fill(self) -> None:
-        """As many workers as there should be; they get ready by themselves."""
+        """Start as many workers as there should be; they get ready by themselves."""
         while len(self.workers) < self.size:
             actor = self._actor.remote()
-            self.workers.append(_RayActor(actor, actor.prepare.remote(here(), [self._parts])))
+            self.workers.append(_RayActor(actor, actor.prepare.remote(here(), self._shipment)))
 
-    def _facts(self, worker: _RayActor) -> JSON:
-        """What a worker says of itself. Raises `ConfigError` where it could not be prepared."""
-        errors = self._ray.exceptions
-        try:
-            return self._ray.get(worker.prepared)
-        except TutelageError as error:
-            raise ConfigError(own_words(error)) from error
-        except errors.RayActorError as error:
-            raise ConfigError(
-                f"cannot start a Ray worker: {' '.join(str(error).split())[-600:]}. Install this "
-                "version of tutelage, and the packages of the agent, on every node"
-            ) from error
-
-    def dismiss(self, worker: _RayActor) -> None:
+    def _end(self, worker: _RayActor) -> None:
         """End a worker, whether or not it lives."""
 
         def kill() -> None:
@@ -144,32 +132,16 @@ class RayPool:
         if worker not in self.workers:
             return False
         self.workers.remove(worker)
-        self.dismiss(worker)
+        self._end(worker)
         self._fill()
         return True
 
     def known(self, worker: _RayActor) -> bool:
-        """Whether a worker is ready to play."""
-        if not worker.facts:
-            ready, _ = self._ray.wait([worker.prepared], timeout=0)
-            if ready:
-                with suppress(Exception):  # what failed is raised where it is asked to play
-                    worker.facts = self._ray.get(worker.prepared)
+        """Return True if a worker is ready to play."""
+        if not worker.facts and self._ray.wait([worker.prepared], timeout=0)[0]:
+            with suppress(Exception):  # what failed is raised where it is asked to play
+                worker.facts = self._ray.get(worker.prepared)
         return bool(worker.facts)
-
-    @property
-    def lost(self) -> type[Exception]:
-        """What is raised where a worker was lost."""
-        return self._ray.exceptions.RayActorError
-
-    def put(self, value: object) -> Any:
-        """A reference to what workers take when they want it."""
-        return self._ray.put(value)
-
-    def cancel(self, reference: Any) -> None:
-        """End what a worker does."""
-        with suppress(Exception):
-            self._ray.cancel(reference)
 
 
 class RayPlacement:
@@ -204,39 +176,33 @@ class RayPlacement:
         policy, known = self._policies(name), self._put.get(name)
         if known is None or known[0] != policy.version:
             tensors = {n: t.detach().cpu() for n, t in policy.named()}
-            self._put[name] = policy.version, [self._pool.put(tensors)]
+            self._put[name] = policy.version, [ray_cluster.import_ray().put(tensors)]
         return self._put[name]
 
 
+@dataclass(eq=False)
 class RayWorkers:
     """Plays the rollouts of one batch; see `RolloutWorkers`."""
 
-    def __init__(
-        self,
-        pool: RayPool,
-        play: PlaySettings,
-        weights: Weights,
-        at_once: int,
-        on_spans: OnSpans | None,
-        tell: Tell,
-    ) -> None:
-        self._pool, self._play, self._weights = pool, play, weights
-        self._at_once, self._on_spans, self._tell = at_once, on_spans, tell
-        self._room = min(EVALUATION_SLOTS, pool.setting.config.rollout.slots)
-        self._running, self._busy = 0, 0.0
-        self._change = asyncio.Condition()
+    _pool: RayPool
+    _play: PlaySettings
+    _weights: Weights
+    _at_once: int
+    _on_spans: OnSpans | None
+    _tell: Tell
+    _running: int = 0
+    _busy: float = 0.0
+    _change: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def run(
         self, specs: Sequence[RolloutSpec], on_done: Callable[[Rollout], None] | None = None
     ) -> list[Rollout]:
         """See `RolloutWorkers`; `on_done` sees the rollouts of a group together."""
         groups = [list(g) for _, g in itertools.groupby(specs, lambda spec: spec.group)]
-        tasks = list[asyncio.Task[list[Rollout]]]()
         asking = asyncio.create_task(self._ask())
         try:
             async with asyncio.TaskGroup() as group:
-                for number, members in enumerate(groups):
-                    tasks.append(group.create_task(self._group(number, members, on_done)))
+                tasks = [group.create_task(self._group(*g, on_done)) for g in enumerate(groups)]
         except* TutelageError as stopped:
             raise stopped.exceptions[0] from None
         finally:
@@ -255,13 +221,27 @@ class RayWorkers:
         reason: Exception | None = None
         for losses in range(_LOSSES + 1):
             worker = await self._worker(number, specs, alone=losses > 0)
+            spans = self._on_spans is not None
+            work = worker.actor.play.remote(specs, self._play, self._weights, spans=spans)
             try:
-                played = await self._played(worker, specs)
+                played: Played = await work
+            except asyncio.CancelledError:
+                ray_cluster.import_ray().cancel(work)
+                raise
             except self._pool.lost as error:
                 reason = error
                 self._say_lost(worker)
+            except TutelageError as error:
+                raise RunError(own_words(error)) from error
             else:
-                return self._kept(played, on_done)
+                traces = played.traces
+                for rollout in played.rollouts:
+                    if self._on_spans is not None:
+                        self._on_spans(rollout, [*played.spans.get(rollout.id, ()), *traces])
+                        traces = []
+                    if on_done is not None:
+                        on_done(rollout)
+                return played.rollouts
             finally:
                 worker.groups.pop(number, None)
                 worker.alone = False
@@ -278,6 +258,7 @@ class RayWorkers:
         self, number: int, specs: Sequence[RolloutSpec], *, alone: bool = False
     ) -> _RayActor:
         """Wait for a worker with room for a group, and give it to the least busy one."""
+        room = min(EVALUATION_SLOTS, self._pool.setting.config.rollout.slots)
         async with self._change:
             while True:
                 ready = [w for w in self._pool.workers if self._pool.known(w)]
@@ -285,7 +266,7 @@ class RayWorkers:
                     worker
                     for worker in ready or self._pool.workers
                     if not worker.load
-                    or not (alone or worker.alone or worker.load + len(specs) > self._room)
+                    or not (alone or worker.alone or worker.load + len(specs) > room)
                 ]
                 if free and (not self._running or self._running + len(specs) <= self._at_once):
                     worker = min(free, key=lambda w: w.load)
@@ -293,27 +274,6 @@ class RayWorkers:
                     self._running += len(specs)
                     return worker
                 await self._change.wait()
-
-    async def _played(self, worker: _RayActor, specs: Sequence[RolloutSpec]) -> Played:
-        spans = self._on_spans is not None
-        work = worker.actor.play.remote(specs, self._play, self._weights, spans=spans)
-        try:
-            return await work
-        except asyncio.CancelledError:
-            self._pool.cancel(work)
-            raise
-        except TutelageError as error:
-            raise RunError(own_words(error)) from error
-
-    def _kept(self, played: Played, on_done: Callable[[Rollout], None] | None) -> list[Rollout]:
-        traces = played.traces
-        for rollout in played.rollouts:
-            if self._on_spans is not None:
-                self._on_spans(rollout, [*played.spans.get(rollout.id, ()), *traces])
-                traces = []
-            if on_done is not None:
-                on_done(rollout)
-        return played.rollouts
 
     def _say_lost(self, worker: _RayActor) -> None:
         """Say once that a worker was lost, and what is played again."""

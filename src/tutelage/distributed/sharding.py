@@ -33,13 +33,7 @@ Out = TypeVar("Out")
 
 
 def sharded(
-    policy: Policy,
-    size: int,
-    dtype: torch.dtype,
-    *,
-    offload: bool,
-    tree: bool,
-    head: bool = True,
+    policy: Policy, size: int, dtype: torch.dtype, *, offload: bool, tree: bool, head: bool = True
 ) -> Policy:
     """A copy of the policy, sharded over all ranks; its blocks compute with `dtype`, and gradients
     are added in float32. With `offload` what is not computed with lies in main memory; without

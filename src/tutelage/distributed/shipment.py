@@ -1,215 +1,129 @@
 """What a rollout worker gets: the configuration, the policies, and the objects of a Python agent.
 
 What the configuration names (tools, agent types, rewards in files) a worker reads for itself, so
-that it has its own sandbox and its own servers of tools; what exists as an object alone is sent.
-Functions of files that were named on the command line, and of the main program, are sent with their
-code; other modules have to be importable there. Each part is packed by itself, so that an error
-says which one cannot be sent. Ray is imported when something is packed or unpacked.
+that it has its own sandbox and its own servers of tools; what exists as an object alone is sent
+through Ray's object store. Functions of files that were named on the command line, and of the main
+program, are sent with their code; other modules have to be importable there. Each part is put by
+itself, so that an error says which one cannot be sent. Ray is imported when something is sent.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-import inspect
 import io
 import platform
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tutelage import __version__
-from tutelage.agents.agent import Agent
+from tutelage.agents.agent import Agent, Isolation
 from tutelage.agents.function import MODEL, TOKENIZER, AgentFunction
 from tutelage.agents.isolated import IsolatedAgent
 from tutelage.config import RunConfig
+from tutelage.distributed.ray_cluster import import_ray
 from tutelage.errors import ConfigError
 from tutelage.policy.machine import ComputeSettings
 from tutelage.policy.model import Policy
-from tutelage.resources import POLICY, NamedResources, Roles
-from tutelage.rewards import RewardFunction, resolve_reward
-from tutelage.runs.inputs import reward_of
-from tutelage.runs.job_inputs import JobInputs
-from tutelage.tasks.arithmetic import EMBEDDED_REWARD
+from tutelage.resources import POLICY, Roles
+from tutelage.rewards import RewardFunction
 from tutelage.tools.loading import USER_MODULE
-from tutelage.trainer.arguments import remotes_of
 from tutelage.types import JSON
 from tutelage.weights.inputs import TrainingInputs
 
-if TYPE_CHECKING:
-    from tutelage.engine.remote import RemoteServers
+Shipment = Mapping[str, tuple[str, list[Any]]]
+"""By part: its name in errors, and in a list its reference, so that Ray passes it on unread."""
 
 
-@dataclass(frozen=True, slots=True)
-class AgentParts:
-    """A user's agent, and what it plays with."""
-
-    agent: Agent
-    resources: NamedResources
-    roles: Roles
-    reward: RewardFunction | None
-    config: RunConfig
-    n_runners: int
-    isolation: str
-    own_tasks: bool
-
-    def servers(self) -> RemoteServers | None:
-        """Clients of the LLMs that other servers serve."""
-        return remotes_of(self.resources, self.roles, self.config)
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Parts:
-    """What a worker plays with."""
+    """What a worker plays with; those below `agent` are of a Python agent."""
 
     config: RunConfig
     choice: ComputeSettings
-    policies: Mapping[str, Policy]
-    agent: AgentParts | None
-
-    @property
-    def reward(self) -> RewardFunction:
-        """What grades rollouts; one that the configuration names is read here."""
-        if self.agent is None:
-            return reward_of(self.config)
-        return self.agent.reward or resolve_reward(EMBEDDED_REWARD)
+    policies: dict[str, Policy]
+    agent: Agent | None = None
+    reward: RewardFunction | None = None
+    roles: Roles = field(default_factory=lambda: Roles({}, (), {}))
+    play: tuple[int, Isolation, bool] = (1, "none", False)
+    """Its number of runners, its isolation, and whether its tasks are its own."""
+    resources: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
-Shipment = Mapping[str, tuple[str, bytes]]
-"""By key: a part in words, and what was made of it."""
-
-
-def packed(setting: TrainingInputs) -> Shipment:
-    """What a worker plays with, part by part. Raises `ConfigError` for what cannot be sent."""
+def ship(inputs: TrainingInputs) -> Shipment:
+    """Put what a worker plays with into Ray's object store. Raises `ConfigError` for what cannot
+    be sent."""
+    ray, given = import_ray(), inputs.given
     # The context follows from the memory of a machine, and all have to play the same.
-    rollout = setting.config.rollout.model_copy(update={"max_len": setting.context})
-    config = setting.config.model_copy(update={"rollout": rollout})
-    choice = replace(setting.choice, operation_threads=1, shards=1)
+    rollout = inputs.config.rollout.model_copy(update={"max_len": inputs.context})
     parts: dict[str, tuple[str, Any]] = {
-        "config": ("the configuration", config),
-        "choice": ("the choice of number formats", choice),
-        "policies": ("the policies", {POLICY: setting.policy, **setting.others}),
-        **({} if setting.given is None else _agent_parts(setting.given)),
+        "config": ("the configuration", inputs.config.model_copy(update={"rollout": rollout})),
+        "choice": (
+            "the choice of number formats",
+            replace(inputs.choice, operation_threads=1, shards=1),
+        ),
+        "policies": ("the policies", {POLICY: inputs.policy, **inputs.others}),
     }
-    return {key: (what, dumped(what, value)) for key, (what, value) in parts.items()}
+    if given is not None:
+        isolation = "process" if isinstance(given.manager.agent, IsolatedAgent) else "none"
+        name = None if given.reward is None else given.reward.name
+        parts |= {
+            "agent": (f"the agent {given.agent.name!r}", given.agent),
+            "reward": (f"the reward {name!r}", given.reward),
+            "roles": ("the roles of its LLMs", given.roles),
+            "play": ("its settings", (given.manager.n_runners, isolation, given.own_tasks)),
+            **{f"/{n}": (f"the resource {n!r}", value) for n, value in given.resources.items()},
+        }
+    ray.util.register_serializer(
+        AgentFunction,
+        serializer=lambda agent: (agent.fn, agent.isolation, agent.own_resources()),
+        deserializer=_agent,
+    )
+    return {key: (what, [put(what, value)]) for key, (what, value) in parts.items()}
 
 
-def _agent_parts(given: JobInputs) -> dict[str, tuple[str, Any]]:
-    manager, reward = given.manager, given.reward
-    isolation = "process" if isinstance(manager.agent, IsolatedAgent) else "none"
-    name = "none" if reward is None else repr(reward.name)
-    return {
-        "agent": (f"the agent {given.agent.name!r}", given.agent),
-        **{f"/{n}": (f"the resource {n!r}", value) for n, value in given.resources.items()},
-        "reward": (f"the reward {name}", reward),
-        "roles": ("the roles of its LLMs", given.roles),
-        "rest": ("its settings", (manager.n_runners, isolation, given.own_tasks)),
-    }
-
-
-def unpacked(shipment: Shipment, host: str) -> Parts:
-    """What was packed. Raises `ConfigError` for a part that cannot be loaded on this machine."""
-    found = {key: loaded(what, data, host) for key, (what, data) in shipment.items()}
-    agent = None
-    if "agent" in found:
-        resources = {key[1:]: value for key, value in found.items() if key.startswith("/")}
-        agent = AgentParts(
-            found["agent"],
-            NamedResources(resources),
-            found["roles"],
-            found["reward"],
-            found["config"],
-            *found["rest"],
-        )
-    return Parts(found["config"], found["choice"], found["policies"], agent)
-
-
-# ---------------------------------------------------------------- one part
-
-
-def _cloudpickle() -> Any:
-    from ray import cloudpickle
-
-    return cloudpickle
-
-
-def _dumps(value: object) -> bytes:
-    """Pickle a value, functions of the main program and of files with their code."""
-    cloudpickle = _cloudpickle()
+def put(what: str, value: object) -> Any:
+    """Return a reference to one part; `what` names it in errors. Raises `ConfigError`."""
+    ray = import_ray()
     for name, module in list(sys.modules.items()):
         if name.startswith(USER_MODULE):  # no worker could import it
-            cloudpickle.register_pickle_by_value(module)
-
-    def reduced(pickler: Any, part: object) -> Any:
-        if isinstance(part, AgentFunction) and part.isolation == "none":
-            return _agent, (part.fn, part.own_resources())
-        return cloudpickle.CloudPickler.reducer_override(pickler, part)
-
-    kind = type("_Pickler", (cloudpickle.CloudPickler,), {"reducer_override": reduced})
-    file = io.BytesIO()
-    kind(file).dump(value)
-    return file.getvalue()
-
-
-def _agent(fn: Callable[..., Any], own: Mapping[str, Any]) -> AgentFunction:
-    return AgentFunction(fn, model=own.get(MODEL), tokenizer=own.get(TOKENIZER))
-
-
-def dumped(what: str, value: object) -> bytes:
-    """One part as bytes; `what` names it in errors. Raises `ConfigError`."""
+            ray.cloudpickle.register_pickle_by_value(module)
     try:
-        return _dumps(value)
+        return ray.put(value)
     except Exception as error:
-        holder = _unsendable(value, 3)
-        where = f"{what}, in {holder}," if holder else what
+        _, failed = ray.util.inspect_serializability(value, print_file=io.StringIO())
+        names = [f", in {one.path[-1]!r}," for one in failed if one.path]
         raise ConfigError(
-            f"cannot send {where} to a Ray worker: {error}. Create it inside the rollout, or in a "
-            "resource that is an async context manager, which each worker enters itself; or use "
-            "agent.placement=local"
+            f"cannot send {what}{''.join(names[:1])} to a Ray worker: {error}. Create it inside "
+            "the rollout, or in a resource that is an async context manager, which each worker "
+            "enters itself; or use agent.placement=local"
         ) from error
 
 
-def _unsendable(value: object, depth: int) -> str:
-    """The name under which something lies that cannot be packed, down to some depth."""
-    for name, part in _held(value):
+def _agent(parts: tuple[Callable[..., Any], Isolation, Mapping[str, Any]]) -> AgentFunction:
+    fn, isolation, own = parts
+    return AgentFunction(
+        fn, model=own.get(MODEL), tokenizer=own.get(TOKENIZER), isolation=isolation
+    )
+
+
+async def unpacked(shipment: Shipment, host: str) -> Parts:
+    """Return what was sent. Raises `ConfigError` for a part that cannot be loaded on `host`."""
+    values: dict[str, Any] = {}
+    for key, (what, (reference,)) in shipment.items():
         try:
-            _dumps(part)
-        except Exception:
-            inner = _unsendable(part, depth - 1) if depth > 1 else ""
-            return inner or repr(name)
-    return ""
-
-
-def _held(value: Any) -> Iterator[tuple[str, object]]:
-    """What a function refers to and an object holds, by name."""
-    while isinstance(value, functools.partial):
-        value = value.func
-    function = inspect.unwrap(value) if callable(value) else None
-    if inspect.isfunction(function):
-        used = inspect.getclosurevars(function)
-        yield from {**used.nonlocals, **used.globals}.items()
-    yield from getattr(value, "__dict__", {}).items()
-    for kind in inspect.getmro(type(value)):
-        slots = kind.__dict__.get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            if hasattr(value, name):
-                yield name, getattr(value, name)
-
-
-def loaded(what: str, data: bytes, host: str) -> Any:
-    """One part again, on the machine `host`. Raises `ConfigError`."""
-    try:
-        return _cloudpickle().loads(data)
-    except Exception as error:
-        raise ConfigError(
-            f"a Ray worker on {host!r} cannot load {what}: {type(error).__name__}: {error}. "
-            "Install its imports there, or use `ray job submit --working-dir .`"
-        ) from error
-
-
-# ---------------------------------------------------------------- the same code on both sides
+            values[key] = await reference
+        except Exception as error:
+            reason = str(error).partition("\n")[0]
+            raise ConfigError(
+                f"a Ray worker on {host!r} cannot load {what}: {reason}. Install its imports "
+                "there, or use `ray job submit --working-dir .`"
+            ) from error
+    resources = {key[1:]: values.pop(key) for key in [*values] if key.startswith("/")}
+    return Parts(**values, resources=resources)
 
 
 @functools.cache

@@ -1,9 +1,27 @@
 """Environments: what a rollout acts in, in gymnasium's words.
 
-`protocol.py` has the protocol. A class with `@tool` methods is one through the adapter in
-`tutelage.tools.environments`.
+`protocol.py` has the protocol, `loading.py` finds one by name, `lifecycle.py` opens, steps and
+closes the instance of a rollout, `episode.py` plays without a model, `tool_classes.py` adapts
+classes with `@tool` methods.
 """
 
+from tutelage.environments.episode import PlayedEpisode, check_deterministic, play_episode
+from tutelage.environments.lifecycle import RolloutEnvironment, rollout_environments
+from tutelage.environments.loading import as_factory, load_environment
 from tutelage.environments.protocol import Environment, EnvironmentFactory, Observation, Step
+from tutelage.environments.tool_classes import ToolEnvironment
 
-__all__ = ["Environment", "EnvironmentFactory", "Observation", "Step"]
+__all__ = [
+    "Environment",
+    "EnvironmentFactory",
+    "Observation",
+    "PlayedEpisode",
+    "RolloutEnvironment",
+    "Step",
+    "ToolEnvironment",
+    "as_factory",
+    "check_deterministic",
+    "load_environment",
+    "play_episode",
+    "rollout_environments",
+]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 
 from tutelage.rewards.registry import BUILTIN_REWARDS
 from tutelage.runs.figures import MEASURES, Measure, ResourceUsage, TrainedSummary
@@ -44,13 +44,6 @@ class TaskScores:
     """How many rollouts were judged of how many; None where that is not known."""
     played_after: StoredEvaluation | None = None
 
-    @property
-    def judged(self) -> TaskScores:
-        """Without the sides of which too many rollouts were lost for a rate."""
-        before = {} if _withheld(self.played_before) else self.before
-        after = {} if _withheld(self.played_after) else self.after
-        return replace(self, before=before, after=after)
-
 
 Means = Mapping[str, float | None]
 """Means over test tasks: `reward_before`, `reward_after`, and so for `exact`; None was not
@@ -66,8 +59,6 @@ class RunFacts(TrainedSummary):
     status: str
     measured: Mapping[Measure, TaskScores]
     spent: ResourceUsage
-    means: Mapping[Measure, Means] = field(default_factory=dict[Measure, Means])
-    """What stands in for scores that cannot be read."""
     success: str = ""
     """What counts as success, in words; empty where the graded reward does not say."""
     best: str | None = None
@@ -133,7 +124,6 @@ class Comparison:
         rows = [asdict(row) for row in self.rows]
         for row in rows:
             row["run"].pop("measured")
-            row["run"].pop("means")
             row["played"] = [side and side.model_dump(mode="json") for side in row["played"]]
         return {
             "shared_tasks": self.shared_tasks,
@@ -153,62 +143,70 @@ def compare(
     Intervals are of 10,000 paired bootstrap draws over tasks, drawn from `seed`.
     """
     seeds = SeedTree(seed).child("compare", "pair", "reward")
-    chosen: list[Measure | None] = [_measure_of(run, runs, measure) for run in runs]
-    rows = [_row(run, one, seeds) for run, one in zip(runs, chosen, strict=True)]
-    pairs = [_pair(a, b, seeds) for a, b in itertools.combinations(rows, 2)]
-    tested = [{*_tested(row)} for row in rows]
+    sides = list[tuple[ComparisonRow, Scores]]()
+    for run in runs:
+        name = _measure_of(run, runs, measure)
+        scores = TaskScores() if name is None else run.measured.get(name, TaskScores())
+        before = {} if _withheld(scores.played_before) else scores.before
+        after = {} if _withheld(scores.played_after) else scores.after
+        reward, exact = _differences(before, after, seeds)
+        means: dict[str, float | None] = {}
+        for part, (when, side) in itertools.product(
+            ("reward", "exact"), (("before", before), ("after", after))
+        ):
+            values = [getattr(score, part) for score in side.values()]
+            known = bool(values) and None not in values
+            means[f"{part}_{when}"] = sum(values) / len(values) if known else None
+        row = ComparisonRow(
+            run=run,
+            measure=name,
+            tasks=len({*before} & {*after} or after or before),
+            means=means,
+            played=(scores.played_before, scores.played_after),
+            reward=reward,
+            exact=exact,
+            verdict=reward and judge_difference(reward),
+        )
+        sides.append((row, after))
+    pairs = list[PairedComparison]()
+    for (a, first), (b, second) in itertools.combinations(sides, 2):
+        reward, exact = _differences(first, second, seeds)
+        pair = PairedComparison(
+            first=a.run.name,
+            second=b.run.name,
+            tasks=len({*first} & {*second}),
+            reward=reward,
+            exact=exact,
+            verdict=reward and judge_difference(reward),
+            exact_verdict=exact and judge_difference(exact),
+            caveats=tuple(_caveats(a, b, {*first}, {*second})),
+        )
+        pairs.append(pair)
+    rows, tested = [row for row, _ in sides], [{*after} for _, after in sides]
     shared = set[str].intersection(*tested) if tested else set[str]()
-    same = all(t == shared for t in tested)
-    remarks = [f"{row.run.name}: {text}" for row in rows for text in row.run.remarks]
+    same = all(tasks == shared for tasks in tested)
     return Comparison(
         rows=tuple(rows),
         pairs=tuple(pairs),
         shared_tasks=len(shared),
         same_tasks=same,
         conclusion=_conclusion(rows, pairs) if same and shared else None,
-        remarks=(*_remarks(rows, len(shared), same), *remarks),
+        remarks=tuple(_remarks(rows)),
     )
 
 
 def _measure_of(run: RunFacts, runs: Sequence[RunFacts], wanted: Measure | None) -> Measure | None:
     """What is shown of a run: what is wanted, else what all have, else the first that it has."""
-    has = _has(run)
+    has, *others = ([m for m in MEASURES if m in r.measured] for r in (run, *runs))
     if wanted is not None:
         return wanted if wanted in has else None
-    tested = [_has(one) for one in runs if _has(one)]
-    common: list[Measure] = [name for name in has if all(name in some for some in tested)]
+    common = [name for name in has if all(name in some for some in others if some)]
     return next(iter(common or has), None)
 
 
-def _row(run: RunFacts, measure: Measure | None, seeds: SeedTree) -> ComparisonRow:
-    task_scores = _scores(run, measure)
-    reward, exact = _differences(task_scores.before, task_scores.after, seeds)
-    paired = {*task_scores.before} & {*task_scores.after}
-    return ComparisonRow(
-        run=run,
-        measure=measure,
-        tasks=len(paired or task_scores.after or task_scores.before),
-        means=_means(task_scores, {} if measure is None else run.means.get(measure, {})),
-        played=(task_scores.played_before, task_scores.played_after),
-        reward=reward,
-        exact=exact,
-        verdict=reward and judge_difference(reward),
-    )
-
-
-def _pair(a: ComparisonRow, b: ComparisonRow, seeds: SeedTree) -> PairedComparison:
-    first, second = _tested(a), _tested(b)
-    reward, exact = _differences(first, second, seeds)
-    return PairedComparison(
-        first=a.run.name,
-        second=b.run.name,
-        tasks=len({*first} & {*second}),
-        reward=reward,
-        exact=exact,
-        verdict=reward and judge_difference(reward),
-        exact_verdict=exact and judge_difference(exact),
-        caveats=tuple(_caveats(a, b)),
-    )
+def _withheld(played: StoredEvaluation | None) -> bool:
+    """Return True if too many rollouts were lost for a rate."""
+    return played is not None and played.withheld
 
 
 def _differences(
@@ -229,9 +227,10 @@ def _differences(
     return reward, paired_bootstrap([a for a, _ in known], [b for _, b in known], seeds.numpy())
 
 
-def _caveats(a: ComparisonRow, b: ComparisonRow) -> Iterator[str]:
+def _caveats(
+    a: ComparisonRow, b: ComparisonRow, first: set[str], second: set[str]
+) -> Iterator[str]:
     """Why a difference between two runs is not that of their training alone."""
-    first, second = {*_tested(a)}, {*_tested(b)}
     if not first or not second:
         without = [row.run.name for row, some in ((a, first), (b, second)) if not some]
         yield f"no scores by task of {listed(without)}"
@@ -239,23 +238,23 @@ def _caveats(a: ComparisonRow, b: ComparisonRow) -> Iterator[str]:
         yield "no test task in common"
     elif first != second:
         yield f"other test tasks: {len(first & second)} of {len(first | second)} shared"
-    if _grader(a.run) != _grader(b.run):
-        yield f"other grader: {a.run.grader} and {b.run.grader}"
-    if (agent := _agents_differ(a.run, b.run)) is not None:
-        yield agent
-    what = "model" if a.run.evaluation or b.run.evaluation else "base model"
-    same = _same_model(a.run, b.run)
+    one, two = a.run, b.run
+    if BUILTIN_REWARDS.get(one.grader, one.grader) != BUILTIN_REWARDS.get(two.grader, two.grader):
+        yield f"other grader: {one.grader} and {two.grader}"  # a built-in one may have two names
+    # An own agent is the same in any place that its code has.
+    if one.agent and two.agent and not (one.agent_mark and one.agent_mark == two.agent_mark):
+        if one.agent != two.agent:
+            yield f"other agent: {one.agent} and {two.agent}"
+        elif one.agent_mark and two.agent_mark:
+            yield f"the agent {one.agent} was edited between the two"
+    what = "model" if one.evaluation or two.evaluation else "base model"
+    same = _same_model(one, two)
     if same is None:
         yield f"{what} not known for certain"
     elif not same:
-        yield f"other {what}: {a.run.base} and {b.run.base}"
+        yield f"other {what}: {one.base} and {two.base}"
     if a.measure != b.measure and a.measure is not None and b.measure is not None:
         yield f"other sampling: {a.measure} and {b.measure}"
-
-
-def _grader(run: RunFacts) -> str:
-    """What graded a run: a built-in reward may have two names."""
-    return BUILTIN_REWARDS.get(run.grader, run.grader)
 
 
 def _same_model(a: RunFacts, b: RunFacts) -> bool | None:
@@ -269,131 +268,63 @@ def _same_model(a: RunFacts, b: RunFacts) -> bool | None:
     return played.base_mark in (trained.base_mark, trained.tested_mark)
 
 
-def _agents_differ(a: RunFacts, b: RunFacts) -> str | None:
-    """How the agents differ, None where they do not or it is not known. An own agent is the same
-    in any place that its code has."""
-    if not (a.agent and b.agent) or (a.agent_mark and a.agent_mark == b.agent_mark):
-        return None
-    if a.agent != b.agent:
-        return f"other agent: {a.agent} and {b.agent}"
-    edited = a.agent_mark and b.agent_mark
-    return f"the agent {a.agent} was edited between the two" if edited else None
-
-
 def _conclusion(rows: Sequence[ComparisonRow], pairs: Sequence[PairedComparison]) -> str | None:
     """Who leads on the tasks that all runs share, and over which others the lead is more than
     chance."""
-    means = [(row.run.name, row.means["reward_after"]) for row in rows]
-    led = [(name, mean) for name, mean in means if mean is not None]
+    means = {row.run.name: row.means["reward_after"] for row in rows}
+    led = {name: mean for name, mean in means.items() if mean is not None}
     if len(led) < 2:
         return None
-    top = max(mean for _, mean in led)
-    first = [name for name, mean in led if abs(mean - top) < 1e-12]
+    top = max(led.values())
+    first = [name for name, mean in led.items() if abs(mean - top) < 1e-12]
     if len(first) == len(led):
         return f"{listed(first)} have the same reward, {top:.3f}."
-    rivals = [(p, p.first, Verdict.IMPROVED) for p in pairs if p.second == first[0]]
-    rivals += [(p, p.second, Verdict.REGRESSED) for p in pairs if p.first == first[0]]
-    others = [(p, name, p.verdict is won) for p, name, won in rivals if name not in first]
-    ahead = [name for _, name, won in others if won]
-    level = [name for _, name, won in others if not won]
-    one = len(first) == 1
-    has, its, it_is = ("has", "its", "it is") if one else ("have", "their", "they are")
+    ahead, level, caveats = list[str](), list[str](), dict[str, None]()
+    for pair in pairs:
+        names = {pair.first, pair.second}
+        if first[0] in names and not names <= {*first}:
+            (other,) = names - {first[0]}
+            won = Verdict.IMPROVED if pair.second == first[0] else Verdict.REGRESSED
+            (ahead if pair.verdict is won else level).append(other)
+            caveats |= dict.fromkeys(pair.caveats) if pair.verdict is won else {}
+    has, its, it_is = ("has", "its", "it is") if len(first) == 1 else ("have", "their", "they are")
     text = f"{listed(first)} {has} the highest reward, {top:.3f}"
     if ahead:
         text += f"; {its} lead over {listed(ahead)} is more than chance"
-        if caveats := dict.fromkeys(c for pair, _, won in others if won for c in pair.caveats):
-            trained = not all(row.run.evaluation for row in rows)
-            text += (
-                ", though more than the training differs" if trained else f" ({listed([*caveats])})"
-            )
+    if caveats and all(row.run.evaluation for row in rows):
+        text += f" ({listed([*caveats])})"
+    elif caveats:
+        text += ", though more than the training differs"
     if level:
         text += f"; there is no evidence that {it_is} better than {listed(level)}"
     return text + "."
 
 
-def _remarks(rows: Sequence[ComparisonRow], shared: int, same: bool) -> Iterator[str]:
-    """What stands in the way of reading the rows against each other."""
-    if len(rows) > 1 and not same:
-        if shared:
-            yield (
-                f"The runs were tested on other tasks; {shared} are shared by all. Each run's gain "
-                "is over its own tasks, pairs are compared on what the two share."
-            )
-        else:
-            yield (
-                "No test task is shared by all runs, so their rewards stand side by side and "
-                "cannot be ranked."
-            )
-    graders = {_grader(row.run): row.run.grader for row in rows}
-    if len(graders) > 1:
-        names = ", ".join(graders.values())
-        yield f"The graders differ ({names}): equal rewards do not mean equal answers."
+def _remarks(rows: Sequence[ComparisonRow]) -> Iterator[str]:
+    """What stands in the way of reading the rows against each other, then what each run lacks."""
     trained = [row.run for row in rows if not row.run.evaluation]
-    unknown = [row.run.name for row in rows if row.run.base_mark is None]
-    if unknown and len(rows) > 1:
-        names = ", ".join(unknown)
-        yield f"Which model it was is not known for certain from the folder of {names}."
-    elif any(_same_model(a, b) is False for a, b in itertools.combinations(trained, 2)):
+    if any(_same_model(a, b) is False for a, b in itertools.combinations(trained, 2)):
         yield (
             "The base models differ: what the runs gained can be compared, but one run's lead over "
             "another is the model's as much as the training's."
         )
-    measures = {row.measure for row in rows if row.measure is not None}
-    if len(measures) > 1:
-        yield "Some runs were tested greedily and others sampled; --measure chooses where both are."
-    scored = [row for row in rows if row.run.measured]
-    rules = dict.fromkeys(row.run.success or "none" for row in scored)
+    rules = dict.fromkeys(row.run.success or "none" for row in rows if row.run.measured)
     if len(rules) > 1:
         yield (
             f"Success is not the same thing in all runs ({'; '.join(rules)}), so compare them by "
             "their mean reward."
         )
     for row in rows:
-        yield from _row_remarks(row)
-
-
-def _row_remarks(row: ComparisonRow) -> Iterator[str]:
-    """What a row lacks."""
-    for when, played in zip(("before", "after"), row.played, strict=True):
-        if played is not None and played.lost:
-            yield f"{row.run.name}, {when}: {judged_text(played)}."
-    if any(_withheld(played) for played in row.played):
-        yield f"{row.run.name} has no rate there. {TOO_MANY_LOST}"
-    if row.run.status != "finished":
-        yield f"{row.run.name} is {row.run.status}, so its numbers are not final."
-    if row.measure is None:
-        yield f"{row.run.name} has no test scores of this kind."
-    elif row.means["reward_before"] is None and not row.run.evaluation:
-        message = "was not tested before and after a training, so its gain is not known"
-        yield f"{row.run.name} {message}."
-
-
-def _has(run: RunFacts) -> list[Measure]:
-    return [name for name in MEASURES if name in run.measured or name in run.means]
-
-
-def _scores(run: RunFacts, measure: Measure | None) -> TaskScores:
-    """The observers of a measure; none without one."""
-    task_scores = None if measure is None else run.measured.get(measure)
-    return (task_scores or TaskScores()).judged
-
-
-def _tested(row: ComparisonRow) -> Scores:
-    """What was played after training."""
-    return _scores(row.run, row.measure).after
-
-
-def _withheld(played: StoredEvaluation | None) -> bool:
-    return played is not None and played.withheld
-
-
-def _means(found: TaskScores, told: Means) -> Means:
-    """Over tasks where scores are known, else as the run told them."""
-    means: dict[str, float | None] = {}
-    for part in ("reward", "exact"):
-        for when, scores in (("before", found.before), ("after", found.after)):
-            values = [getattr(score, part) for score in scores.values()]
-            known = bool(values) and None not in values
-            name = f"{part}_{when}"
-            means[name] = sum(values) / len(values) if known else told.get(name)
-    return means
+        name = row.run.name
+        for when, played in zip(("before", "after"), row.played, strict=True):
+            if played is not None and played.lost:
+                yield f"{name}, {when}: {judged_text(played)}."
+        if any(map(_withheld, row.played)):
+            yield f"{name} has no rate there. {TOO_MANY_LOST}"
+        if row.run.status != "finished":
+            yield f"{name} is {row.run.status}, so its numbers are not final."
+        if row.measure is None:
+            yield f"{name} has no test scores of this kind."
+        elif row.means["reward_before"] is None and not row.run.evaluation:
+            yield f"{name} was not tested before and after a training, so its gain is not known."
+    yield from (f"{row.run.name}: {text}" for row in rows for text in row.run.remarks)

@@ -12,22 +12,24 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import asdict, fields, replace
+from pathlib import Path
 from typing import Any, cast
 
 from tutelage.bounded import json_lines
 from tutelage.errors import TutelageError
-from tutelage.evaluate.compare import Means, RunFacts, TaskScore, TaskScores
-from tutelage.evaluate.preparation import PreparedEvaluation
+from tutelage.evaluate.compare import RunFacts, TaskScore, TaskScores
+from tutelage.evaluate.config import LABEL
+from tutelage.evaluate.kind import PolicyEvaluation
 from tutelage.runs.figures import Figures, Measure, ResourceUsage, RunFiles, TrainedSummary
 from tutelage.runs.folder import RunFolder
-from tutelage.runs.kinds import RunKind, registered
+from tutelage.runs.kinds import FINISHED, RunKind, registered
 from tutelage.runs.stored import open_run
 from tutelage.runs.stored_evaluation import StoredEvaluation
-from tutelage.statistics.outcome import EXACT, FULL, Evaluation, Success, succeeded
-from tutelage.store import Grade, Totals
+from tutelage.statistics.outcome import FULL, Evaluation, Success
+from tutelage.store import Grade
 from tutelage.tasks.overlap import footnote, shared_in
-from tutelage.types import EXPECTED_FIELDS, INPUT_FIELDS, Rollout
+from tutelage.types import EXACT, EXPECTED_FIELDS, INPUT_FIELDS
 
 
 def read_facts(run: RunFolder, kind: type[RunKind] | None = None) -> RunFacts:
@@ -36,163 +38,131 @@ def read_facts(run: RunFolder, kind: type[RunKind] | None = None) -> RunFacts:
     files = RunFiles.of(run)
     figures = (kind or registered(run)).figures(files)
     remarks = [] if figures.remark is None else [figures.remark]
-    grades, totals = _stored(files, figures, remarks)
+    grades, totals = list[Grade](), None
+    if figures.labels and run.store_address() is None:
+        remarks.append("it has no store, so its differences have no interval")
+    elif figures.labels:
+        rule = _rule(figures.success)
+        part = EXACT if rule is None or rule.part is None else rule.part
+        labels = [label for names in figures.labels.values() for label in names[:2]]
+        try:
+            with open_run(run) as (store, run_id):
+                grades = store.grades(run_id, *labels, part=part)
+                totals = store.totals(run_id)
+        except TutelageError as error:
+            text = "its store cannot be read, so its differences have no interval"
+            remarks.append(f"{text}: {error}")
     looks = cast("Mapping[str, Any]", files.result.get("test") or {}).get("looks", 1)
     if looks != 1:
         remarks.append(f"its test was opened {looks} times, and each look weakens a verdict")
     if text := footnote(files.result):
         remarks.append(text.removesuffix("."))
-    measured, means = _measured(files, figures, grades), _means(files, figures)
-    if means and not measured and totals is not None:
+    held_out, tasks = grades, run.tasks("test")
+    with suppress(OSError, ValueError):  # a later look at other tasks stands aside
+        known = {_task_key(json.loads(x)) for _, x in json_lines(tasks.read_bytes())}
+        held_out = [grade for grade in grades if _task_key(grade.fields) in known]
+    facts = _facts(figures, held_out, run.name, str(run.path))
+    if figures.labels and not facts.measured and totals is not None:
         lacks = "has rollouts of other tasks than" if grades else "has no rollouts of"
-        remarks.append(
-            f"its store {lacks} those of {files.run.tasks('test').name}, so its differences have "
-            "no interval"
-        )
-    success = figures.success or "the grader's exact, else a reward of 1"
-    for scores in measured.values():
-        if any(score.exact is None for score in (*scores.before.values(), *scores.after.values())):
-            success = ""
-    return RunFacts(
-        **{entry.name: getattr(figures, entry.name) for entry in fields(TrainedSummary)},
-        name=run.name,
-        folder=str(run.path),
-        status=str(files.result.get("status", "unfinished")),
-        measured=measured,
-        success=success,
-        means=means,
-        spent=figures.spent or _spent(files, figures, totals),
+        remarks.append(f"its store {lacks} those of {tasks.name}")
+    spent = figures.spent or ResourceUsage(
+        rollouts=files.count("rollouts") if totals is None else totals.rollouts,
+        test_rollouts=None if totals is None else totals.tests,
+        calls=None if totals is None else totals.calls,
+        optimiser_calls=0,
+        tokens=None if totals is None else totals.prompt_tokens + totals.sampled_tokens,
+        dollars=figures.dollars,
+        seconds=files.number("wall_seconds"),
+    )
+    return replace(
+        facts,
+        status=str(files.result.get("status", facts.status)),
+        spent=spent,
         best=None if figures.best is None or not figures.best.exists() else str(figures.best),
         remarks=tuple(remarks),
         trained_on=shared_in(files.result),
     )
 
 
-def facts_of(found: Evaluation, ready: PreparedEvaluation, name: str) -> RunFacts:
+def facts_of(job: PolicyEvaluation, evaluation: Evaluation, name: str) -> RunFacts:
     """The facts of an evaluation that no folder keeps, under the name that it is to have."""
-    rule = Success.of(ready.success)
-    by_task: defaultdict[str, list[Rollout]] = defaultdict(list)
-    for rollout in found.played:
-        if rollout.reward is not None:
-            by_task[_task_key(rollout.task.fields)].append(rollout)
-    scores = {
-        key: TaskScore(
-            sum(r.reward.value for r in some if r.reward is not None) / len(some),
-            sum(succeeded(r, rule) for r in some) / len(some) if found.kind.has_success else None,
-        )
-        for key, some in by_task.items()
-    }
-    stored_evaluation = StoredEvaluation(
-        rollouts=found.rollouts, judged=found.judged, lost=found.lost
-    )
-    measure: Measure = "greedy" if ready.asked.sampled_at == 0 else "sampled"
-    return RunFacts(
-        trained=RunFacts.UNTRAINED,
-        algorithm="evaluation",
-        base=ready.evaluated_agent.model(),
-        base_mark=ready.evaluated_agent.model_mark(),
-        agent=ready.agent,
-        agent_mark=ready.agent_mark(),
-        grader=ready.reward,
-        name=name,
-        folder="",
-        status="finished",
-        measured={measure: TaskScores(after=scores, played_after=stored_evaluation)},
-        success=ready.success or "",
-        spent=ResourceUsage(calls=found.cost.calls, dollars=found.cost.dollars),
-    )
+    config, result = job.config(), {"cost": asdict(evaluation.cost), "status": FINISHED}
+    files = RunFiles(RunFolder(Path(name)), config, config["config"], result, {})
+    figures, grades = job.figures(files), list[Grade]()
+    rule = _rule(figures.success)
+    part = EXACT if rule is None or rule.part is None else rule.part
+    for rollout in evaluation.played:
+        failure, reward, task = rollout.last.failure, rollout.reward, rollout.task
+        cause = None if failure is None else failure.cause.value
+        value, parts = (None, {}) if reward is None else (reward.value, reward.parts)
+        grades.append(Grade(LABEL, task.id, task.fields, value, parts.get(part), cause))
+    return replace(_facts(figures, grades, name, ""), status=FINISHED)
 
 
 # ---------------------------------------------------------------- scores
 
 
-def _stored(
-    files: RunFiles, told: Figures, remarks: list[str]
-) -> tuple[list[Grade], Totals | None]:
-    if not told.labels:
-        return [], None
-    if files.run.store_address() is None:
-        remarks.append("it has no store, so its differences have no interval")
-        return [], None
-    labels = [label for names in told.labels.values() for label in (names.before, names.after)]
-    try:
-        with open_run(files.run) as (store, run_id):
-            rule = _rule(told)
-            part = EXACT if rule is None or rule.part is None else rule.part
-            return store.grades(run_id, *labels, part=part), store.totals(run_id)
-    except TutelageError as error:
-        remarks.append(f"its store cannot be read, so its differences have no interval: {error}")
-        return [], None
+def _facts(figures: Figures, grades: Sequence[Grade], name: str, folder: str) -> RunFacts:
+    """The facts of a run with the scores that its grades add up to. Whether it has a success is
+    decided once, for all of its scores."""
+    rule = _rule(figures.success)
+    known = [g for g in grades if g.reward is not None and g.failure is None]
+    defined = rule is not None or all(g.part is not None or g.reward in (0.0, 1.0) for g in known)
 
-
-def _rule(told: Figures) -> Success | None:
-    """What the user said is a success."""
-    with suppress(ValueError):
-        return Success.of(told.success)
-    return None
-
-
-def _measured(files: RunFiles, told: Figures, grades: Sequence[Grade]) -> dict[Measure, TaskScores]:
-    tested = _test_tasks(files)
-    # A later look at other tasks stands aside.
-    grades = [g for g in grades if tested is None or _task_key(g.fields) in tested]
-    rule = _rule(told)
-    # Whether the run has a success is decided once, for all of its scores.
-    graded = [g for g in grades if g.reward is not None and g.failure is None]
-    marked = all(g.part is not None or g.reward in (0.0, 1.0) for g in graded)
-    defined = rule is not None or marked
-    values: dict[Measure, TaskScores] = {}
-    for name, labels in told.labels.items():
-        first, second = (
-            [g for g in grades if g.label == label] for label in (labels.before, labels.after)
-        )
-        if not second and told.start_won:
-            second = first
-        if first or second:
-            values[name] = TaskScores(
-                _scores(told, first, defined),
-                _scores(told, second, defined),
-                _played(first),
-                _played(second),
+    def scores(some: Sequence[Grade]) -> dict[str, TaskScore]:
+        """By task; what infrastructure lost is left out, as the run's own means leave it out."""
+        by_task: defaultdict[str, list[tuple[float, bool]]] = defaultdict(list)
+        for grade in some:
+            if grade.reward is None:
+                continue
+            value = grade.part if rule is not None and rule.part is not None else grade.reward
+            if rule is None and grade.part is not None:
+                value = grade.part
+            right = value is not None and value >= (FULL if rule is None else rule.least)
+            failed = figures.failed_reward if grade.failure else None
+            reward = grade.reward if failed is None else failed
+            by_task[_task_key(grade.fields)].append((reward, right and grade.failure is None))
+        return {
+            key: TaskScore(
+                sum(reward for reward, _ in pairs) / len(pairs),
+                sum(right for _, right in pairs) / len(pairs) if defined else None,
             )
-    return values
+            for key, pairs in by_task.items()
+        }
+
+    def played(some: Sequence[Grade]) -> StoredEvaluation | None:
+        """How many were judged of how many, and why the others were not."""
+        lost = Counter(g.failure or "not ended" for g in some if g.reward is None)
+        counts = dict(lost.most_common())
+        judged = len(some) - lost.total()
+        return StoredEvaluation(rollouts=len(some), judged=judged, lost=counts) if some else None
+
+    measured = dict[Measure, TaskScores]()
+    for measure, labels in figures.labels.items():
+        before, after = ([g for g in grades if g.label == label] for label in labels[:2])
+        if not after and figures.start_won:
+            after = before
+        if before or after:
+            measured[measure] = TaskScores(
+                scores(before), scores(after), played(before), played(after)
+            )
+    success = figures.success or "the grader's exact, else a reward of 1"
+    return RunFacts(
+        **{entry.name: getattr(figures, entry.name) for entry in fields(TrainedSummary)},
+        name=name,
+        folder=folder,
+        status="unfinished",
+        measured=measured,
+        success=success if defined else "",
+        spent=figures.spent or ResourceUsage(),
+    )
 
 
-def _played(grades: Sequence[Grade]) -> StoredEvaluation | None:
-    """How many were judged of how many, and why the others were not."""
-    if not grades:
-        return None
-    lost = Counter(g.failure or "not ended" for g in grades if g.reward is None)
-    judged = len(grades) - lost.total()
-    return StoredEvaluation(rollouts=len(grades), judged=judged, lost=dict(lost.most_common()))
-
-
-def _scores(told: Figures, grades: Sequence[Grade], defined: bool) -> dict[str, TaskScore]:
-    """By task; what infrastructure lost is left out, as the run's own means leave it out."""
-    rule = _rule(told)
-    by_task: defaultdict[str, list[tuple[float, bool]]] = defaultdict(list)
-    for grade in grades:
-        if grade.reward is None:
-            continue
-        failed = told.failed_reward if grade.failure else None
-        reward = grade.reward if failed is None else failed
-        by_task[_task_key(grade.fields)].append((reward, _right(grade, rule)))
-    return {
-        key: TaskScore(
-            sum(reward for reward, _ in some) / len(some),
-            sum(right for _, right in some) / len(some) if defined else None,
-        )
-        for key, some in by_task.items()
-    }
-
-
-def _right(grade: Grade, rule: Success | None) -> bool:
-    if grade.failure is not None or grade.reward is None:
-        return False
-    if rule is None:
-        return (grade.reward if grade.part is None else grade.part) >= FULL
-    value = grade.reward if rule.part is None else grade.part
-    return value is not None and value >= rule.least
+def _rule(success: str | None) -> Success | None:
+    """What the user defined as a success."""
+    with suppress(ValueError):
+        return Success.of(success)
+    return None
 
 
 def _task_key(fields: Mapping[str, Any]) -> str:
@@ -205,40 +175,3 @@ def _task_key(fields: Mapping[str, Any]) -> str:
     said = {name: value for name, value in fields.items() if name in names}
     text = json.dumps(said, sort_keys=True, ensure_ascii=False, default=str)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def _test_tasks(files: RunFiles) -> frozenset[str] | None:
-    """The held-out tasks of the run, where it wrote them down."""
-    path = files.run.tasks("test")
-    if not path.is_file():
-        return None
-    with suppress(OSError, ValueError):
-        return frozenset(_task_key(json.loads(x)) for _, x in json_lines(path.read_bytes()))
-    return None
-
-
-def _means(files: RunFiles, told: Figures) -> dict[Measure, Means]:
-    """What `result.json` says itself."""
-    names = {"reward": "reward_{}_{}", "exact": "success_{}_{}"}
-    mapping: dict[Measure, Means] = {}
-    for measure, labels in told.labels.items():
-        values = {
-            f"{part}_{when}": files.number(name.format(when, labels.means))
-            for part, name in names.items()
-            for when in ("before", "after")
-        }
-        if any(value is not None for value in values.values()):
-            mapping[measure] = values
-    return mapping
-
-
-def _spent(files: RunFiles, told: Figures, totals: Totals | None) -> ResourceUsage:
-    return ResourceUsage(
-        rollouts=files.count("rollouts") if totals is None else totals.rollouts,
-        test_rollouts=None if totals is None else totals.tests,
-        calls=None if totals is None else totals.calls,
-        optimiser_calls=0,
-        tokens=None if totals is None else totals.prompt_tokens + totals.sampled_tokens,
-        dollars=told.dollars,
-        seconds=files.number("wall_seconds"),
-    )

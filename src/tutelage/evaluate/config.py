@@ -14,6 +14,7 @@ from tutelage.config.fields import (
     Positive,
     RunSettings,
     Section,
+    SuccessRule,
 )
 
 LABEL = "eval"
@@ -70,7 +71,7 @@ class EvaluationConfig(RunSettings):
     reward: str | None = None
     """Reward by name or FILE.py:function, which is given `prediction` (the reply) and the task's
     fields it names; default: the run's."""
-    success: str | None = None
+    success: SuccessRule | None = None
     """What counts as success: a part of the reward that is 1 (`right`), a least reward (`>=0.5`),
     or a least part (`right>=0.5`)."""
     prices: str | None = None

@@ -39,7 +39,7 @@ from tutelage.tracing.ingest import Sink, ingest_traces
 from tutelage.types import UNBOUNDED, ChatClient, Rollout, Sampling
 
 if TYPE_CHECKING:
-    from tutelage.engine.driver import EngineDriver
+    from tutelage.engine.driver import EngineDriver, Schedule
     from tutelage.policy.model import Policy
 
 CPU_REPLY_TOKENS = 512
@@ -124,29 +124,22 @@ class EvaluatedAgent:
         `on_tokens` receives in a thread, once a second, how many tokens the policies have sampled.
         `on_spans` receives a run's id and the spans of the agent's own code, from any thread."""
         limits, engines = replace(self.limits, run_id=run_id), list[Any]()
-        with _told(engines, on_tokens):
-            if self.local:
-                return await self._on_engine(specs, grader, limits, on_done, engines)
-            return await self._on_manager(specs, grader, limits, on_done, engines, on_spans)
 
-    async def _on_engine(
-        self,
-        specs: Sequence[RolloutSpec],
-        grader: RewardFunction | None,
-        limits: RunnerSettings,
-        on_done: OnDone,
-        engines: list[EngineDriver],
-    ) -> list[Rollout]:
-        slots = min(_SLOTS, max(1, len(specs)))
-        policy = self.policy
-        engine = make_engine(policy, slots=slots, max_length=self.max_length, invariant=True)
-        runner = Runner(
-            self.agent, EngineModelProvider(engine, policy.codec), limits, reward=grader
-        )
-        engines.append(engine)
-        return await runner.run(
-            specs, lambda rollout: on_done(rollout, self.recorded_cost(rollout))
-        )
+        def engine_of(policy: Policy, at_once: int, schedule: Schedule) -> EngineDriver:
+            slots = max(1, min(_SLOTS, at_once))
+            made = make_engine(
+                policy, slots=slots, max_length=self.max_length, invariant=True, schedule=schedule
+            )
+            engines.append(made)
+            return made
+
+        with _sampled(engines, on_tokens):
+            if not self.local:
+                return await self._on_manager(specs, grader, limits, on_done, engine_of, on_spans)
+            engine = engine_of(self.policy, len(specs), "deterministic")
+            models = EngineModelProvider(engine, self.policy.codec)
+            runner = Runner(self.agent, models, limits, reward=grader)
+            return await runner.run(specs, lambda r: on_done(r, self.recorded_cost(r)))
 
     async def _on_manager(
         self,
@@ -154,7 +147,7 @@ class EvaluatedAgent:
         grader: RewardFunction | None,
         limits: RunnerSettings,
         on_done: OnDone,
-        engines: list[EngineDriver],
+        engine_of: Callable[[Policy, int, Schedule], EngineDriver],
         on_spans: Sink,
     ) -> list[Rollout]:
         urls = {name: server.base_url for name, server in self.servers.items()}
@@ -167,7 +160,13 @@ class EvaluatedAgent:
             isolation=self.isolation,
             remote=servers,
         )
-        sources, gate = self._sources(engines), asyncio.Semaphore(self.runners)
+        policies = {id(policy): policy for policy in self.policies.values()}
+        engines = {key: engine_of(p, self.runners, "free") for key, p in policies.items()}
+        sources = {
+            name: PolicySource(engines[id(policy)], policy.codec, self.sampling, None)
+            for name, policy in self.policies.items()
+        }
+        gate = asyncio.Semaphore(self.runners)
 
         async def one(spec: RolloutSpec) -> Rollout:
             meter = UsageMeter(CallLimits(self.max_calls, UNBOUNDED, self.server_tokens))
@@ -188,28 +187,20 @@ class EvaluatedAgent:
                     on_traces=partial(ingest_traces, on_spans, limits.run_id),
                 )
                 rollout = (await runner.run([spec]))[0]
-            on_done(rollout, self._cost(rollout, meter))
+            cost = meter.cost  # as servers counted it, and by token ids here
+            if any(self._price(name) is None for name in self.servers):
+                cost = replace(cost, dollars=None)
+            if self.policies:
+                cost = self.recorded_cost(rollout) + replace(cost, calls=0)
+            on_done(rollout, cost)
             return rollout
 
-        tasks: list[asyncio.Task[Rollout]] = []
         try:
             async with manager, asyncio.TaskGroup() as group:
-                tasks += [group.create_task(one(spec)) for spec in specs]
+                tasks = [group.create_task(one(spec)) for spec in specs]
         except* FailureBudgetError as stopped:
             raise stopped.exceptions[0] from None
         return [task.result() for task in tasks]
-
-    def _sources(self, engines: list[EngineDriver]) -> dict[str, PolicySource]:
-        """An engine for each policy; what a rollout says does not depend on what plays beside."""
-        made: dict[int, PolicySource] = {}
-        for policy in self.policies.values():
-            slots = max(1, min(_SLOTS, self.runners))
-            engine = make_engine(
-                policy, slots=slots, max_length=self.max_length, invariant=True, schedule="free"
-            )
-            engines.append(engine)
-            made[id(policy)] = PolicySource(engine, policy.codec, self.sampling, None)
-        return {name: made[id(policy)] for name, policy in self.policies.items()}
 
     def _price(self, name: str) -> Price | None:
         server = self.servers[name]
@@ -222,17 +213,9 @@ class EvaluatedAgent:
         prompt = sum(len(call.prompt_ids) for call in calls)
         return Cost(len(calls), prompt, sum(len(call.sampled.token_ids) for call in calls), 0.0)
 
-    def _cost(self, rollout: Rollout, meter: UsageMeter) -> Cost:
-        """The cost of a rollout's calls: as servers counted them, and by token ids here."""
-        known = all(self._price(name) is not None for name in self.servers)
-        cost = meter.cost if known else replace(meter.cost, dollars=None)
-        if not self.policies:
-            return cost
-        return self.recorded_cost(rollout) + replace(cost, calls=0)
-
 
 @contextmanager
-def _told(engines: Sequence[EngineDriver], on_tokens: Callable[[int], None]) -> Generator[None]:
+def _sampled(engines: Sequence[EngineDriver], on_tokens: Callable[[int], None]) -> Generator[None]:
     """Call `on_tokens` with the tokens that engines have sampled, once a second: in a thread, since
     an engine keeps the event loop until a reply ends."""
     ended = Event()

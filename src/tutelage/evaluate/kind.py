@@ -98,8 +98,21 @@ class PolicyEvaluation(RunKind):
     @classmethod
     def figures(cls, files: RunFiles) -> Figures:
         """Its model and grader; nothing was trained, so there are scores of one side only."""
-        measure = _measure(stored_settings(files.run, EvaluationConfig))
-        grader = str(files.config.get("reward", ""))
+        settings = {key: value for key, value in files.settings.items() if key != "recipe"}
+        measure = _measure(EvaluationConfig.model_validate(settings))
+        grader, spent = str(files.config.get("reward", "")), None
+        known = grader != "llm_judge"  # whose calls are nobody's count
+        if "cost" in files.result:
+            cost, rollouts = Cost(**files.result["cost"]), files.count("rollouts")
+            spent = ResourceUsage(
+                rollouts=rollouts,
+                test_rollouts=rollouts,
+                calls=cost.calls,
+                optimiser_calls=0,
+                tokens=cost.prompt_tokens + cost.completion_tokens,
+                dollars=cost.dollars if known else None,
+                seconds=files.number("wall_seconds"),
+            )
         return Figures(
             trained=Figures.UNTRAINED,
             algorithm=cls.name,
@@ -110,8 +123,8 @@ class PolicyEvaluation(RunKind):
             grader=grader,
             labels={measure: Labels("", LABEL, measure)},
             success=files.config.get("success"),
-            spent=_spent(files, judged=grader == "llm_judge"),
-            dollars=None if grader == "llm_judge" else 0.0,
+            spent=spent,
+            dollars=0.0 if known else None,
         )
 
     def config(self) -> JSON:
@@ -168,12 +181,7 @@ class PolicyEvaluation(RunKind):
     @property
     def head(self) -> RunHeader:
         """What store, loggers and collector know of the run."""
-        return RunHeader(
-            recipe=LABEL,
-            algorithm=self.name,
-            settings=self.asked,
-            collector=endpoint(self.otlp),
-        )
+        return RunHeader(LABEL, self.name, self.asked, collector=endpoint(self.otlp))
 
     def open(self, run: Run) -> None:
         """Write the tasks down, or see that they are the same, and say what begins."""
@@ -186,13 +194,20 @@ class PolicyEvaluation(RunKind):
         return [(LABEL, self._play)]
 
     async def _play(self, run: Run) -> None:
+        """What was lost is played again, and all where the grader could judge none."""
+        rollouts = {rollout.id: rollout for rollout in run.store.rollouts(run.id)}
+        none = bool(summarise([*rollouts.values()]).ungraded)
+        for rollout in [r for r in rollouts.values() if none or r.reward is None]:
+            run.store.discard_rollout(run.id, rollout.id)
+            del rollouts[rollout.id]
+
         def keep(rollout: Rollout, cost: Cost) -> None:
             if self.ready.evaluated_agent.servers:
                 append_json(run.folder.costs, {"rollout": rollout.id, **asdict(cost)})
             run.writer.submit([rollout])
 
         played = await self.ready.play(
-            run.progress, run.id, _judged(run), keep, run.writer.submit_spans
+            run.progress, run.id, rollouts, keep, run.writer.submit_spans
         )
         evaluation = self.ready.add_up(played, run.progress)
         if evaluation.ungraded:
@@ -240,33 +255,5 @@ def recorded(folder: RunFolder) -> Evaluation:
     return replace(evaluation, in_training=seen, repeated=repeated, cost=cost)
 
 
-def _spent(files: RunFiles, *, judged: bool) -> ResourceUsage | None:
-    """What the run used; None before it has ended. A judge's calls are nobody's count."""
-    if "cost" not in files.result:
-        return None
-    cost, rollouts = Cost(**files.result["cost"]), files.count("rollouts")
-    return ResourceUsage(
-        rollouts=rollouts,
-        test_rollouts=rollouts,
-        calls=cost.calls,
-        optimiser_calls=0,
-        tokens=cost.prompt_tokens + cost.completion_tokens,
-        dollars=None if judged else cost.dollars,
-        seconds=files.number("wall_seconds"),
-    )
-
-
 def _measure(asked: EvaluationConfig) -> Measure:
     return "greedy" if asked.sampled_at == 0 else "sampled"
-
-
-def _judged(run: Run) -> dict[str, Rollout]:
-    """The rollouts that earlier processes played, by id; what was lost is played again, and all
-    where the grader could judge none."""
-    name = run.id
-    rollouts = list(run.store.rollouts(name))
-    none = bool(summarise(rollouts).ungraded)
-    lost = {rollout.id for rollout in rollouts if none or rollout.reward is None}
-    for rollout_id in lost:
-        run.store.discard_rollout(name, rollout_id)
-    return {rollout.id: rollout for rollout in rollouts if rollout.id not in lost}

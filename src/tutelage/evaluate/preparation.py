@@ -6,13 +6,11 @@ What is wrong with a target, a file or an option is found here, before a model l
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tutelage.agents.loading import source_hash
-from tutelage.config import RunConfig
 from tutelage.engine.endpoint import environment
 from tutelage.engine.prices import load_prices
 from tutelage.engine.usage import Cost
@@ -22,18 +20,14 @@ from tutelage.evaluate.evaluated_agent import EvaluatedAgent
 from tutelage.evaluate.targets import (
     UNKEPT,
     FoundRun,
-    TargetKind,
-    builtin_agent,
-    own_agent,
+    agent_to_evaluate,
+    check_options,
     run_of,
-    server_of,
-    target_kind,
 )
 from tutelage.rewards import RewardFunction, check, resolve_reward
 from tutelage.rollouts.grading import stop_if_text
 from tutelage.rollouts.runner import RolloutSpec
 from tutelage.runs.figures import Figures
-from tutelage.runs.folder import RunFolder
 from tutelage.runs.inputs import training_tasks
 from tutelage.runs.job_inputs import AGENT_REWARD
 from tutelage.runs.progress import Progress
@@ -135,8 +129,19 @@ class PreparedEvaluation:
         evaluation = summarise(played, Success.of(self.success))
         seen = None
         if self.run is not None and self.grader is not None:
-            seen = _trained_on(*self.run, self.tasks, self.grader)
-            if seen is None:
+            folder, config = self.run
+            recorded = folder.tasks("train")
+            own = recorded.is_file()
+            fields = None if own else self.grader.fields_read
+            try:
+                if config.recipe == "sft":
+                    shown = load_demonstrations(config.data.train_files)
+                    overlap = overlap_of(shown, (), self.tasks)
+                else:
+                    known = Dataset[Any].recorded(recorded) if own else training_tasks(config)
+                    overlap = count_overlap(known, (), self.tasks, lambda t: content(t, fields))
+                seen = overlap.test_in_train
+            except (DataError, MissingExtraError):
                 progress.note(
                     "it is unknown whether it was trained on these tasks: its files are missing"
                 )
@@ -157,11 +162,19 @@ def prepare_evaluation(
     where code that a run of another user names would be run, unless `trust`, or all of it is among
     what is `trusted`.
     """
-    kind = target_kind(target)
-    _check_options(kind, target, asked)
+    kind = check_options(target, asked)
     run = run_of(target, others=True)
     trust = trust or (run is not None and {*code_of(run[0])} <= {*trusted})
-    own = target if kind == "agent" else _own_agent_of(run)
+    own = target if kind == "agent" else None
+    if run is not None and run[0].agent.is_file():
+        file, _ = run[0].own_agent()
+        if file is None:
+            raise ConfigError(
+                f"the run in {str(run[0].path)!r} trained a Python agent, which only its program "
+                "has; call Trainer(...).evaluate(agent) there, or evaluate its policy with the "
+                f"built-in agent: tutelage eval {run[0].policy} --test FILE --reward NAME"
+            )
+        own = str(file)
     # The tasks of a user's agent need no question.
     read = Dataset[Any].load if own is None else Dataset[Any].recorded
     rows: list[Task] = [task for path in asked.test for task in read(path)]
@@ -182,26 +195,11 @@ def prepare_evaluation(
     if run is not None and asked.reward is None:
         check_trusted(run[0], [name], trust=trust)
     grader, success = None if name == AGENT_REWARD else resolve_reward(name), asked.success
-    try:
-        Success.of(success)
-    except ValueError as error:
-        raise ConfigError(
-            f"invalid --success {success!r}: {error}; use a part of the reward (right), a bound "
-            "('>=0.5') or both ('right>=0.5')"
-        ) from error
     if success is None and run is not None and asked.reward in (None, run[1].agent.reward_name):
         success = run[1].reward.success
-    if run is not None:
-        check_trusted(run[0], [run[1].agent.agent_type], trust=trust)
     if grader is not None:
         check(grader, tasks)
-    if own is None:
-        server = server_of(target if kind == "server" else None, asked)
-        evaluated_agent = builtin_agent(target, run, asked.tools, asked, server, trust=trust)
-    else:
-        if run is not None:
-            check_trusted(run[0], [own], trust=trust)
-        evaluated_agent = own_agent(own, run, asked)
+    evaluated_agent = agent_to_evaluate(target, run, own, asked, trust=trust)
     evaluated_agent = replace(
         evaluated_agent,
         prices=load_prices(asked.prices, environment()),
@@ -211,59 +209,8 @@ def prepare_evaluation(
     return PreparedEvaluation(asked, evaluated_agent, tasks, grader, name, success, run, agent)
 
 
-# ---------------------------------------------------------------- what is asked for
-
-
-def _check_options(kind: TargetKind, target: str, asked: EvaluationConfig) -> None:
-    """Raise `ConfigError` for options that a target has no use for."""
-    wrong: list[tuple[str, str]] = []
-    if kind == "agent" and asked.tools is not None:
-        wrong.append(("--tools", "a custom agent uses the tools of its file"))
-    if kind == "server" and asked.endpoint:
-        wrong.append(("--endpoint", "the target is already a server"))
-    if kind == "model" and (asked.endpoint or asked.model):
-        wrong.append(("--endpoint" if asked.endpoint else "--model", "the target is the model"))
-    if kind == "run" and asked.model and not asked.endpoint:
-        wrong.append(("--model", "a run has its own policy; use --endpoint URL for another model"))
-    for option, reason in wrong:
-        raise ConfigError(f"{option} cannot be used with {target!r}: {reason}; remove it")
-
-
-def _trained_on(
-    folder: RunFolder, config: RunConfig, tasks: Sequence[Task], grader: RewardFunction
-) -> int | None:
-    """How many of the tasks stand in what a run was trained on; None where its files are gone."""
-    try:
-        if config.recipe == "sft":
-            return overlap_of(load_demonstrations(config.data.train_files), (), tasks).test_in_train
-        recorded = folder.tasks("train")
-        own = recorded.is_file()
-        known = Dataset[Any].recorded(recorded) if own else training_tasks(config)
-    except (DataError, MissingExtraError):
-        return None
-    fields = None if own else grader.fields_read
-    return count_overlap(known, (), tasks, lambda task: content(task, fields)).test_in_train
-
-
 def _named_tools(tasks: Sequence[Task]) -> list[str]:
     """The tools of the calls that tasks say are right."""
     found: list[Any] = [task.fields.get("calls") for task in tasks]
     calls: list[Any] = [call for calls in found if isinstance(calls, list) for call in calls]
     return sorted({str(c["name"]) for c in calls if isinstance(c, Mapping) and "name" in c})
-
-
-def _own_agent_of(run: FoundRun | None) -> str | None:
-    """The file of the agent that a run trained; None for a built-in agent.
-
-    Raises `ConfigError` for an agent that only a program has.
-    """
-    if run is None or not run[0].agent.is_file():
-        return None
-    told = json.loads(run[0].agent.read_text(encoding="utf-8"))
-    if told.get("file"):
-        return str(told["file"])
-    raise ConfigError(
-        f"the run in {str(run[0].path)!r} trained the Python agent {told.get('agent')!r}, which "
-        "only its program has; call Trainer(...).evaluate(agent) there, or evaluate its policy "
-        f"with the built-in agent: tutelage eval {run[0].policy} --test FILE --reward NAME"
-    )

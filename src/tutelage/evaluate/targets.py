@@ -49,7 +49,7 @@ from tutelage.seeds import SeedTree
 from tutelage.tools.loading import is_file_reference
 from tutelage.tools.registry import resolve_tools
 from tutelage.tools.tool import Tool
-from tutelage.types import UNBOUNDED, Mode, Rollout, Sampling, Task
+from tutelage.types import UNBOUNDED, Mode, Rollout, Sampling, Task, ToolSpec
 
 if TYPE_CHECKING:
     from tutelage.gateway.serving import ServedPolicy
@@ -79,27 +79,20 @@ def target_kind(target: str) -> TargetKind:
     return "run"
 
 
-# ---------------------------------------------------------------- runs
-
-
-_POLICIES = (WEIGHTS, SUPERVISED)
-"""The kinds of runs that leave a policy."""
-
-
-def _leaves_policy(folder: RunFolder) -> bool:
-    try:
-        return name_of(folder) in _POLICIES
-    except RunError:
-        return False
-
-
 def run_of(target: str, *, others: bool = False) -> FoundRun | None:
     """The run that `target` names, None for everything else. Raises `ConfigError` for a name of
     nothing; with `others` it says what else may be named."""
     if target_kind(target) != "run":
         return None
+
+    def leaves_policy(folder: RunFolder) -> bool:
+        try:
+            return name_of(folder) in (WEIGHTS, SUPERVISED)
+        except RunError:
+            return False
+
     try:
-        folder = find(target, wanted=_leaves_policy)
+        folder = find(target, wanted=leaves_policy)
     except RunError as error:
         if not others or Path(target).exists():
             raise
@@ -107,8 +100,8 @@ def run_of(target: str, *, others: bool = False) -> FoundRun | None:
             f"{error}. A target is an agent's file (AGENT.py), a server's URL (http://...), a run, "
             "or a model, by folder or OWNER/NAME on huggingface.co"
         ) from error
-    name = name_of(folder)
-    if name not in _POLICIES:
+    if not leaves_policy(folder):
+        name = name_of(folder)
         hint = f": tutelage prompts confirm {folder.path}" if name == "prompt" else ""
         raise ConfigError(
             f"the run in {str(folder.path)!r} is of the kind {name!r}, which has no policy; pass a "
@@ -136,93 +129,127 @@ def server_of(url: str | None, asked: EvaluationConfig) -> Endpoint | None:
     return replace(server, model=listed[0])
 
 
-def builtin_agent(
+def check_options(target: str, asked: EvaluationConfig) -> TargetKind:
+    """Return the kind of a target. Raises `ConfigError` for options that it has no use for."""
+    wrong, kind = list[tuple[str, str]](), target_kind(target)
+    if kind == "agent" and asked.tools is not None:
+        wrong.append(("--tools", "a custom agent uses the tools of its file"))
+    if kind == "server" and asked.endpoint:
+        wrong.append(("--endpoint", "the target is already a server"))
+    if kind == "model" and (asked.endpoint or asked.model):
+        wrong.append(("--endpoint" if asked.endpoint else "--model", "the target is the model"))
+    if kind == "run" and asked.model and not asked.endpoint:
+        wrong.append(("--model", "a run has its own policy; use --endpoint URL for another model"))
+    for option, reason in wrong:
+        raise ConfigError(f"{option} cannot be used with {target!r}: {reason}; remove it")
+    return kind
+
+
+def agent_to_evaluate(
     target: str,
     run: FoundRun | None,
-    tools: Sequence[str] | None,
-    asked: EvaluationConfig | AskConfig,
+    own: str | None,
+    asked: EvaluationConfig,
+    *,
+    trust: bool = False,
+) -> EvaluatedAgent:
+    """The agent that a target names: the user's agent of the file `own`, else a built-in one.
+    Raises `ConfigError` for what cannot be read."""
+    if run is not None:
+        check_trusted(
+            run[0], [run[1].agent.agent_type, *([] if own is None else [own])], trust=trust
+        )
+    if own is not None:
+        return _own_agent(own, run, asked)
+    server = server_of(target if target_kind(target) == "server" else None, asked)
+    return _builtin_agent(target, run, asked, server, trust=trust)
+
+
+def _builtin_agent(
+    target: str,
+    run: FoundRun | None,
+    asked: EvaluationConfig,
     server: Endpoint | None = None,
     *,
     trust: bool = False,
 ) -> EvaluatedAgent:
     """A built-in agent: a run's, with its policy or another model, or the plain one of a model."""
-    if run is not None and server is None:
-        run[0].final_policy()
-    chosen = resolve_tools(tools) if tools is not None else None
-    if run is not None and chosen is None:
-        check_trusted(run[0], run[1].agent.tools or (), trust=trust)
-    config = RunConfig() if run is None else run[1]
-    weights = target if run is None else str(run[0].policy)
-    given: Mapping[str, Tool] = chosen or {}
-    if run is not None and chosen is None:
-        given = load_tools(config)
-    kind = "hf" if run is None else config.agent.agent_type
-    policy: Policy | None = None
+    config, weights, kind = RunConfig(), target, "hf"
+    turns, tokens, tools = 4, 256, dict[str, Tool]()
+    if run is not None:
+        folder, config = run
+        weights, kind = str(folder.policy), config.agent.agent_type
+        turns = config.agent.max_turns if config.agent.use_agent else 1
+        tokens = config.turn_tokens
+        if server is None:
+            folder.final_policy()
+        if asked.tools is None:
+            check_trusted(folder, config.agent.tools or (), trust=trust)
+            tools = dict(load_tools(config))
+    if asked.tools is not None:
+        tools = dict(resolve_tools(asked.tools))
+    policies: dict[str, Policy] = {}
     if server is None:
-        from tutelage.policy.machine import sampling_device
-        from tutelage.policy.model import load_policy
-
-        named = chosen is not None or config.agent.tools
-        tool_specs = template_tools(config, given) if named and given else []
-        device = sampling_device(config.trainer.device)
-        policy = load_policy(weights, device=device, tools=tool_specs)
-        policy.codec.choose_thinking(config.agent.thinking, config.agent.max_thinking_tokens)
+        named = asked.tools is not None or config.agent.tools
+        policy = _load(weights, config, template_tools(config, tools) if named and tools else [])
         if run is not None and not named:
-            given = offered_tools(config, given, knows_tools=policy.codec.knows_tools)
-    sampling, turns, limits = _limits(run, asked, server)
+            tools = dict(offered_tools(config, tools, knows_tools=policy.codec.knows_tools))
+        policies = {POLICY: policy}
+    turns = asked.max_turns or turns
+    tokens = asked.max_tokens or (tokens if server is None else UNBOUNDED)
+    sampling = Sampling(asked.sampled_at, max_tokens=tokens)
     main = LLM(POLICY, temperature=sampling.temperature)
     return EvaluatedAgent(
         agent=AGENTS.find(kind)(
-            given,
+            tools,
             sampling,
             max_turns=turns,
             token_budget=1 << 30 if run is None or server else config.response_tokens,
             system_prompt=None if run is None else config.agent.system_prompt,
-            tool_choice=config.agent.tool_choice if given else "none",
+            tool_choice=config.agent.tool_choice if tools else "none",
         ),
         sampling=sampling,
         resources=NamedResources() if server is None else NamedResources({POLICY: main}),
-        policies={} if policy is None else {POLICY: policy},
+        policies=policies,
         weights=weights,
         servers={} if server is None else {POLICY: server},
-        server_tokens=sampling.max_tokens,
-        tools=given,
+        server_tokens=tokens,
+        tools=tools,
         max_calls=turns,
         max_length=None if run is None else config.rollout.max_len,
-        limits=limits,
+        limits=RunnerSettings(
+            "",
+            failure_reward=config.agent.failure_reward,
+            reward_timeout=config.agent.reward_timeout,
+        ),
     )
 
 
-def _limits(
-    run: FoundRun | None, asked: EvaluationConfig | AskConfig, server: Endpoint | None
-) -> tuple[Sampling, int, RunnerSettings]:
-    """How a built-in agent samples, its turns, and what bounds a rollout."""
-    config = RunConfig() if run is None else run[1]
-    turns, tokens, temperature = 4, 256, asked.temperature or 0.0
-    if run is not None:
-        turns = config.agent.max_turns if config.agent.use_agent else 1
-        tokens = config.turn_tokens
-    tokens = asked.max_tokens or (tokens if server is None else UNBOUNDED)
-    if isinstance(asked, EvaluationConfig):
-        turns = asked.max_turns or turns
-        temperature = asked.sampled_at
-    limits = RunnerSettings(
-        "",
-        failure_reward=config.agent.failure_reward,
-        reward_timeout=config.agent.reward_timeout,
-    )
-    return Sampling(temperature=temperature, max_tokens=tokens), turns, limits
+def _load(weights: str, config: RunConfig, tools: Sequence[ToolSpec] = ()) -> Policy:
+    """Load a policy to sample from; this loads torch."""
+    from tutelage.policy.machine import sampling_device
+    from tutelage.policy.model import load_policy
+
+    policy = load_policy(weights, device=sampling_device(config.trainer.device), tools=tools)
+    policy.codec.choose_thinking(config.agent.thinking, config.agent.max_thinking_tokens)
+    return policy
 
 
-def own_agent(file: str, run: FoundRun | None, asked: EvaluationConfig) -> EvaluatedAgent:
+def _own_agent(file: str, run: FoundRun | None, asked: EvaluationConfig) -> EvaluatedAgent:
     """A user's agent, with the models that are named, or the policy of its run."""
     agent, resources = load_agent(file)
     model = next(iter(asked.model), None)
-    named = server_of(None, asked)
-    local = run[0].policy if run is not None and named is None else _folder(model, named)
-    if run is not None and named is None:
-        run[0].final_policy()
-    server = named if named or local else read_endpoints(environment()).get("task")
+    named, known = server_of(None, asked), read_endpoints(environment()).get("task")
+    local: Path | None = None
+    if named is None and run is not None:
+        local = run[0].final_policy()
+    elif named is None and model is not None:
+        place = Path(model)
+        if (place / "policy").is_dir():
+            local = place / "policy"
+        elif known is None or place.exists():  # else it is a model of the configured server
+            local = place
+    server = named if named or local else known
     resources = equipped(agent, resources, asked.sampled_at, model if server else None)
     servers, here = answered(resources, {}, server, model if server else None)
     if local is None and here:
@@ -236,12 +263,8 @@ def own_agent(file: str, run: FoundRun | None, asked: EvaluationConfig) -> Evalu
     policies: dict[str, Policy] = {}
     config = RunConfig() if run is None else run[1]
     if here and local is not None:
-        from tutelage.policy.machine import sampling_device
-        from tutelage.policy.model import load_policy
-
-        policy = load_policy(str(local), device=sampling_device(config.trainer.device))
-        policy.codec.choose_thinking(config.agent.thinking, config.agent.max_thinking_tokens)
-        policies = dict.fromkeys(here, policy)
+        policies = dict.fromkeys(here, _load(str(local), config))
+    failed = config.agent.failure_reward
     return EvaluatedAgent(
         agent=agent,
         sampling=Sampling(asked.sampled_at, max_tokens=reply_limit(asked.max_tokens, policies)),
@@ -252,21 +275,8 @@ def own_agent(file: str, run: FoundRun | None, asked: EvaluationConfig) -> Evalu
         server_tokens=asked.max_tokens or UNBOUNDED,
         max_calls=asked.max_turns or 16,
         max_length=None if run is None else config.rollout.max_len,
-        limits=RunnerSettings(
-            "", timeout=asked.timeout, failure_reward=config.agent.failure_reward
-        ),
+        limits=RunnerSettings("", timeout=asked.timeout, failure_reward=failed),
     )
-
-
-def _folder(model: str | None, server: Endpoint | None) -> Path | None:
-    """The folder, or the hub name, of a model that plays on this machine."""
-    if model is None or server is not None:
-        return None
-    place = Path(model)
-    if (place / "policy").is_dir():
-        return place / "policy"
-    asked_there = "task" in read_endpoints(environment())
-    return None if asked_there and not place.exists() else place
 
 
 # ---------------------------------------------------------------- one question, and serving
@@ -284,30 +294,15 @@ def ask(
     """Play one question with a run's or a model's policy, a server, or an agent's file; `fields`
     are the others of its task, `trust` is as for `evaluate`. `progress` gets the limits,
     and the tokens as they are sampled."""
-    progress, kind, run = progress or Progress(), target_kind(target), run_of(target)
-    named = asked.endpoint or asked.model
-    if kind in ("run", "model") and named:
-        raise ConfigError(
-            f"--endpoint and --model cannot be used with {target!r}, which is a model"
-        )
+    settings = EvaluationConfig(test=(UNKEPT,), **asked.model_dump())
+    progress, kind, run = progress or Progress(), check_options(target, settings), run_of(target)
     if kind in ("model", "server") and fields and not asked.tools:
         raise ConfigError(
             f"the field {next(iter(fields))!r} is not used: {target!r} has no tools; pass tools "
             "that read it, such as --tools calculator,price_list"
         )
-    if kind == "agent" and asked.tools is not None:
-        raise ConfigError(f"--tools cannot be used with {target!r}, which has its own tools")
-    if run is not None:
-        check_trusted(run[0], [run[1].agent.agent_type], trust=trust)
-    settings = EvaluationConfig(
-        test=(UNKEPT,),
-        **asked.model_dump(include={"endpoint", "model", "temperature", "max_tokens"}),
-    )
-    if kind == "agent":
-        evaluated_agent = own_agent(target, None, settings)
-    else:
-        server = server_of(target, settings) if kind == "server" else None
-        evaluated_agent = builtin_agent(target, run, asked.tools, asked, server, trust=trust)
+    own = target if kind == "agent" else None
+    evaluated_agent = agent_to_evaluate(target, run, own, settings, trust=trust)
     task = Task("question", {**(fields or {}), "question": question})
     spec = RolloutSpec(task, Mode.TEST, task.id, 0, SeedTree(asked.seed).child("ask"), label="ask")
     progress.start("ask", {"tokens": evaluated_agent.tokens()})
@@ -350,15 +345,11 @@ def served(target: str, *, slots: int, max_length: int | None, seed: int) -> Ser
     try:
         run = run_of(target)
     except RunError as error:
-        path = Path(target)
-        if not path.exists() and path.name == target:
+        if Path(target).name == target and not Path(target).exists():
             raise
-        file = "a file, and " if path.is_file() else ""
-        raise ConfigError(
-            f"{target!r} is {file}neither a run nor a model folder (with a tokenizer_config.json): "
-            f"{error}"
-        ) from error
-    evaluated_agent = builtin_agent(target, run, (), AskConfig())
+        folder = "a model folder (with a tokenizer_config.json)"
+        raise ConfigError(f"{target!r} is neither a run nor {folder}: {error}") from error
+    evaluated_agent = _builtin_agent(target, run, EvaluationConfig(test=(UNKEPT,), tools=()))
     policy = evaluated_agent.policy
     if max_length is not None and max_length > policy.max_positions:
         raise ConfigError(

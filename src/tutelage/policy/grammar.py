@@ -179,11 +179,12 @@ class GrammarMaker:
         """
         if constraint.min_tokens:
             return AtLeast(self._codec, constraint.min_tokens)
+        choices = constraint.choices
         choice, schema = constraint.tool_choice, constraint.json_schema
         if constraint == Constraint() or (not tools and choice == "none" and schema is None):
             return None  # without tools there are no calls to forbid
         records = [t.to_dict() for t in tools]
-        key = json.dumps([records, choice, constraint.parallel_tool_calls, schema])
+        key = json.dumps([records, choice, constraint.parallel_tool_calls, schema, choices])
         if key not in self._cache:
             if len(self._cache) >= _CACHE_LIMIT:
                 self._cache.clear()
@@ -192,6 +193,10 @@ class GrammarMaker:
 
     def _make(self, tools: Sequence[ToolSpec], constraint: Constraint) -> Grammar | None:
         choice, schema = constraint.tool_choice, constraint.json_schema
+        if constraint.choices:
+            texts = " | ".join(json.dumps(c, ensure_ascii=False) for c in constraint.choices)
+            rules = ["start: thought choice", f"choice: {texts}", *self._text_rules()]
+            return Grammar("\n".join(["%llguidance {}", *rules, ""]), self._library, "choices")
         if choice == "required" and not tools:
             raise ConstraintError("`tool_choice` 'required' needs `tools`", "tool_choice")
         usable = [t for t in tools if choice != "none" and choice in ("auto", "required", t.name)]

@@ -28,7 +28,8 @@ from tutelage.policy.named_templates import put_template
 from tutelage.policy.network import FusedNetwork, Scoring, TokenScores
 from tutelage.policy.packing import plan_for_two_threads, plan_micro_batches
 from tutelage.policy.row import Row
-from tutelage.policy.sources import local_folder, missing_folder
+from tutelage.policy.sources import artefact, local_folder, missing_folder
+from tutelage.policy.template import CHAT_TEMPLATE
 from tutelage.policy.weights import DecoderShape, DecoderWeights
 from tutelage.types import Message, ToolSpec
 
@@ -248,6 +249,8 @@ def load_codec(
     for how_it_was_loaded in ("trust_remote_code", "is_local", "local_files_only"):
         # It would be saved with the tokenizer, so a resumed run would write another file.
         tokenizer.init_kwargs.pop(how_it_was_loaded, None)
+    if Path(path) in (artefact("math"), artefact("prompts")):
+        tokenizer.chat_template = CHAT_TEMPLATE
     if template is not None:
         put_template(tokenizer, template)
     codec = Codec(tokenizer, source=repr(path))

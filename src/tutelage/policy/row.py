@@ -26,6 +26,8 @@ class Row:
     oldest_version: int = 0
     newest_version: int = 0
     """The oldest and the newest version of the policy that sampled tokens of the row."""
+    rewards: tuple[tuple[int, float], ...] = ()
+    """Rewards of turns, each with the column of its turn's last trained token."""
 
     @property
     def trained(self) -> int:

@@ -83,7 +83,7 @@ def _feedback(rollout: Rollout, parts: Mapping[str, float], said: str) -> str:
     lines = [said] if said else []
     if last.failure is not None:
         lines.append(last.failure.message)
-    elif last.stop not in (None, "answer"):
+    elif last.stop not in (None, "answer", "terminated"):
         lines.append(f"the agent gave no answer: it ended at {last.stop}")
     if not said and last.reward is not None and last.reward.value < 1:
         expected = next((rollout.task.fields.get(n) for n in EXPECTED_FIELDS), None)

@@ -55,17 +55,15 @@ def prompted_tasks(split: str, n: int, seed: int) -> list[Task]:
     made: dict[str, Task] = {}
     draws = (tree.child(i).python() for i in itertools.count())
     while len(made) < n:
-        problem = _problem(rng := next(draws))
+        rng = next(draws)
+        if rng.random() < SUM_SHARE:
+            problem = sum_problem(rng.randint(10, 999))
+        else:
+            operands = [rng.randint(10, 99), rng.randint(10, 99)]
+            problem = arithmetic_problem(operands, [rng.choice("+-*")])
         if split_of(problem.key) == split and problem.key not in made:
             made[problem.key] = _task(problem, rng)
     return list(made.values())
-
-
-def _problem(rng: random.Random) -> Problem:
-    if rng.random() < SUM_SHARE:
-        return sum_problem(rng.randint(10, 999))
-    operands = [rng.randint(10, 99), rng.randint(10, 99)]
-    return arithmetic_problem(operands, [rng.choice("+-*")])
 
 
 def _task(problem: Problem, rng: random.Random) -> Task:

@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypedDict, Unpack, overload
 
+from tutelage.environments.lifecycle import current_environments
 from tutelage.errors import RewardError, RewardTimeoutError
 from tutelage.replies import split_thought, thought_of
 from tutelage.rewards.answers import is_empty
@@ -24,7 +25,6 @@ from tutelage.rewards.failures import convert_error
 from tutelage.rewards.values import to_reward
 from tutelage.rewards.worker import POOL, START_SECONDS, RewardJob, RewardLocation
 from tutelage.tasks.overlap import listed
-from tutelage.tools.environments import current_environments
 from tutelage.tools.execute import call_in_thread, call_safely
 from tutelage.tools.loading import hint
 from tutelage.types import EXPECTED_FIELDS, Attempt, Reward, Task

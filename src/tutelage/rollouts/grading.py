@@ -23,7 +23,17 @@ from tutelage.errors import (
 from tutelage.rewards import RewardFunction, compute_reward
 from tutelage.rewards.function import split_answer
 from tutelage.rewards.values import LARGEST, to_reward
-from tutelage.types import Attempt, Failure, FailureCause, Reward, Rollout, RolloutStatus, Task
+from tutelage.types import (
+    EXACT,
+    SUCCESS,
+    Attempt,
+    Failure,
+    FailureCause,
+    Reward,
+    Rollout,
+    RolloutStatus,
+    Task,
+)
 
 _LONGEST_TRACE = 20_000
 """Characters of a traceback that are kept, from its end."""
@@ -56,13 +66,20 @@ class Grader:
         if attempt.failure is not None:
             if attempt.failure.cause.infrastructure:
                 return attempt
-            return replace(attempt, reward=Reward(self.failure_reward))
-        if type(value) is float and abs(value) <= LARGEST and not session.rewards:
+            # What the turns earned before it is kept.
+            earned = session.environment and session.environment.total
+            return replace(attempt, reward=Reward((earned or 0.0) + self.failure_reward))
+        plain = attempt.info is None and not session.rewards
+        if plain and type(value) is float and abs(value) <= LARGEST:
             return replace(attempt, reward=Reward(value))  # as most agents do
         try:
-            return await self._graded(task, attempt, session, value)
+            attempt = await self._graded(task, attempt, session, value)
         except RewardError as error:
             return _not_graded(attempt, error, self.failure_reward)
+        if attempt.reward is not None and attempt.info is not None and SUCCESS in attempt.info:
+            parts = {**attempt.reward.parts, EXACT: float(bool(attempt.info[SUCCESS]))}
+            attempt = replace(attempt, reward=replace(attempt.reward, parts=parts))
+        return attempt
 
     async def _graded(
         self, task: Task, attempt: Attempt, session: RolloutSession, value: Any
@@ -71,7 +88,11 @@ class Grader:
         if isinstance(value, str):
             value = None
         if value is None and "reward" not in named and self.reward is not None:
-            if _returned_nothing(attempt, session, self.reward):
+            # A built-in agent without an answer says what stopped it.
+            read = {*self.reward.required, *self.reward.optional}
+            spoke = not attempt.calls or bool(attempt.calls[-1].reply.content)
+            needed = "prediction" in read and not read & {"trajectory", "context"}
+            if needed and spoke and attempt.answer is None and session.stop == "answer":
                 raise RewardError(
                     f"agent {agent!r} returned None on task {task.id!r}, so the reward "
                     f"{self.reward.name!r} has no text to grade; return the reply's content, '' if "
@@ -85,12 +106,18 @@ class Grader:
             finally:
                 del self._under_way[attempt.id]
             return replace(attempt, reward=Reward(reward.value, {**values, **reward.parts}))
-        if isinstance(value, dict):
-            value = {**named, **value}
+        if isinstance(value, dict) or (value is None and named):
+            value = {**named, **(value or {})}
         elif value is not None and named:
             value = {**named, "reward": value}
-        elif value is None and named:
-            value = named
+        elif value is None and session.environment is not None:
+            value = session.environment.total
+            if value is None and session.environment.ended:
+                raise RewardError(
+                    f"the environment {session.environment.name!r} gave no reward on task "
+                    f"{task.id!r}: return Step(reward=...), or pass a reward function"
+                )
+            value = value or 0.0
         elif value is None:
             raise RewardError(
                 f"agent {agent!r} returned no reward on task {task.id!r}; return a number, call "
@@ -110,24 +137,16 @@ def stop_if_text(rollout: Rollout, reward: RewardFunction | None) -> None:
         raise FailureBudgetError(f"{failure.message}; then start again (with another --output)")
 
 
-def _returned_nothing(attempt: Attempt, session: RolloutSession, reward: RewardFunction) -> bool:
-    """Whether the answer was forgotten that the reward reads: the model has replied with a text, or
-    was not asked. A built-in agent without an answer says what stopped it."""
-    read = {*reward.required, *reward.optional}
-    said = not attempt.calls or bool(attempt.calls[-1].reply.content)
-    needed = "prediction" in read and not read & {"trajectory", "context"}
-    return needed and said and attempt.answer is None and session.stop == "answer"
-
-
 def _not_graded(attempt: Attempt, error: RewardError, failure_reward: float) -> Attempt:
     """The attempt as failed: wrong where what the model wrote is to blame, else without reward."""
-    if isinstance(error, AnswerError):
-        cause, earned = FailureCause.ANSWER_ERROR, Reward(failure_reward)
-    elif isinstance(error, RewardTimeoutError):
-        cause, earned = FailureCause.REWARD_TIMEOUT, None
-    else:
-        broken = isinstance(error, GraderError)
-        cause, earned = FailureCause.GRADER_ERROR if broken else FailureCause.REWARD_ERROR, None
+    causes = {
+        AnswerError: FailureCause.ANSWER_ERROR,
+        RewardTimeoutError: FailureCause.REWARD_TIMEOUT,
+        GraderError: FailureCause.GRADER_ERROR,
+        RewardError: FailureCause.REWARD_ERROR,
+    }
+    cause = next(cause for kind, cause in causes.items() if isinstance(error, kind))
+    earned = Reward(failure_reward) if cause is FailureCause.ANSWER_ERROR else None
     # A traceback quotes the exception, which may quote all that the model wrote.
     trace = "".join(traceback.format_exception(error))[-_LONGEST_TRACE:]
     trace = trace.encode("utf-8", "backslashreplace").decode()

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from tutelage.agents.agent import Agent
 from tutelage.agents.function import TOKENIZER
@@ -119,6 +119,11 @@ class RolloutManager:
         named_resources, models = resources or self.resources, ModelProvider()
         if self._gateway is not None:
             self._gateway.app.on_traces = on_traces
+            # The policy's tokenizer, under every name that means it.
+            items = named_resources.items()
+            called = [n for n, v in items if isinstance(v, LLM) and v.tokenizer_only]
+            called += [TOKENIZER] * (TOKENIZER not in named_resources)
+            tokenizers = [source.codec.tokenizer for source in sources.values()][:1]
             models = GatewayModelProvider(
                 gateway=self._gateway,
                 resources=named_resources,
@@ -128,7 +133,7 @@ class RolloutManager:
                 max_tokens=max_tokens,
                 remote_max_tokens=remote_max_tokens,
                 token_budget=token_budget,
-                tokenizers=_tokenizers(sources, named_resources),
+                tokenizers={name: one for name in called for one in tokenizers},
             )
         return Runner(
             self.agent,
@@ -169,13 +174,3 @@ class RolloutManager:
             self.stopping = True
             if self._playing is not None:
                 self._playing.cancel()
-
-
-def _tokenizers(sources: Mapping[str, PolicySource], resources: NamedResources) -> dict[str, Any]:
-    """The policy's tokenizer, under every name that means it."""
-    main = next(iter(sources.values()), None)
-    if main is None:
-        return {}
-    named = [n for n, v in resources.items() if isinstance(v, LLM) and v.tokenizer_only]
-    own = [] if TOKENIZER in resources else [TOKENIZER]
-    return dict.fromkeys([*named, *own], main.codec.tokenizer)

@@ -118,8 +118,7 @@ class PolicySource:
     def ruled(self, asked: ChatOptions) -> ChatOptions:
         """How a request is sampled: from the run's distribution, by no seed of the agent's, which
         would make one sample of all rollouts of a task, and as long as the agent asks for."""
-        rule = self.sampling
-        drawn = {"temperature": rule.temperature, "top_p": rule.top_p, "top_k": rule.top_k}
+        drawn = {name: getattr(self.sampling, name) for name in ("temperature", "top_p", "top_k")}
         return {**asked, "sampling": replace(asked["sampling"], **drawn), "seed": None}
 
 
@@ -154,12 +153,9 @@ class GatewayModelProvider(ModelProvider):
             # The first one draws as the only one would; the others from streams of their own.
             branch = seeds if place == 0 else seeds.child("llm", name)
             if source.engine is not None:
+                label = f"{attempt_id}/{name}"
                 session = ChatSession(
-                    source.engine,
-                    source.codec,
-                    seeds=branch,
-                    name=f"{attempt_id}/{name}",
-                    order=order,
+                    source.engine, source.codec, seeds=branch, name=label, order=order
                 )
                 attempt.clients[name] = _SampledClient(attempt, source, session)
         for name in self.roles.remote:
@@ -171,15 +167,13 @@ class GatewayModelProvider(ModelProvider):
 
     def sampling(self, name: str) -> Sampling:
         """What holds for requests to a model that are silent about it."""
-        given = self.resources.get(name)
-        default = Sampling(max_tokens=self.limit(name))
+        given, default = self.resources.get(name), Sampling(max_tokens=self.limit(name))
         return given.sampling(default) if isinstance(given, LLM) else default
 
     def limit(self, name: str) -> int:
         """Tokens of a reply for which the agent named no limit."""
-        return (
-            self.max_tokens if name in self.sources else self.remote_max_tokens or self.max_tokens
-        )
+        remote = None if name in self.sources else self.remote_max_tokens
+        return remote or self.max_tokens
 
     def label(self, name: str) -> str:
         """What the LLM of a resource calls itself."""

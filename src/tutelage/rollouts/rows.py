@@ -52,11 +52,15 @@ def _join(row: Row | None, call: Call) -> Row:
         start = len(call.prompt_ids)
         narrowed += (ConstrainedSpan(start, sampled.allowed, call.tools, call.constraint),)
     observed = len(call.prompt_ids) - len(row.ids)
+    rewards, mask = row.rewards, row.mask + (0,) * observed + trained
+    if call.reward is not None and any(mask):
+        rewards += ((max(i for i, each in enumerate(mask) if each), call.reward),)
     return Row(
         ids=call.prompt_ids + sampled.token_ids,
-        mask=row.mask + (0,) * observed + trained,
+        mask=mask,
         logprobs=row.logprobs + (0.0,) * observed + sampled.logprobs,
         oldest_version=min(row.oldest_version, oldest),
         newest_version=max(row.newest_version, newest),
         narrowed=narrowed,
+        rewards=rewards,
     )

@@ -20,12 +20,22 @@ from dataclasses import dataclass, replace
 from math import inf
 from time import perf_counter, time
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from tutelage.agents.agent import Agent
+from tutelage.agents.function import ENVIRONMENT, AgentFunction
 from tutelage.agents.isolated import AgentRaisedError
 from tutelage.agents.session import RolloutSession, enter_rollout
 from tutelage.bounded import whole_characters
-from tutelage.errors import ContextOverflowError, EngineError, FailureBudgetError
+from tutelage.environments import EnvironmentFactory, rollout_environments
+from tutelage.environments.lifecycle import STEP_SECONDS, RolloutEnvironments, TurnRecord
+from tutelage.errors import (
+    ConfigError,
+    ContextOverflowError,
+    EngineError,
+    EnvironmentFailedError,
+    FailureBudgetError,
+)
 from tutelage.resources import MAIN_AGENT, NamedResources
 from tutelage.rewards import RewardFunction
 from tutelage.rewards.failures import exception_text
@@ -33,7 +43,6 @@ from tutelage.rewards.function import REWARD_SECONDS
 from tutelage.rollouts.grading import Grader
 from tutelage.rollouts.models import ModelProvider
 from tutelage.seeds import SeedTree
-from tutelage.tools.environments import rollout_environments
 from tutelage.tools.execute import cancel_and_wait
 from tutelage.tools.tool import ToolError
 from tutelage.tracing import names
@@ -87,6 +96,10 @@ class RunnerSettings:
     """Seconds that a user's reward may take for one rollout."""
     allow_no_calls: bool = True
     """Whether a training rollout may end without a model call; else its agent has failed."""
+    pool_size: int = AT_ONCE
+    """Most instances of the run's environment that are open at once."""
+    step_timeout: float = STEP_SECONDS
+    """Seconds that a step of the run's environment may take."""
     group_deadline: float | None = None
     """Like `timeout`, in training: a rollout that takes longer is left out of its group."""
 
@@ -112,9 +125,10 @@ class _Played:
 class Runner:
     """Runs specs with one agent and the models of a run.
 
-    `reward` grades what returns no reward of its own; `policy` names the resource that is the
-    policy. `on_spans` gets the spans that the code of a rollout opened; without it none are
-    collected. `on_session` gets the session of each attempt before it is played.
+    `reward` grades what returns no reward of its own; `environment` is what rollouts are played in,
+    one instance each; `policy` names the resource that is the policy. `on_spans` gets the spans
+    that the code of a rollout opened; without it none are collected. `on_session` gets the session
+    of each attempt before it is played.
     """
 
     def __init__(
@@ -124,12 +138,29 @@ class Runner:
         settings: RunnerSettings,
         *,
         reward: RewardFunction | None = None,
+        environment: EnvironmentFactory | None = None,
         resources: NamedResources | None = None,
         policy: str | None = None,
         on_spans: OnSpans | None = None,
         on_session: Callable[[RolloutSession], None] | None = None,
     ) -> None:
+        """Raises `ConfigError` for an agent that cannot drive the environment, or lacks one."""
         self._agent, self._models, self._settings = agent, models, settings
+        self._environment = environment
+        self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
+            WeakKeyDictionary()
+        )
+        if environment is not None and (refusal := agent.environment_refusal()):
+            raise ConfigError(
+                f"agent {agent.name!r} cannot play in the environment {environment.name!r}: "
+                f"{refusal}"
+            )
+        needed = isinstance(agent, AgentFunction) and ENVIRONMENT in agent.required
+        if environment is None and needed and ENVIRONMENT not in (resources or ()):
+            raise ConfigError(
+                f"agent {agent.name!r} needs an environment: pass --environment NAME (in Python "
+                "Trainer(environment=...))"
+            )
         self._policy, self._on_spans, self._on_session = policy, on_spans, on_session
         self._resources = resources or NamedResources()
         self.grader = Grader(agent.name, reward, settings.failure_reward, settings.reward_timeout)
@@ -166,7 +197,12 @@ class Runner:
         time and not all at the same moment."""
         attempts: list[Attempt] = []
         spans: list[SpanRecord] = []
+        pool = None
         await gate.acquire()
+        if self._environment is not None:
+            new = asyncio.Semaphore(self._settings.pool_size)
+            pool = self._pools.setdefault(asyncio.get_running_loop(), new)
+            await pool.acquire()
         async with self._models.participant():
             try:
                 while True:
@@ -180,6 +216,8 @@ class Runner:
                     await asyncio.sleep(pause)
             finally:
                 gate.release()
+                if pool is not None:
+                    pool.release()
             rollout = Rollout(
                 id=spec.seeds.id("roll", self._settings.run_id),
                 run_id=self._settings.run_id,
@@ -230,11 +268,20 @@ class Runner:
         )
         if self._on_session is not None:
             self._on_session(session)
+        tracing: Any = nullcontext()
+        if self._on_spans is not None:
+            from tutelage.tracing.live import trace_attempt  # with OpenTelemetry
+
+            tracing = trace_attempt(Identity(self._settings.run_id, rollout_id, attempt_id))
         # Around agent and reward, so that both see the same environments.
-        async with rollout_environments(spec.task, seeds.child("environment").value()):
+        scope = rollout_environments(spec.task, seeds.child("environment").value())
+        async with scope as environments:
             try:
-                with self._trace(session) as trace:
-                    if timed:
+                played = await self._open_environment(environments, session)
+                with tracing as trace:
+                    if played is not None:
+                        pass
+                    elif timed:
                         played = await self._within(session, expired)
                     else:
                         played = await _guarded(self._agent, session)
@@ -246,6 +293,11 @@ class Runner:
             records = () if trace is None else trace.records
             spans += records
             failure = _with_engine(played.failure, models.failure, models.lost)
+            environment, trained = session.environment, _trained(calls, session.marked, records)
+            if environment is not None:
+                trained = _with_turns(trained, environment.turns)
+                if environment.failure is not None and played.failure is None:
+                    failure = Failure(FailureCause.ENVIRONMENT_ERROR, str(environment.failure))
             allowed = self._settings.allow_no_calls or spec.mode is not Mode.TRAIN
             if failure is None and session.stop == "answer" and not (calls or allowed):
                 failure = Failure(FailureCause.NO_CALLS, _NO_CALLS)
@@ -253,23 +305,30 @@ class Runner:
                 id=attempt_id,
                 index=number,
                 status=RolloutStatus.SUCCEEDED if failure is None else RolloutStatus.FAILED,
-                calls=tuple(_trained(calls, session.marked, records)),
+                calls=tuple(trained),
                 tool_results=tuple(session.tool_results),
                 answer=whole_characters(session.answer),
                 failure=failure,
                 stop=session.stop if failure is None else None,
                 seconds=perf_counter() - start,
                 started=started,
+                info=None if environment is None else environment.info,
             )
             return await self.grader.grade(spec.task, attempt, session, played.value)
 
-    def _trace(self, session: RolloutSession) -> Any:
-        if self._on_spans is None:
-            return nullcontext()
-        from tutelage.tracing.live import trace_attempt  # with OpenTelemetry
-
-        identity = Identity(self._settings.run_id, session.rollout_id, session.attempt_id)
-        return trace_attempt(identity)
+    async def _open_environment(
+        self, environments: RolloutEnvironments, session: RolloutSession
+    ) -> _Played | None:
+        """Open the rollout's instance of the run's environment; a failure is returned."""
+        if self._environment is None:
+            return None
+        try:
+            opened = environments.open(self._environment, self._settings.step_timeout)
+            session.environment = await opened
+        except EnvironmentFailedError as error:
+            failed = Failure(FailureCause.ENVIRONMENT_ERROR, str(error), traceback.format_exc())
+            return _Played(failure=failed)
+        return None
 
     async def _within(self, session: RolloutSession, expired: Failure) -> _Played:
         """Play until the agent ends or its time is up; only cancellation of the run is raised."""
@@ -288,10 +347,8 @@ class Runner:
             return _Played(failure=Failure(FailureCause.AGENT_ERROR, message))
         session.cancelled = session.closed = True
         await cancel_and_wait(task)
-        if task.done():
-            return _Played(failure=expired)
-        text = f"{expired.message}, and would not end: it was left behind, its models shut"
-        return _Played(failure=replace(expired, message=text))
+        left = "" if task.done() else ", and would not end: it was left behind, its models shut"
+        return _Played(failure=replace(expired, message=expired.message + left))
 
 
 async def _guarded(agent: Agent, session: RolloutSession) -> _Played:
@@ -313,6 +370,8 @@ async def _guarded(agent: Agent, session: RolloutSession) -> _Played:
             overflow = isinstance(error, ContextOverflowError)
             cause = FailureCause.CONTEXT_OVERFLOW if overflow else FailureCause.ENGINE_ERROR
             message = str(error)
+        elif isinstance(error, EnvironmentFailedError):
+            cause, message = FailureCause.ENVIRONMENT_ERROR, str(error)
         elif isinstance(error, ToolError):
             cause = FailureCause.TOOL_ERROR
         return _Played(failure=Failure(cause, message, traceback.format_exc()))
@@ -325,14 +384,32 @@ def _with_engine(
     exception of its client, which is not the agent's fault; and many frameworks make the error of a
     model an answer, which is none."""
     if failure is None:
-        if lost is None:
-            return None
-        return Failure(FailureCause.ENGINE_ERROR, f"{lost} (the agent went on without)")
+        words = f"{lost} (the agent went on without)"
+        return None if lost is None else Failure(FailureCause.ENGINE_ERROR, words)
     if engine is None or failure.cause is not FailureCause.AGENT_ERROR:
         return failure
     overflow = isinstance(engine, ContextOverflowError)
     cause = FailureCause.CONTEXT_OVERFLOW if overflow else FailureCause.ENGINE_ERROR
     return Failure(cause, f"{engine} (the agent: {failure.message})", failure.traceback)
+
+
+def _with_turns(calls: Sequence[Call], turns: Sequence[TurnRecord]) -> list[Call]:
+    """Return the calls with the rewards and infos of the turns that their replies began.
+
+    A turn of an agent's own code belongs to the last call sent before it, if possible a trained
+    one; one before all calls belongs to the first."""
+    out = list(calls)
+    for turn in turns:
+        own = [i for i, call in enumerate(out) if call.id == turn.call_id]
+        before = own or [i for i, call in enumerate(out) if call.started <= turn.started]
+        trained = [i for i in before if out[i].policy is not None]
+        place = max(trained or before or range(min(1, len(out))), default=None)
+        if place is not None:
+            call = out[place]
+            rewards = [each for each in (call.reward, turn.reward) if each is not None]
+            reward = sum(rewards) if rewards else None
+            out[place] = replace(call, reward=reward, info={**(call.info or {}), **turn.info})
+    return out
 
 
 # ---------------------------------------------------------------- marked agents
@@ -364,11 +441,7 @@ class _Agents:
 
     def __init__(self, spans: Sequence[SpanRecord]) -> None:
         self._by_id: Mapping[str, SpanRecord] = {span.span_id: span for span in spans}
-        self._of_response: dict[str, SpanRecord] = {}
-        for span in spans:
-            response = span.attributes.get(names.RESPONSE_ID)
-            if isinstance(response, str):
-                self._of_response[response] = span
+        self._of_response = {str(span.attributes.get(names.RESPONSE_ID)): span for span in spans}
         self._agents = [span for span in spans if _name(span) is not None]
 
     def of(self, call: Call) -> str | None:
@@ -385,11 +458,8 @@ class _Agents:
 
     def _upward(self, span: SpanRecord) -> list[SpanRecord]:
         """A span and those above it, the nearest first."""
-        out, seen = [span], {span.span_id}
-        while (above := self._by_id.get(out[-1].parent_id or "")) is not None:
-            if above.span_id in seen:
-                break
-            seen.add(above.span_id)
+        out = [span]
+        while (above := self._by_id.get(out[-1].parent_id or "")) is not None and above not in out:
             out.append(above)
         return out
 

@@ -163,7 +163,7 @@ def stop_if_alike(rollouts: Sequence[Rollout], count: int) -> None:
 
 def is_truncated(rollout: Rollout) -> bool:
     """Whether it had no room left to end by itself."""
-    return rollout.last.stop in ("token_budget", "context")
+    return rollout.last.stop in ("token_budget", "context", "truncated")
 
 
 def low_reward_warning(rollouts: Sequence[Rollout], failure_reward: float) -> str | None:

@@ -5,10 +5,10 @@ timeout, an agent that raised) counts with the reward of failures, and is named 
 more than `LOST` of the rollouts are lost, what is left may be a biased part, so there is no rate
 and no mean, only counts and the cause.
 
-*Success* is what the user says it is (`reward.success`), else the grader's own part `exact`, else a
-reward of 1 where every reward is 0 or 1. A graded reward without either has no success. The
-headline of a graded reward is its mean. `RewardKind` keeps both one for a whole run, so that rows
-of one table are of one kind.
+*Success* is what the environment says (`info["success"]`), else what the user says it is
+(`reward.success`), else the grader's own part `exact`, else a reward of 1 where every reward is 0
+or 1. A graded reward without any of them has no success. The headline of a graded reward is its
+mean. `RewardKind` keeps both one for a whole run, so that rows of one table are of one kind.
 
 `runs/stored_evaluation.py` reads back what `Evaluation.record` wrote, and words it; `intervals.py`
 has the intervals.
@@ -30,20 +30,18 @@ from tutelage.statistics.intervals import (
     paired_bootstrap,
     rate_interval,
 )
-from tutelage.types import JSON, FailureCause, Reward, Rollout
+from tutelage.types import EXACT, JSON, SUCCESS, FailureCause, Reward, Rollout
 
 LOST = 0.01
 """Share of rollouts without a judgement above which no rate and no mean is told."""
 FULL = 1.0 - 1e-9
 """From which on a reward counts as 1."""
-EXACT = "exact"
-"""The part by which a grader says itself whether an answer was right."""
 
 
 def cause_words(cause: str) -> str:
     """A cause of failure as people read it; files and metrics have its value."""
-    told: Mapping[str, str] = {"reward_error": "no reward", "answer_error": "reward raised"}
-    return told.get(cause, cause.replace("_", " "))
+    words = {"reward_error": "no reward", "answer_error": "reward raised"}
+    return words.get(cause, cause.replace("_", " "))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +88,8 @@ class RewardKind:
             reward = rollout.reward
             if reward is not None and rollout.last.failure is None:
                 whole = _is_whole(reward.value)
-                known = rule is not None or EXACT in reward.parts or whole
+                said = SUCCESS in (rollout.last.info or {})
+                known = rule is not None or said or EXACT in reward.parts or whole
                 kind = RewardKind(kind.graded or not whole, kind.has_success and known)
         return kind
 
@@ -137,10 +136,10 @@ class OutcomeSums:
 
     def record(self) -> JSON:
         """As JSON, for result files; `runs/stored_evaluation.py` reads it."""
-        told: JSON = {entry.name: getattr(self, entry.name) for entry in fields(OutcomeSums)}
-        told |= {name: dict(told[name]) for name in ("lost", "failed")}
-        ends = {n: told[n] for n in ("interval", "reward_interval")}
-        return told | {n: None if end is None else list(end) for n, end in ends.items()}
+        record: JSON = {entry.name: getattr(self, entry.name) for entry in fields(OutcomeSums)}
+        record |= {name: dict(record[name]) for name in ("lost", "failed")}
+        ends = {n: record[n] for n in ("interval", "reward_interval")}
+        return record | {n: end and list(end) for n, end in ends.items()}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -199,10 +198,14 @@ def too_many_lost(judged: int, rollouts: int) -> bool:
 
 
 def succeeded(rollout: Rollout, rule: Success | None = None) -> bool:
-    """Whether a rollout succeeded: by the rule, else by its part `exact`, else by a reward of 1."""
+    """Whether a rollout succeeded: as its environment says, else by the rule, else by its part
+    `exact`, else by a reward of 1."""
     reward = rollout.reward
-    if reward is None or (rollout.last.failure is not None and rule is not None):
+    said = (rollout.last.info or {}).get(SUCCESS)
+    if reward is None or (rollout.last.failure is not None and (rule or said) is not None):
         return False
+    if said is not None:
+        return bool(said)
     if rule is not None:
         return rule.met(reward, f"task {rollout.task.id!r}")
     if EXACT in reward.parts:
@@ -235,27 +238,26 @@ def _add_up(
     kind: RewardKind,
     by_family: Mapping[str, Evaluation] | None = None,
 ) -> Evaluation:
-    wins = [succeeded(r, rule) for r in rollouts]
-    outcome_sums = add_up([_judgement(r, win) for r, win in zip(rollouts, wins, strict=True)], kind)
-    judged = [win for r, win in zip(rollouts, wins, strict=True) if r.reward is not None]
+    outcomes: list[RolloutOutcome] = []
+    for rollout in rollouts:
+        reward, failure, last = rollout.reward, rollout.last.failure, rollout.last
+        outcomes.append(
+            RolloutOutcome(
+                rollout.task.id,
+                reward and reward.value,
+                succeeded(rollout, rule),
+                failure and failure.cause.value,
+                failure.message if failure else "",
+                bool(last.calls) or last.stop != "answer",
+            )
+        )
+    sums, wins = add_up(outcomes, kind), [o.success for o in outcomes if o.reward is not None]
     return Evaluation(
-        **{entry.name: getattr(outcome_sums, entry.name) for entry in fields(outcome_sums)},
+        **{entry.name: getattr(sums, entry.name) for entry in fields(sums)},
         played=rollouts,
         kind=kind,
-        solved=sum(judged) / max(1, len(judged)),
+        solved=sum(wins) / max(1, len(wins)),
         by_family=by_family or {},
-    )
-
-
-def _judgement(rollout: Rollout, success: bool) -> RolloutOutcome:
-    failure = rollout.last.failure
-    return RolloutOutcome(
-        rollout.task.id,
-        None if rollout.reward is None else rollout.reward.value,
-        success,
-        None if failure is None else failure.cause.value,
-        "" if failure is None else failure.message,
-        bool(rollout.last.calls) or rollout.last.stop != "answer",
     )
 
 
@@ -271,8 +273,8 @@ def add_up(some: Sequence[RolloutOutcome], kind: RewardKind) -> OutcomeSums:
         rollouts=len(some),
         tasks=len({j.task for j in some}),
         judged=len(judged),
-        lost=_by_cause(j.cause or "not ended" for j in lost),
-        failed=_by_cause(j.cause for j in judged if j.cause is not None),
+        lost=dict(Counter(j.cause or "not ended" for j in lost).most_common()),
+        failed=dict(Counter(j.cause for j in judged if j.cause is not None).most_common()),
         reason=next((j.message for j in lost if j.message), ""),
         no_calls=sum(j.cause is None and not j.called for j in judged),
         success=sum(wins) / len(wins) if defined else None,
@@ -301,11 +303,6 @@ def _by_task(rollouts: Sequence[Rollout]) -> dict[str, float]:
         if rollout.reward is not None:
             mapping.setdefault(rollout.task.id, []).append(rollout.reward.value)
     return {task: sum(values) / len(values) for task, values in mapping.items()}
-
-
-def _by_cause(causes: Iterable[str]) -> dict[str, int]:
-    """The most frequent cause first."""
-    return dict(Counter(causes).most_common())
 
 
 def _is_whole(value: float) -> bool:

@@ -46,7 +46,7 @@ from tutelage.store.values import ExactText
 from tutelage.tracing.records import SpanRecord
 from tutelage.types import Attempt, Call, Rollout, Task, ToolResult
 
-FORMAT = 6
+FORMAT = 7
 """Format of the tables below; the table `schema_version` has the format of a database."""
 
 RUN = Columns(RunRow)

@@ -38,35 +38,20 @@ SPLIT_SHARES: Mapping[Split, int] = {"train": 80, "val": 10, "test": 10}
 """Out of 100 problems, how many belong to each split."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Item:
-    """Something that has a price; `lookup` knows it by `name`."""
-
-    name: str
-    plural: str
-    price: int
-
-
-SHORT_ITEMS = (
-    _Item("pen", "pens", 7),
-    _Item("cup", "cups", 12),
-    _Item("hat", "hats", 25),
-    _Item("bag", "bags", 38),
-    _Item("map", "maps", 9),
-    _Item("key", "keys", 4),
-    _Item("box", "boxes", 16),
-    _Item("jar", "jars", 21),
-)
-LONG_ITEMS = (
-    _Item("paper lamp", "paper lamps", 34),
-    _Item("garden chair", "garden chairs", 59),
-    _Item("tea kettle", "tea kettles", 27),
-    _Item("wool scarf", "wool scarves", 18),
-    _Item("desk clock", "desk clocks", 43),
-    _Item("picture frame", "picture frames", 15),
-)
-PRICES: Mapping[str, int] = {item.name: item.price for item in SHORT_ITEMS + LONG_ITEMS}
+SHORT_ITEMS = {"pen": 7, "cup": 12, "hat": 25, "bag": 38, "map": 9, "key": 4, "box": 16, "jar": 21}
+LONG_ITEMS = {
+    **{"paper lamp": 34, "garden chair": 59, "tea kettle": 27},
+    **{"wool scarf": 18, "desk clock": 43, "picture frame": 15},
+}
+PRICES: Mapping[str, int] = SHORT_ITEMS | LONG_ITEMS
 """The catalogue of the `lookup` tool: price by name."""
+_PLURALS = {"box": "boxes", "wool scarf": "wool scarves"}
+
+
+def plural(item: str) -> str:
+    """The word for several of an item."""
+    return _PLURALS.get(item, f"{item}s")
+
 
 _TEMPLATES: Mapping[Family, Sequence[str]] = {
     "arithmetic": ("What is {spaced}?", "Compute {tight}.", "{spaced} = ?"),
@@ -124,14 +109,14 @@ def sum_problem(n: int) -> Problem:
 
 
 @functools.lru_cache(maxsize=2048)
-def _shopping_problem(item: _Item, count: int) -> Problem:
+def _shopping_problem(item: str, count: int) -> Problem:
     """The price of `count` pieces of `item`: a look-up, then a product."""
     calls: tuple[tuple[str, dict[str, Any]], ...] = (
-        ("lookup", {"item": item.name}),
-        ("calculator", {"expression": f"{count}*{item.price}"}),
+        ("lookup", {"item": item}),
+        ("calculator", {"expression": f"{count}*{PRICES[item]}"}),
     )
-    words = {"count": str(count), "plural": item.plural}
-    return Problem("shopping", f"shopping:{count}:{item.name}", count * item.price, calls, words)
+    words = {"count": str(count), "plural": plural(item)}
+    return Problem("shopping", f"shopping:{count}:{item}", count * PRICES[item], calls, words)
 
 
 def make_tasks(level: str, split: str, n: int, seed: int) -> list[Task]:
@@ -217,9 +202,8 @@ def _draw_problem(level: str, family: Family, rng: random.Random) -> Problem:
     if family == "sum":
         return sum_problem(rng.randint(2 if hard else 10, 999))
     if family == "shopping":
-        return _shopping_problem(
-            rng.choice(SHORT_ITEMS + LONG_ITEMS if hard else SHORT_ITEMS), rng.randint(2, 99)
-        )
+        items = [*(PRICES if hard else SHORT_ITEMS)]
+        return _shopping_problem(rng.choice(items), rng.randint(2, 99))
     size = rng.choice((2, 3, 3)) if hard else 2
     operands = [rng.randint(2 if hard else 10, 99) for _ in range(size)]
     return arithmetic_problem(operands, [rng.choice("+-*") for _ in range(size - 1)])

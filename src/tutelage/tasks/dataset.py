@@ -12,7 +12,6 @@ import difflib
 import hashlib
 import itertools
 import json
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -40,7 +39,13 @@ def _make_task(row: RawRow, *, input_required: bool = True) -> Task:
     for key, value in cast("Mapping[Any, Any]", row.value).items():
         if not isinstance(key, str):
             raise DataError(f"{row.place}: field names must be strings, not {key!r}")
-        fields[key] = _plain(row.place, key, value)
+        try:  # as JSON holds it: tuples become lists
+            fields[key] = json.loads(json.dumps(value, allow_nan=False))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise DataError(
+                f"{row.place}: field {key!r} is {short(value)}, which JSON cannot hold ({error}); "
+                "use strings, finite numbers, booleans, null, lists and objects"
+            ) from error
     if input_required:
         _check_input(row.place, fields)
     given = fields.get("id", "")
@@ -113,10 +118,8 @@ class Dataset(Sequence[Task], Generic[RowT]):
     @property
     def fields(self) -> tuple[str, ...]:
         """The fields that every task has, in the order of the first."""
-        if not self._tasks:
-            return ()
-        shared = set.intersection(*(set(task.fields) for task in self._tasks))
-        return tuple(field for field in self._tasks[0].fields if field in shared)
+        first = self._tasks[0].fields if self._tasks else ()
+        return tuple(name for name in first if all(name in task.fields for task in self._tasks))
 
     def split(self, fraction: float, seed: int) -> tuple[Self, Self]:
         """Two disjoint parts, the first with about `fraction` of the tasks, at least one in each.
@@ -129,17 +132,16 @@ class Dataset(Sequence[Task], Generic[RowT]):
         groups = distinct(self._tasks, content)
         size = len(groups)
         if size < 2:
-            told = counted(size, "different task")
-            raise DataError(f"{self.name} has {told}; a split needs at least two")
+            count = counted(size, "different task")
+            raise DataError(f"{self.name} has {count}; a split needs at least two")
         SeedTree(seed).child("dataset", "split").python().shuffle(groups)
         count = min(max(round(size * fraction), 1), size - 1)
-        first, second = (
-            sorted(itertools.chain.from_iterable(part)) for part in (groups[:count], groups[count:])
-        )
-        return self._pick(first), self._pick(second)
 
-    def _pick(self, indices: Iterable[int]) -> Self:
-        return self._of(tuple(self._tasks[i] for i in indices), self.name)
+        def pick(part: Iterable[Sequence[int]]) -> Self:
+            places = sorted(itertools.chain.from_iterable(part))
+            return self._of(tuple(self._tasks[i] for i in places), self.name)
+
+        return pick(groups[:count]), pick(groups[count:])
 
     @overload
     def __getitem__(self, index: int) -> Task: ...
@@ -206,27 +208,3 @@ def _check_input(place: str, fields: Mapping[str, Any]) -> None:
             f"{place}: field {name!r} must be a string or a list of chat messages, "
             f"not {short(value)}"
         )
-
-
-def _plain(place: str, field: str, value: Any) -> Any:
-    """`value` as a JSON value: tuples become lists; anything that JSON cannot hold is refused."""
-    if value is None or isinstance(value, (str, bool, int)):
-        return value
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise DataError(f"{place}: field {field!r} is {value!r}; numbers must be finite")
-        return value
-    if isinstance(value, (list, tuple)):
-        items = cast("Sequence[Any]", value)
-        return [_plain(place, f"{field}[{i}]", item) for i, item in enumerate(items)]
-    if isinstance(value, Mapping):
-        out: dict[str, Any] = {}
-        for key, item in cast("Mapping[Any, Any]", value).items():
-            if not isinstance(key, str):
-                raise DataError(f"{place}: field {field!r} has the non-string key {key!r}")
-            out[key] = _plain(place, f"{field}.{key}", item)
-        return out
-    raise DataError(
-        f"{place}: field {field!r} has the unsupported type {type(value).__name__}; "
-        "use strings, numbers, booleans, null, lists and objects"
-    )

@@ -15,12 +15,13 @@ import hashlib
 import json
 import unicodedata
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, TypeVar, cast
 
 from tutelage.types import Task
 
 T = TypeVar("T")
+_AS_OFTEN, _EACH_TIME = "are used as often as they occur", "count each time"
 
 
 def content(task: Task, fields: Collection[str] | None = None) -> str:
@@ -63,8 +64,7 @@ class Overlap:
 
     def record(self) -> dict[str, int]:
         """What stands in result.json as `overlap`."""
-        names = ("val_in_train", "test_in_train", "train_repeated", "val_repeated")
-        return {name: getattr(self, name) for name in (*names, "test_repeated")}
+        return {name: count for name, count in asdict(self).items() if "_" in name}
 
     def notes(
         self, *, drawn: bool = False, given: str = "--test FILE (data.test_files, test_dataset=)"
@@ -72,26 +72,28 @@ class Overlap:
         """What is said at the start; nothing where there is nothing to say. Tasks that are `drawn`
         repeat one another by chance, which is no fault of a file. `given` is how the user gives
         other test tasks."""
-        names: list[str] = []
+        notes: list[str] = []
         if self.test_in_train:
-            names.append(
-                f"{shared_words(self.test_in_train, self.test)}: results on them are not "
-                f"held-out results; pass other test tasks with {given}"
+            shared = shared_words(self.test_in_train, self.test)
+            notes.append(
+                f"{shared}: results on them are not held-out results; pass other test tasks with "
+                f"{given}"
             )
         elif self.val_in_train:
-            names.append(f"{shared_words(self.val_in_train, self.val, 'validation')}")
-        if self.train_repeated and not drawn:
-            names.append(
-                f"{self.train_repeated} of {self.train} training tasks are duplicates and are "
-                "used as often as they occur"
-            )
-        for name, count, size in (
-            ("validation", 0 if self.val_in_train else self.val_repeated, self.val),
-            ("test", self.test_repeated, self.test),
+            notes.append(shared_words(self.val_in_train, self.val, "validation"))
+        for name, count, size, used in (
+            ("training", self.train_repeated * (not drawn), self.train, _AS_OFTEN),
+            (
+                "validation",
+                self.val_repeated * (not self.val_in_train),
+                self.val,
+                "count each time",
+            ),
+            ("test", self.test_repeated, self.test, _EACH_TIME),
         ):
             if count:
-                names.append(f"{count} of {size} {name} tasks are duplicates and count each time")
-        return names
+                notes.append(f"{count} of {size} {name} tasks are duplicates and {used}")
+        return notes
 
 
 def shared_words(shared: int, tasks: int, name: str = "test") -> str:

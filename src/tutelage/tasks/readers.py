@@ -11,8 +11,7 @@ import csv
 import importlib
 import io
 import json
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -23,7 +22,6 @@ from tutelage.types import INPUT_FIELDS
 
 _BLANK = " \t\r\n"
 _DECODER = json.JSONDecoder(object_pairs_hook=unique_keys)
-_HALF = re.compile("[\ud800-\udfff]")
 _LONGEST_CELL = 2**31 - 1
 """Characters of a cell of CSV that are read; Python's own limit is 131,072."""
 
@@ -41,22 +39,18 @@ def short(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def check_characters(place: str, value: Any, field: str = "") -> None:
+def check_characters(place: str, value: Any) -> None:
     """Raise `DataError` with the place and the field of a text that holds half of a surrogate pair,
     which UTF-8 cannot write: it could be neither stored nor sent to a model."""
-    if isinstance(value, str):
-        if not value.isascii() and (half := _HALF.search(value)):
+    fields = cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {"": value}
+    for name, held in fields.items():
+        try:
+            json.dumps([name, held], ensure_ascii=False, default=str).encode()
+        except UnicodeEncodeError as error:
+            half = error.object[error.start]
             raise DataError(
-                f"{place}: field {field!r} has {half[0]!r}, an unpaired surrogate: remove it"
-            )
-    elif isinstance(value, Mapping):
-        for key, item in cast("Mapping[Any, Any]", value).items():
-            name = f"{field}.{key}" if field else str(key)
-            check_characters(place, key, name)
-            check_characters(place, item, name)
-    elif isinstance(value, (list, tuple)):
-        for index, item in enumerate(cast("Sequence[Any]", value)):
-            check_characters(place, item, f"{field}[{index}]")
+                f"{place}: field {name!r} has {half!r}, an unpaired surrogate: remove it"
+            ) from None
 
 
 def read_rows(path: str | Path) -> list[RawRow]:
@@ -175,7 +169,14 @@ def _read_csv(path: Path) -> Iterator[RawRow]:
         if not cells:
             continue
         if header is None:
-            header = _header(path, line, cells)
+            header = [cell.strip() for cell in cells]
+            twice = [name for name in header if header.count(name) > 1]
+            if "" in header:
+                raise DataError(
+                    f"{path}:{line}: column {header.index('') + 1} of the header has no name"
+                )
+            if twice:
+                raise DataError(f"{path}:{line}: column {twice[0]!r} occurs twice in the header")
         elif len(cells) != len(header):
             raise DataError(
                 f"{path}:{line}: {counted(len(cells), 'cell')} where the header has {len(header)} "
@@ -183,16 +184,6 @@ def _read_csv(path: Path) -> Iterator[RawRow]:
             )
         else:
             yield RawRow(f"{path}:{line}", dict(zip(header, cells, strict=True)))
-
-
-def _header(path: Path, line: int, cells: list[str]) -> list[str]:
-    names = [cell.strip() for cell in cells]
-    for index, name in enumerate(names):
-        if not name:
-            raise DataError(f"{path}:{line}: column {index + 1} of the header has no name")
-        if name in names[:index]:
-            raise DataError(f"{path}:{line}: column {name!r} occurs twice in the header")
-    return names
 
 
 def _read_parquet(path: Path) -> Iterator[RawRow]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-from tutelage.environments.protocol import Observation
 from tutelage.errors import DataError
 from tutelage.tasks.arithmetic import PRICES
 from tutelage.tools.expression import ExpressionError, evaluate, format_number
@@ -60,14 +59,13 @@ def lookup(item: str) -> int:
 class _PriceList:
     """Environment whose `lookup` tool reads prices from the task field `prices`."""
 
-    async def reset(self, task: Task, seed: int) -> Observation:
-        """Read the prices of `task` and return an empty observation. Raises `DataError`."""
+    async def reset(self, task: Task, seed: int) -> None:
+        """Read the prices of `task`. Raises `DataError`."""
         prices = task.fields.get("prices", {})
         if not isinstance(prices, Mapping):
             raise DataError(f"the task field 'prices' must map items to prices, not {prices!r}")
         entries = cast("Mapping[Any, Any]", prices)
         self._prices = {_normalize_name(str(item)): price for item, price in entries.items()}
-        return Observation()
 
     async def close(self) -> None:
         """Do nothing, since the environment holds no resources."""

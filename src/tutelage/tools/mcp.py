@@ -23,7 +23,6 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from typing import IO, Any, cast
 
 import anyio
@@ -36,7 +35,6 @@ from mcp_types import Tool as McpTool
 from pydantic import ValidationError
 
 from tutelage.bounded import direct_on_loopback
-from tutelage.environments import Environment, Observation
 from tutelage.errors import ConfigError
 from tutelage.tasks.readers import short
 from tutelage.tools.execute import call_in_thread
@@ -49,7 +47,7 @@ from tutelage.tools.schema import (
     schema_validator,
     summary,
 )
-from tutelage.tools.tool import Tool, ToolEnvironment, ToolError
+from tutelage.tools.tool import Tool, ToolClass, ToolError
 from tutelage.types import JSON, Task
 
 MAX_RESTARTS = 3
@@ -96,11 +94,11 @@ def mcp_tools(reference: str) -> list[Tool]:
         atexit.register(shared.close_after_run)
         return [tool.bind(shared) for tool in tools]
     shared.close_after_run()  # opened only to list its tools; each rollout opens its own
-    environment = partial(ToolEnvironment, _label(target), lambda task: _Server(target))
+    environment = ToolClass(_label(target), lambda task: _Server(target))
     return [replace(tool, environment=environment) for tool in tools]
 
 
-class _Server(Environment):
+class _Server:
     """Client of one MCP server, which any rollout can open, call and close.
 
     The client runs on an event loop in a separate thread, because a run has a new loop for every
@@ -115,14 +113,13 @@ class _Server(Environment):
         self._task: Future[None] = Future()
         self._broken = False
 
-    async def reset(self, task: Task, seed: int) -> Observation:
+    async def reset(self, task: Task, seed: int) -> None:
         """Connect to the server for one rollout. Raises `ConfigError`."""
         try:
             await call_in_thread(self.open)
         except BaseException:
             await self.close()
             raise
-        return Observation()
 
     async def close(self) -> None:
         """Disconnect, and end a server that was started for this connection."""

@@ -1,19 +1,18 @@
 """`python_executor`: Python code, run in a sandbox that lives as long as the rollout.
 
 State is kept between calls; each rollout has its own interpreter and folder, created when code
-first runs. See `sandbox/` for the isolation, and `environments.py` for closing it at the end of the
-rollout.
+first runs. See `sandbox/` for the isolation, and `environments/lifecycle.py` for closing it
+at the end of the rollout.
 """
 
 from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from functools import partial
 
 from tutelage.tools.options import ToolOptions
 from tutelage.tools.sandbox import Sandbox, SandboxError, usable_tier
-from tutelage.tools.tool import Tool, ToolEnvironment, ToolError, ToolTimeoutError, tool
+from tutelage.tools.tool import Tool, ToolClass, ToolError, ToolTimeoutError, tool
 
 TIMEOUT = 60.0
 """Time limit of a call in seconds, with interpreter start and waiting for parallel calls."""
@@ -57,5 +56,5 @@ def python_executor(options: ToolOptions) -> Tool:
         logger.warning(
             "python_executor runs model-written code WITHOUT a sandbox (tools.allow_unsandboxed)"
         )
-    environment = partial(ToolEnvironment, "python", lambda task: _PythonEnvironment(tier=tier))
+    environment = ToolClass("python", lambda task: _PythonEnvironment(tier=tier))
     return replace(_PythonEnvironment.execute, environment=environment)

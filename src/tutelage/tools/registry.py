@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 
 from tutelage.errors import ConfigError, MissingExtraError
 from tutelage.tools.builtin import ENVIRONMENTS, answer, calculator, lookup, sum_1_to_n
-from tutelage.tools.environments import environment_tools
 from tutelage.tools.loading import (
     hint,
     import_attribute,
@@ -22,7 +21,7 @@ from tutelage.tools.loading import (
     load_file,
 )
 from tutelage.tools.options import ToolOptions
-from tutelage.tools.tool import Tool, tool
+from tutelage.tools.tool import Tool, environment_tools, tool
 
 BUILTIN_TOOLS: Mapping[str, Tool] = {t.name: t for t in (calculator, sum_1_to_n, lookup, answer)}
 """Built-in tools that need no options, by name."""

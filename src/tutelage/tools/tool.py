@@ -10,11 +10,11 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict, Unpack, overload
 
-from tutelage.environments import Environment, Observation
 from tutelage.errors import ToolDefinitionError
 from tutelage.tools.schema import Signature, read_signature
 from tutelage.types import JSON, Task, ToolSpec
@@ -40,29 +40,13 @@ class ToolTimeoutError(ToolError):
     late = True
 
 
-class ToolEnvironment(Environment):
-    """Adapter from a class with `@tool` methods to an `Environment`."""
+@dataclass(frozen=True, slots=True, eq=False)
+class ToolClass:
+    """A class with `@tool` methods, whose instance is their state, one a rollout."""
 
-    def __init__(self, name: str, make: Callable[[Task], Any]) -> None:
-        self.name, self._make = name, make
-        self._made: Any = None
-        self.state: Any = None
-        """The object that the tools are bound to, set by `reset`."""
-
-    async def reset(self, task: Task, seed: int) -> Observation:
-        """Create and open the instance for a task, and return its first observation."""
-        created = self.state = self._made = self._make(task)
-        if not hasattr(created, "__aenter__"):
-            return await created.reset(task, seed)
-        self.state = await created.__aenter__()
-        return Observation()
-
-    async def close(self) -> None:
-        """Close the environment's instance."""
-        if hasattr(self._made, "__aexit__"):
-            await self._made.__aexit__(None, None, None)
-        else:
-            await self._made.close()
+    name: str
+    make: Callable[[Task], Any]
+    """Create the instance for a task."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,9 +70,9 @@ class Tool:
     inline: bool = False
     destructive: bool = False
     assumed: bool = False
-    environment: Callable[[], ToolEnvironment] | None = None
-    """Creates the state, once per rollout for all tools with the same factory; such a tool must be
-    bound before it is called."""
+    environment: ToolClass | None = None
+    """Creates the state, once per rollout for all tools of the class; such a tool must be bound
+    before it is called."""
 
     @property
     def parameters(self) -> JSON:
@@ -161,3 +145,43 @@ def tool(
         return created
 
     return decorate(name) if callable(name) else decorate
+
+
+def environment_tools(cls: type, kwargs: Mapping[str, Any] | None = None) -> list[Tool]:
+    """Return an environment class's tools. Raises `ToolDefinitionError` if it has none.
+
+    The class is called with `kwargs`, after the rollout's task if it requires another argument.
+    """
+    kwargs = kwargs or {}
+    opened = "__aenter__" if hasattr(cls, "__aenter__") else "reset"
+    closed = "__aexit__" if hasattr(cls, "__aenter__") else "close"
+    for method, other in ((opened, closed), (closed, opened)):
+        if hasattr(cls, other) and not hasattr(cls, method):
+            raise ToolDefinitionError(
+                f"{cls.__name__!r} is not an environment: it has no {method}; define reset and "
+                "close, make it an async context manager, or use a function"
+            )
+    required: list[str] = []
+    with suppress(ValueError):
+        required = [
+            p.name
+            for p in inspect.signature(cls).parameters.values()
+            if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD and p.name not in kwargs
+        ]
+    if len(required) > 1:
+        raise ToolDefinitionError(
+            f"the environment {cls.__name__!r} requires {', '.join(required)}; only the task is "
+            "passed to it"
+        )
+    environment = ToolClass(
+        cls.__name__, lambda task: cls(task, **kwargs) if required else cls(**kwargs)
+    )
+    tools = [value for _, value in inspect.getmembers_static(cls) if isinstance(value, Tool)]
+    if not tools:
+        raise ToolDefinitionError(
+            f"the environment {cls.__name__!r} has no tools; decorate its methods with @tool"
+        )
+    # Sort by definition order: `getmembers` sorts by name.
+    order = {id(value): place for place, value in enumerate(vars(cls).values())}
+    tools.sort(key=lambda value: order.get(id(value), -1))
+    return [replace(value, environment=environment) for value in tools]

@@ -57,6 +57,8 @@ SERVICE = "service.name"
 
 # Ours: identifiers of a span's run and rollout.
 RUN_ID = "tutelage.run_id"
+TURN_REWARD = "tutelage.turn.reward"
+TURN_INFO = "tutelage.turn.info"
 ROLLOUT_ID = "tutelage.rollout_id"
 ATTEMPT_ID = "tutelage.attempt_id"
 TASK_ID = "tutelage.task_id"

@@ -205,6 +205,8 @@ class _Builder:
             names.POLICY_VERSION: sampled.policy_version,
             names.TOP_K: sampling.top_k or None,
             names.STOP_SEQUENCES: list(sampling.stop) or None,
+            names.TURN_REWARD: call.reward,
+            names.TURN_INFO: json.dumps(call.info) if self._content and call.info else None,
             names.INPUT_MESSAGES: _dump_messages(call.messages) if self._content else None,
             names.OUTPUT_MESSAGES: _dump_messages([call.reply], reason) if self._content else None,
         }

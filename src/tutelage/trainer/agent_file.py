@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tutelage.agents.loading import load_agent
 from tutelage.config import Resolved
@@ -17,47 +17,15 @@ from tutelage.config.aliases import canonical
 from tutelage.config.keys import flatten
 from tutelage.config.overrides import parse_overrides, read_keys
 from tutelage.errors import ConfigError, RunError
-from tutelage.policy.machine import machine_facts
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.job_inputs import AGENT_REWARD
 from tutelage.runs.progress import Progress
 from tutelage.trainer.algorithm import RL
 from tutelage.trainer.trainer import Trainer
 from tutelage.types import JSON
-from tutelage.weights.config import resolve
-from tutelage.weights.config.extensions import ESTIMATOR
 
 _OBJECTS = ("train", "val", "test", "model", "reward", "output", "runners")
 """Flags that become arguments of the `Trainer`."""
-
-
-class _CommandKeys(RL):
-    """The keys of a command: overrides, flags and a file, each with its origin."""
-
-    def __init__(
-        self, overrides: Sequence[str], flags: Mapping[str, Any], file: Path | None
-    ) -> None:
-        parsed = parse_overrides(overrides)
-        in_file = {} if file is None else dict(flatten(read_keys(file)))
-        super().__init__(in_file | {o.spelling: o.value for o in parsed} | dict(flags))
-        self._overrides, self._flags, self._file = parsed, dict(flags), file
-        self.resolved: Resolved | None = None
-        """What the last `resolve` made of them."""
-
-    def resolve(self, recipe: str = "rl", *, own_agent: bool = False, **flags: Any) -> Resolved:
-        """The full configuration of a run; `flags` are those of the `Trainer`."""
-        given = {name: value for name, value in flags.items() if value is not None} | self._flags
-        if not self.names_estimator():
-            given[ESTIMATOR] = "grpo"
-        self.resolved = resolve(
-            recipe,
-            self._overrides,
-            machine=machine_facts(),
-            flags=given,
-            file=self._file,
-            own_agent=own_agent,
-        )
-        return self.resolved
 
 
 class _StoredKeys(RL):
@@ -73,7 +41,7 @@ class _StoredKeys(RL):
 
 
 def trainer_of(
-    keys: _CommandKeys, flags: Mapping[str, Any], place: Path | None, progress: Progress
+    keys: RL, flags: Mapping[str, Any], place: Path | None, progress: Progress
 ) -> Trainer:
     """The trainer that a command asks for. Raises `ConfigError`."""
     if flags.get("tools"):
@@ -81,18 +49,22 @@ def trainer_of(
             f"--tools={flags['tools']!r} cannot be used here: a custom agent uses the tools of its "
             "file; remove it"
         )
-    given: dict[str, Any] = {f"{split}_dataset": flags.get(split) for split in ("val", "test")}
-    if flags.get("train"):
-        given["train_dataset"] = flags["train"]
-    if flags.get("runners") is not None:
-        given["n_runners"] = _count(flags["runners"])
+    given = {f"{split}_dataset": flags.get(split) for split in ("train", "val", "test")}
+    if not given["train_dataset"]:
+        del given["train_dataset"]
+    runners: Any = flags.get("runners")
+    if isinstance(runners, str):
+        if not runners.isdecimal():
+            raise ConfigError(f"--runners={runners!r} must be a number of rollouts, such as 8")
+        runners = int(runners)
     return Trainer(
         algorithm=keys,
         model=flags.get("model"),
         reward=flags.get("reward"),
         output_dir=place,
+        n_runners=runners,
         progress=progress,
-        **given,
+        **cast("Any", given),
     )
 
 
@@ -105,18 +77,20 @@ def with_file(flags: Mapping[str, Any], file: Path | None) -> dict[str, Any]:
     return found | dict(flags)
 
 
-def keys_of(overrides: Sequence[str], flags: Mapping[str, Any], file: Path | None) -> _CommandKeys:
-    """The keys among what a command says."""
+def keys_of(overrides: Sequence[str], flags: Mapping[str, Any], file: Path | None) -> RL:
+    """The keys of a command, each with its origin: overrides, flags and a file."""
+    parsed = parse_overrides(overrides)
     own = {name: value for name, value in flags.items() if name not in (*_OBJECTS, "tools")}
-    return _CommandKeys(overrides, own, file)
+    in_file = {} if file is None else dict(flatten(read_keys(file)))
+    keys = RL(in_file | {o.spelling: o.value for o in parsed} | own)
+    keys.overrides, keys.flags, keys.file = parsed, own, file
+    return keys
 
 
 def trained_file(folder: RunFolder) -> str | None:
     """The file of the agent that a run trains; None where no file has it."""
-    if not folder.agent.is_file():
-        return None
-    told = json.loads(folder.agent.read_text(encoding="utf-8"))
-    return told.get("file")
+    there = folder.agent.is_file()
+    return json.loads(folder.agent.read_text(encoding="utf-8")).get("file") if there else None
 
 
 def resume_agent(folder: RunFolder, progress: Progress, *, allow_changes: bool = False) -> JSON:
@@ -126,30 +100,10 @@ def resume_agent(folder: RunFolder, progress: Progress, *, allow_changes: bool =
     resolved = Resolved.from_json(folder.config.read_text(encoding="utf-8"))
     config = resolved.config.model_copy(update={"allow_changes": allow_changes})
     resolved = resolved.model_copy(update={"config": config})
-    given: dict[str, Any] = {}
-    for split, files in told["tasks"].items():
-        if not files and folder.tasks(split).is_file() and split == "train":
-            raise RunError(f"the run in {str(folder.path)!r} has no path of its tasks")
-        if files:
-            given[f"{split}_dataset"] = files
+    if not told["tasks"]["train"] and folder.tasks("train").is_file():
+        raise RunError(f"the run in {str(folder.path)!r} has no path of its tasks")
     named = config.agent.reward_name
-    return (
-        Trainer(
-            algorithm=_StoredKeys(resolved),
-            model=config.model.path,
-            reward=None if named in (None, AGENT_REWARD) else named,
-            output_dir=folder.path,
-            n_runners=told["runners"],
-            progress=progress,
-            **given,
-        )
-        .fit(told["file"])
-        .details
-    )
-
-
-def _count(text: Any) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ConfigError(f"--runners={text!r} must be a number of rollouts, such as 8") from None
+    flags = {**told["tasks"], "model": config.model.path, "runners": told["runners"]}
+    flags["reward"] = None if named in (None, AGENT_REWARD) else named
+    stored = _StoredKeys(resolved)
+    return trainer_of(stored, flags, folder.path, progress).fit(told["file"]).details

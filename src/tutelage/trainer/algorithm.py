@@ -26,10 +26,6 @@ from tutelage.weights.config.presets import METHODS
 from tutelage.weights.config.resolve import ALGORITHM
 
 
-def _spelt(key: str) -> tuple[str, ...]:
-    return key, *spellings(key)
-
-
 @contextmanager
 def packages_of_training() -> Generator[None]:
     """Around imports of what trains weights. Raises `MissingExtraError` for a missing package."""
@@ -55,15 +51,13 @@ class RL:
             )
         values = {**dict(flatten(config or {})), **dict(flatten(keys))}
         self.keys: dict[str, Any] = {key: v for key, v in values.items() if v != {}}
-
-    def sets(self, key: str) -> bool:
-        """Whether the keys set one, by any of its spellings."""
-        return not {*_spelt(key)}.isdisjoint(self.keys)
-
-    def names_estimator(self) -> bool:
-        """Whether the keys name an estimator, or a method, which has one."""
-        named = any(v in METHODS for k, v in self.keys.items() if k in _spelt(ALGORITHM))
-        return named or self.sets(ESTIMATOR)
+        self.overrides = [Override(key, value) for key, value in self.keys.items()]
+        self.flags: dict[str, Any] = {}
+        """What a command sets in the place of overrides."""
+        self.file: Path | None = None
+        """A file of keys."""
+        self.resolved: Resolved | None = None
+        """What the last `resolve` made of them."""
 
     def resolve(self, recipe: str = "rl", *, own_agent: bool = False, **flags: Any) -> Resolved:
         """The full configuration of a run; `flags` are the command line's, such as `train`.
@@ -73,16 +67,21 @@ class RL:
         with packages_of_training():
             from tutelage.policy.machine import machine_facts
 
-        keys = dict(self.keys)
-        if recipe != "sft" and not self.names_estimator():
-            keys[ESTIMATOR] = "grpo"
-        return resolve(
+        flags = {name: value for name, value in flags.items() if value is not None} | self.flags
+        # A method, such as `ppo`, has an estimator.
+        method = any(self.keys.get(k) in METHODS for k in (ALGORITHM, *spellings(ALGORITHM)))
+        named = not {ESTIMATOR, *spellings(ESTIMATOR)}.isdisjoint(self.keys)
+        if recipe != "sft" and not (method or named):
+            flags[ESTIMATOR] = "grpo"
+        self.resolved = resolve(
             recipe,
-            [Override(key, value) for key, value in keys.items()],
+            self.overrides,
             machine=machine_facts(),
             flags=flags,
+            file=self.file,
             own_agent=own_agent,
         )
+        return self.resolved
 
     def train(
         self,

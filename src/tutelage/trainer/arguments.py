@@ -48,9 +48,10 @@ LEFT_OUT: Final = Unset.LEFT_OUT
 
 _PATH, _MAPPING = (str, Path), (Mapping,)
 _WANTED: Mapping[str, tuple[tuple[type, ...], str]] = {
-    "train_dataset": ((str, Path, Sequence, Dataset), "rows, a Dataset, or files of tasks"),
-    "val_dataset": ((str, Path, Sequence, Dataset), "rows, a Dataset, or files of tasks"),
-    "test_dataset": ((str, Path, Sequence, Dataset), "rows, a Dataset, or files of tasks"),
+    **{
+        f"{split}_dataset": ((str, Path, Sequence, Dataset), "rows, a Dataset, or files of tasks")
+        for split in ("train", "val", "test")
+    },
     "resources": (_MAPPING, "resources by name, as {'main': LLM()}"),
     "output_dir": (_PATH, "a path"),
     "n_runners": ((int,), "a number of rollouts, such as 8"),
@@ -98,10 +99,8 @@ def agent_of(
     agent, found = load_agent(given, resources)
     if not isinstance(given, (str, Path)):
         return agent, found, None
-    file, colon, name = str(given).rpartition(":")
-    if not file.endswith(".py"):
-        file, colon, name = str(given), "", ""
-    return agent, found, f"{Path(file).resolve()}{colon}{name}"
+    file, _, name = str(given).partition(".py")
+    return agent, found, f"{Path(file + '.py').resolve()}{name}"
 
 
 def policies_of(policy: Policy | Mapping[str, Policy] | None) -> dict[str, Policy]:
@@ -172,9 +171,13 @@ def roles_of(
             "every LLM of this run has an endpoint or is frozen, so there is nothing to train; set "
             "LLM(trainable=True) for one"
         )
-    main = roles.policies[roles.main]
-    if main != POLICY:
-        roles = _with_main_policy(roles, main)
+    # The first policy is the main one, whatever it was called, unless another one is.
+    main, named = roles.policies[roles.main], dict(roles.policies)
+    if POLICY in named.values():
+        named = dict(sorted(named.items(), key=lambda item: item[1] != POLICY))
+    else:
+        named = {r: POLICY if name == main else name for r, name in named.items()}
+    roles = replace(roles, policies=named)
     unknown = sorted({*policies} - {*roles.policies.values()})
     if unknown:
         raise ConfigError(
@@ -182,15 +185,6 @@ def roles_of(
             f"policy={unknown[0]!r})"
         )
     return roles
-
-
-def _with_main_policy(found: Roles, main: str) -> Roles:
-    """The first policy is the main one, whatever it was called, unless another one is."""
-    if POLICY in found.policies.values():
-        order = sorted(found.policies.items(), key=lambda item: item[1] != POLICY)
-        return Roles(dict(order), found.frozen, found.remote)
-    renamed = {r: POLICY if name == main else name for r, name in found.policies.items()}
-    return Roles(renamed, found.frozen, found.remote)
 
 
 def play_once(setting: TrainingInputs, given: JobInputs, n: int) -> list[Rollout]:

@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -118,10 +118,9 @@ def stop_told(place: str | Path, progress: Progress, *, own: bool = True) -> Gen
         yield
     except (KeyboardInterrupt, asyncio.CancelledError):
         saved = folder_at(Path(place)).config.is_file()
-        again = f"progress is saved: the same call with output_dir={str(place)!r} resumes it"
+        again = f"; progress is saved: the same call with output_dir={str(place)!r} resumes it"
         if own:
-            nothing = "stopped before there was anything to save"
-            progress.note(f"stopped; {again}" if saved else nothing)
+            progress.note("stopped" + (again if saved else " before there was anything to save"))
         raise
 
 
@@ -148,39 +147,30 @@ async def trained(
 ) -> TrainingResult:
     """Train weights: agents play in this event loop, the rest is done in a thread. A rank that
     follows plays none."""
-    if follows():
-        return _ended(await asyncio.to_thread(_job, resolved, place, given, progress))
-    async with given.manager as manager:
-        work = asyncio.ensure_future(asyncio.to_thread(_job, resolved, place, given, progress))
+    from tutelage.weights import jobs
+
+    def job() -> TrainingResult | KeyboardInterrupt | SystemExit:
+        """The training. An interruption, and the end of a rank that follows, come back as values:
+        raised in a thread, they would stop the event loop instead of this task."""
+        folder = RunFolder(place) if follows() else folder_at(place)
+        try:
+            details = jobs.train(resolved, folder, progress, given)
+        except (KeyboardInterrupt, SystemExit) as stopped:
+            return stopped
+        return read_result(folder, details, TrainingResult)
+
+    async with nullcontext() if follows() else given.manager:
+        work = asyncio.ensure_future(asyncio.to_thread(job))
         try:
             result = await asyncio.shield(work)
         except asyncio.CancelledError:
-            manager.stop()
+            given.manager.stop()
             await asyncio.wait({work})
             work.exception()
             raise
-    return _ended(result)
-
-
-def _ended(result: TrainingResult | KeyboardInterrupt | SystemExit) -> TrainingResult:
     if isinstance(result, KeyboardInterrupt | SystemExit):
         raise result
     return result
-
-
-def _job(
-    resolved: Resolved, place: Path, given: JobInputs, progress: Progress
-) -> TrainingResult | KeyboardInterrupt | SystemExit:
-    """The training. An interruption, and the end of a rank that follows, come back as values:
-    raised in a thread, they would stop the event loop instead of this task."""
-    from tutelage.weights import jobs
-
-    folder = RunFolder(place) if follows() else folder_at(place)
-    try:
-        details = jobs.train(resolved, folder, progress, given)
-    except (KeyboardInterrupt, SystemExit) as stopped:
-        return stopped
-    return read_result(folder, details, TrainingResult)
 
 
 def evaluation_of(

@@ -66,8 +66,6 @@ from tutelage.types import Task
 if TYPE_CHECKING:
     from tutelage.policy.model import Policy
 
-_Splits = tuple[Sequence[Task] | None, Sequence[Task] | None, Sequence[Task] | None]
-
 
 class Trainer:
     """See the module's docstring; `docs/agents.md` has the whole story.
@@ -163,28 +161,22 @@ class Trainer:
         _refuse_none("train_dataset", train_dataset)
         tasks = None if train_dataset is LEFT_OUT else train_dataset
         shown = default_progress() if self.progress is None else self.progress
-        progress = CallbackProgress(shown, self.callbacks)
+        progress, own = CallbackProgress(shown, self.callbacks), self.progress is None
         try:
-            return await self._trained(agent, tasks, val_dataset, progress)
+            if not isinstance(self.algorithm, RL):
+                setup = self._search(self.algorithm, agent, tasks, val_dataset, progress)
+                place = self.output_dir or fresh_name("prompt", claim=True)
+                with stop_told(place, progress, own=own):
+                    return await search_agent(setup, place, self.callbacks, progress)
+            plan = partial(self._plan, self.algorithm, agent, tasks, val_dataset)
+            resolved, place, job_inputs = agreed(self.output_dir, plan)
+            with stop_told(place, progress, own=own):
+                result = await trained(resolved, place, job_inputs, progress)
+            for callback in self.callbacks:
+                callback.on_train_end(result)
+            return result
         finally:
             progress.finish()
-
-    async def _trained(
-        self, agent: Any, tasks: Tasks | None, val_dataset: Tasks | None, progress: Progress
-    ) -> TrainingResult:
-        own = self.progress is None
-        if not isinstance(self.algorithm, RL):
-            setup = self._search(self.algorithm, agent, tasks, val_dataset, progress)
-            place = self.output_dir or fresh_name("prompt", claim=True)
-            with stop_told(place, progress, own=own):
-                return await search_agent(setup, place, self.callbacks, progress)
-        plan = partial(self._plan, self.algorithm, agent, tasks, val_dataset)
-        resolved, place, job_inputs = agreed(self.output_dir, plan)
-        with stop_told(place, progress, own=own):
-            result = await trained(resolved, place, job_inputs, progress)
-        for callback in self.callbacks:
-            callback.on_train_end(result)
-        return result
 
     def fit(
         self,
@@ -217,15 +209,13 @@ class Trainer:
         given = self.test_dataset if test_dataset is LEFT_OUT else test_dataset
         asked: dict[str, Any] = {"samples": samples, "temperature": temperature}
         asked |= {"success": success, "seed": self.seed, "runners": self.n_runners}
-        asked["timeout"] = self.timeout
+        asked = {k: v for k, v in (asked | {"timeout": self.timeout}).items() if v is not None}
         ready = evaluation_of(
-            agent, {k: v for k, v in asked.items() if v is not None}, given, self.resources,
-            self.endpoints, self._reward, self._policies, self.model,
+            agent, asked, given, self.resources, self.endpoints, self._reward, self._policies,
+            self.model,
         )  # fmt: skip
-        evaluated_agent = replace(ready.evaluated_agent, isolation=self.isolation)
-        ready = replace(
-            ready, evaluated_agent=evaluated_agent, on_rollout=on_rollout(self.callbacks)
-        )
+        player = replace(ready.evaluated_agent, isolation=self.isolation)
+        ready = replace(ready, evaluated_agent=player, on_rollout=on_rollout(self.callbacks))
         progress = default_progress() if self.progress is None else self.progress
         try:
             return blocking(evaluated(ready, output_dir, progress))
@@ -260,11 +250,13 @@ class Trainer:
 
     # ------------------------------------------------------------ what they share
 
-    def _tasks(self, train: Tasks | None, val: Tasks | None) -> _Splits:
-        """Training, validation and test tasks; `train` and `val` replace the trainer's own."""
-        train = self.train_dataset if train is None else train
-        val = self.val_dataset if val is None else val
-        return tasks_of(train, "train"), tasks_of(val, "val"), tasks_of(self.test_dataset, "test")
+    def _tasks(self, train: Tasks | None, val: Tasks | None) -> dict[str, Tasks | None]:
+        """Tasks by split, as they were passed; `train` and `val` replace the trainer's own."""
+        return {
+            "train": self.train_dataset if train is None else train,
+            "val": self.val_dataset if val is None else val,
+            "test": self.test_dataset,
+        }
 
     def _search(
         self,
@@ -277,6 +269,7 @@ class Trainer:
         if len(self._policies) > 1:
             raise ConfigError("a prompt search supports only one policy; pass policy=Policy")
         player, resources, _ = agent_of(agent, self.resources)
+        tasks = [tasks_of(given, split) for split, given in self._tasks(train, val).items()]
         return search_setup(
             algorithm,
             AgentSpec(
@@ -287,7 +280,7 @@ class Trainer:
                 policy=next(iter(self._policies.values()), None),
                 urls=self.endpoints,
             ),
-            self._tasks(train, val),
+            (tasks[0], tasks[1], tasks[2]),
             {
                 "runners": self.n_runners,
                 "seed": self.seed,
@@ -315,7 +308,8 @@ class Trainer:
         resources = NamedResources(values)
         player.check([*resources])
         roles = roles_of(resources, self.endpoints, self._policies)
-        train, val, test = self._tasks(train_dataset, val_dataset)
+        passed = self._tasks(train_dataset, val_dataset)
+        train, val, test = (tasks_of(given, split) for split, given in passed.items())
         if isinstance(algorithm, SFT):
             if train is not None or val is not None:
                 raise ConfigError(
@@ -337,11 +331,7 @@ class Trainer:
             remote=remotes_of(resources, roles, resolved.config),
         )
         told = on_rollout(self.callbacks)
-        files = {
-            "train": files_of(self.train_dataset if train_dataset is None else train_dataset),
-            "val": files_of(self.val_dataset if val_dataset is None else val_dataset),
-            "test": files_of(self.test_dataset),
-        }
+        files = {split: files_of(given) for split, given in passed.items()}
         job_inputs = JobInputs(
             player, resources, roles, manager, train, val, test, self._reward, self._policies, told,
             file, files,

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isclose
 
 import torch
 from torch import Tensor
@@ -70,7 +71,8 @@ class Batch:
     old_logp_BT: Tensor
     """Log-probabilities as the engine recorded them."""
     rewards_BT: Tensor
-    """The rollout's reward on the last token of its last row."""
+    """The rollout's reward on the last token of its last row, less those of its turns, each on the
+    last trained token of its turn."""
     advantages_BT: Tensor
     returns_BT: Tensor
     """What the critic aims at; the estimator's own where there is no critic."""
@@ -217,7 +219,16 @@ def make_rows(
         played.append(_Played(r.id, r.group, reward, succeeded(r, rule), cut, *costs))
     masked = config.algorithm.mask_truncated
     for number, last in {number: b for b, number in enumerate(owners)}.items():
-        rewards_BT[last, len(rows[last].ids) - 1] = played[number].reward
+        # The sum of the turns' rewards is the reward, unless a reward function gave another one.
+        turns = [c.reward for c in judged[number].last.calls if c.reward is not None]
+        total, placed = judged[number].reward, 0.0
+        assert total is not None, "it was judged"
+        if turns and (judged[number].last.failure is not None or isclose(total.value, sum(turns))):
+            for b in (b for b, owner in enumerate(owners) if owner == number):
+                for column, reward in rows[b].rewards:
+                    rewards_BT[b, column] += reward
+                    placed += reward
+        rewards_BT[last, len(rows[last].ids) - 1] += played[number].reward - placed
     nothing_BT = torch.zeros_like(rewards_BT)
     return Batch(
         rollouts=played,

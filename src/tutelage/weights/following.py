@@ -16,7 +16,6 @@ import platform
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,17 +27,11 @@ from tutelage.runs.claims import stored_row
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.lifecycle import Run
 from tutelage.runs.progress import Progress
-from tutelage.runs.resume_hint import resume_hint
 from tutelage.runs.signals import StopSignal
 from tutelage.store import StoreWriter, TrainingRow, open_store
 from tutelage.tracing import SpanRecord
 from tutelage.types import JSON, Rollout
-from tutelage.weights.process_group import (
-    FirstRankLostError,
-    ProcessGroup,
-    in_step,
-    launched,
-)
+from tutelage.weights.process_group import ProcessGroup, in_step, launched
 from tutelage.weights.run import TrainingRun
 
 if TYPE_CHECKING:
@@ -77,18 +70,13 @@ def _as_rank(
     job: WeightTraining, folder: RunFolder, lead: Callable[[], JSON], group: ProcessGroup
 ) -> JSON:
     """The result of a run on this rank."""
-    try:
-        own = {} if job.given is None else job.given.sources
-        check_same(group, facts_of(job.resolved) | own)
-        in_step(group, lambda: check_store(job.resolved.config))
-        check_shared(group, folder)
-        if group.rank:
-            _follow(job, folder.name, group)
-        return group.agree(lead)
-    except FirstRankLostError as lost:
-        begun = folder.config.is_file()
-        lost.add_note(resume_hint(folder.path) if begun else "The same command begins again.")
-        raise
+    own = {} if job.given is None else job.given.sources
+    check_same(group, facts_of(job.resolved) | own)
+    in_step(group, lambda: check_store(job.resolved.config))
+    check_shared(group, folder)
+    if group.rank:
+        _follow(job, folder.name, group)
+    return group.agree(lead)
 
 
 # ---------------------------------------------------------------- what has to be the same
@@ -191,8 +179,6 @@ def _follow(job: WeightTraining, name: str, group: ProcessGroup) -> None:
                         job.leave(phase_name)
             except KeyboardInterrupt as stopped:
                 raise SystemExit(0) from stopped
-            except FirstRankLostError:
-                raise
             except TutelageError as error:
                 if _met_alone(group):
                     raise RunError(f"rank {group.rank} of {group.size}: {error}") from error
@@ -206,8 +192,7 @@ def _met_alone(group: ProcessGroup) -> bool:
     heard: list[None] = []
 
     def listen() -> None:
-        with suppress(FirstRankLostError):
-            heard.append(group.agree(lambda: None))
+        heard.append(group.agree(lambda: None))
 
     listener = threading.Thread(target=listen, name="last-word", daemon=True)
     listener.start()

@@ -2,9 +2,8 @@
 
 Every rank runs the same step on the same rows: the first one plays the rollouts and hands them to
 the others (`agree`), each works on its share of a plan of micro-batches (`map`, `accumulate`), and
-all get the same reports, gradients and metrics. `OneProcess` is what a laptop runs, and what every
-function takes that is not told otherwise. `tutelage.distributed.process_group` has the ranks; it is
-loaded by name when a launcher has started this process.
+all get the same reports, gradients and metrics. `tutelage.distributed.process_group` has several
+ranks; it is loaded by name when a launcher has started this process.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import importlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -29,25 +28,25 @@ Item = TypeVar("Item")
 Out = TypeVar("Out")
 
 
-class FirstRankLostError(RunError):
-    """Rank 0, which tells all else, was killed, so another rank says so."""
+class ProcessGroup:
+    """The processes of one training: this one alone, which a laptop runs.
 
+    `TorchProcessGroup` overrides what several ranks do. All of them call the same methods in the
+    same order.
+    """
 
-class ProcessGroup(Protocol):
-    """The processes of one training. All of them call the same methods in the same order."""
-
-    rank: int
+    rank = 0
     """Of this process, from 0. Rank 0 leads: it alone plays, writes and shows."""
-    size: int
-    """How many there are."""
+    size = 1
+    """Number of processes."""
 
     def agree(self, make: Callable[[], Out]) -> Out:
-        """What `make` gives on rank 0, where alone it is called, on every rank."""
-        ...
+        """Call `make` on rank 0 alone and return its value on every rank."""
+        return make()
 
     def map(self, items: Sequence[Item], work: Callable[[Item], Out]) -> list[Out]:
-        """What `work` gives for every item, in order; each rank works on its share of them."""
-        ...
+        """Return what `work` gives for every item, in order; each rank works on its share."""
+        return [work(item) for item in items]
 
     def accumulate(
         self,
@@ -59,98 +58,42 @@ class ProcessGroup(Protocol):
     ) -> list[Out]:
         """`gradients.accumulate` over all items, of which each rank works on its share; every rank
         gets what `loss` reports of all of them, in order."""
-        ...
-
-    def clip(self, parameters: Sequence[Tensor], limit: float) -> float:
-        """Scale the gradients down to a norm of `limit`; the norm that they had."""
-        ...
-
-    def shard(
-        self, policy: Policy, dtype: torch.dtype, *, offload: bool = False, head: bool = True
-    ) -> Policy:
-        """What is trained of a policy: itself, or a copy of which each rank has a part. `offload`
-        keeps what is not computed with in main memory; without `head` the copy gives hidden states
-        alone."""
-        ...
-
-    def publish(self, trained: Policy, whole: Policy) -> None:
-        """After an update, bring the policy of which `trained` is the shared out copy up to it: on
-        rank 0, which samples from it and saves it."""
-        ...
-
-    def share_out(self, optimizer: torch.optim.Optimizer) -> None:
-        """Of a state that was loaded whole, keep what belongs to this rank's parameters."""
-        ...
-
-    def load(self, named: Iterable[tuple[str, Tensor]], whole: Mapping[str, Tensor]) -> None:
-        """Set tensors, or this rank's parts of them, from whole ones, bit for bit."""
-        ...
-
-    def in_parts(self, values: object) -> bool:
-        """Whether tensors of a state are shared out."""
-        ...
-
-    def write_parts(self, place: Path | None, values: dict[str, Any]) -> None:
-        """Write such a state into the folder that rank 0 names, each rank its part."""
-        ...
-
-
-class OneProcess:
-    """A training by this process alone."""
-
-    rank = 0
-    size = 1
-
-    def agree(self, make: Callable[[], Out]) -> Out:
-        """What `make` gives."""
-        return make()
-
-    def map(self, items: Sequence[Item], work: Callable[[Item], Out]) -> list[Out]:
-        """What `work` gives for every item."""
-        return [work(item) for item in items]
-
-    def accumulate(
-        self,
-        parameters: Sequence[Tensor],
-        items: Sequence[Item],
-        loss: Callable[[Item], tuple[Tensor, Out]],
-        *,
-        threads: int = 1,
-    ) -> list[Out]:
-        """See `gradients.accumulate`."""
         return accumulate(parameters, items, loss, threads=threads)
 
     def clip(self, parameters: Sequence[Tensor], limit: float) -> float:
-        """See `torch.nn.utils.clip_grad_norm_`."""
+        """Scale the gradients down to a norm of `limit`; return the norm that they had."""
         return float(torch.nn.utils.clip_grad_norm_(parameters, limit))
 
     def shard(
         self, policy: Policy, dtype: torch.dtype, *, offload: bool = False, head: bool = True
     ) -> Policy:
-        """The policy itself."""
+        """Return what is trained of a policy: itself, or a copy of which each rank has a part.
+        `offload` keeps what is not computed with in main memory; without `head` the copy gives
+        hidden states alone."""
         return policy
 
     def publish(self, trained: Policy, whole: Policy) -> None:
-        """They are one."""
+        """After an update, copy the weights of the sharded `trained` to the policy that rank 0
+        samples from and saves."""
 
     def share_out(self, optimizer: torch.optim.Optimizer) -> None:
-        """It has all parameters."""
+        """Of a state that was loaded whole, keep what belongs to this rank's parameters."""
 
     @torch.no_grad()
     def load(self, named: Iterable[tuple[str, Tensor]], whole: Mapping[str, Tensor]) -> None:
-        """Set them."""
+        """Set tensors, or this rank's parts of them, from whole ones, bit for bit."""
         for name, tensor in named:
             tensor.copy_(whole[name])
 
     def in_parts(self, values: object) -> bool:
-        """Nothing is."""
+        """Return True if tensors of a state are sharded."""
         return False
 
     def write_parts(self, place: Path | None, values: dict[str, Any]) -> None:
-        """There are none."""
+        """Write such a state into the folder that rank 0 names, each rank its part."""
 
 
-ONE_PROCESS = OneProcess()
+ONE_PROCESS = ProcessGroup()
 """What trains unless a launcher has started several ranks."""
 
 

@@ -95,15 +95,8 @@ def _change(rng: random.Random) -> _Problem:
     return _Problem(numbers, f"{paid}-{count}*{price}", left, price)
 
 
-_KINDS = {
-    "share": _share,
-    "groups": _groups,
-    "exchange": _exchange,
-    "shop": _shop,
-    "bag": _bag,
-    "pages": _pages,
-    "change": _change,
-}
+_DRAWN = (_share, _groups, _exchange, _shop, _bag, _pages, _change)
+_KINDS = {draw.__name__.removeprefix("_"): draw for draw in _DRAWN}
 KINDS = tuple(_KINDS)
 """What is asked: equal shares, equal groups, less and more, a price, a price and something more,
 what is left after equal parts, and change."""
@@ -112,16 +105,12 @@ LEVELS: Mapping[str, tuple[str, ...]] = {
     "full": KINDS,
 }
 """The kinds of each level; `default` has those that are learned fastest."""
-_OFTEN = ("shop", "change", "share")
+_OFTEN = "shop change share"
+_FEW = "shop share shop pages shop groups shop share shop pages shop groups shop share shop pages"
+_ALL = f"{_OFTEN} exchange bag {_OFTEN} groups {_OFTEN} exchange pages shop bag"
 DEMONSTRATED: Mapping[str, tuple[str, ...]] = {
-    "default": (
-        *("shop", "share", "shop", "pages", "shop", "groups", "shop", "share"),
-        *("shop", "pages", "shop", "groups", "shop", "share", "shop", "pages"),
-    ),
-    "full": (
-        *(*_OFTEN, "exchange", "bag", *_OFTEN, "groups"),
-        *(*_OFTEN, "exchange", "pages", "shop", "bag"),
-    ),
+    "default": tuple(_FEW.split()),
+    "full": tuple(_ALL.split()),
 }
 """The kinds in the order they are demonstrated, by level: what takes a price or a division oftener,
 or reinforcement forgets to look prices up."""

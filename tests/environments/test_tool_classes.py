@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from tutelage.agents.tool_calling import ToolCallingAgent
-from tutelage.environments import Observation
+from tutelage.environments import Observation, rollout_environments
 from tutelage.errors import ConfigError, DataError, ToolDefinitionError
 from tutelage.rewards import reward
 from tutelage.rollouts.models import EngineModelProvider
 from tutelage.rollouts.runner import RolloutSpec, Runner, RunnerSettings
 from tutelage.seeds import SeedTree
 from tutelage.testing import ScriptedEngine
-from tutelage.tools import execute_tool_calls, resolve_tools, rollout_environments, tool
-from tutelage.tools.environments import environment_tools
+from tutelage.tools import execute_tool_calls, resolve_tools, tool
+from tutelage.tools.tool import environment_tools
 from tutelage.types import Message, Mode, Sampling, Task, ToolCall
 
 events: list[str] = []

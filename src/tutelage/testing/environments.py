@@ -1,0 +1,135 @@
+"""`check_environment`: what an environment promises, checked by playing it.
+
+Its author runs it in a test. Replies are the environment's own expert's, or random: offered
+actions, calls of its tools with random arguments, or words of the conversation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tutelage.environments import EnvironmentFactory, RolloutEnvironment, as_factory
+from tutelage.environments.episode import (
+    PlayedEpisode,
+    check_deterministic,
+    difference,
+    play_episode,
+    random_act,
+)
+from tutelage.environments.loading import load_environment
+from tutelage.errors import EnvironmentFailedError
+from tutelage.types import Message, Task
+
+LEAVE_SECONDS = 2.0
+"""Seconds that threads and child processes have to end after `close`."""
+
+
+def check_environment(environment: Any, tasks: Sequence[Task] = (), *, seed: int = 0) -> None:
+    """Check an environment: a name, a class, a function or a factory. Not for async code.
+
+    Plays its tasks, or those of `tasks`, and raises `AssertionError` with all that is wrong: a
+    failure, an episode that is another one when it is played again, instances that share state,
+    threads and child processes that are left behind, an expert that reaches no end, training tasks
+    that are test tasks. Raises `ConfigError` for what is no environment.
+    """
+    named = isinstance(environment, str)
+    factory = load_environment(environment) if named else as_factory(environment)
+    problems: list[str] = []
+    if factory.tasks is not None:
+        train, test = factory.tasks("train", 4, seed), factory.tasks("test", 4, seed + 10**6)
+        tasks = tasks or train
+        same = [task for task in test if any(task.fields == other.fields for other in train)]
+        if same:
+            problems.append(f"the test task {same[0].id!r} is a training task too")
+    if not tasks:
+        raise AssertionError(f"the environment {factory.name!r} has no tasks: pass some")
+    threads, children = set(threading.enumerate()), _children()
+    problems += asyncio.run(_played(factory, tasks[:4], seed))
+    late = time.monotonic() + LEAVE_SECONDS
+    while (left := _left(threads, children)) and time.monotonic() < late:
+        time.sleep(0.02)
+    if problems := problems + left:
+        lines = "\n".join(f"- {problem}" for problem in dict.fromkeys(problems))
+        raise AssertionError(f"the environment {factory.name!r} breaks the protocol:\n{lines}")
+
+
+async def _played(factory: EnvironmentFactory, tasks: Sequence[Task], seed: int) -> list[str]:
+    """Play the tasks alone, twice, with the expert, and two at once; return what is wrong."""
+    problems: list[str] = []
+    alone: list[tuple[Task, PlayedEpisode]] = []
+    expert = factory.expert
+    for task in tasks:
+        try:
+            act = random_act(factory, seed)
+            alone.append((task, await play_episode(factory, task, seed, act)))
+            if expert is not None:
+                best = await play_episode(factory, task, seed, lambda t, m, _: expert(t, m))
+                if best.truncated:
+                    problems.append(f"the expert did not end the task {task.id!r}")
+            differs = await check_deterministic(factory, task, seed)
+            if factory.deterministic and differs is not None:
+                problems.append(
+                    f"task {task.id!r} was another episode when it was played again: {differs}; "
+                    "draw random numbers from the seed of reset, or set deterministic = False"
+                )
+        except EnvironmentFailedError as error:
+            problems.append(str(error))
+    if not factory.deterministic or problems or not alone:
+        return problems
+    two = [alone[0], alone[-1]]
+    environments = [RolloutEnvironment(factory, task, seed) for task, _ in two]
+    seen: list[list[Message]] = [[*(t.messages() if t.has_input else ())] for t, _ in two]
+    infos: list[list[Any]] = [[], []]
+    try:
+        for place, environment in enumerate(environments):
+            seen[place] += (await environment.open()).messages
+            infos[place].append(dict(environment.info))
+        replies = [[m for m in e.messages if m.role == "assistant"] for _, e in two]
+        for number in range(max(map(len, replies))):
+            for place, environment in enumerate(environments):
+                if number < len(replies[place]) and not environment.ended:
+                    step = await environment.step(replies[place][number])
+                    seen[place] += [replies[place][number], *step.observation.messages]
+                    infos[place].append(environment.turns[-1].info)
+    except EnvironmentFailedError as error:
+        return [f"two instances at once: {error}"]
+    finally:
+        for environment in environments:
+            await environment.close()
+    for (task, episode), environment, messages, said in zip(
+        two, environments, seen, infos, strict=True
+    ):
+        rewards = tuple(turn.reward for turn in environment.turns)
+        ends = environment.terminated, environment.truncated or not environment.terminated
+        differs = difference(episode, PlayedEpisode(tuple(messages), rewards, tuple(said), *ends))
+        if differs is not None:
+            problems.append(
+                f"two instances share state: task {task.id!r} was another episode while a second "
+                f"instance was open: {differs}"
+            )
+    return problems
+
+
+def _left(threads: set[threading.Thread], children: set[int]) -> list[str]:
+    """Name the threads and child processes that were not there before."""
+    own = ("tutelage-", "asyncio_")
+    new = [t.name for t in set(threading.enumerate()) - threads if not t.name.startswith(own)]
+    processes = sorted(_children() - children)
+    out = [f"close left the thread {name!r} behind" for name in sorted(new)]
+    return out + [f"close left the child process {process} behind" for process in processes]
+
+
+def _children() -> set[int]:
+    """Return the process ids of this process's children, where the platform lists them."""
+    found: set[int] = set()
+    for file in Path(f"/proc/{os.getpid()}/task").glob("*/children"):
+        with suppress(OSError):
+            found |= {int(word) for word in file.read_text().split()}
+    return found

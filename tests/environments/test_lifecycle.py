@@ -1,0 +1,306 @@
+"""One instance a rollout: opened with a seed, stepped within a limit, always closed."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tutelage.agents.external import ExternalAgent
+from tutelage.agents.function import AgentFunction
+from tutelage.agents.isolated import IsolatedAgent
+from tutelage.environments import Observation, RolloutEnvironment, Step, lifecycle
+from tutelage.errors import ConfigError, EnvironmentFailedError, TutelageError
+from tutelage.rewards import reward
+from tutelage.rollouts.models import ModelProvider
+from tutelage.rollouts.runner import Runner, RunnerSettings
+from tutelage.types import FailureCause, Message, Reward, Task
+
+from .samples import TASK, Fixed, Guess, factory, guesses, play
+
+GO = Observation((Message("user", "go"),))
+
+
+def raises() -> Any:
+    raise ValueError("no state")
+
+
+def exits() -> Any:
+    raise SystemExit(3)
+
+
+def dies() -> Any:
+    child = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
+    child.start()
+    child.kill()
+    child.join()
+    raise BrokenPipeError("the simulator is gone")
+
+
+@pytest.mark.parametrize(
+    ("first", "words"),
+    [
+        (raises, r"'env' failed in reset: ValueError: no state"),
+        (exits, r"failed in reset: SystemExit: 3"),
+        (b"go", r"the observation is a bytes; return an Observation"),
+        (Observation((Message("user", b"go"),)), r"holds b'go', a bytes; return Message objects"),  # type: ignore[arg-type]
+        (Observation(("go",)), r"holds 'go', a str; return Message objects"),  # type: ignore[arg-type]
+        (Observation((Message("user", "x" * 2**20),)), r"has 1,048,576 characters, more than 100"),
+        (Observation(GO.messages, info={"a": {1, 2}}), r"info cannot be recorded \(a set is not"),
+        (Observation(GO.messages, info={"a": float("nan")}), r"info cannot be recorded"),
+        (Observation(GO.messages, info={"a": "x" * 2**20}), r"info has 1,0\d\d,\d\d\d characters"),
+        (Observation(GO.messages, actions=(1, 2)), r"the actions are \(1, 2\); offer texts"),  # type: ignore[arg-type]
+    ],
+)
+async def test_a_bad_reset_is_a_failure_of_the_environment(first: Any, words: str) -> None:
+    (rollout,) = await play(guesses, factory(lambda: Fixed(first)))
+    failure = rollout.last.failure
+    assert failure is not None
+    assert failure.cause is FailureCause.ENVIRONMENT_ERROR
+    assert failure.cause.infrastructure
+    with pytest.raises(AssertionError, match=words):
+        raise AssertionError(failure.message)
+    assert rollout.reward is None, "no evidence about the agent"
+
+
+@pytest.mark.parametrize(
+    ("then", "words"),
+    [
+        (raises, r"failed in step: ValueError: no state"),
+        (dies, r"failed in step: BrokenPipeError: the simulator is gone"),
+        ((GO, 1.0, True, False, {}), r"returned a tuple, not a Step; a gymnasium .* gym:ID"),
+        (Step(GO, float("nan")), r"the reward is nan; return a finite number"),
+        (Step(GO, float("inf")), r"the reward is inf"),
+        (Step(GO, "1.0"), r"the reward is '1.0'"),  # type: ignore[arg-type]
+        (Step(GO, 1e30), r"the reward is 1e\+30"),
+        (Step(GO, [1.0]), r"the reward is \[1.0\]"),  # type: ignore[arg-type]
+        (Step(b"\x00"), r"the observation is a bytes"),  # type: ignore[arg-type]
+        (Step(), r"the episode goes on and the observation has no message"),
+        (Step(GO, info={"o": object()}), r"an? object is not JSON"),
+    ],
+)
+async def test_a_bad_step_is_a_failure_of_the_environment(then: Any, words: str) -> None:
+    (rollout,) = await play(guesses, factory(lambda: Fixed(None, then)))
+    failure = rollout.last.failure
+    assert failure is not None
+    assert failure.cause is FailureCause.ENVIRONMENT_ERROR
+    with pytest.raises(AssertionError, match=words):
+        raise AssertionError(failure.message)
+
+
+async def test_numbers_of_numpy_are_numbers() -> None:
+    info = {"x": np.arange(3), "y": np.float32(0.5), "success": np.bool_(True)}
+    step = Step(GO, np.float32(0.5), np.bool_(True), info=info)  # type: ignore[arg-type]
+    (rollout,) = await play(guesses, factory(lambda: Fixed(None, step)))
+    assert rollout.reward == Reward(0.5, {"exact": 1.0})
+    assert rollout.last.info == {"x": [0, 1, 2], "y": 0.5, "success": True}
+
+
+async def test_an_agent_that_catches_the_failure_does_not_hide_it() -> None:
+    async def catches(task: Any, environment: Any) -> float:
+        try:
+            await environment.step("1")
+        except EnvironmentFailedError:
+            return 1.0
+        return 0.0
+
+    (rollout,) = await play(catches, factory(lambda: Fixed(None, raises)))
+    assert rollout.last.failure is not None
+    assert rollout.last.failure.cause is FailureCause.ENVIRONMENT_ERROR
+    assert rollout.reward is None
+
+
+async def test_no_reward_at_all_is_said() -> None:
+    (rollout,) = await play(guesses, factory(Fixed))
+    assert rollout.last.failure is not None
+    assert rollout.last.failure.cause is FailureCause.REWARD_ERROR
+    assert "'env' gave no reward on task 't': return Step(reward=...)" in (
+        rollout.last.failure.message
+    )
+
+
+async def test_a_step_after_the_end_is_the_agents_mistake() -> None:
+    async def goes_on(task: Any, environment: Any) -> None:
+        for _ in range(2):
+            await environment.step("1")
+
+    (rollout,) = await play(goes_on, factory(lambda: Fixed(None, Step(GO, 0.5, True))))
+    assert rollout.last.failure is not None
+    assert rollout.last.failure.cause is FailureCause.AGENT_ERROR
+    assert "'env' has ended, so no step is possible" in rollout.last.failure.message
+    assert rollout.reward == Reward(0.5), "what was earned, and the failure reward of 0"
+
+
+async def test_two_steps_at_once_are_refused() -> None:
+    environment = RolloutEnvironment(factory(Guess), TASK, 0)
+    await environment.open()
+    done = await asyncio.gather(
+        environment.step("1"), environment.step("2"), return_exceptions=True
+    )
+    assert isinstance(done[0], Step)
+    assert isinstance(done[1], TutelageError)
+    await environment.close()
+
+
+@pytest.mark.parametrize("kind", ["async", "sync", "blocking"])
+async def test_a_step_that_hangs_ends_with_its_rollout_alone(kind: str) -> None:
+    over = threading.Event()
+
+    class Hangs(Fixed):
+        async def step(self, action: Message) -> Step:
+            if kind == "async":
+                await asyncio.sleep(60)
+            over.wait(60)
+            return Step()
+
+    class HangsSync(Fixed):
+        def step(self, action: Message) -> Step:  # type: ignore[override]
+            over.wait(60)
+            return Step()
+
+    start = time.perf_counter()
+    hung = factory(HangsSync if kind == "sync" else Hangs)
+    (rollout,) = await play(guesses, hung, step_timeout=0.3)
+    (fine,) = await play(guesses, factory(Guess))
+    assert time.perf_counter() - start < 20
+    over.set()
+    assert rollout.last.failure is not None
+    assert rollout.last.failure.cause is FailureCause.ENVIRONMENT_ERROR
+    assert "step: it took longer than 0.3 seconds; raise environment.step_timeout" in (
+        rollout.last.failure.message
+    )
+    assert fine.last.failure is None, "a thread that is blocked is replaced"
+
+
+async def test_a_reset_that_hangs_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lifecycle, "OPEN_SECONDS", 0.2)
+
+    class Hangs(Fixed):
+        async def reset(self, task: Task, seed: int) -> Observation:
+            await asyncio.sleep(60)
+            return GO
+
+    (rollout,) = await play(guesses, factory(Hangs))
+    assert rollout.last.failure is not None
+    assert "failed in reset: it took longer than 0.2 seconds" in rollout.last.failure.message
+
+
+async def test_a_close_that_fails_is_logged_and_ends_no_rollout(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Stuck(Guess):
+        async def close(self) -> None:
+            raise OSError("stuck")
+
+    (rollout,) = await play(guesses, factory(Stuck))
+    assert rollout.last.failure is None
+    assert "'env' failed to close" in caplog.text
+
+
+@pytest.mark.parametrize("how", ["ends", "raises", "hangs", "cancelled"])
+async def test_it_is_always_closed(how: str) -> None:
+    Guess.opened = Guess.closed = 0
+
+    async def agent(task: Any, environment: Any) -> None:
+        await environment.step("1")
+        if how == "raises":
+            raise ValueError
+        if how in ("hangs", "cancelled"):
+            await asyncio.sleep(60)
+
+    work = asyncio.ensure_future(play(agent, factory(Guess), timeout=0.2))
+    if how == "cancelled":
+        await asyncio.sleep(0.1)
+        work.cancel()
+    await asyncio.wait({work})
+    assert Guess.opened == Guess.closed == 1
+
+
+async def test_two_hundred_at_once_are_bounded_by_the_pool_and_none_is_left() -> None:
+    Guess.opened = Guess.closed = Guess.most = 0
+    before = set(threading.enumerate())
+    tasks = [Task(f"t{i}", {"question": "?"}) for i in range(200)]
+    everyone = await play(guesses, factory(Guess), tasks)
+    assert Guess.opened == Guess.closed == 200
+    assert Guess.most > 100
+    Guess.opened = Guess.closed = Guess.most = 0
+    pooled = await play(guesses, factory(Guess), tasks, pool_size=7)
+    assert Guess.opened == Guess.closed == 200
+    assert Guess.most == 7
+    assert [r.reward for r in pooled] == [r.reward for r in everyone]
+    left = {t.name for t in set(threading.enumerate()) - before}
+    assert left <= {"tutelage-environments"}
+
+
+async def test_code_that_is_not_async_runs_off_the_loop() -> None:
+    homes: list[threading.Thread] = []
+
+    class Sync:
+        def reset(self, task: Task, seed: int) -> Observation:
+            homes.append(threading.current_thread())
+            return GO
+
+        def step(self, action: Message) -> Step:
+            homes.append(threading.current_thread())
+            return Step(GO, 1.0, True)
+
+        def close(self) -> None:
+            homes.append(threading.current_thread())
+
+    def sync_agent(task: Any, environment: Any) -> None:
+        homes.append(threading.current_thread())
+        environment.step_sync({"role": "assistant", "content": "1"})
+
+    (rollout,) = await play(sync_agent, factory(Sync))
+    assert rollout.reward == Reward(1.0)
+    assert len(homes) == 4
+    assert threading.main_thread() not in homes
+    environment = RolloutEnvironment(factory(Sync), TASK, 0)
+    await environment.open()
+    with pytest.raises(TutelageError, match=r"step_sync would stop the event loop"):
+        environment.step_sync("1")
+
+
+async def test_the_reward_function_replaces_the_sum_and_sees_the_environment() -> None:
+    @reward(inline=True)
+    def graded(context: dict[str, Any]) -> dict[str, float]:
+        return {"reward": 0.25, "turns": float(context["Guess"].turns)}
+
+    (rollout,) = await play(guesses, factory(Guess, "Guess"), reward=graded)
+    assert rollout.reward is not None
+    assert rollout.reward.value == 0.25
+    assert rollout.reward.parts["turns"] in (1.0, 2.0, 3.0)
+    assert rollout.reward.parts["exact"] in (0.0, 1.0)
+
+
+async def test_a_failure_keeps_what_was_earned() -> None:
+    async def fails(task: Any, environment: Any) -> None:
+        await environment.step("9")
+        await environment.step("9")
+        raise ValueError
+
+    (rollout,) = await play(fails, factory(Guess), failure_reward=-1.0)
+    assert rollout.reward is not None
+    assert rollout.reward.value == pytest.approx(-1.2)
+
+
+async def test_agents_that_cannot_drive_it_are_refused() -> None:
+    def blind(task: Any) -> float:
+        return 1.0
+
+    with pytest.raises(ConfigError, match=r"'blind' cannot play in the environment 'env': give it"):
+        await play(blind, factory(Guess))
+    settings = RunnerSettings("r")
+    for agent, words in (
+        (IsolatedAgent(AgentFunction(guesses)), r"another process; use isolation='none'"),
+        (ExternalAgent("true"), r"'true' cannot play in the environment 'env': it is a program"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            Runner(agent, ModelProvider(), settings, environment=factory(Guess))
+    with pytest.raises(ConfigError, match=r"'guesses' needs an environment: pass --environment"):
+        Runner(AgentFunction(guesses), ModelProvider(), settings)

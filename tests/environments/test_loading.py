@@ -1,0 +1,142 @@
+"""Environments by name, and what may stand behind one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tutelage.environments import (
+    EnvironmentFactory,
+    Observation,
+    as_factory,
+    load_environment,
+    play_episode,
+)
+from tutelage.environments.episode import random_act
+from tutelage.errors import ConfigError
+from tutelage.types import Message, Task
+
+from .samples import TASK, Counter, Guess
+
+FILE = '''
+from tutelage import tool
+from tutelage.environments import EnvironmentFactory, Observation, Step
+from tutelage.types import Message, Task
+
+class Echo:
+    deterministic = False
+    def __init__(self, word="hi"):
+        self.word = word
+    @staticmethod
+    def tasks(split, n, seed):
+        return [Task(f"{split}{seed + i}", {"question": str(seed + i)}) for i in range(n)]
+    @staticmethod
+    def expert(task, messages):
+        return Message("assistant", "done")
+    async def reset(self, task, seed):
+        return Observation((Message("user", self.word),))
+    async def step(self, action):
+        return Step(Observation((Message("user", action.content),)), 1.0, True)
+    async def close(self): pass
+
+class Pens:
+    async def __aenter__(self):
+        return self
+    async def __aexit__(self, *_): pass
+    @tool
+    def buy(self, count: int) -> int:
+        """Buy."""
+        return count
+
+def made(word="made"):
+    return Echo(word)
+
+def factory():
+    return EnvironmentFactory("own", Echo)
+
+def number():
+    return 3
+
+def broken():
+    raise ValueError("no file")
+
+class Nothing: pass
+'''
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "worlds.py"
+    path.write_text(FILE)
+    return str(path)
+
+
+async def first(factory: EnvironmentFactory) -> str | None:
+    episode = await play_episode(factory, TASK, 0, random_act(factory, 0))
+    return episode.messages[1].content
+
+
+async def test_a_class_brings_its_tasks_its_expert_and_what_it_says_of_itself(file: str) -> None:
+    found = load_environment(f"{file}:Echo", {"word": "hello"})
+    assert (found.name, found.deterministic) == ("Echo", False)
+    assert found.tasks is not None
+    assert [t.id for t in found.tasks("train", 2, 5)] == ["train5", "train6"]
+    assert found.expert is not None
+    assert found.expert(TASK, ()).content == "done"
+    assert await first(found) == "hello"
+
+
+async def test_a_function_makes_an_environment_each_time_or_a_factory(file: str) -> None:
+    found = load_environment(f"{file}:made", {"word": "x"})
+    assert (found.name, found.deterministic) == ("made", False)
+    assert await first(found) == "x"
+    assert found.make() is not found.make()
+    assert load_environment(f"{file}:factory").name == "own"
+
+
+def test_a_tool_class_offers_its_tools(file: str) -> None:
+    found = load_environment(f"{file}:Pens")
+    assert [spec.name for spec in found.tools] == ["buy"]
+    assert as_factory(Counter, kwargs={"most": 5}).tools[0].name == "buy"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("sourcez", r"unknown environment 'sourcez'; did you mean 'sources'\? use FILE.py:NAME or"),
+        ("gym", r"unknown environment 'gym'.*gym:NAME"),
+        ("nowhere.py:X", r"file not found"),
+        ("FILE:Ecco", r"does not define 'Ecco'; did you mean 'Echo'"),
+        ("FILE:number", r"the function 'number' returned a int; return an EnvironmentFactory"),
+        ("FILE:broken", r"'broken' failed with ValueError: no file; environment.kwargs are \{\}"),
+    ],
+)
+def test_names_that_are_none_are_refused(file: str, name: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        load_environment(name.replace("FILE", file))
+
+
+def test_arguments_for_what_is_made_already_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"environment.kwargs=\{'a': 1\} has no effect on"):
+        as_factory(EnvironmentFactory("own", Guess), kwargs={"a": 1})
+
+
+async def test_a_tool_class_is_stepped_by_its_calls() -> None:
+    found = as_factory(Counter)
+    episode = await play_episode(found, TASK, 0, random_act(found, 1))
+    assert episode.messages[1] == Message("user", "Buy 3 pens.")
+    tools = [m for m in episode.messages if m.role == "tool"]
+    assert tools
+    assert episode.total == pytest.approx(int((tools[-1].content or "0").split()[0]) / 10)
+    assert episode.terminated
+
+    class Shown(Counter):
+        async def reset(self, task: Task, seed: int) -> Any:  # type: ignore[override]
+            return Observation((Message("user", "hello"),), info={"a": 1})
+
+    opened = await play_episode(as_factory(Shown), TASK, 0, random_act(found, 1))
+    assert opened.infos[0] == {"a": 1}
+    ended = await play_episode(found, TASK, 0, lambda *_: Message("assistant", "no"))
+    assert ended.terminated, "a reply without a call ends it"
