@@ -48,7 +48,7 @@ def load_demonstrations(paths: Sequence[str | Path]) -> list[Demonstration]:
 
     Raises `DataError` naming file, line and field of the first bad row.
     """
-    return [_read_demonstration(row, str(path)) for path in paths for row in read_rows(path)]
+    return [read_demonstration(row, str(path)) for path in paths for row in read_rows(path)]
 
 
 class _DemonstratedTool(BaseModel):
@@ -63,7 +63,7 @@ _WITHIN = BeforeValidator(lambda v: v.get("function", v) if isinstance(v, dict) 
 _TOOLS = TypeAdapter(list[Annotated[_DemonstratedTool, _WITHIN]] | None)
 
 
-def _read_demonstration(row: RawRow, file: str) -> Demonstration:
+def read_demonstration(row: RawRow, file: str) -> Demonstration:
     """Check one raw row and make it a demonstration. Raises `DataError` with place and field."""
     place, value = row
     if not isinstance(value, Mapping):
