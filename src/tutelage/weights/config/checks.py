@@ -138,7 +138,9 @@ def _ranks(config: RunConfig, machine: Machine) -> Iterator[Finding]:
     offloads = ("actor.fsdp_config.param_offload", "actor.fsdp_config.optimizer_offload")
     for key in (*offloads, "ref.fsdp_config.param_offload"):
         if gpu and not placed and machine.nodes * ranks == 1 and get(config, key):
-            yield key, "only a model sharded over several ranks can be offloaded"
+            start = "torchrun --nproc-per-node=2 -m tutelage ..."
+            message = "only a model sharded over several ranks can be offloaded"
+            yield key, message, f"Use {key}=false, or start ranks: {start}"
     if placed and workers:
         yield (
             "agent.placement",
