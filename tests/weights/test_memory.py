@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -37,7 +38,7 @@ def on(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr("tutelage.policy.machine.machine_facts", lambda: machine)
         monkeypatch.setattr(
             "torch.cuda.get_device_properties",
-            lambda _: Machine(0, 0, gpu_memory=machine.gpu_memory),
+            lambda _: SimpleNamespace(total_memory=machine.gpu_memory),
         )
 
     return change
@@ -178,8 +179,8 @@ def said_by(words: list[str], code: int, monkeypatch: pytest.MonkeyPatch) -> str
 @pytest.mark.parametrize(
     ("gigabytes", "code", "told"),
     [
-        (512, 0, "memory: 45.6 GB for weights, gradients and optimizer, beside activations"),
-        (140, 2, "does not fit in memory: it needs 45.6 GB"),
+        (512, 0, "memory: 64.6 GB for weights, gradients and optimizer, beside activations"),
+        (140, 2, "does not fit in memory: it needs 64.6 GB"),
     ],
 )
 def test_a_dry_run_of_eight_ranks_says_what_one_holds(

@@ -218,7 +218,8 @@ def _run(config: RunConfig) -> Iterator[Finding]:
         message = "the embedded policy starts with random weights, which adapters cannot train"
         yield "model.lora.rank", message, "Set model.path, or use model.lora.rank=0."
     if recipe in ("sft", "rl") and not data.train_files:
-        yield "data.train_files", f"the recipe {recipe!r} has no data of its own", "Pass a file."
+        what = "demonstrations" if recipe == "sft" else "tasks"
+        yield "data.train_files", f"the recipe {recipe!r} has no {what} of its own", "Pass a file."
     graded = recipe == "rl" or (recipe == "sft" and data.test_files)
     if graded and config.agent.reward_name is None:
         yield "agent.reward_name", "tasks of files need a reward", "Set one, such as reward=math."
