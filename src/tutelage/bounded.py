@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, AnyStr, cast
 
@@ -101,13 +101,25 @@ def parse_json(
     if len(text) > longest:
         unit = "bytes" if isinstance(text, bytes) else "characters"
         raise ValueError(f"the JSON has {len(text)} {unit}; at most {longest} are read")
+    too_deep = ValueError(f"the JSON is nested more than {deepest} levels deep")
     try:
         value = loads(text)
     except RecursionError:
-        raise _too_deep(deepest) from None
-    if _count_brackets(text) > deepest:  # else it cannot be
-        _check_depth(value, deepest)
+        raise too_deep from None
+    brackets: Any = (b"[", b"{") if isinstance(text, bytes) else ("[", "{")
+    deep = sum(text.count(each) for each in brackets) > deepest  # else it cannot be
+    level: list[Any] = [[value]]
+    for _ in range(deepest + 2 if deep else 0):  # without recursion
+        held = (each for outer in level for each in _content(outer))
+        level = [each for each in held if isinstance(each, (dict, list))]
+    if deep and level:
+        raise too_deep
     return value
+
+
+def _content(value: Any) -> Iterable[Any]:
+    """The values of an array or an object."""
+    return value.values() if isinstance(value, dict) else value
 
 
 def parse_arguments(text: str) -> Any:
@@ -136,40 +148,7 @@ def _finite(text: str) -> float:
     return value
 
 
-def _count_brackets(text: str | bytes) -> int:
-    """How many brackets a text has that open something, those within strings included."""
-    if isinstance(text, bytes):
-        return text.count(b"[") + text.count(b"{")
-    return text.count("[") + text.count("{")
-
-
-def _check_depth(value: Any, deepest: int = DEEPEST) -> None:
-    """Raise `ValueError` for a value of JSON that is nested deeper; never recurses."""
-    level: list[Any] = [value]
-    for _ in range(deepest + 1):
-        level = [
-            inner
-            for outer in level
-            for inner in (
-                cast("dict[str, Any]", outer).values()
-                if isinstance(outer, dict)
-                else cast("list[Any]", outer)
-                if isinstance(outer, list)
-                else ()
-            )
-            if isinstance(inner, (dict, list))
-        ] if level else []  # fmt: skip
-        if not level:
-            return
-    raise _too_deep(deepest)
-
-
 _EXACT: Any = json.JSONDecoder(parse_float=_finite, parse_int=_word, parse_constant=_finite).decode
-
-
-def _too_deep(deepest: int = DEEPEST) -> ValueError:
-    """The error for JSON that is nested too deeply."""
-    return ValueError(f"the JSON is nested more than {deepest} levels deep")
 
 
 @dataclass(frozen=True, slots=True)

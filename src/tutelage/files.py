@@ -68,21 +68,15 @@ def locked(path: Path, note: Callable[[str], None], work: str) -> Generator[bool
     `note` is told when another process does the `work`. The file is removed at the end: who waited
     for one that is gone by then locks the one that is there.
     """
-    try:
-        import fcntl
-    except ImportError:
-        yield False
-        return
-    waited = False
+    import fcntl  # which Windows lacks
+
     while True:
         with path.open("w") as file:
             alone, held = True, False
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                if not waited:
-                    note(f"another process {work}; waiting for it")
-                waited = True
+                note(f"another process {work}; waiting for it")
                 fcntl.flock(file, fcntl.LOCK_EX)
             except OSError:
                 note(f"cannot lock {path.parent}; continuing without a lock")

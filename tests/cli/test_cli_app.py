@@ -77,7 +77,8 @@ def test_the_help_of_train_tells_weights_from_prompts(tutelage: Tutelage) -> Non
     one = "train AGENT.py --algorithm screen|apo|gepa|grips Prompt: of your agent"
     assert one in told
     assert "train prompt AGENT.py Prompt: the same search" in told
-    assert "Maximum rollouts of the search" in told
+    assert "For prompts: maximum rollouts of the search" in told
+    assert "For weights: training steps" in told
 
 
 def test_config_has_what_each_recipe_starts_from(tutelage: Tutelage) -> None:

@@ -136,7 +136,7 @@ def test_the_page_stands_alone_and_escapes_what_it_shows(
     assert "<img" not in page
     assert "http" not in page.replace("http-equiv", "")
     assert "default-src 'none'" in page
-    assert "<svg" in page
+    assert "<table" in page
 
 
 def test_the_markdown_holds_the_same_cells(tutelage: Tutelage, three: Path) -> None:
@@ -291,7 +291,7 @@ def test_the_measure_can_be_chosen(tutelage: Tutelage, three: Path) -> None:
     assert {row["measure"] for row in told["runs"]} == {"sampled"}
     done = tutelage("compare", "rl-1", "--measure", "best")
     assert done.exit_code == 2
-    assert "auto, greedy, sampled" in done.stderr
+    assert "expected 'auto' or 'greedy' or 'sampled'" in done.stderr
 
 
 def test_bad_input_is_refused_in_words(tutelage: Tutelage, three: Path) -> None:

@@ -28,6 +28,7 @@ table = plain_table("name", "before", "after", right=("before", "after"))
 table.add_row("sampled", "1 %", "2 %")
 output().print(table)
 """
+MAIN = "from tutelage.cli import main; main()"
 ENVIRONMENT = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "NO_COLOR", "TERM")}
 
 
@@ -67,7 +68,8 @@ def test_a_list_of_runs_leaves_columns_out_rather_than_break_cells(
 ) -> None:
     name = "orchestrate-20261122-065740"
     make_run(tmp_path / name, store=False)
-    text = shown(f"from tutelage.cli.runs import *; runs(Path({str(tmp_path)!r}))", columns)
+    code = f"import sys; sys.argv[1:] = ['runs', '--below', {str(tmp_path)!r}]\n{MAIN}"
+    text = shown(code, columns)
     row = next(line for line in text.splitlines() if name in line)
     assert "finished" in row
     assert " ".join(text.partition("left out in this width: ")[2].split()) == left_out

@@ -65,8 +65,8 @@ def test_delete() -> None:
         ("lr=nothing(1)", "cannot read"),
         ('lr="x', "cannot read"),
         ("lr=glob(*)", "sweep"),
-        ("lr=[choice(1,2)]", "cannot parse"),
-        ("model={path:range(1,3)}", "cannot parse"),
+        ("lr=[choice(1,2)]", "not supported"),
+        ("model={path:range(1,3)}", "not supported"),
     ],
 )
 def test_refused_with_the_text(text: str, says: str) -> None:

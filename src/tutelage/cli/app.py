@@ -67,30 +67,24 @@ class _KeyedCommand(TyperCommand):
             return own.make_context("train planner", args[1:], parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """What each call trains, then arguments and options."""
-        from tutelage.cli.train import CALLS
-
-        with formatter.section("Calls"):
-            formatter.write_dl(list(CALLS.items()))
-        super().format_options(ctx, formatter)
-
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the arguments; a usage error passes with the key named."""
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
-            # Typer carries a copy of click whose classes are private, so the error is known by
-            # the field that only "no such option" has.
+            # Typer's classes are private; only "no such option" has the field `option_name`.
             if (option := getattr(error, "option_name", None)) is not None:
                 from tutelage.config.aliases import all_spellings, nearest
 
-                key = option.lstrip("-").replace("-", "_")
+                key, near = (
+                    option.lstrip("-").replace("-", "_"),
+                    getattr(error, "possibilities", ()),
+                )
                 if key not in all_spellings():  # an option is more likely where one is near
-                    key = None if getattr(error, "possibilities", ()) else nearest(key)
+                    key = None if near else nearest(key)
                 if key is not None:
-                    vars(error)["possibilities"] = None
-                    vars(error)["message"] = f"{vars(error)['message']}. Did you mean {key}=VALUE?"
+                    words = f"{vars(error)['message']}. Did you mean {key}=VALUE?"
+                    vars(error).update(possibilities=None, message=words)
             raise
 
 

@@ -74,9 +74,9 @@ def compare(
     from tutelage.cli.kinds import kind_of
 
     measure, out = None if options.measure == "auto" else options.measure, options.out
-    if out is not None and out.suffix not in _KINDS:
-        kinds = f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]}"
-        raise ConfigError(f"--out {str(out)!r} must end in {kinds}")
+    makers = {".html": _as_html, ".md": _as_markdown, ".json": _as_json}
+    if out is not None and out.suffix not in makers:
+        raise ConfigError(f"--out {str(out)!r} must end in .html, .md or .json")
     with waiting("reading runs ..."):
         from tutelage.evaluate.compare import compare as compare_runs
         from tutelage.evaluate.compared import read_facts
@@ -89,7 +89,6 @@ def compare(
     else:
         _show_comparison(output(), comparison)
     if out is not None:
-        makers = {".html": _as_html, ".md": _as_markdown, ".json": _as_json}
         write_new({out: makers[out.suffix](comparison)}, "--out")
         say(messages(), "written: ", shown_path(out))
 
@@ -122,8 +121,6 @@ def _show_comparison(console: Console, found: Comparison) -> None:
 
 
 # ---------------------------------------------------------------- as a file
-
-_KINDS = (".html", ".md", ".json")
 
 
 def _as_json(found: Comparison) -> str:

@@ -16,8 +16,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import isfinite, nan
 
+from rich.columns import Columns
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
+from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
@@ -283,8 +285,10 @@ class LiveDisplay(Progress):
             gone = f"{duration(now - phase.began)} gone"
             rest = "   ".join(["", *phase.steps_words, gone, *phase.left_words(now)])
             yield Text.assemble((phase.name[: max(8, width - len(rest))], "bold"), rest)[:width]
-            yield ProgressBar(1.0, phase.share_done(now) or 0.0, width=min(width, _BAR_WIDTH))
-            yield Text("   ".join(metric_text(phase.values, utf8=self._utf8)))
+            bar = ProgressBar(1.0, phase.share_done(now) or 0.0, width=min(width, _BAR_WIDTH))
+            yield Padding(bar, 0)
+            words = metric_text(phase.values, utf8=self._utf8)
+            yield Columns(map(Text, words), padding=(0, 3, 0, 0))
         if measuring is not None:
             yield Text(measuring[:width], style="dim")
 

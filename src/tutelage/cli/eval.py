@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tutelage.cli import plain_view
-from tutelage.cli.options import AsJson, Trust
+from tutelage.cli.options import AsJson, Traces, Trust
 from tutelage.errors import ConfigError
 from tutelage.evaluate.config import EvaluationConfig
 from tutelage.types import StopReason
@@ -49,10 +49,7 @@ def evaluate(
         ),
     ],
     options: EvaluationConfig,
-    otlp: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="URL that gets traces by OpenTelemetry (OTLP/HTTP)."),
-    ] = None,
+    traces: Traces,
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
@@ -67,11 +64,11 @@ def evaluate(
     from tutelage.tools.registry import close_tools
     from tutelage.tracing.export import endpoint
 
-    collector = endpoint(otlp)
+    collector = endpoint(traces.otlp)
     _check_pair(targets, options)
     each = [options] if len(targets) == 1 else [options.of_target(i) for i in range(2)]
     asked = [
-        PolicyEvaluation(_absolute(target), of_it, trust, otlp)
+        PolicyEvaluation(_absolute(target), of_it, trust, traces.otlp)
         for target, of_it in zip(targets, each, strict=True)
     ]
     for target in targets:
@@ -106,7 +103,7 @@ def evaluate(
         typer.echo(json.dumps(whole, indent=2, allow_nan=False))
     else:
         _show(names if paired else [""], asked, evaluations, paired)
-    for reason in filter(None, (one.ungraded for one in evaluations)):
+    if reason := next(filter(None, (one.ungraded for one in evaluations)), None):
         tell(f"Error: no rollout could be graded: {reason}")
         raise typer.Exit(1)
 
@@ -135,11 +132,9 @@ def _check_pair(targets: Sequence[str], options: EvaluationConfig) -> None:
 
 def _absolute(target: str) -> str:
     """An agent's file as a resume finds it from any directory."""
-    file, colon, name = target.rpartition(":")
-    if not file.endswith(".py"):
-        file, colon, name = target, "", ""
-    known = file.endswith(".py") and Path(file).is_file()
-    return f"{Path(file).resolve()}{colon}{name}" if known else target
+    file, _, name = target.rpartition(".py")
+    known = Path(f"{file}.py").is_file() and name[:1] in ("", ":")
+    return f"{Path(file).resolve()}.py{name}" if known else target
 
 
 def _evaluated(

@@ -21,8 +21,7 @@ import typer
 from tutelage.config.fields import Section
 
 if TYPE_CHECKING:
-    from tutelage.runs.folder import RunFolder
-    from tutelage.types import ToolSpec
+    pass
 
 
 class _ExportOptions(Section):
@@ -44,10 +43,12 @@ def export(
     options: _ExportOptions,
 ) -> None:
     """Write a run's rollouts as JSON lines, or its policy as GGUF."""
+    from tutelage.cli.kinds import kind_of
     from tutelage.errors import ConfigError, RunError, counted
     from tutelage.runs.figures import read_object
     from tutelage.runs.folder import find
     from tutelage.runs.stored import open_run
+    from tutelage.runs.trust import code_of
     from tutelage.store import dump_json, export_rows
     from tutelage.types import Mode
 
@@ -64,12 +65,15 @@ def export(
         typer.echo(f"the policy, {out.stat().st_size / 1e6:.1f} MB in {out}", err=True)
         return
     evaluation = read_object(folder.config).get("kind") == "evaluation"
+    # An export runs no code that a run names: without tools the record of the calls has them.
+    own = fmt == "sft" and not code_of(folder)
+    tools = kind_of(folder).tools(folder) if own else None if fmt == "sft" else ()
     with open_run(folder) as (store, run_id):
         rows: Iterable[dict[str, Any]] = export_rows(
             store,
             run_id,
             fmt,
-            tools=_tools(folder, fmt),
+            tools=tools,
             mode=None if evaluation else Mode.TRAIN,
             content=options.content,
             successful=options.successful,
@@ -93,23 +97,6 @@ def export(
         )
     if out is not None:
         typer.echo(f"{counted(count, 'row')} in {out}", err=True)
-
-
-def _tools(folder: RunFolder, fmt: str) -> tuple[ToolSpec, ...] | None:
-    """The tools that the run's agent was given; whole records need none.
-
-    None where they are in files or behind commands: an export runs no code that a run names, and
-    takes what the record of the calls says.
-    """
-    if fmt != "sft":
-        return ()
-    from tutelage.runs.trust import code_of
-
-    if code_of(folder):
-        return None
-    from tutelage.cli.kinds import kind_of
-
-    return kind_of(folder).tools(folder)
 
 
 @contextlib.contextmanager

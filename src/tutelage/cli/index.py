@@ -10,20 +10,31 @@ from typing import Annotated
 
 import typer
 
+from tutelage.config.fields import Section
+
+
+class _IndexOptions(Section):
+    """Where the index goes."""
+
+    out: Path = Path("corpus.db")
+    """The index to write; replaced when it is there."""
+
 
 def index(
     files: Annotated[
         list[Path],
         typer.Argument(metavar="FILE...", help="Texts: JSONL, JSON, CSV, Parquet, txt or md."),
     ],
-    out: Annotated[
-        Path, typer.Option(metavar="FILE", help="The index to write; replaced when it is there.")
-    ] = Path("corpus.db"),
+    options: _IndexOptions,
 ) -> None:
     """Build a search index over local files."""
     from tutelage.cli.console import output, say
+    from tutelage.errors import counted
     from tutelage.tools import corpus
 
-    count = corpus.build(files, out)
-    noun = "passage" if count == 1 else "passages"
-    say(output(), f"{count} {noun} indexed in {out}. Use it with: tools.search_index={out}")
+    out = options.out
+    count = counted(corpus.build(files, out), "passage")
+    say(
+        output(),
+        f"{counted(count, 'passage')} indexed in {out}. Use it with: tools.search_index={out}",
+    )

@@ -9,25 +9,11 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from tutelage.runs.folder import RunFolder
     from tutelage.runs.kinds import RunKind
-
-
-class _View(Protocol):
-    """How the command line continues runs of a kind, and shows one."""
-
-    def resume(self, folder: RunFolder, allow_changes: bool) -> None:
-        """Continue a run and show its result."""
-        ...
-
-    def show(self, console: Console, folder: RunFolder) -> None:
-        """Show a run, ended or not."""
-        ...
 
 
 _WEIGHTS = ("tutelage.weights.kinds", "tutelage.cli.weights_view")
@@ -53,9 +39,9 @@ def kind_of(folder: RunFolder) -> type[RunKind]:
     return registered(folder)
 
 
-def view_of(folder: RunFolder) -> _View:
+def view_of(folder: RunFolder) -> Any:
     """How a run is shown. Raises `RunError` for a folder that names no kind."""
     from tutelage.runs.kinds import name_of
 
     place = _KNOWN.get(name_of(folder))
-    return cast("_View", importlib.import_module(_PLAIN if place is None else place[1]))
+    return importlib.import_module(_PLAIN if place is None else place[1])

@@ -37,10 +37,18 @@ AsJson = Annotated[
     bool, typer.Option("--json", help="Print one JSON object; errors are words on stderr.")
 ]
 
+
+class Traces(Section):
+    """Where traces go."""
+
+    otlp: str | None = None
+    """OTLP/HTTP endpoint that gets the traces as well."""
+
+
 _METAVARS: dict[str, str] = {
     name: metavar
     for metavar, names in {
-        "DIR": "output output_dir",
+        "DIR": "output output_dir below",
         "FILE": "train test catalog outcomes models test_outcomes workers tasks verifiers prices",
         "RUN": "checkpoint resume",
         "URL": "otlp store upstream endpoint",

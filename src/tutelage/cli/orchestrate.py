@@ -40,8 +40,8 @@ from tutelage.cli.console import (
 )
 from tutelage.cli.failures import PLAIN, tell
 from tutelage.cli.job import watched
-from tutelage.cli.options import AsJson, as_command
-from tutelage.config.fields import Paths, Section, Share
+from tutelage.cli.options import AsJson, Traces, as_command
+from tutelage.config.fields import Paths, Share
 from tutelage.errors import ConfigError, DataError, RunError, TutelageError, counted
 from tutelage.files import write_new
 from tutelage.orchestration.data.collect import CollectConfig, run_collection
@@ -195,14 +195,7 @@ class _Warnings(Progress):
         tell(text)
 
 
-class _Traces(Section):
-    """Where traces go."""
-
-    otlp: str | None = None
-    """Send the trace to this collector as well."""
-
-
-def _run(config: ExecutionConfig, traces: _Traces, as_json: AsJson = False) -> None:
+def _run(config: ExecutionConfig, traces: Traces, as_json: AsJson = False) -> None:
     """Plan an instruction and execute it within a budget."""
     if config.output is not None:
         check_vacant(Path(config.output))  # check before planning, which may cost money

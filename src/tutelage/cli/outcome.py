@@ -148,13 +148,8 @@ def show_outcome(
         path, (own, reward) = shown_path(folder.path), folder.own_agent()
         target = path if own is None else f"{shown_path(own)} --model {shown_path(folder.policy)}"
         graded = f" --reward {reward}" if own and reward else ""
-        next_steps(
-            console,
-            f"tutelage ask {target} {_question(folder)}",
-            f"tutelage show {path}",
-            f"tutelage eval {target} --test FILE.jsonl{graded}",
-            "tutelage runs",
-        )
+        ask, test = f"ask {target} {_question(folder)}", f"eval {target} --test FILE.jsonl{graded}"
+        next_steps(console, *(f"tutelage {verb}" for verb in (ask, f"show {path}", test, "runs")))
 
 
 def _question(folder: RunFolder) -> str:
@@ -173,10 +168,8 @@ def _footnotes(result: Mapping[str, Any]) -> Iterator[str]:
     yield from judged_lines(result)
     estimator = control_estimator(result)
     if estimator is not None and any(read_evaluation(result, f"control_{kind}") for kind in KINDS):
-        yield (
-            f"control: the same training from the same start with the estimator "
-            f"{visible(estimator)}, as many steps and rollouts."
-        )
+        same = "the same training from the same start with the estimator"
+        yield f"control: {same} {visible(estimator)}, as many steps and rollouts."
     if read_evaluation(result, NO_TOOLS) is not None:
         yield "no tools: without them the policy must answer from its weights."
     clean, what = read_evaluation(result, "clean_greedy"), quantities(is_graded(result))[0]
@@ -188,11 +181,10 @@ def _footnotes(result: Mapping[str, Any]) -> Iterator[str]:
 def _totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if "status" in result:
         count = len(result.get("warnings") or ())
-        message = f", with {counted(count, 'warning')}" if count else ""
-        yield "status", f"{result['status']}{message}"
+        yield "status", result["status"] + (f", with {counted(count, 'warning')}" * bool(count))
     yield from health_rows(result)
     supervised = "sft_steps" in result
-    words = []
+    words = list[str]()
     if "demonstrations" in result:
         steps = counted(result.get("cold_start_steps") or 0, "supervised step")
         words.append(f"{steps} on {counted(result['demonstrations'], 'demonstration')}")

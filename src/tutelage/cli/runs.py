@@ -9,9 +9,9 @@ import json
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+from tutelage.config.fields import Section
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,19 +27,23 @@ _DROPPED = ("seed", "tested", "reward", "age", "steps", "disk", "phase")
 """What a terminal that is too narrow for all columns goes without, first to last."""
 
 
-def runs(
-    below: Annotated[Path, typer.Option(metavar="DIR", help="Folder that holds runs.")] = Path(
-        "runs"
-    ),
-) -> None:
+class _RunsOptions(Section):
+    """Which runs are listed."""
+
+    below: Path = Path("runs")
+    """Folder that holds runs."""
+
+
+def runs(options: _RunsOptions) -> None:
     """List the runs, newest first."""
     from tutelage.cli.console import output, plain_table, prose, say, visible
     from tutelage.runs.folder import every
 
     console = output()
-    folders = every(below)
+    folders = every(options.below)
     if not folders:
-        say(console, f"No runs below {str(below)!r} yet. Start with: tutelage train math")
+        below = str(options.below)
+        say(console, f"No runs below {below!r} yet. Start with: tutelage train math")
         return
     lines = [_run_line(folder, time.time()) for folder in folders]
     widths = {n: 2 + max(len(n), *(len(visible(line[n])) for line in lines)) for n in lines[0]}

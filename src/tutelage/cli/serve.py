@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -99,7 +98,10 @@ def serve(
     gateway.app.on_traces = partial(
         ingest_traces, (lambda run, spans: None) if log is None else log.spans, "serve"
     )
-    with _closed(log, gateway.recorder), gateway:
+    with ExitStack() as stack:
+        if log is not None:
+            stack.callback(_close, log, gateway.recorder)
+        stack.enter_context(gateway)
         attempt_session = gateway.open(
             "serve",
             f"main-{secrets.token_hex(4)}",  # ids of replies have it: each start has its own
@@ -160,20 +162,15 @@ def _client(target: str | None, options: _ServeOptions, gateway: Gateway) -> Cha
         except ConfigError as error:
             raise ConfigError(f"--upstream: {error}") from error
         key = api_key_of(os.environ, "OPENAI_API_KEY")
-        warm = options.temperature
-        defaults = {} if warm is None else {"temperature": warm}
+        defaults = options.model_dump(include={"temperature"}, exclude_none=True)
         return Upstream(url, key, str(target), seeds=drawn, defaults=defaults)
     gateway.check_address()
     fetch(target)
     with waiting("loading the model ..."):
         from tutelage.evaluate.targets import served
 
-        return served(
-            str(target),
-            slots=options.slots or _SLOTS,
-            max_length=options.max_length,
-            seed=options.seed or 0,
-        )
+        slots, length = options.slots or _SLOTS, options.max_length
+        return served(str(target), slots=slots, max_length=length, seed=options.seed or 0)
 
 
 def _secret(options: _ServeOptions) -> str | None:
@@ -185,28 +182,21 @@ def _secret(options: _ServeOptions) -> str | None:
     where = next((name for name, key in typed.items() if key), "TUTELAGE_SECRET")
     secret = typed.get(where) or os.environ.get(where) or None
     if secret is not None and checked_api_key(secret, where) != secret:
-        raise ConfigError(
-            f"the key in {where} starts or ends with whitespace, which clients do not send; remove "
-            "it"
-        )
+        why = "starts or ends with whitespace, which clients do not send; remove it"
+        raise ConfigError(f"the key in {where} {why}")
     return secret
 
 
-@contextmanager
-def _closed(log: CallLog | None, recorder: Recorder) -> Generator[None]:
-    """Around what is served: closes the record at the end, and says how much is not in it."""
+def _close(log: CallLog, recorder: Recorder) -> None:
+    """Close the record, and say how many calls are not in it."""
     from tutelage.cli.failures import tell
 
-    try:
-        yield
-    finally:
-        if log is not None:
-            log.close()
-            if lost := recorder.dropped + recorder.failed:
-                tell(
-                    f"Calls that are not in {str(log.path)!r}: {lost} ({recorder.dropped} came "
-                    f"faster than they were written, {recorder.failed} could not be written)."
-                )
+    log.close()
+    if lost := recorder.dropped + recorder.failed:
+        tell(
+            f"Calls that are not in {str(log.path)!r}: {lost} ({recorder.dropped} came "
+            f"faster than they were written, {recorder.failed} could not be written)."
+        )
 
 
 def _wait(gateway: Gateway) -> None:

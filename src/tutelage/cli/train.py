@@ -13,22 +13,18 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from pydantic import Field, create_model
 
 from tutelage.cli.prompt_train import (
-    OF_WEIGHTS,
     searches,
     train_prompts,
     weights_flags,
 )
-from tutelage.config.aliases import canonical
 from tutelage.config.fields import Paths, Section
-from tutelage.config.keys import leaf_fields
 from tutelage.errors import ConfigError
-from tutelage.prompts.config import PROMPT_RECIPE, PromptConfig
+from tutelage.prompts.config import PROMPT_RECIPE
 from tutelage.runs.resume_hint import command_name
 from tutelage.tools.loading import hint, is_file_reference
 
@@ -39,75 +35,72 @@ if TYPE_CHECKING:
     from tutelage.types import Rollout
     from tutelage.weights.sft import SFTPreview
 
-CALLS: Mapping[str, str] = {
-    "train word-problems": "Weights: a real language model, which is downloaded once.",
-    "train math": "Weights: a small model that is part of this package.",
-    "train rl, train sft": "Weights: your own model, from rewards or from demonstrations.",
-    "train AGENT.py": "Weights: the model that your agent asks.",
-    "train AGENT.py --algorithm screen|apo|gepa|grips": "Prompt: of your agent, found by a search.",
-    "train prompt AGENT.py": "Prompt: the same search, with --algorithm auto unless it is given.",
-    "train math --algorithm screen": "Prompt: of the agent for these math tasks.",
-    "train planner": "Planner: plans and workers; `tutelage train planner --help`.",
-}
-"""What each call trains."""
-_FLAGS = (
-    *("algorithm", "train", "val", "test", *OF_WEIGHTS, "model", "tools", "reward", "success"),
-    *("runners", "minutes", "seed", "output", "store", "otlp", "demonstrations", "steps", "level"),
-    *("allow_unsandboxed", "rollouts", "budget_usd"),
-)
-"""Keys, by one of their spellings, that have a flag of their own."""
+Text = str | None
+"""A flag as it is typed: what a number or a name must look like is for the configuration to say."""
 
 
-_MEANINGS: Mapping[str, str] = {
-    "algorithm": "Weights: `rl` from rewards, `sft` from demonstrations, or a method of `rl` such "
-    "as `grpo` or `ppo`. Prompt: `screen` and `grips` try ready phrases, `apo` and `gepa` ask an "
-    "LLM for edits, `auto` chooses.",
-    "train": "Training tasks: JSON, JSONL, Parquet or CSV. Default: the recipe's own.",
-    "val": "Validation tasks. Default: some of --train, or the recipe's own.",
-    "test": "Held-out tasks for the final test. Default: the recipe's own; with --train the "
-    "validation tasks, or in a prompt search some of --train.",
-    "demonstrations": "Demonstrations to learn before rewards: a file of chat rows, or a run of "
-    "`tutelage eval`, whose successful rollouts are learned.",
-    "iterations": "Training steps, or rounds of a search. Default of a search: no limit but the "
-    "budget (10 for `apo` and `grips`).",
-    **{
-        f"{split}_size": f"Use at most N {what} tasks. Default: all of a file, or as many as the "
-        "recipe generates."
-        for split, what in (("train", "training"), ("val", "validation"), ("test", "test"))
-    },
-    "model": "Model to train or to play: a folder, OWNER/NAME on huggingface.co, a GGUF file, or "
-    "`smollm2`. Default: the server in .env in a search, `smollm2` for word-problems, else the "
-    "small model `shipped` of this package.",
-    "tools": "Tools of the agent, by name or as FILE.py:function, with commas between; `[]` is "
-    "none. Default: the recipe's own.",
-    "reward": "Reward, by name or as FILE.py:function of `prediction` (the reply) and fields of "
-    "the task. Default: the recipe's own, or the value that the agent returns.",
-    "success": "What counts as success: a part of the reward that is 1 (`right`), a least reward "
-    "(`>=0.5`), or a least part (`right>=0.5`). Default: a right answer, or a reward of 1.",
-    "runners": "Rollouts played at once. Default: 64 with a model in this process, else 8.",
-    "level": "Difficulty of the tasks of `train math`.",
-    "minutes": "Time limit in minutes; what was done before a resume counts.",
-    "otlp": "OTLP/HTTP endpoint for traces. Default: OTEL_EXPORTER_OTLP_ENDPOINT, if it is set.",
-}
-"""What a flag means where weights and prompts have keys of their own behind it."""
+class _TrainFlags(Section):
+    """Keys that have a flag of their own, each by one of its spellings."""
 
-
-def _flag(flag: str) -> Any:
-    """Type, default and help of a flag: the help of its key unless it has one of its own."""
-    key = PromptConfig.model_fields.get(flag) or leaf_fields().get(canonical(flag, None))
-    text = _MEANINGS.get(flag) or str(key and key.description)
-    if flag in ("train", "val", "test", "demonstrations"):
-        return Paths, Field((), description=text)
-    if flag == "allow_unsandboxed":
-        return bool, Field(False, description=text)
-    return str | None, Field(None, description=text)
-
-
-TRAIN_FLAGS: Any = cast("Any", create_model)(
-    "TRAIN_FLAGS", __base__=Section, **{flag: _flag(flag) for flag in _FLAGS}
-)
-"""The flags as they are typed: what a number or a name must look like is for the configuration to
-say, in one place."""
+    algorithm: Text = None
+    """Weights: `rl` from rewards, `sft` from demonstrations, or a method of `rl` such as `grpo` or
+    `ppo`. Prompt: `screen` and `grips` try ready phrases, `apo` and `gepa` ask an LLM for edits,
+    `auto` chooses."""
+    train: Paths = ()
+    """Training tasks: JSON, JSONL, Parquet or CSV. Default: the recipe's own."""
+    val: Paths = ()
+    """Validation tasks. Default: some of --train, or the recipe's own."""
+    test: Paths = ()
+    """Held-out tasks for the final test. Default: the recipe's own; with --train the validation
+    tasks, or in a prompt search some of --train."""
+    iterations: Text = None
+    """Training steps, or rounds of a search. Default of a search: no limit but the budget (10 for
+    `apo` and `grips`)."""
+    train_size: Text = None
+    """Use at most N training tasks. Default: all of a file, or as many as the recipe generates."""
+    val_size: Text = None
+    """Use at most N validation tasks. Default: all of a file, or as many as the recipe
+    generates."""
+    test_size: Text = None
+    """Use at most N test tasks. Default: all of a file, or as many as the recipe generates."""
+    model: Text = None
+    """Model to train or to play: a folder, OWNER/NAME on huggingface.co, a GGUF file, or `smollm2`.
+    Default: the server in .env in a search, `smollm2` for word-problems, else the small model
+    `shipped` of this package."""
+    tools: Text = None
+    """Tools of the agent, by name or as FILE.py:function, with commas between; `[]` is none.
+    Default: the recipe's own."""
+    reward: Text = None
+    """Reward, by name or as FILE.py:function of `prediction` (the reply) and fields of the task.
+    Default: the recipe's own, or the value that the agent returns."""
+    success: Text = None
+    """What counts as success: a part of the reward that is 1 (`right`), a least reward (`>=0.5`),
+    or a least part (`right>=0.5`). Default: a right answer, or a reward of 1."""
+    runners: Text = None
+    """Rollouts played at once. Default: 64 with a model in this process, else 8."""
+    minutes: Text = None
+    """Time limit in minutes; what was done before a resume counts."""
+    store: Text = None
+    """Database for rollouts, as postgresql://HOST/DATABASE. Default: a file in the run folder."""
+    otlp: Text = None
+    """OTLP/HTTP endpoint for traces. Default: OTEL_EXPORTER_OTLP_ENDPOINT, if it is set."""
+    demonstrations: Paths = ()
+    """For weights: demonstrations to learn before rewards: a file of chat rows, or a run of
+    `tutelage eval`, whose successful rollouts are learned."""
+    steps: Text = None
+    """For weights: training steps, one batch each."""
+    level: Text = None
+    """For weights: difficulty of the tasks of `train math`."""
+    allow_unsandboxed: bool = False
+    """For weights: run model-written code even if no sandbox works."""
+    rollouts: Text = None
+    """For prompts: maximum rollouts of the search; the held-out test is not included."""
+    budget_usd: Text = None
+    """For prompts: budget in US dollars, the held-out test included."""
+    seed: Text = None
+    """Random seed of the run."""
+    output: Text = None
+    """Folder of the run. Default: a new one in `runs/`."""
 
 
 class _TrainOptions(Section):
@@ -131,7 +124,7 @@ def train(
             help="word-problems, math, rl, sft, AGENT.py, prompt or planner.",
         ),
     ],
-    flags: Annotated[Section, TRAIN_FLAGS],
+    flags: _TrainFlags,
     options: _TrainOptions,
     overrides: Annotated[
         list[str] | None,
@@ -145,6 +138,18 @@ def train(
 
     `tutelage train math` needs no API key, no download and no GPU. Settings are
     options or keys: tutelage train math --steps 20 lr=1e-4
+
+    \b
+    train word-problems    Weights: a real language model, downloaded once.
+    train math             Weights: a small model of this package.
+    train rl, train sft    Weights: your own model, by rewards or demonstrations.
+    train AGENT.py         Weights: the model that your agent asks.
+    train AGENT.py --algorithm screen|apo|gepa|grips
+                           Prompt: of your agent, found by a search.
+    train prompt AGENT.py  Prompt: the same search, by default with auto.
+    train math --algorithm screen
+                           Prompt: of the agent for these math tasks.
+    train planner          Planner: plans and workers; see its own --help.
     """
     values = {name: value for name, value in flags if value not in (None, (), False)}
     own, config, dry_run = is_file_reference(recipe), options.config, options.dry_run

@@ -46,14 +46,24 @@ def resume(folder: RunFolder, allow_changes: bool) -> None:
 
 def show(console: Console, folder: RunFolder) -> None:
     """What was set, the phases, the outcome, and a few rollouts."""
-    from tutelage.cli.console import say
+    from tutelage.cli.console import facts, say
     from tutelage.cli.outcome import show_outcome
     from tutelage.cli.rollout_view import show_stored
     from tutelage.cli.runs import say_state
+    from tutelage.config import Resolved
 
     result = folder.read_result()
     say(console, ("Run ", "bold"), (folder.name, "bold"))
-    _show_config(console, folder)
+    try:
+        resolved = Resolved.from_json(folder.config.read_text(encoding="utf-8"))
+        config = resolved.config
+        rule = config.algorithm.adv_estimator if config.algorithm.name == "rl" else "sft"
+        own = ("default", "preset", "train ", "derived")
+        rows = [row for row in resolved.to_table() if not row.origin.startswith(own)]
+        pairs = [("recipe", f"{config.recipe}, {rule}, seed {config.seed}")]
+        facts(console, [*pairs, *(("set", f"{row.key}={row.value}") for row in rows)], indent=2)
+    except ConfigError as error:
+        say(console, (f"  the configuration cannot be read: {error}", "yellow"))
     metrics = folder.read_metrics()
     _show_phases(console, metrics)
     say(console)
@@ -64,24 +74,6 @@ def show(console: Console, folder: RunFolder) -> None:
     # The store has the rollouts of the last rewarded step under this one.
     last = next((line.get("tick") for line in reversed(metrics) if line.get("phase") == "rl"), None)
     show_stored(console, folder, lambda store, run_id: _samples(store, run_id, last))
-
-
-def _show_config(console: Console, folder: RunFolder) -> None:
-    """The keys that someone set, with who did."""
-    from tutelage.cli.console import facts, say
-    from tutelage.config import Resolved
-
-    try:
-        resolved = Resolved.from_json(folder.config.read_text(encoding="utf-8"))
-    except ConfigError as error:
-        say(console, (f"  the configuration cannot be read: {error}", "yellow"))
-        return
-    config = resolved.config
-    rule = config.algorithm.adv_estimator if config.algorithm.name == "rl" else "sft"
-    own = ("default", "preset", "train ", "derived")
-    table_rows = [row for row in resolved.to_table() if not row.origin.startswith(own)]
-    pairs = [("recipe", f"{config.recipe}, {rule}, seed {config.seed}")]
-    facts(console, [*pairs, *(("set", f"{row.key}={row.value}") for row in table_rows)], indent=2)
 
 
 def _show_phases(console: Console, lines: list[dict[str, Any]]) -> None:
@@ -109,11 +101,9 @@ def _samples(store: Store, run_id: str, last: int | None) -> Iterator[Rollout]:
     """Some of each evaluation, of the first and of the last training step, and a failed one."""
     from tutelage.types import Mode, RolloutStatus
 
-    for label in _LABELS[:2]:
+    for label in _LABELS:
         yield from store.rollouts(run_id, label=label, limit=_EACH)
     yield from store.rollouts(run_id, mode=Mode.TRAIN, label="", limit=_EACH)
     if last is not None:
         yield from store.rollouts(run_id, mode=Mode.TRAIN, label="", step=last, limit=_EACH)
-    for label in _LABELS[2:]:
-        yield from store.rollouts(run_id, label=label, limit=_EACH)
     yield from store.rollouts(run_id, status=RolloutStatus.FAILED, limit=1)

@@ -23,10 +23,8 @@ from tutelage.config.schema import RunConfig
 Names = Mapping[str, Sequence[str]]
 """Registered names by key."""
 NO_NAMES: Names = MappingProxyType({})
-_BOUNDS = (
-    *(("minimum", "at least"), ("exclusiveMinimum", "above")),
-    *(("maximum", "at most"), ("exclusiveMaximum", "below")),
-)
+_BOUNDS = {"minimum": "at least", "exclusiveMinimum": "above"}
+_BOUNDS |= {"maximum": "at most", "exclusiveMaximum": "below"}
 
 
 @cache
@@ -142,7 +140,7 @@ def value_text(schema: Mapping[str, Any]) -> str:
     message = {**names, "string": "text", "null": "null"}[str(kind)]
     if "examples" in schema:
         message += f" such as {' or '.join(schema['examples'])}"
-    limits = [f"{text} {schema[name]:g}" for name, text in _BOUNDS if name in schema]
+    limits = [f"{text} {schema[name]:g}" for name, text in _BOUNDS.items() if name in schema]
     return ", ".join([message, *limits])
 
 

@@ -60,8 +60,8 @@ class Resolved(Section):
 
     def to_json(self) -> str:
         """The whole record as JSON text; `from_json` gives an equal record back."""
-        parts = {"kind": self.kind, **self.model_dump(mode="json")}
-        return json.dumps(parts, indent=2, allow_nan=False) + "\n"
+        parts = self.model_dump(mode="json")
+        return json.dumps({"kind": self.kind, **parts}, indent=2, allow_nan=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Resolved:
@@ -76,6 +76,9 @@ class Resolved(Section):
                 f"the configuration is of the kind {kind!r}, not of a training of weights; see the "
                 "results of such a run with: tutelage show RUN"
             )
+        if set(parts) != {*cls.model_fields}:
+            fields = ", ".join(cls.model_fields)
+            raise ConfigError(f"the configuration must have exactly the fields kind, {fields}.")
         try:
             found = cls.model_validate_json(json.dumps(parts), strict=True)
         except ValidationError as error:

@@ -86,8 +86,7 @@ IN_COLD_START: UnusedRule = UnusedRule(
 _COLD = "it is for the cold start of `train math`; `train sft` uses lr, batch_size and steps"
 OWN_DEMONSTRATIONS = when(_COLD, "recipe", "sft")
 ENDS_BY_STEPS = when("`train sft` ends after its steps or epochs", "recipe", "sft")
-_NO_CONTROL = "algorithm.name is sft, and the control needs reinforcement learning"
-NO_CONTROL = when(_NO_CONTROL, "algorithm.name", "sft")
+NO_CONTROL = when(_NO_STEP, "algorithm.name", "sft")
 NOT_PLAYED: UnusedRule = UnusedRule(
     "no task is played because data.test_files is empty",
     lambda run: run.recipe == "sft" and not run.data.test_files,

@@ -179,9 +179,10 @@ class GrammarMaker:
         """
         if constraint.min_tokens:
             return AtLeast(self._codec, constraint.min_tokens)
-        choices = constraint.choices
         choice, schema = constraint.tool_choice, constraint.json_schema
-        if constraint == Constraint() or (not tools and choice == "none" and schema is None):
+        choices = constraint.choices
+        free = not tools and choice == "none" and schema is None and not choices
+        if constraint == Constraint() or free:
             return None  # without tools there are no calls to forbid
         records = [t.to_dict() for t in tools]
         key = json.dumps([records, choice, constraint.parallel_tool_calls, schema, choices])

@@ -255,11 +255,9 @@ def load_codec(
         put_template(tokenizer, template)
     codec = Codec(tokenizer, source=repr(path))
     try:
-        codec.render_text([Message("user", "?")])
+        codec.render_text([Message("user", "?")], tools)
     except ModelError as error:
         raise ModelError(f"cannot use {path!r}: {error}; fix its chat template") from error
-    if tools:
-        codec.render_text([Message("user", "?")], tools)
     return config, codec
 
 

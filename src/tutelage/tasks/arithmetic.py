@@ -153,7 +153,9 @@ def demonstrations(task: Task, guess: bool, rng: random.Random) -> list[Message]
     """
     answer = str(task.fields["answer"])
     if guess:
-        return [Message("assistant", _guess(answer, rng))]
+        sign, size = "-" * answer.startswith("-"), len(answer.removeprefix("-"))
+        low = 10 ** (size - 1) if size > 1 else 0
+        return [Message("assistant", sign + str(rng.randint(low, 10**size - 1)))]
     messages: list[Message] = []
     calls: Sequence[Mapping[str, Any]] = task.fields["calls"]
     for index, call in enumerate(calls):
@@ -218,9 +220,3 @@ def _evaluate(operands: Sequence[int], operators: Sequence[str]) -> int:
         else:
             total, product = total + product, operand if operator == "+" else -operand
     return total + product
-
-
-def _guess(answer: str, rng: random.Random) -> str:
-    sign, digits = ("-", answer[1:]) if answer.startswith("-") else ("", answer)
-    low = 10 ** (len(digits) - 1) if len(digits) > 1 else 0
-    return sign + str(rng.randint(low, 10 ** len(digits) - 1))

@@ -96,17 +96,18 @@ class Dataset(Sequence[Task], Generic[RowT]):
         self.name = name
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
+    def load(cls, path: str | Path, *, input_required: bool = True) -> Self:
         """Read .json, .jsonl, .csv or .parquet. Raises `DataError` naming file, line and field."""
-        rows = [(row.place, _make_task(row)) for row in read_rows(path)]
+        rows = [
+            (row.place, _make_task(row, input_required=input_required)) for row in read_rows(path)
+        ]
         return cls._of(_unique(rows), str(path))
 
     @classmethod
     def recorded(cls, path: str | Path) -> Self:
         """Read tasks that a run wrote down, which need no question: a custom agent needs
         none. Raises `DataError`."""
-        rows = [(row.place, _make_task(row, input_required=False)) for row in read_rows(path)]
-        return cls._of(_unique(rows), str(path))
+        return cls.load(path, input_required=False)
 
     @classmethod
     def _of(cls, tasks: tuple[Task, ...], name: str) -> Self:

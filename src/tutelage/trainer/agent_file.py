@@ -28,18 +28,6 @@ _OBJECTS = ("train", "val", "test", "model", "reward", "output", "runners")
 """Flags that become arguments of the `Trainer`."""
 
 
-class _StoredKeys(RL):
-    """The keys of a run that is continued."""
-
-    def __init__(self, resolved: Resolved) -> None:
-        super().__init__()
-        self._resolved = resolved
-
-    def resolve(self, recipe: str = "rl", *, own_agent: bool = False, **flags: Any) -> Resolved:
-        """The configuration of the run."""
-        return self._resolved
-
-
 def trainer_of(
     keys: RL, flags: Mapping[str, Any], place: Path | None, progress: Progress
 ) -> Trainer:
@@ -49,7 +37,7 @@ def trainer_of(
             f"--tools={flags['tools']!r} cannot be used here: a custom agent uses the tools of its "
             "file; remove it"
         )
-    given = {f"{split}_dataset": flags.get(split) for split in ("train", "val", "test")}
+    given = {f"{split}_dataset": flags.get(split) or None for split in ("train", "val", "test")}
     if not given["train_dataset"]:
         del given["train_dataset"]
     runners: Any = flags.get("runners")
@@ -100,10 +88,11 @@ def resume_agent(folder: RunFolder, progress: Progress, *, allow_changes: bool =
     resolved = Resolved.from_json(folder.config.read_text(encoding="utf-8"))
     config = resolved.config.model_copy(update={"allow_changes": allow_changes})
     resolved = resolved.model_copy(update={"config": config})
-    if not told["tasks"]["train"] and folder.tasks("train").is_file():
+    if not told["tasks"].get("train") and folder.tasks("train").is_file():
         raise RunError(f"the run in {str(folder.path)!r} has no path of its tasks")
     named = config.agent.reward_name
     flags = {**told["tasks"], "model": config.model.path, "runners": told["runners"]}
     flags["reward"] = None if named in (None, AGENT_REWARD) else named
-    stored = _StoredKeys(resolved)
-    return trainer_of(stored, flags, folder.path, progress).fit(told["file"]).details
+    keys = RL()
+    keys.stored = resolved
+    return trainer_of(keys, flags, folder.path, progress).fit(told["file"]).details

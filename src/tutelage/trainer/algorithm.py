@@ -18,8 +18,6 @@ from tutelage.config.aliases import spellings
 from tutelage.config.keys import flatten
 from tutelage.config.overrides import Override
 from tutelage.errors import ConfigError, MissingExtraError
-from tutelage.runs.folder import create, place_of
-from tutelage.runs.progress import Progress
 from tutelage.weights.config import resolve
 from tutelage.weights.config.extensions import ESTIMATOR
 from tutelage.weights.config.presets import METHODS
@@ -56,6 +54,8 @@ class RL:
         """What a command sets in the place of overrides."""
         self.file: Path | None = None
         """A file of keys."""
+        self.stored: Resolved | None = None
+        """The configuration of a run that is continued, which `resolve` returns as it is."""
         self.resolved: Resolved | None = None
         """What the last `resolve` made of them."""
 
@@ -64,6 +64,8 @@ class RL:
 
         `own_agent` says that a Python agent plays, and not a built-in one.
         """
+        if self.stored is not None:
+            return self.stored
         with packages_of_training():
             from tutelage.policy.machine import machine_facts
 
@@ -82,26 +84,6 @@ class RL:
             own_agent=own_agent,
         )
         return self.resolved
-
-    def train(
-        self,
-        *,
-        recipe: str = "rl",
-        output: str | Path | None = None,
-        progress: Progress | None = None,
-        **flags: Any,
-    ) -> dict[str, Any]:
-        """Run a job and return what is in its result.json.
-
-        `flags` are those of `tutelage train`: `model`, `train`, `val`, `test`, `tools`, `reward`,
-        `steps`, `minutes`, `seed`, `level`.
-        """
-        from tutelage.weights import jobs
-
-        resolved = self.resolve(recipe, **flags)
-        name = resolved.config.trainer.experiment_name
-        folder = create(place_of(None if output is None else str(output), recipe, name))
-        return jobs.train(resolved, folder, progress or Progress())
 
     def __repr__(self) -> str:
         return f"RL({self.keys!r})"

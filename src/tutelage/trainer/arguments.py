@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from tutelage.agents.agent import Agent
 from tutelage.agents.loading import load_agent
@@ -26,6 +25,7 @@ from tutelage.types import Mode, Rollout, Task
 
 if TYPE_CHECKING:
     from tutelage.config import RunConfig
+    from tutelage.engine.protocol import Engine
     from tutelage.engine.remote import RemoteServers
     from tutelage.policy.model import Policy
     from tutelage.weights.inputs import TrainingInputs
@@ -34,17 +34,6 @@ if TYPE_CHECKING:
 Tasks = Dataset[Any] | Sequence[Mapping[str, Any] | Task | str | Path] | str | Path
 """Tasks as a Dataset, as rows, or as files of them."""
 
-
-class Unset(Enum):
-    """An argument that was left out, which None is not."""
-
-    LEFT_OUT = "left out"
-
-    def __repr__(self) -> str:
-        return "..."
-
-
-LEFT_OUT: Final = Unset.LEFT_OUT
 
 _PATH, _MAPPING = (str, Path), (Mapping,)
 _WANTED: Mapping[str, tuple[tuple[type, ...], str]] = {
@@ -78,11 +67,8 @@ def check_arguments(given: Mapping[str, object], unknown: Mapping[str, object]) 
     wrong: list[str] = []
     for name, (kinds, wanted) in _WANTED.items():
         value = given[name]
-        if (
-            value is not None
-            and value is not LEFT_OUT
-            and (not isinstance(value, kinds) or isinstance(value, bool))
-        ):
+        of_kind = isinstance(value, kinds) and not isinstance(value, bool)
+        if not (value is None or value is ... or of_kind):
             wrong.append(f"{name}={value!r} must be {wanted}")
     for callback in cast("Sequence[object]", given.get("callbacks") or ()) if not wrong else ():
         if not isinstance(callback, Callback):
@@ -99,7 +85,7 @@ def agent_of(
     agent, found = load_agent(given, resources)
     if not isinstance(given, (str, Path)):
         return agent, found, None
-    file, _, name = str(given).partition(".py")
+    file, _, name = str(given).rpartition(".py")
     return agent, found, f"{Path(file + '.py').resolve()}{name}"
 
 
@@ -191,15 +177,11 @@ def play_once(setting: TrainingInputs, given: JobInputs, n: int) -> list[Rollout
     """Play the first tasks once each."""
     policies = {POLICY: setting.policy, **setting.others}
     names = {**given.roles.policies, **dict.fromkeys(given.roles.frozen, POLICY)}
-    sources = {
-        resource: (
-            setting.engine(slots=8, policy=policies[name], schedule="free")
-            if resource not in given.roles.remote
-            else None,
-            policies[name],
-        )
-        for resource, name in names.items()
-    }
+    sources: dict[str, tuple[Engine | None, Policy]] = {}
+    for resource, name in names.items():
+        here, policy = resource not in given.roles.remote, policies[name]
+        engine = setting.engine(slots=8, policy=policy, schedule="free") if here else None
+        sources[resource] = (engine, policy)
     specs = [
         RolloutSpec(task, Mode.TRAIN, "dev", i, setting.seeds.child("dev", i), label="dev")
         for i, task in enumerate(setting.tasks.train[:n])

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Never, cast
 
 from tutelage.agents.agent import Isolation
@@ -38,9 +39,7 @@ from tutelage.runs.result import DevReport, TrainingResult
 from tutelage.statistics.outcome import Evaluation
 from tutelage.trainer.algorithm import RL, SFT
 from tutelage.trainer.arguments import (
-    LEFT_OUT,
     Tasks,
-    Unset,
     agent_of,
     check_arguments,
     files_of,
@@ -87,7 +86,7 @@ class Trainer:
         *,
         algorithm: RL | Algorithm | None = None,
         num_epochs: int | None = None,
-        train_dataset: Tasks | Unset = LEFT_OUT,
+        train_dataset: Tasks | EllipsisType = ...,
         val_dataset: Tasks | None = None,
         test_dataset: Tasks | None = None,
         resources: NamedResources | Mapping[str, Any] | None = None,
@@ -108,7 +107,6 @@ class Trainer:
     ) -> None:
         """Raises `ConfigError` for what can be seen to be wrong before there is an agent."""
         check_arguments({**locals()}, unknown)
-        _refuse_none("train_dataset", train_dataset)
         known = (RL, *PROMPT_ALGORITHMS)
         if algorithm is not None and not isinstance(cast("object", algorithm), known):
             raise ConfigError(
@@ -128,7 +126,7 @@ class Trainer:
         self.algorithm: RL | Algorithm = algorithm or RL()
         self.optimiser, self.search = optimiser, dict(search or {})
         self.num_epochs, self.n_runners = num_epochs, n_runners
-        self.train_dataset = None if train_dataset is LEFT_OUT else train_dataset
+        self.train_dataset = _passed("train_dataset", train_dataset)
         self.val_dataset, self.test_dataset = val_dataset, test_dataset
         self.resources = NamedResources(resources or {})
         self.output_dir = None if output_dir is None else Path(output_dir)
@@ -147,7 +145,7 @@ class Trainer:
     async def train(
         self,
         agent: Any,
-        train_dataset: Tasks | Unset = LEFT_OUT,
+        train_dataset: Tasks | EllipsisType = ...,
         *,
         val_dataset: Tasks | None = None,
     ) -> TrainingResult:
@@ -158,8 +156,7 @@ class Trainer:
         Cancelling ends the run, which can be continued. Raises `ConfigError` and other
         `TutelageError`s, most of them before anything runs.
         """
-        _refuse_none("train_dataset", train_dataset)
-        tasks = None if train_dataset is LEFT_OUT else train_dataset
+        tasks = _passed("train_dataset", train_dataset)
         shown = default_progress() if self.progress is None else self.progress
         progress, own = CallbackProgress(shown, self.callbacks), self.progress is None
         try:
@@ -181,7 +178,7 @@ class Trainer:
     def fit(
         self,
         agent: Any,
-        train_dataset: Tasks | Unset = LEFT_OUT,
+        train_dataset: Tasks | EllipsisType = ...,
         *,
         val_dataset: Tasks | None = None,
     ) -> TrainingResult:
@@ -192,7 +189,7 @@ class Trainer:
     def evaluate(
         self,
         agent: Any,
-        test_dataset: Tasks | Unset = LEFT_OUT,
+        test_dataset: Tasks | EllipsisType = ...,
         *,
         samples: int = 1,
         temperature: float | None = None,
@@ -205,8 +202,8 @@ class Trainer:
         what succeeds, such as `right` or `>=0.5`. With `output_dir` it is a run, which goes on
         after a kill. `a.compare(b)` is the paired difference of two evaluations.
         """
-        _refuse_none("test_dataset", test_dataset)
-        given = self.test_dataset if test_dataset is LEFT_OUT else test_dataset
+        passed = _passed("test_dataset", test_dataset)
+        given = self.test_dataset if passed is None else passed
         asked: dict[str, Any] = {"samples": samples, "temperature": temperature}
         asked |= {"success": success, "seed": self.seed, "runners": self.n_runners}
         asked = {k: v for k, v in (asked | {"timeout": self.timeout}).items() if v is not None}
@@ -370,10 +367,12 @@ class Trainer:
         return algorithm.resolve("math" if embedded else "rl", own_agent=True, **flags)
 
 
-def _refuse_none(name: str, value: object) -> None:
-    """Raise `ConfigError` for tasks that are None: whatever was to give them gave nothing."""
-    if value is None:
+def _passed(name: str, tasks: Tasks | EllipsisType) -> Tasks | None:
+    """The tasks, or None if the argument was left out. Raises `ConfigError` for tasks that are
+    None: whatever was to give them gave nothing."""
+    if cast("object", tasks) is None:
         raise ConfigError(
             f"{name}=None is not supported; pass rows, a Dataset or a file, or omit it for the "
             "default"
         )
+    return None if isinstance(tasks, EllipsisType) else tasks
