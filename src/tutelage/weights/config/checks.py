@@ -310,7 +310,7 @@ def _control(config: RunConfig) -> Iterator[Finding]:
         return
     auto = "Use trainer.control=auto."
     if rule.critic or rule.baselines:
-        message = "it needs a critic or greedy rollouts, so more than the estimator would differ"
+        message = "it needs a critic or a greedy rollout of each task, so more would differ"
         yield CONTROL, message, auto
     elif control == config.algorithm.adv_estimator:
         yield CONTROL, "the policy is already trained with this estimator", auto
