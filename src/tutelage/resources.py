@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self, cast
 
 from tutelage.errors import ConfigError
-from tutelage.types import Call, ChatClient, Message, Sampling, ToolSpec
+from tutelage.types import Call, ChatClient, Constraint, Message, Sampling, ToolSpec
 
 POLICY = "main"
 """The name of the policy where nobody gave it another."""
@@ -80,13 +80,15 @@ class LLM:
         *,
         tools: Sequence[ToolSpec] = (),
         agent: str | None = None,
+        choices: Sequence[str] = (),
         **sampling: Any,
     ) -> Call:
         """Ask without HTTP, in a rollout in this process; the reply is `call.reply.content`.
 
         `messages` is a question or OpenAI messages, `sampling` fields of `Sampling`, `agent` the
-        name of the caller (by default that of `rollout.agent(...)`). The call is recorded as one
-        over the endpoint is. Raises `ConfigError` outside a rollout, `EngineError` as the engine.
+        name of the caller (by default that of `rollout.agent(...)`), `choices` the replies that are
+        allowed, empty for all. The call is recorded as one over the endpoint is. Raises
+        `ConfigError` outside a rollout, `EngineError` as the engine.
         """
         if self.client is None:
             raise ConfigError(
@@ -101,6 +103,7 @@ class LLM:
             tools=tools,
             sampling=replace(self.sampling(Sampling()), **sampling),
             agent=agent or AGENT.get(),
+            constraint=Constraint(choices=tuple(choices)) if choices else None,
         )
 
 

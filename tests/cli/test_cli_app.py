@@ -139,7 +139,7 @@ def test_version(tutelage: Tutelage) -> None:
         (("train", "math", "--lr", "1"), "Did you mean lr=VALUE"),
         (("train", "math", "--lerning-rate", "1"), "Did you mean learning_rate=VALUE"),
         (("train",), "Missing argument 'RECIPE'"),
-        (("eval", "x"), "Missing option '--test'"),
+        (("eval", "shipped"), "Missing option '--test'"),
         (("ask", "x", "y", "--seed", "many"), "--seed='many': expected an integer, at least 0"),
     ],
 )

@@ -255,7 +255,7 @@ def test_a_run_that_was_stopped_or_lost_its_store_says_less(
     done = tutelage("compare", "stopped", "lost")
     assert done.exit_code == 0, done.output
     assert "stopped is unfinished, so its numbers are not final" in done.stdout
-    assert "lost: it has no store" in done.stdout
+    assert "lost: its store cannot be read" in done.stdout
     told = found(tutelage, "lost")["runs"][0]
     assert told["means"]["reward_after"] is None
     assert told["reward"] is None

@@ -322,7 +322,7 @@ def test_a_policy_is_served(tmp_path: Path, one_thread: None) -> None:
         (("", "--upstream", "http://x/v1"), "invalid name"),
         (("model", "--upstream", "http://x/v1"), "invalid API key in OPENAI_API_KEY"),
         (("no/such/folder",), "neither a run nor a model folder"),
-        (("bad.jsonl",), "is a file, and neither a run nor a model"),
+        (("bad.jsonl",), "is neither a run nor a model folder"),
         (("--scripted", "good.jsonl", "--slots", "4", "--seed", "1"), "--slots and --seed"),
         (("--scripted", "good.jsonl", "--temperature", "0"), "--temperature"),
         (("model", "--upstream", "http://x/v1", "--max-length", "9"), "--max-length"),

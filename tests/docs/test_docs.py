@@ -31,6 +31,7 @@ from typer.testing import CliRunner
 
 from tutelage.cli import build_app
 from tutelage.cli.prompt_train import searches, weights_flags
+from tutelage.cli.train import in_environment
 from tutelage.config import Machine, RunConfig
 from tutelage.config.aliases import canonical
 from tutelage.config.keys import section_names
@@ -144,7 +145,7 @@ def parse(args: list[str]) -> None:
         return
     others = ("recipe", "overrides", "config", "dry_run", "from_scratch", "all_keys")
     flags = {key: value for key, value in given.items() if value and key not in others}
-    recipe, overrides = given["recipe"], list(given["overrides"] or ())
+    recipe, overrides = in_environment(given["recipe"], given["overrides"] or (), flags)
     own = is_file_reference(recipe)
     if searches(recipe, given["algorithm"]):
         words = [recipe, *overrides] if own else overrides

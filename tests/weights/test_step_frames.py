@@ -104,7 +104,7 @@ def stacks(
         return next(words)
 
     def looped() -> asyncio.AbstractEventLoop:
-        made = new_loop()
+        made: Any = new_loop()
         made.set_task_factory(chains.factory)
         return made
 

@@ -237,7 +237,9 @@ def show(console: Console, folder: RunFolder) -> None:
     fields = read_object(folder.config)
     asked = fields["config"]
     say(console, ("Evaluation ", "bold"), (folder.name, "bold"))
-    pairs = [("target", fields["target"]), ("tests", ", ".join(asked["test"]))]
+    pairs = [("target", fields["target"])]
+    pairs += [("environment", asked["environment"])] * bool(asked["environment"])
+    pairs += [("tests", ", ".join(asked["test"]))] * bool(asked["test"])
     pairs[1:1] = [("model", fields["base"])] * (fields["base"] != fields["target"])
     facts(console, pairs, indent=2)
     if folder.read_result() is None:

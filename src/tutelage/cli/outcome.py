@@ -187,7 +187,8 @@ def _totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple[str,
     words = list[str]()
     if "demonstrations" in result:
         steps = counted(result.get("cold_start_steps") or 0, "supervised step")
-        words.append(f"{steps} on {counted(result['demonstrations'], 'demonstration')}")
+        shown = counted(result["demonstrations"], "demonstration")
+        words.append(f"{steps} on {shown}: {result.get('demonstrations_from', 'of files')}")
     for key, noun in _COUNTED_SFT if supervised else _COUNTED:
         if result.get(key) is not None:
             whole = key == "examples" and "epochs" in result

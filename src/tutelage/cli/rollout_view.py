@@ -7,6 +7,7 @@ edited or cut-off history shows as it was.
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -106,7 +107,8 @@ def _show_attempt(console: Console, attempt: Attempt, tokens: bool, graded: bool
         tools |= {c.id: c.name for m in (*new, call.reply) for c in m.tool_calls}
         for message in new:
             if message.role != "tool":
-                say(console, (f"\n{visible(message.role)}", "bold"))
+                observed = attempt.info is not None and turn > 1
+                say(console, (f"\n{'observation' if observed else visible(message.role)}", "bold"))
                 _block(console, message.content or "")
                 _show_calls(console, message)
                 continue
@@ -123,6 +125,7 @@ def _show_attempt(console: Console, attempt: Attempt, tokens: bool, graded: bool
     text, name = attempt.final_text, "last reply" if attempt.answer is None else "answer"
     ends = [("answer", "none") if text is None else (name, text)]
     ends += [("reward", reward_words(attempt.reward))] * graded
+    ends += [("info", json.dumps(attempt.info, ensure_ascii=False))] * bool(attempt.info)
     ends += [("end", f"{attempt.stop or attempt.status.value}, after {attempt.seconds:.2f} s")]
     facts(console, ends)
     _show_failure(console, attempt)
@@ -132,7 +135,8 @@ def _show_call(console: Console, turn: int, call: Call, tokens: bool) -> None:
     sampled = call.sampled
     agent = "" if call.agent == "main" else f", {visible(call.agent)}"
     count = f"{counted(len(sampled.token_ids), 'token')}, " if sampled.token_ids else ""
-    message = f"  {count}{sampled.stop_reason.value}{agent}"
+    earned = "" if call.reward is None else f", reward {number(call.reward)}"
+    message = f"  {count}{sampled.stop_reason.value}{agent}{earned}"
     say(console, (f"\nturn {turn}", "bold cyan"), (message, "dim"))
     if call.reply.content:
         _block(console, call.reply.content)

@@ -46,6 +46,10 @@ class _TrainFlags(Section):
     """Weights: `rl` from rewards, `sft` from demonstrations, or a method of `rl` such as `grpo` or
     `ppo`. Prompt: `screen` and `grips` try ready phrases, `apo` and `gepa` ask an LLM for edits,
     `auto` chooses."""
+    environment: Text = None
+    """Environment that the agent acts in: a built-in one, SCHEME:ARGUMENT or FILE.py:NAME."""
+    environment_kwargs: Text = None
+    """Arguments of the environment, as a JSON object."""
     train: Paths = ()
     """Training tasks: JSON, JSONL, Parquet or CSV. Default: the recipe's own."""
     val: Paths = ()
@@ -117,15 +121,16 @@ class _TrainOptions(Section):
 
 
 def train(
+    flags: _TrainFlags,
+    options: _TrainOptions,
     recipe: Annotated[
         str,
         typer.Argument(
             metavar="RECIPE",
-            help="word-problems, math, rl, sft, AGENT.py, prompt or planner.",
+            help="word-problems, math, rl, sft, AGENT.py, prompt or planner; none with "
+            "--environment.",
         ),
-    ],
-    flags: _TrainFlags,
-    options: _TrainOptions,
+    ] = "",
     overrides: Annotated[
         list[str] | None,
         typer.Argument(
@@ -140,6 +145,8 @@ def train(
     options or keys: tutelage train math --steps 20 lr=1e-4
 
     \b
+    train --environment NAME
+                           Weights: an agent in an environment, from its rewards.
     train word-problems    Weights: a real language model, downloaded once.
     train math             Weights: a small model of this package.
     train rl, train sft    Weights: your own model, by rewards or demonstrations.
@@ -152,9 +159,10 @@ def train(
     train planner          Planner: plans and workers; see its own --help.
     """
     values = {name: value for name, value in flags if value not in (None, (), False)}
+    recipe, overrides = in_environment(recipe, overrides or (), values)
     own, config, dry_run = is_file_reference(recipe), options.config, options.dry_run
-    _check_words(recipe, overrides or ())
-    overrides = [*(overrides or ()), *["model.path=null"] * options.from_scratch]
+    _check_words(recipe, overrides)
+    overrides += ["model.path=null"] * options.from_scratch
     search = searches(recipe, values.get("algorithm"))
     if options.all and (search or not dry_run):
         raise ConfigError("--all needs --dry-run and training of weights; remove it")
@@ -197,6 +205,19 @@ def train(
         _dry_run(resolved, options.all)
 
 
+def in_environment(
+    recipe: str, overrides: Sequence[str], flags: Mapping[str, Any]
+) -> tuple[str, list[str]]:
+    """Return the recipe and the overrides, where the recipe may be left out for an environment.
+    Raises `ConfigError` where nothing says what to train."""
+    if "=" in recipe and "environment" in flags:
+        recipe, overrides = "", [recipe, *overrides]
+    if not recipe and "environment" not in flags:
+        raise ConfigError("Missing argument 'RECIPE': pass one, AGENT.py, or --environment NAME")
+    search = searches("rl", flags.get("algorithm"))
+    return recipe or ("math" if search else "rl"), [*overrides]
+
+
 def _check_words(recipe: str, further: Sequence[str]) -> None:
     """Raise `ConfigError` for words in another order, and for a recipe that there is not."""
     from tutelage.runs.folder import is_run
@@ -233,7 +254,8 @@ def _place(resolved: Resolved) -> Path:
     if config.output is None and (place := continued(resolved)) is not None:
         typer.echo(f"Continuing {place}, the run of this name", err=True)
         return folder_at(place).path
-    place = place_of(config.output, config.recipe, name)
+    recipe = "environment" if config.environment.name else config.recipe
+    place = place_of(config.output, recipe, name)
     if config.output is None and name is not None and place.name != name.replace("/", "-"):
         typer.echo(f"There is a run of the name {name!r} already, so this is {place}", err=True)
     return folder_at(place).path

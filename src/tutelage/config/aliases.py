@@ -52,6 +52,8 @@ NAMES: Mapping[str, str] = {key.rpartition(".")[2]: key for key in _SHORT} | {
     "val": "data.val_files",
     "test": "data.test_files",
     "batch_size": "data.train_batch_size",
+    "environment": "environment.name",
+    "environment_kwargs": "environment.kwargs",
     "reward": "agent.reward_name",
     "success": "reward.success",
     "store": "trainer.store_url",

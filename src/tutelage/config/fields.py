@@ -9,6 +9,7 @@ The sections themselves are in `schema.py` and `rl.py`; how a refused value is d
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from math import isfinite, isnan, nan
 from typing import Annotated, Any, Literal, cast
@@ -74,6 +75,13 @@ def _success(value: Any) -> Any:
     return value
 
 
+def _json_object(value: Any) -> Any:
+    value = json.loads(value) if isinstance(value, str) else value
+    if not isinstance(value, dict):
+        raise ValueError('expected a JSON object, such as {"size": 3}')
+    return json.dumps(value, sort_keys=True)
+
+
 _NUMBER = BeforeValidator(_refuse_bool)
 
 # Bounds stand before the validators, so that the JSON schema, and so every message, shows them.
@@ -102,6 +110,11 @@ SuccessRule = Annotated[
     str, Field(json_schema_extra={"examples": ["right", "'>=0.5'"]}), BeforeValidator(_success)
 ]
 """What counts as success: a part of the reward, a bound, or a part and its bound."""
+
+Arguments = Annotated[
+    str, Field(json_schema_extra={"examples": ["'{\"size\": 3}'"]}), BeforeValidator(_json_object)
+]
+"""Arguments by name, as the text of a JSON object."""
 
 Extension = Annotated[
     str, Field(min_length=1, json_schema_extra={"examples": ["a registered name", "FILE.py:name"]})

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from tutelage.config.fields import (
+    Arguments,
     Count,
     CountOrZero,
     EngineName,
@@ -52,6 +53,7 @@ from tutelage.config.unused import (
     NO_ADAPTERS,
     NO_CONTROL,
     NO_DEMONSTRATIONS,
+    NO_ENVIRONMENT,
     NO_JUDGE,
     NO_REFERENCE,
     NO_SEARCH,
@@ -211,6 +213,20 @@ class AgentConfig(Section):
     """Where rollouts are played: `local` in this process, `ray` by workers that Ray places."""
 
 
+class _EnvironmentConfig(Section):
+    """The environment that answers the agent over several turns."""
+
+    name: str | None = None
+    """Environment that the agent acts in: a built-in one, SCHEME:ARGUMENT or FILE.py:NAME."""
+    kwargs: Annotated[Arguments, NO_ENVIRONMENT] = "{}"
+    """Arguments of the environment, as a JSON object."""
+    pool_size: Annotated[Count, NO_ENVIRONMENT] = 64
+    """Maximum number of environments that are open at the same time."""
+    step_timeout: Annotated[Positive, NO_ENVIRONMENT] = 30.0
+    """Time limit of one step of the environment, in seconds; a rollout that exceeds it is
+    dropped."""
+
+
 class _ToolsConfig(Section):
     """Settings of tools."""
 
@@ -345,6 +361,8 @@ class RunConfig(RunSettings):
     """The tasks."""
     agent: AgentConfig = AgentConfig()
     """The agent."""
+    environment: Annotated[_EnvironmentConfig, NOT_PLAYED] = _EnvironmentConfig()
+    """The environment."""
     tools: Annotated[_ToolsConfig, NOT_PLAYED] = _ToolsConfig()
     """Settings of tools."""
     reward: Annotated[_RewardConfig, NOT_PLAYED] = _RewardConfig()

@@ -97,8 +97,11 @@ NO_DEMONSTRATIONS: UnusedRule = UnusedRule(
     "only `train sft` and data.demonstrations read demonstrations",
     lambda run: run.recipe != "sft" and not run.data.demonstrations,
 )
-_SHOWN = "data.demonstrations are learned as they are, for sft.max_steps and sft.cooldown_steps"
-SHOWN_IN_PASSES = unless(_SHOWN, "data.demonstrations", ())
+NO_ENVIRONMENT = when("there is no environment", "environment.name", None)
+SHOWN_IN_PASSES: UnusedRule = UnusedRule(
+    "demonstrations are learned as they are, for sft.max_steps and sft.cooldown_steps",
+    lambda run: bool(run.data.demonstrations or run.environment.name),
+)
 
 CLIPPED_BY_BOTH: UnusedRule = UnusedRule(
     "clip_ratio_low and clip_ratio_high are both set",

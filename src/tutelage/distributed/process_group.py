@@ -68,7 +68,9 @@ class TorchProcessGroup(ProcessGroup):
             )
         self.rank, self.size, self._tree, self._shard_from = rank, size, tree, shard_from
         self._sharded = WeakSet[Network]()
-        self._patient = dist.new_group(timeout=PLAYING, backend="gloo") if size > 1 else None
+        self._patient: Any = None
+        if size > 1:
+            self._patient = dist.new_group(timeout=PLAYING, backend="gloo")
 
     def agree(self, make: Callable[[], Out]) -> Out:
         """See `ProcessGroup`. An error of `make` ends rank 0, and with it the others."""

@@ -77,11 +77,7 @@ def ship(inputs: TrainingInputs) -> Shipment:
             "play": ("its settings", (given.manager.n_runners, isolation, given.own_tasks)),
             **{f"/{n}": (f"the resource {n!r}", value) for n, value in given.resources.items()},
         }
-    ray.util.register_serializer(
-        AgentFunction,
-        serializer=lambda agent: (agent.fn, agent.isolation, agent.own_resources()),
-        deserializer=_agent,
-    )
+    ray.util.register_serializer(AgentFunction, serializer=_parts, deserializer=_agent)
     return {key: (what, [put(what, value)]) for key, (what, value) in parts.items()}
 
 
@@ -97,10 +93,14 @@ def put(what: str, value: object) -> Any:
         _, failed = ray.util.inspect_serializability(value, print_file=io.StringIO())
         names = [f", in {one.path[-1]!r}," for one in failed if one.path]
         raise ConfigError(
-            f"cannot send {what}{''.join(names[:1])} to a Ray worker: {error}. Create it inside "
-            "the rollout, or in a resource that is an async context manager, which each worker "
-            "enters itself; or use agent.placement=local"
+            f"cannot send {what}{''.join(names[:1])} to a Ray worker: {error.__cause__ or error}. "
+            "Create it inside the rollout, or in a resource that is an async context manager, "
+            "which each worker enters itself; or use agent.placement=local"
         ) from error
+
+
+def _parts(agent: AgentFunction) -> tuple[Callable[..., Any], Isolation, Mapping[str, Any]]:
+    return agent.fn, agent.isolation, agent.own_resources()
 
 
 def _agent(parts: tuple[Callable[..., Any], Isolation, Mapping[str, Any]]) -> AgentFunction:

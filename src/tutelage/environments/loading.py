@@ -19,16 +19,14 @@ from tutelage.errors import ConfigError, MissingExtraError, TutelageError
 from tutelage.tools.loading import hint, import_attribute, is_file_reference, load_attribute
 from tutelage.tools.tool import Tool, environment_tools
 
-BUILTIN_ENVIRONMENTS: Mapping[str, str] = {
-    name: f"tutelage.environments.{name}" for name in ("sources", "service_desk", "rooms")
-}
-"""Modules of the built-in environments by name; each has `environment(argument, kwargs)`."""
+BUILTIN_ENVIRONMENTS = ("sources", "service_desk", "rooms")
+"""Built-in environments: modules of this package with `environment(argument, kwargs)`."""
 SCHEMES: Mapping[str, str] = {
-    "reasoning_gym": "tutelage.environments.reasoning_gym",
-    "gym": "tutelage.environments.gym",
-    "textworld": "tutelage.environments.textworld",
+    "reasoning_gym": "environments",
+    "gym": "environments",
+    "textworld": "textworld",
 }
-"""Modules of other people's environments, and the package extra of the same name, by scheme."""
+"""Schemes of other people's environments, modules too, and the extra that each needs."""
 _NO_KWARGS: Mapping[str, Any] = {}
 
 
@@ -41,19 +39,20 @@ def load_environment(name: str, kwargs: Mapping[str, Any] = _NO_KWARGS) -> Envir
     if is_file_reference(name):
         return as_factory(load_attribute(name, "environment"), name.rpartition(":")[2], kwargs)
     word, colon, argument = name.partition(":")
-    module = BUILTIN_ENVIRONMENTS.get(word) or (SCHEMES.get(word) if colon else None)
-    if module is None:
+    if word not in BUILTIN_ENVIRONMENTS and not (colon and word in SCHEMES):
         forms = [*BUILTIN_ENVIRONMENTS, *(f"{scheme}:NAME" for scheme in SCHEMES)]
         near = hint(name, [*BUILTIN_ENVIRONMENTS, *SCHEMES], "did you mean {!r}? ")
         raise ConfigError(
             f"unknown environment {name!r}; {near}use FILE.py:NAME or one of {', '.join(forms)}"
         )
+    module = importlib.import_module(f"tutelage.environments.{word}")
     try:
-        factory: EnvironmentFactory = importlib.import_module(module).environment(argument, kwargs)
+        factory: EnvironmentFactory = module.environment(argument, kwargs)
     except ModuleNotFoundError as error:
+        extra = SCHEMES.get(word, "train")
         raise MissingExtraError(
             f"the environment {name!r} needs a package that is not installed ({error}): install it "
-            f"with `pip install 'tutelage[{word}]'`"
+            f"with `pip install 'tutelage[{extra}]'`"
         ) from error
     return factory
 
@@ -114,6 +113,8 @@ def _is_environment(cls: type) -> bool:
         return False
     parameters = [*inspect.signature(cls.reset).parameters.values()][1:]  # pyright: ignore
     plain = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if plain and plain[0].name == "seed":
+        return False
     return len(plain) >= 2 or any(p.kind is p.VAR_POSITIONAL for p in parameters)
 
 

@@ -197,10 +197,11 @@ def compare(
 
 def _measure_of(run: RunFacts, runs: Sequence[RunFacts], wanted: Measure | None) -> Measure | None:
     """What is shown of a run: what is wanted, else what all have, else the first that it has."""
-    has, *others = ([m for m in MEASURES if m in r.measured] for r in (run, *runs))
     if wanted is not None:
-        return wanted if wanted in has else None
-    common = [name for name in has if all(name in some for some in others if some)]
+        return wanted if wanted in run.measured else None
+    has: list[Measure] = [name for name in MEASURES if name in run.measured]
+    measured = [one.measured for one in runs if one.measured]
+    common: list[Measure] = [name for name in has if all(name in some for some in measured)]
     return next(iter(common or has), None)
 
 

@@ -39,9 +39,7 @@ def read_facts(run: RunFolder, kind: type[RunKind] | None = None) -> RunFacts:
     figures = (kind or registered(run)).figures(files)
     remarks = [] if figures.remark is None else [figures.remark]
     grades, totals = list[Grade](), None
-    if figures.labels and run.store_address() is None:
-        remarks.append("it has no store, so its differences have no interval")
-    elif figures.labels:
+    if figures.labels:
         rule = _rule(figures.success)
         part = EXACT if rule is None or rule.part is None else rule.part
         labels = [label for names in figures.labels.values() for label in names[:2]]
@@ -50,8 +48,7 @@ def read_facts(run: RunFolder, kind: type[RunKind] | None = None) -> RunFacts:
                 grades = store.grades(run_id, *labels, part=part)
                 totals = store.totals(run_id)
         except TutelageError as error:
-            text = "its store cannot be read, so its differences have no interval"
-            remarks.append(f"{text}: {error}")
+            remarks.append(f"its store cannot be read, so it has no scores by task: {error}")
     looks = cast("Mapping[str, Any]", files.result.get("test") or {}).get("looks", 1)
     if looks != 1:
         remarks.append(f"its test was opened {looks} times, and each look weakens a verdict")
@@ -62,9 +59,8 @@ def read_facts(run: RunFolder, kind: type[RunKind] | None = None) -> RunFacts:
         known = {_task_key(json.loads(x)) for _, x in json_lines(tasks.read_bytes())}
         held_out = [grade for grade in grades if _task_key(grade.fields) in known]
     facts = _facts(figures, held_out, run.name, str(run.path))
-    if figures.labels and not facts.measured and totals is not None:
-        lacks = "has rollouts of other tasks than" if grades else "has no rollouts of"
-        remarks.append(f"its store {lacks} those of {tasks.name}")
+    if grades and not facts.measured:
+        remarks.append(f"its store has rollouts of other tasks than those of {tasks.name}")
     spent = figures.spent or ResourceUsage(
         rollouts=files.count("rollouts") if totals is None else totals.rollouts,
         test_rollouts=None if totals is None else totals.tests,

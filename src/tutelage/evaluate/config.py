@@ -6,6 +6,7 @@ The options of `tutelage eval` and `tutelage ask` are these fields; `targets.py`
 from __future__ import annotations
 
 from tutelage.config.fields import (
+    Arguments,
     Count,
     CountOrZero,
     Names,
@@ -41,8 +42,13 @@ class AskConfig(Section):
 class EvaluationConfig(RunSettings):
     """Which tasks are played, how, and what counts."""
 
-    test: Paths
-    """Tasks: JSON, JSONL, CSV or Parquet; may be repeated."""
+    test: Paths = ()
+    """Tasks: JSON, JSONL, CSV or Parquet; may be repeated. Default: the environment's own."""
+    environment: str | None = None
+    """Environment that the agent acts in: a built-in one, SCHEME:ARGUMENT or FILE.py:NAME;
+    default: the run's."""
+    environment_kwargs: Arguments = "{}"
+    """Arguments of the environment, as a JSON object."""
     endpoint: Paths = ()
     """OpenAI-compatible server that answers the model calls of AGENT.py, or of a run's agent; give
     it twice for two targets."""
@@ -54,7 +60,8 @@ class EvaluationConfig(RunSettings):
     temperature: NonNegative | None = None
     """Sampling temperature; 0 is greedy. Default: 0 for one sample, else 1."""
     max_turns: Count | None = None
-    """Maximum model calls per rollout; default: the run's, else 4, or 16 for a custom agent."""
+    """Maximum model calls per rollout; default: the run's, else 4, or 12 in an environment, or 16
+    for a custom agent."""
     max_tokens: Count | None = None
     """Maximum tokens per reply. Default: of a server its own; else the run's, 256, or for a custom
     agent 512 (2,000 on a GPU)."""
@@ -65,7 +72,7 @@ class EvaluationConfig(RunSettings):
     """Rollouts that are played at the same time, for a server or a custom agent; default: 64 where
     all models are in this process, else 8."""
     limit: Count | None = None
-    """Evaluate the first N tasks only."""
+    """Evaluate the first N tasks only; default: all of a file, 100 of an environment."""
     tools: Names | None = None
     """Tools by name or FILE.py:function; default: the run's."""
     reward: str | None = None

@@ -26,6 +26,7 @@ from tutelage.engine.meter import CallLimits, MeteredClient, UsageMeter
 from tutelage.engine.prices import Price, find_price
 from tutelage.engine.remote import RemoteServers
 from tutelage.engine.usage import Cost
+from tutelage.environments.protocol import EnvironmentFactory
 from tutelage.errors import FailureBudgetError
 from tutelage.resources import LLM, POLICY, NamedResources, Roles
 from tutelage.rewards import RewardFunction
@@ -66,6 +67,8 @@ class EvaluatedAgent:
     prices: Mapping[str, Price] = field(default_factory=dict[str, Price])
     tools: Mapping[str, Tool] = field(default_factory=dict[str, Tool])
     """Those of a built-in agent."""
+    environment: EnvironmentFactory | None = None
+    """What answers the agent over several turns."""
     isolation: str = "none"
     max_calls: int = 16
     """Calls to servers in one rollout, at most."""
@@ -138,7 +141,7 @@ class EvaluatedAgent:
                 return await self._on_manager(specs, grader, limits, on_done, engine_of, on_spans)
             engine = engine_of(self.policy, len(specs), "deterministic")
             models = EngineModelProvider(engine, self.policy.codec)
-            runner = Runner(self.agent, models, limits, reward=grader)
+            runner = Runner(self.agent, models, limits, reward=grader, environment=self.environment)
             return await runner.run(specs, lambda r: on_done(r, self.recorded_cost(r)))
 
     async def _on_manager(
@@ -185,6 +188,7 @@ class EvaluatedAgent:
                     reward=grader,
                     on_spans=lambda rollout, spans: on_spans(limits.run_id, spans),
                     on_traces=partial(ingest_traces, on_spans, limits.run_id),
+                    environment=self.environment,
                 )
                 rollout = (await runner.run([spec]))[0]
             cost = meter.cost  # as servers counted it, and by token ids here

@@ -6,14 +6,18 @@ What is wrong with a target, a file or an option is found here, before a model l
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tutelage.agents.loading import source_hash
-from tutelage.engine.endpoint import environment
+from tutelage.engine.endpoint import environment as settings
 from tutelage.engine.prices import load_prices
 from tutelage.engine.usage import Cost
+from tutelage.environments.loading import load_environment
+from tutelage.environments.protocol import EnvironmentFactory
+from tutelage.environments.start import TEST_TASKS, check_repeats, environment_tasks
 from tutelage.errors import ConfigError, DataError, MissingExtraError
 from tutelage.evaluate.config import LABEL, EvaluationConfig
 from tutelage.evaluate.evaluated_agent import EvaluatedAgent
@@ -28,8 +32,8 @@ from tutelage.rewards import RewardFunction, check, resolve_reward
 from tutelage.rollouts.grading import stop_if_text
 from tutelage.rollouts.runner import RolloutSpec
 from tutelage.runs.figures import Figures
-from tutelage.runs.inputs import training_tasks
-from tutelage.runs.job_inputs import AGENT_REWARD
+from tutelage.runs.inputs import environment_of, training_tasks
+from tutelage.runs.job_inputs import AGENT_REWARD, ENVIRONMENT_REWARD
 from tutelage.runs.progress import Progress
 from tutelage.runs.trust import check_trusted, code_of
 from tutelage.seeds import SeedTree
@@ -128,11 +132,12 @@ class PreparedEvaluation:
         """What rollouts of all tasks come to, and how many of the tasks were trained on."""
         evaluation = summarise(played, Success.of(self.success))
         seen = None
-        if self.run is not None and self.grader is not None:
+        acts = self.evaluated_agent.environment is not None
+        if self.run is not None and (self.grader is not None or acts):
             folder, config = self.run
             recorded = folder.tasks("train")
             own = recorded.is_file()
-            fields = None if own else self.grader.fields_read
+            fields = None if own or self.grader is None else self.grader.fields_read
             try:
                 if config.recipe == "sft":
                     shown = load_demonstrations(config.data.train_files)
@@ -175,14 +180,29 @@ def prepare_evaluation(
                 f"built-in agent: tutelage eval {run[0].policy} --test FILE --reward NAME"
             )
         own = str(file)
-    # The tasks of a user's agent need no question.
-    read = Dataset[Any].load if own is None else Dataset[Any].recorded
-    rows: list[Task] = [task for path in asked.test for task in read(path)]
-    tasks: Dataset[Any] = Dataset(
-        rows[: asked.limit], name=", ".join(asked.test), input_required=own is None
-    )
+    environment: EnvironmentFactory | None = None
+    if asked.environment is not None:
+        environment = load_environment(asked.environment, json.loads(asked.environment_kwargs))
+    elif run is not None and run[1].environment.name is not None:
+        check_trusted(run[0], [run[1].environment.name], trust=trust)
+        environment = environment_of(run[1])
+    # The tasks of a user's agent and of an environment need no question.
+    asks = own is None and environment is None
+    read = Dataset[Any].load if asks else Dataset[Any].recorded
+    rows: Sequence[Task] = [task for path in asked.test for task in read(path)]
+    if not asked.test:
+        if environment is None:
+            raise ConfigError("Missing option '--test': pass a file of tasks, or --environment")
+        sizes = {"test": asked.limit or TEST_TASKS}
+        rows = environment_tasks(environment, sizes, asked.seed)["test"]
+    name = ", ".join(asked.test) or str(asked.environment)
+    tasks = Dataset[Any](rows[: asked.limit], name=name, input_required=asks)
+    if environment is not None:
+        check_repeats(environment, tasks[0], asked.seed)
     name = asked.reward
-    if not name and run is not None:
+    if not name and environment is not None:
+        name = (None if run is None else run[1].agent.reward_name) or ENVIRONMENT_REWARD
+    elif not name and run is not None:
         name = run[1].agent.reward_name or EMBEDDED_REWARD
     elif not name and own is not None:
         name = AGENT_REWARD
@@ -194,7 +214,8 @@ def prepare_evaluation(
         )
     if run is not None and asked.reward is None:
         check_trusted(run[0], [name], trust=trust)
-    grader, success = None if name == AGENT_REWARD else resolve_reward(name), asked.success
+    none = name in (AGENT_REWARD, ENVIRONMENT_REWARD)
+    grader, success = None if none else resolve_reward(name), asked.success
     if success is None and run is not None and asked.reward in (None, run[1].agent.reward_name):
         success = run[1].reward.success
     if grader is not None:
@@ -202,7 +223,8 @@ def prepare_evaluation(
     evaluated_agent = agent_to_evaluate(target, run, own, asked, trust=trust)
     evaluated_agent = replace(
         evaluated_agent,
-        prices=load_prices(asked.prices, environment()),
+        environment=environment,
+        prices=load_prices(asked.prices, settings()),
         runners=asked.runners or (8 if evaluated_agent.servers else 64),
     )
     agent = own or Figures.BUILT_IN

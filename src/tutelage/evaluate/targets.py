@@ -27,6 +27,7 @@ from tutelage.engine.endpoint import (
     served_models,
 )
 from tutelage.engine.factory import make_engine
+from tutelage.environments.start import TURNS
 from tutelage.errors import ConfigError, DataError, RunError
 from tutelage.evaluate.config import AskConfig, EvaluationConfig
 from tutelage.evaluate.evaluated_agent import (
@@ -195,7 +196,8 @@ def _builtin_agent(
         if run is not None and not named:
             tools = dict(offered_tools(config, tools, knows_tools=policy.codec.knows_tools))
         policies = {POLICY: policy}
-    turns = asked.max_turns or turns
+    acts = run is None and getattr(asked, "environment", None) is not None
+    turns = asked.max_turns or (TURNS if acts else turns)
     tokens = asked.max_tokens or (tokens if server is None else UNBOUNDED)
     sampling = Sampling(asked.sampled_at, max_tokens=tokens)
     main = LLM(POLICY, temperature=sampling.temperature)
@@ -221,6 +223,8 @@ def _builtin_agent(
             "",
             failure_reward=config.agent.failure_reward,
             reward_timeout=config.agent.reward_timeout,
+            pool_size=config.environment.pool_size,
+            step_timeout=config.environment.step_timeout,
         ),
     )
 

@@ -83,6 +83,12 @@ def agent_bundle(
         if policy is None:
             from tutelage.policy.model import load_policy
 
+            if folder is None and agent_spec.environment is not None:
+                raise ConfigError(
+                    f"the embedded model cannot act in the environment "
+                    f"{agent_spec.environment.name!r}; pass --model NAME, or a server (OPENAI_API_"
+                    "KEY, OPENAI_BASE_URL and OPENAI_MODEL in .env)"
+                )
             policy = embedded().policy() if folder is None else load_policy(folder)
     remote = {name: e.base_url for name, e in endpoints.items()}
     caps = call_limits(config, isinstance(agent, ToolAgent))
@@ -94,6 +100,7 @@ def agent_bundle(
         isolation=agent_spec.isolation,
         policy=policy,
         urls=agent_spec.urls,
+        environment=agent_spec.environment,
         roles=Roles(dict.fromkeys(local, POLICY), (), remote),
         caps=caps,
         sampling=sampling,
@@ -105,7 +112,8 @@ def agent_bundle(
 
 def call_limits(config: PromptConfig, embedded: bool) -> CallLimits:
     """The most that a rollout may do; custom agents have higher limits."""
-    usual = CallLimits(4, 4_000, 256) if embedded else CallLimits(16, 16_000, 2_000)
+    short = embedded and config.environment is None
+    usual = CallLimits(4, 4_000, 256) if short else CallLimits(16, 16_000, 2_000)
     return CallLimits(
         config.max_turns or usual.calls,
         config.max_prompt_tokens or usual.prompt_tokens,

@@ -18,6 +18,7 @@ from pydantic import Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from tutelage.config.fields import (
+    Arguments,
     Count,
     CountOrZero,
     Names,
@@ -51,6 +52,10 @@ class PromptConfig(RunSettings):
     swap ready phrases and need no LLM; `auto` chooses one and prints the reason."""
     agent: str | None = None
     """Your agent, as FILE.py or FILE.py:name."""
+    environment: str | None = None
+    """Environment that the agent acts in: a built-in one, SCHEME:ARGUMENT or FILE.py:NAME."""
+    environment_kwargs: Arguments = "{}"
+    """Arguments of the environment, as a JSON object."""
     train: Paths = ()
     """Training tasks, from which the optimiser learns."""
     val: Paths = ()
@@ -179,8 +184,8 @@ def resolve_prompt(
     for override in parse_overrides(names):
         if override.delete:
             raise ConfigError(f"~{override.spelling} is not supported here; omit the key")
-        values[override.spelling.replace("-", "_")] = override.value
-    for key in ("agent", "reward", "prices"):
+        values[override.spelling.replace("-", "_").replace(".", "_")] = override.value
+    for key in ("agent", "reward", "prices", "environment"):
         if isinstance(values.get(key), str):
             values[key] = _absolute(values[key])
     try:
@@ -235,7 +240,7 @@ def _contradictions(config: PromptConfig) -> list[ConfigIssue]:
 
     if config.recipe == PROMPT_RECIPE and config.agent is None:
         refuse("agent", "no agent is set", "Use: tutelage train prompt AGENT.py")
-    if config.recipe == PROMPT_RECIPE and not config.train:
+    if config.recipe == PROMPT_RECIPE and not config.train and config.environment is None:
         refuse("train", "a custom agent needs tasks", "Pass --train FILE.")
     if (config.val or config.test) and not config.train:
         refuse("val", "--val and --test need --train", "Pass training tasks as well.")

@@ -34,6 +34,7 @@ from tutelage.prompts.tasks import fresh
 from tutelage.runs.estimate import Pace
 from tutelage.runs.figures import Figures, RunFiles, read_object
 from tutelage.runs.findings import keep, warnings_of
+from tutelage.runs.fingerprint import settings_sources
 from tutelage.runs.folder import RunFolder, locked, write_json
 from tutelage.runs.health import ROLLOUT_RULES, Setup
 from tutelage.runs.kinds import (
@@ -116,7 +117,8 @@ class PromptSearch(RunKind):
 
     def sources(self, folder: RunFolder) -> dict[str, str]:
         """Those of its setup."""
-        return self.setup.sources()
+        named = {"environment": self.setup.config.environment}
+        return self.setup.sources() | settings_sources(named, folder)
 
     def again(self, folder: RunFolder, progress: Progress) -> Self:
         """The caller's: it is put together already."""
@@ -217,7 +219,7 @@ def confirm(folder: RunFolder, progress: Progress, files: Sequence[str] = ()) ->
     setup = read_setup(folder, progress)
     looks: list[JSON] = list(finished.get("confirmations", []))
     used = len(setup.splits.test) + sum(int(look["tasks"]) for look in looks if not look["files"])
-    tasks = fresh(setup.config, used, files)
+    tasks = fresh(setup.config, used, files, setup.bundle.environment)
     replace(setup.splits, test=tasks).check_held_out(setup.fields)
     holdout = asyncio.run(_confirm(setup, folder, progress, finished, tasks, len(looks)))
     fields = holdout.to_dict() | {"files": list(files)}

@@ -19,6 +19,7 @@ from tutelage.engine.factory import make_engine
 from tutelage.engine.meter import CallLimits, MeteredClient, UsageMeter
 from tutelage.engine.prices import Price
 from tutelage.engine.remote import RemoteServers
+from tutelage.environments.protocol import EnvironmentFactory
 from tutelage.prompts.agent import with_components
 from tutelage.prompts.contract import Components, Episode, RolloutSlot
 from tutelage.prompts.episode import episode_of
@@ -57,6 +58,8 @@ class AgentSpec:
     """A policy that was passed."""
     urls: Mapping[str, str] = field(default_factory=dict[str, str])
     """Base URLs of LLMs by resource or model name."""
+    environment: EnvironmentFactory | None = None
+    """What answers the agent over several turns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +142,7 @@ class CandidateRunner(RolloutManager):
             on_spans=keep,
             on_session=sessions.append,
             on_traces=self._traces,
+            environment=bundle.environment,
         )
         rollout = (await runner.run([spec]))[0]
         text = sessions[-1].feedback if sessions else ""

@@ -9,6 +9,7 @@ objects.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
@@ -18,6 +19,8 @@ from tutelage.agents.loading import load_agent, source_hash
 from tutelage.engine.endpoint import Endpoint, read_endpoints
 from tutelage.engine.meter import CallLimits
 from tutelage.engine.prices import Price, find_price, load_prices
+from tutelage.environments.loading import load_environment
+from tutelage.environments.start import check_repeats
 from tutelage.errors import ConfigError
 from tutelage.prompts.agent import PROMPT, ToolAgent, components_of, tool_resources
 from tutelage.prompts.agent_bundle import agent_bundle, call_limits, resources_of
@@ -47,6 +50,8 @@ from tutelage.types import Sampling
 if TYPE_CHECKING:
     from tutelage.policy.model import Policy
 
+ENVIRONMENT_PROMPT = "Act in the environment: answer each observation with your next action."
+"""The built-in agent's prompt that a search in an environment begins with."""
 ITERATIONS = 10
 """Rounds of apo and steps of grips where nobody asks for another number."""
 EXPENSIVE = 2.0
@@ -90,7 +95,8 @@ class SearchSetup:
         """Marks of the agent, its grader, its resources and its tasks."""
         bundle, splits = self.bundle, self.splits
         tasks = {"training": splits.train, "validation": splits.val, "test": splits.test}
-        return agent_sources(bundle.agent, bundle.reward, bundle.resources, tasks)
+        make = None if bundle.environment is None else bundle.environment.make
+        return agent_sources(bundle.agent, bundle.reward, bundle.resources, tasks, make)
 
 
 def setup_from(
@@ -118,8 +124,14 @@ def setup_from(
     # Refused before a model is built for it.
     chosen, reason = _choose(config, algorithm, bool(optimiser), price)
     agent_spec = agent_spec or _agent_spec(config)
+    factory = agent_spec.environment
+    if config.environment is not None:
+        factory = load_environment(config.environment, json.loads(config.environment_kwargs))
+        agent_spec = replace(agent_spec, environment=factory)
     _warn_of_timeout(agent_spec, config, progress)
-    splits = splits or make_splits(config)
+    splits = splits or make_splits(config, factory)
+    if factory is not None:
+        check_repeats(factory, splits.train[0], config.seed)
     compared, overlap = _compared(agent_spec, splits)
     # Before a model is built or loaded for it, as all that follows up to `agent_bundle`.
     plan(chosen, splits, Settings("", Limits(rollouts=config.rollouts), samples=config.samples))
@@ -217,10 +229,12 @@ def _agent_spec(config: PromptConfig) -> AgentSpec:
     if config.agent is not None:
         agent, resources = load_agent(config.agent)
         return AgentSpec(agent, resources, reward)
-    tools = resolve_tools(config.tools or embedded().tools)
+    acts = config.environment is not None
+    tools = resolve_tools(config.tools or (() if acts else embedded().tools))
     caps = call_limits(config, True)
     sampling = Sampling(temperature=config.temperature, max_tokens=caps.reply_tokens)
-    prompt = PromptTemplate(config.prompt or embedded().prompt)
+    usual = ENVIRONMENT_PROMPT if acts else embedded().prompt
+    prompt = PromptTemplate(config.prompt or usual)
     if prompt.placeholders:
         raise ConfigError(
             "the embedded agent does not fill placeholders, but the prompt has "
@@ -231,7 +245,7 @@ def _agent_spec(config: PromptConfig) -> AgentSpec:
     return AgentSpec(
         ToolAgent(sampling, caps.calls),
         NamedResources(values),
-        reward or resolve_reward(embedded().reward),
+        reward or (None if acts else resolve_reward(embedded().reward)),
     )
 
 
@@ -320,6 +334,8 @@ def _facts(
     config: PromptConfig, bundle: AgentBundle, optimiser: Mapping[str, Endpoint]
 ) -> dict[str, str]:
     facts = {"agent": bundle.agent.name}
+    if bundle.environment is not None:
+        facts["environment"] = bundle.environment.name
     if bundle.policy is not None:
         name = config.model or "embedded, trained to follow prompts"
         facts["task model"] = f"{name}, {bundle.policy.count() / 1e6:.2f} M parameters"

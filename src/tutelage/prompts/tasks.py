@@ -11,11 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tutelage.environments.protocol import EnvironmentFactory
+from tutelage.environments.start import environment_tasks
 from tutelage.errors import ConfigError, counted
 from tutelage.prompts.config import PromptConfig
 from tutelage.prompts.contract import Splits
 from tutelage.prompts.embedded import embedded
 from tutelage.seeds import SeedTree
+from tutelage.tasks.arithmetic import Split
 from tutelage.tasks.dataset import Dataset
 from tutelage.tasks.overlap import content, distinct
 from tutelage.types import Task
@@ -28,11 +31,13 @@ LEAST = 5
 """Tasks below which a dataset cannot be cut in three."""
 
 
-def make_splits(config: PromptConfig) -> Splits:
+def make_splits(config: PromptConfig, environment: EnvironmentFactory | None = None) -> Splits:
     """The splits of a configuration. Raises `ConfigError` and `DataError`."""
+    if not config.train and environment is not None:
+        return Splits(**environment_tasks(environment, {**_sizes(config)}, config.seed))
     if not config.train:
         return _generated(config)
-    own = config.agent is not None
+    own = config.agent is not None or environment is not None
     val, test = ((_files(paths, own) if paths else None) for paths in (config.val, config.test))
     return given_splits(_files(config.train, own), val, test, config)
 
@@ -53,11 +58,16 @@ def given_splits(
 
 def _generated(config: PromptConfig) -> Splits:
     """Math tasks for the tools `calculator` and `sum_1_to_n`."""
-    counts = (config.train_size or TRAIN, config.val_size or VAL, config.test_size or TEST)
-    names = ("train", "val", "test")
-    tasks = embedded().tasks
-    made = [tasks(n, k, config.seed) for n, k in zip(names, counts, strict=True)]
-    return Splits(*made)
+    return Splits(*(embedded().tasks(n, k, config.seed) for n, k in _sizes(config).items()))
+
+
+def _sizes(config: PromptConfig) -> dict[Split, int]:
+    """Return how many tasks of each split are generated."""
+    return {
+        "train": config.train_size or TRAIN,
+        "val": config.val_size or VAL,
+        "test": config.test_size or TEST,
+    }
 
 
 def cut(tasks: Sequence[Task], seed: int) -> Splits:
@@ -76,10 +86,18 @@ def cut(tasks: Sequence[Task], seed: int) -> Splits:
     return Splits(*([tasks[i] for i in part] for part in places))
 
 
-def fresh(config: PromptConfig, looked: int, files: Sequence[str] = ()) -> list[Task]:
+def fresh(
+    config: PromptConfig,
+    looked: int,
+    files: Sequence[str] = (),
+    environment: EnvironmentFactory | None = None,
+) -> list[Task]:
     """Test tasks after the first `looked`: generated ones, or those of a file."""
     if files:
-        return list(_files(files, config.agent is not None))
+        return list(_files(files, config.agent is not None or environment is not None))
+    if environment is not None and not config.train:
+        sizes = {"test": looked + (config.test_size or TEST)}
+        return list(environment_tasks(environment, sizes, config.seed)["test"][looked:])
     if config.train or config.recipe != "math":
         raise ConfigError(
             "this run used your own tasks, so fresh test tasks must be passed too: --test FILE "

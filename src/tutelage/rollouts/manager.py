@@ -20,7 +20,8 @@ from tutelage.agents.agent import Agent
 from tutelage.agents.function import TOKENIZER
 from tutelage.agents.isolated import IsolatedAgent
 from tutelage.agents.session import RolloutSession
-from tutelage.engine.endpoint import environment
+from tutelage.engine.endpoint import environment as variables
+from tutelage.environments.protocol import EnvironmentFactory
 from tutelage.errors import ConfigError
 from tutelage.gateway import Gateway
 from tutelage.gateway.address import GatewayAddress
@@ -55,7 +56,7 @@ class RolloutManager:
         self.agent: Agent = IsolatedAgent(agent) if apart else agent
         self.resources, self.roles, self.n_runners = resources, roles, n_runners
         self._remote = remote
-        self._address = GatewayAddress.from_env(environment())
+        self._address = GatewayAddress.from_env(variables())
         self._loop: asyncio.AbstractEventLoop | None = None
         self._gateway: Gateway | None = None
         self._keeper: asyncio.Task[None] | None = None
@@ -109,6 +110,7 @@ class RolloutManager:
         on_spans: OnSpans | None = None,
         on_session: Callable[[RolloutSession], None] | None = None,
         on_traces: OnTraces | None = None,
+        environment: EnvironmentFactory | None = None,
     ) -> Runner:
         """A runner of rollouts that play here, `n_runners` at once, in its event loop.
 
@@ -140,6 +142,7 @@ class RolloutManager:
             models,
             replace(settings, concurrency=self.n_runners),
             reward=reward,
+            environment=environment,
             resources=named_resources,
             policy=self.roles.main or next(iter(self.roles.remote), None),
             on_spans=on_spans,

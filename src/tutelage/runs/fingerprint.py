@@ -90,11 +90,15 @@ def agent_sources(
     reward: RewardFunction | None,
     resources: Mapping[str, Any],
     splits: Mapping[str, Sequence[Task] | None],
+    environment: object = None,
 ) -> dict[str, str]:
-    """Marks of an agent with what it is given, and of its tasks."""
+    """Marks of an agent with what it is given, of its tasks, and of the class of its
+    environment."""
     values = {f"the agent {agent.name}": source_hash(agent)}
     if reward is not None:
         values[f"the reward {reward.name}"] = source_hash(reward)
+    if environment is not None:
+        values["the environment"] = source_hash(environment)
     for name, value in resources.items():
         if isinstance(value, Tool):
             values[f"the tool {name}"] = f"{_digest(shown(value))} {source_hash(value.fn)}"

@@ -6,13 +6,18 @@ was trained on.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tutelage.agents.builtin import AGENTS, template_tools
 from tutelage.config import RunConfig
 from tutelage.engine.usage import Cost
+from tutelage.environments.loading import load_environment
+from tutelage.environments.protocol import EnvironmentFactory
+from tutelage.environments.start import environment_tasks
 from tutelage.errors import ConfigError, DataError, RunError, counted
 from tutelage.rewards import RewardFunction, resolve_reward
 from tutelage.runs.figures import read_object
@@ -142,8 +147,16 @@ def _successes(
     return rows, [rollout.task for rollout in won], origin
 
 
-def reward_of(config: RunConfig) -> RewardFunction:
-    """The reward that the configuration names."""
+def environment_of(config: RunConfig) -> EnvironmentFactory | None:
+    """Load the environment that the configuration names, if any. Raises `ConfigError`."""
+    name, kwargs = config.environment.name, config.environment.kwargs
+    return None if name is None else load_environment(name, json.loads(kwargs))
+
+
+def reward_of(config: RunConfig) -> RewardFunction | None:
+    """The reward that the configuration names; None where the environment's rewards count."""
+    if config.environment.name is not None and config.agent.reward_name is None:
+        return None
     return resolve_reward(config.agent.reward_name or EMBEDDED_REWARD, _options(config))
 
 
@@ -152,6 +165,7 @@ def load_tools(config: RunConfig) -> dict[str, Tool]:
     if not config.agent.use_agent or config.agent.tool_choice == "none":
         return {}
     usual = WORD_PROBLEM_TOOLS if config.recipe == "word-problems" else EMBEDDED_TOOLS
+    usual = () if config.environment.name is not None else usual
     own = AGENTS.find(config.agent.agent_type).own_tools or usual
     asked = config.agent.tools
     return resolve_tools(own if asked is None else asked, _options(config))
@@ -175,9 +189,14 @@ def offered_tools(
     return {} if unasked and template_tools(config, tools) else tools
 
 
-def load_tasks(config: RunConfig) -> Tasks:
-    """The tasks of the configured files, or the embedded ones; all checked."""
+def load_tasks(config: RunConfig, environment: EnvironmentFactory | None = None) -> Tasks:
+    """The tasks of the configured files, else those of the environment, or the embedded ones; all
+    checked."""
     data, limit, tested = config.data, drawn_val_tasks(config), most_test_tasks(config)
+    if environment is not None and not data.train_files:
+        sizes = {"train": data.train_tasks or TRAIN_TASKS, "val": limit, "test": tested or limit}
+        found = environment_tasks(environment, sizes, config.seed)
+        return Tasks(found["train"], found["val"], found["test"])
     if not data.train_files:
         if data.val_files or data.test_files:
             raise ConfigError("--val and --test need --train; pass training tasks as well")
@@ -191,12 +210,13 @@ def load_tasks(config: RunConfig) -> Tasks:
             shown=_shown(level, config),
             skill=make_tasks("default", "val", min(100, limit), config.seed),
         )
-    train = _files(data.train_files)[: data.train_tasks]
+    asked = environment is None  # an environment may ask the question itself
+    train = _files(data.train_files, asked)[: data.train_tasks]
     if data.val_files:
-        val = _files(data.val_files)
+        val = _files(data.val_files, asked)
     else:
         train, val = held_out(train, limit, "--val")
-    test = _files(data.test_files) if data.test_files else val
+    test = _files(data.test_files, asked) if data.test_files else val
     return Tasks(train, val[: config.trainer.val_tasks], test[:tested])
 
 
@@ -228,10 +248,10 @@ def held_out(
 def training_tasks(config: RunConfig) -> Sequence[Task]:
     """The tasks that a run with this configuration trains on, as its files are now. Raises
     `DataError` for files that are gone."""
-    data = config.data
+    data, acts = config.data, config.environment.name is not None
     if not data.train_files:
-        return load_tasks(config).train
-    train = _files(data.train_files)[: data.train_tasks]
+        return load_tasks(config, environment_of(config)).train
+    train = _files(data.train_files, not acts)[: data.train_tasks]
     return train if data.val_files else held_out(train, drawn_val_tasks(config), "--val")[0]
 
 
@@ -262,7 +282,9 @@ def _shown(level: str, config: RunConfig) -> list[Task]:
     return [h if rng.random() < share else e for h, e in zip(hard, easy, strict=True)]
 
 
-def _files(paths: Sequence[str]) -> Sequence[Task]:
+def _files(paths: Sequence[str], input_required: bool = True) -> Sequence[Task]:
+    read = Dataset[Any].load if input_required else Dataset[Any].recorded
     if len(paths) == 1:
-        return Dataset.load(paths[0])
-    return Dataset([task for path in paths for task in Dataset.load(path)])
+        return read(paths[0])
+    tasks = [task for path in paths for task in read(path)]
+    return Dataset(tasks, input_required=input_required)

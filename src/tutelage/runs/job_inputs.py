@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tutelage.agents.agent import Agent
+from tutelage.environments.protocol import EnvironmentFactory
 from tutelage.errors import RunError
 from tutelage.resources import NamedResources, PromptTemplate, Roles
 from tutelage.rewards import RewardFunction
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from tutelage.policy.model import Policy
     from tutelage.rollouts.manager import RolloutManager
 
+ENVIRONMENT_REWARD = "environment"
+"""Marks the reward of a run where the environment gives it."""
 AGENT_REWARD = "agent"
 """Marks the reward in the configuration where the agent returns it."""
 
@@ -51,6 +54,10 @@ class JobInputs:
     """The file that the agent stands in, by which a command continues the run."""
     files: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
     """Those of the tasks, by split."""
+    environment: EnvironmentFactory | None = None
+    """An environment that was passed as an object."""
+    environment_source: object = None
+    """The class, function or factory that was passed."""
 
     @property
     def own_tasks(self) -> bool:
@@ -61,7 +68,8 @@ class JobInputs:
     def sources(self) -> dict[str, str]:
         """Marks of the agent, its reward, its resources and its tasks."""
         splits = {"training": self.train, "validation": self.val, "test": self.test}
-        return agent_sources(self.agent, self.reward, self.resources, splits)
+        environment = self.environment_source
+        return agent_sources(self.agent, self.reward, self.resources, splits, environment)
 
     def record(self, folder: RunFolder, splits: Mapping[str, Sequence[Task]]) -> None:
         """Write down which agent is trained on which tasks. The embedded tasks follow from the
@@ -114,7 +122,7 @@ def check_python(folder: RunFolder) -> None:
         )
 
 
-def grader_of(given: JobInputs | None, reward: RewardFunction) -> RewardFunction | None:
+def grader_of(given: JobInputs | None, reward: RewardFunction | None) -> RewardFunction | None:
     """What grades texts: a job's `reward`, where an agent did not come with tasks of its own; None
     where a reward is what the agent returns."""
     return given.reward if given is not None and given.own_tasks else reward

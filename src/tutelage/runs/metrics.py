@@ -167,8 +167,10 @@ def is_truncated(rollout: Rollout) -> bool:
 
 
 def low_reward_warning(rollouts: Sequence[Rollout], failure_reward: float) -> str | None:
-    """What is wrong where an attempt earned less than a failure does; None where none did."""
-    graded = [r.reward.value for r in rollouts if r.reward is not None and r.last.failure is None]
+    """What is wrong where an attempt earned less than a failure does; None where none did. In an
+    environment a failure keeps what its turns earned."""
+    played = [r for r in rollouts if r.last.failure is None and r.last.info is None]
+    graded = [r.reward.value for r in played if r.reward is not None]
     lowest = min(graded, default=failure_reward)
     if lowest >= failure_reward:
         return None

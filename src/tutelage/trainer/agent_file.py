@@ -95,4 +95,6 @@ def resume_agent(folder: RunFolder, progress: Progress, *, allow_changes: bool =
     flags["reward"] = None if named in (None, AGENT_REWARD) else named
     keys = RL()
     keys.stored = resolved
-    return trainer_of(keys, flags, folder.path, progress).fit(told["file"]).details
+    trainer = trainer_of(keys, flags, folder.path, progress)
+    trainer.environment = config.environment.name
+    return trainer.fit(told["file"]).details

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 from tutelage.agents.agent import Agent
 from tutelage.agents.loading import load_agent
 from tutelage.config.aliases import all_spellings
+from tutelage.environments.loading import as_factory
+from tutelage.environments.protocol import EnvironmentFactory
 from tutelage.errors import ConfigError
 from tutelage.resources import LLM, POLICY, NamedResources, Roles
 from tutelage.rewards import RewardFunction
@@ -173,6 +175,12 @@ def roles_of(
     return roles
 
 
+def environment_of(given: Any) -> EnvironmentFactory | None:
+    """Return the environment of a class, a function or a factory; None for a name, which the
+    configuration keeps. Raises `ConfigError` for another object."""
+    return None if given is None or isinstance(given, str) else as_factory(given)
+
+
 def play_once(setting: TrainingInputs, given: JobInputs, n: int) -> list[Rollout]:
     """Play the first tasks once each."""
     policies = {POLICY: setting.policy, **setting.others}
@@ -194,6 +202,7 @@ def play_once(setting: TrainingInputs, given: JobInputs, n: int) -> list[Rollout
         token_budget=rollout.response_length,
         reward=given.reward,
         on_spans=lambda rollout, spans: None,  # they name the agents that are marked
+        environment=setting.environment,
     )
     return given.manager.play(runner, specs)
 

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tutelage.config import Resolved
 from tutelage.engine.endpoint import environment, read_endpoints
 from tutelage.engine.prices import load_prices
+from tutelage.environments.protocol import EnvironmentFactory
+from tutelage.environments.start import TEST_TASKS, environment_tasks
 from tutelage.errors import ConfigError
 from tutelage.evaluate.config import EvaluationConfig
 from tutelage.evaluate.evaluated_agent import EvaluatedAgent, answered, equipped, reply_limit
@@ -28,7 +30,7 @@ from tutelage.rewards import RewardFunction, check
 from tutelage.rollouts.runner import RunnerSettings
 from tutelage.runs import lifecycle
 from tutelage.runs.folder import RunFolder, folder_at, fresh_name
-from tutelage.runs.job_inputs import AGENT_REWARD, JobInputs
+from tutelage.runs.job_inputs import AGENT_REWARD, ENVIRONMENT_REWARD, JobInputs
 from tutelage.runs.launched import follows
 from tutelage.runs.progress import Progress
 from tutelage.runs.result import TrainingResult, read_result
@@ -182,10 +184,13 @@ def evaluation_of(
     reward: RewardFunction | None,
     policies: Mapping[str, Policy],
     model: str | Path | None,
+    factory: EnvironmentFactory | None,
 ) -> PreparedEvaluation:
     """An agent with its tasks and what answers its LLMs, ready to be evaluated; `keys` are those of
     an evaluation. Raises `ConfigError` where nothing answers an LLM."""
     tasks = tasks_of(given, "test")
+    if tasks is None and factory is not None:
+        tasks = environment_tasks(factory, {"test": TEST_TASKS}, keys.get("seed", 0))["test"]
     if tasks is None:
         raise ConfigError("no tasks to evaluate on; pass test_dataset")
     asked = EvaluationConfig(test=tuple(files_of(given)) or ("test_dataset",), **keys)
@@ -222,11 +227,13 @@ def evaluation_of(
         weights=", ".join(sorted({*named.values()})) if not policies else "",
         servers=servers,
         prices=load_prices(asked.prices, environment()),
+        environment=factory,
         max_length=None,
         runners=asked.runners or (8 if servers else 64),
         limits=RunnerSettings("", timeout=asked.timeout),
     )
-    name = AGENT_REWARD if reward is None else reward.name
+    usual = AGENT_REWARD if factory is None else ENVIRONMENT_REWARD
+    name = usual if reward is None else reward.name
     return PreparedEvaluation(
         asked, evaluated_agent, dataset, reward, name, asked.success, agent=file or player.name
     )

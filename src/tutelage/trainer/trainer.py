@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, Never, cast
 
 from tutelage.agents.agent import Isolation
 from tutelage.config import Resolved
+from tutelage.environments.loading import load_environment
+from tutelage.environments.protocol import EnvironmentFactory
 from tutelage.errors import ConfigError
 from tutelage.policy.sources import check_unnamed, model_folder
 from tutelage.prompts import Algorithm
@@ -42,6 +44,7 @@ from tutelage.trainer.arguments import (
     Tasks,
     agent_of,
     check_arguments,
+    environment_of,
     files_of,
     play_once,
     policies_of,
@@ -74,7 +77,9 @@ class Trainer:
     LLMs are served, by resource or model name. `n_runners` rollouts run concurrently, by default 64
     where all models are in this process and else 8. `reward` grades agents that return no reward of
     their own. Tasks are rows, a `Dataset`, or files; without `train_dataset` they are those of the
-    embedded job. `progress=Progress()` shows nothing.
+    environment, else of the embedded job. `environment` is a name, a class or an
+    `EnvironmentFactory`; agents take it as an argument of that name. `progress=Progress()` shows
+    nothing.
 
     With `APO`, `GEPA`, `Screen` or `GRIPS` the agent's texts are searched over instead and the
     result is a `PromptResult`: `optimiser` is the LLM that is asked (else the environment says),
@@ -99,6 +104,7 @@ class Trainer:
         seed: int | None = None,
         timeout: float | None = None,
         isolation: Isolation = "none",
+        environment: str | type | Callable[..., Any] | EnvironmentFactory | None = None,
         callbacks: Sequence[Callback] = (),
         progress: Progress | None = None,
         optimiser: LLM | None = None,
@@ -137,6 +143,7 @@ class Trainer:
         self.progress = Progress() if follows() else progress
         self._policies = policies_of(policy)
         self._reward = reward_of(reward)
+        self.environment, self._factory = environment, environment_of(environment)
         if model is not None and self._policies:
             raise ConfigError("pass either model= or policy=, not both")
 
@@ -207,9 +214,12 @@ class Trainer:
         asked: dict[str, Any] = {"samples": samples, "temperature": temperature}
         asked |= {"success": success, "seed": self.seed, "runners": self.n_runners}
         asked = {k: v for k, v in (asked | {"timeout": self.timeout}).items() if v is not None}
+        factory, named = self._factory, self.environment
+        if isinstance(named, str):
+            factory = load_environment(named)
         ready = evaluation_of(
             agent, asked, given, self.resources, self.endpoints, self._reward, self._policies,
-            self.model,
+            self.model, factory,
         )  # fmt: skip
         player = replace(ready.evaluated_agent, isolation=self.isolation)
         ready = replace(ready, evaluated_agent=player, on_rollout=on_rollout(self.callbacks))
@@ -276,9 +286,11 @@ class Trainer:
                 isolation=self.isolation,
                 policy=next(iter(self._policies.values()), None),
                 urls=self.endpoints,
+                environment=self._factory,
             ),
             (tasks[0], tasks[1], tasks[2]),
             {
+                "environment": self.environment if isinstance(self.environment, str) else None,
                 "runners": self.n_runners,
                 "seed": self.seed,
                 "timeout": self.timeout,
@@ -331,7 +343,7 @@ class Trainer:
         files = {split: files_of(given) for split, given in passed.items()}
         job_inputs = JobInputs(
             player, resources, roles, manager, train, val, test, self._reward, self._policies, told,
-            file, files,
+            file, files, self._factory, None if self._factory is None else self.environment,
         )  # fmt: skip
         return resolved, place, job_inputs
 
@@ -349,6 +361,10 @@ class Trainer:
             "agent.timeout": self.timeout,
             "model.path": str(self.model) if self.model is not None else folder,
         }
+        acts = self.environment is not None or algorithm.sets("environment.name")
+        if self.environment is not None:
+            own = self._factory
+            flags["environment.name"] = self.environment if own is None else own.name
         if self._policies:
             flags["model.path"] = None
         run = RunFolder(place)
@@ -358,10 +374,12 @@ class Trainer:
                 flags |= {"data.test_files": [str(run.tasks("test"))], "agent.reward_name": graded}
             return algorithm.resolve(own_agent=True, **flags)
         own_model = self._policies or flags["model.path"] not in (None, SHIPPED)
+        if acts and self._reward is not None:
+            flags["agent.reward_name"] = graded
         if train is not None:
             flags |= {f"data.{s}_files": [str(run.tasks(s))] for s in ("train", "val", "test")}
-            flags["agent.reward_name"] = graded
-        embedded = train is None or not own_model
+            flags["agent.reward_name"] = None if acts and self._reward is None else graded
+        embedded = not acts and (train is None or not own_model)
         if embedded and self._policies:  # a policy that is passed has its skills already
             flags["sft.max_steps"] = 0
         return algorithm.resolve("math" if embedded else "rl", own_agent=True, **flags)

@@ -31,7 +31,8 @@ def planned(setting: TrainingInputs, phases: Iterable[str]) -> dict[str, str]:
     plan = {"plan": _rollouts(setting, phases), "tokens": _tokens(setting)}
     grader = grader_of(setting.given, setting.reward)
     if grader is None:
-        return plan | {"reward": "what the agent returns"}
+        whose = "the agent returns" if setting.environment is None else "the environment gives"
+        return plan | {"reward": f"what {whose}"}
     graded = f"{grader.name}, which never sees the reply: it has no parameter 'prediction'"
     if grader.sees_attempt:
         graded = f"{grader.name}, which grades the reply"

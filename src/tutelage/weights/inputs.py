@@ -7,6 +7,7 @@ the assistant wrote is trained (`Codec.demonstration`); what does not fit the mo
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from collections import Counter
@@ -22,6 +23,8 @@ from tutelage.config import RunConfig
 from tutelage.engine.driver import EngineDriver, Schedule
 from tutelage.engine.factory import make_engine
 from tutelage.engine.protocol import Engine
+from tutelage.environments.protocol import EnvironmentFactory
+from tutelage.environments.start import check_repeats, play_demonstrations
 from tutelage.errors import ConfigError, DataError, ModelError, counted
 from tutelage.policy.codec import Codec
 from tutelage.policy.machine import ComputeSettings, apply_settings, choose_compute
@@ -34,8 +37,10 @@ from tutelage.rewards import RewardFunction, check, resolve_reward
 from tutelage.rollouts.models import PolicySource
 from tutelage.rollouts.runner import AT_ONCE, RunnerSettings
 from tutelage.runs.inputs import (
+    DemonstrationRows,
     Tasks,
     drawn_val_tasks,
+    environment_of,
     held_out,
     load_demonstration_rows,
     load_tasks,
@@ -51,7 +56,7 @@ from tutelage.tasks.arithmetic import EMBEDDED_REWARD, demonstrations
 from tutelage.tasks.demonstrations import Demonstration, load_demonstrations, overlap_of
 from tutelage.tasks.overlap import Overlap, content, count_overlap
 from tutelage.tools.tool import Tool
-from tutelage.types import Constraint, Message, Mode, Sampling, Task
+from tutelage.types import Constraint, Message, Mode, Sampling, Task, ToolSpec
 from tutelage.weights.config.extensions import load_extensions
 from tutelage.weights.paths import check_models_exist
 from tutelage.weights.process_group import ONE_PROCESS, ProcessGroup
@@ -82,7 +87,8 @@ class TrainingInputs:
     seeds: SeedTree
     tasks: Tasks
     tools: Mapping[str, Tool]
-    reward: RewardFunction
+    reward: RewardFunction | None
+    """None where the rewards of an agent's turns count."""
     policy: Policy
     choice: ComputeSettings
     given: JobInputs | None = None
@@ -97,11 +103,20 @@ class TrainingInputs:
     """Tasks that stand in more than one split."""
     group: ProcessGroup = ONE_PROCESS
     """The processes that train."""
+    environment: EnvironmentFactory | None = None
+    """What answers the agent over several turns."""
+    imitated: Sequence[Demonstration] = ()
+    """Episodes of the environment that are learned before reinforcement learning."""
 
     def notes(self) -> list[str]:
         """What is said of the data at the start."""
         dataset = self.sft_dataset or self.shown
-        more = () if dataset is None else dataset.remarks
+        more = [] if dataset is None else [*dataset.remarks]
+        if self.environment is not None and not self.environment.deterministic:
+            more.append(
+                f"the environment {self.environment.name!r} is not deterministic: recorded "
+                "rollouts replay, and the same command may give another result"
+            )
         return [*self.overlap.notes(drawn=self.embedded_tasks), *more]
 
     @property
@@ -142,6 +157,8 @@ class TrainingInputs:
             allow_no_calls=agent.allow_no_calls,
             reward_timeout=agent.reward_timeout,
             concurrency=AT_ONCE if mode is Mode.TRAIN else at_once or AT_ONCE,
+            pool_size=self.config.environment.pool_size,
+            step_timeout=self.config.environment.step_timeout,
         )
 
     def sources(
@@ -207,15 +224,18 @@ def drawn(setting: TrainingInputs, steps: int) -> int:
 
 def load_work(
     config: RunConfig, given: JobInputs | None
-) -> tuple[Tasks, Mapping[str, Tool], RewardFunction]:
-    """Read the tasks of a run, the tools of its agent, and the reward that grades what an agent
-    does not grade itself: from the configuration, or as a Python agent brings them. Raises
-    `TutelageError`s for what cannot be read, and for a reward that does not fit the tasks."""
+) -> tuple[Tasks, Mapping[str, Tool], RewardFunction | None, EnvironmentFactory | None]:
+    """Read the tasks of a run, the tools of its agent, the reward that grades what an agent does
+    not grade itself (None leaves it to the rewards of an environment), and the environment: from
+    the configuration, or as a Python agent brings them. Raises `TutelageError`s for what cannot be
+    read, and for a reward that does not fit the tasks."""
     limit, tested = config.trainer.val_tasks, most_test_tasks(config)
+    factory = None if given is None else given.environment
+    factory = environment_of(config) if factory is None else factory
     if config.recipe == "sft":
         tasks = Tasks((), (), load_test_tasks(config) if given is None else given.test or ())
     elif given is None or given.train is None:
-        tasks = load_tasks(config)
+        tasks = load_tasks(config, factory)
     else:  # a part of the caller's training tasks is held out
         train, val = given.train[: config.data.train_tasks], given.val
         if val is None:
@@ -229,31 +249,47 @@ def load_work(
     if given is None:
         reward = reward_of(config)
     else:
-        reward = given.reward or resolve_reward(EMBEDDED_REWARD)
+        acts = config.environment.name is not None
+        reward = given.reward or (None if acts else resolve_reward(EMBEDDED_REWARD))
     every = [*tasks.train, *tasks.val, *tasks.test]
-    if every and (given is None or given.reward is not None):
+    if reward is not None and every and (given is None or given.reward is not None):
         check(reward, every)
-    return tasks, tools, reward
+    if factory is not None and tasks.train:
+        seed = SeedTree(config.seed).child("environment", "check").value()
+        check_repeats(factory, tasks.train[0], seed)
+    return tasks, tools, reward, factory
 
 
 def prepare_rl(
-    config: RunConfig, policy_folder: Path | None = None, given: JobInputs | None = None
+    config: RunConfig,
+    policy_folder: Path | None = None,
+    given: JobInputs | None = None,
+    imitated: Path | None = None,
 ) -> TrainingInputs:
-    """Make the setting of a run. `policy_folder` overrides where the policy comes from (resume);
-    `given` is the Python agent with its tasks, where there is one."""
+    """Make the setting of a run. `policy_folder` overrides where the policy comes from and
+    `imitated` the episodes of an environment (resume); `given` is the Python agent with its tasks,
+    where there is one."""
     load_extensions(config)
     try_extensions(config)
     check_models_exist(config)
     seeds = SeedTree(config.seed)
-    tasks, tools, reward = load_work(config, given)
+    tasks, tools, reward, factory = load_work(config, given)
     demonstrated = load_demonstration_rows(config)
+    acted = factory is not None and not config.data.demonstrations
+    if factory is not None and not demonstrated.rows:
+        new = config.model.path is None and (given is None or not given.policies)
+        demonstrated = _episodes(config, factory, tasks.train, imitated, new)
     config = _within_epoch(config, len(tasks.train))
     if demonstrated.rows:  # which are all clean; a negative number of steps means passes over them
         each, sft = -(-len(demonstrated.rows) // config.sft.batch_size), config.sft
         steps = {"max_steps": 2 * each, "cooldown_steps": each}
         steps = {key: steps[key] for key in steps if getattr(sft, key) < 0} | {"mixed_steps": 0}
         config = config.model_copy(update={"sft": sft.model_copy(update=steps)})
-    tool_specs = template_tools(config, tools) if given is None and config.asks_for_tools else []
+    asked, tool_specs = given is None and config.asks_for_tools, list[ToolSpec]()
+    if asked and factory is None:
+        tool_specs = template_tools(config, tools)
+    elif asked and factory is not None and config.agent.agent_type == "hf":
+        tool_specs = [*(tool.spec for tool in tools.values()), *factory.tools]
     if given is not None and given.policies and config.model.lora.rank:
         raise ConfigError(
             "model.lora cannot be used with a model that is passed as an object; pass its folder "
@@ -274,18 +310,28 @@ def prepare_rl(
     others = {} if given is None else _others(given, policy, config)
     # By input and what the reward reads; by all fields where an agent or an environment may read.
     open_ended = given is not None or any(t.environment is not None for t in tools.values())
-    key = partial(content, fields=None if open_ended else reward.fields_read)
+    key = partial(content, fields=None if open_ended or not reward else reward.fields_read)
     overlap, shown = count_overlap(*tasks.splits.values(), key=key), None
-    if demonstrated.rows:
+    if demonstrated.rows and (config.sft.max_steps or not acted):
         known = overlap_of(demonstrated.rows, (), tasks.test)
         solved = count_overlap(demonstrated.solved, (), tasks.test, key)
-        most = max(one.test_in_train for one in (overlap, known, solved))
-        overlap = replace(overlap, test_in_train=most)
-        shown = _sft_dataset(config, policy.codec, policy.max_positions, demonstrated.rows, ())
+        both = max(one.test_in_train for one in (overlap, known, solved))
+        overlap = replace(overlap, test_in_train=both)
+        rows, most = demonstrated.rows, policy.max_positions
+        if acted:  # an episode may be longer than the context
+            encode = policy.codec.demonstration
+            rows = [row for row in rows if len(encode(row.messages, row.tools)[0]) <= most]
+        if not rows:
+            raise ConfigError(
+                f"every episode of the environment has more than {most} tokens; raise "
+                "rollout.max_len, or use a model with a longer context"
+            )
+        shown = _sft_dataset(config, policy.codec, most, rows, ())
         shown = replace(shown, origin=demonstrated.origin)
     setting = TrainingInputs(
-        config, seeds, tasks, tools, reward, policy, choice, given, others, None, shown, overlap
-    )
+        config, seeds, tasks, tools, reward, policy, choice, given, others, None, shown, overlap,
+        environment=factory, imitated=demonstrated.rows if acted else (),
+    )  # fmt: skip
     if (config.rollout.response_length or 0) >= setting.context:
         raise ConfigError(
             f"rollout.response_length={config.rollout.response_length} is too large: the prompt "
@@ -301,7 +347,7 @@ def prepare_sft(
     before any weight is; `given` is the Python agent that plays the test tasks, if there is one."""
     train = load_demonstrations(config.data.train_files)
     val = load_demonstrations(config.data.val_files)
-    tasks, tools, reward = load_work(config, given)
+    tasks, tools, reward, _ = load_work(config, given)
     source = config.model.path if policy_folder is None else str(policy_folder)
     policy = _handed(given, policy_folder)
     if policy is None and source is None:
@@ -368,6 +414,34 @@ def _others(given: JobInputs, main: Policy, config: RunConfig) -> dict[str, Poli
         if config.model.enable_gradient_checkpointing:
             out[name].network.recompute()
     return out
+
+
+def _episodes(
+    config: RunConfig,
+    factory: EnvironmentFactory,
+    tasks: Sequence[Task],
+    imitated: Path | None,
+    new: bool,
+) -> DemonstrationRows:
+    """Play the episodes that are imitated: for a `new` policy, whose tokenizer they make, and for
+    others those of an expert. A run that is resumed has them in the file `imitated`. Raises
+    `ConfigError`."""
+    seeds = SeedTree(config.seed).child("environment")
+    if imitated is not None:
+        return DemonstrationRows(load_demonstrations([imitated]), (), imitated.name)
+    chat = config.agent.agent_type == "hf"
+    if not new and (factory.expert is None or not config.sft.max_steps or not chat):
+        return DemonstrationRows((), (), "")
+    if not chat:
+        raise ConfigError(
+            f"agent.agent_type={config.agent.agent_type!r} writes its calls as text, and episodes "
+            "of an environment are chat; use agent.agent_type=hf, or pass --model NAME"
+        )
+    rows, origin = asyncio.run(play_demonstrations(factory, tasks, seeds, config.agent.max_turns))
+    if prompt := config.agent.system_prompt:
+        first = Message("system", prompt)
+        rows = [replace(row, messages=(first, *row.messages)) for row in rows]
+    return DemonstrationRows(rows, (), origin)
 
 
 def _embedded(config: RunConfig, corpus: Iterable[str], positions: int) -> Policy:

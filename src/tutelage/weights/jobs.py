@@ -103,6 +103,7 @@ def dry_run(
         EngineModelProvider(setting.engine(slots=1), setting.policy.codec),
         setting.limits("dry-run"),
         reward=setting.reward,
+        environment=setting.environment,
     )
     task, seeds = setting.tasks.train[0], setting.seeds.child("dry-run")
     played = asyncio.run(runner.run([RolloutSpec(task, Mode.VAL, "dry-run", 0, seeds)]))

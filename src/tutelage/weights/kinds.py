@@ -21,6 +21,7 @@ from tutelage.config.resolved import SUPERVISED, WEIGHTS
 from tutelage.resources import SHIPPED
 from tutelage.runs.figures import MEASURES, Figures, Labels, RunFiles, folder_hash
 from tutelage.runs.folder import RunFolder
+from tutelage.runs.job_inputs import ENVIRONMENT_REWARD
 from tutelage.runs.kinds import FINISHED, Phase, RunHeader, RunKind, register
 from tutelage.runs.lifecycle import Run
 from tutelage.runs.loggers import check_loggers
@@ -56,6 +57,8 @@ class WeightTraining(RunKind):
     """A Python agent to train, with its tasks."""
     loop: asyncio.Runner = field(default_factory=asyncio.Runner)
     """The one event loop that built-in agents and their engines have for the whole run."""
+    imitated: Path | None = None
+    """The episodes of its environment that a run that is resumed has learned."""
     work: TrainingRun = field(init=False)
     """The training in this process, once it is prepared."""
 
@@ -76,7 +79,9 @@ class WeightTraining(RunKind):
     def figures(cls, files: RunFiles) -> Figures:
         """Its estimator, model and reward."""
         named = files.section("agent").get("reward_name")
-        grader = str(files.agent.get("reward") or named or EMBEDDED_REWARD)
+        acts = files.section("environment").get("name")
+        own = ENVIRONMENT_REWARD if acts else EMBEDDED_REWARD
+        grader = str(files.agent.get("reward") or named or own)
         success = files.section("reward").get("success")
         remote = bool(files.agent.get("remote")) or grader == _JUDGE
         model = files.section("model")
@@ -160,9 +165,12 @@ class WeightTraining(RunKind):
         from tutelage.weights.inputs import prepare_rl, prepare_sft
         from tutelage.weights.process_group import launched
 
-        config = self.resolved.config
-        make = prepare_sft if config.recipe == "sft" else prepare_rl
-        return replace(make(config, policy, self.given), group=launched())
+        config, given = self.resolved.config, self.given
+        if config.recipe == "sft":
+            setting = prepare_sft(config, policy, given)
+        else:
+            setting = prepare_rl(config, policy, given, self.imitated)
+        return replace(setting, group=launched())
 
     @property
     def head(self) -> RunHeader:

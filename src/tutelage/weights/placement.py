@@ -152,6 +152,7 @@ class LocalPlacement:
                 reward=grader_of(given, setting.reward),
                 on_spans=on_spans,
                 on_traces=on_traces,
+                environment=setting.environment,
             )
         engine = self._engine(POLICY, play.invariant, setting.config.rollout.schedule)
         return Runner(
@@ -159,6 +160,7 @@ class LocalPlacement:
             EngineModelProvider(engine, setting.policy.codec),
             setting.limits(play.run_id, play.mode),
             reward=setting.reward,
+            environment=setting.environment,
         )
 
     def free(self) -> None:

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tutelage.environments.start import write_demonstrations
 from tutelage.errors import RunError, counted
 from tutelage.policy import machine
 from tutelage.policy.lora import save_adapter
@@ -54,6 +55,8 @@ EVALUATIONS = (
     "control/greedy",
 )
 """Labels of evaluations in the order of `result.json`."""
+IMITATED = "demonstrations.jsonl"
+"""In the run folder: the episodes of an environment that are learned before rewards."""
 STEPS = {RL: "rl_steps", COLD: "cold_start_steps", SFT: "sft_steps"}
 """The keys of `result.json` for the steps of a phase."""
 
@@ -99,6 +102,8 @@ def prepare(job: WeightTraining, folder: RunFolder, progress: Progress) -> Train
 def record_start(setting: TrainingInputs, folder: RunFolder) -> None:
     """Keep the conditions of the machine, and the weights that an embedded policy has."""
     write_json(folder.conditions, machine.compute_conditions(setting.choice))
+    if setting.imitated:
+        write_demonstrations(folder.path / IMITATED, setting.imitated)
     if setting.config.model.path in (None, SHIPPED):
         setting.policy.save(folder.checkpoints / "initial", replace=True)
         checkpoint.seal(folder.checkpoints / "initial")
@@ -116,6 +121,8 @@ def _continued(job: WeightTraining, folder: RunFolder, progress: Progress) -> Tr
                 f"cannot read the initial policy {str(first)!r} of the run: {error}; restore a "
                 "copy, or start with another --output"
             ) from error
+    imitated = folder.path / IMITATED
+    job.imitated = imitated if imitated.is_file() else None
     setting = job.make_setting(first if first.is_dir() else None)
     work = TrainingRun(job.resolved, setting, job.loop)
     if job.given is not None:
@@ -219,10 +226,13 @@ def introduce(work: TrainingRun) -> None:
         ).replace("%", " %")
     elif model.path is None and not own:
         facts["start"] = "random weights"
+    if setting.environment is not None:
+        facts["environment"] = setting.environment.name
     footprint = Footprint.loaded(setting)
     if setting.group.size > 1 or footprint.parameters >= machine.SMALL_MODEL:
         facts["memory"] = footprint.words()
     if setting.shown is not None:
+        work.state.results.setdefault("demonstrations_from", setting.shown.origin)
         rows, sft = setting.shown.train, setting.config.sft
         facts["demonstrations"] = (
             f"{setting.shown.origin}; {counted(len(rows), 'row')}, "
@@ -234,9 +244,11 @@ def introduce(work: TrainingRun) -> None:
     facts |= total_time(work)
     for name, key in (("rate", WARMUP), ("saves", CHECKPOINTS)):
         facts |= {name: notes[key]} if key in notes else {}
-    facts["tools"] = ", ".join(setting.tools) or "none" if given is None else "the agent's own"
+    if setting.environment is None:
+        facts["tools"] = ", ".join(setting.tools) or "none" if given is None else "the agent's own"
     facts["run"] = str(work.run.folder.path)
-    work.run.progress.start(given.agent.name if given else setting.config.recipe, facts)
+    recipe = "environment" if setting.environment else setting.config.recipe
+    work.run.progress.start(given.agent.name if given else recipe, facts)
 
 
 def phases_of(work: TrainingRun) -> list[Phase]:
@@ -309,7 +321,7 @@ def outcome(work: TrainingRun, status: str) -> JSON:
         "status": status,
         "recipe": config.recipe,
         "algorithm": config.algorithm.name,
-        "level": config.data.level if not config.data.train_files else None,
+        "level": None if config.data.train_files or setting.environment else config.data.level,
         "seed": config.seed,
         "wall_seconds": round(work.clock.elapsed(), 3),
         "rl_steps": values.get("rl_steps", 0),
@@ -332,6 +344,7 @@ def outcome(work: TrainingRun, status: str) -> JSON:
         out["examples"] = len(setting.sft_dataset.train)
     if setting.shown is not None:
         out["demonstrations"] = len(setting.shown.train)
+        out["demonstrations_from"] = values["demonstrations_from"]
     fields = (ESTIMATOR, "sft_steps", *LEARNED, "val_loss_before", "val_loss_after", DROPPED)
     out |= {name: values[name] for name in fields if name in values}
     out["graded"] = work.kind.graded

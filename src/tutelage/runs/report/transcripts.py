@@ -44,12 +44,13 @@ _STOPS: Mapping[str, str] = {
     "max_turns": "no answer: turn limit",
     "token_budget": "no answer: token limit",
     "context": "no answer: context full",
+    "truncated": "cut off by the environment",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One line of an episode: `kind` is call, result, error, note or text."""
+    """One line of an episode: `kind` is call, result, error, note, text, observation or reward."""
 
     kind: str
     text: str
@@ -104,7 +105,7 @@ def read_transcript(
         reward=reward,
         outcome=_outcome_of(last, solved),
         detail="" if last.failure is None else cut(last.failure.message, _TEXT_LIMIT // 4),
-        steps=_steps(last),
+        steps=_steps(last, len(rollout.task.messages()) if rollout.task.has_input else 0),
         turns=len(last.calls),
         tokens=sum(len(call.sampled.token_ids) for call in last.calls),
         tool_calls=len(last.tool_results),
@@ -126,21 +127,28 @@ def _outcome_of(attempt: Attempt, solved: bool | None) -> str:
         return stopped
     if solved is None:
         return "graded"
+    if attempt.info is not None:
+        return "not solved"
     return "partly right" if attempt.reward.value > 0 else "wrong answer"
 
 
-def _steps(attempt: Attempt) -> tuple[_Step, ...]:
-    calls = attempt.calls
+def _steps(attempt: Attempt, asked: int) -> tuple[_Step, ...]:
+    """Return what an attempt shows; in an environment with the first observation, which stands
+    behind the `asked` messages of the task, and with the reward of each turn."""
+    calls, acts = attempt.calls, attempt.info is not None
     results = {result.call_id: result for result in attempt.tool_results}
     shown = range(len(calls))
     if len(calls) > _TURN_LIMIT:
         shown = [*range(_TURN_LIMIT - 1), len(calls) - 1]
-    steps: list[_Step] = []
+    first = [m for m in calls[0].messages if m.role != "system"] if acts and calls else []
+    steps = [_Step("observation", cut(m.content or "", _TEXT_LIMIT)) for m in first[asked:]]
     for position in shown:
         if position == len(calls) - 1 and len(calls) > _TURN_LIMIT:
             steps.append(_Step("note", f"{len(calls) - _TURN_LIMIT} turns left out"))
         call = calls[position]
         steps += _said(call)
+        if call.reward is not None:
+            steps.append(_Step("reward", f"{call.reward:.3g}"))
         observed = _observed(call, calls[position + 1 :])
         if observed is None:
             observed = [
@@ -151,7 +159,8 @@ def _steps(attempt: Attempt) -> tuple[_Step, ...]:
         for message in observed:
             result = results.get(message.tool_call_id or "")
             failed = result is not None and result.error is not None
-            kind = "error" if failed or message.name == "unreadable" else "result"
+            seen = "observation" if acts and message.role != "tool" else "result"
+            kind = "error" if failed or message.name == "unreadable" else seen
             text = cut(message.content or "", _TEXT_LIMIT)
             steps.append(_Step(kind, text, cut(message.name or message.role, 60)))
     return tuple(steps)

@@ -217,14 +217,19 @@ def _run(config: RunConfig) -> Iterator[Finding]:
     if config.model.lora.rank and config.model.path is None:
         message = "the embedded policy starts with random weights, which adapters cannot train"
         yield "model.lora.rank", message, "Set model.path, or use model.lora.rank=0."
-    if recipe in ("sft", "rl") and not data.train_files:
+    acts = config.environment.name is not None
+    if acts and recipe != "rl":
+        yield "recipe", "it has tasks of its own, so it cannot take an environment", "Leave it out."
+    if acts and config.agent.placement == "ray":
+        yield "agent.placement", "environments run in this process only"
+    if recipe in ("sft", "rl") and not (data.train_files or acts):
         what = "demonstrations" if recipe == "sft" else "tasks"
         yield "data.train_files", f"the recipe {recipe!r} has no {what} of its own", "Pass a file."
-    graded = recipe == "rl" or (recipe == "sft" and data.test_files)
+    graded = (recipe == "rl" and not acts) or (recipe == "sft" and data.test_files)
     if graded and config.agent.reward_name is None:
         yield "agent.reward_name", "tasks of files need a reward", "Set one, such as reward=math."
     for key in ("sft.max_steps", "sft.cooldown_steps"):
-        if get(config, key) < 0 and not data.demonstrations:
+        if get(config, key) < 0 and not (data.demonstrations or acts):
             yield key, "a number of passes needs data.demonstrations", "Use a number of steps."
     if trainer.resume_mode == "resume_path" and trainer.resume_from_path is None:
         message = "there is no path to resume from"

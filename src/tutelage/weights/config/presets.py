@@ -13,6 +13,7 @@ from typing import Any
 
 from tutelage.algorithms.extensions import ESTIMATORS, LOSSES
 from tutelage.config.issues import ConfigIssue
+from tutelage.environments.start import TEST_TASKS, TURNS
 from tutelage.resources import SHIPPED
 from tutelage.weights.config.extensions import ESTIMATOR, LOSS
 
@@ -93,7 +94,7 @@ WORD_PROBLEMS_LEVELS: dict[str, dict[str, Any]] = {
         "sft.cooldown_steps": 20,
         "actor.optim.warmup_steps": 6,
         "trainer.total_training_steps": 24,
-        "trainer.test_tasks": 100,
+        "trainer.test_tasks": TEST_TASKS,
         "trainer.skip_measurements": ("before/greedy", "after/no_tools"),
     },
     "full": {},
@@ -154,6 +155,31 @@ DEMONSTRATIONS_EMBEDDED: dict[str, Any] = {
     "sft.cooldown_steps": 40,
 }
 
+# An environment: demonstrations of its expert, or of the best of random actions, for a short time,
+# then its rewards.
+ENVIRONMENT: dict[str, Any] = DEMONSTRATIONS | {
+    "algorithm.adv_estimator": "grpo",
+    "actor.optim.lr_scheduler_type": "linear",
+    "actor.use_kl_loss": False,
+    "actor.entropy_coeff": 0.0,
+    "agent.max_turns": TURNS,
+    "data.train_tasks": 512,
+    "trainer.total_training_steps": 30,
+    "trainer.save_freq": 10,
+    "trainer.test_freq": 10,
+    "trainer.val_tasks": 50,
+    "trainer.test_tasks": TEST_TASKS,
+}
+ENVIRONMENT_EMBEDDED: dict[str, Any] = {
+    "actor.optim.lr": 2e-4,
+    "critic.optim.lr": 1e-3,
+    "agent.max_tokens_per_turn": 40,
+    "sft.optimizer": "muon",
+    "sft.lr": 3e-3,
+    "sft.max_steps": 60,
+    "sft.cooldown_steps": 20,
+}
+
 WORK: dict[str, tuple[float, float, float, float, float]] = {
     "math": (0.25, 0.33, 0.15, 4.4, 0.6),
     "word-problems": (1.53, 0.33, 0.24, 2.0, 0.57),
@@ -198,10 +224,12 @@ def recipe_preset(
     own_model: bool = False,
     own_tasks: bool = False,
     own_start: bool = False,
+    environment: bool = False,
 ) -> tuple[str, Mapping[str, Any]]:
     """The name of a preset and its values by key; `own_model` when `model.path` is given,
     `own_tasks` when `data.train_files` is, `own_start` when keys of the cold start or of new
-    weights are: without these the embedded job begins with the shipped policy.
+    weights are: without these the embedded job begins with the shipped policy. `environment` when
+    `environment.name` is given.
 
     Raises `ConfigIssue` when the recipe has no such level or algorithm.
     """
@@ -233,6 +261,9 @@ def recipe_preset(
             f"the recipe {recipe!r} learns from {what} only",
             f"Remove it, or use the recipe {algorithm!r}.",
         )
+    if environment and recipe == "rl":
+        values = ENVIRONMENT | (OWN_MODEL if own_model else ENVIRONMENT_EMBEDDED)
+        return "environment", MappingProxyType(values)
     if recipe == "rl":
         return recipe, MappingProxyType(RL | OWN_MODEL if own_model else RL)
     return recipe, MappingProxyType(SFT if own_model else SFT | SFT_EMBEDDED)

@@ -183,6 +183,7 @@ def _preset_layer(recipe: str, users: Layer) -> Layer:
             own_model=own,
             own_tasks=bool(value("data.train_files")),
             own_start=any(key.startswith(made) for key in users),
+            environment=value("environment.name") is not None,
         )
     except ConfigIssue as problem:
         by = users.get(problem.key)

@@ -1,0 +1,130 @@
+"""What the built-in environments share: tool worlds, their tasks, and the words of their tasks.
+
+`sources.py` and `service_desk.py` are tool worlds; `rooms.py` offers actions as text. The items and
+names of a split stand in no other split, nor do its questions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Collection, Mapping
+from random import Random
+from typing import Any
+
+from tutelage.environments.protocol import Observation, Step
+from tutelage.errors import ConfigError
+from tutelage.seeds import SeedTree
+from tutelage.tasks.arithmetic import split_of
+from tutelage.tools import Tool, execute_tool_calls
+from tutelage.types import Message, Task, ToolCall
+
+SPLITS = ("train", "val", "test")
+SEEDS_APART = 10**6
+"""Distance between the seeds of the splits."""
+MAX_REPEATS = 2000
+"""Draws in a row without a new question, after which no further one is expected."""
+ADJECTIVES = (
+    "red old big huge wet dry tan odd low long wide thin soft blue grey pink "
+    "pale dark neat fine rare plain round short tall flat warm cold loud calm weak green"
+)
+NOUNS: Mapping[str, str] = {
+    "tailor": "hat cap bag coat sock scarf glove shirt towel tent rug sail",
+    "smith": "key pan fork bell nail saw spoon lock chain coin hook pot",
+}
+"""Nouns of items by who knows the things of that kind."""
+FIRST = "Ann Bob Cleo Dan Eve Finn Gina Hugo Ida Jack Kate Leo Mia Noah Olga Paul"
+LAST = "Poe Hall Ross Lane Kent Ford Webb Cole Hart Moss Reed Shaw Vale West Wood York"
+
+
+class ToolWorld:
+    """World that is acted on by calls of its tools and ended by a reply without calls.
+
+    A subclass sets `tools` in `reset`, adds the costs of a turn to `spent`, and judges the end."""
+
+    max_turns = 6
+    """Turns after which an episode is truncated."""
+    cost_of_call = 0.0
+    """Cost of any call, beside what the tool itself costs."""
+
+    def __init__(self) -> None:
+        self.tools: dict[str, Tool] = {}
+        self.turns = 0
+        self.spent = 0.0
+        """Costs of this turn."""
+        self.total = 0.0
+        """Costs of the episode."""
+
+    def judge(self, answer: str) -> bool:
+        """Return True if the task has been done; `answer` is the last reply."""
+        raise NotImplementedError
+
+    async def step(self, action: Message) -> Step:
+        """Execute a reply's tool calls, or end the episode if it has none."""
+        self.turns += 1
+        if not action.tool_calls:
+            success = self.judge((action.content or "").strip())
+            info = {"success": success, "cost": round(self.total, 6)}
+            return Step(reward=float(success), terminated=True, info=info)
+        self.spent = self.cost_of_call * len(action.tool_calls)
+        results = await execute_tool_calls(action.tool_calls, self.tools)
+        self.total += self.spent
+        shown = [Message("tool", r.text, (), r.call_id, r.name) for r in results]
+        truncated = self.turns >= self.max_turns
+        info = {"success": False, "cost": round(self.total, 6)} if truncated else {}
+        return Step(Observation(tuple(shown)), 0.0 - self.spent, truncated=truncated, info=info)
+
+    async def close(self) -> None:
+        """Free nothing: the world is memory."""
+
+
+def call_message(name: str, turn: int, /, **arguments: str) -> Message:
+    """Return an assistant message with one tool call; `turn` makes its id."""
+    text = json.dumps(arguments, ensure_ascii=False)
+    return Message("assistant", None, (ToolCall(f"call_{turn}", name, text),))
+
+
+def draw_tasks(
+    name: str, split: str, n: int, seed: int, draw: Callable[[str, Random], dict[str, Any]]
+) -> list[Task]:
+    """Return `n` tasks of a split with distinct questions; fewer are the beginning of more.
+
+    `draw(split, rng)` returns the fields of a task. Raises `ConfigError` for an unknown split and
+    for more tasks than there are distinct questions."""
+    if split not in SPLITS:
+        raise ConfigError(f"unknown split {split!r} of {name}: use one of {', '.join(SPLITS)}")
+    tree = SeedTree(seed + SEEDS_APART * SPLITS.index(split)).child(name)
+    tasks: dict[str, Task] = {}
+    index = repeats = 0
+    while len(tasks) < n:
+        fields = draw(split, tree.child(index).python())
+        question = fields["question"]
+        index += 1
+        repeats = repeats + 1 if question in tasks else 0
+        if repeats == MAX_REPEATS:
+            raise ConfigError(f"{name} has {len(tasks)} distinct {split} tasks, fewer than {n}")
+        digest = hashlib.blake2b(question.encode(), digest_size=6).hexdigest()
+        tasks.setdefault(question, Task(f"{name}-{split}-{digest}", fields))
+    return list(tasks.values())
+
+
+def draw_words(split: str, rng: Random, first: str, last: str) -> str:
+    """Return a pair of words that belongs to the split, such as `red hat`."""
+    while True:
+        words = f"{rng.choice(first.split())} {rng.choice(last.split())}"
+        if split_of(words) == split:
+            return words
+
+
+def check_argument(
+    name: str, argument: str, known: Collection[str], kwargs: Mapping[str, Any]
+) -> None:
+    """Raise `ConfigError` if an environment has no such variant or is passed options."""
+    if argument not in known:
+        variants = ", ".join(f"{name}:{variant}" if variant else name for variant in known)
+        raise ConfigError(f"unknown environment '{name}:{argument}': use one of {variants}")
+    if kwargs:
+        raise ConfigError(
+            f"the environment {name} has no options, but environment.kwargs has "
+            f"{', '.join(kwargs)}: remove them"
+        )

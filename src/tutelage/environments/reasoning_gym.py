@@ -1,0 +1,150 @@
+"""`reasoning_gym:NAME`: questions of a reasoning-gym dataset, graded by its own scorer.
+
+A row holds the place of its question (`seed` and `index`), from which the entry is made again to be
+graded: what a scorer needs does not always survive JSON. Entries of neighbouring seeds repeat each
+other, so splits are far apart, and a hash of the question decides in which one it may stand.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from tutelage.environments.gym import first_seed
+from tutelage.environments.protocol import Environment, EnvironmentFactory, Observation, Step
+from tutelage.errors import ConfigError, DataError
+from tutelage.seeds import SeedTree
+from tutelage.tools.execute import call
+from tutelage.tools.loading import hint
+from tutelage.types import Message, Task
+
+REFUSED = {
+    "game_of_life_halting": "its scorer gives 1.0 for any text",
+    "coin_flip": "its scorer gives 1.0 for '0'",
+}
+"""Datasets whose scorer is wrong in reasoning-gym 0.1.25, and how."""
+SHARES = {"train": range(6), "val": range(6, 7), "test": range(7, 10)}
+"""Tenths of all questions that belong to each split."""
+WINDOW = 100
+"""Entries made with one seed: some datasets take time, or change, with their size."""
+PATIENCE = 500
+"""Entries without a new question after which a dataset has no more."""
+
+
+def environment(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
+    """Return the factory of a dataset. `kwargs` are its difficulty keys, and `scoring`: `exact`,
+    the default, rewards a full score alone, `graded` what the scorer gives.
+
+    Raises `ConfigError` for an unknown or refused dataset and wrong keys, and `ModuleNotFoundError`
+    without reasoning-gym.
+    """
+    from reasoning_gym.factory import DATASETS
+
+    config = dict(kwargs)
+    scoring = config.pop("scoring", "exact")
+    if argument not in DATASETS:
+        near = hint(argument, DATASETS)
+        raise ConfigError(f"reasoning-gym has no dataset {argument!r}{near}")
+    if argument in REFUSED:
+        raise ConfigError(f"reasoning_gym:{argument} is refused: {REFUSED[argument]}")
+    if scoring not in ("exact", "graded"):
+        raise ConfigError(f"scoring must be 'exact' or 'graded', got {scoring!r}")
+    entries = _Entries(argument, config)
+    try:
+        first: Mapping[str, Any] = entries.dataset(0)[0]
+    except Exception as error:
+        keys = ", ".join(f.name for f in fields(DATASETS[argument][1]))
+        raise ConfigError(
+            f"reasoning_gym:{argument} cannot be made with {config!r}: {type(error).__name__}: "
+            f"{error}; its keys are {keys}"
+        ) from error
+    return EnvironmentFactory(
+        f"reasoning_gym:{argument}",
+        lambda: _Question(entries, scoring == "graded"),
+        tasks=entries.tasks,
+        expert=_answer if isinstance(first["answer"], str) else None,
+    )
+
+
+def _answer(task: Task, messages: Sequence[Message]) -> Message:
+    """Return the answer of a dataset that has it."""
+    return Message("assistant", str(task["answer"]))
+
+
+class _Entries:
+    """The entries of a dataset by their place, made when they are needed."""
+
+    def __init__(self, name: str, config: Mapping[str, Any]) -> None:
+        self._name, self._config = name, config
+        self._datasets = dict[int, Any]()
+        self._lock = threading.Lock()
+
+    def dataset(self, seed: int) -> Any:
+        """Return the dataset of a window."""
+        from reasoning_gym.composite import DatasetSpec
+        from reasoning_gym.factory import create_dataset
+
+        dataset = self._datasets.get(seed)
+        if dataset is None:
+            made = dict(self._config)
+            if self._name == "composite":
+                made["datasets"] = [DatasetSpec(**each) for each in made.get("datasets", ())]
+            dataset = create_dataset(self._name, seed=seed, size=WINDOW, **made)
+            if len(self._datasets) >= 32:  # some hold megabytes
+                self._datasets.clear()
+            self._datasets[seed] = dataset
+        return dataset
+
+    def tasks(self, split: str, n: int, seed: int) -> Sequence[Task]:
+        """Return n tasks with different questions, fewer where the dataset has no more."""
+        found, number, last = dict[str, Task](), 0, 0
+        while len(found) < n and number - last < PATIENCE:
+            window, index = first_seed(split, seed) + number // WINDOW * WINDOW, number % WINDOW
+            entry, number = self.dataset(window)[index], number + 1
+            question = entry["question"]
+            tenth = SeedTree(0, (question,)).value() % 10
+            if tenth in SHARES[split] and question not in found:
+                place = {"answer": entry["answer"], "seed": window, "index": index}
+                row, last = {"question": question, **place}, number
+                found[question] = Task(f"{split}-{window + index}", row)
+        return [*found.values()]
+
+    def score(self, task: Task, reply: str) -> float:
+        """Return the scorer's grade of a reply, from 0 to 1; 0 where the scorer raises."""
+        from reasoning_gym.utils import extract_answer
+
+        if "seed" not in task.fields or "index" not in task.fields:
+            raise DataError(f"task {task.id!r} has no seed and index; take tasks of this dataset")
+        with self._lock:
+            dataset = self.dataset(int(task["seed"]))
+            entry = dataset[int(task["index"])]
+        answer = extract_answer(reply) or reply.strip()
+        try:
+            return float(dataset.score_answer(answer=answer, entry=entry))
+        except Exception:
+            return 0.0
+
+
+class _Question(Environment):
+    """One question, which a reply ends."""
+
+    def __init__(self, entries: _Entries, graded: bool) -> None:
+        self._entries, self._graded = entries, graded
+        self._task = Task("", {})
+
+    async def reset(self, task: Task, seed: int) -> Observation:
+        """Show nothing: the question is the task's."""
+        self._task = task
+        return Observation()
+
+    async def step(self, action: Message) -> Step:
+        """Grade the reply."""
+        score = await call(self._entries.score, self._task, action.content or "")
+        reward = score if self._graded else float(score >= 1)
+        info = {"score": score, "success": score >= 1}
+        return Step(reward=reward, terminated=True, info=info)
+
+    async def close(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,156 @@
+"""What a training takes from an environment before its first step: tasks, and episodes to imitate.
+
+An episode is worth imitating if the environment's expert played it, or, where there is no expert,
+if it is among the best tenth of episodes of random actions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tutelage.environments.episode import PlayedEpisode, check_deterministic, play_episode
+from tutelage.environments.protocol import EnvironmentFactory, Observation
+from tutelage.errors import ConfigError, counted
+from tutelage.seeds import SeedTree
+from tutelage.tasks.dataset import Dataset
+from tutelage.tasks.demonstrations import Demonstration
+from tutelage.tasks.overlap import content
+from tutelage.types import EXPECTED_FIELDS, Message, Task, ToolSpec
+
+TURNS = 12
+"""Model calls of a rollout, at most, where nobody names a limit."""
+TEST_TASKS = 100
+"""Tasks of an evaluation where nobody names a number."""
+OFFSETS: Mapping[str, int] = {"test": 10**6, "val": 2 * 10**6, "train": 0}
+"""Offset of the seed of each split. A task of two splits stays in the first one here."""
+EPISODES = 2_000
+"""Episodes of random actions; also the most that an expert plays."""
+OBSERVATIONS = 2_000
+"""Observations after which an expert's episodes are enough."""
+AT_ONCE = 64
+"""Episodes that are played at the same time."""
+BEST = 0.1
+"""Share of the random episodes that is imitated."""
+
+
+def environment_tasks(
+    factory: EnvironmentFactory, sizes: Mapping[str, int], seed: int
+) -> dict[str, Sequence[Task]]:
+    """Return the environment's tasks by split, at most as many as `sizes` has.
+
+    Of tasks that ask the same one is kept, of a test task and a training task the test task. Raises
+    `ConfigError` where the environment has no tasks, or a split none of its own.
+    """
+    if factory.tasks is None:
+        raise ConfigError(
+            f"the environment {factory.name!r} has no tasks of its own; pass some with --train "
+            "FILE (tasks to evaluate on: --test FILE), or define tasks(split, n, seed) on its class"
+        )
+    known: set[str] = set()
+    splits: dict[str, Sequence[Task]] = {}
+    for split in (name for name in OFFSETS if name in sizes):
+        count, own = sizes[split], seed + OFFSETS[split]
+        try:
+            found = factory.tasks(split, count, own)
+        except Exception as error:
+            raise ConfigError(
+                f"tasks({split!r}, {count}, {own}) of the environment {factory.name!r} failed"
+                f": {type(error).__name__}: {error}; it may also return fewer tasks"
+            ) from error
+        fresh: list[Task] = []
+        for task in Dataset(found, name=f"{factory.name} {split}", input_required=False):
+            answered = not {*EXPECTED_FIELDS}.isdisjoint(task.fields)
+            mark = content(task, EXPECTED_FIELDS if answered else None)
+            if mark not in known:
+                known.add(mark)
+                fresh.append(task)
+        if not fresh:
+            raise ConfigError(
+                f"all {split} tasks of the environment {factory.name!r} are also in another split; "
+                "pass tasks with --train FILE, or make tasks() depend on its split and seed"
+            )
+        splits[split] = fresh
+    return splits
+
+
+def check_repeats(factory: EnvironmentFactory, task: Task, seed: int) -> None:
+    """Play one episode twice where the environment says that it is deterministic. Raises
+    `ConfigError` where the two differ."""
+    if not factory.deterministic:
+        return
+    with ThreadPoolExecutor(1) as pool:  # the caller may be in an event loop
+        found = pool.submit(asyncio.run, check_deterministic(factory, task, seed)).result()
+    if found is not None:
+        raise ConfigError(
+            f"the environment {factory.name!r} gave two different episodes for the same task, seed "
+            f"and actions: {found}; take all random numbers from the seed of reset(), or set "
+            "`deterministic = False` on its class"
+        )
+
+
+async def play_demonstrations(
+    factory: EnvironmentFactory, tasks: Sequence[Task], seeds: SeedTree, turns: int
+) -> tuple[list[Demonstration], str]:
+    """Return episodes of training tasks that are worth imitating, of at most `turns` turns each,
+    and where they come from.
+
+    Raises `ConfigError` where there is no expert and an observation offers no actions.
+    """
+    expert = factory.expert
+
+    async def play(number: int) -> tuple[PlayedEpisode, Demonstration]:
+        task, seed = tasks[number % len(tasks)], seeds.child(number)
+        rng, tools = seed.child("actions").python(), list[ToolSpec]()
+
+        def act(task: Task, messages: Sequence[Message], observation: Observation) -> Message:
+            tools[:] = observation.tools or tools or factory.tools
+            if expert is not None:
+                return expert(task, messages)
+            if not observation.actions:
+                raise ConfigError(
+                    f"the environment {factory.name!r} has no expert and offers no actions, so a "
+                    "new model has nothing to imitate; pass a model that can act (--model "
+                    "smollm2), --demonstrations FILE, or search for a prompt with a served model "
+                    "(--algorithm apo --endpoint URL); or define expert(task, messages) on its "
+                    "class"
+                )
+            return Message("assistant", rng.choice(observation.actions))
+
+        episode = await play_episode(factory, task, seed.value(), act, max_steps=turns)
+        said = [*episode.messages]
+        while said and said[-1].role != "assistant":
+            said.pop()
+        place = f"{factory.name}, episode {number}"
+        return episode, Demonstration(tuple(said), tuple(tools), place, factory.name)
+
+    played: list[tuple[PlayedEpisode, Demonstration]] = []
+    shown = 0
+    while len(played) < EPISODES and (expert is None or shown < OBSERVATIONS):
+        numbers = range(len(played), min(EPISODES, len(played) + AT_ONCE))
+        fresh = await asyncio.gather(*map(play, numbers))
+        shown += sum(len(episode.rewards) for episode, _ in fresh)
+        played += fresh
+    if expert is not None:
+        words = f"{counted(len(played), 'episode')} of the expert of {factory.name}"
+        return [one for _, one in played], words
+    returns = [episode.total for episode, _ in played]
+    order = sorted(range(len(played)), key=lambda i: -returns[i])[: round(BEST * len(played))]
+    words = (
+        f"the best {len(order)} of {counted(len(played), 'episode')} of random actions in "
+        f"{factory.name}, with a mean return of {sum(returns[i] for i in order) / len(order):.3g} "
+        f"(of all: {sum(returns) / len(returns):.3g})"
+    )
+    return [played[i][1] for i in order], words
+
+
+def write_demonstrations(path: Path, demonstrations: Sequence[Demonstration]) -> None:
+    """Write demonstrations as chat rows, which `load_demonstrations` reads."""
+    with path.open("w", encoding="utf-8") as file:
+        for one in demonstrations:
+            messages = [message.to_dict() for message in one.messages]
+            row = {"messages": messages, "tools": [tool.to_dict() for tool in one.tools]}
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")

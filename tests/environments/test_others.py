@@ -1,0 +1,253 @@
+"""reasoning-gym, gymnasium and TextWorld: the packages themselves behind the protocol."""
+
+from __future__ import annotations
+
+import builtins
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tutelage.environments import Environment, load_environment
+from tutelage.environments.episode import play_episode, random_act
+from tutelage.errors import ConfigError, MissingExtraError
+from tutelage.testing import check_environment
+from tutelage.types import Message, Task
+
+warnings.filterwarnings("ignore", category=SyntaxWarning)
+
+SMALL = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
+
+
+def need(package: str) -> None:
+    pytest.importorskip(package, reason=f"{package} is not installed: tutelage[{package}]")
+
+
+async def grade(name: str, reply: str, row: int = 0, **kwargs: Any) -> Any:
+    factory = load_environment(name, kwargs)
+    assert factory.tasks is not None
+    task = factory.tasks("train", row + 1, 0)[row]
+    text = reply.format(**task.fields)
+    episode = await play_episode(factory, task, 0, lambda *_: Message("assistant", text))
+    assert episode.terminated
+    return episode.rewards[0], episode.infos[-1]
+
+
+class TestReasoningGym:
+    @pytest.fixture(autouse=True)
+    def installed(self) -> None:
+        need("reasoning_gym")
+
+    def test_it_keeps_the_protocol(self) -> None:
+        check_environment("reasoning_gym:chain_sum")
+
+    async def test_only_the_whole_score_is_rewarded_unless_it_is_graded(self) -> None:
+        name = "reasoning_gym:chain_sum"
+        assert await grade(name, "{answer}") == (1.0, {"score": 1.0, "success": True})
+        assert (await grade(name, "<answer>{answer}</answer>"))[0] == 1.0
+        reward, info = await grade(name, "It is {answer}")
+        assert (reward, info["success"]) == (0.0, False)
+        assert 0 < info["score"] < 1
+        assert (await grade(name, "It is {answer}", scoring="graded"))[0] == info["score"]
+
+    @pytest.mark.parametrize("name", ["prime_factorization", "boxnet", "game_of_life"])
+    async def test_junk_that_makes_a_scorer_raise_is_worth_nothing(self, name: str) -> None:
+        for junk in ("{{}}", "abc", "7", '{{"a": 1}}', ""):
+            reward, _ = await grade(f"reasoning_gym:{name}", junk)
+            assert reward == 0.0
+
+    @pytest.mark.parametrize("name", ["rearc", "arc_agi", "acre", "list_functions", "gcd"])
+    async def test_an_entry_is_made_again_from_its_place(self, name: str) -> None:
+        """Those of the arc datasets are graded wrongly once they have been JSON."""
+        assert (await grade(f"reasoning_gym:{name}", "{answer}", row=2))[0] == 1.0
+
+    def test_no_question_stands_in_two_splits_or_twice(self) -> None:
+        factory = load_environment("reasoning_gym:chain_sum", SMALL)
+        assert factory.tasks is not None
+        parts = [
+            factory.tasks(split, 500, seed) for split in ("train", "val", "test") for seed in (0, 1)
+        ]
+        questions = [{task["question"] for task in part} for part in parts]
+        assert all(len(part) == len(seen) for part, seen in zip(parts, questions, strict=True))
+        train, val, test = (questions[i] | questions[i + 1] for i in (0, 2, 4))
+        assert not train & val
+        assert not train & test
+        assert not val & test
+        assert len(train | val | test) == 200
+
+    def test_a_composite_names_its_datasets(self) -> None:
+        both = [{"name": name, "weight": 1.0, "config": {}} for name in ("gcd", "lcm")]
+        factory = load_environment("reasoning_gym:composite", {"datasets": both})
+        assert factory.tasks is not None
+        assert len(factory.tasks("train", 3, 0)) == 3
+
+    def test_what_cannot_be_used_is_refused_with_the_reason(self) -> None:
+        for name, kwargs, words in (
+            ("game_of_life_halting", {}, "gives 1.0 for any text"),
+            ("coin_flip", {}, "gives 1.0 for '0'"),
+            ("chain_sums", {}, "did you mean 'chain_sum'"),
+            ("chain_sum", {"terms": 2}, "its keys are min_terms, max_terms"),
+            ("chain_sum", {"min_terms": 9}, "max_terms must be >= min_terms"),
+            ("chain_sum", {"scoring": "loose"}, "scoring must be 'exact' or 'graded', got 'loose'"),
+        ):
+            with pytest.raises(ConfigError, match=words.replace("+", r"\+")):
+                load_environment(f"reasoning_gym:{name}", kwargs)
+
+
+class TestGymnasium:
+    @pytest.fixture(autouse=True)
+    def installed(self) -> None:
+        need("gymnasium")
+
+    @pytest.mark.parametrize("name", ["FrozenLake-v1", "Taxi-v4", "Blackjack-v1"])
+    def test_it_keeps_the_protocol(self, name: str) -> None:
+        check_environment(f"gym:{name}")
+
+    async def test_a_lake_is_drawn_with_words_for_colours_and_crossed(self) -> None:
+        factory = load_environment("gym:FrozenLake-v1", {"is_slippery": False})
+        path = iter(["down", "down", "right", "right", "down", "right"])
+        episode = await play_episode(
+            factory, Task("t", {}), 0, lambda *_: Message("assistant", next(path).upper())
+        )
+        first = episode.messages[0].content
+        assert first == ("[red:S]FFF\nFHFH\nFFFH\nHFFG\nReply with one of: left, down, right, up.")
+        assert episode.messages[-1].content == "  (Right)\nSFFF\nFHFH\nFFFH\nHFF[red:G]"
+        assert episode.rewards == (0, 0, 0, 0, 0, 1)
+        assert episode.terminated
+
+    async def test_another_reply_moves_nothing_and_names_the_actions(self) -> None:
+        factory = load_environment("gym:CliffWalking-v1")
+        replies = iter(["north", "up"])
+        episode = await play_episode(
+            factory, Task("t", {}), 0, lambda *_: Message("assistant", next(replies)), max_steps=2
+        )
+        said = episode.messages[2].content or ""
+        assert said == "'north' is no action. Reply with one of: up, right, down, left."
+        assert episode.rewards == (0.0, -1.0)
+        assert episode.infos[1] == {"invalid_action": True}
+
+    async def test_a_time_limit_truncates(self) -> None:
+        factory = load_environment("gym:FrozenLake-v1", {"max_episode_steps": 2})
+        episode = await play_episode(
+            factory, Task("t", {"seed": 3}), 0, lambda *_: Message("assistant", "left")
+        )
+        assert (len(episode.rewards), episode.terminated, episode.truncated) == (2, False, True)
+
+    def test_a_class_with_text_spaces(self) -> None:
+        import gymnasium
+
+        class Parrot(gymnasium.Env[str, str]):
+            metadata = {"render_modes": []}  # noqa: RUF012
+            observation_space = gymnasium.spaces.Text(20)
+            action_space = gymnasium.spaces.Text(20)
+
+            def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+                super().reset(seed=seed)
+                return "hello", {"draw": self.np_random.integers(9)}
+
+            def step(self, action: str) -> Any:
+                return action, len(action), action == "bye", False, {}
+
+        from tutelage.environments import as_factory
+
+        check_environment(as_factory(Parrot), [Task("t", {})])
+
+    def test_what_is_no_text_is_refused_by_name(self) -> None:
+        for name, kwargs, words in (
+            ("CartPole-v1", {}, r"observations of Box\(.*cannot be text"),
+            ("Pendulum-v1", {}, r"actions of Box\(.*cannot be text"),
+            ("Taxi-v3", {}, "use `Taxi-v4` instead"),
+            ("Nope-v1", {}, "gym:Nope-v1 cannot be created"),
+            ("FrozenLake-v1", {"maps": 2}, "unexpected keyword argument 'maps'"),
+            ("FrozenLake-v1", {"actions": ["l", "r"]}, "has 4 discrete actions"),
+        ):
+            with pytest.raises(ConfigError, match=words):
+                load_environment(f"gym:{name}", kwargs)
+
+    def test_tasks_are_seeds_far_apart(self) -> None:
+        factory = load_environment("gym:FrozenLake-v1")
+        assert factory.tasks is not None
+        seeds = [
+            factory.tasks(split, 1, s)[0]["seed"]
+            for s in (0, 1)
+            for split in ("train", "val", "test")
+        ]
+        assert seeds == [n * 10**6 for n in range(6)]
+
+
+class TestTextWorld:
+    @pytest.fixture(autouse=True)
+    def installed(self, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: Any) -> None:
+        need("textworld")
+        cache = tmp_path_factory.getbasetemp() / "textworld-cache"
+        monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+        self.cache = Path(cache)
+
+    async def test_a_game_is_played_to_its_end_with_the_commands_that_it_admits(self) -> None:
+        factory = load_environment("textworld:", {"nb_rooms": 2, "quest_length": 1})
+        assert factory.tasks is not None
+        task = factory.tasks("train", 1, 0)[0]
+        episode = await play_episode(factory, task, 0, random_act(factory, 5), max_steps=300)
+        assert episode.terminated
+        assert episode.total == 1.0
+        assert episode.infos[-1] == {"success": True, "score": 1}
+        texts = [m.content or "" for m in episode.messages if m.role == "user"]
+        assert not any("\n>" in text or "$$$" in text for text in texts)
+        assert "Commands: " in texts[0]
+        assert list((self.cache / "tutelage" / "textworld").glob("*/game.z8"))
+
+    async def test_a_step_towards_the_end_is_worth_something_where_it_is_asked_for(self) -> None:
+        kwargs = {"nb_rooms": 1, "quest_length": 2, "reward": "intermediate", "seed": 3}
+        factory = load_environment("textworld:", kwargs)
+        episode = await play_episode(
+            factory, Task("t", {}), 0, random_act(factory, 1), max_steps=300
+        )
+        assert episode.terminated
+        assert sum(r == 1 for r in episode.rewards) >= 2
+
+    async def test_a_step_after_the_end_raises(self) -> None:
+        factory = load_environment("textworld:", {"nb_rooms": 1, "quest_length": 1, "seed": 3})
+        game: Environment = factory.make()
+        observation = await game.reset(Task("t", {}), 0)
+        act, over = random_act(factory, 2), False
+        while not over:
+            step = await game.step(act(Task("t", {}), (), observation))  # pyright: ignore
+            observation, over = step.observation, step.terminated
+        assert observation.actions == ()
+        with pytest.raises(RuntimeError, match="the game has ended"):
+            await game.step(Message("assistant", "look"))
+        await game.close()
+
+    def test_it_keeps_the_protocol(self) -> None:
+        factory = load_environment("textworld:", {"nb_rooms": 1, "quest_length": 1})
+        assert factory.tasks is not None
+        check_environment(factory, factory.tasks("train", 2, 0))
+
+    def test_other_keys_are_refused(self) -> None:
+        for argument, kwargs in (("x", {}), ("", {"rooms": 2}), ("", {"reward": "all"})):
+            with pytest.raises(ConfigError, match="the keys are seed, nb_rooms"):
+                load_environment(f"textworld:{argument}", kwargs)
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "extra"),
+    [
+        ("reasoning_gym:gcd", "reasoning_gym", "environments"),
+        ("gym:FrozenLake-v1", "gymnasium", "environments"),
+        ("textworld:", "textworld", "textworld"),
+    ],
+)
+def test_a_missing_package_names_its_extra(
+    name: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = builtins.__import__
+
+    def without(module: str, *rest: Any, **more: Any) -> Any:
+        if module.partition(".")[0] == package:
+            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+        return real(module, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(MissingExtraError, match=rf"pip install 'tutelage\[{extra}\]'"):
+        load_environment(name)
