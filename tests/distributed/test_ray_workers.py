@@ -30,7 +30,7 @@ from tutelage.runs.progress import Progress
 from tutelage.store import open_store
 from tutelage.testing import tiny_policy
 from tutelage.tracing import span
-from tutelage.weights import context
+from tutelage.weights import run as training_run
 from tutelage.weights.config import resolve
 
 KEYS: dict[str, object] = {
@@ -100,7 +100,7 @@ def test_workers_play_the_rollouts_of_one_process_also_when_they_are_killed(
     ray: Any, one_thread: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = mortal_material(tmp_path / "source")
-    monkeypatch.setattr(context, "LocalPlacement", InvariantPlacement)
+    monkeypatch.setattr(training_run, "LocalPlacement", InvariantPlacement)
     usual = played(source, tmp_path / "usual")
     check_nothing_lost(source, tmp_path / "killed", usual, kills=2, seed=5)
 
@@ -168,7 +168,7 @@ def test_what_is_advised_for_too_few_cpus_helps(
 def test_a_python_agent_plays_on_workers_with_its_tools_and_spans(
     ray: Any, one_thread: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(context, "LocalPlacement", InvariantPlacement)
+    monkeypatch.setattr(training_run, "LocalPlacement", InvariantPlacement)
     monkeypatch.chdir(tmp_path)
     here = os.getpid()
 
@@ -208,7 +208,7 @@ def test_twenty_workers_are_killed_and_nothing_is_lost(
     ray: Any, one_thread: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = mortal_material(tmp_path / "source")
-    monkeypatch.setattr(context, "LocalPlacement", InvariantPlacement)
+    monkeypatch.setattr(training_run, "LocalPlacement", InvariantPlacement)
     usual = played(source, tmp_path / "usual", trainer__total_training_steps=10)
     check_nothing_lost(
         source, tmp_path / "killed", usual, kills=20, seed=7, trainer__total_training_steps=10

@@ -27,7 +27,7 @@ from tests.store.postgres import Server, find_programs
 from tests.weights.tiny_job import material, run
 
 from tutelage.errors import ConfigError
-from tutelage.weights import context
+from tutelage.weights import run as training_run
 
 PATIENCE = 120.0
 KEYS: dict[str, object] = {
@@ -117,7 +117,7 @@ def test_a_worker_on_another_host_plays_the_rollouts_of_one_process(
 ) -> None:
     source = mortal_material(tmp_path / "source")
     keys = {name: str(value).replace("PLACE", str(source)) for name, value in KEYS.items()}
-    monkeypatch.setattr(context, "LocalPlacement", InvariantPlacement)
+    monkeypatch.setattr(training_run, "LocalPlacement", InvariantPlacement)
     (tmp_path / "here").mkdir()
     (tmp_path / "there").mkdir()
     usual = run(source, tmp_path / "here" / "run", **keys)

@@ -19,8 +19,8 @@ from tutelage.runs.progress import Progress
 from tutelage.store import open_store
 from tutelage.types import Mode
 from tutelage.weights import asynchronous, jobs
+from tutelage.weights.asynchronous import admission_limit
 from tutelage.weights.config import resolve
-from tutelage.weights.staleness import admission_limit
 
 from .samples import LAPTOP
 from .tiny_job import KillAt, Killed, Notes, material, overrides, steps

@@ -201,10 +201,10 @@ def test_a_critic_is_counted_with_the_checkpoints(
     one_thread: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = material(tmp_path)
-    sizes: list[tuple[int, int]] = []
+    sizes: list[int] = []
 
-    def noted(folder: RunFolder, trained: int, whole: int, kept: int) -> None:
-        sizes.append((trained, whole))
+    def noted(folder: RunFolder, each: int, keep: int | None) -> None:
+        sizes.append(each)
         raise RunError("no room")
 
     monkeypatch.setattr(checkpoint, "check_room", noted)
@@ -213,6 +213,5 @@ def test_a_critic_is_counted_with_the_checkpoints(
         place = str(tmp_path / estimator)
         done = CliRunner().invoke(build_app(), ["train", "math", "--output", place, *keys])
         assert done.exit_code == 2, done.output
-    (plain, whole), (critic, same) = sizes
-    assert critic == plain + whole
-    assert same == whole
+    plain, critic = sizes
+    assert 4 * critic == 7 * plain

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from tutelage.cli import build_app
 from tutelage.runs.estimate import Pace
 from tutelage.types import FailureCause
-from tutelage.weights import context, cost, jobs, kinds, training
+from tutelage.weights import cost, jobs, kinds, run, training
 from tutelage.weights.config import resolve
 
 from .samples import LAPTOP
@@ -100,16 +100,16 @@ def test_the_whole_time_is_told_after_the_first_step_of_each_process(
         expected={"before": 5.0, "rl": None, "after": None},
         run=SimpleNamespace(progress=SimpleNamespace(note=notes.append)),
     )
-    cost.tell_cost(ctx, 2.0, made)
+    cost.measure_cost(ctx, 2.0, made)
     took = "4 rollouts took 0:01, and 0:02 to learn from"
     told = [] if minutes is None else [f"The whole run: about {minutes} minutes ({took})"]
     assert notes == told
     assert ctx.expected["after"] == (2.0 if recipe == "halves" else 4.0)
-    cost.tell_cost(ctx, None, made)
+    cost.measure_cost(ctx, None, made)
     assert all(note.endswith("and nothing to learn from)") for note in notes[1:])
     before = list(notes)
     ahead.staleness_threshold = 1
-    cost.tell_cost(ctx, 1.0, made)
+    cost.measure_cost(ctx, 1.0, made)
     assert notes == before, "how fast it plays beside its updates was not measured"
 
 
@@ -123,12 +123,13 @@ def test_the_time_of_a_run_is_estimated_before_it_begins_and_kept_by_phase(
     expected: list[dict[str, float | None]] = []
     for steps in (4, 8):
         words = [*overrides(source, trainer__total_training_steps=steps), *keys]
-        setting = kinds.training(resolve("math", words, machine=LAPTOP)).make_setting()
+        job = kinds.training(resolve("math", words, machine=LAPTOP))
+        work = run.TrainingRun(job.resolved, job.make_setting(), job.loop)
         ctx: Any = SimpleNamespace(
             state=SimpleNamespace(phase="", phase_step=0, results={}),
-            setting=setting,
+            setting=work.setting,
             clock=SimpleNamespace(elapsed=lambda: 0.0),
-            expected=dict.fromkeys(name for name, _ in training.phases_of(setting)),
+            expected=dict.fromkeys(name for name, _ in training.phases_of(work)),
         )
         told = cost.total_time(ctx)["total"]
         assert re.fullmatch(r"about \d+:\d\d minutes \(estimated; measured again .*\)", told), told
@@ -178,5 +179,5 @@ def test_a_dry_run_tells_of_a_prompt_without_room(
 
 
 def test_a_reward_that_is_no_number_is_not_said_to_have_raised() -> None:
-    told = context._GRADING[FailureCause.ANSWER_ERROR]
+    told = run._GRADING[FailureCause.ANSWER_ERROR]
     assert told == "the reward raised or gave no finite number, which counts as wrong"

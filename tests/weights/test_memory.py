@@ -1,10 +1,8 @@
-"""What ranks hold in memory, on machines that are made up."""
+"""What a training holds in memory, and what is refused, on machines that are made up."""
 
 from __future__ import annotations
 
 import json
-import re
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,140 +16,84 @@ from tutelage.config.schema import LoraConfig
 from tutelage.errors import RunError
 from tutelage.policy.described import DescribedModel
 from tutelage.policy.lora import with_lora
-from tutelage.policy.machine import gradient_threads
 from tutelage.runs.folder import create
 from tutelage.runs.progress import Progress
 from tutelage.testing import tiny_policy
 from tutelage.weights import jobs, memory
 from tutelage.weights.config import resolve
-from tutelage.weights.memory import Models, check, parts_of, smallest_setting, words
+from tutelage.weights.memory import Footprint
 
 from .samples import LAPTOP
 
 GB = 10**9
-SEVEN = Models(policy=7_600_000_000, trained=7_600_000_000)
-MIDDLE = Models(policy=1_540_000_000, trained=1_540_000_000)
-"""16 bytes of each are 24.6 GB."""
-RANK = Models(policy=3_390_000_000, trained=1_850_000_000, merged=1_310_000_000)
-"""The same with adapters of rank 1,600."""
-PPO = replace(MIDDLE, critic=True)
+SEVEN = 7_600_000_000
 
 
-def gpus(count: int, ranks: int, nodes: int = 1) -> Machine:
-    """GPUs of 80 GB."""
-    return Machine(count, 64, nodes, 512 * GB, ranks=ranks, gpu_memory=80 * GB)
+@pytest.fixture
+def on(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Has a machine stand for this one."""
+
+    def change(machine: Machine) -> None:
+        monkeypatch.setattr(memory, "machine_facts", lambda: machine)
+        monkeypatch.setattr("tutelage.policy.machine.machine_facts", lambda: machine)
+        monkeypatch.setattr(
+            "torch.cuda.get_device_properties",
+            lambda _: SimpleNamespace(total_memory=machine.gpu_memory),
+        )
+
+    return change
 
 
-def test_what_is_trained_is_shared_out_from_20_million_parameters_on() -> None:
-    small = Models(policy=1_000_000, trained=1_000_000)
-    assert sum(parts_of(small, gpus(0, 4), gpu=False).values()) == 16_000_000
-    assert parts_of(SEVEN, gpus(8, 4), gpu=True) == {
-        "weights, gradients and optimizer": 4 * SEVEN.policy,
-        "weights to sample from": 4 * SEVEN.policy,
-        "the engine's copy": 2 * SEVEN.policy,
-    }
-    more = parts_of(
-        Models(SEVEN.policy, 0, True, critic=True, whole_critic=True), gpus(8, 4), gpu=True
-    )
-    assert more["reference"] == SEVEN.policy
-    assert more["critic"] == 4 * SEVEN.policy
+def footprint(
+    parameters: int, trained: int | None = None, *keys: str, gpu: bool = False
+) -> Footprint:
+    config = resolve("math", keys, machine=LAPTOP).config
+    return Footprint(config, parameters, parameters if trained is None else trained, gpu)
 
 
-def test_a_reference_beside_adapters_shares_what_is_frozen() -> None:
-    models = Models(1_000, 10, reference=True, merged=600, copies=3)
-    laptop = gpus(0, 1)
-    assert parts_of(models, laptop, gpu=False)["reference"] == 4 * 600
-    for whole in (replace(models, whole_reference=True), replace(models, copies=0)):
-        assert parts_of(whole, laptop, gpu=False)["reference"] == 4 * 1_000
+def test_what_is_trained_is_shared_out_from_20_million_parameters_on(on: Any) -> None:
+    on(Machine(0, 64, ranks=4))
+    assert footprint(1_000_000).bytes() == 16_000_000
+    assert footprint(SEVEN).bytes() == 4 * SEVEN + 4 * SEVEN
+    assert footprint(SEVEN, gpu=True).bytes() == 4 * SEVEN + 4 * SEVEN + 2 * SEVEN
+    on(LAPTOP)
+    assert footprint(SEVEN).bytes() == 16 * SEVEN
 
 
-def test_the_smallest_setting_that_fits_is_named() -> None:
+def test_a_reference_beside_adapters_shares_what_is_frozen(on: Any) -> None:
+    on(LAPTOP)
+    kl = ("actor.use_kl_loss=true",)
+    assert footprint(1_000, 10).bytes() == 4_000 + 120
+    assert footprint(1_000, 10, *kl).bytes() == 4_000 + 120 + 40
+    assert footprint(1_000, 10, *kl, "ref.path=other").bytes() == 4_000 + 120 + 4_000
+    assert footprint(1_000, 1_000, *kl).bytes() == 16_000 + 4_000
+
+
+def test_a_critic_is_trained_as_the_policy_is(on: Any) -> None:
+    on(LAPTOP)
+    assert footprint(1_000, 10, "adv_estimator=gae").bytes() == 2 * (4_000 + 120)
+    own = ("adv_estimator=gae", "critic.model.path=other")
+    assert footprint(1_000, 10, *own).bytes() == 4_000 + 120 + 16_000
+
+
+def test_what_cannot_fit_is_refused_with_other_ways(on: Any) -> None:
+    on(Machine(1, 64, memory=512 * GB, gpu_memory=80 * GB))
     with pytest.raises(RunError) as refused:
-        check(SEVEN, gpus(8, 1), gpu=True)
+        footprint(SEVEN, gpu=True).check()
     told = str(refused.value)
-    assert "a model of 7.60 billion parameters" in told
-    assert "this process holds 137 GB beside activations and libraries" in told
+    assert "a model of 7.60 billion parameters does not fit in memory: it needs 137 GB" in told
     assert "a GPU has 80 GB" in told
-    # Four would have 76 of 80 GB taken before activations.
-    assert told.endswith(
-        "The smallest setting that fits: torchrun --nproc-per-node=5 -m tutelage ..."
-    )
-    check(SEVEN, gpus(8, 4), gpu=True)
-    assert "the first rank holds 76 GB" in words(SEVEN, gpus(8, 4), gpu=True)
-
-
-@pytest.mark.parametrize(
-    ("gigabytes", "keys", "said"),
-    [
-        (4.5, (), "there are 4.50 GB. The job took 4.70 GB at its peak, so it may be killed here"),
-        (4.8, (), "there are 4.80 GB"),
-        (4.5, ("algorithm.name=sft",), "there are 4.50 GB"),
-        (4.5, ("model.path=other",), "there are 4.50 GB"),
-    ],
-)
-def test_a_machine_between_what_the_model_and_what_the_job_needs_is_told(
-    gigabytes: float, keys: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine = Machine(0, 2, memory=int(gigabytes * GB))
-    monkeypatch.setattr(memory, "machine_facts", lambda: machine)
-    monkeypatch.setattr(memory, "models_of", lambda _: Models(134_520_000, 134_520_000))
-    setting: Any = SimpleNamespace(
-        config=resolve("word-problems", keys, machine=machine).config,
-        choice=SimpleNamespace(device=SimpleNamespace(type="cpu")),
-        group=SimpleNamespace(size=1),
-    )
-    told = memory.fact(setting)["memory"]
-    assert said in told
-    assert ("may be killed" in told) is ("may be killed" in said)
-
-
-@pytest.mark.parametrize(
-    ("models", "machine", "gpu", "way"),
-    [
-        (SEVEN, gpus(2, 2), True, "torchrun --nnodes=4 --nproc-per-node=2 -m tutelage ..."),
-        (SEVEN, gpus(1, 1), True, "torchrun --nnodes=8 --nproc-per-node=1 -m tutelage ..."),
-        (SEVEN, Machine(0, 2, memory=110 * GB), False, "model.lora.rank=16"),
-        (RANK, Machine(0, 2, memory=25 * GB), False, "model.lora.rank=16"),
-        (MIDDLE, Machine(0, 2, 1, 25 * GB, ranks=2), False, "model.lora.rank=16 and one process"),
-        (MIDDLE, Machine(0, 2, 1, 28 * GB, ranks=2), False, "one process"),
-        (PPO, Machine(0, 2, memory=40 * GB), False, "model.lora.rank=16"),
-        (
-            replace(PPO, whole_critic=True),
-            Machine(0, 2, memory=40 * GB),
-            False,
-            "a smaller model",
-        ),
-        (SEVEN, Machine(0, 2, memory=8 * GB), False, "a smaller model"),
-        (
-            Models(2_020_000_000, 2_020_000_000, reference=True, copies=3, linear=930_000_000),
-            Machine(0, 2, memory=25 * GB),
-            False,
-            "model.lora.rank=16 model.enable_gradient_checkpointing=true",
-        ),
-        (Models(135 * 10**6, 135 * 10**6), Machine(0, 2, 1, 3 * GB, ranks=8), False, "one process"),
-    ],
-    ids=[
-        "nodes",
-        "nodes of one",
-        "adapters",
-        "adapters of a smaller rank",
-        "no room beside",
-        "room",
-        "ppo",
-        "critic",
-        "smaller",
-        "adapters block by block",
-        "fewer ranks",
-    ],
-)
-def test_other_ways(models: Models, machine: Machine, gpu: bool, way: str) -> None:
-    assert smallest_setting(models, machine, gpu=gpu) == way
-    with pytest.raises(RunError, match=rf"that fits: {re.escape(way)}$"):
-        check(models, machine, gpu=gpu)
+    assert "model.lora.rank=16, torchrun with more GPUs, or a smaller model" in told
+    footprint(SEVEN).check()
+    on(Machine(0, 64, memory=64 * GB, ranks=2))
+    with pytest.raises(RunError, match=r"a rank has 32 GB.*Use model\.lora\.rank=16"):
+        footprint(SEVEN).check()
+    on(Machine(0, 1))
+    footprint(SEVEN).check()  # a machine that says nothing refuses nothing
 
 
 def test_a_stored_model_that_cannot_fit_is_refused_before_it_is_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on: Any
 ) -> None:
     """By its config, which is all that there is of it."""
     tiny_policy().save(tmp_path / "small")
@@ -162,7 +104,7 @@ def test_a_stored_model_that_cannot_fit_is_refused_before_it_is_loaded(
     described = DescribedModel.of(tmp_path / "small")
     assert described is not None
     assert described.count() == 7_000_100_000
-    monkeypatch.setattr(memory, "machine_facts", lambda: Machine(0, 2, memory=64 * GB))
+    on(Machine(0, 2, memory=64 * GB))
     monkeypatch.setattr("tutelage.weights.inputs.load_policy", pytest.fail)
     tasks = tmp_path / "tasks.jsonl"
     tasks.write_text('{"question": "1 + 1?", "answer": "2"}\n' * 8)
@@ -175,57 +117,24 @@ def test_a_stored_model_that_cannot_fit_is_refused_before_it_is_loaded(
 
 
 @pytest.mark.parametrize("modules", [(), ("q_proj", "down_proj")])
-@pytest.mark.parametrize("weights", [True, False])
 def test_adapters_are_counted_by_their_rank_before_a_model_is_loaded(
-    tmp_path: Path, modules: tuple[str, ...], weights: bool
+    tmp_path: Path, modules: tuple[str, ...]
 ) -> None:
     policy, folder = tiny_policy(), tmp_path / "small"
     policy.save(folder)
-    if not weights:
-        (folder / "model.safetensors").unlink()
-    lora = LoraConfig(rank=3, target_modules=modules)
-    made = with_lora(policy, lora, seed=0).parameters()
+    (folder / "model.safetensors").unlink()
+    made = with_lora(policy, LoraConfig(rank=3, target_modules=modules), seed=0).parameters()
     adapters = sum(p.numel() for p in made if p.requires_grad)
-    matrices = sum(
-        tensor.numel()
-        for name, tensor in policy.hf_tensors()
-        if ".layers." in name
-        and tensor.dim() == 2
-        and (not modules or name.split(".")[-2] in modules)
-    )
-    described = DescribedModel.of(folder)
-    assert described is not None
-    assert described.adapter_counts(3, modules) == (adapters, matrices)
-    keys = ["agent.reward_name=math", "model.lora.rank=512"]
+    keys = ["agent.reward_name=math", "model.lora.rank=3", ""]
     flags = {"model": str(folder), "train": "tasks.jsonl"}
-    asked = resolve("rl", keys, machine=LAPTOP, flags=flags)
-    found = memory._stored(asked.config)  # pyright: ignore[reportPrivateUsage]
-    assert found is not None
-    told = described.adapter_counts(512)
-    assert (found[0].trained, found[0].merged, found[0].linear) == (told[0], told[1], told[1])
-    threads = gradient_threads(asked.config, found[0].policy, gpu=False)
-    assert found[0].copies == 1 + threads, "one to sample from, and one of each thread"
-    blocks = resolve(
-        "rl", [*keys, "model.enable_gradient_checkpointing=true"], machine=LAPTOP, flags=flags
-    )
-    thin = memory._stored(blocks.config)  # pyright: ignore[reportPrivateUsage]
-    assert thin is not None
-    assert thin[0].copies == 1
-    if weights:  # on another layout than the fused decoder's, nothing is merged
-        config = folder / "config.json"
-        config.write_text(json.dumps({**json.loads(config.read_text()), "model_type": "gpt_neox"}))
-        found = memory._stored(asked.config)  # pyright: ignore[reportPrivateUsage]
-        described = DescribedModel.of(folder)
-        assert found is not None
-        assert described is not None
-        trained = described.adapter_counts(512)[0]
-        assert (found[0].trained, found[0].copies) == (trained, 0)
+    keys[-1] = f"model.lora.target_modules=[{','.join(modules)}]"
+    known = Footprint.stored(resolve("rl", keys, machine=LAPTOP, flags=flags).config)
+    assert known is not None
+    assert (known.parameters, known.trained) == (tiny_policy().count() + adapters, adapters)
     assert DescribedModel.of(tmp_path) is None
 
 
-def test_a_model_in_another_format_is_refused_by_its_config(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_in_another_format_is_refused_by_its_config(tmp_path: Path, on: Any) -> None:
     """Before anything else of the folder is read, as where its weights are still to come."""
     small = tiny_policy()
     small.save(tmp_path / "small")
@@ -235,11 +144,13 @@ def test_a_model_in_another_format_is_refused_by_its_config(
     for file in (tmp_path / "small").iterdir():
         if file.name != "config.json":
             file.unlink()
-    monkeypatch.setattr(memory, "machine_facts", lambda: Machine(0, 2, memory=small.count()))
+    on(Machine(0, 2, memory=small.count()))
     flags = {"model": str(tmp_path / "small"), "train": "tasks.jsonl"}
     asked = resolve("rl", ["agent.reward_name=math"], machine=LAPTOP, flags=flags)
-    with pytest.raises(RunError, match=r"does not fit in memory: this process holds"):
-        memory.check_stored(asked.config)
+    known = Footprint.stored(asked.config)
+    assert known is not None
+    with pytest.raises(RunError, match="does not fit in memory: it needs"):
+        known.check()
     (tmp_path / "small" / "config.json").write_text("{")
     assert DescribedModel.of(tmp_path / "small") is None
 
@@ -266,69 +177,30 @@ def said_by(words: list[str], code: int, monkeypatch: pytest.MonkeyPatch) -> str
 
 
 @pytest.mark.parametrize(
-    ("machine", "code", "told"),
+    ("gigabytes", "code", "told"),
     [
-        (
-            Machine(0, 64, 2, 512 * GB, ranks=4),
-            0,
-            "memory: the first rank holds 46 GB beside activations and libraries (weights, "
-            "gradients and optimizer 15 GB, weights to sample from 30 GB); there are 512 GB, for 4 "
-            "ranks",
-        ),
-        (
-            Machine(0, 64, 2, 140 * GB, ranks=4),
-            2,
-            "does not fit in memory: the first rank holds 46 GB beside activations and libraries "
-            "(weights, gradients and optimizer 15 GB, weights to sample from 30 GB); there are 140 "
-            "GB, for 4 ranks. The smallest setting that fits: one process",
-        ),
-        (Machine(0, 64, 2, 20 * GB, ranks=4), 2, "The smallest setting that fits: a smaller model"),
+        (512, 0, "memory: 64.6 GB for weights, gradients and optimizer, beside activations"),
+        (140, 2, "does not fit in memory: it needs 64.6 GB"),
     ],
-    ids=["fits", "fewer ranks", "nothing"],
 )
 def test_a_dry_run_of_eight_ranks_says_what_one_holds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: Machine, code: int, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on: Any, gigabytes: int, code: int, told: str
 ) -> None:
     """Of a model of 7.6 billion parameters, in place of which a tiny one plays."""
-    for place in ("tutelage.policy.machine", "tutelage.weights.memory"):
-        monkeypatch.setattr(f"{place}.machine_facts", lambda: machine)
-    monkeypatch.setattr(memory, "models_of", lambda _: SEVEN)
+    on(Machine(0, 64, 2, gigabytes * GB, ranks=4))
+    loaded = lambda setting: Footprint(setting.config, SEVEN, SEVEN, False)  # noqa: E731
+    monkeypatch.setattr(Footprint, "loaded", loaded)
     assert told in said_by(command_of_eight_ranks(tmp_path), code, monkeypatch)
     assert not (tmp_path / "two").exists()
 
 
 def test_a_dry_run_says_it_where_the_weights_are_still_to_come(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on: Any
 ) -> None:
     words = command_of_eight_ranks(tmp_path)
     (tmp_path / "model" / "model.safetensors").unlink()
     one = Machine(0, 2, memory=64 * GB)
-    for place in ("tutelage.policy.machine", "tutelage.weights.memory"):
-        monkeypatch.setattr(f"{place}.machine_facts", lambda: one)
+    on(one)
     said = said_by(words, 2, monkeypatch)
-    assert "memory: this process holds " in said
-    assert "there are 64 GB" in said.partition("Error:")[0]
+    assert "this machine has 64 GB" in said.partition("Error:")[0]
     assert "cannot load the weights" in said
-
-
-def test_a_dry_run_on_gpus_is_refused_before_the_model_is_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By figures of one GPU, with the smallest number of them that fits."""
-    words = [w for w in command_of_eight_ranks(tmp_path) if w != "trainer.device=cpu"]
-    words[words.index("--store") : words.index("--store") + 2] = []
-    for place in ("tutelage.policy.machine", "tutelage.weights.memory"):
-        monkeypatch.setattr(f"{place}.machine_facts", lambda: gpus(8, 1))
-    monkeypatch.setattr(memory, "here", lambda *, gpu: gpus(8, 1))
-    monkeypatch.setattr(DescribedModel, "count", lambda _: SEVEN.policy)
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr("tutelage.weights.inputs.load_policy", pytest.fail)
-    said = said_by(words, 2, monkeypatch)
-    assert "a model of 7.60 billion parameters does not fit in memory" in said
-    assert "the engine's copy 15 GB" in said
-    assert "a GPU has 80 GB" in said
-    assert "that fits: torchrun --nnodes=2 --nproc-per-node=8 -m tutelage ..." in said
-
-
-def test_a_machine_that_says_nothing_refuses_nothing() -> None:
-    check(SEVEN, Machine(1, 1), gpu=True)

@@ -12,7 +12,7 @@ from tutelage.policy.model import load_policy
 from tutelage.rollouts.runner import RolloutSpec, Runner
 from tutelage.rollouts.workers import RolloutWorkers
 from tutelage.types import Rollout
-from tutelage.weights import context
+from tutelage.weights import run as training_run
 from tutelage.weights.placement import LocalPlacement, PlaySettings
 
 from .tiny_job import material, run
@@ -58,7 +58,7 @@ def test_what_other_workers_play_is_trained_on_in_the_order_of_the_specs(
     keys = {"trainer__total_training_steps": 2, "trainer__val_before_train": "true"}
     usual = run(source, tmp_path / "usual", **keys)
     BackwardsPlacement.asked = []
-    monkeypatch.setattr(context, "LocalPlacement", BackwardsPlacement)
+    monkeypatch.setattr(training_run, "LocalPlacement", BackwardsPlacement)
     other = run(source, tmp_path / "other", **keys)
     asked = BackwardsPlacement.asked
     assert {play.run_id for play in asked} == {"other"}

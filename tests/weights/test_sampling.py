@@ -14,7 +14,7 @@ from tutelage.errors import ConfigError
 from tutelage.seeds import SeedTree
 from tutelage.store import open_store
 from tutelage.types import FailureCause, Mode, Rollout
-from tutelage.weights import curriculum
+from tutelage.weights import sampling
 from tutelage.weights.config import resolve
 from tutelage.weights.sampling import BASELINE, epoch_places, informative
 
@@ -51,18 +51,18 @@ def test_tasks_are_played_in_the_given_order(source: Path, tmp_path: Path) -> No
 
 @given(st.integers(1, 20), st.integers(1, 50), st.integers(0, 1000))
 def test_a_draw_repeats_nothing_it_need_not(total: int, count: int, seed: int) -> None:
-    found = curriculum.draw(total, count, {}, 0.1, SeedTree(seed))
+    found = sampling.draw_by_difficulty(total, count, {}, 0.1, SeedTree(seed))
     times = Counter(found)
     assert len(found) == count
     assert max(times.values()) - min(times.get(i, 0) for i in range(total)) <= 1
-    assert found == curriculum.draw(total, count, {}, 0.1, SeedTree(seed))
+    assert found == sampling.draw_by_difficulty(total, count, {}, 0.1, SeedTree(seed))
 
 
 def test_draws_follow_the_weights() -> None:
     known = {"0": 0.5, "1": 1.0, "2": 0.0, "3": 0.9}
     times: Counter[int] = Counter()
     for seed in range(4000):
-        times.update(curriculum.draw(4, 1, known, 0.1, SeedTree(seed)))
+        times.update(sampling.draw_by_difficulty(4, 1, known, 0.1, SeedTree(seed)))
     weights = [0.1 + 0.9 * 4 * p * (1 - p) for p in known.values()]
     for i in range(4):
         share = weights[i] / sum(weights)
@@ -71,9 +71,9 @@ def test_draws_follow_the_weights() -> None:
 
 
 def test_what_is_remembered() -> None:
-    first = curriculum.remember({}, {3: 0.75, 4: 7.0, 5: -1.0})
+    first = sampling.remember({}, {3: 0.75, 4: 7.0, 5: -1.0})
     assert first == {"3": 0.75, "4": 1.0, "5": 0.0}
-    later = curriculum.remember(first, {3: 0.25})
+    later = sampling.remember(first, {3: 0.25})
     assert later == {"3": 0.5, "4": 1.0, "5": 0.0}
     assert first["3"] == 0.75, "the state of a checkpoint is not changed in place"
 

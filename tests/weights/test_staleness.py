@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 
 from tutelage.policy.numerics import Numerics
-from tutelage.policy.row import Row
 from tutelage.types import Call, Rollout
 from tutelage.weights.learner import make_learner
-from tutelage.weights.staleness import staleness_metrics
 
 from .samples import config, conversation, learn, logprobs, rollout
 
@@ -32,14 +30,6 @@ def group(policy: Any, *versions: int, noise: float) -> list[Rollout]:
         rollout(f"{n}", "g", of_version(calls[n], version), float(n % 2))
         for n, version in enumerate(versions)
     ]
-
-
-def test_a_row_is_as_old_as_its_oldest_token() -> None:
-    rows = [
-        Row((1,), (1,), oldest_version=oldest, newest_version=newest)
-        for oldest, newest in ((5, 5), (3, 5), (4, 4), (5, 5))
-    ]
-    assert staleness_metrics(rows, 5) == {"staleness/mean": 0.75, "staleness/max": 2.0}
 
 
 @pytest.mark.parametrize("correction", ["none", "token_tis"])

@@ -1,9 +1,11 @@
-"""How far a training step is from its engine, and that the step stands on one page in its order."""
+"""How far a training step is from its command and from what it calls, and that the step stands on
+one page in its order."""
 
 from __future__ import annotations
 
 import ast
 import asyncio
+import itertools
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
@@ -11,25 +13,27 @@ from types import CodeType, FrameType
 from typing import Any
 
 import pytest
+import torch
 from contract.source_tree import modules, tree
+from typer.testing import CliRunner
 
 import tutelage
+from tutelage.cli import build_app
 from tutelage.engine.protocol import Request
-from tutelage.runs import lifecycle
-from tutelage.runs.folder import create
-from tutelage.runs.progress import Progress
+from tutelage.rollouts import grading
 from tutelage.testing import ScriptedEngine
 from tutelage.weights import inputs
-from tutelage.weights.config import resolve
-from tutelage.weights.kinds import training
 from tutelage.weights.loop import TrainingLoop
 
-from .samples import LAPTOP
 from .tiny_job import material, overrides
 
 SOURCE = str(Path(tutelage.__file__).parent)
-MOST_FRAMES = 9
-"""Inside the package, between the step and the engine's `sample`."""
+MOST_FRAMES = {"sample": 8, "reward": 7, "backward": 6, "optimizer": 4}
+"""Inside the package, between the step and what it calls in the end."""
+MOST_FROM_THE_COMMAND = 8
+"""Between the function of `tutelage train` and the step."""
+MOST_FILES, MOST_LINES_OF_FILES = 18, 4_400
+"""On all these stacks."""
 MOST_LINES = 120
 PAGE = [
     "play_groups",
@@ -59,7 +63,7 @@ class Chains:
         return task
 
     def upward(self, frame: FrameType | None) -> list[CodeType]:
-        """The package's code from a frame up to the step, the innermost first."""
+        """The package's code from a frame up to the command, the innermost first."""
         found: list[CodeType] = []
         while frame is not None:
             code = frame.f_code
@@ -73,33 +77,70 @@ class Chains:
 
 
 @pytest.fixture
-def chain(one_thread: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[CodeType]:
-    """From the engine's `sample` up to the step of a small run."""
-    chains, seen = Chains(), list[list[CodeType]]()
+def stacks(
+    one_thread: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, list[CodeType]]:
+    """What leads from the command to the engine's `sample`, the reward, `backward` and the
+    optimizer's `step` in a small run, the innermost first."""
+    chains, seen, step = Chains(), dict[str, list[CodeType]](), TrainingLoop.step.__code__
+    words = itertools.cycle(["It is 42", "It is 4", "No"])
+
+    def record(name: str) -> None:
+        codes = chains.upward(sys._getframe(2))
+        if step in codes:
+            seen.setdefault(name, codes)
+
+    def recording(place: Any, name: str, attribute: str) -> None:
+        known = getattr(place, attribute)
+
+        def called(*arguments: Any, **options: Any) -> Any:
+            record(name)
+            return known(*arguments, **options)
+
+        monkeypatch.setattr(place, attribute, called)
 
     def answer(_: Request) -> str:
-        seen.append(chains.upward(sys._getframe(1)))
-        return "It is 42"
+        record("sample")
+        return next(words)
 
+    def looped() -> asyncio.AbstractEventLoop:
+        made: Any = new_loop()
+        made.set_task_factory(chains.factory)
+        return made
+
+    new_loop = asyncio.events.new_event_loop
+    monkeypatch.setattr(asyncio.events, "new_event_loop", looped)
     monkeypatch.setattr(
         inputs, "make_engine", lambda policy, **_: ScriptedEngine(policy.codec, answer)
     )
+    recording(grading, "reward", "compute_reward")
+    recording(torch.Tensor, "backward", "backward")
+    recording(torch.optim.AdamW, "optimizer", "step")
     source = tmp_path / "source"
     source.mkdir()
     keys = overrides(material(source), trainer__total_training_steps=1)
-    run = training(resolve("math", keys, machine=LAPTOP))
-    run.loop.get_loop().set_task_factory(chains.factory)
-    lifecycle.start(run, create(tmp_path / "run"), Progress())
-    step = TrainingLoop.step.__code__
-    (found, *_) = [codes[: codes.index(step) + 1] for codes in seen if step in codes]
-    return found
+    done = CliRunner().invoke(
+        build_app(), ["train", "math", "--output", str(tmp_path / "r"), *keys]
+    )
+    assert done.exit_code == 0, done.output
+    return seen
 
 
-def test_between_a_step_and_its_engine_there_are_few_calls(chain: list[CodeType]) -> None:
-    names = [code.co_qualname for code in chain]
-    assert names[0] == "ScriptedEngine.sample"
-    assert names[-1] == "TrainingLoop.step"
-    assert len(names) - 2 <= MOST_FRAMES, "\n".join(names)
+def test_between_the_command_the_step_and_what_it_calls_there_are_few_calls(
+    stacks: dict[str, list[CodeType]],
+) -> None:
+    assert stacks.keys() == MOST_FRAMES.keys()
+    files: set[str] = set()
+    for name, codes in stacks.items():
+        named = [f"{Path(code.co_filename).name}: {code.co_qualname}" for code in codes]
+        step, command = named.index("loop.py: TrainingLoop.step"), named.index("train.py: train")
+        below = step - 1 if name == "sample" else step
+        assert below <= MOST_FRAMES[name], "\n".join(named)
+        assert command - step - 1 <= MOST_FROM_THE_COMMAND, "\n".join(named)
+        files |= {code.co_filename for code in codes[: command + 1]}
+    lines = {file: len(Path(file).read_text().splitlines()) for file in files}
+    assert len(files) <= MOST_FILES, lines
+    assert sum(lines.values()) <= MOST_LINES_OF_FILES, lines
 
 
 def test_the_step_stands_on_one_page_in_its_order() -> None:

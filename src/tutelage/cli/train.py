@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -199,7 +200,7 @@ def train(
         from tutelage.weights import jobs
 
         folder = RunFolder(group.agree(lambda: _place(resolved)))
-        run_job(folder, lambda progress: jobs.train(resolved, folder, progress), group.rank)
+        run_job(folder, partial(jobs.train, resolved, folder), group.rank)
     elif group.rank == 0:
         _dry_run(resolved, options.all)
 
@@ -315,7 +316,7 @@ def _train_agent(
 
     with waiting("loading torch ..."):
         from tutelage.trainer.agent_file import keys_of, trainer_of, with_file
-        from tutelage.weights.memory import stored_words
+        from tutelage.weights.memory import Footprint
         from tutelage.weights.process_group import in_step, launched
 
     group, dry = launched(), options.dry_run
@@ -331,8 +332,8 @@ def _train_agent(
             with waiting("playing one task ..."):
                 (rollout,) = trainer.dev(reference, n=1).rollouts
         finally:  # also where the weights are still to come
-            if keys.resolved and (told := stored_words(keys.resolved.config)) is not None:
-                prose(messages(), f"memory: {told}")
+            if keys.resolved and (stored := Footprint.stored(keys.resolved.config)) is not None:
+                prose(messages(), f"memory: {stored.words()}")
         _show_dry_run(rollout, keys.resolved, (), options.all)
         return
     place = group.agree(lambda: place_of(flags.get("output"), agent.name))

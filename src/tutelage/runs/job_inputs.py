@@ -1,7 +1,7 @@
 """What a Python caller hands to a job beside its configuration: an agent, resources, tasks.
 
 A configuration is text and can be stored; these are objects and cannot. `trainer/trainer.py`
-collects them, `weights/inputs.py` and `weights/context.py` use them; what of them can be written
+collects them, `weights/inputs.py` and `weights/run.py` use them; what of them can be written
 down lies in the run folder (`agent.json`, `tasks/`), so that a run that is continued is the same
 run.
 """

@@ -11,8 +11,7 @@ environments wait for. Between two steps the engine takes the new weights, and r
 Which groups a step takes depends on the clock, so it is an event, written before the update when
 the store has the rollouts. After a resume the steps that have one take their groups from the store,
 bit for bit; then the groups that were complete wait for their step again, and those that were
-running are played again. `staleness.py` has the rules, `sampling.py` the loop that plays a step's
-rollouts and then learns.
+running are played again. `sampling.py` has the loop that plays a step's rollouts and then learns.
 """
 
 from __future__ import annotations
@@ -21,23 +20,24 @@ import asyncio
 import time
 from collections.abc import Iterable, Sequence
 from contextvars import copy_context
-from typing import Any
+from itertools import chain
 
 from tutelage.config import RunConfig
+from tutelage.engine.versions import newest_version
+from tutelage.errors import counted
 from tutelage.rollouts.runner import RolloutSpec
 from tutelage.rollouts.workers import RolloutWorkers
-from tutelage.types import JSON, FailureCause, Mode, Rollout, Task
-from tutelage.weights.checkpoint import DROPPED
-from tutelage.weights.context import LOOK_SECONDS, TrainingContext
-from tutelage.weights.phases import RL, drawn
+from tutelage.types import JSON, Mode, Rollout, Sampled, Task
+from tutelage.weights.checkpoint import DROPPED, RL
+from tutelage.weights.inputs import drawn
 from tutelage.weights.placement import PlaySettings
+from tutelage.weights.run import LOOK_SECONDS, TrainingRun, ungraded
 from tutelage.weights.sampling import (
     RolloutGroups,
     draw_tasks,
     specs_of,
     stop_if_never_graded,
 )
-from tutelage.weights.staleness import admission_limit, comes_after, versions_behind
 
 EVENT = "groups"
 """Which groups met in a step, and which were dropped before it."""
@@ -48,15 +48,13 @@ STATE = "async"
 class GroupQueue:
     """The groups of a phase; see the module's docstring."""
 
-    def __init__(
-        self, ctx: TrainingContext, phase: str, config: RunConfig, steps: int | None
-    ) -> None:
+    def __init__(self, work: TrainingRun, phase: str, config: RunConfig, steps: int | None) -> None:
         """Goes on from where the checkpoint left the phase, which has `steps` if that is known."""
-        self._ctx, self._phase, self._steps = ctx, phase, steps
+        self._work, self._phase, self._steps = work, phase, steps
         self._size, self._chains = config.data.train_batch_size, config.agent.num_chains
         self._staleness = config.async_training.staleness_threshold
         self._label = "" if phase == RL else phase
-        kept: JSON = ctx.state.phase_data.get(STATE, {})
+        kept: JSON = work.state.phase_data.get(STATE, {})
         self._admitted: int = kept.get("admitted", 0)
         self._dropped: int = kept.get("dropped", 0)
         self._open: dict[int, int] = dict(kept.get("open", ()))
@@ -65,7 +63,7 @@ class GroupQueue:
         self._running: dict[int, asyncio.Task[None]] = {}
         self._replayed: dict[int, JSON] = {}
         """The last event of each step; one that was written again makes those after it void."""
-        for event in ctx.run.events:
+        for event in work.run.events:
             if event["event"] == EVENT and event["phase"] == phase:
                 step = event["step"]
                 self._replayed = {n: known for n, known in self._replayed.items() if n < step}
@@ -75,7 +73,7 @@ class GroupQueue:
 
     def play_groups(self, step: int) -> RolloutGroups:
         """The groups of a step: those that the record has for it, else the first complete ones."""
-        start, ctx = time.perf_counter(), self._ctx
+        start, work = time.perf_counter(), self._work
         self._admit(step)
         event = None if self._live else self._replayed.get(step)
         if event is not None and self._complete.keys() >= {*event["groups"], *event["dropped"]}:
@@ -89,15 +87,22 @@ class GroupQueue:
         self._dropped += len(dropped)
         self._admit(step)
         self._remember()
-        played = _flat([*groups, *stale])
-        ctx.count(played)
-        stop_if_never_graded(ctx, played)
-        self._tell_dropped(len(dropped))
+        played = [*chain(*groups, *stale)]
+        work.count(played)
+        stop_if_never_graded(work, played)
+        known = work.state.results.setdefault(DROPPED, 0)
+        work.state.results[DROPPED] = known + len(dropped)
+        if dropped and not known:
+            work.run.progress.note(
+                f"{counted(len(dropped), 'group')} of rollouts more than {self._staleness} "
+                "versions behind (async_training.staleness_threshold): not trained, kept in the "
+                "store, counted by staleness/dropped"
+            )
         metrics = {
             "staleness/dropped": float(len(dropped)),
             "time/rollout": time.perf_counter() - start,
         }
-        return RolloutGroups(_flat(groups), played, None, metrics)
+        return RolloutGroups([*chain(*groups)], played, None, metrics)
 
     def close(self) -> None:
         """Cancel what runs: the phase is over."""
@@ -105,7 +110,7 @@ class GroupQueue:
         for task in tasks:
             task.cancel()
         if tasks:
-            self._ctx.loop.run(_ended(tasks))
+            self._work.loop.run(asyncio.wait(tasks))
         self._running.clear()
 
     # ------------------------------------------------------------ what is on its way
@@ -114,15 +119,15 @@ class GroupQueue:
         """Admit as many groups as a step may have on their way, `dropped` of them in place of
         others that it is about to drop."""
         most = admission_limit(step, self._staleness, self._size, self._steps)
-        most = most if self._steps is None else min(most, drawn(self._ctx.setting, self._steps))
+        most = most if self._steps is None else min(most, drawn(self._work.setting, self._steps))
         while self._admitted < most + self._dropped + dropped:
-            self._open[self._admitted] = self._ctx.state.tick
+            self._open[self._admitted] = self._work.state.tick
             self._admitted += 1
 
     def _fresh(self, step: int) -> tuple[list[int], list[int]]:
         """Play until the groups of a step are complete, and record which they are."""
-        ctx, version = self._ctx, self._ctx.setting.policy.version
-        size = drawn(ctx.setting, step + 1) - drawn(ctx.setting, step)
+        work, version = self._work, self._work.setting.policy.version
+        size = drawn(work.setting, step + 1) - drawn(work.setting, step)
         if not self._live:
             # From here on nothing is replayed. Rollouts of later versions than there are now are
             # of a training that is lost, and are played again.
@@ -138,13 +143,13 @@ class GroupQueue:
             self._start()
             if len(taken) == size:
                 break
-            ctx.loop.run(self._next())
-            if ctx.run.stop.asked:
+            work.loop.run(self._next())
+            if work.run.stop.asked:
                 self._remember()
-                ctx.state.tick -= 1  # this step has not begun
-                ctx.check_stop()
-        ctx.run.writer.flush()
-        ctx.run.event(EVENT, phase=self._phase, step=step, groups=taken, dropped=dropped)
+                work.state.tick -= 1  # this step has not begun
+                work.check_stop()
+        work.run.writer.flush()
+        work.run.event(EVENT, phase=self._phase, step=step, groups=taken, dropped=dropped)
         return taken, dropped
 
     def _start(self) -> None:
@@ -152,18 +157,18 @@ class GroupQueue:
         missing = self._open.keys() - self._complete.keys() - self._running.keys()
         if not missing:
             return
-        ctx = self._ctx
-        temperature = ctx.setting.config.rollout.temperature
-        workers = ctx.placement.workers(PlaySettings(ctx.run.id, Mode.TRAIN, temperature))
+        work = self._work
+        temperature = work.setting.config.rollout.temperature
+        workers = work.placement.workers(PlaySettings(work.run.id, Mode.TRAIN, temperature))
         for number in sorted(missing):
             step, place = divmod(number, self._size)
             if step not in self._tasks:
                 self._tasks = {n: tasks for n, tasks in self._tasks.items() if n >= step - 1}
-                self._tasks[step] = draw_tasks(ctx, step, self._size, 0)
+                self._tasks[step] = draw_tasks(work, step, self._size, 0)
             group = [(place, self._tasks[step][place])]
-            specs = specs_of(ctx, self._phase, step, group, self._label)
-            work = self._play(workers, number, specs)
-            task = ctx.loop.get_loop().create_task(work, context=copy_context())
+            specs = specs_of(work, self._phase, step, group, self._label)
+            playing = self._play(workers, number, specs)
+            task = work.loop.get_loop().create_task(playing, context=copy_context())
             self._running[number] = task
 
     async def _play(
@@ -171,8 +176,8 @@ class GroupQueue:
     ) -> None:
         """Play one group to its end, and keep it."""
         rollouts = await workers.run(specs)
-        self._ctx.run.writer.submit(rollouts)
-        self._ctx.stop_if_ungraded(rollouts)
+        self._work.run.writer.submit(rollouts)
+        self._work.stop_if_ungraded(rollouts)
         self._complete[number] = rollouts
         del self._running[number]
 
@@ -192,14 +197,14 @@ class GroupQueue:
 
     def _recorded(self) -> dict[int, list[Rollout]]:
         """The complete groups that the store has and no step before the checkpoint took."""
-        ctx, mode = self._ctx, Mode.TRAIN
-        keys = [key for key in ctx.recorded if key[1:] == (mode.value, self._label)]
-        known = [rollout for key in keys for rollout in ctx.recorded.pop(key).values()]
-        run_id, first = ctx.run.id, min(self._open.values(), default=ctx.state.tick + 1)
-        if first <= ctx.state.tick:
-            stored = ctx.run.store.rollouts(run_id, after=first - 1, label=self._label, mode=mode)
+        work, mode = self._work, Mode.TRAIN
+        keys = [key for key in work.recorded if key[1:] == (mode.value, self._label)]
+        known = [rollout for key in keys for rollout in work.recorded.pop(key).values()]
+        run_id, first = work.run.id, min(self._open.values(), default=work.state.tick + 1)
+        if first <= work.state.tick:
+            stored = work.run.store.rollouts(run_id, after=first - 1, label=self._label, mode=mode)
             known += [
-                r for r in stored if r.step <= ctx.state.tick and self._number(r) in self._open
+                r for r in stored if r.step <= work.state.tick and self._number(r) in self._open
             ]
         groups: dict[int, dict[int, Rollout]] = {}
         for rollout in known:
@@ -207,7 +212,7 @@ class GroupQueue:
         whole: dict[int, list[Rollout]] = {}
         for number, group in groups.items():
             rollouts = [group[index] for index in sorted(group)]
-            if len(rollouts) == self._chains and not any(map(_without_reward, rollouts)):
+            if len(rollouts) == self._chains and not any(map(ungraded, rollouts)):
                 whole[number] = rollouts
             else:  # what the run stopped at has been fixed since, so it is played again
                 self._discard(rollouts)
@@ -218,40 +223,37 @@ class GroupQueue:
         return int(step) * self._size + int(place)
 
     def _discard(self, rollouts: Iterable[Rollout]) -> None:
-        self._ctx.run.writer.flush()
+        self._work.run.writer.flush()
         for rollout in rollouts:
-            self._ctx.run.store.discard_rollout(rollout.run_id, rollout.id)
+            self._work.run.store.discard_rollout(rollout.run_id, rollout.id)
 
     def _remember(self) -> None:
         """Keep for the checkpoint what is on its way."""
-        self._ctx.state.phase_data[STATE] = {
+        self._work.state.phase_data[STATE] = {
             "admitted": self._admitted,
             "dropped": self._dropped,
             "open": sorted(map(list, self._open.items())),
         }
 
-    def _tell_dropped(self, count: int) -> None:
-        """Say once that groups are dropped, and count them for the result."""
-        results = self._ctx.state.results
-        known = results.setdefault(DROPPED, 0)
-        results[DROPPED] = known + count
-        if count and not known:
-            groups = "1 group of rollouts is" if count == 1 else f"{count} groups of rollouts are"
-            self._ctx.run.progress.note(
-                f"{groups} more than {self._staleness} versions behind "
-                "(async_training.staleness_threshold) and not trained; the store keeps them, and "
-                "staleness/dropped counts them in each step"
-            )
+
+def admission_limit(step: int, staleness: int, size: int, steps: int | None) -> int:
+    """Groups that may be accepted or running before step `step` is done, counted from 0: those of
+    the steps until it and of `staleness` more, `size` each, of `steps` in all where that is known.
+    """
+    ahead = step + 1 + staleness
+    return size * (ahead if steps is None else min(ahead, steps))
 
 
-def _without_reward(rollout: Rollout) -> bool:
-    failure = rollout.last.failure
-    return failure is not None and failure.cause is FailureCause.REWARD_ERROR
+def versions_behind(group: Sequence[Rollout], version: int) -> int:
+    """How many versions the oldest token of a group is behind."""
+    return version - min((s.policy_version for s in _sampled(group)), default=version)
 
 
-async def _ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    await asyncio.gather(*tasks, return_exceptions=True)
+def comes_after(group: Sequence[Rollout], version: int) -> bool:
+    """Whether a version later than this one sampled any token of a group."""
+    return any(newest_version(sampled) > version for sampled in _sampled(group))
 
 
-def _flat(groups: Sequence[Sequence[Rollout]]) -> list[Rollout]:
-    return [rollout for group in groups for rollout in group]
+def _sampled(group: Sequence[Rollout]) -> list[Sampled]:
+    """What a policy that is trained sampled in the attempts that count."""
+    return [c.sampled for r in group for c in r.last.calls if c.policy is not None]

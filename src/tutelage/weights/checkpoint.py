@@ -37,7 +37,8 @@ BEST = "best"
 """Where the results have the step that did best in validation, and how well."""
 DROPPED = "dropped_groups"
 """Where the results have how many groups asynchronous training has dropped."""
-TRAINED: Mapping[str, str] = {"rl": "rl_steps", "sft": "sft_steps"}
+COLD, RL, CONTROL, SFT = "cold_start", "rl", "control", "sft"
+TRAINED: Mapping[str, str] = {RL: "rl_steps", SFT: "sft_steps"}
 """Phases from whose checkpoints training can go on, and what the results call their steps."""
 _NAME = re.compile(r"step_\d{6,}(_tick_\d{6,})?")
 _BETWEEN = "_tick_"
@@ -132,10 +133,10 @@ def save(
     return final
 
 
-def check_room(folder: RunFolder, trained: int, whole: int, kept: int) -> None:
-    """Raise `RunError` if the disk has no room for the checkpoints of a run, of which it has `kept`
-    at once: each has a model of `whole` bytes, and three times the `trained` ones with AdamW."""
-    each = whole + 3 * trained
+def check_room(folder: RunFolder, each: int, keep: int | None) -> None:
+    """Raise `RunError` if the disk has no room for the checkpoints of a run, `each` of so many
+    bytes: those that stay, the best one, and one that is being written."""
+    kept = 2 + (keep or 1)
     place = next(path for path in (folder.path, *folder.path.absolute().parents) if path.is_dir())
     free = shutil.disk_usage(place).free
     if kept * each > free:

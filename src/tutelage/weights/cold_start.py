@@ -4,7 +4,7 @@ Two parts. Clean demonstrations, until measured greedy success shows that the sk
 (calling a tool, copying numbers into it, reading its result), and a cool-down that makes them
 sharp. Then demonstrations of mixed quality, as real logs are: a stated share of them guesses an
 answer instead of calling its tools, so the policy that reinforcement learning receives mostly
-guesses, and has to find out what pays. Each step is a function of seed and step number. `phases.py`
+guesses, and has to find out what pays. Each step is a function of seed and step number. `run.py`
 has the shared parts of all phases; `sft.py` takes the step from here.
 """
 
@@ -18,15 +18,16 @@ from torch import Tensor
 from tutelage.policy.model import Policy
 from tutelage.policy.numerics import Numerics
 from tutelage.policy.row import Row
+from tutelage.runs.lifecycle import Run
 from tutelage.seeds import SeedTree
 from tutelage.tasks.arithmetic import demonstrations
 from tutelage.types import Mode
-from tutelage.weights.context import TrainingContext
+from tutelage.weights.checkpoint import COLD
 from tutelage.weights.inputs import TrainingInputs
 from tutelage.weights.measure import measure, quick_eval
 from tutelage.weights.optim import Optimizer, supervised_optimizer
-from tutelage.weights.phases import COLD, end_step, restore
 from tutelage.weights.process_group import ONE_PROCESS, ProcessGroup
+from tutelage.weights.run import TrainingRun
 from tutelage.weights.sampling import epoch_places
 
 WARMUP = 20
@@ -39,16 +40,16 @@ MIXED_EVERY = 10
 """Steps of the mixed part between two measurements of sampled success."""
 
 
-def run_cold_start(ctx: TrainingContext) -> None:
+def run_cold_start(work: TrainingRun, run: Run) -> None:
     """Clean demonstrations until the skill is measured, a cool-down, then mixed ones."""
-    setting, state = ctx.setting, ctx.state
+    setting, state = work.setting, work.state
     sft = setting.config.sft
     named, group = setting.policy.named(), setting.group
     optimizer = supervised_optimizer(named, lr=sft.lr, kind=sft.optimizer, group=group)
-    ctx.optimizer = restore(ctx, optimizer)
+    work.optimizer = optimizer = work.restore(optimizer)
     warmup = WARMUP if setting.shown is None else min(WARMUP, max(1, sft.max_steps))
     name = "cold start" if setting.shown is None else "demonstrations"
-    ctx.run.progress.phase(name, steps=sft.max_steps + sft.cooldown_steps + sft.mixed_steps)
+    run.progress.phase(name, steps=sft.max_steps + sft.cooldown_steps + sft.mixed_steps)
     while "ended" not in state.phase_data:
         start = time.perf_counter()
         step, skilled = state.phase_step, state.phase_data.get("skilled")
@@ -59,7 +60,7 @@ def run_cold_start(ctx: TrainingContext) -> None:
         share = learning_rate(step, skilled, sft.cooldown_steps, warmup)
         values = supervised_step(
             setting.policy,
-            ctx.optimizer,
+            optimizer,
             rows,
             setting.choice.cold_start,
             share,
@@ -75,20 +76,20 @@ def run_cold_start(ctx: TrainingContext) -> None:
             "time/step": seconds,
         }
         if clean_until is None or step + 1 <= clean_until:
-            _clean_step_ended(ctx, values)
+            _clean_step_ended(work, values)
         else:
-            _mixed_step_ended(ctx, step + 1 - clean_until, values)
-        end_step(ctx, COLD, values)
+            _mixed_step_ended(work, step + 1 - clean_until, values)
+        work.end_step(COLD, values)
 
 
-def _clean_step_ended(ctx: TrainingContext, values: dict[str, float]) -> None:
+def _clean_step_ended(work: TrainingRun, values: dict[str, float]) -> None:
     """Measure greedy success when it is time; it decides when the cool-down begins."""
-    state, sft = ctx.state, ctx.setting.config.sft
+    state, sft = work.state, work.setting.config.sft
     data, done = state.phase_data, state.phase_step
     last = "skilled" in data and done == data["skilled"] + sft.cooldown_steps
     due = last or ("skilled" not in data and done % sft.eval_every == 0)
-    if due and ctx.setting.tasks.skill and ctx.setting.shown is None:
-        evaluation = quick_eval(ctx, ctx.setting.tasks.skill, COLD, 0.0, values)
+    if due and work.setting.tasks.skill and work.setting.shown is None:
+        evaluation = quick_eval(work, work.setting.tasks.skill, COLD, 0.0, values)
         if evaluation.solved >= sft.skill_target:
             data.setdefault("skilled", done)
     if done >= sft.max_steps:
@@ -96,21 +97,21 @@ def _clean_step_ended(ctx: TrainingContext, values: dict[str, float]) -> None:
     if data.get("skilled", done + 1) + sft.cooldown_steps <= done:
         if sft.mixed_steps == 0:
             data["ended"] = done
-        elif ctx.setting.given is None:
+        elif work.setting.given is None:
             # What the clean demonstrations alone came to, on the tasks of the table before and
             # after: the tasks that measure the skill may be easier ones.
             evaluation = measure(
-                ctx, ctx.setting.tasks.test, "clean/greedy", temperature=0.0, mode=Mode.TEST
+                work, work.setting.tasks.test, "clean/greedy", temperature=0.0, mode=Mode.TEST
             )
             state.results["clean/greedy"] = evaluation.record()
 
 
-def _mixed_step_ended(ctx: TrainingContext, mixed: int, values: dict[str, float]) -> None:
+def _mixed_step_ended(work: TrainingRun, mixed: int, values: dict[str, float]) -> None:
     """Measure sampled success when it is time, `mixed` steps into that part; it decides the end."""
-    state, sft = ctx.state, ctx.setting.config.sft
+    state, sft = work.state, work.setting.config.sft
     if mixed % MIXED_EVERY == 0:
-        warm = ctx.setting.config.rollout.temperature
-        evaluation = quick_eval(ctx, ctx.setting.tasks.val, f"{COLD}/sampled", warm, values)
+        warm = work.setting.config.rollout.temperature
+        evaluation = quick_eval(work, work.setting.tasks.val, f"{COLD}/sampled", warm, values)
         if evaluation.solved <= sft.mixed_success:
             state.phase_data["ended"] = state.phase_step
     if mixed >= sft.mixed_steps:

@@ -18,11 +18,11 @@ from tutelage.policy.machine import parallel_map
 from tutelage.policy.row import Row
 from tutelage.runs.estimate import duration
 from tutelage.runs.job_inputs import grader_of
+from tutelage.weights.checkpoint import COLD, CONTROL, RL
 from tutelage.weights.config.presets import UNKNOWN, WORK
-from tutelage.weights.context import TrainingContext
-from tutelage.weights.inputs import TrainingInputs
+from tutelage.weights.inputs import TrainingInputs, drawn, step_limit
 from tutelage.weights.measure import ways_to_measure
-from tutelage.weights.phases import COLD, CONTROL, RL, drawn, step_limit
+from tutelage.weights.run import TrainingRun
 
 
 def planned(setting: TrainingInputs, phases: Iterable[str]) -> dict[str, str]:
@@ -61,11 +61,8 @@ def _tokens(setting: TrainingInputs) -> str:
     most = f"at most {config.turn_tokens:,} a turn, {config.response_tokens:,} a rollout"
     if setting.given is not None and config.rollout.response_length is None:
         most = f"at most {config.turn_tokens:,} a call for which the agent names no limit"
-    bound, asked = (
-        "" if setting.context == own else f" (the model: {own:,})",
-        config.rollout.max_len,
-    )
-    if asked is not None and asked > own:
+    bound = "" if setting.context == own else f" (the model: {own:,})"
+    if (asked := config.rollout.max_len) is not None and asked > own:
         bound = f" (all that the model has: rollout.max_len={asked} has no effect)"
     return f"{most}, context {setting.context:,}{bound}"
 
@@ -87,11 +84,11 @@ def _work(setting: TrainingInputs, phase: str, done: int = 0) -> tuple[int, int,
     return 0, 0, len(ways_to_measure(setting, phase)) * len(setting.tasks.test)
 
 
-def _expect(ctx: TrainingContext, demonstration: float, rollout: float, update: float) -> str:
+def _expect(work: TrainingRun, demonstration: float, rollout: float, update: float) -> str:
     """Keep how long each phase will take, if a demonstration, a rollout and learning from it take
     these seconds; returns the time of the whole run in words."""
-    state, setting, total = ctx.state, ctx.setting, ctx.clock.elapsed()
-    for phase in ctx.expected:
+    state, setting, total = work.state, work.setting, work.clock.elapsed()
+    for phase in work.expected:
         shown, trained, measured = _work(
             setting, phase, state.phase_step if phase == state.phase else 0
         )
@@ -99,18 +96,18 @@ def _expect(ctx: TrainingContext, demonstration: float, rollout: float, update: 
         seconds += measured * rollout * WORK.get(setting.config.recipe, UNKNOWN)[3]
         if phase == RL and step_limit(setting) is None:
             seconds = max(0.0, 60 * (setting.config.trainer.minutes or 0.0) - total)
-        ctx.expected[phase] = 0.0 if phase in state.results.get("done", ()) else seconds
-        total += ctx.expected[phase] or 0.0
+        work.expected[phase] = 0.0 if phase in state.results.get("done", ()) else seconds
+        total += work.expected[phase] or 0.0
     words = f"{total / 60:,.0f}" if total >= 600 else duration(total)
     return f"about {words} minutes"
 
 
-def total_time(ctx: TrainingContext) -> dict[str, str]:
+def total_time(work: TrainingRun) -> dict[str, str]:
     """Estimate how long a run takes before it begins, as a fact to show: by passes of the policy on
     this machine, where the work of the recipe is known in those (`WORK`)."""
-    setting, rewarded = ctx.setting, RL in ctx.expected
-    work, on_cpu = WORK.get(setting.config.recipe), setting.choice.device.type == "cpu"
-    if work is None or setting.given is not None or not on_cpu or setting.group.size > 1:
+    setting, rewarded = work.setting, RL in work.expected
+    passes, on_cpu = WORK.get(setting.config.recipe), setting.choice.device.type == "cpu"
+    if passes is None or setting.given is not None or not on_cpu or setting.group.size > 1:
         return {"total": "measured after the first step"} if rewarded else {}
     numerics, rows = setting.choice.numerics, [Row((*range(128),), (0,) + (1,) * 127)] * 2
 
@@ -119,23 +116,23 @@ def total_time(ctx: TrainingContext) -> dict[str, str]:
         setting.policy.score([row], dtype=numerics.dtype)
 
     times = timeit.repeat(partial(parallel_map, score, rows, numerics.threads), repeat=3, number=1)
-    total = _expect(ctx, *(passes * sorted(times)[1] for passes in work[:3]))
+    total = _expect(work, *(count * sorted(times)[1] for count in passes[:3]))
     again = "; measured again after the first step" * rewarded
     return {"total": f"{total} (estimated{again})"}
 
 
-def tell_cost(ctx: TrainingContext, update: float | None, made: int) -> None:
+def measure_cost(work: TrainingRun, update: float | None, made: int) -> None:
     """Measure how long a training takes, and say it after the first step that this process made.
     `update` is what the step's update took, in seconds; None where no rollout of it had an
     advantage."""
-    pace, setting = ctx.pace, ctx.setting
+    pace, setting = work.pace, work.setting
     if pace is None or setting.config.async_training.staleness_threshold > 0:
         return  # its pace beside the updates was not measured
-    first = ctx.state.phase_step == 1 and setting.given is None
+    first = work.state.phase_step == 1 and setting.given is None
     later = WORK.get(setting.config.recipe, UNKNOWN)[-1] if first else 1.0
     each = later * (update or 0.0) / setting.config.rollouts_per_batch
-    total = _expect(ctx, 0.0, later * pace.seconds / pace.rollouts, each)
+    total = _expect(work, 0.0, later * pace.seconds / pace.rollouts, each)
     learned = "nothing to learn from" if update is None else f"{duration(update)} to learn from"
     if made == 1:
         took = f"{pace.rollouts:,} rollouts took {duration(pace.seconds)}, and {learned}"
-        ctx.run.progress.note(f"The whole run: {total} ({took})")
+        work.run.progress.note(f"The whole run: {total} ({took})")

@@ -17,25 +17,24 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tutelage.config import Resolved, RunConfig
 from tutelage.config.keys import flatten
 from tutelage.errors import ConfigError, RunError, TutelageError
 from tutelage.policy.machine import machine_facts
-from tutelage.resources import POLICY
+from tutelage.runs.claims import stored_row
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.lifecycle import Run
 from tutelage.runs.progress import Progress
 from tutelage.runs.signals import StopSignal
 from tutelage.store import StoreWriter, TrainingRow, open_store
 from tutelage.tracing import SpanRecord
-from tutelage.types import JSON, Rollout, RolloutStatus
-from tutelage.weights.checkpoint import TrainingState
+from tutelage.types import JSON, Rollout
 from tutelage.weights.process_group import ProcessGroup, in_step, launched
+from tutelage.weights.run import TrainingRun
 
 if TYPE_CHECKING:
-    from tutelage.weights.inputs import TrainingInputs
     from tutelage.weights.kinds import WeightTraining
 
 MARK = ".ranks"
@@ -49,35 +48,34 @@ PATIENCE = 20.0
 """Seconds that a rank which has failed listens whether rank 0 has too."""
 
 
-def together(asked: WeightTraining, folder: RunFolder, lead: Callable[[], JSON]) -> JSON:
-    """The result of a run: `lead` works on it on rank 0, and the other ranks follow."""
+def several_ranks(config: RunConfig) -> bool:
+    """Whether a launcher has started several ranks, or Ray is to place them."""
+    by_ray = "RANK" not in os.environ and machine_facts().placed_ranks(config) > 1
+    return launched().size > 1 or by_ray
+
+
+def together(job: WeightTraining, folder: RunFolder, lead: Callable[[], JSON]) -> JSON:
+    """The result of a run on several ranks: `lead` works on it on rank 0, and the others follow."""
     group = launched()
     if group.size > 1:
-        return _as_rank(asked, folder, lead, group)
-    if not ranks_by_ray(asked.resolved.config):
-        return lead()
-    if asked.given is not None:
+        return _as_rank(job, folder, lead, group)
+    if job.given is not None:
         raise ConfigError(NOT_BY_RAY)
     ray_ranks = importlib.import_module("tutelage.distributed.ray_ranks")
-    with ray_ranks.placed(asked.resolved, folder.path) as group:
-        return _as_rank(asked, folder, lead, group)
-
-
-def ranks_by_ray(config: RunConfig) -> bool:
-    """Whether Ray is to place ranks beside this process, which no launcher has started."""
-    return "RANK" not in os.environ and machine_facts().placed_ranks(config) > 1
+    with ray_ranks.placed(job.resolved, folder.path) as group:
+        return _as_rank(job, folder, lead, group)
 
 
 def _as_rank(
-    asked: WeightTraining, folder: RunFolder, lead: Callable[[], JSON], group: ProcessGroup
+    job: WeightTraining, folder: RunFolder, lead: Callable[[], JSON], group: ProcessGroup
 ) -> JSON:
     """The result of a run on this rank."""
-    own = {} if asked.given is None else asked.given.sources
-    check_same(group, facts_of(asked.resolved) | own)
-    in_step(group, lambda: check_store(asked.resolved.config))
+    own = {} if job.given is None else job.given.sources
+    check_same(group, facts_of(job.resolved) | own)
+    in_step(group, lambda: check_store(job.resolved.config))
     check_shared(group, folder)
     if group.rank:
-        _follow(asked, folder.name, group)
+        _follow(job, folder.name, group)
     return group.agree(lead)
 
 
@@ -130,15 +128,10 @@ def check_shared(group: ProcessGroup, folder: RunFolder) -> None:
     """Raise `RunError` on rank 0 where a rank does not see its run folder."""
     path = folder.path.absolute()
     mark = path / MARK
-
-    def make() -> str:
-        mark.write_text(text := hashlib.sha256(str(path).encode()).hexdigest(), encoding="utf-8")
-        return text
-
-    text = group.agree(make)
+    group.agree(mark.touch)
 
     def look() -> None:
-        if not mark.is_file() or mark.read_text(encoding="utf-8") != text:
+        if not mark.is_file():
             raise RunError(
                 f"{platform.node()} cannot see the run folder {str(path)!r}; choose an --output on "
                 "a disk shared by all nodes"
@@ -149,31 +142,6 @@ def check_shared(group: ProcessGroup, folder: RunFolder) -> None:
     finally:
         if group.rank == 0:
             mark.unlink(missing_ok=True)
-
-
-# ---------------------------------------------------------------- what they begin with
-
-
-def share_start(
-    asked: WeightTraining,
-) -> tuple[TrainingInputs, TrainingState, dict[str, Any]]:
-    """What a run begins with on this rank: its inputs, where it stands, and the tensors of its
-    checkpoint. Those of rank 0 go to the others, as its weights do."""
-    setting, group = asked.setting, asked.setting.group
-    if group.size == 1:
-        return setting, asked.state, asked.tensors
-    if group.rank == 0:
-        in_step(group, lambda: None)  # the others have read their inputs
-    policies = {POLICY: setting.policy, **setting.others}
-
-    def begin() -> tuple[TrainingState, dict[str, Any], dict[str, Any]]:
-        weights = {name: policy.snapshot() for name, policy in policies.items()}
-        return asked.state, asked.tensors, weights
-
-    asked.state, asked.tensors, weights = group.agree(begin)
-    for name, policy in policies.items():
-        policy.load_tensors(weights[name])
-    return setting, asked.state, asked.tensors
 
 
 # ---------------------------------------------------------------- a rank that follows
@@ -192,34 +160,23 @@ class _NoWriter(StoreWriter):
         """Drop it."""
 
 
-def _follow(asked: WeightTraining, name: str, group: ProcessGroup) -> None:
-    """Work through the phases of a run as a rank that does not lead. An error that every rank has
-    is told by rank 0, and so is a stop."""
-    asked.setting = in_step(group, asked.make_setting)
-    asked.state = TrainingState()
+def _follow(job: WeightTraining, name: str, group: ProcessGroup) -> None:
+    """Work through the phases of a run as a rank that does not lead. Rank 0 reports an error that
+    every rank has, and a stop."""
+    job.work = TrainingRun(job.resolved, in_step(group, job.make_setting), job.loop)
     with tempfile.TemporaryDirectory(prefix="tutelage-rank-") as place:
         folder = RunFolder(Path(place) / name)
         folder.path.mkdir()
         with open_store(folder.store) as store, _NoWriter(store) as writer:
-            head = asked.head
-            store.put_run(
-                name,
-                name=name,
-                recipe=head.recipe,
-                algorithm=head.algorithm,
-                config={},
-                seed=head.settings.seed,
-                folder=str(folder.path),
-                status=RolloutStatus.RUNNING,
-            )
+            store.put_run(name, **stored_row(job.head, folder, {}))
             try:
-                run = Run(folder, name, store, writer, Progress(), StopSignal(_nothing))
-                asked.open(run)
-                for phase_name, phase in asked.phases():
-                    if phase_name not in asked.done:
-                        asked.enter(phase_name)
+                run = Run(folder, name, store, writer, Progress(), StopSignal(lambda: None))
+                job.open(run)
+                for phase_name, phase in job.phases():
+                    if phase_name not in job.done:
+                        job.enter(phase_name)
                         phase(run)
-                        asked.leave(phase_name)
+                        job.leave(phase_name)
             except KeyboardInterrupt as stopped:
                 raise SystemExit(0) from stopped
             except TutelageError as error:
@@ -227,7 +184,7 @@ def _follow(asked: WeightTraining, name: str, group: ProcessGroup) -> None:
                     raise RunError(f"rank {group.rank} of {group.size}: {error}") from error
                 raise SystemExit(0) from error
             finally:
-                asked.close()
+                job.close()
 
 
 def _met_alone(group: ProcessGroup) -> bool:
@@ -241,7 +198,3 @@ def _met_alone(group: ProcessGroup) -> bool:
     listener.start()
     listener.join(PATIENCE)
     return bool(heard) or listener.is_alive()
-
-
-def _nothing() -> None:
-    """What a rank that follows says of a stop."""

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -54,11 +56,11 @@ from tutelage.tasks.arithmetic import EMBEDDED_REWARD, demonstrations
 from tutelage.tasks.demonstrations import Demonstration, load_demonstrations, overlap_of
 from tutelage.tasks.overlap import Overlap, content, count_overlap
 from tutelage.tools.tool import Tool
-from tutelage.types import Constraint, Message, Mode, Sampling, Task
+from tutelage.types import Constraint, Message, Mode, Sampling, Task, ToolSpec
 from tutelage.weights.config.extensions import load_extensions
 from tutelage.weights.paths import check_models_exist
 from tutelage.weights.process_group import ONE_PROCESS, ProcessGroup
-from tutelage.weights.trial import try_extensions
+from tutelage.weights.update import try_extensions
 
 EMBEDDED_LENGTH = 1024
 """Positions of a policy that is made here, unless a key says otherwise."""
@@ -205,6 +207,59 @@ class TrainingInputs:
         )
 
 
+def step_limit(setting: TrainingInputs) -> int | None:
+    """Training steps, where the configuration bounds them."""
+    config = setting.config
+    if config.epochs is None:
+        return config.trainer.total_training_steps
+    return max(1, math.ceil(config.epochs * setting.examples / config.data.train_batch_size))
+
+
+def drawn(setting: TrainingInputs, steps: int) -> int:
+    """Tasks, or rows of demonstrations, that the first `steps` steps draw. Where epochs end the
+    training, the last step draws the rest."""
+    config, count = setting.config, steps * setting.config.data.train_batch_size
+    return count if config.epochs is None else min(count, config.epochs * setting.examples)
+
+
+def load_work(
+    config: RunConfig, given: JobInputs | None
+) -> tuple[Tasks, Mapping[str, Tool], RewardFunction | None, EnvironmentFactory | None]:
+    """Read the tasks of a run, the tools of its agent, the reward that grades what an agent does
+    not grade itself (None leaves it to the rewards of an environment), and the environment: from
+    the configuration, or as a Python agent brings them. Raises `TutelageError`s for what cannot be
+    read, and for a reward that does not fit the tasks."""
+    limit, tested = config.trainer.val_tasks, most_test_tasks(config)
+    factory = None if given is None else given.environment
+    factory = environment_of(config) if factory is None else factory
+    if config.recipe == "sft":
+        tasks = Tasks((), (), load_test_tasks(config) if given is None else given.test or ())
+    elif given is None or given.train is None:
+        tasks = load_tasks(config, factory)
+    else:  # a part of the caller's training tasks is held out
+        train, val = given.train[: config.data.train_tasks], given.val
+        if val is None:
+            train, val = held_out(train, drawn_val_tasks(config), "val_dataset")
+        test = val if given.test is None else given.test
+        tasks = Tasks(train, val[:limit], test[:tested])
+        if config.recipe == "math" and all("calls" in task.fields for task in train):
+            tasks = replace(tasks, shown=train, skill=val[:100])
+    played = config.recipe != "sft" or (tasks.test and given is None)
+    tools = load_tools(config) if played else {}
+    if given is None:
+        reward = reward_of(config)
+    else:
+        acts = config.environment.name is not None
+        reward = given.reward or (None if acts else resolve_reward(EMBEDDED_REWARD))
+    every = [*tasks.train, *tasks.val, *tasks.test]
+    if reward is not None and every and (given is None or given.reward is not None):
+        check(reward, every)
+    if factory is not None and tasks.train:
+        seed = SeedTree(config.seed).child("environment", "check").value()
+        check_repeats(factory, tasks.train[0], seed)
+    return tasks, tools, reward, factory
+
+
 def prepare_rl(
     config: RunConfig,
     policy_folder: Path | None = None,
@@ -218,24 +273,22 @@ def prepare_rl(
     try_extensions(config)
     check_models_exist(config)
     seeds = SeedTree(config.seed)
-    factory = None if given is None else given.environment
-    factory = environment_of(config) if factory is None else factory
-    tasks = _given_tasks(config, given, factory) if given else load_tasks(config, factory)
+    tasks, tools, reward, factory = load_work(config, given)
     demonstrated = load_demonstration_rows(config)
-    new = config.model.path is None and (given is None or not given.policies)
-    if factory is not None:
-        check_repeats(factory, tasks.train[0], seeds.child("environment", "check").value())
-    if factory is not None and not demonstrated.rows:
-        demonstrated = _episodes(config, factory, tasks.train, imitated, new)
     acted = factory is not None and not config.data.demonstrations
-    config = _in_passes(_within_epoch(config, len(tasks.train)), len(demonstrated.rows))
-    tools = load_tools(config)
-    reward = _reward_for(config, given)
-    if reward is not None and (given is None or given.reward is not None):
-        check(reward, [*tasks.train, *tasks.val, *tasks.test])
-    asked = given is None and config.asks_for_tools
-    tool_specs = template_tools(config, tools) if asked and factory is None else []
-    if asked and factory is not None and config.agent.agent_type == "hf":
+    if factory is not None and not demonstrated.rows:
+        new = config.model.path is None and (given is None or not given.policies)
+        demonstrated = _episodes(config, factory, tasks.train, imitated, new)
+    config = _within_epoch(config, len(tasks.train))
+    if demonstrated.rows:  # which are all clean; a negative number of steps means passes over them
+        each, sft = -(-len(demonstrated.rows) // config.sft.batch_size), config.sft
+        steps = {"max_steps": 2 * each, "cooldown_steps": each}
+        steps = {key: steps[key] for key in steps if getattr(sft, key) < 0} | {"mixed_steps": 0}
+        config = config.model_copy(update={"sft": sft.model_copy(update=steps)})
+    asked, tool_specs = given is None and config.asks_for_tools, list[ToolSpec]()
+    if asked and factory is None:
+        tool_specs = template_tools(config, tools)
+    elif asked and factory is not None and config.agent.agent_type == "hf":
         tool_specs = [*(tool.spec for tool in tools.values()), *factory.tools]
     if given is not None and given.policies and config.model.lora.rank:
         raise ConfigError(
@@ -249,25 +302,21 @@ def prepare_rl(
         known = load_policy(path, template=config.agent.template, tools=tool_specs)
         policy = _adapted(known, config)
     elif policy is None:
-        texts = _texts(demonstrated.rows[:2000])
-        corpus = chain(texts, _corpus(tasks.train, tools, SeedTree(config.seed)))
-        policy = _embedded(config, corpus, max(512, config.rollout.max_len or EMBEDDED_LENGTH))
+        texts = chain(_texts(demonstrated.rows[:2000]), _corpus(tasks.train, tools, seeds))
+        policy = _embedded(config, texts, max(512, config.rollout.max_len or EMBEDDED_LENGTH))
     if config.needs_calls and given is None:
         policy.codec.grammar(tool_specs, Constraint("required"))  # raises where there can be none
     tools, policy, choice = _placed(config, tools, policy)
     others = {} if given is None else _others(given, policy, config)
     # By input and what the reward reads; by all fields where an agent or an environment may read.
     open_ended = given is not None or any(t.environment is not None for t in tools.values())
-    fields = None if open_ended or reward is None else reward.fields_read
-    overlap = count_overlap(*tasks.splits.values(), key=lambda task: content(task, fields))
-    shown = None
+    key = partial(content, fields=None if open_ended or not reward else reward.fields_read)
+    overlap, shown = count_overlap(*tasks.splits.values(), key=key), None
     if demonstrated.rows and (config.sft.max_steps or not acted):
-        known = (
-            overlap_of(demonstrated.rows, (), tasks.test),
-            count_overlap(demonstrated.solved, (), tasks.test, lambda task: content(task, fields)),
-        )
-        most = max(one.test_in_train for one in (overlap, *known))
-        overlap = replace(overlap, test_in_train=most)
+        known = overlap_of(demonstrated.rows, (), tasks.test)
+        solved = count_overlap(demonstrated.solved, (), tasks.test, key)
+        both = max(one.test_in_train for one in (overlap, known, solved))
+        overlap = replace(overlap, test_in_train=both)
         rows, most = demonstrated.rows, policy.max_positions
         if acted:  # an episode may be longer than the context
             encode = policy.codec.demonstration
@@ -298,30 +347,25 @@ def prepare_sft(
     before any weight is; `given` is the Python agent that plays the test tasks, if there is one."""
     train = load_demonstrations(config.data.train_files)
     val = load_demonstrations(config.data.val_files)
-    tasks = Tasks((), (), load_test_tasks(config) if given is None else given.test or ())
-    reward = _reward_for(config, given)
-    if reward is not None and tasks.test and (given is None or given.reward is not None):
-        check(reward, tasks.test)
-    tools = load_tools(config) if tasks.test and given is None else {}
-    seeds = SeedTree(config.seed)
+    tasks, tools, reward, _ = load_work(config, given)
     source = config.model.path if policy_folder is None else str(policy_folder)
     policy = _handed(given, policy_folder)
     if policy is None and source is None:
         positions = max(EMBEDDED_LENGTH, config.data.max_length or 0)
         policy = _embedded(config, _texts(train[:2000]), positions)
     if policy is not None:
-        sft_dataset = _sft_dataset(config, policy.codec, policy.max_positions, train, val)
+        dataset = _sft_dataset(config, policy.codec, policy.max_positions, train, val)
     else:
         template = config.agent.template if policy_folder is None else None
         tool_specs = template_tools(config, tools) if config.agent.tools else []
         known, codec = load_codec(str(source), template=template, tools=tool_specs)
-        sft_dataset = _sft_dataset(config, codec, max_positions(known), train, val)
+        dataset = _sft_dataset(config, codec, max_positions(known), train, val)
         policy = _adapted(load_policy(str(source), template=template), config)
     config = _within_epoch(config, len(train))
     tools, policy, choice = _placed(config, tools, policy)
-    overlap = overlap_of(train, val, tasks.test)
+    overlap, seeds = overlap_of(train, val, tasks.test), SeedTree(config.seed)
     return TrainingInputs(
-        config, seeds, tasks, tools, reward, policy, choice, given, {}, sft_dataset, None, overlap
+        config, seeds, tasks, tools, reward, policy, choice, given, {}, dataset, None, overlap
     )
 
 
@@ -331,16 +375,6 @@ def _within_epoch(config: RunConfig, examples: int) -> RunConfig:
     size = min(config.data.train_batch_size, examples)
     data = config.data.model_copy(update={"train_batch_size": size})
     return config if config.epochs is None else config.model_copy(update={"data": data})
-
-
-def _in_passes(config: RunConfig, rows: int) -> RunConfig:
-    """The steps that are given as passes over `rows` demonstrations, which are all clean."""
-    if not rows:
-        return config
-    each, sft = -(-rows // config.sft.batch_size), config.sft
-    steps = {"max_steps": 2 * each, "cooldown_steps": each}
-    update = {key: steps[key] for key in steps if getattr(sft, key) < 0} | {"mixed_steps": 0}
-    return config.model_copy(update={"sft": sft.model_copy(update=update)})
 
 
 def _handed(given: JobInputs | None, folder: Path | None) -> Policy | None:
@@ -410,31 +444,6 @@ def _episodes(
     return DemonstrationRows(rows, (), origin)
 
 
-def _given_tasks(
-    config: RunConfig, given: JobInputs, environment: EnvironmentFactory | None
-) -> Tasks:
-    """The caller's tasks, or the embedded ones; a part of the training tasks is held out."""
-    limit, tested = config.trainer.val_tasks, most_test_tasks(config)
-    if given.train is None:
-        return load_tasks(config, environment)
-    train, val = given.train[: config.data.train_tasks], given.val
-    if val is None:
-        train, val = held_out(train, drawn_val_tasks(config), "val_dataset")
-    test = val if given.test is None else given.test
-    if config.recipe != "math" or not all("calls" in t.fields for t in train):
-        return Tasks(train, val[:limit], test[:tested])
-    return Tasks(train, val[:limit], test[:tested], shown=train, skill=val[:100])
-
-
-def _reward_for(config: RunConfig, given: JobInputs | None) -> RewardFunction | None:
-    """The reward that grades what an agent does not grade itself; None leaves it to the rewards of
-    an environment."""
-    if given is None:
-        return reward_of(config)
-    acts = config.environment.name is not None
-    return given.reward or (None if acts else resolve_reward(EMBEDDED_REWARD))
-
-
 def _embedded(config: RunConfig, corpus: Iterable[str], positions: int) -> Policy:
     """The embedded policy, with a tokenizer of some texts."""
     return build_policy(
@@ -463,37 +472,8 @@ def _corpus(tasks: Sequence[Task], tools: Mapping[str, Tool], seeds: SeedTree) -
     for task in tasks[:2000]:
         yield f"system\nTools: {names}\nuser\nassistant\ntool\n"
         yield str(task.input) if task.has_input else json.dumps(task.fields, ensure_ascii=False)
-        if "calls" not in task.fields:
-            continue
-        for message in demonstrations(task, False, rng):
-            if message.content:
-                yield message.content
-            for call in message.tool_calls:
-                arguments = json.dumps(json.loads(call.arguments))
-                yield f'{{"name": "{call.name}", "arguments": {arguments}}}'
-
-
-# ---------------------------------------------------------------- demonstrations
-
-
-def _sft_dataset(
-    config: RunConfig,
-    codec: Codec,
-    positions: int,
-    train: Sequence[Demonstration],
-    val: Sequence[Demonstration],
-) -> SFTDataset:
-    limit = min(positions, config.data.max_length or positions)
-    first, second = ([_row(codec, one, limit) for one in shown] for shown in (train, val))
-    unseen = Counter(one.file for one in (*train, *val) if one.has_reasoning)
-    remarks = [
-        f"{file}: the reasoning_content (or reasoning) of {counted(count, 'row')} is not trained, "
-        "since the model's chat template does not show it; use a template that does, or write it "
-        "into the content"
-        for file, count in unseen.items()
-        if not codec.shows_reasoning
-    ]
-    return SFTDataset(first, second, remarks)
+        messages = demonstrations(task, False, rng) if "calls" in task.fields else ()
+        yield from _said(messages, lambda text: json.dumps(json.loads(text)))
 
 
 def _texts(shown: Sequence[Demonstration]) -> Iterator[str]:
@@ -504,23 +484,44 @@ def _texts(shown: Sequence[Demonstration]) -> Iterator[str]:
                 f"{t.name}({', '.join(t.parameters.get('properties', {}))})" for t in one.tools
             )
             yield f"system\nTools: {' '.join(names)}\nuser\nassistant\ntool\n"
-        for message in one.messages:
-            if message.content:
-                yield message.content
-            for call in message.tool_calls:
-                yield f'{{"name": "{call.name}", "arguments": {call.arguments}}}'
+        yield from _said(one.messages, str)
 
 
-def _row(codec: Codec, one: Demonstration, limit: int) -> Row:
-    """The row of a demonstration. Raises `DataError` with file and line for one of more than
-    `limit` tokens, or that the chat template refuses."""
-    try:
-        row = Row(*codec.demonstration(one.messages, one.tools))
-    except ModelError as error:
-        raise DataError(f"{one.place}: field 'messages': {error}") from error
-    if len(row.ids) > limit:
-        raise DataError(
-            f"{one.place}: field 'messages' has {len(row.ids)} tokens, more than {limit}; shorten "
-            "it, or raise data.max_length as far as the model allows"
-        )
-    return row
+def _said(messages: Iterable[Message], arguments: Callable[[str], str]) -> Iterator[str]:
+    """The contents and calls of messages; `arguments` writes those of a call."""
+    for message in messages:
+        if message.content:
+            yield message.content
+        for call in message.tool_calls:
+            yield f'{{"name": "{call.name}", "arguments": {arguments(call.arguments)}}}'
+
+
+def _sft_dataset(
+    config: RunConfig,
+    codec: Codec,
+    positions: int,
+    train: Sequence[Demonstration],
+    val: Sequence[Demonstration],
+) -> SFTDataset:
+    """Encode demonstrations. Raises `DataError` with file and line for one that has too many tokens
+    for the model or `data.max_length`, or that the chat template refuses."""
+    limit, rows = min(positions, config.data.max_length or positions), list[Row]()
+    for one in (*train, *val):
+        try:
+            rows.append(Row(*codec.demonstration(one.messages, one.tools)))
+        except ModelError as error:
+            raise DataError(f"{one.place}: field 'messages': {error}") from error
+        if len(rows[-1].ids) > limit:
+            raise DataError(
+                f"{one.place}: field 'messages' has {len(rows[-1].ids)} tokens, more than {limit}; "
+                "shorten it, or raise data.max_length as far as the model allows"
+            )
+    unseen = Counter(one.file for one in (*train, *val) if one.has_reasoning)
+    remarks = [
+        f"{file}: the reasoning_content (or reasoning) of {counted(count, 'row')} is not trained, "
+        "since the model's chat template does not show it; use a template that does, or write it "
+        "into the content"
+        for file, count in unseen.items()
+        if not codec.shows_reasoning
+    ]
+    return SFTDataset(rows[: len(train)], rows[len(train) :], remarks)

@@ -23,9 +23,9 @@ from tutelage.runs.loggers import check_loggers
 from tutelage.runs.metrics import untried_warning
 from tutelage.runs.progress import Progress
 from tutelage.types import JSON, Mode, Rollout
-from tutelage.weights import memory
-from tutelage.weights.following import together
+from tutelage.weights.following import several_ranks, together
 from tutelage.weights.kinds import training
+from tutelage.weights.memory import Footprint
 from tutelage.weights.paths import find_checkpoint
 from tutelage.weights.placement import check_workers
 from tutelage.weights.reference import check_models
@@ -46,8 +46,10 @@ def train(
     the folder, and every rank gets the result.
     """
     check_loggers(resolved.config.trainer.logger)
-    asked = training(resolved, given)
-    return together(asked, folder, lambda: lifecycle.start(asked, folder, progress))
+    job = training(resolved, given)
+    if several_ranks(resolved.config):
+        return together(job, folder, lambda: lifecycle.start(job, folder, progress))
+    return lifecycle.start(job, folder, progress)
 
 
 def resume(
@@ -59,13 +61,13 @@ def resume(
 ) -> JSON:
     """Continue a run from its last complete checkpoint, with `allow_changes` although its agent,
     reward, tools, model or tasks have changed."""
-    name_of(folder)  # which says so where there is no run
-    asked = training(Resolved.from_json(folder.config.read_text()), given)
+    name_of(folder)  # raises where there is no run
+    job = training(Resolved.from_json(folder.config.read_text()), given)
 
     def lead() -> JSON:
-        return lifecycle.resume(type(asked), folder, progress, asked, allow_changes=allow_changes)
+        return lifecycle.resume(type(job), folder, progress, job, allow_changes=allow_changes)
 
-    return together(asked, folder, lead)
+    return together(job, folder, lead) if several_ranks(job.resolved.config) else lead()
 
 
 def dry_run(
@@ -73,43 +75,38 @@ def dry_run(
 ) -> Rollout | SFTPreview:
     """Play one task end to end with the untrained policy, or show what would be learned; nothing
     is written. What a rank would hold in memory goes to `note`."""
-    trainer = resolved.config.trainer
+    config, trainer = resolved.config, resolved.config.trainer
     check_loggers(trainer.logger)
-    if resolved.config.output is not None:
-        lifecycle.check_place(training(resolved), RunFolder(Path(resolved.config.output)))
+    if config.output is not None:
+        lifecycle.check_place(training(resolved), RunFolder(Path(config.output)))
     if trainer.resume_mode == "resume_path" and trainer.resume_from_path is not None:
         find_checkpoint(Path(trainer.resume_from_path))
-    check_workers(resolved.config)
-    memory.check_stored(resolved.config)
+    check_workers(config)
+    if (footprint := Footprint.stored(config)) is not None:
+        footprint.check()
     try:
         setting = training(resolved).make_setting()
     except TutelageError:  # such as weights that are still to come: the figures need none
-        if (told := memory.stored_words(resolved.config)) is not None:
-            note(f"memory: {told}")
+        if footprint is not None:
+            note(f"memory: {footprint.words()}")
         raise
-    models, gpu = memory.models_of(setting), setting.choice.device.type == "cuda"
-    machine = memory.here(gpu=gpu)
-    memory.check(models, machine, gpu=gpu)
-    note(f"memory: {memory.words(models, machine, gpu=gpu)}")
+    footprint = Footprint.loaded(setting)
+    footprint.check()
+    note(f"memory: {footprint.words()}")
     for warning in setting.notes():
         logger.warning(warning)
     if setting.sft_dataset is not None:
         return preview(setting, setting.sft_dataset)
     check_models(setting.policy, setting.config)
-    engine = setting.engine(slots=1)
-    spec = RolloutSpec(
-        setting.tasks.train[0], Mode.VAL, "dry-run", 0, setting.seeds.child("dry-run")
+    runner = Runner(
+        setting.agent(config.rollout.temperature),
+        EngineModelProvider(setting.engine(slots=1), setting.policy.codec),
+        setting.limits("dry-run"),
+        reward=setting.reward,
+        environment=setting.environment,
     )
-    agent, limits = setting.agent(resolved.config.rollout.temperature), setting.limits("dry-run")
-
-    async def play() -> list[Rollout]:
-        models = EngineModelProvider(engine, setting.policy.codec)
-        runner = Runner(
-            agent, models, limits, reward=setting.reward, environment=setting.environment
-        )
-        return await runner.run([spec])
-
-    played = asyncio.run(play())
+    task, seeds = setting.tasks.train[0], setting.seeds.child("dry-run")
+    played = asyncio.run(runner.run([RolloutSpec(task, Mode.VAL, "dry-run", 0, seeds)]))
     untried = untried_warning(played, setting.context, setting.policy.max_positions)
     if untried is not None:
         logger.warning(untried)

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from tutelage.config import Resolved, RunConfig
 from tutelage.config.fields import RunSettings
@@ -34,11 +34,8 @@ from tutelage.types import JSON, ToolSpec
 
 if TYPE_CHECKING:
     from tutelage.runs.job_inputs import JobInputs
-    from tutelage.weights.checkpoint import TrainingState
-    from tutelage.weights.context import TrainingContext
     from tutelage.weights.inputs import TrainingInputs
-    from tutelage.weights.placement import RolloutPool
-    from tutelage.weights.vllm_sampler import Servers
+    from tutelage.weights.run import TrainingRun
 
 logger = logging.getLogger(__name__)
 
@@ -58,22 +55,12 @@ class WeightTraining(RunKind):
     resolved: Resolved
     given: JobInputs | None = None
     """A Python agent to train, with its tasks."""
-    setting: TrainingInputs = field(init=False)
-    """What it works with, once it is prepared; so are the next two."""
-    state: TrainingState = field(init=False)
-    tensors: dict[str, Any] = field(init=False, default_factory=dict[str, Any])
-    """Those of the checkpoint, empty without one."""
-    loop: asyncio.Runner = field(init=False, default_factory=asyncio.Runner)
-    """The event loop in which built-in agents play, from the first step to the end of the run."""
-    pool: RolloutPool | None = None
-    """Workers outside of this process that play rollouts."""
-    servers: Servers | None = None
-    """Where the policy is sampled, if not in this process."""
+    loop: asyncio.Runner = field(default_factory=asyncio.Runner)
+    """The one event loop that built-in agents and their engines have for the whole run."""
     imitated: Path | None = None
     """The episodes of its environment that a run that is resumed has learned."""
-    _ctx: TrainingContext = field(init=False)
-    _phase_began: float = 0.0
-    _finished: RunFolder | None = None
+    work: TrainingRun = field(init=False)
+    """The training in this process, once it is prepared."""
 
     @classmethod
     def read(cls, folder: RunFolder, progress: Progress) -> Self:
@@ -169,43 +156,20 @@ class WeightTraining(RunKind):
     def prepare(self, folder: RunFolder, progress: Progress) -> None:
         """Tasks, tools, reward and policy; from the last complete checkpoint where there is one."""
         check_loggers(self.resolved.config.trainer.logger)
-        from tutelage.weights import memory
-        from tutelage.weights.placement import check_workers, start_workers
-        from tutelage.weights.training import prepare_training
-        from tutelage.weights.vllm_sampler import servers_of
+        from tutelage.weights.training import prepare
 
-        check_workers(self.resolved.config)
-        new = not folder.config.is_file()
-        if new:
-            memory.check_stored(self.resolved.config)
-        prepare_training(self, folder, progress)
-        if new:
-            self._check_room(folder)
-            gpu = self.setting.choice.device.type == "cuda"
-            memory.check(memory.models_of(self.setting), memory.here(gpu=gpu), gpu=gpu)
-        self.pool = start_workers(self.setting)
-        self.servers = servers_of(self.setting, folder, progress)
-
-    def _check_room(self, folder: RunFolder) -> None:
-        """Count the checkpoints that stay, the best one, and one that is being written."""
-        from tutelage.weights.checkpoint import check_room
-        from tutelage.weights.config.extensions import has_critic
-
-        policies = [self.setting.policy, *self.setting.others.values()]
-        tensors = [tensor for policy in policies for tensor in policy.parameters()]
-        trained = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-        if has_critic(self.resolved.config):  # its weights come on top, as large as a policy's
-            trained += sum(4 * policy.count() for policy in policies)
-        whole = sum(4 * policy.count() for policy in policies)
-        keep = self.resolved.config.trainer.max_actor_ckpt_to_keep
-        check_room(folder, trained, whole, 2 + (keep or 1))
+        self.work = prepare(self, folder, progress)
 
     def make_setting(self, policy: Path | None = None) -> TrainingInputs:
         """What it works with. `policy` overrides where the policy comes from."""
-        from tutelage.weights.inputs import prepare_rl
+        from tutelage.weights.inputs import prepare_rl, prepare_sft
         from tutelage.weights.process_group import launched
 
-        setting = prepare_rl(self.resolved.config, policy, self.given, self.imitated)
+        config, given = self.resolved.config, self.given
+        if config.recipe == "sft":
+            setting = prepare_sft(config, policy, given)
+        else:
+            setting = prepare_rl(config, policy, given, self.imitated)
         return replace(setting, group=launched())
 
     @property
@@ -229,22 +193,23 @@ class WeightTraining(RunKind):
         """Write the caller's agent and tasks too: first, so that a run that has its configuration
         has these."""
         if self.given is not None:
-            self.given.record(folder, self.setting.tasks.splits)
+            self.given.record(folder, self.work.setting.tasks.splits)
         super().record(folder)
 
     def begin(self, folder: RunFolder) -> None:
         """Keep the conditions of the machine, and the weights that an embedded policy has."""
         from tutelage.weights.training import record_start
 
-        record_start(self.setting, folder)
+        record_start(self.work.setting, folder)
 
     def open(self, run: Run) -> None:
-        """Take over what the checkpoint has, and say what begins."""
-        from tutelage.weights.training import begin_context
+        """Take over what the checkpoint has, and show what begins."""
+        from tutelage.weights.training import introduce
 
-        setting = self.setting
-        self._ctx = begin_context(self, run)
-        remarks = () if self.pool is None else self.pool.remarks()
+        self.work.open(run)
+        introduce(self.work)
+        setting, pool = self.work.setting, self.work.pool
+        remarks = () if pool is None else pool.remarks()
         for warning in (*self.resolved.warnings, *setting.notes(), *remarks):
             run.progress.note(warning)
             if self.given is not None and not run.progress.shows and setting.group.rank == 0:
@@ -253,60 +218,48 @@ class WeightTraining(RunKind):
     @property
     def done(self) -> Container[str]:
         """Phases that an earlier process has ended."""
-        return self.state.results.setdefault("done", [])
+        return self.work.state.results.setdefault("done", [])
 
     def phases(self) -> Sequence[Phase]:
         """What the configuration asks for, in order, after a first checkpoint."""
         from tutelage.weights import checkpoint
         from tutelage.weights.training import phases_of
 
-        ctx = self._ctx
-        if self.setting.group.agree(lambda: not checkpoint.complete(ctx.run.folder)):
-            ctx.save()
-
-        def bound(work: Callable[[TrainingContext], None]) -> Callable[[Run], None]:
-            return lambda run: work(ctx)
-
-        return [(name, bound(work)) for name, work in phases_of(self.setting)]
+        folder = self.work.run.folder
+        if self.work.setting.group.agree(lambda: not checkpoint.complete(folder)):
+            self.work.save()
+        return phases_of(self.work)
 
     def enter(self, phase: str) -> None:
         """A phase begins, or goes on."""
-        state = self.state
-        if state.phase != phase:
-            state.phase, state.phase_step, state.phase_data = phase, 0, {}
-        self._phase_began = self._ctx.clock.elapsed() - state.seconds.get(phase, 0.0)
+        from tutelage.weights.training import enter
+
+        enter(self.work, phase)
 
     def leave(self, phase: str) -> None:
         """Keep what later phases and the user need of a phase, in a checkpoint too."""
-        from tutelage.weights.training import record_phase
+        from tutelage.weights.training import leave
 
-        ctx = self._ctx
-        self.state.seconds[phase] = ctx.clock.elapsed() - self._phase_began
-        ctx.optimizer = None
-        record_phase(ctx, phase)
-        self.state.results.setdefault("done", []).append(phase)
-        ctx.save()
+        leave(self.work, phase)
 
     def result(self, status: str) -> JSON:
         """The outcome in numbers."""
         from tutelage.weights.training import outcome
 
-        self._finished = self._ctx.run.folder if status == FINISHED else None
-        return outcome(self._ctx, status)
+        self.work.finished = status == FINISHED
+        return outcome(self.work, status)
 
     def close(self) -> None:
-        """End the programs behind tools, and the event loop; a run that has finished keeps the
-        checkpoints from which training can go on."""
+        """End servers, workers, the event loop and the programs behind tools; a run that has
+        finished keeps the checkpoints from which training can go on."""
         from tutelage.weights import checkpoint
 
-        if self.servers is not None:
-            self.servers.close()
-        if self.pool is not None:
-            self.pool.close()
-        self.loop.close()
-        close_tools(self.setting.tools)
-        if self._finished is not None:
-            checkpoint.drop_between(self._finished)
+        for opened in (self.work.servers, self.work.pool, self.work.loop):
+            if opened is not None:
+                opened.close()
+        close_tools(self.work.setting.tools)
+        if self.work.finished:
+            checkpoint.drop_between(self.work.run.folder)
 
 
 @register
@@ -315,14 +268,6 @@ class _SupervisedTraining(WeightTraining):
     """Training on the user's demonstrations, tested on tasks if there are any."""
 
     name: ClassVar[str] = SUPERVISED
-
-    def make_setting(self, policy: Path | None = None) -> TrainingInputs:
-        """What it works with. `policy` overrides where the policy comes from."""
-        from tutelage.weights.inputs import prepare_sft
-        from tutelage.weights.process_group import launched
-
-        setting = prepare_sft(self.resolved.config, policy, self.given)
-        return replace(setting, group=launched())
 
 
 def training(resolved: Resolved, given: JobInputs | None = None) -> WeightTraining:

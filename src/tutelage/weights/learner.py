@@ -34,7 +34,6 @@ from tutelage.weights.critic import Critic
 from tutelage.weights.optim import Optimizer, learning_rate_share, make_optimizer
 from tutelage.weights.process_group import ONE_PROCESS, ProcessGroup
 from tutelage.weights.reference import ReferencePolicy
-from tutelage.weights.staleness import staleness_metrics
 from tutelage.weights.update import trainer_logp, update_policy
 
 
@@ -97,7 +96,9 @@ class Learner:
         config, numerics = self._config, self._numerics
         values: dict[str, float] = {}
         if batch.stale:
-            values |= staleness_metrics(batch.rows, self._policy.version)
+            behind = [self._policy.version - row.oldest_version for row in batch.rows]
+            values["staleness/mean"] = sum(behind) / len(behind)
+            values["staleness/max"] = float(max(behind))
         if self.critic is not None:
             rate = learning_rate_share(step, limit, config.critic.optim)
             values |= self.critic.update(batch, numerics, seeds=seeds.child("critic"), rate=rate)
@@ -145,11 +146,10 @@ class Learner:
 
 
 class MultiPolicyLearner:
-    """A main learner, and learners of further policies by name."""
+    """Learners of policies by name; the main one is `POLICY`."""
 
-    def __init__(self, main: Learner, others: Mapping[str, Learner]) -> None:
-        self._main, self._others = main, others
-        self._all = {POLICY: main, **others}
+    def __init__(self, learners: Mapping[str, Learner]) -> None:
+        self._all = learners
 
     def make_rows(self, rollouts: Sequence[Rollout]) -> dict[str, Batch]:
         """Rows of each policy that spoke."""
@@ -157,7 +157,7 @@ class MultiPolicyLearner:
         return {
             name: learner.make_rows(rollouts)
             for name, learner in self._all.items()
-            if learner is self._main or name in spoke
+            if name == POLICY or name in spoke
         }
 
     def estimate_advantages(
@@ -189,14 +189,14 @@ class MultiPolicyLearner:
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next step depends on beside the policies' weights."""
-        others = {name: learner.state_dict() for name, learner in self._others.items()}
-        return {**self._main.state_dict(), **({"others": others} if others else {})}
+        states = {name: learner.state_dict() for name, learner in self._all.items()}
+        main = states.pop(POLICY)
+        return {**main, **({"others": states} if states else {})}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a `state_dict`, bit for bit."""
-        self._main.load_state_dict(state_dict)
-        for name, learner in self._others.items():
-            learner.load_state_dict(state_dict["others"][name])
+        for name, learner in self._all.items():
+            learner.load_state_dict(state_dict if name == POLICY else state_dict["others"][name])
 
 
 def make_learner(

@@ -3,7 +3,7 @@
 `LocalPlacement` plays in this process: it makes an engine of a policy when it is first asked for,
 keeps it at the policy's version, and makes the one `Runner` for the run's own built-in agent or for
 the user's. A worker on another machine holds one too, so that the same code plays a rollout there
-(`distributed/ray_workers.py`, loaded where `agent.placement` names it). `context.py` asks, and
+(`distributed/ray_workers.py`, loaded where `agent.placement` names it). `run.py` asks, and
 stores what comes back.
 """
 

@@ -15,7 +15,6 @@ from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from tutelage.store import Store, StoreWriter, TrainingRow
 from tutelage.weights.batch import Batch
@@ -38,41 +37,36 @@ class StepRecorder:
     def record(self, tick: int, batches: Mapping[str, Batch]) -> None:
         """Store the rows from which each policy learned at the step `tick`."""
         for policy, batch in batches.items():
-            self._record(tick, policy, batch)
-
-    def _record(self, tick: int, policy: str, batch: Batch) -> None:
-        advantages = _flat(batch.advantages_BT, batch)
-        tokens = (batch.logp_BT, batch.entropy_BT, batch.weights_BT)
-        logprobs, entropies, weights = (None if x is None else _flat(x, batch) for x in tokens)
-        rows: list[TrainingRow] = []
-        start = 0
-        for position, row in enumerate(batch.rows):
-            here = slice(start, start + row.trained)
-            start = here.stop
-            room = self._tokens < self._limit
-            self._tokens += row.trained
-            own = advantages[here]
-            same = bool((own == own[0]).all())
-            rows.append(
-                TrainingRow(
-                    step=tick,
-                    policy=policy,
-                    position=position,
-                    rollout_id=batch.rollouts[batch.rollouts_B[position]].id,
-                    tokens=row.trained,
-                    advantage=float(own[0] if same else own.mean(dtype=np.float64)),
-                    advantages=own.astype("<f4").tobytes() if room and not same else None,
-                    logprobs=_packed(logprobs, here, "<f4") if room else None,
-                    entropies=_packed(entropies, here, "<f2") if room else None,
-                    importance_weights=_packed(weights, here, "<f2") if room else None,
-                )
+            tensors = (batch.advantages_BT, batch.logp_BT, batch.entropy_BT, batch.weights_BT)
+            advantages, logprobs, entropies, weights = (
+                None if x_BT is None else x_BT[batch.mask_BT].float().cpu().numpy()
+                for x_BT in tensors
             )
-        self._writer.submit_training(self._run_id, rows)
-
-
-def _flat(values_BT: Tensor, batch: Batch) -> Floats:
-    """The numbers of trained tokens, row after row."""
-    return values_BT[batch.mask_BT].float().cpu().numpy()
+            assert advantages is not None, "every batch has advantages"
+            rows: list[TrainingRow] = []
+            start = 0
+            for position, row in enumerate(batch.rows):
+                here = slice(start, start + row.trained)
+                start = here.stop
+                room = self._tokens < self._limit
+                self._tokens += row.trained
+                own = advantages[here]
+                same = bool((own == own[0]).all())
+                rows.append(
+                    TrainingRow(
+                        step=tick,
+                        policy=policy,
+                        position=position,
+                        rollout_id=batch.rollouts[batch.rollouts_B[position]].id,
+                        tokens=row.trained,
+                        advantage=float(own[0] if same else own.mean(dtype=np.float64)),
+                        advantages=own.astype("<f4").tobytes() if room and not same else None,
+                        logprobs=_packed(logprobs, here, "<f4") if room else None,
+                        entropies=_packed(entropies, here, "<f2") if room else None,
+                        importance_weights=_packed(weights, here, "<f2") if room else None,
+                    )
+                )
+            self._writer.submit_training(self._run_id, rows)
 
 
 def _packed(values_K: Floats | None, here: slice, kind: str) -> bytes | None:

@@ -90,7 +90,13 @@ class ReferencePolicy:
         if batch.kl_BT is not None:
             penalty = _mean(batch.kl_BT, batch.mask_BT)
             out |= {"kl/reward": penalty, "kl/coef": self.beta}
-            out |= _pull(batch, self.beta * batch.kl_BT)
+            # How much rollouts differ by what the KL costs them, against how much rewards do.
+            index = RolloutIndex.of(batch.mask_BT, batch.rollouts_B)
+            prices, rewards = (
+                float(index.sum_N(x_BT).std(correction=0))
+                for x_BT in (self.beta * batch.kl_BT, batch.rewards_BT)
+            )
+            out |= {"kl/pull": prices / rewards} if rewards else {}
             self._control.update(penalty, len(set(batch.rollouts_B)))
         return out
 
@@ -101,16 +107,6 @@ class ReferencePolicy:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over the coefficient, bit for bit."""
         self._control.coef = float(state_dict["coef"])
-
-
-def _pull(batch: Batch, price_BT: Tensor) -> dict[str, float]:
-    """How much the rollouts of a batch differ by what the KL costs them, against how much their
-    rewards do. Empty where these are equal."""
-    index = RolloutIndex.of(batch.mask_BT, batch.rollouts_B)
-    prices, rewards = (
-        float(index.sum_N(x_BT).std(correction=0)) for x_BT in (price_BT, batch.rewards_BT)
-    )
-    return {"kl/pull": prices / rewards} if rewards else {}
 
 
 def _known(x_BT: Tensor | None) -> Tensor:
@@ -124,31 +120,28 @@ def _mean(x_BT: Tensor, mask_BT: Tensor) -> float:
 
 
 def check_models(policy: Policy, config: RunConfig) -> None:
-    """Refuse second models that cannot work, before anything is trained or written."""
+    """Refuse second models whose tokens mean something else, by their tokenizers, before anything
+    is trained or written.
+
+    Raises `ModelError` when a folder cannot be read, `ConfigError` when the tokens differ.
+    """
     named = {"critic.model.path": config.critic.model.path if has_critic(config) else None}
     named["ref.path"] = config.ref.path if config.needs_reference else None
     for key, path in named.items():
-        if path is not None and path != config.model.path:
-            _check_vocabulary(policy, path, key)
+        if path is None or path == config.model.path:
+            continue
+        from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-
-def _check_vocabulary(policy: Policy, path: str, key: str) -> None:
-    """Refuse a second model whose tokens mean something else. Reads only its tokenizer.
-
-    Raises `ModelError` when the folder cannot be read, `ConfigError` when the tokens differ.
-    """
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast
-
-    place = local_folder(path)
-    try:
-        if (Path(place) / "tokenizer.json").is_file():
-            other: Any = PreTrainedTokenizerFast(tokenizer_file=str(Path(place) / "tokenizer.json"))
-        else:
-            other = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
-    except Exception as error:  # a broken file comes out of transformers as almost anything
-        raise ModelError(f"cannot read the tokenizer of {key}={path!r}: {error}") from error
-    if other.get_vocab() != policy.codec.tokenizer.get_vocab():
-        raise ConfigError(
-            f"the vocabulary of {key}={path!r} differs from the policy's. Use a model of the same "
-            f"family, or remove {key}."
-        )
+        place = Path(local_folder(path))
+        try:
+            if (file := place / "tokenizer.json").is_file():
+                other: Any = PreTrainedTokenizerFast(tokenizer_file=str(file))
+            else:
+                other = AutoTokenizer.from_pretrained(str(place), trust_remote_code=False)
+        except Exception as error:  # a broken file comes out of transformers as almost anything
+            raise ModelError(f"cannot read the tokenizer of {key}={path!r}: {error}") from error
+        if other.get_vocab() != policy.codec.tokenizer.get_vocab():
+            raise ConfigError(
+                f"the vocabulary of {key}={path!r} differs from the policy's. Use a model of the "
+                f"same family, or remove {key}."
+            )

@@ -4,7 +4,7 @@ Token rows come from files (`inputs.py`). A step draws a batch of them in shuffl
 draw addressed by the seed tree, so a step is a function of seed and number and the phase goes on
 after any kill without a difference. The step itself is `cold_start.py`'s: mean negative
 log-likelihood over the batch's trained tokens, which are what the assistant wrote. Tasks of
-`--test` are played before and after where they are given. `phases.py` has the shared parts of all
+`--test` are played before and after where they are given. `run.py` has the shared parts of all
 phases.
 """
 
@@ -19,23 +19,12 @@ import torch
 
 from tutelage.policy.model import Policy
 from tutelage.policy.row import Row
-from tutelage.types import JSON
+from tutelage.runs.lifecycle import Run
 from tutelage.weights import cold_start
-from tutelage.weights.checkpoint import TrainingState
-from tutelage.weights.context import TrainingContext
-from tutelage.weights.inputs import SFTDataset, TrainingInputs
+from tutelage.weights.checkpoint import SFT
+from tutelage.weights.inputs import SFTDataset, TrainingInputs, drawn, step_limit
 from tutelage.weights.optim import learning_rate_share, make_optimizer
-from tutelage.weights.phases import (
-    SFT,
-    drawn,
-    end_step,
-    end_training,
-    ended,
-    note_best,
-    restore,
-    seconds_left,
-    step_limit,
-)
+from tutelage.weights.run import TrainingRun
 from tutelage.weights.sampling import epoch_places
 
 LEARNED = ("epochs", "trained_tokens", "train_loss_before", "train_loss_after")
@@ -43,26 +32,26 @@ LEARNED = ("epochs", "trained_tokens", "train_loss_before", "train_loss_after")
 and the loss of the first and of the last batch."""
 
 
-def run_sft(ctx: TrainingContext) -> None:
+def run_sft(work: TrainingRun, run: Run) -> None:
     """The phase, from where the checkpoint left it."""
-    setting, state = ctx.setting, ctx.state
+    setting, state = work.setting, work.state
     sft_dataset, config = setting.sft_dataset, setting.config
     if sft_dataset is None:
         raise TypeError("the phase of supervised training needs demonstrations")
     group, policy = setting.group, setting.policy
     if config.sft.optimizer == "adamw":  # Muon needs whole matrices
         policy = group.shard(policy, setting.choice.cold_start.dtype)
-    ctx.optimizer = optimizer = restore(
-        ctx, make_optimizer(policy.named(), config.actor.optim, config.sft.optimizer, group)
+    work.optimizer = optimizer = work.restore(
+        make_optimizer(policy.named(), config.actor.optim, config.sft.optimizer, group)
     )
     limit = step_limit(setting)
-    ctx.run.progress.phase("supervised training", steps=limit, seconds=seconds_left(ctx))
+    run.progress.phase("supervised training", steps=limit, seconds=work.seconds_left())
     if state.phase_step == 0 and sft_dataset.val and config.trainer.val_before_train:
         number = _loss_of(setting, sft_dataset.val, policy)
         state.results["val_loss_before"] = number
-        ctx.log(SFT, 0, {"val/loss": number})
+        work.log(SFT, 0, {"val/loss": number})
     order = setting.seeds.child(SFT, "order")
-    while not ended(ctx, SFT, limit):
+    while not work.ended(SFT, limit):
         start, step = time.perf_counter(), state.phase_step
         first, last = drawn(setting, step), drawn(setting, step + 1)
         places = epoch_places(setting.examples, first, last - first, order)
@@ -95,16 +84,11 @@ def run_sft(ctx: TrainingContext) -> None:
         every = config.trainer.test_freq
         if sft_dataset.val and every > 0 and state.phase_step % every == 0:
             values["val/loss"] = _loss_of(setting, sft_dataset.val, policy)
-            note_best(ctx, -values["val/loss"])
-        end_step(ctx, SFT, values)
-    end_training(ctx)
+            work.note_best(-values["val/loss"])
+        work.end_step(SFT, values)
+    work.end_training()
     if sft_dataset.val:
         state.results["val_loss_after"] = _loss_of(setting, sft_dataset.val, policy)
-
-
-def learned(state: TrainingState) -> JSON:
-    """What the phase has done so far, for `result.json`."""
-    return {name: state.phase_data[name] for name in LEARNED if name in state.phase_data}
 
 
 @torch.no_grad()

@@ -5,32 +5,43 @@ by tokens; every micro-batch is divided by the whole optimizer batch's denominat
 does not depend on the cut. Rows whose advantages are all zero have a gradient of exactly zero when
 no KL or entropy term is on: they are skipped, and still counted in the denominator. Tokens that a
 loss selects are selected once for the optimizer batch. Losses and their formulas live in
-`algorithms/rl`; batches come from `batch.py`, and `loss.py` is the loss of one micro-batch.
+`algorithms/rl`; batches come from `batch.py`. The loss of one micro-batch is its share of
 
-Legend: B rows, T tokens.
+    loss = policy_loss + kl_loss_coef * agg(kl) - entropy_coeff * agg(entropy)
+
+where every term is averaged by the same rule with the same denominator. What is reported of the
+terms is before their coefficients.
+
+Legend: B rows, T tokens, K trained tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from tutelage.algorithms.extensions import LOSSES
 from tutelage.algorithms.rl import (
-    LOSSES,
+    aggregate,
     aggregation_denominator,
     importance_weights,
     kl_penalty,
     merge_metrics,
+    policy_loss,
 )
+from tutelage.algorithms.rl.advantages import estimate_advantages
 from tutelage.config import RunConfig
+from tutelage.config.rl import ActorConfig, PolicyLossConfig
 from tutelage.policy.model import Policy
+from tutelage.policy.network import TokenScores
 from tutelage.policy.numerics import Numerics
 from tutelage.seeds import SeedTree
+from tutelage.tools.loading import is_file_reference
 from tutelage.weights.batch import Batch
-from tutelage.weights.loss import MicroBatchReport, options_of, rows_loss
 from tutelage.weights.optim import Optimizer
 from tutelage.weights.process_group import ONE_PROCESS, ProcessGroup
 from tutelage.weights.scoring import logp_of
@@ -38,6 +49,21 @@ from tutelage.weights.scoring import logp_of
 DISTANCE_ROWS = 8
 """Rows that are scored again after an update, to say how far it moved the policy: few, since each
 costs a forward pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatchReport:
+    """What one micro-batch tells: its rows and what was said of their tokens, its share of each
+    term of the loss before the coefficients, the policy loss's metrics, and the sampler's error."""
+
+    rows: list[int]
+    scores: TokenScores
+    metrics: dict[str, Tensor]
+    policy: Tensor
+    kl: Tensor
+    entropy: Tensor
+    mismatch_max: Tensor | None
+    mismatch_k3_sum: Tensor
 
 
 def update_policy(
@@ -65,13 +91,7 @@ def update_policy(
         batch = replace(batch, trainer_logp_BT=known_BT)
     weights_BT, known_BT = None, batch.trainer_logp_BT
     if known_BT is not None and known_BT is not batch.old_logp_BT:
-        weights_BT = importance_weights(
-            known_BT - batch.old_logp_BT,
-            batch.mask_BT,
-            config.rollout.correction,
-            config.rollout.correction_cap,
-            rollouts_B=batch.rollouts_B,
-        )
+        weights_BT = _corrections(batch, known_BT, config)
     batch = replace(batch, weights_BT=weights_BT)
     reports: list[list[MicroBatchReport]] = []
     norms: list[float] = []
@@ -91,6 +111,14 @@ def update_policy(
     batch = _with_tokens(batch, [r for found in reports[:per_epoch] for r in found], config)
     metrics |= _distance(policy, batch, config, numerics, group)
     return batch, metrics | _kl_pull(batch, config)
+
+
+def _corrections(batch: Batch, logp_BT: Tensor, config: RunConfig) -> Tensor | None:
+    """Importance weights between the sampler and log-probabilities of the trainer, [B, T]."""
+    gap_BT, rule = (logp_BT - batch.old_logp_BT).nan_to_num(), config.rollout
+    return importance_weights(
+        gap_BT, batch.mask_BT, rule.correction, rule.correction_cap, rollouts_B=batch.rollouts_B
+    )
 
 
 def _kl_pull(batch: Batch, config: RunConfig) -> dict[str, float]:
@@ -144,13 +172,7 @@ def _with_tokens(batch: Batch, passes: Sequence[MicroBatchReport], config: RunCo
     if config.rollout.correction == "none":
         weights_BT = None
     elif weights_BT is None:
-        weights_BT = importance_weights(
-            (logp_BT - batch.old_logp_BT).nan_to_num(),
-            batch.mask_BT,
-            config.rollout.correction,
-            config.rollout.correction_cap,
-            rollouts_B=batch.rollouts_B,
-        )
+        weights_BT = _corrections(batch, logp_BT, config)
     if weights_BT is not None:
         weights_BT = weights_BT.masked_fill(logp_BT.isnan(), torch.nan)
     return replace(batch, logp_BT=logp_BT, entropy_BT=entropy_BT, weights_BT=weights_BT)
@@ -224,9 +246,116 @@ def _gradient(
             entropy_gradient=actor.entropy_coeff > 0,
             reference_KV=reference_KV,
         )
-        return rows_loss(scores, batch, numbers, config, denominator, selection_BT)
+        return _rows_loss(scores, batch, numbers, config, denominator, selection_BT)
 
     return group.accumulate(policy.parameters(), plan, loss, threads=numerics.threads)
+
+
+def _rows_loss(
+    scores: TokenScores,
+    batch: Batch,
+    numbers: list[int],
+    config: RunConfig,
+    denominator: float,
+    selection_BT: Tensor | None,
+) -> tuple[Tensor, MicroBatchReport]:
+    """The loss of the rows with these numbers, and what to report of them. `denominator` is the
+    optimizer batch's, `selection_BT` the tokens that a loss which selects them has chosen."""
+    actor = config.actor
+    cut = batch.cutter(numbers, scores.logp_K.device)
+    mask, sampled = cut(batch.mask_BT), cut(batch.old_logp_BT)
+    owners = [batch.rollouts_B[b] for b in numbers]
+    where = (scores.rows_K, scores.columns_K)
+    before_BT = batch.trainer_logp_BT
+    known = sampled if before_BT is None else cut(before_BT)
+    logp = known.clone().index_put(where, scores.logp_K)
+    old = logp.detach() if before_BT is None else known
+    way = actor.loss_agg_mode or LOSSES.find(actor.policy_loss.loss_mode).aggregation
+
+    def average(x_BT: Tensor) -> Tensor:
+        return aggregate(x_BT, mask, way, rollouts_B=owners, denominator=denominator)
+
+    options: dict[str, Any] = {}
+    if before_BT is None:
+        correction = (config.rollout.correction, config.rollout.correction_cap)
+        options["weights_BT"] = importance_weights(old - sampled, mask, *correction)
+    elif batch.weights_BT is not None:
+        options["weights_BT"] = cut(batch.weights_BT)
+    if selection_BT is not None:
+        options["selection_BT"] = cut(selection_BT)
+    values = (logp, old, cut(batch.advantages_BT), mask)
+    policy, metrics = _policy_loss(
+        actor, *values, rollouts_B=owners, denominator=denominator, **options
+    )
+    value = policy
+    kl = entropy = policy.new_zeros(())
+    if actor.use_kl_loss:
+        assert batch.ref_logp_BT is not None, "a KL in the loss comes with its reference"
+        reference = cut(batch.ref_logp_BT)
+        if actor.kl_loss_type.startswith("full"):  # exact, of the trained tokens
+            assert scores.full_kl_K is not None, "it comes with both models' distributions"
+            token_kl = torch.zeros_like(reference).index_put(where, scores.full_kl_K)
+            if actor.kl_loss_type == "full+":  # its value, with the gradient of k2
+                slope = kl_penalty(logp, reference, "k2")
+                token_kl = token_kl.detach() + (slope - slope.detach())
+        else:
+            token_kl = kl_penalty(logp, reference, actor.kl_loss_type)
+        kl = average(token_kl)
+        value = value + actor.kl_loss_coef * kl
+    if actor.entropy_coeff > 0:
+        entropy = average(torch.zeros_like(old).index_put(where, scores.entropy_K))
+        value = value - actor.entropy_coeff * entropy
+    gap_K = (scores.logp_K - sampled[where]).detach()
+    own_K = gap_K  # of rows of the trainer's own version
+    if batch.stale:
+        fresh_B = torch.tensor([b not in batch.stale for b in numbers], device=gap_K.device)
+        own_K = gap_K[fresh_B[scores.rows_K]]
+    return value, MicroBatchReport(
+        rows=numbers,
+        scores=scores.detached(),
+        metrics=metrics,
+        policy=policy.detach(),
+        kl=kl.detach(),
+        entropy=entropy.detach(),
+        mismatch_max=own_K.abs().max() if own_K.numel() else None,
+        mismatch_k3_sum=(gap_K.exp() - gap_K - 1).sum(),
+    )
+
+
+def _policy_loss(
+    actor: ActorConfig,
+    logp: Tensor,
+    old: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    *,
+    rollouts_B: Sequence[int],
+    denominator: float | None = None,
+    **options: Any,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The configured policy loss and its metrics; `options` are those that are no keys."""
+    mode = actor.policy_loss.loss_mode
+    return policy_loss(
+        mode,
+        logp,
+        old,
+        advantages,
+        mask,
+        clip_ratio=actor.clip_ratio,
+        clip_ratio_low=actor.clip_ratio_low,
+        clip_ratio_high=actor.clip_ratio_high,
+        clip_ratio_c=actor.clip_ratio_c,
+        aggregation=actor.loss_agg_mode or LOSSES.find(mode).aggregation,
+        rollouts_B=rollouts_B,
+        denominator=denominator,
+        **_options_of(actor.policy_loss, LOSSES.find(mode).options),
+        **options,
+    )
+
+
+def _options_of(loss: PolicyLossConfig, names: Iterable[str]) -> dict[str, Any]:
+    """The configured values of a loss's options, those that are keys."""
+    return {name: getattr(loss, name) for name in names if name in PolicyLossConfig.model_fields}
 
 
 def _together(plan: Sequence[Sequence[int]], owners: Sequence[int]) -> list[list[int]]:
@@ -249,7 +378,7 @@ def _selection(batch: Batch, part: list[int], config: RunConfig, seeds: SeedTree
     if loss.select is None:
         return None
     assert batch.trainer_logp_BT is not None, "tokens are selected by what the trainer said before"
-    options = options_of(settings, loss.selecting)
+    options = _options_of(settings, loss.selecting)
     if "generator" in loss.selecting:
         draw = seeds.child(loss.name).value()
         options["generator"] = torch.Generator().manual_seed(draw)
@@ -286,3 +415,37 @@ def _summary(
         "ratio/max": float(merged["ratio_max"]),
         "kl/rollout": float(sum(r.mismatch_k3_sum for r in first)) / seen,
     }
+
+
+def try_extensions(config: RunConfig) -> None:
+    """Call the estimators and the loss that are in the user's files once, on two groups of short
+    rollouts: a mistake would otherwise show only after the cold start. Raises `ConfigError` for
+    what they raise or return."""
+    members, rule, actor = config.agent.num_chains, config.algorithm, config.actor
+    signs_BT = torch.ones(2 * members, 4)
+    signs_BT[1::2] = -1.0
+    mask_BT, rollouts_B = torch.ones_like(signs_BT, dtype=torch.bool), range(2 * members)
+    with torch.random.fork_rng(devices=[]):  # their draws here change no others
+        for name in {rule.adv_estimator, config.trainer.control}:
+            if is_file_reference(name):
+                rewards_BT = torch.zeros_like(signs_BT)
+                rewards_BT[::2, -1] = 1.0
+                estimate_advantages(
+                    name,
+                    rewards_BT,
+                    mask_BT,
+                    groups_B=[row // members for row in rollouts_B],
+                    rollouts_B=rollouts_B,
+                    values_BT=torch.zeros_like(rewards_BT),
+                    baselines_B=torch.zeros(2 * members),
+                    gamma=rule.gamma,
+                    lam=rule.lam,
+                    norm_by_std=rule.norm_adv_by_std_in_grpo,
+                    single_member=rule.single_member,
+                )
+        if is_file_reference(actor.policy_loss.loss_mode):
+            logp_BT = torch.full_like(signs_BT, -1.0, requires_grad=True)
+            values = (logp_BT, logp_BT.detach() - 0.1, signs_BT, mask_BT)
+            selects = LOSSES.find(actor.policy_loss.loss_mode).select is not None
+            selected = {"selection_BT": mask_BT} if selects else {}
+            _policy_loss(actor, *values, rollouts_B=rollouts_B, **selected)

@@ -27,11 +27,10 @@ from tutelage.config.overrides import Override, parse_overrides, read_keys
 from tutelage.config.resolved import Resolved
 from tutelage.config.rl import MICRO_BATCH, TOKENS_ON_GPU
 from tutelage.config.schema import RunConfig
-from tutelage.errors import ConfigError
+from tutelage.errors import ConfigError, counted
 from tutelage.resources import SHIPPED
 from tutelage.weights.config.checks import find_problems, unused_keys
 from tutelage.weights.config.extensions import ESTIMATOR, LOSS, registered_names
-from tutelage.weights.config.placement import thread_warnings
 from tutelage.weights.config.presets import (
     DEMONSTRATIONS,
     DEMONSTRATIONS_EMBEDDED,
@@ -53,7 +52,7 @@ _ENDS = ("trainer.total_training_steps", "trainer.total_epochs", "trainer.minute
 
 @dataclass(frozen=True, slots=True)
 class _Set:
-    """One key that someone set: canonical key, typed value, origin, and the user's spelling."""
+    """One key with a typed value, its origin, and the user's spelling."""
 
     key: str
     value: Any
@@ -63,7 +62,7 @@ class _Set:
 
 Layer = dict[str, _Set]
 _Given = tuple[str, Any, str]
-"""A key as the user spelt it, its value, and who set it."""
+"""A key as the user spelt it, its value, and its source."""
 
 
 def resolve(
@@ -77,28 +76,32 @@ def resolve(
 ) -> Resolved:
     """The configuration of `tutelage train RECIPE`, checked.
 
-    `flags` maps any spelling of a key to its value; None means that the flag was not given.
-    `file` is a JSON or TOML file of keys, nested or dotted. With `own_agent` a Python agent plays
-    instead of a built-in one. Raises `ConfigError` with every finding
-    and `MissingExtraError` when overrides are given and their parser is not installed.
+    `flags` maps any spelling of a key to its value; None means that the flag is absent. `file` is a
+    JSON or TOML file of keys, nested or dotted. With `own_agent` a Python agent plays instead of a
+    built-in one. Raises `ConfigError` with every finding and `MissingExtraError` when there are
+    overrides and their parser is not installed.
     """
     if recipe not in RECIPES:
         near = difflib.get_close_matches(recipe, RECIPES, n=1)
         hint = f"Did you mean {near[0]!r}?" if near else f"Recipes: {', '.join(RECIPES)}."
         raise ConfigError(f"unknown recipe {recipe!r}. {hint}")
-    recipe_setting = _Set("recipe", recipe, f"train {recipe}", f"train {recipe}")
+    first = _Set("recipe", recipe, f"train {recipe}", f"train {recipe}")
     parsed = parse_overrides(overrides)
-    names = registered_names()
-    pairs = _command(parsed, flags)
-    command = _layer(pairs, recipe_setting, names)
-    in_file: list[_Given] = []
-    if file is not None:
-        in_file = [(key, value, f"file {file.name}") for key, value in flatten(read_keys(file))]
-    from_file = _layer(in_file, recipe_setting, names)
-    from_file.pop("recipe", None)
+    set_flags = {name: value for name, value in flags.items() if value is not None}
+    pairs = [(k, v, f"flag --{k.replace('_', '-')}") for k, v in set_flags.items()]
+    # Of overrides with one spelling the last counts, as in Hydra.
+    last = {o.spelling: o.value for o in parsed if not o.delete}
+    pairs += [(spelling, value, "override") for spelling, value in last.items()]
+    in_file = [] if file is None else list(flatten(read_keys(file)))
+    of_file = [(key, value, f"file {file and file.name}") for key, value in in_file]
+    command, from_file = _layer(pairs, first), _layer(of_file, first)
+    del from_file["recipe"]
     deleted = _deleted_keys([o for o in parsed if o.delete])
     users = {key: s for key, s in from_file.items() if key not in deleted} | command
-    from_preset = _preset_layer(recipe, users) | _method_layer([*in_file, *pairs])
+    from_preset = _preset_layer(recipe, users)
+    methods = [name for key, value, _ in (*of_file, *pairs) if (name := _method_of(key, value))]
+    for key, value in METHOD_DEFAULTS.get(methods[-1], {}).items() if methods else ():
+        from_preset[key] = _Set(key, value, f"algorithm {methods[-1]}", key)
     _check_deletes(deleted, from_preset | from_file, command)
     kept = {key: s for key, s in from_preset.items() if key not in deleted}
     if any(key in users and users[key].value is not None for key in _ENDS):
@@ -107,17 +110,14 @@ def resolve(
     if "trainer.val_tasks" in users:  # which say how many are tested too, unless that is said
         kept.pop("trainer.test_tasks", None)
     settings = kept | users
-
     derived: Layer = {}
-    _settle_device(settings, users, machine, derived)
     warnings = _settle_engine(command, users, derived, machine)
-    _settle_staleness(settings, derived)
+    _settle_device(settings, users, machine, derived)
     settings = _derive_learning(settings, from_preset, users, derived) | derived
     config = RunConfig.model_validate(nest({key: s.value for key, s in settings.items()}))
-    origin = {key: settings[key].origin if key in settings else "default" for key in leaf_fields()}
-    origin |= {
-        key: f"default, by ~{o.spelling}" for key, o in deleted.items() if key not in settings
-    }
+    origin = {key: f"default, by ~{o.spelling}" for key, o in deleted.items()}
+    origin = {key: origin.get(key, "default") for key in leaf_fields()}
+    origin |= {key: s.origin for key, s in settings.items()}
     raise_issues(find_problems(config, machine, own_agent=own_agent), origin)
     set_keys = [key for key in leaf_fields() if key in users]
     return Resolved(
@@ -125,20 +125,8 @@ def resolve(
         origin=origin,
         unused=unused_keys(config, machine, set_keys, own_agent=own_agent),
         notes=_notes(config, machine),
-        warnings=(*warnings, *_find_warnings(config), *thread_warnings(config, machine)),
+        warnings=(*warnings, *_find_warnings(config, machine)),
     )
-
-
-def _command(parsed: Sequence[Override], flags: Mapping[str, Any]) -> list[_Given]:
-    """What the command line says: flags and overrides together. Of overrides with one spelling the
-    last counts, as in Hydra."""
-    pairs = [
-        (name, value, f"flag --{name.replace('_', '-')}")
-        for name, value in flags.items()
-        if value is not None
-    ]
-    last = {o.spelling: o.value for o in parsed if not o.delete}
-    return [*pairs, *((spelling, value, "override") for spelling, value in last.items())]
 
 
 def _method_of(spelling: str, value: Any) -> str | None:
@@ -147,39 +135,29 @@ def _method_of(spelling: str, value: Any) -> str | None:
     return value if named and isinstance(value, str) and value in METHODS else None
 
 
-def _defined(given: Iterable[_Given]) -> Iterator[_Given]:
-    """What is given, with a method's name replaced by the keys that define it."""
+def _layer(given: Iterable[_Given], first: _Set) -> Layer:
+    """Canonical keys and typed values, a method's name replaced by the keys that define it; refuses
+    unknown keys, misfits and disagreeing spellings."""
+    layer: Layer = {first.key: first}
+    problems: list[ConfigIssue] = []
+    names = registered_names()
+    pairs: list[_Given] = []
     for spelling, value, source in given:
         name = _method_of(spelling, value)
         keys = {spelling: value} if name is None else {ALGORITHM: "rl", **METHODS[name]}
-        yield from ((key, fit, source) for key, fit in keys.items())
-
-
-def _method_layer(given: Iterable[_Given]) -> Layer:
-    """What the last method that is named takes where the user says nothing."""
-    names = [name for spelling, value, _ in given if (name := _method_of(spelling, value))]
-    name = names[-1] if names else ""
-    origin = f"algorithm {name}"
-    return {key: _Set(key, v, origin, key) for key, v in METHOD_DEFAULTS.get(name, {}).items()}
-
-
-def _layer(given: Iterable[_Given], first: _Set, names: Names) -> Layer:
-    """Canonical keys and typed values; refuses unknown keys, misfits and disagreeing spellings."""
-    layer: Layer = {first.key: first}
-    problems: list[ConfigIssue] = []
-    for spelling, value, source in _defined(given):
+        pairs += [(key, fit, source) for key, fit in keys.items()]
+    for spelling, value, source in pairs:
+        # An origin shows the user's own spelling: a flag already does.
+        origin = source if source.startswith("flag ") else f"{source} {spelling}"
         try:
             key = canonical(spelling, value)
             fit = _typed(key, value, names)
         except ConfigIssue as problem:
-            message = source if problem.key == spelling else _told(source, spelling)
-            problems.append(problem.located(message))
+            problems.append(problem.located(source if problem.key == spelling else origin))
             continue
-        origin = source if key == spelling else _told(source, spelling)
-        other = layer.get(key)
-        if other is None:
-            layer[key] = _Set(key, fit, origin, spelling)
-        elif other.value != fit:
+        origin = source if key == spelling else origin
+        other = layer.setdefault(key, _Set(key, fit, origin, spelling))
+        if other.value != fit:
             first_says = f"{other.spelling} says {plain(other.value)!r}"
             second_says = f"{spelling} says {plain(fit)!r}"
             reason = f"set twice, to different values: {first_says}, {second_says}"
@@ -188,32 +166,24 @@ def _layer(given: Iterable[_Given], first: _Set, names: Names) -> Layer:
     return layer
 
 
-def _told(source: str, spelling: str) -> str:
-    """An origin that shows the user's own spelling: a flag already does."""
-    return source if source.startswith("flag ") else f"{source} {spelling}"
-
-
 def _preset_layer(recipe: str, users: Layer) -> Layer:
-    known = defaults()
-    level = users["data.level"].value if "data.level" in users else known["data.level"]
-    rule = users.get("algorithm.name")
-    algorithm = "sft" if recipe == "sft" else known["algorithm.name"]
-    algorithm = algorithm if rule is None else rule.value
+    """The values that the recipe starts from, by the model, the tasks and the demonstrations."""
+
+    def value(key: str) -> Any:
+        return users[key].value if key in users else defaults()[key]
+
+    algorithm = "sft" if recipe == "sft" and ALGORITHM not in users else value(ALGORITHM)
+    own, shown = value("model.path") not in (None, SHIPPED), "data.demonstrations" in users
+    made = ("model.size", "model.layout") if shown else ("sft.", "model.size", "model.layout")
     try:
-        own = "model.path" in users and users["model.path"].value not in (None, SHIPPED)
-        shown = "data.demonstrations" in users
-        made = ("model.size", "model.layout") if shown else ("sft.", "model.size", "model.layout")
-        start = any(key.startswith(made) for key in users)
-        tasks = "data.train_files" in users and bool(users["data.train_files"].value)
-        named = "environment.name" in users and users["environment.name"].value is not None
         name, values = recipe_preset(
             recipe,
-            level=level,
+            level=value("data.level"),
             algorithm=algorithm,
             own_model=own,
-            own_tasks=tasks,
-            own_start=start,
-            environment=named,
+            own_tasks=bool(value("data.train_files")),
+            own_start=any(key.startswith(made) for key in users),
+            environment=value("environment.name") is not None,
         )
     except ConfigIssue as problem:
         by = users.get(problem.key)
@@ -221,8 +191,7 @@ def _preset_layer(recipe: str, users: Layer) -> Layer:
     if shown and recipe != "sft":
         own = own or values.get("model.path") not in (None, SHIPPED)
         values = {**values, **DEMONSTRATIONS, **({} if own else DEMONSTRATIONS_EMBEDDED)}
-    origin = f"preset {name}"
-    return {key: _Set(key, _typed(key, v), origin, key) for key, v in values.items()}
+    return {key: _Set(key, _typed(key, v), f"preset {name}", key) for key, v in values.items()}
 
 
 def _deleted_keys(deletes: Sequence[Override]) -> dict[str, Override]:
@@ -247,52 +216,45 @@ def _check_deletes(deleted: Mapping[str, Override], below: Layer, command: Layer
     """Refuse `~key` beside `key=...`, and `~key=value` where the value is another one."""
     problems: list[ConfigIssue] = []
     for key, override in deleted.items():
-        origin = f"override ~{override.spelling}"
+        origin, reason = f"override ~{override.spelling}", None
+        value, way = override.value, f"Write ~{override.spelling}."
         if key in command:
+            value, way = command[key].value, "Keep one of them."
             reason = f"deleted here and set by {command[key].spelling}"
-            problems.append(
-                ConfigIssue(key, command[key].value, reason, "Keep one of them.", origin)
-            )
-        elif override.value is not None:
+        elif value is not None:
             now = below[key].value if key in below else defaults()[key]
             try:
-                same = _typed(key, override.value) == now
+                if _typed(key, value) != now:
+                    reason = f"cannot delete it with this value: it is {plain(now)!r}"
             except ConfigIssue as problem:
                 problems.append(problem.located(origin))
-                continue
-            if not same:
-                reason = f"cannot delete it with this value: it is {plain(now)!r}"
-                way = f"Write ~{override.spelling}."
-                problems.append(ConfigIssue(key, override.value, reason, way, origin))
+        if reason is not None:
+            problems.append(ConfigIssue(key, value, reason, way, origin))
     raise_issues(problems)
 
 
 def _settle_engine(command: Layer, users: Layer, derived: Layer, machine: Machine) -> list[str]:
     """One engine for `agent.backend` and `rollout.name`; the native one in place of a vLLM that is
-    not there."""
+    not there. Returns warnings."""
     keys = ("rollout.name", "agent.backend")
     asked = [command[key] for key in keys if key in command]
     asked = asked or [users[key] for key in keys if key in users]
     if not asked:
         return []
-    if len({setting.value for setting in asked}) > 1:
-        rollout, backend = asked
-        reason = f"differs from the engine {backend.spelling}={backend.value!r}"
-        raise_issues(
-            [ConfigIssue("rollout.name", rollout.value, reason, "Keep one.", rollout.origin)]
-        )
-    wanted = asked[0]
-    engine, origin = wanted.value, f"derived from {wanted.key}"
-    warnings: list[str] = []
+    wanted, other = asked[0], asked[-1]
+    if wanted.value != other.value:
+        reason = f"differs from the engine {other.spelling}={other.value!r}"
+        raise_issues([ConfigIssue(wanted.key, wanted.value, reason, "Keep one.", wanted.origin)])
+    engine, origin, warnings = wanted.value, f"derived from {wanted.key}", list[str]()
     places = ("rollout.servers", "rollout.vllm_python")
     there = machine.vllm or any(key in users and users[key].value for key in places)
     if engine == "vllm" and not there:
         engine, origin = "native", f"{wanted.origin} ({wanted.key}=vllm)"
-        named = " and ".join(f"{setting.spelling}=vllm" for setting in asked)
-        warnings.append(
-            f"{named}: vLLM is not available, so the native engine is used; set rollout.servers, "
-            "or rollout.vllm_python, the Python interpreter of an environment with vLLM"
-        )
+        warnings = [
+            f"{wanted.spelling}=vllm: vLLM is not available, so the native engine is used; set "
+            "rollout.servers, or rollout.vllm_python, the Python interpreter of an environment "
+            "with vLLM"
+        ]
     for key in keys:
         if key not in users or users[key].value != engine:
             derived[key] = _Set(key, engine, origin, key)
@@ -303,20 +265,30 @@ def _settle_device(settings: Layer, users: Layer, machine: Machine, derived: Lay
     """The GPUs of a run that names no number: one, if there is any, and tokens that keep it busy. A
     preset's bfloat16 yields to float32 on a processor that would emulate it, at a tenth of the
     speed. Where the run computes in it, sampler and trainer differ by rounding: corrected unless a
-    key says how."""
+    key says how; so are rollouts that are played ahead, which are sampled freely."""
+
+    def derive(key: str, value: Any, source: str) -> None:
+        derived[key] = _Set(key, value, f"derived from {source}", key)
+
     names = ("trainer.device", "trainer.n_gpus_per_node", "model.dtype")
     device, _, dtype = (settings[k].value if k in settings else defaults()[k] for k in names)
     on_gpu = machine.cuda_devices and device != "cpu"
     taken = {names[1]: machine.ranks, "trainer.nnodes": machine.nodes, MICRO_BATCH: TOKENS_ON_GPU}
     for key, value in taken.items() if on_gpu else ():
         if value != defaults()[key] and (key not in settings or settings[key].value is None):
-            derived[key] = _Set(key, value, "derived from trainer.device", key)
+            derive(key, value, "trainer.device")
     if dtype == "bfloat16" and names[2] not in users and not (on_gpu or machine.bfloat16):
         dtype = "float32"
-        derived[names[2]] = _Set(names[2], dtype, "derived from the processor", names[2])
-    key, rounds = "rollout.correction", dtype == "bfloat16" or (on_gpu and dtype == "auto")
-    if rounds and key not in settings and not _supervised(settings):
-        derived[key] = _Set(key, "token_tis", "derived from model.dtype", key)
+        derive(names[2], dtype, "the processor")
+    if _supervised(settings):
+        return
+    key, ahead = "rollout.correction", "async_training.staleness_threshold"
+    if key not in settings and (dtype == "bfloat16" or (on_gpu and dtype == "auto")):
+        derive(key, "token_tis", names[2])
+    if ahead in settings and settings[ahead].value:
+        for name, value in (("rollout.schedule", "free"), (key, "token_tis")):
+            if name not in settings:
+                derive(name, value, ahead)
 
 
 def _derive_learning(settings: Layer, from_preset: Layer, users: Layer, derived: Layer) -> Layer:
@@ -340,48 +312,39 @@ def _derive_learning(settings: Layer, from_preset: Layer, users: Layer, derived:
 
 
 def _supervised(settings: Layer) -> bool:
-    rule = settings.get("algorithm.name")
-    return rule is not None and rule.value == "sft"
-
-
-def _settle_staleness(settings: Layer, derived: Layer) -> None:
-    """How rollouts that are played ahead are sampled and corrected, unless a key says so."""
-    key = "async_training.staleness_threshold"
-    if key in settings and settings[key].value and not _supervised(settings):
-        for name, value in (("rollout.schedule", "free"), ("rollout.correction", "token_tis")):
-            if name not in settings:
-                derived[name] = _Set(name, value, f"derived from {key}", name)
+    return ALGORITHM in settings and settings[ALGORITHM].value == "sft"
 
 
 def _notes(config: RunConfig, machine: Machine) -> dict[str, str]:
     """What follows from the values and a reader would otherwise have to work out."""
-    device = machine.device_of(config)
+    trainer, agent, optim = config.trainer, config.agent, config.actor.optim
     there = f"{machine.cuda_devices} CUDA devices here, {machine.cores} cores"
-    notes = {"trainer.device": f"{device}: {there}"}
-    if config.trainer.n_gpus_per_node is None:
+    notes = {"trainer.device": f"{machine.device_of(config)}: {there}"}
+    if trainer.n_gpus_per_node is None:
         notes["trainer.n_gpus_per_node"] = "no GPU: the run is on the CPU"
     elif machine.cuda_devices > 1:
         used = "one" if machine.ranks == 1 else str(machine.ranks)
         notes["trainer.n_gpus_per_node"] = f"{used} of the {machine.cuda_devices} here is used"
     if config.rollout.response_length is None:
         notes["rollout.response_length"] = f"{config.response_tokens} tokens"
-    if config.agent.max_tokens_per_turn is None:
+    if agent.max_tokens_per_turn is None:
         notes["agent.max_tokens_per_turn"] = f"{config.turn_tokens} tokens, less with each turn"
     if config.rollout.max_len is None:
         notes["rollout.max_len"] = "the model's own, bounded by memory"
-    optim, keep = config.actor.optim, config.trainer.max_actor_ckpt_to_keep
     if optim.warmup_steps:
         notes[WARMUP] = f"{optim.lr:g} after a warm-up (optimizer steps: {optim.warmup_steps})"
-    every = f"every {config.trainer.save_freq} steps and " * (config.trainer.save_freq > 0)
+    every, keep = f"every {trainer.save_freq} steps and ", trainer.max_actor_ckpt_to_keep
     kept = "all" if keep is None else f"the last {keep} and the best in validation"
-    notes[CHECKPOINTS] = f"checkpoints {every}after the last step; {kept} are kept"
+    notes[CHECKPOINTS] = (
+        f"checkpoints {every * (trainer.save_freq > 0)}after the last step; {kept} are kept"
+    )
     if config.algorithm.name == "rl":
-        notes["agent.num_chains"] = f"{config.rollouts_per_batch} rollouts a batch"
         updates = config.updates_per_batch
         later = "on-policy" if updates == 1 else f"all but the first off-policy ({updates - 1})"
-        steps = "1 optimizer step" if updates == 1 else f"{updates} optimizer steps"
+        notes["agent.num_chains"] = f"{config.rollouts_per_batch} rollouts a batch"
         notes["actor.ppo_mini_batch_size"] = (
-            f"{config.rollouts_per_update} rollouts an update: {steps} per batch, {later}"
+            f"{config.rollouts_per_update} rollouts an update: "
+            f"{counted(updates, 'optimizer step')} per batch, {later}"
         )
     return notes
 
@@ -400,12 +363,11 @@ def _typed(key: str, value: Any, names: Names = NO_NAMES) -> Any:
     return get(config, key)
 
 
-def _find_warnings(config: RunConfig) -> Iterator[str]:
+def _find_warnings(config: RunConfig, machine: Machine) -> Iterator[str]:
     """What is allowed and probably not meant."""
-    if config.algorithm.name != "rl":
-        return
     actor, mode = config.actor, config.actor.policy_loss.loss_mode
-    if (own := LOSSES.load_or_none(mode)) is not None:
+    own, rewarded = LOSSES.load_or_none(mode), config.algorithm.name == "rl"
+    if rewarded and own is not None:
         low = actor.clip_ratio if actor.clip_ratio_low is None else actor.clip_ratio_low
         high = actor.clip_ratio if actor.clip_ratio_high is None else actor.clip_ratio_high
         for key, value, default in own.contradictions(actor.loss_agg_mode, low, high):
@@ -413,8 +375,14 @@ def _find_warnings(config: RunConfig) -> Iterator[str]:
                 f"actor.{key}={value!r} is not the default of {mode}, {default!r} ({own.source}); "
                 f"remove actor.{key} to use the default"
             )
-    if actor.use_kl_loss and actor.kl_loss_type in ("kl", "k1"):
+    if rewarded and actor.use_kl_loss and actor.kl_loss_type in ("kl", "k1"):
         yield (
             f"actor.kl_loss_type={actor.kl_loss_type!r} has an expected gradient of zero as a "
             "loss, so it does not keep the policy near the reference; use low_var_kl or kl+"
+        )
+    threads, cores = config.trainer.threads, machine.cores
+    if threads is not None and threads > cores and machine.device_of(config) == "cpu":
+        yield (
+            f"trainer.threads={threads} is more than the {counted(cores, 'core')} here, so threads "
+            f"wait for one another and the run is slower; use trainer.threads={cores} or less"
         )

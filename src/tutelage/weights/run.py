@@ -1,0 +1,476 @@
+"""`TrainingRun`: one process's work on a training, with its records and a way to play rollouts.
+
+It logs metrics, writes checkpoints, keeps the clock, and plays rollouts on engines that sample from
+the policy. A phase (`measure.py`, `cold_start.py`, `sft.py`, `rl.py`) is a loop over steps that can
+stop after any step and go on later: what it needs to know is in `TrainingState.phase_step` and
+`TrainingState.phase_data`, and every draw is addressed by the seed tree. After a resume recorded
+rollouts are used instead of playing a step again whenever the store has all of them: they are bit
+for bit what would be sampled, and a deadline that fired stays fired. `training.py` prepares a run
+and puts its phases in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shlex
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import copy_context
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tutelage.config import Resolved
+from tutelage.errors import FailureBudgetError, RewardError
+from tutelage.policy.machine import trim_memory
+from tutelage.policy.model import Policy
+from tutelage.resources import POLICY
+from tutelage.rollouts.grading import stop_if_text
+from tutelage.rollouts.runner import RolloutSpec
+from tutelage.rollouts.workers import RolloutWorkers
+from tutelage.runs.estimate import Pace
+from tutelage.runs.job_inputs import JobInputs, grader_of
+from tutelage.runs.lifecycle import Run
+from tutelage.runs.metrics import (
+    all_failed,
+    failures_by_cause,
+    rollout_warnings,
+    unused_template_warnings,
+)
+from tutelage.runs.progress import LATER
+from tutelage.runs.resume_hint import resume_command
+from tutelage.runs.signals import Clock
+from tutelage.statistics.outcome import RewardKind, Success, cause_words
+from tutelage.tracing import SpanRecord
+from tutelage.tracing.ingest import ingest_traces
+from tutelage.types import JSON, FailureCause, Mode, Rollout
+from tutelage.weights import checkpoint
+from tutelage.weights.checkpoint import BEST, RL, SFT, TrainingState
+from tutelage.weights.inputs import TrainingInputs, step_limit
+from tutelage.weights.placement import (
+    FROZEN,
+    LocalPlacement,
+    Placement,
+    PlaySettings,
+    RolloutPool,
+)
+from tutelage.weights.process_group import in_step
+
+if TYPE_CHECKING:
+    from torch.distributed.checkpoint.stateful import Stateful
+
+    from tutelage.weights.vllm_sampler import Servers
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T", bound="Stateful")
+LOOK_SECONDS = 0.5
+"""Between two looks at whether a stop was requested."""
+STOP_SECONDS = 5.0
+"""How long a reward may go on after a stop; then the step is given up, and repeated by a resume."""
+_GRADING = {
+    FailureCause.REWARD_ERROR: "there is no reward, so a rollout is left out",
+    FailureCause.ANSWER_ERROR: "the reward raised or gave no finite number, which counts as wrong",
+    FailureCause.GRADER_ERROR: "the grader could not run, so a rollout is left out",
+    FailureCause.REWARD_TIMEOUT: "the reward was too slow, so a rollout is left out",
+}
+"""Notes when a cause first occurs in a run."""
+
+
+@dataclass(slots=True)
+class TrainingRun:
+    """One process's work on a training."""
+
+    resolved: Resolved
+    setting: TrainingInputs
+    loop: asyncio.Runner
+    """The one event loop that built-in agents and their engines have for the whole run."""
+    state: TrainingState = field(default_factory=TrainingState)
+    tensors: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Those of the checkpoint, empty without one."""
+    pool: RolloutPool | None = None
+    """Workers outside of this process that play rollouts."""
+    servers: Servers | None = None
+    """Where the policy is sampled, if not in this process."""
+    run: Run = field(init=False)
+    clock: Clock = field(init=False)
+    placement: Placement = field(init=False)
+    """Where rollouts are played."""
+    recorded: dict[tuple[int, str, str], dict[str, Rollout]] = field(
+        default_factory=dict[tuple[int, str, str], dict[str, Rollout]]
+    )
+    """Rollouts of the store that lie after the checkpoint, by (tick, mode, label) and id."""
+    optimizer: Stateful | None = None
+    """What the phase in progress trains beside the policy's weights."""
+    kept: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Tensors that outlive a phase, such as the policy that reinforcement learning starts from."""
+    pace: Pace | None = None
+    """What rollouts at the training temperature took, the latest that were played."""
+    expected: dict[str, float | None] = field(default_factory=dict[str, "float | None"])
+    """Seconds that each phase of the run will take, in order; None if that is not known."""
+    phase_began: float = 0.0
+    finished: bool = False
+    _frozen: Policy | None = None
+
+    def open(self, run: Run) -> None:
+        """Take over a checkpoint's tensors and the rollouts recorded since; on several ranks, those
+        of rank 0, with its weights."""
+        self.run, setting, group = run, self.setting, self.setting.group
+        policies = {POLICY: setting.policy, **setting.others}
+        if group.size > 1:
+            if group.rank == 0:
+                in_step(group, lambda: None)  # the others have read their inputs
+            self.state, self.tensors, weights = group.agree(
+                lambda: (self.state, self.tensors, {n: p.snapshot() for n, p in policies.items()})
+            )
+            for name, policy in policies.items():
+                policy.load_tensors(weights[name])
+        state, tensors = self.state, self.tensors
+        self.clock = Clock(state.seconds.get("total", 0.0))
+        for rollout in run.store.rollouts(run.id, after=state.tick):
+            key = (rollout.step, rollout.mode.value, rollout.label)
+            self.recorded.setdefault(key, {})[rollout.id] = rollout
+        sampler = None if self.servers is None else self.servers.engine
+        if sampler is not None:
+            sampler.report_servers(self._report)
+        if self.pool is None:
+            self.placement = LocalPlacement(setting, self._policy_of, sampler)
+        else:
+            self.placement = self.pool.placement(self._policy_of, self._report)
+        if tensors:
+            setting.policy.load_tensors(tensors["policy"])
+            setting.policy.version = state.policy_version
+            self.kept = dict(tensors["kept"])
+        for name, saved in self.kept.get("others", {}).items():
+            setting.others[name].load_tensors(saved)
+            setting.others[name].version = state.policy_version
+        if setting.others:
+            self.kept["others"] = {
+                name: {n: t.detach() for n, t in policy.named()}
+                for name, policy in setting.others.items()
+            }
+        if "optimizer" in tensors:
+            self.kept["optimizer"] = tensors["optimizer"]
+
+    # ------------------------------------------------------------ records
+
+    def log(self, phase: str, step: int, values: Mapping[str, float]) -> None:
+        """One line of metrics, in the file and in the store."""
+        line: dict[str, Any] = {"phase": phase, "step": step, "tick": self.state.tick, **values}
+        self.run.log(line)
+        self.state.metrics_lines += 1
+        if step:  # a measurement is no step
+            self.run.progress.step(step, values)
+
+    def warn(self, text: str) -> None:
+        """Show a warning, once a run; in the log where a `Trainer` shows no progress."""
+        self.run.progress.note(f"Warning: {text}")
+        shown = self.run.progress.shows or self.setting.group.rank > 0
+        if self.setting.given is not None and not shown:
+            logger.warning(text)
+
+    def _report(self, text: str, event: str, values: JSON) -> None:
+        """Show and record what happened to a worker or a server."""
+        self.run.progress.note(text)
+        self.run.event(event, **{"phase": self.state.phase, "tick": self.state.tick, **values})
+
+    def save(self) -> None:
+        """Write a checkpoint, on rank 0; everything before it is in the store by then."""
+        group, optimizer = self.setting.group, self.optimizer
+        trained = {} if optimizer is None else {"optimizer": optimizer.state_dict()}
+        parts = group.in_parts(trained)
+        if group.rank:
+            if parts:
+                group.write_parts(None, trained)
+            return
+        self.run.writer.flush()
+        state = self.state
+        state.policy_version = self.setting.policy.version
+        state.seconds["total"] = self.clock.elapsed()
+        tensors: dict[str, Any] = {
+            "policy": {n: t.detach() for n, t in self.setting.policy.named()},
+            "kept": self.kept,
+            **({} if parts else trained),
+        }
+        path = checkpoint.save(
+            self.run.folder,
+            state,
+            tensors,
+            self.setting.save_policies,
+            keep=self.setting.config.trainer.max_actor_ckpt_to_keep,
+            write_parts=(lambda place: group.write_parts(place, trained)) if parts else None,
+        )
+        self.run.store.put_checkpoint(self.run.id, state.tick, str(path))
+
+    def check_stop(self) -> None:
+        """Save and raise `KeyboardInterrupt` when the user asked to stop."""
+        given, stop = self.setting.given, self.run.stop
+        ended = given is not None and given.manager.stopping
+        if self.setting.group.agree(lambda: stop.asked or ended):
+            self.save()
+            raise stop.stopped()
+
+    # ------------------------------------------------------------ steps of a phase
+
+    def seconds_left(self) -> float | None:
+        """Seconds until `trainer.minutes` are over; None without them."""
+        minutes = self.setting.config.trainer.minutes
+        return None if minutes is None else max(0.0, 60 * minutes - self.clock.elapsed())
+
+    def ended(self, phase: str, limit: int | None) -> bool:
+        """Whether a phase is over; a decision by the clock is recorded, and honoured on resume."""
+
+        def decide() -> bool:
+            if (limit is not None and self.state.phase_step >= limit) or self._solved():
+                return True
+            if (decided := self.run.decided("phase_end", phase)) is not None:
+                return self.state.phase_step >= decided["step"]
+            if self.seconds_left() != 0:
+                return False
+            step = self.state.phase_step
+            self.run.event("phase_end", phase=phase, step=step, reason="minutes")
+            return True
+
+        return self.setting.group.agree(decide)
+
+    def _solved(self) -> bool:
+        """Whether validation has found the success that ends training."""
+        solved, wanted = self.state.phase_data.get("solved"), self.setting.config.trainer
+        return None not in (solved, wanted.stop_at_success) and solved >= wanted.stop_at_success
+
+    def reason_to_end(self) -> str | None:
+        """The key that ends a training in this state; None where it goes on."""
+        trainer, limit = self.setting.config.trainer, step_limit(self.setting)
+        seconds, key = self.state.seconds.get("total", 0.0), None
+        if limit is not None and self.state.phase_step >= limit:
+            key = "total_epochs" if trainer.total_training_steps is None else "total_training_steps"
+        elif self._solved():
+            key = "stop_at_success"
+        elif trainer.minutes is not None and seconds >= 60 * trainer.minutes:
+            key = "minutes"
+        return key and f"trainer.{key}={getattr(trainer, key)}"
+
+    def restore(self, trained: T) -> T:
+        """Give what a phase trains the state of the checkpoint, if this phase was running."""
+        saved = self.kept.pop("optimizer", None)
+        if saved is not None and self.state.phase_step > 0:
+            trained.load_state_dict(saved)
+        return trained
+
+    def end_step(self, phase: str, values: dict[str, float]) -> None:
+        """Log a step, checkpoint when it is time, stop when requested."""
+        trim_memory()
+        values["time/elapsed"] = self.clock.elapsed()
+        phases, step = list(self.expected), self.state.phase_step
+        later = [self.expected[name] for name in phases[phases.index(phase) + 1 :]]
+        if None not in later:
+            values[LATER] = sum(filter(None, later))
+        self.log(phase, step, values)
+        every = self.setting.config.trainer.save_freq
+        best = self.state.results.get(BEST, {}).get("step") == step
+        if (every > 0 and step % every == 0) or (best and phase in (RL, SFT)):
+            self.save()
+        self.check_stop()
+
+    def end_training(self) -> None:
+        """Checkpoint the last step, from which training can go on with more steps."""
+        last = checkpoint.place(self.run.folder, self.state)
+        complete = partial(checkpoint.complete, self.run.folder)
+        missing = self.setting.group.agree(lambda: last not in complete())
+        if self.state.phase_step > 0 and missing:
+            self.save()
+
+    def note_best(self, value: float) -> None:
+        """Remember the step that did best in validation; its checkpoint stays."""
+        best = self.state.results.get(BEST)
+        if best is None or value > best["value"]:
+            self.state.results[BEST] = {"step": self.state.phase_step, "value": value}
+
+    # ------------------------------------------------------------ what rewards mean
+
+    @property
+    def success(self) -> Success | None:
+        """The user's rule for a success."""
+        return Success.of(self.setting.config.reward.success)
+
+    @property
+    def kind(self) -> RewardKind:
+        """What the rewards of this run are, by all that were seen."""
+        return RewardKind(**self.state.results.get("kind", {}))
+
+    # ------------------------------------------------------------ rollouts
+
+    def play(
+        self,
+        specs: Sequence[RolloutSpec],
+        temperature: float,
+        *,
+        with_tools: bool = True,
+        invariant: bool = False,
+        on_done: Callable[[Rollout], None] | None = None,
+    ) -> list[Rollout]:
+        """Run rollouts of one tick, mode and label, or take them from the record; store them. Rank
+        0 does, and every rank gets them.
+
+        Demonstrations are of the built-in agent's calls, so the cold start is measured on that one,
+        whichever is trained.
+        """
+        group, given, found = self.setting.group, self._own_agent, self._recorded(specs)
+        fresh, start = found is None, time.perf_counter()
+        if fresh and group.rank == 0:
+            play = PlaySettings(
+                self.run.id,
+                specs[0].mode,
+                temperature,
+                with_tools=with_tools,
+                invariant=invariant,
+                own_agent=given is not None,
+            )
+            if given is None:
+                workers = self.placement.workers(play)
+                # Its own task, so that a stop can cancel it while a reward is busy.
+                loop, work = self.loop.get_loop(), workers.run(specs, on_done)
+                task = loop.create_task(work, context=copy_context())
+                self.loop.run(self._unless_stuck(task, workers), context=copy_context())
+                if task.cancelled():
+                    raise self.run.stop.stopped()
+                self.run.writer.submit(found := task.result())
+            else:
+                # A Python agent plays on its manager, and each rollout is stored as it ends.
+                grader, first = grader_of(given, self.setting.reward), self.state.rollouts == 0
+
+                def done(rollout: Rollout) -> None:
+                    nonlocal first
+                    if first:
+                        first = False
+                        stop_if_text(rollout, grader)
+                    for listener in (on_done, given.on_rollout):
+                        if listener is not None:
+                            listener(rollout)
+
+                def keep(rollout: Rollout, spans: Sequence[SpanRecord]) -> None:
+                    self.run.writer.submit_spans(self.run.id, spans)
+                    self.run.writer.submit([rollout])
+
+                traces = partial(ingest_traces, self.run.writer.submit_spans, self.run.id)
+                workers = self.placement.workers(play, keep, traces)
+                found = given.manager.play(workers, specs, done)
+            if temperature > 0:
+                tokens = sum(len(c.sampled.token_ids) for r in found for c in r.last.calls)
+                self.pace = Pace(len(found), tokens, time.perf_counter() - start)
+        rollouts, fresh = group.agree(lambda: (found or [], fresh))
+        self.count(rollouts)
+        if fresh and given is None:
+            self.stop_if_ungraded(rollouts)
+        elif fresh and (failures := all_failed(rollouts)):
+            self.run.writer.flush()
+            what, purpose = ("step", "learn from")
+            if rollouts[0].mode is not Mode.TRAIN:
+                what, purpose = ("measurement", "measure")
+            counts = Counter(cause_words(f.cause) for f in failures)
+            raise FailureBudgetError(
+                f"all {len(rollouts)} rollouts of a {what} failed "
+                f"({', '.join(f'{n} x {end}' for end, n in counts.items())}), so there is nothing "
+                f"to {purpose}. The first error: {failures[0].message}. Inspect it with: tutelage "
+                f"show {rollouts[0].id} --run {shlex.quote(str(self.run.folder.path))}"
+            )
+        return rollouts
+
+    async def _unless_stuck(
+        self, task: asyncio.Task[list[Rollout]], workers: RolloutWorkers
+    ) -> None:
+        """Wait for rollouts; cancel them where a stop was requested and a reward takes long."""
+        while not (await asyncio.wait({task}, timeout=LOOK_SECONDS))[0]:
+            if self.run.stop.asked and workers.busy_for() > STOP_SECONDS:
+                task.cancel()
+                await asyncio.wait({task})
+
+    @property
+    def _own_agent(self) -> JobInputs | None:
+        """The Python agent where it plays: the cold start's are the built-in one's."""
+        return None if self.state.phase == "cold_start" else self.setting.given
+
+    def _recorded(self, specs: Sequence[RolloutSpec]) -> list[Rollout] | None:
+        """The rollouts of the record; None where it has not all of them."""
+        first = specs[0]
+        key = (first.step, first.mode.value, first.label)
+        known = self.recorded.pop(key, {})
+        ids = [s.seeds.id("roll", self.run.id) for s in specs]
+        # What the run stopped at has been fixed since, so it is played again.
+        played = list(known.values())
+        failed = any(map(ungraded, played)) if self._own_agent is None else all_failed(played)
+        if known.keys() == {*ids} and not failed:
+            return [known[i] for i in ids]
+        if self.recorded or known:
+            # What the store has of this tick and later goes, but for complete sets already used.
+            self.run.writer.flush()
+            kept = [
+                r
+                for r in self.run.store.rollouts(self.run.id, step=first.step)
+                if (r.step, r.mode.value, r.label) not in {key, *self.recorded}
+            ]
+            self.run.store.discard_after(self.run.id, first.step - 1)
+            self.run.writer.submit(kept)
+            self.recorded.clear()
+        return None
+
+    def _policy_of(self, name: str) -> Policy:
+        """A policy that is trained, or as the main one was before training."""
+        if name != FROZEN:
+            return self.setting.policy if name == POLICY else self.setting.others[name]
+        if self._frozen is None:
+            if "start" not in self.kept:
+                self.kept["start"] = self.setting.policy.snapshot()
+            self._frozen = self.setting.policy.copy(self.kept["start"])
+            self._frozen.version = 0
+        return self._frozen
+
+    def count(self, rollouts: list[Rollout]) -> None:
+        """Add rollouts to the totals, whether they were played or recorded."""
+        state, results, setting = self.state, self.state.results, self.setting
+        state.rollouts += len(rollouts)
+        results["kind"] = asdict(self.kind.after(rollouts, self.success))
+        phases: dict[str, dict[str, int]] = results.setdefault("failures_by_phase", {})
+        failed: dict[str, int] = results.setdefault("failures", {})
+        for cause, count in failures_by_cause(rollouts).items():
+            for known in (failed, phases.setdefault(state.phase, {})):
+                known[cause] = known.get(cause, 0) + count
+        first: dict[str, str] = results.setdefault("first_failures", {})
+        for failure in (r.last.failure for r in rollouts if r.last.failure is not None):
+            if failure.cause.value not in first:
+                first[failure.cause.value] = failure.message
+                if failure.cause in _GRADING:
+                    self.run.progress.note(f"{_GRADING[failure.cause]}: {failure.message}")
+        warnings: list[str] = results.setdefault("warnings", [])
+        limits = (setting.context, setting.policy.max_positions)
+        odd = rollout_warnings(rollouts, setting.config.agent.failure_reward, *limits)
+        new = [w for mark, w in odd.items() if w and not any(mark in old for old in warnings)]
+        if setting.given is not None and state.rollouts == len(rollouts):
+            new += unused_template_warnings(rollouts, setting.given.resources)
+        for warning in new:
+            warnings.append(warning)
+            self.warn(warning)
+        state.tokens += sum(
+            len(c.sampled.token_ids) for r in rollouts for a in r.attempts for c in a.calls
+        )
+
+    def stop_if_ungraded(self, rollouts: Sequence[Rollout]) -> None:
+        """Raise `RewardError` where a reward failed: that is a defect of the task, and training on
+        the rest would hide it."""
+        broken = [r for r in rollouts if ungraded(r)]
+        if not broken or broken[0].last.failure is None:
+            return
+        self.run.writer.flush()
+        raise RewardError(
+            f"{broken[0].last.failure.message}. This happened in {len(broken)} of {len(rollouts)} "
+            f"rollouts, first in {broken[0].id}; all are kept. Fix it, and continue with: "
+            f"{resume_command(self.run.folder.path)} --allow-changes"
+        )
+
+
+def ungraded(rollout: Rollout) -> bool:
+    """Whether the reward of a rollout failed."""
+    failure = rollout.last.failure
+    return failure is not None and failure.cause is FailureCause.REWARD_ERROR
