@@ -15,7 +15,6 @@ __version__ = "0.1.0"
 _EXPORTS: dict[str, str] = {
     "APO": "tutelage.prompts.apo",
     "GEPA": "tutelage.prompts.gepa",
-    "GRIPS": "tutelage.prompts.grips",
     "LLM": "tutelage.resources",
     "RL": "tutelage.trainer.algorithm",
     "SFT": "tutelage.trainer.algorithm",
@@ -27,8 +26,9 @@ _EXPORTS: dict[str, str] = {
     "LitAgent": "tutelage.agents.lit_agent",
     "Message": "tutelage.types",
     "NamedResources": "tutelage.resources",
-    "PromptResult": "tutelage.prompts.api",
+    "PromptResult": "tutelage.prompts.run",
     "PromptTemplate": "tutelage.resources",
+    "Reflect": "tutelage.prompts.reflect",
     "Reward": "tutelage.types",
     "Rollout": "tutelage.agents.session",
     "Screen": "tutelage.prompts.screen",
@@ -55,10 +55,10 @@ if TYPE_CHECKING:
     from tutelage.agents.session import emit_reward as emit_reward
     from tutelage.agents.session import init as init
     from tutelage.errors import TutelageError as TutelageError
-    from tutelage.prompts.api import PromptResult as PromptResult
     from tutelage.prompts.apo import APO as APO
     from tutelage.prompts.gepa import GEPA as GEPA
-    from tutelage.prompts.grips import GRIPS as GRIPS
+    from tutelage.prompts.reflect import Reflect as Reflect
+    from tutelage.prompts.run import PromptResult as PromptResult
     from tutelage.prompts.screen import Screen as Screen
     from tutelage.resources import LLM as LLM
     from tutelage.resources import NamedResources as NamedResources

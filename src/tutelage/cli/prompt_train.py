@@ -1,7 +1,7 @@
 """Prompt searches on the command line: `tutelage train math --algorithm apo`, `train prompt FILE`.
 
 The plan and its worst case are shown before anything is spent. Exit codes: 0 improved, 3 no
-evidence, 4 regressed, 2 for what the user can fix. The search is `prompts/job.py`; what is
+evidence, 4 regressed, 2 for what the user can fix. The search is `prompts/run.py`; what is
 shown while it goes on is `prompt_view.py`. How `resume` goes on is here as well, and the result of
 a search, from `result.json`, so that its end and `tutelage show RUN` say the same.
 """
@@ -118,8 +118,7 @@ def train_prompts(
     """
     from tutelage.cli.rollout_view import show_head, show_rollout
     from tutelage.engine.endpoint import environment
-    from tutelage.prompts.job import PromptSearch
-    from tutelage.prompts.search_resources import preflight
+    from tutelage.prompts.run import PromptSearch, preflight
     from tutelage.prompts.setup import setup_from
     from tutelage.runs.folder import RunFolder, folder_at, place_of
     from tutelage.runs.lifecycle import check_kind
@@ -144,7 +143,7 @@ def train_prompts(
 
 def resume(folder: RunFolder, allow_changes: bool) -> None:
     """Continue a search. Raises `typer.Exit` with the verdict's exit code."""
-    from tutelage.prompts import job
+    from tutelage.prompts.run import PromptSearch, read_setup
     from tutelage.runs import lifecycle
 
     finished = folder.read_result()
@@ -152,10 +151,10 @@ def resume(folder: RunFolder, allow_changes: bool) -> None:
         from tutelage.cli.prompt_view import PromptDisplay
 
         display = PromptDisplay(messages())
-        _shown(folder, lifecycle.resume(job.PromptSearch, folder, display))
+        _shown(folder, lifecycle.resume(PromptSearch, folder, display))
         return
     with _preparing() as display:
-        setup = job.read_setup(folder, display, allow_changes)
+        setup = read_setup(folder, display, allow_changes)
     _show_plan(setup)
     _run(folder, setup)
 
@@ -245,7 +244,7 @@ def _run(folder: RunFolder, setup: SearchSetup) -> None:
     from tutelage.cli.job import watched
     from tutelage.cli.prompt_view import PromptDisplay
     from tutelage.prompts.cost import search_cost
-    from tutelage.prompts.job import PromptSearch
+    from tutelage.prompts.run import PromptSearch
     from tutelage.runs import lifecycle
 
     tests = 2 * len(setup.splits.test) * setup.settings.samples

@@ -43,7 +43,7 @@ CALLS: Mapping[str, str] = {
     "train math": "Weights: a small model that is part of this package.",
     "train rl, train sft": "Weights: your own model, from rewards or from demonstrations.",
     "train AGENT.py": "Weights: the model that your agent asks.",
-    "train AGENT.py --algorithm screen|apo|gepa|grips": "Prompt: of your agent, found by a search.",
+    "train AGENT.py --algorithm screen|apo|gepa|reflect": "Prompt: of your agent, by a search.",
     "train prompt AGENT.py": "Prompt: the same search, with --algorithm auto unless it is given.",
     "train math --algorithm screen": "Prompt: of the agent for these math tasks.",
     "train planner": "Planner: plans and workers; `tutelage train planner --help`.",
@@ -65,7 +65,7 @@ _FLAGS = (
 _MEANINGS: Mapping[str, str] = {
     "algorithm": "How to train weights: `rl` from rewards, `sft` from demonstrations, or a method "
     "such as `grpo` or `ppo`, which is `rl` with other settings. How to search for a prompt: "
-    "`screen` and `grips` try ready phrases, `apo` and `gepa` ask an LLM for edits, `auto` "
+    "`screen` tries ready phrases, `apo`, `gepa` and `reflect` ask an LLM for edits, `auto` "
     "chooses.",
     "train": "Training tasks: JSON, JSONL, Parquet or CSV. Default: the recipe's own.",
     "val": "Validation tasks, to follow a training or to choose a prompt. Default: some of "
@@ -75,7 +75,7 @@ _MEANINGS: Mapping[str, str] = {
     "demonstrations": "Demonstrations to learn before learning from rewards: a file of chat rows, "
     "as `train sft` reads it, or a run of `tutelage eval`, whose successful rollouts are learned.",
     "iterations": "Training steps, or rounds of a search. Default of a search: no limit but the "
-    "budget (10 for `apo` and `grips`).",
+    "budget (10 for `apo`).",
     **{
         f"{split}_size": f"Use at most N {what} tasks. Default: all of a file, or as many as the "
         "recipe generates."
