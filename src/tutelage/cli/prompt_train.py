@@ -197,9 +197,9 @@ def _preparing() -> Generator[LiveDisplay]:
 
 
 def _show_plan(setup: SearchSetup) -> None:
-    from tutelage.prompts.cost import search_cost
+    from tutelage.prompts.screen import Screen
 
-    plan, splits = search_cost(setup), setup.splits
+    plan, splits, algorithm = setup.plan, setup.splits, setup.algorithm
     console = messages()
     say(console, ("Plan", "bold"))
     ends = ["its rollouts are used up"]
@@ -215,13 +215,13 @@ def _show_plan(setup: SearchSetup) -> None:
     elif calls:
         most += f", {counted(calls, 'optimiser call')}"
     least = counted(plan.least, "rollout")
-    if plan.experiment is not None and plan.experiment > plan.least:
+    if isinstance(algorithm, Screen) and algorithm.experiment > plan.least:
         least += ", which validate random subsets of the phrases; the experiment needs "
-        least += number(plan.experiment)
-    total = plan.total
+        least += number(algorithm.experiment)
+    total = plan.search + plan.test
     worst = f"{counted(total.rollouts, 'rollout')}, {counted(total.tokens, 'token')}"
     worst += "" if plan.calls_bounded else " beside the optimiser's"
-    if not plan.dollars_known:
+    if setup.remarks:
         worst += "; dollars are not known"
     else:
         worst += f", ${total.dollars:.2f}" if total.dollars else ", no money"
@@ -233,7 +233,7 @@ def _show_plan(setup: SearchSetup) -> None:
         ("search", f"{most}; it ends when {' or '.join(ends)}"),
         ("smallest budget", least),
         ("held-out test", f"{tests}, seed and best: {played}"),
-        *[("at most", worst)] * bool(plan.total.tokens),
+        *[("at most", worst)] * bool(total.tokens),
     ]
     facts(console, pairs, indent=2)
     for remark in (*setup.remarks, *setup.overlap.notes()):
@@ -243,12 +243,11 @@ def _show_plan(setup: SearchSetup) -> None:
 def _run(folder: RunFolder, setup: SearchSetup) -> None:
     from tutelage.cli.job import watched
     from tutelage.cli.prompt_view import PromptDisplay
-    from tutelage.prompts.cost import search_cost
     from tutelage.prompts.run import PromptSearch
     from tutelage.runs import lifecycle
 
     tests = 2 * len(setup.splits.test) * setup.settings.samples
-    display = PromptDisplay(messages(), rollouts=search_cost(setup).search.rollouts, test=tests)
+    display = PromptDisplay(messages(), rollouts=setup.plan.search.rollouts, test=tests)
     with watched(folder, display, "What was done is saved, the best prompt so far too."):
         result = lifecycle.start(PromptSearch(setup, display), folder, display)
     _shown(folder, result)

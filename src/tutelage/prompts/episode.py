@@ -24,13 +24,16 @@ def episode_of(
     exact: bool | None = not failed and succeeded(rollout, rule)
     if not failed and not RewardKind().after([rollout], rule).has_success:
         exact = None
+    # Without a server's count: what a policy of this process computed.
+    calls = [call for attempt in rollout.attempts for call in attempt.calls]
+    tokens = sum(len(c.prompt_ids) + len(c.sampled.token_ids) for c in calls)
     return Episode(
         reward=reward,
         exact=exact,
         feedback=_feedback(rollout, feedback),
         trace=_trace_text(rollout),
         failure=None if last.failure is None else last.failure.cause,
-        usage=usage or _usage_of(rollout),
+        usage=usage or Usage(len(calls), tokens),
     )
 
 
@@ -46,13 +49,6 @@ def _trace_text(rollout: Rollout) -> str:
     if answer is not None and (not lines or answer.strip() not in lines[-1]):
         lines.append(f"answer: {answer}")
     return "\n".join(lines)
-
-
-def _usage_of(rollout: Rollout) -> Usage:
-    """What a policy of our own computed."""
-    calls = [call for attempt in rollout.attempts for call in attempt.calls]
-    tokens = sum(len(c.prompt_ids) + len(c.sampled.token_ids) for c in calls)
-    return Usage(len(calls), tokens)
 
 
 def _feedback(rollout: Rollout, said: str) -> str:

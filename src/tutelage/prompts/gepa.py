@@ -57,7 +57,12 @@ class GEPA:
                 return
             rng = state.seeds.child("gepa", number).python()
             parent = draw_parent(state, rng)
-            tasks = self._tasks(state, *divmod(number, one_pass))
+            # Training tasks are shuffled again each epoch; the last minibatch repeats its own.
+            epoch, place = divmod(number, one_pass)
+            order = list(state.train)
+            state.seeds.child("gepa", "epoch", epoch).python().shuffle(order)
+            order += (order[::-1] * self.minibatch)[: -len(order) % self.minibatch]
+            tasks = order[place * self.minibatch :][: self.minibatch]
             (before,) = await state.score([parent], Mode.TRAIN, tasks)
             accepted = False
             if before.mendable:
@@ -74,14 +79,6 @@ class GEPA:
                     turns[child.id] = max(turns[parent] for parent in child.parents)
             if (number + 1) % one_pass == 0:
                 state.end_round()
-
-    def _tasks(self, state: SearchState, epoch: int, place: int) -> list[Task]:
-        """Return the next minibatch: the training tasks are shuffled again each epoch, and the last
-        minibatch is filled up with its own tasks."""
-        order = list(state.train)
-        state.seeds.child("gepa", "epoch", epoch).python().shuffle(order)
-        padded = order + (order[::-1] * self.minibatch)[: -len(order) % self.minibatch]
-        return padded[place * self.minibatch :][: self.minibatch]
 
 
 async def _accepted(

@@ -71,12 +71,16 @@ class Lineage(list[Candidate]):
         cost: Spend | None = None,
     ) -> Candidate:
         """Append a proposal and return it; its diff is against the first parent."""
+        lines: list[str] = []
+        for name in components if parents else ():
+            old, new = parents[0].components[name].split("\n"), components[name].split("\n")
+            lines += difflib.unified_diff(old, new, name, name, lineterm="", n=1)
         candidate = Candidate(
             id=self._seeds.child("candidate", len(self)).id("cand"),
             components=dict(components),
             parents=tuple(p.id for p in parents),
             operation=operation,
-            diff=_difference(parents[0].components, components) if parents else "",
+            diff="\n".join(lines),
             critique=critique,
             cost=cost or Spend(),
         )
@@ -88,15 +92,6 @@ class Lineage(list[Candidate]):
         return "".join(
             json.dumps(asdict(e), ensure_ascii=False, sort_keys=True) + "\n" for e in self
         )
-
-
-def _difference(before: Components, after: Components) -> str:
-    """A unified diff of all components that changed."""
-    lines: list[str] = []
-    for name in after:
-        old, new = before.get(name, "").split("\n"), after[name].split("\n")
-        lines += difflib.unified_diff(old, new, name, name, lineterm="", n=1)
-    return "\n".join(lines)
 
 
 def read_lineage(folder: RunFolder) -> list[JSON]:

@@ -128,8 +128,16 @@ class CandidateRunner(RolloutManager):
             client = self._servers(name, seeds)
             return MeteredClient(client, meter, bundle.prices.get(name), seeded)
 
+        sources: dict[str, PolicySource] = {}
+        if (policy := bundle.policy) is not None:
+            if self._engine is None:
+                # Its samples do not depend on what plays beside a rollout.
+                slots = max(1, min(SLOTS, self.n_runners))
+                self._engine = make_engine(policy, slots=slots, invariant=True, schedule="free")
+            source = PolicySource(self._engine, policy.codec, bundle.sampling, None)
+            sources = dict.fromkeys(bundle.roles.policies, source)
         runner = self.runner(
-            self._sources(),
+            sources,
             self._limits,
             max_tokens=bundle.sampling.max_tokens,
             resources=resources,
@@ -144,14 +152,3 @@ class CandidateRunner(RolloutManager):
         usage = meter.usage() if bundle.roles.remote else None
         self.unknown += meter.cost.unknown
         return episode_of(rollout, text, usage, bundle.success)
-
-    def _sources(self) -> dict[str, PolicySource]:
-        bundle, policy = self._bundle, self._bundle.policy
-        if policy is None:
-            return {}
-        if self._engine is None:
-            # What a rollout says does not depend on what plays beside it.
-            slots = max(1, min(SLOTS, self.n_runners))
-            self._engine = make_engine(policy, slots=slots, invariant=True, schedule="free")
-        source = PolicySource(self._engine, policy.codec, bundle.sampling, None)
-        return dict.fromkeys(bundle.roles.policies, source)

@@ -30,7 +30,6 @@ from tutelage.prompts.agent import with_components
 from tutelage.prompts.budget import SearchBudget
 from tutelage.prompts.config import KIND, PromptConfig
 from tutelage.prompts.contract import Components, Episode, Play, RolloutSlot
-from tutelage.prompts.cost import search_cost
 from tutelage.prompts.embedded import embedded
 from tutelage.prompts.evaluator import Evaluator, SearchJournal
 from tutelage.prompts.figures import figures_of
@@ -146,9 +145,8 @@ class PromptSearch(RunKind):
         return self
 
     def prepare(self, folder: RunFolder, progress: Progress) -> None:
-        """Raise `ConfigError` for a plan that cannot work, `RunError` for a search whose answers
-        are missing: it would play and pay for all of it again."""
-        search_cost(self.setup)
+        """Raise `RunError` for a search whose answers are missing: it would play and pay for all of
+        it again."""
         begun = folder.config.is_file() and folder.metrics.is_file()
         if begun and self.setup.config.store is None and not folder.store.is_file():
             raise RunError(
@@ -294,28 +292,10 @@ def confirm(folder: RunFolder, progress: Progress, files: Sequence[str] = ()) ->
     used = len(setup.splits.test) + sum(int(look["tasks"]) for look in looks if not look["files"])
     tasks = fresh(setup.config, used, files)
     replace(setup.splits, test=tasks).check_held_out(setup.fields)
-    holdout = asyncio.run(_confirm(setup, folder, progress, finished, tasks, len(looks)))
-    fields = holdout.to_dict() | {"files": list(files)}
-    write_json(folder.result, finished | {"confirmations": [*looks, fields]})
-    write_pages(folder)
-    return fields
-
-
-async def _confirm(
-    setup: SearchSetup,
-    folder: RunFolder,
-    progress: Progress,
-    finished: Mapping[str, Any],
-    tasks: Sequence[Task],
-    number: int,
-) -> HoldoutResult:
-    settings = setup.settings
+    settings, number = setup.settings, len(looks)
     limits = replace(settings.limits, rollouts=None, seconds=None)
-    with (
-        locked(folder),
-        opened(PromptSearch(setup).head, folder, progress) as run,
-        ending(run, lambda status: dict(finished) if status == FINISHED else None),
-    ):
+
+    async def played() -> HoldoutResult:
         async with open_models(setup, run) as models:
             budget = SearchBudget(limits, settings.worst)
             name = f"confirm/{number}"
@@ -323,6 +303,17 @@ async def _confirm(
             seeds = SeedTree(settings.seed).child("prompt", "confirm", number)
             seed, best = finished["seed_components"], finished["components"]
             return await run_holdout_test(evaluator, seed, best, tasks, seeds)
+
+    with (
+        locked(folder),
+        opened(PromptSearch(setup).head, folder, progress) as run,
+        ending(run, lambda status: dict(finished) if status == FINISHED else None),
+    ):
+        holdout = asyncio.run(played())
+    fields = holdout.to_dict() | {"files": list(files)}
+    write_json(folder.result, finished | {"confirmations": [*looks, fields]})
+    write_pages(folder)
+    return fields
 
 
 # ---------------------------------------------------------------- models and rollouts

@@ -12,6 +12,7 @@ validated. `bank.py` makes the phrases.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
@@ -22,7 +23,7 @@ import numpy.typing as npt
 from tutelage.errors import ConfigError
 from tutelage.prompts.bank import GENERIC
 from tutelage.prompts.lineage import Candidate
-from tutelage.prompts.search import RoundCost, SearchState, rounds
+from tutelage.prompts.search import MOST_ROLLOUTS, RoundCost, SearchState, rounds
 from tutelage.prompts.selection import successive_halving
 from tutelage.prompts.sentence_model import DIGITS, rounded
 
@@ -71,6 +72,11 @@ class Screen:
     def affords_experiment(self, rollouts: int) -> bool:
         """True if every phrase can be tried often enough; else random subsets are validated."""
         return ROLLOUTS_A_PHRASE * len(self.bank) <= self.share * rollouts
+
+    @property
+    def experiment(self) -> int:
+        """The fewest rollouts with which there is an experiment."""
+        return bisect_left(range(MOST_ROLLOUTS), True, key=self.affords_experiment)
 
     async def search(self, state: SearchState) -> None:
         """See `Algorithm`. Raises `ConfigError` without a phrase or a component to screen."""

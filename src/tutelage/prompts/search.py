@@ -401,9 +401,9 @@ async def optimise(
     Raises `ConfigError` for a plan that cannot work, `EngineError` when seed or test cannot be
     scored; then fix the cause and call again.
     """
-    limits, test_spend, _ = plan(algorithm, splits, settings)
+    planned = plan(algorithm, splits, settings)
     journal = SearchJournal() if journal is None else journal
-    budget = SearchBudget(limits, settings.worst, elapsed=journal.elapsed)
+    budget = SearchBudget(planned.limits, settings.worst, elapsed=journal.elapsed)
     evaluator = Evaluator(play, budget, journal, settings, "search", observer)
     optimiser = None if ask is None else Optimiser(ask, budget, journal, settings.asked_at_once)
     state = SearchState(algorithm.address, components, splits, evaluator, optimiser)
@@ -413,7 +413,7 @@ async def optimise(
         candidate.cost = candidate.cost + evaluator.spent_by.get(candidate.id, Spend())
     best.decide("winner", "best of the validated candidates")
     # What `plan` has set aside is the worst case, so it cannot be overshot.
-    test_budget = SearchBudget(Limits(rollouts=test_spend.rollouts), settings.worst)
+    test_budget = SearchBudget(Limits(rollouts=planned.test.rollouts), settings.worst)
     tester = Evaluator(play, test_budget, journal, settings, "test", observer)
     seed, whole = (state.regions.join(c.components) for c in (state.seed, best))
     test = await run_holdout_test(tester, seed, whole, splits.test, state.seeds)
@@ -448,17 +448,29 @@ async def _search(algorithm: Algorithm, state: SearchState) -> str:
     return "the search ended by itself"
 
 
-def plan(algorithm: Algorithm, splits: Splits, settings: Settings) -> tuple[Limits, Spend, int]:
-    """Return what the search may spend, the worst case of the held-out test, which is set aside
-    first, and the fewest rollouts that a search needs.
+@dataclass(frozen=True, slots=True)
+class SearchPlan:
+    """The limits of a search, and the most that it and its held-out test can spend: a bound, since
+    cached scores, early ends and prefixes only make a search cheaper."""
 
-    `limits.rollouts` bounds the search alone; tokens, dollars and task calls cover the test too.
-    Raises `ConfigError` when fewer than three proposals fit.
-    """
-    limits, one = settings.limits, settings.worst.of_rollout()
+    limits: Limits
+    """What is left for the search when the test is set aside."""
+    search: Spend
+    test: Spend
+    rounds: int | None
+    calls_bounded: bool
+    """False if only the rollouts limit the optimiser calls."""
+    least: int
+    """The fewest rollouts that the search needs."""
+
+
+def plan(algorithm: Algorithm, splits: Splits, settings: Settings) -> SearchPlan:
+    """Plan a search. `limits.rollouts` bounds the search alone; tokens, dollars and task calls
+    cover the test too. Raises `ConfigError` when fewer than three proposals fit."""
+    limits, one, val = settings.limits, settings.worst.of_rollout(), len(splits.val)
     test = one * (2 * len(splits.test) * settings.samples)
     rest: dict[str, float] = {}
-    rollouts: float = MOST_ROLLOUTS if limits.rollouts is None else limits.rollouts
+    rollouts = MOST_ROLLOUTS if limits.rollouts is None else limits.rollouts
     for name in ("task_calls", "tokens", "dollars"):
         limit, amount = getattr(limits, name), getattr(one, name)
         if limit is None:
@@ -470,16 +482,24 @@ def plan(algorithm: Algorithm, splits: Splits, settings: Settings) -> tuple[Limi
                 f"budget of {limit:g}; raise it, use fewer test tasks, or lower the worst case of "
                 "a rollout (max_turns, max_prompt_tokens, max_tokens)"
             )
-        rollouts = min(rollouts, rest[name] // amount if amount else rollouts)
+        rollouts = int(min(rollouts, rest[name] // amount if amount else rollouts))
 
     def fit(rollouts: int) -> int:
-        return algorithm.proposals(rollouts // settings.samples, len(splits.val))
+        return algorithm.proposals(rollouts // settings.samples, val)
 
     least = bisect_left(range(MOST_ROLLOUTS), LEAST_PROPOSALS, key=fit)
     if rollouts < least:
         raise ConfigError(
-            f"the budget of {rollouts:g} rollouts is enough for {fit(int(rollouts))} proposals of "
+            f"the budget of {rollouts} rollouts is enough for {fit(rollouts)} proposals of "
             f"{algorithm.name}, fewer than {LEAST_PROPOSALS}; raise it to at least {least} "
-            f"rollouts, or use fewer than {len(splits.val)} validation tasks"
+            f"rollouts, or use fewer than {val} validation tasks"
         )
-    return replace(limits, **rest), test, least
+    each, calls = algorithm.cost(len(splits.train), val), limits.optimiser_calls
+    if each.rounds is not None and each.rollouts is not None:
+        rollouts = min(rollouts, (val + each.rounds * each.rollouts) * settings.samples)
+        asked = each.rounds * each.calls
+        calls = asked if calls is None else min(asked, calls)
+    bounded = calls is not None or not algorithm.needs_optimiser
+    most = one * rollouts + settings.worst.of_call() * (calls or 0)
+    capped = {n: min(v, rest[n]) if n in rest else v for n, v in most.to_dict().items()}
+    return SearchPlan(replace(limits, **rest), Spend(**capped), test, each.rounds, bounded, least)

@@ -39,7 +39,7 @@ from tutelage.prompts.optimiser_client import worst_call
 from tutelage.prompts.play import SLOTS, AgentBundle, AgentSpec
 from tutelage.prompts.reflect import Reflect
 from tutelage.prompts.screen import Screen
-from tutelage.prompts.search import Algorithm, plan
+from tutelage.prompts.search import Algorithm, SearchPlan, plan
 from tutelage.prompts.tasks import given_splits, make_splits
 from tutelage.resources import LLM, NamedResources, PromptTemplate
 from tutelage.rewards import check
@@ -77,6 +77,7 @@ class SearchSetup:
     components: Mapping[str, str]
     splits: Splits
     settings: Settings
+    plan: SearchPlan
     endpoints: Mapping[str, Endpoint]
     """Endpoints of the optimiser's roles; empty for a search without an LLM."""
     prices: Mapping[str, Price | None]
@@ -151,6 +152,7 @@ def setup_from(
     unknown += [optimiser[role].model for role, p in role_prices.items() if p is None]
     with_trials = isinstance(chosen, APO) and chosen.trials
     variant = f"{chosen.name} with trials" if with_trials else chosen.name
+    settings = _settings(config, bundle, WorstCase(_worst_rollout(bundle), asked))
     facts = {"agent": bundle.agent.name}
     if bundle.policy is not None:
         model = config.model or "embedded, trained to follow prompts"
@@ -170,7 +172,8 @@ def setup_from(
         bundle=bundle,
         components=components,
         splits=splits,
-        settings=_settings(config, bundle, WorstCase(_worst_rollout(bundle), asked)),
+        settings=settings,
+        plan=plan(chosen, splits, settings),
         endpoints=optimiser,
         prices=role_prices,
         facts=facts,

@@ -35,8 +35,10 @@ LEAST = 5
 
 def make_splits(config: PromptConfig) -> Splits:
     """The splits of a configuration. Raises `ConfigError` and `DataError`."""
-    if not config.train:
-        return _generated(config)
+    if not config.train:  # math tasks for the tools `calculator` and `sum_1_to_n`
+        counts = (config.train_size or TRAIN, config.val_size or VAL, config.test_size or TEST)
+        tasks = embedded().tasks
+        return Splits(*(tasks(n, k, config.seed) for n, k in zip(SPLITS, counts, strict=True)))
     own = config.agent is not None
     val, test = ((_files(paths, own) if paths else None) for paths in (config.val, config.test))
     return given_splits(_files(config.train, own), val, test, config)
@@ -54,13 +56,6 @@ def given_splits(
         train, val, test = parts.train, parts.val, parts.test
     sizes = (config.train_size, config.val_size, config.test_size)
     return Splits(*(tasks[:n] for tasks, n in zip((train, val, test), sizes, strict=True)))
-
-
-def _generated(config: PromptConfig) -> Splits:
-    """Math tasks for the tools `calculator` and `sum_1_to_n`."""
-    counts = (config.train_size or TRAIN, config.val_size or VAL, config.test_size or TEST)
-    tasks = embedded().tasks
-    return Splits(*(tasks(n, k, config.seed) for n, k in zip(SPLITS, counts, strict=True)))
 
 
 def cut(tasks: Sequence[Task], seed: int) -> Splits:
