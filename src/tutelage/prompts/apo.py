@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from tutelage.prompts import requests
 from tutelage.prompts.compose import compose
@@ -48,8 +48,9 @@ class APO:
     paraphrases: int = 0
     """Monte-Carlo paraphrases of each edit, in search of better words for the same content."""
 
-    name = address = "apo"
-    needs_optimiser = True
+    name: ClassVar[str] = "apo"
+    address: ClassVar[str] = "apo"
+    needs_optimiser: ClassVar[bool] = True
 
     def proposals(self, rollouts: int, val: int) -> int:
         """See `Algorithm`."""

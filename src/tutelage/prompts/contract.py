@@ -50,7 +50,8 @@ class Episode:
     def from_dict(data: JSON) -> Episode:
         """Back from the journal, where `asdict` of it is."""
         failure = data["failure"] and FailureCause(data["failure"])
-        return Episode(**data | {"failure": failure, "usage": Usage(**data["usage"])})
+        read: JSON = data | {"failure": failure, "usage": Usage(**data["usage"])}
+        return Episode(**read)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from tutelage.prompts import requests
 from tutelage.prompts.evaluator import CandidateScore, judged_both
@@ -35,8 +36,9 @@ class GEPA:
     """Accepted merges at most."""
     rounds: int | None = None
 
-    name = address = "gepa"
-    needs_optimiser = True
+    name: ClassVar[str] = "gepa"
+    address: ClassVar[str] = "gepa"
+    needs_optimiser: ClassVar[bool] = True
 
     def proposals(self, rollouts: int, val: int) -> int:
         """See `Algorithm`."""
@@ -137,7 +139,7 @@ async def merge(
     outcomes = {i: score.outcomes for i, (_, score) in state.validated.items()}
     front = [state.validated[i][0] for i in frontier(outcomes)]
     for _ in range(MERGE_ATTEMPTS if len(front) > 1 else 0):
-        one, two = sorted(rng.sample(front, 2), key=[*state.validated].index)
+        one, two = sorted(rng.sample(front, 2), key=state.lineage.index)
         above = _ancestors(state.lineage, two)
         shared = [
             base

@@ -9,6 +9,7 @@ cost a full validation.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from tutelage.prompts import requests
 from tutelage.prompts.compose import compose
@@ -37,9 +38,9 @@ class Reflect:
     """Rollouts a step that estimate the effect of the sentences of all proposals."""
     rounds: int | None = None
 
-    name = "reflect"
-    address = "gepa"  # it had this name first, and searches repeat
-    needs_optimiser = True
+    name: ClassVar[str] = "reflect"
+    address: ClassVar[str] = "gepa"  # it had this name first, and searches repeat
+    needs_optimiser: ClassVar[bool] = True
 
     def proposals(self, rollouts: int, val: int) -> int:
         """See `Algorithm`."""

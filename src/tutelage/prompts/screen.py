@@ -16,6 +16,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -58,8 +59,9 @@ class Screen:
     patience: int = 2
     """Waves after the experiment that may find nothing better, one after the other."""
 
-    name = address = "screen"
-    needs_optimiser = False
+    name: ClassVar[str] = "screen"
+    address: ClassVar[str] = "screen"
+    needs_optimiser: ClassVar[bool] = False
 
     def proposals(self, rollouts: int, val: int) -> int:
         """See `Algorithm`."""

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from tutelage.errors import ConfigError, EngineError
 from tutelage.prompts.budget import BudgetExceeded, Limits, SearchBudget
@@ -501,5 +501,7 @@ def plan(algorithm: Algorithm, splits: Splits, settings: Settings) -> SearchPlan
         calls = asked if calls is None else min(asked, calls)
     bounded = calls is not None or not algorithm.needs_optimiser
     most = one * rollouts + settings.worst.of_call() * (calls or 0)
-    capped = {n: min(v, rest[n]) if n in rest else v for n, v in most.to_dict().items()}
+    capped: dict[str, Any] = {
+        n: min(v, rest[n]) if n in rest else v for n, v in most.to_dict().items()
+    }
     return SearchPlan(replace(limits, **rest), Spend(**capped), test, each.rounds, bounded, least)
