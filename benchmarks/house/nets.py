@@ -45,7 +45,7 @@ JOBS: dict[str, list[str]] = {
         *("data.train_batch_size=8", "trainer.save_freq=-1"),
     ],
     "prompt search": [
-        *("train", "math", "--algorithm", "gepa", "--iterations", "3", "--train-size", "5"),
+        *("train", "math", "--algorithm", "reflect", "--iterations", "3", "--train-size", "5"),
         *("--seed", "0"),
     ],
     "planner": [

@@ -35,7 +35,7 @@ from tutelage.seeds import SeedTree
 from tutelage.statistics.intervals import paired_bootstrap
 
 HERE = Path(__file__).parent
-OURS, MARGIN = ("apo", "gepa", "screen", "grips", "random"), 0.05
+OURS, MARGIN = ("apo", "gepa", "reflect", "screen", "random"), 0.05
 PEERS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "gepa 0.1.4": ("gepa", "gepa_peer", ()),
     "dspy GEPA": ("dspy", "dspy_peer", ("--optimiser", "gepa")),
@@ -62,11 +62,11 @@ CLAIMS = (
     Claim("apo", "agl APO", 600),
     Claim("apo", "agl APO narrow", 600, MARGIN),
     Claim("apo", "gepa 0.1.4", 600, MARGIN),
-    Claim("gepa", "gepa 0.1.4", 600, MARGIN),
+    Claim("reflect", "gepa 0.1.4", 600, MARGIN),
     Claim("screen", "grips", 600),
     Claim("screen", "random", 600),
-    Claim("gepa", "gepa 0.1.4", 300, bar=False),
-    Claim("gepa", "dspy GEPA", 300, bar=False),
+    Claim("reflect", "gepa 0.1.4", 300, bar=False),
+    Claim("reflect", "dspy GEPA", 300, bar=False),
     Claim("apo", "gepa 0.1.4", 300, bar=False),
     Claim("apo", "dspy GEPA", 300, bar=False),
 )

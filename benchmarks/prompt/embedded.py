@@ -1,4 +1,4 @@
-"""The embedded default: from a seed prompt near 0 to what `screen` and `grips` find, without a key.
+"""The embedded default: from a seed prompt near 0 to what `screen` finds, without a key.
 
     python benchmarks/prompt/embedded.py [--rollouts 600] [--seeds 0,1,2]
 
@@ -32,7 +32,6 @@ from tutelage.engine.driver import EngineDriver
 from tutelage.engine.native import NativeEngine
 from tutelage.policy.model import Policy
 from tutelage.prompts import (
-    GRIPS,
     Algorithm,
     Components,
     Episode,
@@ -97,10 +96,9 @@ def player(policy: Policy) -> Play:
     return play
 
 
-def algorithm(name: str) -> Algorithm:
-    """A search at its defaults, with the agent's own bank."""
-    bank = bank_of(TOOLS, GRADER)
-    return Screen(bank=bank) if name == "screen" else GRIPS(bank=bank)
+def algorithm() -> Algorithm:
+    """The search at its defaults, with the agent's own bank."""
+    return Screen(bank=bank_of(TOOLS, GRADER))
 
 
 def splits(seed: int) -> Splits:
@@ -118,7 +116,7 @@ def search(
     """One search and its held-out test."""
     settings = Settings("embedded", Limits(rollouts=rollouts), seed=seed, runners=runners)
     return asyncio.run(
-        optimise(algorithm(name), {"prompt": SEED_PROMPT}, splits(seed), player(policy), settings)
+        optimise(algorithm(), {"prompt": SEED_PROMPT}, splits(seed), player(policy), settings)
     )
 
 
@@ -180,13 +178,12 @@ def main() -> None:
     )
     parser.add_argument("--rollouts", type=int, default=600)
     parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--algorithms", default="screen,grips")
     parser.add_argument("--check-runners", action="store_true", help="search again with 8 runners")
     parser.add_argument("--output", type=Path, default=HERE / "embedded.json")
     given = parser.parse_args()
     torch.set_num_threads(1)
     policy = EMBEDDED.policy()
-    names, seeds = given.algorithms.split(","), [int(s) for s in given.seeds.split(",")]
+    names, seeds = ["screen"], [int(s) for s in given.seeds.split(",")]
     rows: list[Mapping[str, object]] = []
     result: dict[str, object] = {
         "machine": measure.machine(),

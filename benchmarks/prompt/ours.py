@@ -27,12 +27,12 @@ from benchmarks.prompt.worlds import World, world
 from tutelage.prompts import (
     APO,
     GEPA,
-    GRIPS,
     Algorithm,
     Components,
     Episode,
     Limits,
     OptimiserReply,
+    Reflect,
     Screen,
     Settings,
     Splits,
@@ -84,8 +84,8 @@ def algorithm(name: str, here: World) -> Algorithm:
     made: dict[str, Algorithm] = {
         "apo": APO(),
         "gepa": GEPA(),
+        "reflect": Reflect(),
         "screen": Screen(here.phrases),
-        "grips": GRIPS(here.phrases),
         "random": Screen(here.phrases, share=0.0),
     }
     return made[name]
@@ -156,7 +156,7 @@ def develop() -> None:
     parser.add_argument(
         "--world", choices=("clerk", "desk", "clerk-formatted", "desk-formatted"), default="clerk"
     )
-    parser.add_argument("--algorithms", nargs="+", default=["apo", "gepa"])
+    parser.add_argument("--algorithms", nargs="+", default=["apo", "gepa", "reflect"])
     parser.add_argument("--rollouts", type=int, nargs="+", default=[300, 600])
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--first", type=int, default=1000)

@@ -19,12 +19,12 @@ from benchmarks.prompt.worlds import chance, world
 from tutelage.prompts import (
     APO,
     GEPA,
-    GRIPS,
     Algorithm,
     Components,
     Episode,
     Limits,
     OptimiserReply,
+    Reflect,
     Screen,
     Settings,
     Splits,
@@ -69,7 +69,7 @@ async def one(algorithm: Algorithm, seed: int) -> tuple[str, float]:
 def main() -> None:
     """One JSON line an algorithm."""
     bank = world("clerk").phrases
-    for algorithm in (APO(), GEPA(), Screen(bank), GRIPS(bank)):
+    for algorithm in (APO(), GEPA(), Reflect(), Screen(bank)):
         found = [asyncio.run(one(algorithm, seed)) for seed in range(SEEDS)]
         line = {
             "algorithm": algorithm.name,

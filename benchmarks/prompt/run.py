@@ -1,9 +1,9 @@
 """Our prompt searches on a rule-based simulator: held-out score, budget used, verdict, per seed.
 
 `python benchmarks/prompt/run.py --simulator desk --rollouts 600 --seeds 10`. The simulators are no
-language models: they compare search procedures with each other. The banks of `screen` and
-`grips` hold the right sentences among useless ones, so their scores are no match for `apo` and
-`gepa`, which must find them. `players.py` shows the simulators to the searches.
+language models: they compare search procedures with each other. The bank of `screen`
+holds the right sentences among useless ones, so its scores are no match for those of the other
+searches, which must find them. `players.py` shows the simulators to the searches.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import clerk
 import desk
 from players import clerk_agent, clerk_optimiser, desk_agent, desk_optimiser, splits
 
-from tutelage.prompts import APO, GEPA, GRIPS, Limits, Screen, Settings, optimise
+from tutelage.prompts import APO, GEPA, Limits, Reflect, Screen, Settings, optimise
 
 CLERK_BANK = (*(sentence for sentence, _, _ in clerk.RULES.values()), *clerk.DECOYS)
 DESK_BANK = (*(sentence for sentence, _, _ in desk.ADVICE.values()), *desk.VAGUE)
@@ -27,7 +27,8 @@ def one(simulator: str, name: str, rollouts: int, test: int, seed: int) -> dict[
     """One search: what it reached on unseen tasks and what it used."""
     at_desk = simulator == "desk"
     bank = DESK_BANK if at_desk else CLERK_BANK
-    algorithms = {"apo": APO(), "gepa": GEPA(), "screen": Screen(bank), "grips": GRIPS(bank)}
+    algorithms = {"apo": APO(), "gepa": GEPA(), "reflect": Reflect()}
+    algorithms["screen"] = Screen(bank)
     algorithm = algorithms[name]
     ask = (desk_optimiser if at_desk else clerk_optimiser)(seed)
     began = time.perf_counter()
@@ -60,7 +61,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--simulator", choices=("clerk", "desk"), default="desk")
-    parser.add_argument("--algorithms", nargs="+", default=["apo", "gepa", "screen", "grips"])
+    parser.add_argument("--algorithms", nargs="+", default=["apo", "gepa", "reflect", "screen"])
     parser.add_argument("--rollouts", type=int, default=600)
     parser.add_argument("--test", type=int, default=600)
     parser.add_argument("--seeds", type=int, default=10)

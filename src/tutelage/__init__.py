@@ -18,10 +18,10 @@ _MODULES = {
     "agents.lit_agent": "LitAgent",
     "agents.session": "Rollout emit_reward init",
     "errors": "TutelageError",
-    "prompts.api": "PromptResult",
     "prompts.apo": "APO",
     "prompts.gepa": "GEPA",
-    "prompts.grips": "GRIPS",
+    "prompts.reflect": "Reflect",
+    "prompts.run": "PromptResult",
     "prompts.screen": "Screen",
     "resources": "LLM NamedResources PromptTemplate",
     "rewards.function": "reward",
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
     from tutelage.agents.session import emit_reward as emit_reward
     from tutelage.agents.session import init as init
     from tutelage.errors import TutelageError as TutelageError
-    from tutelage.prompts.api import PromptResult as PromptResult
     from tutelage.prompts.apo import APO as APO
     from tutelage.prompts.gepa import GEPA as GEPA
-    from tutelage.prompts.grips import GRIPS as GRIPS
+    from tutelage.prompts.reflect import Reflect as Reflect
+    from tutelage.prompts.run import PromptResult as PromptResult
     from tutelage.prompts.screen import Screen as Screen
     from tutelage.resources import LLM as LLM
     from tutelage.resources import NamedResources as NamedResources

@@ -46,7 +46,7 @@ def test_the_help_of_train_says_what_a_word_of_it_is(tutelage: Tutelage) -> None
     for words in (
         "search for a better prompt, or train a planner.",
         "tutelage train math --steps 20 lr=1e-4",
-        "`screen` and `grips` try ready phrases, `apo` and `gepa` ask an LLM for edits",
+        "`screen` tries ready phrases, `apo`, `gepa` and `reflect` ask an LLM for edits",
         "in a search, `smollm2` for word-problems, else the small model `shipped`",
         "a GGUF file",
         "Tools of the agent, by name or as FILE.py:function",
@@ -74,7 +74,7 @@ def test_the_help_of_train_tells_weights_from_prompts(tutelage: Tutelage) -> Non
     assert tutelage("train", "prompt", "--help").stdout == shown
     told = " ".join(shown.split())
     assert "train AGENT.py Weights: the model that your agent asks." in told
-    one = "train AGENT.py --algorithm screen|apo|gepa|grips Prompt: of your agent"
+    one = "train AGENT.py --algorithm screen|apo|gepa|reflect Prompt: of your agent"
     assert one in told
     assert "train prompt AGENT.py Prompt: the same search" in told
     assert "For prompts: maximum rollouts of the search" in told

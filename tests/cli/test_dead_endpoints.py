@@ -90,7 +90,7 @@ def ended(done: Result, words: str = WORDS) -> str:
     return said
 
 
-@pytest.mark.parametrize("algorithm", ["apo", *long("screen", "grips", "gepa")])
+@pytest.mark.parametrize("algorithm", ["apo", *long("screen", "reflect", "gepa")])
 def test_a_player_that_is_refused_stops_a_search(
     alone: Path, refusing: str, algorithm: str
 ) -> None:

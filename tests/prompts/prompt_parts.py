@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tutelage.prompts.config import PromptConfig, resolve_prompt
-from tutelage.prompts.job import PromptSearch
+from tutelage.prompts.run import PromptSearch
 from tutelage.prompts.setup import SearchSetup, setup_from
 from tutelage.runs import lifecycle
 from tutelage.runs.folder import RunFolder, create

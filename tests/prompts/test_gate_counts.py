@@ -10,10 +10,15 @@ import pytest
 from tutelage.errors import EngineError
 from tutelage.prompts.budget import Limits, SearchBudget, WorstCase
 from tutelage.prompts.contract import Components, Episode, RolloutSlot, Settings
-from tutelage.prompts.evaluator import CandidateScore, EvaluationItem, Evaluator
+from tutelage.prompts.evaluator import (
+    CandidateScore,
+    EvaluationItem,
+    Evaluator,
+    SearchJournal,
+)
 from tutelage.prompts.holdout_test import judge, run_holdout_test
-from tutelage.prompts.journal import SearchJournal
 from tutelage.seeds import SeedTree
+from tutelage.store import open_store
 from tutelage.types import FailureCause, Mode, Task
 
 TASKS = [Task(f"t{i}", {"question": str(i)}) for i in range(60)]
@@ -51,7 +56,10 @@ def test_a_test_of_which_too_much_was_lost_is_played_again(tmp_path: Path) -> No
         return LOST if down and task.id in ("t3", "t5") else Episode(1.0, exact=True)
 
     async def opened() -> int:
-        journal = SearchJournal(tmp_path / "journal.db")
+        with open_store(tmp_path / "store.db") as store:
+            return await played(SearchJournal(store))
+
+    async def played(journal: SearchJournal) -> int:
         evaluator = Evaluator(play, SearchBudget(Limits(), WorstCase()), journal, Settings("f"))
         seed, best = {"prompt": "a"}, {"prompt": "b"}
         found = await run_holdout_test(evaluator, seed, best, TASKS, SeedTree(0))

@@ -1,4 +1,4 @@
-"""Own agents: prompt templates, named components, tools, demonstrations, blame; Trainer."""
+"""Own agents: prompt templates, named components, tools; Trainer."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.prompts.prompt_parts import SMALL, Watched, configured, searched, served, set_up
+from tests.prompts.prompt_parts import Watched, configured, searched, served, set_up
 
 from tutelage import (
-    GRIPS,
     LLM,
     ExternalAgent,
     NamedResources,
     PromptTemplate,
+    Screen,
     Trainer,
     rollout,
     tool,
@@ -26,13 +26,12 @@ from tutelage import (
 from tutelage.agents.function import as_agent
 from tutelage.agents.loading import load_agent, source_hash
 from tutelage.errors import ConfigError
-from tutelage.prompts import APO, Limits, Settings, Splits, optimise
+from tutelage.prompts import Limits, Settings, Splits, optimise
 from tutelage.prompts.agent import components_of, with_components
-from tutelage.prompts.api import PromptResult
 from tutelage.prompts.contract import RolloutSlot
 from tutelage.prompts.play import AgentSpec
+from tutelage.prompts.run import PromptResult
 from tutelage.prompts.setup import setup_from
-from tutelage.prompts.shots import DEMONSTRATIONS, Demonstrations
 from tutelage.recipes.prompted import prompted_tasks
 from tutelage.runs.callbacks import Callback
 from tutelage.runs.progress import Progress
@@ -84,7 +83,7 @@ def test_a_fingerprint_tells_policies_tools_and_sets_apart_and_repeats() -> None
 
         agent_spec = AgentSpec(as_agent(agent), given, None, policy=policy)
         splits = Splits(*(prompted_tasks(n, 5, 0) for n in ("train", "val", "test")))
-        config = configured(algorithm="grips")
+        config = configured(algorithm="screen")
         setup = setup_from(config, {}, Progress(), agent_spec=agent_spec, splits=splits)
         return setup.settings.fingerprint
 
@@ -133,7 +132,7 @@ class Heard(Callback):
 async def test_the_trainer_searches_and_returns_the_best_prompt(tmp_path: Path) -> None:
     heard = Heard()
     trainer = Trainer(
-        algorithm=GRIPS(bank=("Be kind.", "Hurry."), steps=3),
+        algorithm=Screen(bank=("Be kind.", "Hurry.")),
         train_dataset=rows(60),
         resources=NamedResources(style=PromptTemplate("Answer {task}."), keep={"n": 1}),
         output_dir=tmp_path / "run",
@@ -163,7 +162,7 @@ def _lines(path: Path) -> list[str]:
 def test_fit_goes_on_in_a_folder_and_repeats_nothing(tmp_path: Path) -> None:
     def trainer() -> Trainer:
         return Trainer(
-            algorithm=GRIPS(bank=("Be kind.",), steps=2),
+            algorithm=Screen(bank=("Be kind.",)),
             train_dataset=rows(60),
             resources={"style": PromptTemplate("Answer {task}."), "keep": {"n": 1}},
             output_dir=tmp_path / "run",
@@ -186,21 +185,21 @@ def test_the_trainer_refuses_what_cannot_work(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="prompt searches"):
         Trainer(search={"rollouts": 3})
     with pytest.raises(ConfigError, match="rounds"):
-        Trainer(algorithm=GRIPS(), num_epochs=2)
+        Trainer(algorithm=Screen(), num_epochs=2)
     given: dict[str, Any] = {"resources": {"style": PromptTemplate("A {task}"), "keep": {}}}
     with pytest.raises(ConfigError, match="test_dataset"):
         Trainer(
-            algorithm=GRIPS(), train_dataset=rows(9), val_dataset=rows(3, 9), **given
+            algorithm=Screen(), train_dataset=rows(9), val_dataset=rows(3, 9), **given
         ).fit(polite)  # fmt: skip
     with pytest.raises(ConfigError, match="Did you mean rollouts"):
-        Trainer(algorithm=GRIPS(), search={"rollout": 3}, **given).fit(polite)
+        Trainer(algorithm=Screen(), search={"rollout": 3}, **given).fit(polite)
     with pytest.raises(ConfigError, match=r"unknown resource 'nosuch'\. Available"):
-        Trainer(algorithm=GRIPS(), search={"components": ["nosuch"]}, **given).fit(polite)
+        Trainer(algorithm=Screen(), search={"components": ["nosuch"]}, **given).fit(polite)
     with pytest.raises(ConfigError, match="no text to optimize"):
-        Trainer(algorithm=GRIPS(), train_dataset=rows(20)).fit(lambda task: 1.0)
+        Trainer(algorithm=Screen(), train_dataset=rows(20)).fit(lambda task: 1.0)
     with pytest.raises(ConfigError, match="3 of 3 test tasks are also in train or val"):
         Trainer(
-            algorithm=GRIPS(),
+            algorithm=Screen(),
             train_dataset=rows(9),
             val_dataset=rows(3, 9),
             test_dataset=rows(3),
@@ -219,7 +218,7 @@ def test_a_program_of_any_language_is_given_its_prompts(tmp_path: Path) -> None:
     program = ExternalAgent([sys.executable, "agent.py"], output="reward", cwd=tmp_path)
     before = source_hash(program)
     result = Trainer(
-        algorithm=GRIPS(bank=("Be kind.",), steps=1, candidates=1),
+        algorithm=Screen(bank=("Be kind.",)),
         train_dataset=rows(60),
         resources={"style": PromptTemplate("Answer {task}.")},
         output_dir=tmp_path / "run",
@@ -244,7 +243,7 @@ def test_a_function_agent_plays_with_the_task_endpoint(tmp_path: Path) -> None:
         return float(bool(call.reply.content) and "kind" in said)
 
     result = Trainer(
-        algorithm=GRIPS(bank=("Be kind.",), steps=1),
+        algorithm=Screen(bank=("Be kind.",)),
         train_dataset=rows(40),
         resources={"prompt_template": PromptTemplate("Help.")},
         output_dir=tmp_path / "run",
@@ -327,138 +326,12 @@ def test_tool_descriptions_are_searched_and_stand_in_the_request(
     assert edited <= sent, "a description was played that no request held"
 
 
-@pytest.mark.full
-def test_the_other_component_is_untouched_and_blame_finds_the_right_one(
-    env: dict[str, str], tmp_path: Path
-) -> None:
-    """Two prompts, of which one is never used: edits go to the other."""
-
-    @rollout
-    async def solve(task: dict[str, Any], llm: LLM, idle: Any, worker: PromptTemplate) -> float:
-        said = [{"role": "system", "content": worker.format()}]
-        call = await llm.chat([*said, {"role": "user", "content": task["question"]}])
-        return float(str(task["answer"]) in (call.reply.content or ""))
-
-    texts = {
-        "idle": PromptTemplate("I am never used at all."),
-        "worker": PromptTemplate("You answer math questions."),
-    }
-    setup = _setup_of(solve, texts, env)
-    searched(setup, tmp_path / "run")
-    entries = [json.loads(line) for line in _lines(tmp_path / "run" / "lineage.jsonl")]
-    assert len(entries) > 3
-    assert {e["components"]["idle"] for e in entries} == {"I am never used at all."}
-    assert len({e["components"]["worker"] for e in entries}) > 1
-
-
-def test_a_named_reward_blames_the_component_of_its_name(
-    env: dict[str, str], tmp_path: Path
-) -> None:
-    @rollout
-    async def solve(task: dict[str, Any], one: PromptTemplate, two: PromptTemplate) -> Any:
-        return {"reward": 0.5, "one": 1.0, "two": 0.0}
-
-    texts = {"one": PromptTemplate("First step."), "two": PromptTemplate("Second step.")}
-    searched(_setup_of(solve, texts, env), tmp_path / "run")
-    entries = [json.loads(line) for line in _lines(tmp_path / "run" / "lineage.jsonl")]
-    assert {e["components"]["one"] for e in entries} == {"First step."}
-    assert len({e["components"]["two"] for e in entries}) > 1
-
-
-def _setup_of(agent: Any, resources: dict[str, Any], env: dict[str, str]) -> Any:
-    from tutelage.agents.function import as_agent
-    from tutelage.prompts.play import AgentSpec
-
-    tasks = {n: prompted_tasks(n, k, 0) for n, k in (("train", 6), ("val", 6), ("test", 20))}
-    return setup_from(
-        configured(algorithm="apo"),
-        env,
-        Progress(),
-        agent_spec=AgentSpec(as_agent(agent), NamedResources(resources), None),
-        splits=Splits(**tasks),
-        algorithm=APO(rounds=2),
-    )
-
-
-# ------------------------------------------------------------ demonstrations
-
-
-@pytest.mark.full
-def test_demonstrations_come_from_exact_training_rollouts_and_never_show_the_task(
-    env: dict[str, str], tmp_path: Path
-) -> None:
-    keys = {**SMALL, "algorithm": "grips", "demonstrations": 2, "iterations": 2, "rollouts": 120}
-    setup = set_up(env, **keys)
-    searched(setup, tmp_path / "run")
-    entries = [json.loads(line) for line in _lines(tmp_path / "run" / "lineage.jsonl")]
-    shown = [
-        shot
-        for e in entries
-        if e["operation"] == "demonstrations"
-        for shot in Demonstrations.read(e["components"][DEMONSTRATIONS]).shots
-    ]
-    assert shown, "no demonstrations were tried"
-    train = {t.id: str(t.fields["question"]) for t in setup.splits.train}
-    assert {s.task for s in shown} <= {*train}
-    with open_store(tmp_path / "run" / "store.db") as store:
-        for played in store.rollouts("run"):
-            said = "\n".join(m.content or "" for c in played.last.calls for m in c.messages[:1])
-            question = str(played.task.fields["question"])
-            assert f"Task: {question}\n" not in said
-
-
-def test_an_own_agent_takes_demonstrations_by_a_parameter(
-    env: dict[str, str], tmp_path: Path
-) -> None:
-    seen: list[str] = []
-
-    @rollout
-    async def solve(
-        task: dict[str, Any], style: PromptTemplate, demonstrations: Demonstrations
-    ) -> float:
-        seen.append(str(demonstrations))
-        assert all(shot.task != task["id"] for shot in demonstrations.shots)
-        return 1.0 if demonstrations or task["id"].endswith(("2", "4", "6")) else 0.0
-
-    keys: dict[str, Any] = {"resources": {"style": PromptTemplate("Help.")}}
-    tasks = [{"id": f"t{i}", "question": f"q{i}"} for i in range(60)]
-    trainer = Trainer(
-        algorithm=GRIPS(bank=("Be kind.",), steps=2),
-        train_dataset=tasks,
-        output_dir=tmp_path / "with",
-        search={"demonstrations": 2},
-        **keys,
-    )
-    # Its rollouts leave no trace that could be shown, so there is nothing to demonstrate.
-    result = trainer.fit(solve)
-    assert isinstance(result, PromptResult)
-    assert {*result.components} == {"style", DEMONSTRATIONS}
-    assert result.prompt == result.components["style"]
-    off = Trainer(
-        algorithm=GRIPS(bank=("Be kind.",), steps=1),
-        train_dataset=tasks,
-        output_dir=tmp_path / "without",
-        **keys,
-    ).fit(solve)
-    assert isinstance(off, PromptResult)
-    assert {*off.components} == {"style"}
-    with pytest.raises(ConfigError, match="is not supported by the agent"):
-        Trainer(algorithm=GRIPS(), train_dataset=tasks, search={"demonstrations": 2}, **keys).fit(
-            polite_alone
-        )
-
-
-@rollout
-def polite_alone(task: dict[str, Any], style: PromptTemplate) -> float:
-    return 1.0
-
-
 @pytest.mark.full  # seven seconds
 def test_sampled_agents_play_each_task_several_times_with_seeds_of_their_own(
     tmp_path: Path,
 ) -> None:
     """The same draws with one runner as with eight, and at another port as at the first."""
-    keys: dict[str, Any] = {"algorithm": "grips", "samples": 2, "temperature": 0.7}
+    keys: dict[str, Any] = {"algorithm": "screen", "samples": 2, "temperature": 0.7}
     keys |= {"iterations": 1, "rollouts": 120, "val_size": 4}
     texts: list[bytes] = []
     for runners in (1, 8):
@@ -470,16 +343,6 @@ def test_sampled_agents_play_each_task_several_times_with_seeds_of_their_own(
     assert texts[0] == texts[1]
 
 
-def test_at_most_four_and_off_by_default() -> None:
-    with pytest.raises(ConfigError, match="at most 4"):
-        configured(demonstrations=5)
-    assert configured().demonstrations == 0
-    shots = json.dumps([{"task": str(i), "question": "q", "trace": "t"} for i in range(9)])
-    assert len(Demonstrations.read(shots).shots) == 4
-    with pytest.raises(ConfigError, match="invalid demonstrations"):
-        Demonstrations.read("{")
-
-
 async def test_a_program_of_another_kind_is_only_a_play(tmp_path: Path) -> None:
     """The search core takes any async function, without files or servers."""
     from tutelage.prompts import Episode
@@ -489,7 +352,7 @@ async def test_a_program_of_another_kind_is_only_a_play(tmp_path: Path) -> None:
 
     tasks = [Task(f"t{i}", {"question": f"q{i}"}) for i in range(40)]
     result = await optimise(
-        GRIPS(bank=("Be kind.",), steps=2),
+        Screen(bank=("Be kind.",)),
         {"p": "Help."},
         Splits(tasks[:10], tasks[10:20], tasks[20:]),
         play,
@@ -512,7 +375,7 @@ def crashes_often(task: dict[str, Any], style: PromptTemplate) -> float:
 def test_a_failure_counts_what_the_search_says_and_is_counted_by_cause(tmp_path: Path) -> None:
     def searched(name: str, **search: Any) -> PromptResult:
         result = Trainer(
-            algorithm=GRIPS(bank=("Be kind.",), steps=1),
+            algorithm=Screen(bank=("Be kind.",)),
             train_dataset=rows(40),
             resources={"style": PromptTemplate("Help with {task}.")},
             output_dir=tmp_path / name,

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from tests.prompts.prompt_parts import searched, served, set_up
 
-from tutelage.prompts import SearchJournal
 from tutelage.store import Store, StoreWriter, open_store
 from tutelage.types import JSON
 
@@ -38,7 +37,7 @@ class Dead(BaseException):
 
 
 class Kill:
-    """Ends the process at write number `at`, counted over journal and store."""
+    """Ends the process at write number `at`, counted over answers and rollouts."""
 
     def __init__(self, at: int) -> None:
         self.at, self.count, self.dead = at, 0, False
@@ -51,11 +50,8 @@ class Kill:
 
 
 def install(kill: Kill, patch: pytest.MonkeyPatch) -> None:
-    """Count the writes that may be the last: one answer in the journal, one batch in the store."""
-    for owner, names in (
-        (SearchJournal, ("put", "forget")),
-        (Store, ("put_rollouts", "set_run_status")),
-    ):
+    """Count the writes that may be the last: one answer, one batch of rollouts."""
+    for owner, names in ((Store, ("put_rollouts", "put_events", "set_run_status")),):
         for name in names:
             real = getattr(owner, name)
 

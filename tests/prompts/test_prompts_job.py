@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,13 @@ from tests.prompts.prompt_parts import (
     set_up,
 )
 
-from tutelage.errors import ConfigError, RunError
-from tutelage.prompts import job
+from tutelage.errors import ConfigError, RunError, StoreError
+from tutelage.prompts.evaluator import EVENTS
+from tutelage.prompts.lineage import read_lineage
 from tutelage.prompts.pages import write_pages
-from tutelage.prompts.record import read_lineage, read_tasks, write_tasks
+from tutelage.prompts.run import confirm, read_setup
 from tutelage.prompts.setup import setup_from
+from tutelage.prompts.tasks import read_tasks, write_tasks
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.progress import Progress
 from tutelage.store import open_store
@@ -127,9 +130,7 @@ def test_the_report_says_what_a_verdict_rests_on(finished: Path, tmp_path: Path)
 
     whole = page()
     assert "95 % interval of the difference" in whole
-    assert '<div class="track"' in whole
     assert "exact sign test decides, and it speaks" in page(tasks=20)
-    assert '<div class="track"' not in page(seed_reward=1.5, seed_exact=1.5)
     same = drawn(result | {"components": result["seed_components"]})
     assert "No better prompt was found" in same
 
@@ -145,18 +146,18 @@ def test_one_runner_and_eight_give_the_same_lineage(
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    "algorithm", ["gepa", *(pytest.param(n, marks=pytest.mark.full) for n in ("screen", "grips"))]
+    "algorithm", ["reflect", *(pytest.param(n, marks=pytest.mark.full) for n in ("screen", "gepa"))]
 )
 def test_the_other_algorithms_run_at_an_endpoint(
     algorithm: str, env: dict[str, str], tmp_path: Path
 ) -> None:
     watched = Watched()
     told = searched(set_up(env, algorithm=algorithm, rollouts=150), tmp_path / "run", watched)
-    assert told["search_rollouts"] <= 150
-    assert told["algorithm"] == ("gepa with trials" if algorithm == "gepa" else algorithm)
+    assert told["spent"]["rollouts"] <= 150
+    assert told["algorithm"] == algorithm
     assert told["algorithm"] in (tmp_path / "run" / "report.html").read_text()
     assert watched.rounds
-    assert (told["optimiser_calls"] > 0) == (algorithm == "gepa")
+    assert (told["optimiser_calls"] > 0) == (algorithm != "screen")
 
 
 @pytest.mark.full  # three seconds
@@ -232,9 +233,8 @@ def test_killed_and_resumed_is_the_same_byte_for_byte(
             stderr=subprocess.PIPE,
             text=True,
         )
-        journal = place / "journal.db"
         try:
-            _wait_for_steps(journal, 12)
+            _wait_for_steps(place, 12)
             process.send_signal(how)
         finally:
             said = process.communicate(timeout=60)[1]
@@ -243,7 +243,7 @@ def test_killed_and_resumed_is_the_same_byte_for_byte(
             assert process.returncode == 143
             assert f"Continue with: tutelage resume {place.name}" in said
             assert "Traceback" not in said
-        before = _steps(journal)
+        before = _steps(place)
         sent = server.counts[KEY]["rollouts"] if KEY in server.counts else None
         done = subprocess.run(
             [sys.executable, "-c", RUN, "resume", str(place)],
@@ -255,7 +255,7 @@ def test_killed_and_resumed_is_the_same_byte_for_byte(
             check=False,
         )
         assert done.returncode == 0, done.stderr
-        assert before <= _steps(journal)
+        assert before <= _steps(place)
         assert sent is None or server.counts[KEY]["rollouts"] > sent
     for name in ("lineage.jsonl", "best_prompt.txt"):
         assert (place / name).read_bytes() == (finished / name).read_bytes()
@@ -274,23 +274,18 @@ def _stored(place: Path) -> dict[str, tuple[float | None, int]]:
         }
 
 
-def _steps(journal: Path) -> set[str]:
-    import sqlite3
+def _steps(place: Path) -> set[str]:
+    with open_store(place / "store.db", create=False) as store:
+        events = store.events(place.name, EVENTS)
+    return {event["step"] for event in events if "step" in event}
 
-    with sqlite3.connect(f"file:{journal}?mode=ro", uri=True) as db:
-        return {row[0] for row in db.execute("SELECT key FROM step")}
 
-
-def _wait_for_steps(journal: Path, least: int) -> None:
-    import sqlite3
-
+def _wait_for_steps(place: Path, least: int) -> None:
     deadline = time.monotonic() + 90
     while time.monotonic() < deadline:
-        try:
-            if journal.is_file() and len(_steps(journal)) >= least:
+        with suppress(StoreError):
+            if len(_steps(place)) >= least:
                 return
-        except sqlite3.Error:
-            pass
         time.sleep(0.05)
     raise AssertionError("the search did not get going")
 
@@ -298,7 +293,7 @@ def _wait_for_steps(journal: Path, least: int) -> None:
 @pytest.mark.full
 def test_changed_tasks_are_refused_without_the_flag(env: dict[str, str], tmp_path: Path) -> None:
     place = tmp_path / "run"
-    keys = {"algorithm": "grips", "rollouts": 60, "iterations": 1}
+    keys = {"algorithm": "screen", "rollouts": 80, "iterations": 1}
     searched(set_up(env, **keys), place)
     (place / "result.json").unlink()
     changed = set_up(env, **keys, reward="exact_number")
@@ -317,7 +312,7 @@ def test_a_look_at_fresh_tasks_is_counted(env: dict[str, str], tmp_path: Path) -
     before = dict(os.environ)
     os.environ.update(env)
     try:
-        told = job.confirm(folder, Progress())
+        told = confirm(folder, Progress())
     finally:
         os.environ.clear()
         os.environ.update(before)
@@ -337,7 +332,7 @@ def test_the_native_engine_gives_the_same_with_one_runner_and_eight(
     """A model of one's own plays in process, without an endpoint; its rewards do not matter."""
     fresh("qwen2").save(tmp_path / "policy")
     keys: dict[str, Any] = {
-        "algorithm": "grips",
+        "algorithm": "screen",
         "model": str(tmp_path / "policy"),
         "train_size": 4,
         "val_size": 4,
@@ -384,7 +379,7 @@ def test_traces_go_to_a_collector(
         if named == "in .env":
             Path(".env").write_text(f"OTEL_EXPORTER_OTLP_ENDPOINT={url}\n", encoding="utf-8")
         keys = {"otlp": url} if named == "by its key" else {}
-        setup = set_up(env, algorithm="grips", rollouts=40, iterations=1, val_size=4, **keys)
+        setup = set_up(env, algorithm="screen", rollouts=40, iterations=1, val_size=4, **keys)
         searched(setup, tmp_path / "run")
     assert got
     assert {path for path, _ in got} == {"/v1/traces"}
@@ -402,7 +397,7 @@ def test_a_slow_model_fails_no_rollout(env: dict[str, str], tmp_path: Path) -> N
     """The embedded agent has no deadline: what it earns is not a matter of the server's speed."""
     notes = Notes()
     with served(delay=0.5) as (slow, _):
-        keys = {"algorithm": "grips", "rollouts": 30, "iterations": 1, "timeout": 0.1}
+        keys = {"algorithm": "screen", "rollouts": 30, "iterations": 1, "timeout": 0.1}
         setup = setup_from(configured(**keys, val_size=3, test_size=5), slow, notes)
         told = searched(setup, tmp_path / "run")
     assert told["failures"] == {}
@@ -416,17 +411,17 @@ def test_a_timeout_that_nobody_set_is_not_warned_of(
     """A run folder has every key: `prompts confirm` and `resume` read the default from it too."""
     for name, value in env.items():
         monkeypatch.setenv(name, value)
-    keys = {"algorithm": "grips", "rollouts": 30, "iterations": 1}
+    keys = {"algorithm": "screen", "rollouts": 30, "iterations": 1}
     searched(set_up(env, **keys, val_size=3, test_size=5), tmp_path / "run")
     notes = Notes()
-    job.read_setup(RunFolder(tmp_path / "run"), notes)
+    read_setup(RunFolder(tmp_path / "run"), notes)
     assert not any("timeout" in note for note in notes.notes)
 
 
 def test_tasks_come_back_as_they_were(env: dict[str, str], tmp_path: Path) -> None:
     """The order of fields too: the store knows a task by its text, and a rollout that is played
     again after a kill must be of the same task."""
-    splits = set_up(env, algorithm="grips").splits
+    splits = set_up(env, algorithm="screen").splits
     pasted = Task("pasted", {"question": "First line\u2028second line\x85: 5 + 1?"})
     splits = replace(splits, train=[*splits.train, pasted])
     folder = RunFolder(tmp_path)

@@ -11,7 +11,6 @@ from tests.prompts.prompt_parts import configured, set_up
 from tutelage.errors import ConfigError
 from tutelage.prompts import Splits
 from tutelage.prompts.config import PromptConfig, prompt_rows, resolve_prompt
-from tutelage.prompts.cost import search_cost
 from tutelage.prompts.tasks import cut, fresh, make_splits
 from tutelage.runs.folder import RunFolder, write_json
 from tutelage.runs.kinds import stored_settings
@@ -66,13 +65,12 @@ def test_a_test_task_that_was_seen_is_refused() -> None:
 
 
 def test_the_plan_bounds_what_a_search_spends() -> None:
-    plan = search_cost(set_up(ENV, algorithm="apo", iterations=1, rollouts=500))
+    plan = set_up(ENV, algorithm="apo", iterations=1, rollouts=500).plan
     assert plan.rounds == 1
     assert plan.search.rollouts < 500
     assert plan.test.rollouts == 2 * 50
-    assert plan.dollars_known
-    assert plan.total.dollars > 0
-    bound = search_cost(set_up(ENV, algorithm="gepa", iterations=None, rollouts=120))
+    assert plan.search.dollars > 0
+    bound = set_up(ENV, algorithm="gepa", iterations=None, rollouts=120).plan
     assert bound.search.rollouts == 120
     assert not bound.calls_bounded
 

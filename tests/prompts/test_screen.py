@@ -11,8 +11,8 @@ from tests.marks import first
 from tutelage.errors import EngineError
 from tutelage.prompts import Components, Episode, Limits, Play, Screen, Settings, Splits
 from tutelage.prompts.contract import RolloutSlot
-from tutelage.prompts.run import SearchResult, optimise
 from tutelage.prompts.screen import PLAYED, WAVES, effects
+from tutelage.prompts.search import SearchResult, optimise
 from tutelage.seeds import SeedTree
 from tutelage.types import Task
 

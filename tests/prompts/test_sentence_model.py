@@ -7,7 +7,7 @@ import pytest
 from clerk import SEED_PROMPT, make_task
 from players import clerk_agent, clerk_optimiser, splits
 
-from tutelage.prompts import APO, GEPA, Limits, SearchResult, Settings, optimise
+from tutelage.prompts import APO, GEPA, Limits, Reflect, SearchResult, Settings, optimise
 from tutelage.prompts.sentence_model import SentenceModel, sentence_similarity
 
 SEED = {"prompt": "You help."}
@@ -62,7 +62,7 @@ def test_components_are_learned_apart() -> None:
     assert sentence_similarity([("a", "x y"), ("b", "x y")])[0, 1] == 0
 
 
-async def searched(algorithm: APO | GEPA, calls: int | None = None) -> SearchResult:
+async def searched(algorithm: APO | GEPA | Reflect, calls: int | None = None) -> SearchResult:
     limits = Limits(rollouts=200, optimiser_calls=calls)
     data = splits(make_task, 20, 12, 30)
     settings = Settings("clerk", limits)
@@ -71,7 +71,7 @@ async def searched(algorithm: APO | GEPA, calls: int | None = None) -> SearchRes
 
 
 async def test_trials_stand_in_the_lineage_with_their_cost_and_keep_the_budget() -> None:
-    for algorithm in (APO(), GEPA()):
+    for algorithm in (APO(), Reflect()):
         result = await searched(algorithm)
         tried = [e for e in result.lineage if e.operation == "trials"]
         assert tried
@@ -83,13 +83,13 @@ async def test_trials_stand_in_the_lineage_with_their_cost_and_keep_the_budget()
 
 
 async def test_without_trials_there_are_none() -> None:
-    for algorithm in (APO(trials=0), GEPA(trials=0, minibatch=3)):
+    for algorithm in (APO(trials=0), GEPA()):
         result = await searched(algorithm)
         assert not any(e.operation in ("trials", "compose") for e in result.lineage)
 
 
 @pytest.mark.full
 async def test_when_the_optimiser_calls_are_spent_trials_go_on() -> None:
-    result = await searched(GEPA(), calls=4)
+    result = await searched(Reflect(), calls=4)
     assert result.spent.optimiser_calls == 4
     assert result.spent.rollouts > 100

@@ -216,7 +216,7 @@ def test_a_module_has_resources_for_a_file_and_for_an_object_alike(place: Path) 
     assert asked(module.digits, **own) == asked("agent.py", **own) == "Count."
 
 
-@pytest.mark.parametrize("search", [(), ("--algorithm", "grips", "--rollouts", "40")])
+@pytest.mark.parametrize("search", [(), ("--algorithm", "screen", "--rollouts", "60")])
 def test_a_template_that_the_agent_never_uses_is_told_of(
     place: Path, search: tuple[str, ...]
 ) -> None:

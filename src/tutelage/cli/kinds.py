@@ -20,7 +20,7 @@ _WEIGHTS = ("tutelage.weights.kinds", "tutelage.cli.weights_view")
 _KNOWN: Mapping[str, tuple[str, str]] = {
     "weights": _WEIGHTS,
     "supervised": _WEIGHTS,
-    "prompt": ("tutelage.prompts.job", "tutelage.cli.prompt_train"),
+    "prompt": ("tutelage.prompts.run", "tutelage.cli.prompt_train"),
     "planner": ("tutelage.orchestration.job", "tutelage.cli.planner"),
     "evaluation": ("tutelage.evaluate.kind", "tutelage.cli.eval"),
     "execution": ("tutelage.orchestration.execution.runs", "tutelage.cli.orchestrate"),

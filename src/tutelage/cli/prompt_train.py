@@ -1,7 +1,7 @@
 """Prompt searches on the command line: `tutelage train math --algorithm apo`, `train prompt FILE`.
 
 The plan and its worst case are shown before anything is spent. Exit codes: 0 improved, 3 no
-evidence, 4 regressed, 2 for what the user can fix. The search is `prompts/job.py`; what is
+evidence, 4 regressed, 2 for what the user can fix. The search is `prompts/run.py`; what is
 shown while it goes on is `prompt_view.py`. How `resume` goes on is here as well, and the result of
 a search, from `result.json`, so that its end and `tutelage show RUN` say the same.
 """
@@ -118,8 +118,7 @@ def train_prompts(
     """
     from tutelage.cli.rollout_view import show_head, show_rollout
     from tutelage.engine.endpoint import environment
-    from tutelage.prompts.job import PromptSearch
-    from tutelage.prompts.search_resources import preflight
+    from tutelage.prompts.run import PromptSearch, preflight
     from tutelage.prompts.setup import setup_from
     from tutelage.runs.folder import RunFolder, folder_at, place_of
     from tutelage.runs.lifecycle import check_kind
@@ -144,7 +143,7 @@ def train_prompts(
 
 def resume(folder: RunFolder, allow_changes: bool) -> None:
     """Continue a search. Raises `typer.Exit` with the verdict's exit code."""
-    from tutelage.prompts import job
+    from tutelage.prompts.run import PromptSearch, read_setup
     from tutelage.runs import lifecycle
 
     finished = folder.read_result()
@@ -152,10 +151,10 @@ def resume(folder: RunFolder, allow_changes: bool) -> None:
         from tutelage.cli.prompt_view import PromptDisplay
 
         display = PromptDisplay(messages())
-        _shown(folder, lifecycle.resume(job.PromptSearch, folder, display))
+        _shown(folder, lifecycle.resume(PromptSearch, folder, display))
         return
     with _preparing() as display:
-        setup = job.read_setup(folder, display, allow_changes)
+        setup = read_setup(folder, display, allow_changes)
     _show_plan(setup)
     _run(folder, setup)
 
@@ -198,9 +197,9 @@ def _preparing() -> Generator[LiveDisplay]:
 
 
 def _show_plan(setup: SearchSetup) -> None:
-    from tutelage.prompts.cost import search_cost
+    from tutelage.prompts.screen import Screen
 
-    plan, splits = search_cost(setup), setup.splits
+    plan, splits, algorithm = setup.plan, setup.splits, setup.algorithm
     console = messages()
     say(console, ("Plan", "bold"))
     ends = ["its rollouts are used up"]
@@ -216,13 +215,13 @@ def _show_plan(setup: SearchSetup) -> None:
     elif calls:
         most += f", {counted(calls, 'optimiser call')}"
     least = counted(plan.least, "rollout")
-    if plan.experiment is not None and plan.experiment > plan.least:
+    if isinstance(algorithm, Screen) and algorithm.experiment > plan.least:
         least += ", which validate random subsets of the phrases; the experiment needs "
-        least += number(plan.experiment)
-    total = plan.total
+        least += number(algorithm.experiment)
+    total = plan.search + plan.test
     worst = f"{counted(total.rollouts, 'rollout')}, {counted(total.tokens, 'token')}"
     worst += "" if plan.calls_bounded else " beside the optimiser's"
-    if not plan.dollars_known:
+    if setup.remarks:
         worst += "; dollars are not known"
     else:
         worst += f", ${total.dollars:.2f}" if total.dollars else ", no money"
@@ -234,7 +233,7 @@ def _show_plan(setup: SearchSetup) -> None:
         ("search", f"{most}; it ends when {' or '.join(ends)}"),
         ("smallest budget", least),
         ("held-out test", f"{tests}, seed and best: {played}"),
-        *[("at most", worst)] * bool(plan.total.tokens),
+        *[("at most", worst)] * bool(total.tokens),
     ]
     facts(console, pairs, indent=2)
     for remark in (*setup.remarks, *setup.overlap.notes()):
@@ -244,12 +243,11 @@ def _show_plan(setup: SearchSetup) -> None:
 def _run(folder: RunFolder, setup: SearchSetup) -> None:
     from tutelage.cli.job import watched
     from tutelage.cli.prompt_view import PromptDisplay
-    from tutelage.prompts.cost import search_cost
-    from tutelage.prompts.job import PromptSearch
+    from tutelage.prompts.run import PromptSearch
     from tutelage.runs import lifecycle
 
     tests = 2 * len(setup.splits.test) * setup.settings.samples
-    display = PromptDisplay(messages(), rollouts=search_cost(setup).search.rollouts, test=tests)
+    display = PromptDisplay(messages(), rollouts=setup.plan.search.rollouts, test=tests)
     with watched(folder, display, "What was done is saved, the best prompt so far too."):
         result = lifecycle.start(PromptSearch(setup, display), folder, display)
     _shown(folder, result)

@@ -43,9 +43,9 @@ def _tree(
 
     from tutelage.cli.console import output, prose, say, shown_path
     from tutelage.errors import counted
+    from tutelage.prompts.lineage import read_lineage
     from tutelage.prompts.pages import LINEAGE
     from tutelage.prompts.pages import lineage_tree as nodes
-    from tutelage.prompts.record import read_lineage
 
     folder = _folder(run)
     entries = read_lineage(folder)
@@ -74,7 +74,7 @@ def _diff(
     import difflib
 
     from tutelage.cli.console import output, say, visible
-    from tutelage.prompts.record import candidate_of, read_lineage
+    from tutelage.prompts.lineage import candidate_of, read_lineage
 
     entries = read_lineage(_folder(run))
     a, b = candidate_of(entries, one), candidate_of(entries, two)
@@ -101,14 +101,15 @@ def _confirm(
     from tutelage.cli.console import messages, output, waiting
     from tutelage.cli.prompt_train import show_holdout_test
     from tutelage.cli.prompt_view import PromptDisplay
-    from tutelage.prompts import Verdict, job
+    from tutelage.prompts.holdout_test import Verdict
+    from tutelage.prompts.run import confirm
     from tutelage.runs.trust import check_trusted, code_of
 
     folder = _folder(run)
     check_trusted(folder, code_of(folder), trust=trust)
     display = PromptDisplay(messages())
     with waiting("playing fresh tasks ..."):
-        fields = job.confirm(folder, display, test or ())
+        fields = confirm(folder, display, test or ())
     show_holdout_test(output(), fields)
     if code := Verdict(fields["verdict"]).exit_code:
         raise typer.Exit(code)
@@ -130,7 +131,7 @@ def _export(
     from tutelage.cli.console import messages, say
     from tutelage.errors import counted
     from tutelage.files import write_new
-    from tutelage.prompts.record import candidate_of, read_lineage
+    from tutelage.prompts.lineage import candidate_of, read_lineage
 
     folder = _folder(run)
     # Texts of regions are joined in the result alone.

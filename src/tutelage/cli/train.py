@@ -44,8 +44,8 @@ class _TrainFlags(Section):
 
     algorithm: Text = None
     """Weights: `rl` from rewards, `sft` from demonstrations, or a method of `rl` such as `grpo` or
-    `ppo`. Prompt: `screen` and `grips` try ready phrases, `apo` and `gepa` ask an LLM for edits,
-    `auto` chooses."""
+    `ppo`. Prompt: `screen` tries ready phrases, `apo`, `gepa` and `reflect` ask an LLM for
+    edits, `auto` chooses."""
     environment: Text = None
     """Environment that the agent acts in: a built-in one, SCHEME:ARGUMENT or FILE.py:NAME."""
     environment_kwargs: Text = None
@@ -59,7 +59,7 @@ class _TrainFlags(Section):
     tasks, or in a prompt search some of --train."""
     iterations: Text = None
     """Training steps, or rounds of a search. Default of a search: no limit but the budget (10 for
-    `apo` and `grips`)."""
+    `apo`)."""
     train_size: Text = None
     """Use at most N training tasks. Default: all of a file, or as many as the recipe generates."""
     val_size: Text = None
@@ -151,7 +151,7 @@ def train(
     train math             Weights: a small model of this package.
     train rl, train sft    Weights: your own model, by rewards or demonstrations.
     train AGENT.py         Weights: the model that your agent asks.
-    train AGENT.py --algorithm screen|apo|gepa|grips
+    train AGENT.py --algorithm screen|apo|gepa|reflect
                            Prompt: of your agent, found by a search.
     train prompt AGENT.py  Prompt: the same search, by default with auto.
     train math --algorithm screen

@@ -1,14 +1,13 @@
 """Prompt search: better texts for an agent, from the rewards it earns, with an honest verdict.
 
-Begin with `run.py` (`optimise`), then `search_state.py` and one algorithm: `apo.py`, `gepa.py`,
-`screen.py`, `grips.py`. `contract.py` says what an agent and an optimiser LLM are here; no module
-knows HTTP, an engine or the training code.
+Begin with `search.py` (`optimise`) and one algorithm: `apo.py`, `gepa.py`, `reflect.py`,
+`screen.py`; `run.py` is a search as a run. `contract.py` says what an agent and an optimiser LLM
+are here; the search knows nothing of HTTP, engines or the training code.
 """
 
 from tutelage.engine.usage import Usage
 from tutelage.prompts.apo import APO
 from tutelage.prompts.budget import BudgetExceeded, Limits, SearchBudget, WorstCase
-from tutelage.prompts.choice import Algorithm, choose
 from tutelage.prompts.contract import (
     Ask,
     Components,
@@ -18,18 +17,17 @@ from tutelage.prompts.contract import (
     Settings,
     Splits,
 )
+from tutelage.prompts.evaluator import SearchJournal
 from tutelage.prompts.gepa import GEPA
-from tutelage.prompts.grips import GRIPS
 from tutelage.prompts.holdout_test import HoldoutResult, Verdict
-from tutelage.prompts.journal import SearchJournal
-from tutelage.prompts.run import SearchResult, optimise
+from tutelage.prompts.reflect import Reflect
 from tutelage.prompts.screen import Screen
+from tutelage.prompts.search import Algorithm, SearchResult, optimise
 from tutelage.runs.rounds import Spend
 
 __all__ = [
     "APO",
     "GEPA",
-    "GRIPS",
     "Algorithm",
     "Ask",
     "BudgetExceeded",
@@ -39,6 +37,7 @@ __all__ = [
     "Limits",
     "OptimiserReply",
     "Play",
+    "Reflect",
     "Screen",
     "SearchBudget",
     "SearchJournal",
@@ -49,6 +48,5 @@ __all__ = [
     "Usage",
     "Verdict",
     "WorstCase",
-    "choose",
     "optimise",
 ]

@@ -16,7 +16,6 @@ from tutelage.agents.external import resource_text
 from tutelage.agents.session import RolloutSession
 from tutelage.agents.tool_calling import ToolCallingAgent
 from tutelage.errors import ConfigError
-from tutelage.prompts.shots import DEMONSTRATIONS, Demonstrations
 from tutelage.resources import NamedResources, PromptTemplate
 from tutelage.tools.loading import hint
 from tutelage.tools.tool import Tool
@@ -53,14 +52,9 @@ class ToolAgent(Agent):
             {tool.name: tool for tool in tools},
             session.llm().sampling(self.sampling),
             max_turns=self.max_turns,
-            system_prompt=_system(resources[PROMPT], resources.get(DEMONSTRATIONS)),
+            system_prompt=resources[PROMPT].format(),
         )
         await agent.play(task, session, resources)
-
-
-def _system(prompt: PromptTemplate, shots: Demonstrations | None) -> str:
-    text = prompt.format()
-    return f"{text}\n\n{shots}" if shots else text
 
 
 def components_of(resources: NamedResources, named: Sequence[str], tools: bool) -> dict[str, str]:
@@ -72,9 +66,14 @@ def components_of(resources: NamedResources, named: Sequence[str], tools: bool) 
     values: dict[str, str] = {}
     for name, value in resources.items():
         own = isinstance(value, PromptTemplate) and not named
-        asked = isinstance(value, Demonstrations) or (tools and isinstance(value, Tool))
-        if name in named or own or asked:
-            values[name] = _text(name, value)
+        if name in named or own or (tools and isinstance(value, Tool)):
+            text = resource_text(value)
+            if text is None:
+                raise ConfigError(
+                    f"the resource {name!r} is a {type(value).__name__}, which has no text to "
+                    "optimize; pass a PromptTemplate, a string or a Tool"
+                )
+            values[name] = text
     for name in named:
         if name not in resources:
             near = hint(name, resources) or "."
@@ -93,24 +92,12 @@ def with_components(resources: NamedResources, components: Mapping[str, str]) ->
     return resources.replaced({n: _put(resources[n], text) for n, text in components.items()})
 
 
-def _text(name: str, value: object) -> str:
-    text = value.text() if isinstance(value, Demonstrations) else resource_text(value)
-    if text is not None:
-        return text
-    raise ConfigError(
-        f"the resource {name!r} is a {type(value).__name__}, which has no text to optimize; pass a "
-        "PromptTemplate, a string or a Tool"
-    )
-
-
 def _put(value: object, text: str) -> object:
     if isinstance(value, PromptTemplate):
         changed = text != value.template
         return PromptTemplate(text, value.version + changed)
     if isinstance(value, Tool):
         return replace(value, description=text)
-    if isinstance(value, Demonstrations):
-        return Demonstrations.read(text)
     return text
 
 

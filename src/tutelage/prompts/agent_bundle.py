@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
 
-from tutelage.agents.agent import Agent
-from tutelage.agents.function import AgentFunction, wants_model
+from tutelage.agents.function import wants_model
 from tutelage.engine.endpoint import Endpoint
 from tutelage.engine.meter import CallLimits
 from tutelage.engine.prices import Price, find_price
@@ -23,26 +21,22 @@ from tutelage.prompts.agent import ToolAgent
 from tutelage.prompts.config import PromptConfig
 from tutelage.prompts.embedded import embedded
 from tutelage.prompts.play import AgentBundle, AgentSpec
-from tutelage.prompts.shots import DEMONSTRATIONS, Demonstrations
 from tutelage.resources import LLM, POLICY, NamedResources, Roles
+from tutelage.rollouts.runner import RunnerSettings
 from tutelage.statistics.outcome import Success
 from tutelage.tools.tool import Tool
 from tutelage.types import Sampling
-
-if TYPE_CHECKING:
-    pass
 
 
 def resources_of(
     agent_spec: AgentSpec, config: PromptConfig, task: Endpoint | None
 ) -> NamedResources:
-    """What the agent is given: its own, an LLM where it has none, a place for demonstrations.
+    """Return the agent's resources, with an LLM if it needs one and has none.
 
     Raises `ConfigError` for a key that this agent does not use.
     """
     agent = agent_spec.agent
     values = {**agent.own_resources(), **agent_spec.resources}
-    values = _with_demonstrations(agent, values, config)
     if config.tune_tools and not any(isinstance(v, Tool) for v in values.values()):
         raise ConfigError(
             f"tune_tools=true needs tools, but the agent {agent.name!r} has none among its "
@@ -107,6 +101,13 @@ def agent_bundle(
         endpoints=endpoints,
         prices={name: find_price(prices, e.model) for name, e in endpoints.items()},
         success=Success.of(config.success),
+        limits=RunnerSettings(
+            "",
+            timeout=config.timeout,
+            attempts=1,
+            failure_reward=config.failure_reward,
+            reward_timeout=config.reward_timeout,
+        ),
     )
 
 
@@ -119,21 +120,6 @@ def call_limits(config: PromptConfig, embedded: bool) -> CallLimits:
         config.max_prompt_tokens or usual.prompt_tokens,
         config.max_tokens or usual.reply_tokens,
     )
-
-
-def _with_demonstrations(
-    agent: Agent, resources: Mapping[str, Any], config: PromptConfig
-) -> dict[str, Any]:
-    """The resources with a place for demonstrations, where the agent takes some."""
-    takes = isinstance(agent, ToolAgent) and config.demonstrations > 0
-    if isinstance(agent, AgentFunction):
-        takes = DEMONSTRATIONS in (*agent.required, *agent.optional)
-    if config.demonstrations and not takes:
-        raise ConfigError(
-            f"demonstrations={config.demonstrations!r} is not supported by the agent "
-            f"{agent.name!r}; add a parameter {DEMONSTRATIONS!r} and put its str() into the prompt"
-        )
-    return {**resources, DEMONSTRATIONS: Demonstrations()} if takes else dict(resources)
 
 
 def _brings_model(agent_spec: AgentSpec, config: PromptConfig) -> bool:

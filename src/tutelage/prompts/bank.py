@@ -1,4 +1,4 @@
-"""Phrases that `screen.py` and `grips.py` try: generic ones, and those an agent gives away.
+"""Phrases that `screen.py` tries: generic ones, and those an agent gives away.
 
 What an agent's tools are called and what they say of themselves, and what its grader says that it
 reads, are known before any rollout; the user may add hints. Pure functions: nothing here knows a

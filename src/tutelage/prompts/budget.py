@@ -10,7 +10,6 @@ refused. A full cache spends nothing, so idle rounds are capped too. Callers are
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from tutelage.engine.usage import Usage
@@ -82,7 +81,6 @@ class SearchBudget:
         worst: WorstCase | None = None,
         *,
         elapsed: float = 0.0,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`elapsed` seconds went by before this process. Raises `ConfigError`, see `WorstCase`."""
         self.limits = limits
@@ -91,11 +89,9 @@ class SearchBudget:
         self._reserved = Spend()
         self._idle = 0
         self._at_round = 0
-        self._clock = clock
-        self._began = clock() - elapsed
-        known = self.worst.rollout is not None
+        self._began = time.monotonic() - elapsed
         for name in ("task_calls", "tokens", "dollars"):
-            if getattr(limits, name) is not None and not known:
+            if getattr(limits, name) is not None and self.worst.rollout is None:
                 raise ConfigError(
                     f"the budget for {name} can only be enforced if the worst case of a rollout is "
                     "known; pass WorstCase(rollout=Usage(...)), or limit rollouts"
@@ -137,7 +133,7 @@ class SearchBudget:
 
     def elapsed(self) -> float:
         """Seconds of the search so far, those before a resume included."""
-        return self._clock() - self._began
+        return time.monotonic() - self._began
 
     def seconds_left(self) -> float | None:
         """Until the deadline; None without one."""

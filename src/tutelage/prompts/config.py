@@ -12,9 +12,9 @@ import difflib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from tutelage.config.fields import (
@@ -35,7 +35,7 @@ from tutelage.config.overrides import parse_overrides, read_keys
 from tutelage.config.reference import ReferenceRow
 from tutelage.errors import ConfigError
 
-PROMPT_ALGORITHMS = ("apo", "gepa", "screen", "grips", "auto")
+PROMPT_ALGORITHMS = ("apo", "gepa", "reflect", "screen", "auto")
 """What `--algorithm` may say for a prompt search."""
 PROMPT_RECIPE = "prompt"
 KIND = "prompt"
@@ -47,9 +47,9 @@ class PromptConfig(RunSettings):
 
     recipe: Literal["math", "prompt"] = "math"
     """`math` is the embedded task, `prompt` a custom agent."""
-    algorithm: Literal["apo", "gepa", "screen", "grips", "auto"] = "auto"
-    """Search algorithm: `apo` and `gepa` ask an LLM for edits; `screen` and `grips` add, drop and
-    swap ready phrases and need no LLM; `auto` chooses one and prints the reason."""
+    algorithm: Literal["apo", "gepa", "reflect", "screen", "auto"] = "auto"
+    """Search algorithm: `apo`, `gepa` and `reflect` ask an LLM for edits; `screen` selects ready
+    phrases and needs no LLM; `auto` is `reflect` with an endpoint and `screen` without."""
     agent: str | None = None
     """Your agent, as FILE.py or FILE.py:name."""
     environment: str | None = None
@@ -86,13 +86,11 @@ class PromptConfig(RunSettings):
     """Resources to optimise; empty is every prompt template."""
     tune_tools: bool = False
     """Optimise the descriptions of the agent's tools as well."""
-    demonstrations: Annotated[int, Field(ge=0, le=4)] = 0
-    """Maximum number of few-shot examples, taken from exact training rollouts."""
     hints: Paths = ()
-    """Your own phrases for `screen` and `grips`, in addition to those of the agent."""
+    """Your own phrases for `screen`, in addition to those of the agent."""
     iterations: Count | None = None
     """Maximum rounds of a search, each of which tries new prompts; null is no limit but the budget
-    (10 for `apo` and `grips`)."""
+    (10 for `apo`)."""
     rollouts: Count = 600
     """Maximum rollouts of the search; the held-out test is not included."""
     budget_usd: NonNegative | None = None
@@ -135,9 +133,9 @@ class PromptConfig(RunSettings):
     branches: Count | None = None
     """apo: edits per prompt and round; null is 3."""
     minibatch: Count | None = None
-    """apo, gepa: training tasks per prompt and round; null is 6."""
+    """apo, gepa, reflect: training tasks per prompt and round; null is 6 (3 for `gepa`)."""
     trials: CountOrZero | None = None
-    """apo, gepa: rollouts per round that estimate the effect of each edited sentence; null is
+    """apo, reflect: rollouts per round that estimate the effect of each edited sentence; null is
     30."""
     selection: Literal["halving", "brute", "ucb"] | None = None
     """apo: selection among candidates; null is halving."""
@@ -158,9 +156,6 @@ _OF_WEIGHTS: Mapping[str, str] = {
     "allow_unsandboxed": "Remove it: a search runs such code in a sandbox.",
 }
 """Options of `tutelage train` that no search has, and what to do about each."""
-_APO_ONLY = ("beam", "branches", "selection", "paraphrases")
-_AGENT_ONLY = ("agent",)
-_MATH_ONLY = ("prompt", "tools")
 
 
 def resolve_prompt(
@@ -232,40 +227,32 @@ def _problem(error: ErrorDetails) -> ConfigIssue:
     return ConfigIssue(key, error["input"], "unknown key of a prompt search", fix)
 
 
-def _contradictions(config: PromptConfig) -> list[ConfigIssue]:
-    config_issues: list[ConfigIssue] = []
-
-    def refuse(key: str, reason: str, fix: str) -> None:
-        config_issues.append(ConfigIssue(key, getattr(config, key), reason, fix))
-
-    if config.recipe == PROMPT_RECIPE and config.agent is None:
-        refuse("agent", "no agent is set", "Use: tutelage train prompt AGENT.py")
-    if config.recipe == PROMPT_RECIPE and not config.train and config.environment is None:
-        refuse("train", "a custom agent needs tasks", "Pass --train FILE.")
-    if (config.val or config.test) and not config.train:
-        refuse("val", "--val and --test need --train", "Pass training tasks as well.")
-    if config.train and bool(config.val) != bool(config.test):
-        missing = "test" if config.val else "val"
-        refuse(
-            missing,
-            "--val and --test must be used together",
-            "Pass both, or neither to split the training tasks 40/20/40.",
-        )
-    return [*config_issues, *_unused(config)]
-
-
-def _unused(config: PromptConfig) -> Iterator[ConfigIssue]:
-    """Keys that were given, and that this recipe or this algorithm does not use."""
+def _contradictions(config: PromptConfig) -> Iterator[ConfigIssue]:
+    """Yield keys that do not fit together, or that this recipe or algorithm does not use."""
     own = config.recipe == PROMPT_RECIPE
-    for key in _MATH_ONLY if own else _AGENT_ONLY:
+    missing = "test" if config.val else "val"
+    both = "Pass both, or neither to split the training tasks 40/20/40."
+    if own and config.agent is None:
+        yield ConfigIssue("agent", None, "no agent is set", "Use: tutelage train prompt AGENT.py")
+    if own and not config.train and config.environment is None:
+        yield ConfigIssue("train", (), "a custom agent needs tasks", "Pass --train FILE.")
+    if (config.val or config.test) and not config.train:
+        reason = "--val and --test need --train"
+        yield ConfigIssue("val", config.val, reason, "Pass training tasks as well.")
+    if config.train and bool(config.val) != bool(config.test):
+        yield ConfigIssue(missing, (), "--val and --test must be used together", both)
+    for key in ("prompt", "tools") if own else ("agent",):
         if key in config.model_fields_set and getattr(config, key):
             where = "of the embedded task" if own else "for custom agents"
             yield ConfigIssue(key, getattr(config, key), f"this is a key {where}", "Leave it out.")
-    users = {
-        **dict.fromkeys(_APO_ONLY, (("apo", "auto"), "Remove it, or use apo.")),
-        **dict.fromkeys(("minibatch", "trials"), (("apo", "gepa", "auto"), "Leave it out.")),
+    users = dict.fromkeys(("beam", "branches", "selection", "paraphrases"), ("apo",)) | {
+        "minibatch": ("apo", "gepa", "reflect", "auto"),
+        "trials": ("apo", "reflect", "auto"),
     }
-    for key, (algorithms, fix) in users.items():
+    for key, algorithms in users.items():
         if getattr(config, key) is not None and config.algorithm not in algorithms:
-            reason = f"{config.algorithm} does not use it"
+            reason, fix = (
+                f"{config.algorithm} does not use it",
+                f"Use {algorithms[0]}, or remove it.",
+            )
             yield ConfigIssue(key, getattr(config, key), reason, fix)

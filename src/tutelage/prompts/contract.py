@@ -1,7 +1,7 @@
 """What a prompt search sees of the world: an agent to play, an optimiser LLM to ask, and no more.
 
 Both are plain async functions, so that a search knows nothing of HTTP, engines or training. An
-`Episode` is one played task; a `OptimiserReply` is one answer of the optimiser. `evaluator.py` is
+`Episode` is one played task, an `OptimiserReply` one answer of the optimiser. `evaluator.py` is
 the only caller of `Play`, `optimiser.py` the only caller of `Ask`.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from tutelage.engine.usage import Usage
 from tutelage.errors import ConfigError
@@ -36,8 +35,6 @@ class Episode:
     """Tool calls, their results and the answer, as text."""
     failure: FailureCause | None = None
     usage: Usage = field(default_factory=Usage)
-    blame: tuple[str, ...] = ()
-    """Components in force where it went wrong, the most probable first; empty: nobody knows."""
 
     @property
     def lost(self) -> bool:
@@ -52,9 +49,8 @@ class Episode:
     @staticmethod
     def from_dict(data: JSON) -> Episode:
         """Back from the journal, where `asdict` of it is."""
-        read: dict[str, Any] = {**data, "blame": tuple(data.get("blame", ()))}
-        read["failure"] = data["failure"] and FailureCause(data["failure"])
-        read["usage"] = Usage(**data["usage"])
+        failure = data["failure"] and FailureCause(data["failure"])
+        read: JSON = data | {"failure": failure, "usage": Usage(**data["usage"])}
         return Episode(**read)
 
 
@@ -113,9 +109,6 @@ class Settings:
     failure_reward: float = 0.0
     """What a rollout counts that failed."""
     samples: int = 1
-    accept_changes: bool = False
-    demonstrations: int = 0
-    """Shots at most of the component `demonstrations`, for agents that take some."""
     asked_at_once: int = 8
     """Concurrent requests to the optimiser LLM."""
 

@@ -2,7 +2,7 @@
 
 Same placeholders, braces escaped, a length cap, no leaked question or answer: pure checks that
 return the safe text or raise `RejectedEdit` with the reason. `[[optimize]]` regions make the rest
-of a text untouchable by construction: each region becomes a component of its own. `search_state.py`
+of a text untouchable by construction: each region becomes a component of its own. `search.py`
 applies all of it to every proposal.
 """
 
@@ -14,7 +14,6 @@ from collections.abc import Iterable, Sequence
 
 from tutelage.errors import ConfigError
 from tutelage.prompts.contract import Components
-from tutelage.prompts.shots import DEMONSTRATIONS
 from tutelage.resources import PromptTemplate
 from tutelage.types import EXPECTED_FIELDS, Task
 
@@ -69,8 +68,6 @@ class EditRules:
     def safe(self, component: str, text: str) -> str:
         """The edit as it may be used, unknown `{names}` escaped. Raises `RejectedEdit`."""
         seed = self._seed[component]
-        if component == DEMONSTRATIONS:
-            return text  # training rollouts on purpose; the task played is left out of them
         self._check_leaks(seed, text)
         safe = _keep_placeholders(seed, text)
         size, cap = len(_tokens(safe)), max(2 * len(_tokens(seed)), LENGTH_CAP)

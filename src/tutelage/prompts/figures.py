@@ -34,7 +34,14 @@ def figures_of(files: RunFiles) -> Figures:
     own = files.config.get("python") or settings.get("agent")
     components, success = result.get("components"), settings.get("success")
     model: str | None = settings.get("model")
-    base = model or _base(files)
+    models: Mapping[str, JSON] = dict(files.config.get("models") or {})
+    played = [one for name, one in models.items() if name not in _OPTIMISER]
+    named = ", ".join(dict.fromkeys(f"{m.get('model')} at {m.get('base_url')}" for m in played))
+    base = model or named or "embedded, follows prompts"
+    rounds, tried = sum(line.get("phase") == "search" for line in files.metrics()), ""
+    if (candidates := files.count("candidates")) is not None:
+        tried = f", {candidates} candidates"
+    on_test = cast("Mapping[str, Any]", result.get("test_spent") or {})
     return Figures(
         trained="prompt",
         algorithm=str(result.get("algorithm") or settings.get("algorithm") or "unknown"),
@@ -47,38 +54,17 @@ def figures_of(files: RunFiles) -> Figures:
         success=str(success) if success else None,
         failed_reward=0.0,
         start_won=bool(components) and components == result.get("seed_components"),
-        spent=_spent(files),
-        updates=_updates(files),
+        spent=ResourceUsage(
+            rollouts=files.count("rollouts"),
+            test_rollouts=on_test.get("rollouts"),
+            calls=files.count("task_calls"),
+            optimiser_calls=files.count("optimiser_calls"),
+            tokens=files.count("tokens"),
+            dollars=files.number("dollars") if result.get("dollars_known") else None,
+            seconds=files.number("wall_seconds"),
+        ),
+        updates=f"{rounds} rounds{tried}",
         best=files.run.path / "best_prompt.txt",
-    )
-
-
-def _base(files: RunFiles) -> str:
-    """The models that play, in words."""
-    models: Mapping[str, JSON] = dict(files.config.get("models") or {})
-    played = [model for name, model in models.items() if name not in _OPTIMISER]
-    named = (f"{m.get('model')} at {m.get('base_url')}" for m in played)
-    return ", ".join(dict.fromkeys(named)) or "embedded, follows prompts"
-
-
-def _updates(files: RunFiles) -> str:
-    rounds = sum(line.get("phase") == "search" for line in files.metrics())
-    candidates = files.count("candidates")
-    tried = "" if candidates is None else f", {candidates} candidates"
-    return f"{rounds} rounds{tried}"
-
-
-def _spent(files: RunFiles) -> ResourceUsage:
-    on_test = cast("Mapping[str, Any]", files.result.get("test_spent") or {})
-    known = bool(files.result.get("dollars_known"))
-    return ResourceUsage(
-        rollouts=files.count("rollouts"),
-        test_rollouts=on_test.get("rollouts"),
-        calls=files.count("task_calls"),
-        optimiser_calls=files.count("optimiser_calls"),
-        tokens=files.count("tokens"),
-        dollars=files.number("dollars") if known else None,
-        seconds=files.number("wall_seconds"),
     )
 
 

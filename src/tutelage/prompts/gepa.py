@@ -1,230 +1,112 @@
 """GEPA: reflective search over a Pareto front of prompts (Agrawal et al. 2025, arXiv 2507.19457).
 
-A prompt survives when no other is at least as good on every validation task; parents are drawn from
-the front by the number of tasks on which they are best. In the paper a step is one reflection on
-three training tasks; the child must do strictly better on the same three before it may cost a full
-validation. Here a step is several reflections, whose sentences are sorted out by trials and
-composed to one child (`sentence_model.py`), which must keep up with the leader on a few validation
-tasks. With two or more components, two members of the front with a common ancestor merge.
+The search as published, and as gepa 0.1.4 has it at its defaults. A prompt survives when no other
+is at least as good on every validation task; parents are drawn from the front by the number of
+tasks on which they are best. A step is one reflection on three training tasks; the child must do
+strictly better on the same three before it may cost a full validation. Components take turns. With
+two or more, two members of the front with a common ancestor are merged after a step that did
+better. `reflect.py` is this package's own variant.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+import random
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from typing import ClassVar
 
 from tutelage.prompts import requests
-from tutelage.prompts.compose import compose
 from tutelage.prompts.evaluator import CandidateScore, judged_both
-from tutelage.prompts.failure_attribution import evidence, suspected_component
 from tutelage.prompts.lineage import Candidate, Lineage
-from tutelage.prompts.requests import Shown
-from tutelage.prompts.rounds import Candidates, Demonstrate, Scores, SearchRound, numbers
-from tutelage.prompts.search_state import EditRequest, SearchState
-from tutelage.types import Mode
+from tutelage.prompts.search import EditRequest, RoundCost, SearchState, rounds
+from tutelage.types import Mode, Task
 
-RACE, BEHIND = 8, 0.035
-"""Validation tasks on which a child is compared with the leader, and how far behind it may be
-there."""
+MERGE_ATTEMPTS = 10
+MERGE_TASKS = 5
+"""Validation tasks on which a merged prompt must keep up with both parents."""
 
 
 @dataclass(frozen=True, slots=True)
 class GEPA:
-    """Settings of the search."""
+    """Settings, the paper's by default."""
 
-    minibatch: int = 6
+    minibatch: int = 3
     """Training tasks a step."""
-    shown: int = 3
-    """Failures that a reflection sees, where there are trials."""
-    asks: int = 4
-    """Reflections a step, each on failures of its own, where there are trials."""
-    trials: int = 30
-    """Rollouts a step by which the sentences of all proposals are sorted out (`sentence_model.py`).
-    With 0, and a minibatch of 3, it is the paper's search: one child a step, which must beat its
-    parent on the minibatch."""
+    merges: int = 5
+    """Accepted merges at most."""
     rounds: int | None = None
 
-    name = "gepa"
-    needs_optimiser = True
+    name: ClassVar[str] = "gepa"
+    address: ClassVar[str] = "gepa"
+    needs_optimiser: ClassVar[bool] = True
 
     def proposals(self, rollouts: int, val: int) -> int:
-        """How many proposals are sure to fit, validated in full."""
-        room = max(0, rollouts - val)
-        if self.trials:
-            return room // (val + self.minibatch + self.trials) * self.asks
-        return room // (val + 2 * self.minibatch)
+        """See `Algorithm`."""
+        return max(0, rollouts - val) // (val + 2 * self.minibatch)
 
-    def search(self, shop: SearchState) -> Iterator[SearchRound]:
-        """Reflections, and a merge after each that did better, until the budget or `rounds` end.
+    def cost(self, train: int, val: int) -> RoundCost:
+        """See `Algorithm`."""
+        return RoundCost(self.rounds, 2 * self.minibatch + 2 * val, 2)
 
-        A reflection is small and often played before; the last of a pass over the training tasks
-        is followed by demonstrations, where all of the pass is reported.
-        """
-        reflection = (_PooledReflection if self.trials else _Reflection)(shop, self)
-        merge, demonstrate = _Merge(shop), Demonstrate(shop)
-        for number in numbers(self.rounds):
-            if not shop.validated:
+    async def search(self, state: SearchState) -> None:
+        """See `Algorithm`. A round that is reported is a pass over the training tasks."""
+        one_pass = -(-len(state.train) // self.minibatch)
+        turns = {state.seed.id: 0}
+        """The component that each candidate is edited in next, by number."""
+        merged, tried = 0, set[tuple[str, ...]]()
+        for number in rounds(self.rounds):
+            if not state.validated:
                 return
-            reflection.number = demonstrate.number = number
-            yield reflection
-            if reflection.accepted and len(shop.names) > 1:
-                yield merge
-            if (number + 1) % reflection.a_pass == 0:
-                yield demonstrate
+            rng = state.seeds.child("gepa", number).python()
+            parent = draw_parent(state, rng)
+            # Training tasks are shuffled again each epoch; the last minibatch repeats its own.
+            epoch, place = divmod(number, one_pass)
+            order = list(state.train)
+            state.seeds.child("gepa", "epoch", epoch).python().shuffle(order)
+            order += (order[::-1] * self.minibatch)[: -len(order) % self.minibatch]
+            tasks = order[place * self.minibatch :][: self.minibatch]
+            (before,) = await state.score([parent], Mode.TRAIN, tasks)
+            accepted = False
+            if before.mendable:
+                name = state.names[turns[parent.id]]
+                turns[parent.id] = (turns[parent.id] + 1) % len(state.names)
+                messages = requests.reflect(name, parent.components[name], before.evidence)
+                edit = EditRequest(parent, name, messages, f"gepa/{number}", "reflect")
+                for _, child in await state.propose_edits([edit]):
+                    turns[child.id] = turns[parent.id]
+                    accepted = await _accepted(state, child, before, tasks)
+            if accepted and len(state.names) > 1 and merged < self.merges:
+                for child in await merge(state, rng, tried):
+                    merged += 1
+                    turns[child.id] = max(turns[parent] for parent in child.parents)
+            if (number + 1) % one_pass == 0:
+                state.end_round()
 
 
-class _Reflection(SearchRound):
-    """A reflection on a minibatch; its child must beat its parent there, as in the paper."""
-
-    def __init__(self, shop: SearchState, settings: GEPA) -> None:
-        super().__init__(shop)
-        self.settings = settings
-        self.size = min(settings.minibatch, len(shop.train))
-        self.a_pass = len(shop.train) // self.size
-        """How many minibatches the training tasks make."""
-        self.turns = Counter[str]()
-        """How often each candidate was a parent."""
-        self.scores: Sequence[CandidateScore] = ()
-        """Of the parent on the minibatch."""
-        self.component = ""
-        """What of the parent is edited; empty where nothing could be better."""
-        self.accepted = False
-
-    def select(self) -> Candidates:
-        """A member of the front, drawn by the number of tasks on which it is best."""
-        wins = frontier(_outcomes(self.shop))
-        rng = self.shop.seeds.child("gepa", self.number).python()
-        drawn = rng.choices(list(wins), list(wins.values()))[0]
-        self.turns[drawn] += 1
-        return [self.shop.validated[drawn][0]]
-
-    async def play(self, parents: Candidates) -> Scores:
-        """The parent on the next tasks of an endless reading of them, shuffled again each epoch."""
-        shop, (epoch, place) = self.shop, divmod(self.number, self.a_pass)
-        order = list(shop.train)
-        shop.seeds.child("gepa", "epoch", epoch).python().shuffle(order)
-        self.tasks = order[place * self.size :][: self.size]
-        return await shop.score(parents, Mode.TRAIN, self.tasks)
-
-    async def propose(self, parents: Candidates, scores: Scores) -> Candidates:
-        """The parent with the suspect component rewritten from the evidence."""
-        (parent,), (before,) = parents, scores
-        self.scores, self.component, self.accepted = scores, "", False
-        if not before.mendable:
-            return []
-        self.component = suspected_component(self.shop.names, scores, self.turns[parent.id] - 1)
-        made = await self.shop.propose_edits(list(self._edits(parent, before)))
-        return [child for _, child in made]
-
-    def _edits(self, parent: Candidate, before: CandidateScore) -> Iterator[EditRequest]:
-        """One request, which sees the whole minibatch."""
-        yield self._edit(parent, before.evidence, f"gepa/{self.number}")
-
-    def _edit(self, parent: Candidate, shown: Shown, step_key: str) -> EditRequest:
-        messages = requests.reflect(self.component, parent.components[self.component], shown)
-        return EditRequest(parent, self.component, messages, step_key, "reflect")
-
-    async def validate(self, parents: Candidates, candidates: Candidates) -> Candidates:
-        """Play the child on the minibatch, and on all validation tasks where it does better."""
-        shop = self.shop
-        for child in candidates:
-            (after,) = await shop.score([child], Mode.TRAIN, self.tasks)
-            if after.infra_error:
-                continue
-            old, new = judged_both(self.scores[0].outcomes, after.outcomes)
-            words = f"{sum(old):.3g} before, {sum(new):.3g} after on the minibatch"
-            if len(old) < (whole := len(self.tasks) * shop.settings.samples):
-                words += f", {len(old)} of {whole} rollouts judged both times"
-            self.accepted = sum(new) > sum(old)
-            child.decide("accepted" if self.accepted else "rejected", words)
-            if self.accepted:
-                return await shop.validate([child])
-        return []
-
-    def record(self) -> None:
-        """Nothing yet: it is reported with its pass."""
+async def _accepted(
+    state: SearchState, child: Candidate, before: CandidateScore, tasks: Sequence[Task]
+) -> bool:
+    """Play a child on its parent's minibatch, and on all validation tasks if it does better."""
+    (after,) = await state.score([child], Mode.TRAIN, tasks)
+    if after.infra_error:
+        return False
+    old, new = judged_both(before.outcomes, after.outcomes)
+    words = f"{sum(old):.3g} before, {sum(new):.3g} after on the minibatch"
+    if len(old) < (whole := len(before.items)):
+        words += f", {len(old)} of {whole} rollouts judged both times"
+    accepted = sum(new) > sum(old)
+    child.decide("accepted" if accepted else "rejected", words)
+    return accepted and bool(await state.validate([child]))
 
 
-class _PooledReflection(_Reflection):
-    """Several reflections on a minibatch, whose sentences are composed to one child."""
-
-    def _edits(self, parent: Candidate, before: CandidateScore) -> Iterator[EditRequest]:
-        """Some requests, each of which sees failures of its own."""
-        failed = [x for x in evidence(self.component, before, len(self.tasks)) if x[1].value < 1]
-        rng = self.shop.seeds.child("gepa", self.number, "shown").python()
-        for i in range(self.shop.asks_left(self.settings.asks)):
-            shown = rng.sample(failed, min(self.settings.shown, len(failed)))
-            yield self._edit(parent, shown, f"gepa/{self.number}/{i}")
-
-    async def compose(self, parents: Candidates, proposed: Candidates) -> Candidates:
-        """One child of the best sentences of all that were proposed so far."""
-        for child in proposed:
-            self.shop.pool.learn(child.components)
-            child.decide("pooled", "its sentences are tried with all others")
-        if not self.component:
-            return []
-        trials = self.settings.trials
-        return await compose(self.shop, parents[0], self.component, trials, self.number)
-
-    async def validate(self, parents: Candidates, candidates: Candidates) -> Candidates:
-        """Play the child on a few validation tasks, and on all where it keeps up with the leader.
-
-        It may be a little behind on the few, for they say little.
-        """
-        shop, few = self.shop, self.shop.val[:RACE]
-        for child in candidates:
-            before = shop.validated[shop.leaders()[0].id][1]
-            (after,) = await shop.score([child], Mode.VAL, few)
-            if after.infra_error:
-                continue
-            old, new = judged_both(before.outcomes[: len(after.outcomes)], after.outcomes)
-            count = max(1, len(new))
-            gap = sum(new) / count - sum(old) / count
-            if gap >= -BEHIND:
-                return await shop.validate([child])
-            child.decide("rejected", f"{gap:+.3g} on {len(few)} validation tasks")
-        return []
-
-    def keep(self, ranked: Candidates) -> None:
-        """Accept what was validated."""
-        self.accepted = bool(ranked)
-        for child in ranked:
-            child.decide("accepted", "composed of the best sentences")
-
-
-class _Merge(SearchRound):
-    """Joins the first pair of the front whose lines changed different components."""
-
-    def select(self) -> Candidates:
-        """The front."""
-        return [self.shop.validated[i][0] for i in frontier(_outcomes(self.shop))]
-
-    async def propose(self, parents: Candidates, scores: Scores) -> Candidates:
-        """The child of the first pair that has one."""
-        for one, two in combinations(parents, 2):
-            changes = _merged(self.shop.lineage, one, two)
-            if changes and (child := self.shop.propose([one, two], changes, "merge")):
-                return child
-        return []
-
-    def keep(self, ranked: Candidates) -> None:
-        """Accept what was validated."""
-        for child in ranked:
-            child.decide("accepted", "two members of the front merged")
-
-    def record(self) -> None:
-        """Nothing yet: it is reported with its pass."""
-
-
-def _outcomes(shop: SearchState) -> dict[str, tuple[float | None, ...]]:
-    """One number a validation task, by candidate."""
-    return {i: score.outcomes for i, (_, score) in shop.validated.items()}
+def draw_parent(state: SearchState, rng: random.Random) -> Candidate:
+    """Draw a member of the front by the number of validation tasks on which it is best."""
+    wins = frontier({i: score.outcomes for i, (_, score) in state.validated.items()})
+    return state.validated[rng.choices(list(wins), list(wins.values()))[0]][0]
 
 
 def frontier(rewards: Mapping[str, Sequence[float | None]]) -> dict[str, int]:
-    """On how many tasks each undominated candidate is best, in the order given.
+    """Return on how many tasks each undominated candidate is best, in the order of `rewards`.
 
     A reward of None was not judged, and says nothing of its candidate. A candidate is pruned when
     every task on which it is best has another, kept, best one.
@@ -236,39 +118,88 @@ def frontier(rewards: Mapping[str, Sequence[float | None]]) -> dict[str, int]:
         most = max((value for value in column if value is not None), default=None)
         pairs = zip(rewards, column, strict=True)
         best.append({name for name, value in pairs if value is not None and value == most})
+
+    def mean(name: str) -> float:
+        judged = [value for value in rewards[name] if value is not None]
+        return sum(judged) / max(1, len(judged))
+
     kept = [name for name in rewards if any(name in names for names in best)]
-    for name in sorted(kept, key=lambda n: _scaled_sum(rewards[n])):
+    for name in sorted(kept, key=mean):
         others = {*kept} - {name}
         if all(names & others for names in best if name in names):
             kept.remove(name)
     return {name: sum(name in names for names in best) for name in kept}
 
 
-def _scaled_sum(rewards: Sequence[float | None]) -> float:
-    """What the judged ones come to, as if all had been judged and earned as much."""
-    judged = [value for value in rewards if value is not None]
-    return sum(judged) * (len(rewards) / max(1, len(judged)))
+async def merge(
+    state: SearchState, rng: random.Random, tried: set[tuple[str, ...]]
+) -> list[Candidate]:
+    """Join two members of the front that changed different components of a common ancestor; return
+    the child if it keeps up with both on a few validation tasks. `tried` remembers merges."""
+    outcomes = {i: score.outcomes for i, (_, score) in state.validated.items()}
+    front = [state.validated[i][0] for i in frontier(outcomes)]
+    for _ in range(MERGE_ATTEMPTS if len(front) > 1 else 0):
+        one, two = sorted(rng.sample(front, 2), key=state.lineage.index)
+        above = _ancestors(state.lineage, two)
+        shared = [
+            base
+            for base in _ancestors(state.lineage, one)
+            if base in above
+            and state.mean(base) <= min(state.mean(one), state.mean(two))
+            and any(
+                text in (one.components[n], two.components[n])
+                and one.components[n] != two.components[n]
+                for n, text in base.components.items()
+            )
+        ]
+        if one in above or two in _ancestors(state.lineage, one) or not shared:
+            continue
+        (base,) = rng.choices(shared, [max(1e-9, state.mean(base)) for base in shared])
+        better = max(one, two, key=lambda c: (state.mean(c), rng.random()))
+        changes: dict[str, str] = {}
+        for name, text in base.components.items():
+            mine, theirs = one.components[name], two.components[name]
+            if mine == text:
+                changes[name] = theirs
+            elif theirs not in (text, mine):
+                changes[name] = better.components[name]
+        mark = (one.id, two.id, *changes.values())
+        if mark in tried:
+            continue
+        tried.add(mark)
+        return [
+            child
+            for child in state.propose([one, two], changes, "merge")
+            if await _keeps_up(state, child, one, two, rng)
+        ]
+    return []
 
 
-def _merged(lineage: Lineage, one: Candidate, two: Candidate) -> dict[str, str] | None:
-    """What changes in `one` when it takes what only `two` changed since their common ancestor.
+async def _keeps_up(
+    state: SearchState, child: Candidate, one: Candidate, two: Candidate, rng: random.Random
+) -> bool:
+    """Play a merged prompt on tasks that each parent wins and on which they tie, then on all."""
+    sides: dict[int, list[Task]] = {1: [], -1: [], 0: []}
+    for task in state.val:
+        gap = state.mean(one, [task]) - state.mean(two, [task])
+        sides[(gap > 0) - (gap < 0)].append(task)
+    few: list[Task] = []
+    for side in sides.values():
+        few += rng.sample(side, min(len(side), 2, MERGE_TASKS - len(few)))
+    rest = [task for task in state.val if task not in few]
+    few += rng.sample(rest, min(len(rest), MERGE_TASKS - len(few)))
+    (score,) = await state.score([child], Mode.VAL, few)
+    if score.infra_error:
+        return False
+    least = max(state.mean(one, few), state.mean(two, few))
+    if score.reward < least:
+        child.decide("rejected", f"{score.reward:.3g} on {len(few)} tasks, a parent {least:.3g}")
+        return False
+    child.decide("accepted", "two members of the front merged")
+    return bool(await state.validate([child]))
 
-    None where there is no such ancestor, or where nothing would come of it.
-    """
 
-    def ancestors(identity: str) -> list[str]:
-        names, queue = list[str](), list(lineage[identity].parents)
-        while queue:
-            names.append(queue.pop(0))
-            queue += lineage[names[-1]].parents
-        return names
-
-    above = ancestors(two.id)
-    shared = next((a for a in ancestors(one.id) if a in above), None)
-    if shared is None or one.id in above or two.id in ancestors(one.id):
-        return None
-    base = lineage[shared].components
-    mine = {n for n in base if one.components[n] != base[n]}
-    theirs = {n for n in base if two.components[n] != base[n]}
-    taken = {n: two.components[n] for n in sorted(theirs - mine)}
-    return taken if taken and mine - theirs else None
+def _ancestors(lineage: Lineage, candidate: Candidate) -> list[Candidate]:
+    """Return the ancestors of a candidate."""
+    parents = [one for one in lineage if one.id in candidate.parents]
+    return [*parents, *(above for one in parents for above in _ancestors(lineage, one))]

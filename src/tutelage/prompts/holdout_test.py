@@ -14,8 +14,13 @@ from dataclasses import asdict, dataclass
 
 from tutelage.errors import EngineError
 from tutelage.prompts.contract import Components, Episode
-from tutelage.prompts.evaluator import CandidateScore, EvaluationItem, EvaluationJob, Evaluator
-from tutelage.prompts.journal import SearchJournal
+from tutelage.prompts.evaluator import (
+    CandidateScore,
+    EvaluationItem,
+    EvaluationJob,
+    Evaluator,
+    SearchJournal,
+)
 from tutelage.seeds import SeedTree
 from tutelage.statistics.intervals import (
     Difference,
@@ -74,11 +79,9 @@ async def run_holdout_test(
     before, after = await evaluator.evaluate(
         [EvaluationJob("seed", seed, items), EvaluationJob("best", best, items)]
     )
-    sides = (("seed", seed, before), ("best", best, after))
-    for name, _, score in sides:
+    for name, score in (("seed", before), ("best", after)):
         if too_many_lost(len(score.judged), len(items)):
-            for who, components, _ in sides:
-                evaluator.forget_infrastructure(EvaluationJob(who, components, items))
+            evaluator.forget_lost()
             raise EngineError(
                 f"{len(score.judged)} of {len(items)} test rollouts of the {name} prompt were "
                 "judged, too few for a verdict; the others failed because of infrastructure, the "
@@ -90,35 +93,37 @@ async def run_holdout_test(
 def judge(
     before: CandidateScore, after: CandidateScore, samples: int, seeds: SeedTree, looks: int = 1
 ) -> HoldoutResult:
-    """The verdict on two scores over the same items; repeats of a task are averaged first. What
-    was lost is left out, and a task of which nothing is left on one side."""
-    pairs = [
-        (old, new)
-        for old, new in zip(_by_task(before, samples), _by_task(after, samples), strict=True)
-        if old and new
+    """Judge two scores over the same items; samples of a task are averaged first. Lost rollouts are
+    left out, and tasks of which nothing is left on one side."""
+    places = range(0, len(before.episodes), samples)
+    sides = [
+        [[e for e in score.episodes[i : i + samples] if not e.lost] for i in places]
+        for score in (before, after)
     ]
+    pairs = [(old, new) for old, new in zip(*sides, strict=True) if old and new]
 
     def means(value: Callable[[Episode], float]) -> list[list[float]]:
-        """Of each task, on both sides."""
+        """Return the mean of each task, on both sides."""
         return [
-            [_mean([*map(value, side)]) for side in sides] for sides in zip(*pairs, strict=True)
+            [sum(map(value, part)) / len(part) for part in side]
+            for side in zip(*pairs, strict=True)
         ]
 
     a, b = means(lambda episode: episode.value)
     reward = paired_bootstrap(a, b, seeds.child("gate", "reward").numpy())
-    defined = before.has_exact and after.has_exact
     exact_a, exact_b = means(lambda episode: float(bool(episode.exact)))
     exact = paired_bootstrap(exact_a, exact_b, seeds.child("gate", "exact").numpy())
+    defined = None not in (before.exact, after.exact)
     kind = RewardKind(has_success=defined)
     return HoldoutResult(
         verdict=judge_difference(reward),
         tasks=len(a),
         reward=reward,
         exact=exact if defined else None,
-        seed_reward=_mean(a),
-        best_reward=_mean(b),
-        seed_exact=_mean(exact_a) if defined else None,
-        best_exact=_mean(exact_b) if defined else None,
+        seed_reward=sum(a) / len(a),
+        best_reward=sum(b) / len(b),
+        seed_exact=sum(exact_a) / len(a) if defined else None,
+        best_exact=sum(exact_b) / len(b) if defined else None,
         p_value=sign_test(reward.wins, reward.losses),
         looks=looks,
         seed_sums=_sums(before, kind),
@@ -127,34 +132,22 @@ def judge(
 
 
 def _sums(score: CandidateScore, kind: RewardKind) -> OutcomeSums:
-    judgements: list[RolloutOutcome] = []
+    outcomes: list[RolloutOutcome] = []
     for item, e, reward in zip(score.items, score.episodes, score.outcomes, strict=True):
-        cause = None if e.failure is None else e.failure.value
-        told = (item.task.id, reward, bool(e.exact), cause, e.feedback, e.usage.calls > 0)
-        judgements.append(RolloutOutcome(*told))
-    return add_up(judgements, kind)
-
-
-def _by_task(score: CandidateScore, samples: int) -> list[list[Episode]]:
-    """The episodes of each task that were judged."""
-    episodes = score.episodes
-    some = [episodes[i : i + samples] for i in range(0, len(episodes), samples)]
-    return [[e for e in part if not e.lost] for part in some]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+        cause, called = e.failure and e.failure.value, e.usage.calls > 0
+        outcomes.append(
+            RolloutOutcome(item.task.id, reward, bool(e.exact), cause, e.feedback, called)
+        )
+    return add_up(outcomes, kind)
 
 
 def _look(journal: SearchJournal, before: CandidateScore, after: CandidateScore) -> int:
-    """How often the test was opened; opening it again for the same two scores is no new look."""
-    known = journal.get("looks") or {"seen": []}
-    # Other tasks are another look, also where they earn the same.
+    """Count how often the test was opened; the same two scores on the same tasks are one look."""
     tasks = [(item.task.id, item.sample) for item in before.items]
-    text = repr((tasks, before.rewards, after.rewards))
-    mark = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-    if mark not in known["seen"]:
-        known["seen"].append(mark)
-        journal.forget(["looks"])
-        journal.put("looks", known)
-    return len(known["seen"])
+    rewards = (tuple(e.value for e in score.episodes) for score in (before, after))
+    mark = hashlib.blake2b(repr((tasks, *rewards)).encode(), digest_size=16).hexdigest()
+    seen: list[str] = (journal.get("looks") or {"seen": []})["seen"]
+    if mark not in seen:
+        seen = [*seen, mark]
+        journal.put("looks", {"seen": seen})
+    return len(seen)

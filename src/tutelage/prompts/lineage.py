@@ -1,21 +1,27 @@
 """Every candidate that was ever proposed, the rejected ones too, and why each fared as it did.
 
 Identifiers come from the seed tree and no time of day is kept, so the exported `lineage.jsonl` is
-the same bytes for the same search, killed and resumed or not. `search_state.py` writes it.
+the same bytes for the same search, killed and resumed or not. `search.py` fills it.
 """
 
 from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
+from tutelage.bounded import json_lines
+from tutelage.errors import RunError
 from tutelage.prompts.contract import Components
 from tutelage.prompts.evaluator import CandidateScore
+from tutelage.runs.folder import RunFolder
+from tutelage.runs.resume_hint import resume_command
 from tutelage.runs.rounds import Spend
 from tutelage.seeds import SeedTree
 from tutelage.types import JSON
+
+LINEAGE_FILE = "lineage.jsonl"
 
 
 @dataclass(slots=True, eq=False)
@@ -49,12 +55,12 @@ class Candidate:
             }
 
 
-class Lineage:
+class Lineage(list[Candidate]):
     """Candidates in the order of their proposal."""
 
     def __init__(self, seeds: SeedTree) -> None:
+        super().__init__()
         self._seeds = seeds
-        self._candidates: dict[str, Candidate] = {}
 
     def add(
         self,
@@ -64,40 +70,51 @@ class Lineage:
         critique: str = "",
         cost: Spend | None = None,
     ) -> Candidate:
-        """Note a proposal; its diff is against the first parent."""
-        identity = self._seeds.child("candidate", len(self._candidates)).id("cand")
-        before = parents[0].components if parents else {}
-        self._candidates[identity] = Candidate(
-            id=identity,
+        """Append a proposal and return it; its diff is against the first parent."""
+        lines: list[str] = []
+        for name in components if parents else ():
+            old, new = parents[0].components[name].split("\n"), components[name].split("\n")
+            lines += difflib.unified_diff(old, new, name, name, lineterm="", n=1)
+        candidate = Candidate(
+            id=self._seeds.child("candidate", len(self)).id("cand"),
             components=dict(components),
             parents=tuple(p.id for p in parents),
             operation=operation,
-            diff=_difference(before, components) if parents else "",
+            diff="\n".join(lines),
             critique=critique,
             cost=cost or Spend(),
         )
-        return self._candidates[identity]
-
-    def __getitem__(self, identity: str) -> Candidate:
-        return self._candidates[identity]
-
-    def __iter__(self) -> Iterator[Candidate]:
-        return iter(self._candidates.values())
-
-    def __len__(self) -> int:
-        return len(self._candidates)
+        self.append(candidate)
+        return candidate
 
     def jsonl(self) -> str:
-        """One JSON object a line, keys sorted."""
+        """Return one JSON object a line, keys sorted."""
         return "".join(
             json.dumps(asdict(e), ensure_ascii=False, sort_keys=True) + "\n" for e in self
         )
 
 
-def _difference(before: Components, after: Components) -> str:
-    """A unified diff of all components that changed."""
-    lines: list[str] = []
-    for name in after:
-        old, new = before.get(name, "").splitlines(), after[name].splitlines()
-        lines += difflib.unified_diff(old, new, name, name, lineterm="", n=1)
-    return "\n".join(lines)
+def read_lineage(folder: RunFolder) -> list[JSON]:
+    """Return the candidates of a run in order. Raises `RunError` before there are any."""
+    path = folder.path / LINEAGE_FILE
+    if not path.is_file():
+        raise RunError(
+            f"{str(folder.path)!r} has no lineage yet: the search has not ended; continue it: "
+            f"{resume_command(folder.path)}"
+        )
+    return [json.loads(line) for _, line in json_lines(path.read_bytes())]
+
+
+def candidate_of(entries: Sequence[JSON], prefix: str) -> JSON:
+    """Return the candidate whose id begins so, or `seed`, `best`. Raises `RunError`."""
+    if prefix == "seed":
+        return entries[0]
+    if prefix == "best":
+        return next((e for e in entries if e["decision"] == "winner"), entries[0])
+    bare = prefix.removeprefix("cand_")
+    records = [e for e in entries if str(e["id"]).removeprefix("cand_").startswith(bare)]
+    if len(records) == 1 and bare:
+        return records[0]
+    what = "several candidates start with" if records else "no candidate starts with"
+    known = ", ".join(str(e["id"])[:13] for e in (records or entries)[:5])
+    raise RunError(f"{what} {prefix!r}; choose one of seed, best, {known}")

@@ -19,6 +19,9 @@ from tutelage.types import Message, Sampling
 REQUEST_TOKENS = 16_000
 """Tokens of a request to the optimiser at most; the evidence in it is cut to 12,000."""
 
+SECONDS = 120.0
+"""Timeout of one request."""
+
 
 class OptimiserClient:
     """Asks the LLM of a role; see `contract.py`, `Ask`. Used on one event loop.
@@ -35,12 +38,11 @@ class OptimiserClient:
         *,
         temperature: float = 1.0,
         max_tokens: int = 2000,
-        timeout: float = 120.0,
     ) -> None:
         """`prices` by role; None is not known and counts no dollars."""
         self.counted = {role: Cost() for role in ("gradient", "edit")}
         self._sampling = Sampling(temperature=temperature, max_tokens=max_tokens)
-        self._endpoints, self._prices, self._seeds = endpoints, prices, seeds
+        self._prices, self._seeds = prices, seeds
         self._clients = {
             role: RemoteChatClient(
                 endpoint.base_url,
@@ -48,7 +50,7 @@ class OptimiserClient:
                 endpoint.model,
                 seeds=seeds.child(role),
                 name=role,
-                timeout=timeout,
+                timeout=SECONDS,
                 keep=64,
             )
             for role, endpoint in endpoints.items()

@@ -8,7 +8,7 @@ identifiers come from the step key of the search, so that they repeat.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,6 @@ from tutelage.environments.protocol import EnvironmentFactory
 from tutelage.prompts.agent import with_components
 from tutelage.prompts.contract import Components, Episode, RolloutSlot
 from tutelage.prompts.episode import episode_of
-from tutelage.prompts.shots import Demonstrations
 from tutelage.resources import NamedResources, Roles
 from tutelage.rewards import RewardFunction
 from tutelage.rollouts.manager import RolloutManager
@@ -75,7 +74,9 @@ class AgentBundle(AgentSpec):
     prices: Mapping[str, Price | None]
     """By resource; None is not known."""
     success: Success | None
-    """What the user says is right."""
+    """The user's definition of success."""
+    limits: RunnerSettings
+    """Limits of a rollout, of no run yet."""
 
 
 class CandidateRunner(RolloutManager):
@@ -85,16 +86,15 @@ class CandidateRunner(RolloutManager):
         self,
         bundle: AgentBundle,
         seeds: SeedTree,
-        limits: RunnerSettings,
+        run_id: str,
         *,
         runners: int,
         on_rollout: Callable[[Rollout], None],
         on_spans: Callable[[str, Sequence[SpanRecord]], None] = lambda run_id, spans: None,
         begins: Callable[[str], None] = lambda rollout_id: None,
     ) -> None:
-        """`limits` are those of one rollout, in a run. Rollouts and spans are told from the event
-        loop, and traces from the gateway's; `begins` receives a rollout's identifier before it
-        is played."""
+        """Rollouts and spans come from the event loop, traces from the gateway's; `begins` receives
+        the id of a rollout before it is played."""
         self._servers = RemoteServers(bundle.endpoints, timeout=REMOTE_SECONDS)
         super().__init__(
             bundle.agent,
@@ -104,26 +104,25 @@ class CandidateRunner(RolloutManager):
             isolation=bundle.isolation,
             remote=self._servers,
         )
-        self._company, self._limits, self._seeds = bundle, limits, seeds
+        self._bundle, self._seeds = bundle, seeds
+        self._limits = replace(bundle.limits, run_id=run_id)
         self._on_rollout, self._on_spans, self._begins = on_rollout, on_spans, begins
-        self._traces = partial(ingest_traces, on_spans, limits.run_id)
+        self._traces = partial(ingest_traces, on_spans, run_id)
         self._engine: Engine | None = None
         self.unknown = 0
         """Calls whose usage a server did not tell."""
 
     async def __call__(self, components: Components, task: Task, slot: RolloutSlot) -> Episode:
         """Play one rollout of a candidate; a search calls it."""
-        bundle = self._company
+        bundle = self._bundle
         seeds = self._seeds.child("play", slot.key)
         spec = RolloutSpec(task, slot.split, task.id, slot.sample, seeds, label=slot.candidate)
         self._begins(seeds.id("roll", self._limits.run_id))
-        resources = _for_task(with_components(self.resources, components), task)
+        resources = with_components(self.resources, components)
         meter = UsageMeter(bundle.caps)
         sessions: list[RolloutSession] = []
-        traced: list[SpanRecord] = []
 
         def keep(rollout: Rollout, spans: Sequence[SpanRecord]) -> None:
-            traced.extend(spans)
             self._on_spans(self._limits.run_id, spans)
             self._on_rollout(rollout)
 
@@ -132,8 +131,16 @@ class CandidateRunner(RolloutManager):
             client = self._servers(name, seeds)
             return MeteredClient(client, meter, bundle.prices.get(name), seeded)
 
+        sources: dict[str, PolicySource] = {}
+        if (policy := bundle.policy) is not None:
+            if self._engine is None:
+                # Its samples do not depend on what plays beside a rollout.
+                slots = max(1, min(SLOTS, self.n_runners))
+                self._engine = make_engine(policy, slots=slots, invariant=True, schedule="free")
+            source = PolicySource(self._engine, policy.codec, bundle.sampling, None)
+            sources = dict.fromkeys(bundle.roles.policies, source)
         runner = self.runner(
-            self._sources(),
+            sources,
             self._limits,
             max_tokens=bundle.sampling.max_tokens,
             resources=resources,
@@ -148,21 +155,4 @@ class CandidateRunner(RolloutManager):
         text = sessions[-1].feedback if sessions else ""
         usage = meter.usage() if bundle.roles.remote else None
         self.unknown += meter.cost.unknown
-        return episode_of(rollout, components, resources, traced, text, usage, bundle.success)
-
-    def _sources(self) -> dict[str, PolicySource]:
-        bundle, policy = self._company, self._company.policy
-        if policy is None:
-            return {}
-        if self._engine is None:
-            # What a rollout says does not depend on what plays beside it.
-            slots = max(1, min(SLOTS, self.n_runners))
-            self._engine = make_engine(policy, slots=slots, invariant=True, schedule="free")
-        source = PolicySource(self._engine, policy.codec, bundle.sampling, None)
-        return dict.fromkeys(bundle.roles.policies, source)
-
-
-def _for_task(resources: NamedResources, task: Task) -> NamedResources:
-    """Without the demonstrations that show this task."""
-    shown = {n: v for n, v in resources.items() if isinstance(v, Demonstrations)}
-    return resources.replaced({n: v.without(task.id) for n, v in shown.items()})
+        return episode_of(rollout, text, usage, bundle.success)

@@ -3,7 +3,7 @@
 Texts only. They hold the current component, the evidence and the laws an edit must keep, so that a
 reply can be judged from its request alone. The evidence is question, trace (tool calls, results,
 answer) and the grader's feedback; 2,000 tokens a rollout and 12,000 a request at most, cut in the
-middle, since beginnings and ends tell most. `apo.py` and `gepa.py` ask, `edits.py` reads replies.
+middle, since beginnings and ends tell most. `edits.py` reads the replies.
 """
 
 from __future__ import annotations

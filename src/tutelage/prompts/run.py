@@ -1,193 +1,568 @@
-"""One prompt search from seed to verdict: plan, baseline, search, winner, held-out test.
+"""A prompt search as a run: begun, resumed, and confirmed with fresh tasks.
 
-`optimise` puts the parts together and knows no algorithm by name. A search that runs out of budget
-keeps its best; killed, it is called again with the same journal and goes on where it was. `save`
-writes what a person wants to keep. `holdout_test.py` has the test, `search_state.py` what an
-algorithm holds.
+    best_prompt.txt      the winner, one file a component; while the search runs, the best so far
+    lineage.jsonl        every candidate, byte for byte reproducible
+    result.json          the outcome in numbers, under the names that other runs use as well
+    metrics.jsonl        a line a round
+    tasks/*.jsonl        the splits
+    store.db             every rollout, and every answer as an event: what a resume goes on from
+
+The command line and `Trainer` are thin callers; `runs/lifecycle.py` has the steps of every run, and
+`pages.py` draws this one.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-from bisect import bisect_left
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+import asyncio
+import shlex
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from textwrap import indent
+from typing import Any, ClassVar, Self
 
-from tutelage.errors import ConfigError, EngineError
-from tutelage.prompts.budget import BudgetExceeded, Limits, SearchBudget, WorstCase
-from tutelage.prompts.choice import Algorithm
-from tutelage.prompts.contract import Ask, Components, Play, Settings, Splits
-from tutelage.prompts.evaluator import EvaluationItem, EvaluationJob, Evaluator, task_hash
-from tutelage.prompts.holdout_test import HoldoutResult, run_holdout_test
-from tutelage.prompts.journal import SearchJournal
-from tutelage.prompts.lineage import Candidate, Lineage
-from tutelage.prompts.loop import search
-from tutelage.prompts.optimiser import Optimiser
-from tutelage.prompts.search_state import SearchState
-from tutelage.runs.rounds import Observer, Spend
-from tutelage.types import Mode
+from tutelage.config.fields import RunSettings
+from tutelage.engine.endpoint import environment
+from tutelage.errors import RunError
+from tutelage.prompts.agent import with_components
+from tutelage.prompts.budget import SearchBudget
+from tutelage.prompts.config import KIND, PromptConfig
+from tutelage.prompts.contract import Components, Episode, Play, RolloutSlot
+from tutelage.prompts.embedded import embedded
+from tutelage.prompts.evaluator import Evaluator, SearchJournal
+from tutelage.prompts.figures import figures_of
+from tutelage.prompts.holdout_test import HoldoutResult, Verdict, run_holdout_test
+from tutelage.prompts.lineage import LINEAGE_FILE
+from tutelage.prompts.optimiser_client import OptimiserClient
+from tutelage.prompts.pages import write_pages
+from tutelage.prompts.play import CandidateRunner
+from tutelage.prompts.search import SearchResult, optimise
+from tutelage.prompts.setup import SearchSetup, setup_from
+from tutelage.prompts.tasks import fresh, read_tasks, write_tasks
+from tutelage.resources import NamedResources
+from tutelage.runs import lifecycle
+from tutelage.runs.callbacks import Callback, on_rollout
+from tutelage.runs.figures import Figures, RunFiles, read_object
+from tutelage.runs.findings import keep, warnings_of
+from tutelage.runs.fingerprint import settings_sources
+from tutelage.runs.folder import RunFolder, folder_at, locked, write_json, write_text
+from tutelage.runs.health import ROLLOUT_RULES, Setup
+from tutelage.runs.kinds import (
+    FINISHED,
+    Phase,
+    RunHeader,
+    RunKind,
+    register,
+    stored_settings,
+)
+from tutelage.runs.lifecycle import Run, ending, opened
+from tutelage.runs.metrics import (
+    low_reward_text,
+    rollout_metrics,
+    stop_if_alike,
+    unused_template_warnings,
+)
+from tutelage.runs.progress import Progress
+from tutelage.runs.result import TrainingResult, read_result
+from tutelage.runs.resume_hint import resume_command
+from tutelage.runs.rounds import Observer, Round, Spend
+from tutelage.runs.stored_evaluation import evaluation_keys
+from tutelage.seeds import SeedTree
+from tutelage.statistics.outcome import RewardKind
+from tutelage.tasks.readers import short
+from tutelage.tools.registry import resolve_tools
+from tutelage.tracing.export import endpoint, headers
+from tutelage.types import JSON, FailureCause, Mode, Rollout, Task, ToolSpec
 
-LEAST_PROPOSALS = 3
-MOST_ROLLOUTS = 10**9
-"""Rollouts that no search has."""
+BEST = "best_prompt.txt"
+DRY = "dry-run"
+
+
+@register
+@dataclass
+class PromptSearch(RunKind):
+    """A search for better prompts; what its journal has is not played again."""
+
+    name: ClassVar[str] = KIND
+    model: ClassVar[type[RunSettings]] = PromptConfig
+    awaits: ClassVar[bool] = True
+    free: ClassVar[tuple[str, ...]] = ("runners", "timeout")
+
+    setup: SearchSetup
+    observer: Observer = field(default_factory=Observer)
+    heard: Callable[[Rollout], None] | None = None
+    """Receives every rollout."""
+    _fields: JSON = field(default_factory=dict[str, Any])
+
+    @classmethod
+    def read(cls, folder: RunFolder, progress: Progress) -> Self:
+        """Return the search of the folder, put together again."""
+        return cls(read_setup(folder, progress))
+
+    @classmethod
+    def report(cls, folder: RunFolder) -> None:
+        """Write the report, and the lineage as a page."""
+        write_pages(folder)
+
+    @classmethod
+    def figures(cls, files: RunFiles) -> Figures:
+        """Return its candidates, models and costs."""
+        return figures_of(files)
+
+    @classmethod
+    def tools(cls, folder: RunFolder) -> tuple[ToolSpec, ...]:
+        """Return the embedded agent's tools; an own agent's are in the record of its calls."""
+        config = stored_settings(folder, PromptConfig)
+        if config.recipe != "math":
+            return ()
+        tools = resolve_tools(config.tools or embedded().tools)
+        return tuple(tool.spec for tool in tools.values())
+
+    def config(self) -> JSON:
+        """Return the keys, the models with their addresses, and the seed components."""
+        setup = self.setup
+        models = {**setup.bundle.endpoints, **setup.endpoints}
+        python = {"python": setup.bundle.agent.name} if setup.python else {}
+        return {
+            "config": setup.config.model_dump(mode="json"),
+            "models": {name: e.to_public_dict() for name, e in models.items()},
+            "components": dict(setup.components),
+            **python,
+        }
+
+    def difference(self, folder: RunFolder) -> str | None:
+        """Return which keys differ, unless changes are allowed."""
+        changed = None if self.setup.config.allow_changes else super().difference(folder)
+        return changed and f"{changed} (--allow-changes continues anyway)"
+
+    def sources(self, folder: RunFolder) -> dict[str, str]:
+        """Return the hashes of its setup."""
+        named = {"environment": self.setup.config.environment}
+        return self.setup.sources() | settings_sources(named, folder)
+
+    def again(self, folder: RunFolder, progress: Progress) -> Self:
+        """Return this search: it is put together already."""
+        return self
+
+    def prepare(self, folder: RunFolder, progress: Progress) -> None:
+        """Raise `RunError` for a search whose answers are missing: it would play and pay for all of
+        it again."""
+        begun = folder.config.is_file() and folder.metrics.is_file()
+        if begun and self.setup.config.store is None and not folder.store.is_file():
+            raise RunError(
+                f"the store {str(folder.store)!r} with the answers of the search is missing; "
+                "restore it, or start again with another --output"
+            )
+
+    @property
+    def head(self) -> RunHeader:
+        """What store, loggers and collector know of the run."""
+        config, env = self.setup.config, environment()
+        return RunHeader(
+            recipe=config.recipe,
+            algorithm=self.setup.algorithm.name,
+            settings=config,
+            store=config.store,
+            collector=endpoint(config.otlp, env),
+            trace_headers=headers(env),
+        )
+
+    def begin(self, folder: RunFolder) -> None:
+        """Write the splits."""
+        write_tasks(folder, self.setup.splits)
+
+    def open(self, run: Run) -> None:
+        """Remove the metrics: a replay reports every round again."""
+        run.folder.metrics.unlink(missing_ok=True)
+
+    def phases(self) -> Sequence[Phase]:
+        """Return the search, with its held-out test."""
+        return [("search", self._search)]
+
+    async def _search(self, run: Run) -> None:
+        setup, began = self.setup, time.monotonic()
+        recorder = _Recorder(run, self)
+        async with open_models(setup, run, recorder.heard) as models:
+            elapsed = models.journal.elapsed
+            result = await optimise(
+                setup.algorithm,
+                setup.components,
+                setup.splits,
+                models.play,
+                setup.settings,
+                ask=models.ask,
+                journal=models.journal,
+                observer=recorder,
+            )
+            run.writer.flush()
+            fields = write_outcome(run.folder, setup, result, time.monotonic() - began + elapsed)
+            recorder.examine(ended=True)
+            failed, lowest = setup.config.failure_reward, recorder.lowest
+            if lowest < failed:
+                recorder.warn([low_reward_text("failure_reward", failed, lowest)])
+            causes = {str(f.cause): f.number for f in run.store.failures(run.id)}
+            fields["failures"] = dict(sorted(causes.items()))
+            fields["warnings"] = recorder.warnings + warnings_of(recorder.health, "iteration")
+            fields["health"] = recorder.health
+            if unknown := models.calls_without_usage():
+                fields["calls_without_usage"] = unknown
+            self._fields = fields
+            # The winner as versions of its resources, for later runs.
+            for name, text in result.components.items():
+                data, kind = {"text": text}, "prompt_template"
+                run.store.put_resource(run.id, name, version=1, step=0, kind=kind, data=data)
+
+    def result(self, status: str) -> JSON | None:
+        """Return the outcome; a search that was stopped has its journal instead."""
+        return self._fields if status == FINISHED else None
+
+
+def read_setup(folder: RunFolder, progress: Progress, allow_changes: bool = False) -> SearchSetup:
+    """Put the search of a folder together again. Raises `RunError`, `ConfigError`."""
+    if agent := read_object(folder.config).get("python"):
+        raise RunError(
+            f"the run in {str(folder.path)!r} searches for the Python agent {agent!r}, "
+            "which only its program has; resume it there with "
+            f"Trainer(output_dir={str(folder.path)!r}, ...)"
+        )
+    config = stored_settings(folder, PromptConfig)
+    if allow_changes:
+        config = config.model_copy(update={"allow_changes": True})
+    return setup_from(config, environment(), progress, splits=read_tasks(folder))
+
+
+def write_best(folder: RunFolder, components: Components) -> None:
+    """Write one file a component; the first one has the short name."""
+    for name, text in components.items():
+        safe = "".join(c if c.isalnum() or c in "-_" else "_" for c in name)
+        file = BEST if name == min(components) else f"best_prompt.{safe}.txt"
+        write_text(folder.path / file, text)
+
+
+def write_outcome(
+    folder: RunFolder, setup: SearchSetup, result: SearchResult, seconds: float
+) -> JSON:
+    """Write the lineage and the best prompt; return the fields of `result.json`. Names such as
+    `success_after_sampled` mean what they do for every run."""
+    write_text(folder.path / LINEAGE_FILE, result.lineage.jsonl())
+    write_best(folder, result.components)
+    test, spent = result.test, (result.spent + result.test_spent).to_dict()
+    kind = RewardKind(has_success=test.exact is not None)
+    return {
+        "status": "finished",
+        "kind": KIND,
+        "recipe": setup.config.recipe,
+        "algorithm": setup.variant,
+        "reason": setup.reason,
+        "seed": setup.config.seed,
+        "wall_seconds": round(seconds, 3),
+        "verdict": test.verdict.value,
+        "exit_code": test.verdict.exit_code,
+        "best": result.best.id,
+        "components": dict(result.components),
+        "seed_components": dict(setup.components),
+        "candidates": sum(entry.decision != "experiment" for entry in result.lineage),
+        "ended": result.ended,
+        **spent | {"dollars": round(spent["dollars"], 6)},
+        "dollars_known": not setup.remarks,
+        "spent": result.spent.to_dict(),
+        "test_spent": result.test_spent.to_dict(),
+        "test": test.to_dict(),
+        "test_tasks": test.tasks,
+        "overlap": setup.overlap.record(),
+        "train_tasks": len(setup.splits.train),
+        "val_tasks": len(setup.splits.val),
+        "graded": test.exact is None,
+        **evaluation_keys("before_sampled", test.seed_sums.record(), kind),
+        **evaluation_keys("after_sampled", test.best_sums.record(), kind),
+        "best_prompt": str(folder.path / BEST),
+    }
+
+
+def confirm(folder: RunFolder, progress: Progress, files: Sequence[str] = ()) -> JSON:
+    """Play seed and best on fresh held-out tasks; the look is counted and kept in `result.json`."""
+    finished = folder.read_result()
+    if finished is None or "components" not in finished:
+        raise RunError(
+            f"the search in {str(folder.path)!r} has no result yet; continue it: "
+            f"{resume_command(folder.path)}"
+        )
+    setup = read_setup(folder, progress)
+    looks: list[JSON] = list(finished.get("confirmations", []))
+    used = len(setup.splits.test) + sum(int(look["tasks"]) for look in looks if not look["files"])
+    tasks = fresh(setup.config, used, files, setup.bundle.environment)
+    replace(setup.splits, test=tasks).check_held_out(setup.fields)
+    settings, number = setup.settings, len(looks)
+    limits = replace(settings.limits, rollouts=None, seconds=None)
+
+    async def played() -> HoldoutResult:
+        async with open_models(setup, run) as models:
+            budget = SearchBudget(limits, settings.worst)
+            name = f"confirm/{number}"
+            evaluator = Evaluator(models.play, budget, models.journal, settings, name)
+            seeds = SeedTree(settings.seed).child("prompt", "confirm", number)
+            seed, best = finished["seed_components"], finished["components"]
+            return await run_holdout_test(evaluator, seed, best, tasks, seeds)
+
+    with (
+        locked(folder),
+        opened(PromptSearch(setup).head, folder, progress) as run,
+        ending(run, lambda status: dict(finished) if status == FINISHED else None),
+    ):
+        holdout = asyncio.run(played())
+    fields = holdout.to_dict() | {"files": list(files)}
+    write_json(folder.result, finished | {"confirmations": [*looks, fields]})
+    write_pages(folder)
+    return fields
+
+
+# ---------------------------------------------------------------- models and rollouts
 
 
 @dataclass(frozen=True, slots=True)
-class SearchResult:
-    """The result of a search; `components` are the winner's, whole."""
+class _Models:
+    """The agents, the optimiser LLM and the journal of a search."""
 
-    components: Components
-    best: Candidate
-    lineage: Lineage
-    spent: Spend
-    test_spent: Spend
-    ended: str
-    test: HoldoutResult
-    failures: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Rollouts that failed, search and test together, by cause."""
-    lowest: float = 0.0
-    """The lowest reward of a rollout that did not fail, where it is lower than a failure's."""
+    play: Play
+    ask: OptimiserClient | None
+    journal: SearchJournal
+    runner: CandidateRunner
+
+    def calls_without_usage(self) -> int:
+        """Return how many calls of this process were charged at a bound."""
+        costs = () if self.ask is None else self.ask.counted.values()
+        return self.runner.unknown + sum(cost.unknown for cost in costs)
 
 
-async def optimise(
-    algorithm: Algorithm,
-    components: Components,
-    splits: Splits,
-    play: Play,
-    settings: Settings,
-    *,
-    ask: Ask | None = None,
-    journal: SearchJournal | None = None,
-    observer: Observer | None = None,
-) -> SearchResult:
-    """Search, then open the test once.
+@asynccontextmanager
+async def open_models(
+    setup: SearchSetup, run: Run, heard: Callable[[Rollout], None] | None = None
+) -> AsyncGenerator[_Models]:
+    """Open the journal, the optimiser's client and the agents, whose rollouts the run stores."""
+    seeds, config = SeedTree(setup.config.seed), setup.config
+    # What a killed process stored without its answer is played again.
+    left = {*run.store.rollout_ids(run.id)}
 
-    Raises `ConfigError` for a plan that cannot work, `RunError` for a journal of another search,
-    `EngineError` when seed or test cannot be scored; then fix the cause and call again.
-    """
-    search_limits, test_spend, _ = plan(algorithm, splits, settings)
-    journal = SearchJournal() if journal is None else journal
-    journal.open(
-        _header(algorithm, components, splits, settings), accept_changes=settings.accept_changes
-    )
-    budget = SearchBudget(search_limits, settings.worst, elapsed=journal.elapsed())
-    evaluator = Evaluator(play, budget, journal, settings, "search", observer)
-    optimiser = None if ask is None else Optimiser(ask, budget, journal, settings.asked_at_once)
-    shop = SearchState(algorithm.name, components, splits, evaluator, optimiser)
-    ended = await _search(algorithm, shop)
-    best = await shop.winner()
-    for candidate in shop.lineage:
-        candidate.cost = candidate.cost + evaluator.spent_by.get(candidate.id, Spend())
-    best.decide("winner", "best of the validated candidates")
-    set_aside = Limits(
-        rollouts=test_spend.rollouts,
-        tokens=None if settings.limits.tokens is None else test_spend.tokens,
-        dollars=None if settings.limits.dollars is None else test_spend.dollars,
-    )
-    test_budget = SearchBudget(set_aside, settings.worst)
-    tester = Evaluator(play, test_budget, journal, settings, "test", observer)
-    whole = shop.regions.join(best.components)
-    seed = shop.regions.join(shop.seed.components)
-    test = await run_holdout_test(tester, seed, whole, splits.test, shop.seeds)
-    failures = evaluator.failures + tester.failures
-    return SearchResult(
-        whole,
-        best,
-        shop.lineage,
-        budget.spent,
-        test_budget.spent,
-        ended,
-        test,
-        dict(sorted(failures.items())),
-        min(evaluator.lowest, tester.lowest),
-    )
+    def begins(rollout_id: str) -> None:
+        if rollout_id in left:
+            left.remove(rollout_id)
+            run.store.discard_rollout(run.id, rollout_id)
 
+    def keep_rollout(rollout: Rollout) -> None:
+        run.writer.submit([rollout])
+        if heard is not None:
+            heard(rollout)
 
-def plan(algorithm: Algorithm, splits: Splits, settings: Settings) -> tuple[Limits, Spend, int]:
-    """What the search may spend, the worst case of the held-out test, which is set aside first, and
-    the fewest rollouts that a search needs.
+    async def play(components: Components, task: Task, slot: RolloutSlot) -> Episode:
+        episode = await runner(components, task, slot)
+        # An answer is not played again, so its record has to be on the disk before.
+        await asyncio.wrap_future(run.writer.flushed())
+        return episode
 
-    `limits.rollouts` bounds the search alone; tokens, dollars and task calls cover the test too.
-    Raises `ConfigError` when fewer than three proposals fit.
-    """
-    limits = settings.limits
-    test = settings.worst.of_rollout() * (2 * len(splits.test) * settings.samples)
-    rest: dict[str, float] = {}
-    for name in ("task_calls", "tokens", "dollars"):
-        limit = getattr(limits, name)
-        if limit is None:
-            continue
-        rest[name] = limit - getattr(test, name)
-        if rest[name] < 0:
-            raise ConfigError(
-                f"the held-out test alone may cost {getattr(test, name):g} {name}, more than the "
-                f"budget of {limit:g}; raise it, use fewer test tasks, or lower the worst case of "
-                "a rollout (max_turns, max_prompt_tokens, max_tokens)"
-            )
-    searching = replace(limits, **rest)
-    rollouts = _affordable(searching, settings.worst)
-
-    def fit(count: int) -> int:
-        return algorithm.proposals(count // settings.samples, len(splits.val))
-
-    least = bisect_left(range(MOST_ROLLOUTS), LEAST_PROPOSALS, key=fit)
-    if rollouts is not None and rollouts < least:
-        raise ConfigError(
-            f"the budget of {rollouts} rollouts is enough for {fit(rollouts)} proposals of "
-            f"{algorithm.name}, fewer than {LEAST_PROPOSALS}; raise it to at least {least} "
-            f"rollouts, or use fewer than {len(splits.val)} validation tasks"
+    ask = None
+    if setup.endpoints:
+        ask = OptimiserClient(
+            setup.endpoints,
+            setup.prices,
+            seeds.child("prompt", "optimiser"),
+            temperature=config.optimiser_temperature,
+            max_tokens=config.optimiser_tokens,
         )
-    return searching, test, least
-
-
-async def _search(algorithm: Algorithm, shop: SearchState) -> str:
-    """Why the search ended. The seed is scored first: without that nothing can be compared."""
     try:
-        (score,) = await shop.score([shop.seed], Mode.VAL, shop.val)
-        if score.infra_error:
-            items = [
-                EvaluationItem(Mode.VAL, t, s)
-                for t in shop.val
-                for s in range(shop.settings.samples)
-            ]
-            whole = shop.regions.join(shop.seed.components)
-            shop.evaluator.forget_infrastructure(EvaluationJob(shop.seed.id, whole, items))
-            raise EngineError(
-                "cannot score the seed prompt: too many of its rollouts failed because of "
-                f"infrastructure, the first with {score.first_loss!r}; fix it, then resume"
-            )
-        shop.seed.decide("accepted", "the seed")
-        await search(algorithm, shop)
-    except BudgetExceeded as spent:
-        return str(spent)
+        async with CandidateRunner(
+            setup.bundle,
+            seeds.child("prompt"),
+            run.id,
+            runners=setup.settings.runners,
+            on_rollout=keep_rollout,
+            on_spans=run.writer.submit_spans,
+            begins=begins,
+        ) as runner:
+            yield _Models(play, ask, SearchJournal(run.store, run.id), runner)
     finally:
-        shop.close_round()
-    return "the search ended by itself"
+        if ask is not None:
+            await ask.close()
 
 
-def _affordable(limits: Limits, worst: WorstCase) -> int | None:
-    """The rollouts that every ceiling allows in the worst case."""
-    one = worst.of_rollout()
-    allowed = [
-        int(limit // amount)
-        for name in ("rollouts", "task_calls", "tokens", "dollars")
-        if (limit := getattr(limits, name)) is not None and (amount := getattr(one, name)) > 0
-    ]
-    return min(allowed, default=None)
+async def preflight(setup: SearchSetup, n: int) -> list[Rollout]:
+    """Play `n` training tasks with the seed prompt, one after another; nothing is written."""
+    rollouts: list[Rollout] = []
+    seeds = SeedTree(setup.config.seed).child(DRY)
+    async with CandidateRunner(
+        setup.bundle, seeds, DRY, runners=1, on_rollout=rollouts.append
+    ) as play:
+        for task in setup.splits.train[:n]:
+            await play(setup.components, task, RolloutSlot("", Mode.TRAIN, 0, task.id))
+    return rollouts
 
 
-def _header(
-    algorithm: Algorithm, components: Components, splits: Splits, settings: Settings
-) -> dict[str, str]:
-    """What must not change under a resume; runners and timeouts may."""
-    data = [[task_hash(t) for t in split] for split in (splits.train, splits.val, splits.test)]
-    changed = {"failure reward": repr(settings.failure_reward)} if settings.failure_reward else {}
-    return changed | {
-        "agent, grader, model or sampling": settings.fingerprint,
-        "algorithm": repr(algorithm),
-        "budget": repr((asdict(settings.limits), asdict(settings.worst))),
-        "dataset": hashlib.sha256(repr(data).encode()).hexdigest(),
-        "seed prompt": json.dumps(sorted(components.items())),
-        "seed or samples": repr((settings.seed, settings.samples)),
-    }
+# ---------------------------------------------------------------- observers
+
+
+class _Recorder(Observer):
+    """Writes the metrics of each round and the best prompt so far, notes what is wrong with the
+    rollouts, and passes everything on."""
+
+    def __init__(self, run: Run, search: PromptSearch) -> None:
+        self._run, self._inner, self._heard = run, search.observer, search.heard
+        self._resources = search.setup.bundle.resources
+        self.warnings: list[str] = []
+        self.health: list[JSON] = []
+        self.lowest = search.setup.config.failure_reward
+        """The lowest reward of a rollout that did not fail, if lower than a failure's."""
+        self._number = 0
+        self._failures: dict[str, str] = {}
+        self._steps: list[dict[str, float]] = []
+        self._remedies: dict[str, str] = {}
+        self._rollouts: list[Rollout] = []
+
+    def heard(self, rollout: Rollout) -> None:
+        """Keep a rollout until the next examination."""
+        self._rollouts.append(rollout)
+        if rollout.reward is not None and rollout.last.failure is None:
+            self.lowest = min(self.lowest, rollout.reward.value)
+        if self._heard is not None:
+            self._heard(rollout)
+
+    def warn(self, warnings: Sequence[str]) -> None:
+        """Note warnings, and keep them for the result."""
+        self.warnings += warnings
+        for warning in warnings:
+            self._run.progress.note(f"Warning: {warning}")
+
+    def played(self, stage: str, done: int, total: int, spent: Spend) -> None:
+        """Pass it on."""
+        self._inner.played(stage, done, total, spent)
+
+    def examine(self, *, ended: bool = False) -> None:
+        """Note what is wrong with the rollouts since the last time."""
+        run = shlex.quote(str(self._run.folder.path))
+        if self._rollouts:
+            self._steps.append(rollout_metrics(self._rollouts))
+            for failure in (r.last.failure for r in self._rollouts):
+                if failure is not None:
+                    self._failures.setdefault(failure.cause.value, failure.message)
+            poor = (r for r in self._rollouts if r.reward is not None and r.reward.value < 1)
+            if (rollout := next(poor, None)) is not None:
+                last = rollout.last
+                reply = "none" if last.final_text is None else short(last.final_text)
+                earned = "none" if last.reward is None else f"{last.reward.value:g}"
+                failed = "" if last.failure is None else f" ({last.failure.message})"
+                self._remedies["constant_reward"] = (
+                    "see whether the reward reads the reply as it is, and whether any prompt can "
+                    f"earn more: task {short(rollout.task.title)}, reply {reply}, reward {earned}"
+                    f"{failed}: tutelage show {rollout.id} --run {run}"
+                )
+            self._rollouts = []
+        setup = Setup(
+            limits="max_turns, max_tokens",
+            rules=ROLLOUT_RULES,
+            ended=ended,
+            remedies=self._remedies,
+            failures=self._failures,
+        )
+        for finding in keep(self.health, self._steps, setup, number=self._number, run=run):
+            self._run.progress.note(f"Warning: {finding}")
+
+    def round(self, found: Round) -> None:
+        """Write one line of metrics, and the best prompt so far. Raises `FailureBudgetError` if the
+        reward raised the same on every rollout of the first round."""
+        run = self._run
+        line = {"phase": "search", "step": found.number, "candidates": len(found.standings)}
+        run.log({**line, "leader": found.leader, **found.spent.to_dict(), **found.metrics()})
+        write_best(run.folder, found.best)
+        self._inner.round(found)
+        self._number = found.number
+        if found.number == 1:
+            run.writer.flush()
+            count, failed = run.store.count(run.id), run.store.failures(run.id)
+            if [(f.cause, f.number) for f in failed] == [(FailureCause.ANSWER_ERROR, count)]:
+                stop_if_alike(list(run.store.rollouts(run.id)), count)
+            # A resume has played only a part of them; only the seed has the agent's own texts.
+            if len(self._rollouts) >= found.spent.rollouts:
+                seeds = [r for r in self._rollouts if r.label == self._rollouts[0].label]
+                self.warn(unused_template_warnings(seeds, self._resources))
+        self.examine()
+
+
+class _Reported(Observer):
+    """Passes rounds and rollouts to a `Progress`, whose steps are rounds, and to callbacks."""
+
+    def __init__(self, progress: Progress, callbacks: Sequence[Callback] = ()) -> None:
+        self._progress, self._callbacks = progress, callbacks
+
+    def played(self, stage: str, done: int, total: int, spent: Spend) -> None:
+        """Show the rollouts of a batch."""
+        self._progress.evaluation(stage, done, total)
+
+    def round(self, found: Round) -> None:
+        """Show one step; its reward is that of the prompt that the round began with."""
+        values = {"rollouts": float(found.spent.rollouts), "dollars": found.spent.dollars}
+        self._progress.step(found.number, values | found.metrics())
+        for callback in self._callbacks:
+            callback.on_round_end(found)
+
+
+# ---------------------------------------------------------------- the search of a Trainer
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class PromptResult(TrainingResult):
+    """The outcome of a prompt search. Rewards and success are means over the held-out test; no
+    policy is trained, so `policy` is None."""
+
+    verdict: Verdict = Verdict.NO_EVIDENCE
+    """The verdict of the held-out test."""
+    interval: tuple[float, float] = (0.0, 0.0)
+    """95 % interval of the difference in reward, best minus seed."""
+    components: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The best texts, by component."""
+    resources: NamedResources = field(default_factory=NamedResources)
+    """The agent's resources with the best texts in place; the others are untouched."""
+    dollars: float = 0.0
+    """The cost of endpoints, where their prices are known."""
+
+    def __repr__(self) -> str:
+        low, high = self.interval
+        verdict = f"  verdict  {self.verdict.value} (95 %: {low:+.3f} to {high:+.3f})"
+        texts = [indent(f"{name}: {text}", "  ") for name, text in self.components.items()]
+        return "\n".join([TrainingResult.__repr__(self), verdict, *texts])
+
+    @property
+    def prompt(self) -> str:
+        """The best text, of the first component if there are several."""
+        return self.components[min(self.components)]
+
+
+async def search_agent(
+    setup: SearchSetup, output: Path, callbacks: Sequence[Callback], progress: Progress
+) -> PromptResult:
+    """Run the search and return its result; in a folder that has it unfinished, it goes on.
+
+    Raises `ConfigError` and other `TutelageError`s, most of them before anything runs.
+    """
+    folder = folder_at(output)
+    facts = {**setup.facts, "run": str(folder.path)}
+    progress.start(f"prompt search, {setup.variant}", facts)
+    progress.phase("search")
+    search = PromptSearch(setup, _Reported(progress, callbacks), on_rollout(callbacks))
+    fields = await lifecycle.begin(search, folder, progress)
+    progress.finish()
+    gap, components = fields["test"]["reward"], dict(fields["components"])
+    result = read_result(
+        folder,
+        fields,
+        PromptResult,
+        policy=None,
+        steps=len(folder.read_metrics()),
+        verdict=Verdict(fields["verdict"]),
+        interval=(float(gap["low"]), float(gap["high"])),
+        components=components,
+        resources=with_components(setup.bundle.resources, components),
+        dollars=float(fields["dollars"]),
+    )
+    for callback in callbacks:
+        callback.on_train_end(result)
+    return result

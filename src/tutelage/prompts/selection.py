@@ -1,7 +1,7 @@
 """Many candidates narrowed to few, all played on validation tasks of one order.
 
 `successive_halving` plays fewer candidates on more tasks, `ucb_selection` plays the most promising
-on more. What they leave behind is noted in the lineage. `search_state.py` plays and ranks.
+on more. What they leave behind is noted in the lineage. `search.py` plays and ranks.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from tutelage.prompts.budget import BudgetExceeded
 from tutelage.prompts.lineage import Candidate
-from tutelage.prompts.search_state import SearchState
+from tutelage.prompts.search import SearchState
 from tutelage.types import Mode, Task
 
 PREFIXES = (6, 12)
@@ -23,7 +23,7 @@ _SAME = 1e-9
 
 
 async def successive_halving(
-    shop: SearchState,
+    state: SearchState,
     candidates: Sequence[Candidate],
     keep: int,
     prefixes: Sequence[int] = PREFIXES,
@@ -34,12 +34,12 @@ async def successive_halving(
     not fit the budget any more, half of the field is dropped unplayed.
     """
     alive = list(candidates)
-    stages = [n for n in prefixes if n < len(shop.val)]
-    for n in [*stages, len(shop.val)]:
-        ranked = await _fitting(shop, alive, shop.val[:n])
-        room = keep if n == len(shop.val) else max(keep, (len(ranked) + 1) // 2)
+    stages = [n for n in prefixes if n < len(state.val)]
+    for n in [*stages, len(state.val)]:
+        ranked = await _fitting(state, alive, state.val[:n])
+        room = keep if n == len(state.val) else max(keep, (len(ranked) + 1) // 2)
         _drop([c for c in alive if c not in ranked], "not played: the rollouts left are too few")
-        means = {c: shop.mean(c, shop.val[:n]) for c in ranked}
+        means = {c: state.mean(c, state.val[:n]) for c in ranked}
         for c in ranked[room:]:
             _drop([c], _compared(means[c], [*means.values()][:room], n))
         alive = ranked[:room]
@@ -47,7 +47,7 @@ async def successive_halving(
 
 
 async def ucb_selection(
-    shop: SearchState, candidates: Sequence[Candidate], keep: int
+    state: SearchState, candidates: Sequence[Candidate], keep: int
 ) -> list[Candidate]:
     """UCB over validation tasks (Pryzant et al. 2023): the most promising is played on more.
 
@@ -55,35 +55,35 @@ async def ucb_selection(
     highest upper confidence bound on its next few, in one order for all, so that scores stay
     paired. The `keep` best are validated in full.
     """
-    alive, size = list(candidates), min(PULL, len(shop.val))
-    seen = {c.id: size for c in await shop.rank(alive, shop.val[:size])}
-    for _ in range(len(alive) * len(shop.val) // (2 * PULL)):
-        open_ = [c for c in alive if 0 < seen.get(c.id, 0) < len(shop.val)]
+    alive, size = list(candidates), min(PULL, len(state.val))
+    seen = {c.id: size for c in await state.rank(alive, state.val[:size])}
+    for _ in range(len(alive) * len(state.val) // (2 * PULL)):
+        open_ = [c for c in alive if 0 < seen.get(c.id, 0) < len(state.val)]
         if not open_:
             break
         total = sum(seen.values())
 
         def bound(c: Candidate, total: int = total) -> float:
-            return shop.mean(c) + math.sqrt(2 * math.log(total) / seen[c.id]) / 2
+            return state.mean(c) + math.sqrt(2 * math.log(total) / seen[c.id]) / 2
 
         arm = max(open_, key=bound)
-        reach = min(len(shop.val), seen[arm.id] + PULL)
-        await shop.score([arm], Mode.VAL, shop.val[:reach])
-        seen[arm.id] = reach if shop.was_played(arm) else 0
-    ranked = sorted((c for c in alive if seen.get(c.id)), key=lambda c: -shop.mean(c))
-    means = [shop.mean(c) for c in ranked]
+        reach = min(len(state.val), seen[arm.id] + PULL)
+        await state.score([arm], Mode.VAL, state.val[:reach])
+        seen[arm.id] = reach if state.was_played(arm) else 0
+    ranked = sorted((c for c in alive if seen.get(c.id)), key=lambda c: -state.mean(c))
+    means = [state.mean(c) for c in ranked]
     for c, mean in zip(ranked[keep:], means[keep:], strict=True):
         _drop([c], _compared(mean, means[:keep], seen[c.id]))
-    return await shop.validate(ranked[:keep])
+    return await state.validate(ranked[:keep])
 
 
 async def _fitting(
-    shop: SearchState, alive: Sequence[Candidate], tasks: Sequence[Task]
+    state: SearchState, alive: Sequence[Candidate], tasks: Sequence[Task]
 ) -> list[Candidate]:
     field = list(alive)
     while True:
         try:
-            return await shop.rank(field, tasks)
+            return await state.rank(field, tasks)
         except BudgetExceeded as spent:
             if len(field) == 1 or spent.what == "seconds":
                 raise

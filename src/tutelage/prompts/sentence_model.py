@@ -5,7 +5,7 @@ ridge regression of the rewards on sentences and tasks pools all that was played
 candidates too. Trials then play sets of sentences on single training tasks, drawn by Thompson
 sampling (Thompson 1933): what looks good or is little known is tried most. The sentences that help
 are composed into one prompt (`compose.py`), which must win its place on the validation tasks like
-any edit. It is to an LLM's sentences what `screen.py` is to a bank of phrases. `search_state.py`
+any edit. It is to an LLM's sentences what `screen.py` is to a bank of phrases. `search.py`
 keeps the pool.
 """
 

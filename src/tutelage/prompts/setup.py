@@ -1,22 +1,29 @@
 """A search put together from its configuration: agent, tasks, models, limits, algorithm.
 
 Everything that can be wrong is found here, before a rollout or a request is paid for.
-`agent_bundle` decides which model an agent plays with: the task endpoint, its own LLMs, or the
-embedded policy if there is none. `job.py` runs a `SearchSetup`; `trainer/` makes one from Python
-objects.
+`agent_bundle.py` decides which model an agent plays with: the task endpoint, its own LLMs, or the
+embedded policy. `run.py` runs a `SearchSetup`; `search_setup` makes one of a `Trainer`'s objects.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from tutelage.agents.loading import load_agent, source_hash
-from tutelage.engine.endpoint import Endpoint, read_endpoints
+from tutelage.config.api_keys import api_key_of
+from tutelage.engine.endpoint import (
+    DEFAULT_MODEL,
+    Endpoint,
+    check_url,
+    environment,
+    read_endpoints,
+)
 from tutelage.engine.meter import CallLimits
 from tutelage.engine.prices import Price, find_price, load_prices
 from tutelage.environments.loading import load_environment
@@ -27,15 +34,16 @@ from tutelage.prompts.agent_bundle import agent_bundle, call_limits, resources_o
 from tutelage.prompts.apo import APO
 from tutelage.prompts.bank import GENERIC, bank_of
 from tutelage.prompts.budget import Limits, WorstCase
-from tutelage.prompts.choice import Algorithm, choose, no_endpoint
-from tutelage.prompts.config import PromptConfig
+from tutelage.prompts.config import PromptConfig, resolve_prompt
 from tutelage.prompts.contract import Settings, Splits
 from tutelage.prompts.embedded import embedded
+from tutelage.prompts.gepa import GEPA
 from tutelage.prompts.optimiser_client import worst_call
 from tutelage.prompts.play import SLOTS, AgentBundle, AgentSpec
-from tutelage.prompts.run import plan
-from tutelage.prompts.shots import DEMONSTRATIONS
-from tutelage.prompts.tasks import make_splits
+from tutelage.prompts.reflect import Reflect
+from tutelage.prompts.screen import Screen
+from tutelage.prompts.search import Algorithm, SearchPlan, plan
+from tutelage.prompts.tasks import given_splits, make_splits
 from tutelage.resources import LLM, NamedResources, PromptTemplate
 from tutelage.rewards import check
 from tutelage.rewards.registry import resolve_reward
@@ -45,19 +53,19 @@ from tutelage.tasks.overlap import Overlap, content, count_overlap
 from tutelage.tools.registry import resolve_tools
 from tutelage.tools.tool import Tool
 from tutelage.tracing.export import endpoint as collector
-from tutelage.types import Sampling
+from tutelage.types import Sampling, Task
 
 if TYPE_CHECKING:
     from tutelage.policy.model import Policy
 
+PROMPT_ALGORITHMS = (APO, GEPA, Reflect, Screen)
+"""What `Trainer(algorithm=...)` takes for a prompt search."""
 ENVIRONMENT_PROMPT = "Act in the environment: answer each observation with your next action."
 """The built-in agent's prompt that a search in an environment begins with."""
 ITERATIONS = 10
-"""Rounds of apo and steps of grips where nobody asks for another number."""
-EXPENSIVE = 2.0
-"""US dollars for a million sampled tokens from which on `auto` spares rollouts."""
+"""Default number of rounds of apo."""
 _SAMPLED = 4096
-"""Numbers of each tensor that the mark of a policy is made of, about."""
+"""Approximate number of values of each tensor in the hash of a policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,33 +74,32 @@ class SearchSetup:
 
     config: PromptConfig
     algorithm: Algorithm
+    variant: str
+    """Its name in results: `apo with trials` is not the paper's `apo`."""
     reason: str
-    """Why this algorithm, behind its `variant`."""
+    """The reason for it, behind its `variant`."""
     bundle: AgentBundle
     components: Mapping[str, str]
     splits: Splits
     settings: Settings
+    plan: SearchPlan
     endpoints: Mapping[str, Endpoint]
-    """Of the optimiser's roles; empty for a search without an LLM."""
+    """Endpoints of the optimiser's roles; empty for a search without an LLM."""
     prices: Mapping[str, Price | None]
-    """Of those roles."""
+    """Prices of those roles."""
     facts: Mapping[str, str]
-    """What is shown before it begins."""
+    """Models and grader, shown before the search begins."""
     remarks: tuple[str, ...] = ()
+    """A sentence about models without a price."""
     overlap: Overlap = field(default_factory=Overlap)
-    """Tasks that stand in more than one split, or twice in one."""
+    """Tasks that are in more than one split, or twice in one."""
     fields: frozenset[str] | None = None
-    """The fields of a task that count beside its input when two are compared; None for all."""
+    """The task fields that are compared beside the input; None for all."""
     python: bool = False
-    """Whether its agent is a Python object that no file has."""
-
-    @property
-    def variant(self) -> str:
-        """What the algorithm is called in results: `gepa with trials` is not the paper's `gepa`."""
-        return _variant(self.algorithm)
+    """True if its agent is a Python object that no file has."""
 
     def sources(self) -> dict[str, str]:
-        """Marks of the agent, its grader, its resources and its tasks."""
+        """Return hashes of the agent, its grader, its resources and its tasks."""
         bundle, splits = self.bundle, self.splits
         tasks = {"training": splits.train, "validation": splits.val, "test": splits.test}
         make = None if bundle.environment is None else bundle.environment.make
@@ -110,163 +117,195 @@ def setup_from(
     handed: Mapping[str, Endpoint] = MappingProxyType({}),
 ) -> SearchSetup:
     """Put a search together. `agent_spec`, `splits`, `algorithm` and `handed`, the endpoints of the
-    optimiser's roles, are a Python caller's objects.
-
-    Raises `ConfigError` for all that can be seen to be wrong.
-    """
+    optimiser's roles, are objects of a Python caller. Raises `ConfigError`."""
     endpoints = read_endpoints(env) | dict(handed)
     optimiser = {role: e for role, e in endpoints.items() if role in ("gradient", "edit")}
     python = agent_spec is not None
     prices = load_prices(config.prices, env)
     collector(config.otlp, env)  # refused now rather than when the first trace is sent
     task = endpoints.get("task")
-    price = None if task is None else find_price(prices, task.model)
-    # Refused before a model is built for it.
-    chosen, reason = _choose(config, algorithm, bool(optimiser), price)
+    # All of this is refused before a model is built or loaded.
+    name = config.algorithm if algorithm is None else algorithm.name
+    name, reason = choose(name, has_optimiser=bool(optimiser), python=algorithm is not None)
+    chosen = algorithm or _configured(name, config, GENERIC)
     agent_spec = agent_spec or _agent_spec(config)
     factory = agent_spec.environment
     if config.environment is not None:
         factory = load_environment(config.environment, json.loads(config.environment_kwargs))
         agent_spec = replace(agent_spec, environment=factory)
-    _warn_of_timeout(agent_spec, config, progress)
-    splits = splits or make_splits(config, factory)
-    if factory is not None:
-        check_repeats(factory, splits.train[0], config.seed)
-    compared, overlap = _compared(agent_spec, splits)
-    # Before a model is built or loaded for it, as all that follows up to `agent_bundle`.
-    plan(chosen, splits, Settings("", Limits(rollouts=config.rollouts), samples=config.samples))
-    resources = resources_of(agent_spec, config, task)
-    components = components_of(resources, config.components, config.tune_tools)
-    if not config.demonstrations:
-        components.pop(DEMONSTRATIONS, None)
-    agent_spec.agent.check([*resources])
-    bundle = agent_bundle(agent_spec, resources, config, task, prices)
-    if algorithm is None:
-        tools = {v.name: v for v in bundle.resources.values() if isinstance(v, Tool)}
-        chosen = _configured(chosen, config, bank_of(tools, bundle.reward, config.hints))
-    if not chosen.needs_optimiser:
-        optimiser = {}
-    role_prices = {role: find_price(prices, e.model) for role, e in optimiser.items()}
-    asked = worst_call([*role_prices.values()], config.optimiser_tokens) if optimiser else None
-    worst = WorstCase(_worst_rollout(bundle), asked)
-    return SearchSetup(
-        config=config,
-        algorithm=chosen,
-        reason=f"{_variant(chosen)}: {reason}",
-        bundle=bundle,
-        components=components,
-        splits=splits,
-        settings=_settings(config, bundle, optimiser, worst),
-        endpoints=optimiser,
-        prices=role_prices,
-        facts=_facts(config, bundle, optimiser),
-        remarks=tuple(_unknown_prices(bundle, optimiser, role_prices, config)),
-        fields=compared,
-        overlap=overlap,
-        python=python,
-    )
-
-
-def _variant(algorithm: Algorithm) -> str:
-    return f"{algorithm.name} with trials" if getattr(algorithm, "trials", 0) else algorithm.name
-
-
-def _warn_of_timeout(agent_spec: AgentSpec, config: PromptConfig, progress: Progress) -> None:
-    """Say so where a timeout was given that bounds nothing."""
-    usual = PromptConfig.model_fields["timeout"].default
-    # A run folder has every key, so the default in it was not set by anybody.
-    if isinstance(agent_spec.agent, ToolAgent) and config.timeout != usual:
+    builtin = isinstance(agent_spec.agent, ToolAgent)
+    if builtin and config.timeout != PromptConfig.model_fields["timeout"].default:
         progress.note(
             "Warning: timeout has no effect: the embedded agent is limited by turns and tokens, "
             "and each tool by its own timeout"
         )
-
-
-def _compared(agent_spec: AgentSpec, splits: Splits) -> tuple[frozenset[str] | None, Overlap]:
-    """The fields of a task that count beside its input, and the tasks that stand in more than one
-    split by them; the reward and the seal are checked."""
+    splits = splits or make_splits(config, factory)
+    if factory is not None:
+        check_repeats(factory, splits.train[0], config.seed)
     parts = (splits.train, splits.val, splits.test)
     if agent_spec.reward is not None:
         check(agent_spec.reward, [task for part in parts for task in part])
     # An agent of one's own may read any field of a task, the built-in one reads its question.
-    builtin = isinstance(agent_spec.agent, ToolAgent)
     read = agent_spec.reward.fields_read if builtin and agent_spec.reward else None
     splits.check_held_out(read)
-    return read, count_overlap(*parts, lambda task: content(task, read))
-
-
-def _choose(
-    config: PromptConfig, algorithm: Algorithm | None, has_optimiser: bool, price: Price | None
-) -> tuple[Algorithm, str]:
-    """The algorithm and why, before its phrases are known."""
-    if algorithm is not None:
-        if algorithm.needs_optimiser and not has_optimiser:
-            raise no_endpoint(algorithm.name, "algorithm=Screen()")
-        return algorithm, "it was asked for"
-    chosen, reason = choose(
-        config.algorithm,
-        has_optimiser=has_optimiser,
-        rollouts=config.rollouts,
-        expensive=price is not None and price.output > EXPENSIVE,
+    plan(chosen, splits, Settings("", Limits(rollouts=config.rollouts), samples=config.samples))
+    resources = resources_of(agent_spec, config, task)
+    components = components_of(resources, config.components, config.tune_tools)
+    agent_spec.agent.check([*resources])
+    bundle = agent_bundle(agent_spec, resources, config, task, prices)
+    if algorithm is None:
+        tools = {v.name: v for v in bundle.resources.values() if isinstance(v, Tool)}
+        chosen = _configured(name, config, bank_of(tools, bundle.reward, config.hints))
+    if not chosen.needs_optimiser:
+        optimiser = {}
+    role_prices = {role: find_price(prices, e.model) for role, e in optimiser.items()}
+    asked = worst_call([*role_prices.values()], config.optimiser_tokens) if optimiser else None
+    unknown = [bundle.endpoints[n].model for n, p in bundle.prices.items() if p is None]
+    unknown += [optimiser[role].model for role, p in role_prices.items() if p is None]
+    with_trials = isinstance(chosen, APO) and chosen.trials
+    variant = f"{chosen.name} with trials" if with_trials else chosen.name
+    settings = _settings(config, bundle, WorstCase(_worst_rollout(bundle), asked))
+    facts = {"agent": bundle.agent.name}
+    if factory is not None:
+        facts["environment"] = factory.name
+    if bundle.policy is not None:
+        model = config.model or "embedded, trained to follow prompts"
+        facts["task model"] = f"{model}, {bundle.policy.count() / 1e6:.2f} M parameters"
+    alone = len(bundle.endpoints) == 1
+    asked_models = {"task model" if alone else f"model {n}": e for n, e in bundle.endpoints.items()}
+    for label, e in (asked_models | {f"{role} model": e for role, e in optimiser.items()}).items():
+        public = e.to_public_dict()
+        facts[label] = f"{public['model']} at {public['base_url']}"
+    if bundle.reward is not None:
+        facts["grader"] = bundle.reward.name
+    return SearchSetup(
+        config=config,
+        algorithm=chosen,
+        variant=variant,
+        reason=f"{variant}: {reason}",
+        bundle=bundle,
+        components=components,
+        splits=splits,
+        settings=settings,
+        plan=plan(chosen, splits, settings),
+        endpoints=optimiser,
+        prices=role_prices,
+        facts=facts,
+        remarks=_unknown_prices(unknown, config),
+        fields=read,
+        overlap=count_overlap(*parts, lambda task: content(task, read)),
+        python=python,
     )
-    return _configured(chosen, config, GENERIC), reason
 
 
-def _configured(algorithm: Algorithm, config: PromptConfig, bank: tuple[str, ...]) -> Algorithm:
-    """The algorithm with what the configuration says of it."""
-    said = config.model_dump() | {"bank": bank, "rounds": config.iterations}
-    said["steps"] = config.iterations
-    if isinstance(algorithm, APO):
-        said["rounds"] = config.iterations or ITERATIONS
-        if said["trials"] is None and (config.selection is not None or config.paraphrases):
-            said["trials"] = 0  # the paper's search
+def search_setup(
+    algorithm: Algorithm,
+    agent_spec: AgentSpec,
+    splits: tuple[Sequence[Task] | None, Sequence[Task] | None, Sequence[Task] | None],
+    keys: Mapping[str, Any],
+    optimiser: LLM | None,
+    progress: Progress,
+) -> SearchSetup:
+    """Return the search of a `Trainer`; `keys` are those of a prompt search, `splits` its training,
+    validation and test tasks. Raises `ConfigError`."""
+    # Agent and tasks are objects here, so no key names their files.
+    config = resolve_prompt("math", (), {**keys, "algorithm": algorithm.name})
+    handed: dict[str, Endpoint] = {}
+    env = environment()
+    if optimiser is not None:
+        if optimiser.endpoint is None:
+            raise ConfigError(
+                "optimiser= needs an endpoint: LLM('gpt-4o', endpoint='https://...', api_key='...')"
+            )
+        url = check_url(optimiser.endpoint)
+        model = optimiser.model or optimiser.name or env.get("OPENAI_MODEL") or DEFAULT_MODEL
+        key = optimiser.api_key or api_key_of(env, "OPENAI_API_KEY")
+        handed = {role: Endpoint(role, url, model, key) for role in ("gradient", "edit")}
+    train, val, test = splits
+    if (val is None) != (test is None) or (train is None and val is not None):
+        raise ConfigError(
+            "a prompt search needs train_dataset, val_dataset and test_dataset; or pass only "
+            "train_dataset, which is then split 40/20/40"
+        )
+    return setup_from(
+        config,
+        env,
+        progress,
+        agent_spec=agent_spec,
+        splits=None if train is None else given_splits(train, val, test, config),
+        algorithm=algorithm,
+        handed=handed,
+    )
+
+
+def choose(name: str, *, has_optimiser: bool, python: bool = False) -> tuple[str, str]:
+    """Return the name of the algorithm and the reason for it. Raises `ConfigError` if it needs an
+    optimiser LLM and there is none."""
+    if name == "auto" and has_optimiser:
+        return "reflect", "it makes the most of few rollouts and few optimiser calls"
+    if name == "auto":
+        return "screen", "there is no optimiser endpoint, and it needs none"
+    if name != "screen" and not has_optimiser:
+        without = "algorithm=Screen()" if python else "--algorithm screen"
+        torch = importlib.util.find_spec("torch") is not None
+        needs = "" if torch else ", on this machine after pip install 'tutelage[train]'"
+        raise ConfigError(
+            f"{name} needs an optimiser LLM, but no endpoint is set. Either set OPENAI_BASE_URL or "
+            "OPENAI_API_KEY in .env or the environment (any OpenAI-compatible server: OpenAI, "
+            f"vLLM, Ollama), or search without an LLM: {without}{needs}"
+        )
+    return name, "it was asked for"
+
+
+def _configured(name: str, config: PromptConfig, bank: tuple[str, ...]) -> Algorithm:
+    """Return the algorithm with its settings from the configuration."""
+    values = config.model_dump() | {"bank": bank, "rounds": config.iterations}
+    algorithm = next(made for made in PROMPT_ALGORITHMS if made.name == name)
+    if algorithm is APO:
+        values["rounds"] = config.iterations or ITERATIONS
+        if config.trials is None and (config.selection is not None or config.paraphrases):
+            values["trials"] = 0  # the paper's search
     names = {field.name for field in fields(algorithm)}
-    return replace(algorithm, **{k: v for k, v in said.items() if k in names and v is not None})
+    return algorithm(**{k: v for k, v in values.items() if k in names and v is not None})
 
 
 def _agent_spec(config: PromptConfig) -> AgentSpec:
+    """Return the agent of the file, else the embedded one."""
     reward = None if config.reward is None else resolve_reward(config.reward)
     if config.agent is not None:
-        agent, resources = load_agent(config.agent)
-        return AgentSpec(agent, resources, reward)
+        return AgentSpec(*load_agent(config.agent), reward)
     acts = config.environment is not None
-    tools = resolve_tools(config.tools or (() if acts else embedded().tools))
-    caps = call_limits(config, True)
-    sampling = Sampling(temperature=config.temperature, max_tokens=caps.reply_tokens)
-    usual = ENVIRONMENT_PROMPT if acts else embedded().prompt
-    prompt = PromptTemplate(config.prompt or usual)
+    prompt = PromptTemplate(config.prompt or (ENVIRONMENT_PROMPT if acts else embedded().prompt))
     if prompt.placeholders:
         raise ConfigError(
             "the embedded agent does not fill placeholders, but the prompt has "
             f"{prompt.placeholders!r}; write {{{{name}}}} for a literal {{name}}"
         )
-    values: dict[str, Any] = {PROMPT: prompt}
-    values |= tool_resources(tools)
+    caps = call_limits(config, True)
+    tools = tool_resources(resolve_tools(config.tools or (() if acts else embedded().tools)))
     return AgentSpec(
-        ToolAgent(sampling, caps.calls),
-        NamedResources(values),
+        ToolAgent(
+            Sampling(temperature=config.temperature, max_tokens=caps.reply_tokens), caps.calls
+        ),
+        NamedResources({PROMPT: prompt, **tools}),
         reward or (None if acts else resolve_reward(embedded().reward)),
     )
 
 
-def _settings(
-    config: PromptConfig, bundle: AgentBundle, optimiser: Mapping[str, Endpoint], worst: WorstCase
-) -> Settings:
-    models = {name: e.to_public_dict() for name, e in bundle.endpoints.items()}
+def _settings(config: PromptConfig, bundle: AgentBundle, worst: WorstCase) -> Settings:
     graders = [] if bundle.reward is None else [bundle.reward]
     tools = [v.fn for v in bundle.resources.values() if isinstance(v, Tool)]
-    mark = source_hash(bundle.agent, *graders, *tools)
     passed = {n: shown(v) for n, v in bundle.resources.items() if not isinstance(v, LLM)}
-    values = (
-        mark,
+    fingerprint = (
+        source_hash(bundle.agent, *graders, *tools),
         sorted(passed.items()),
-        models,
+        {name: e.to_public_dict() for name, e in bundle.endpoints.items()},
         bundle.sampling,
         bundle.caps,
-        bundle.policy is None or _weights_mark(bundle.policy),
+        bundle.policy is None or _weights_hash(bundle.policy),
     )
     return Settings(
-        fingerprint=repr(values),
+        fingerprint=repr(fingerprint),
         limits=Limits(
             rollouts=config.rollouts,
             optimiser_calls=config.optimiser_calls,
@@ -277,17 +316,15 @@ def _settings(
         worst=worst,
         seed=config.seed,
         runners=config.runners or (8 if bundle.policy is None else SLOTS),
-        timeout=None,  # a rollout's own deadline knows what waiting for a model is
+        timeout=None,  # a rollout has a deadline of its own, without the time it waits for a model
         failure_reward=config.failure_reward,
         samples=config.samples,
-        accept_changes=config.allow_changes,
-        demonstrations=config.demonstrations,
         asked_at_once=config.optimiser_concurrency,
     )
 
 
-def _weights_mark(policy: Policy) -> str:
-    """A hash of what a policy answers by: its tokenizer and a sample of every tensor."""
+def _weights_hash(policy: Policy) -> str:
+    """Hash the tokenizer of a policy and a sample of every tensor."""
     tokenizer = policy.codec.tokenizer
     words = (sorted(tokenizer.get_vocab().items()), str(tokenizer.chat_template))
     digest = hashlib.blake2b(repr(words).encode(), digest_size=16)
@@ -309,41 +346,14 @@ def _worst_rollout(bundle: AgentBundle) -> Any:
     return None
 
 
-def _unknown_prices(
-    bundle: AgentBundle,
-    optimiser: Mapping[str, Endpoint],
-    prices: Mapping[str, Price | None],
-    config: PromptConfig,
-) -> list[str]:
-    """Models without a price: stated, and refused under a budget in dollars."""
-    unknown = {bundle.endpoints[n].model for n, p in bundle.prices.items() if p is None}
-    unknown |= {optimiser[role].model for role, p in prices.items() if p is None}
-    if not unknown:
-        return []
-    names = ", ".join(sorted(map(repr, unknown)))
-    if config.budget_usd is not None:
+def _unknown_prices(models: Iterable[str], config: PromptConfig) -> tuple[str, ...]:
+    """Return a sentence about models without a price; a budget in dollars refuses them."""
+    names = ", ".join(sorted({repr(model) for model in models}))
+    if names and config.budget_usd is not None:
         raise ConfigError(
             f"--budget-usd needs the price of {names}, which is unknown; add it to prices.toml "
             '([models] "NAME" = { input = 0.15, output = 0.60 }, USD per million tokens), or limit '
             "--rollouts"
         )
-    return [f"the price of {names} is unknown: tokens are counted, dollars are not"]
-
-
-def _facts(
-    config: PromptConfig, bundle: AgentBundle, optimiser: Mapping[str, Endpoint]
-) -> dict[str, str]:
-    facts = {"agent": bundle.agent.name}
-    if bundle.environment is not None:
-        facts["environment"] = bundle.environment.name
-    if bundle.policy is not None:
-        name = config.model or "embedded, trained to follow prompts"
-        facts["task model"] = f"{name}, {bundle.policy.count() / 1e6:.2f} M parameters"
-    alone = len(bundle.endpoints) == 1
-    asked = {"task model" if alone else f"model {n}": e for n, e in bundle.endpoints.items()}
-    asked |= {f"{role} model": endpoint for role, endpoint in optimiser.items()}
-    shown = {key: endpoint.to_public_dict() for key, endpoint in asked.items()}
-    facts |= {key: f"{one['model']} at {one['base_url']}" for key, one in shown.items()}
-    if bundle.reward is not None:
-        facts["grader"] = bundle.reward.name
-    return facts
+    known = f"the price of {names} is unknown: tokens are counted, dollars are not"
+    return (known,) if names else ()

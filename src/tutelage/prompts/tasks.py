@@ -7,22 +7,26 @@ draws test tasks that no look has opened yet, for `tutelage prompts confirm`.
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tutelage.bounded import json_lines
 from tutelage.environments.protocol import EnvironmentFactory
 from tutelage.environments.start import environment_tasks
 from tutelage.errors import ConfigError, counted
 from tutelage.prompts.config import PromptConfig
 from tutelage.prompts.contract import Splits
 from tutelage.prompts.embedded import embedded
+from tutelage.runs.folder import RunFolder, write_text
 from tutelage.seeds import SeedTree
 from tutelage.tasks.arithmetic import Split
 from tutelage.tasks.dataset import Dataset
 from tutelage.tasks.overlap import content, distinct
 from tutelage.types import Task
 
+SPLITS: tuple[Split, ...] = ("train", "val", "test")
 TRAIN, VAL, TEST = 20, 20, 200
 """Generated tasks where nobody asks for another number."""
 SHARES = (0.4, 0.2)
@@ -33,10 +37,13 @@ LEAST = 5
 
 def make_splits(config: PromptConfig, environment: EnvironmentFactory | None = None) -> Splits:
     """The splits of a configuration. Raises `ConfigError` and `DataError`."""
+    counts = (config.train_size or TRAIN, config.val_size or VAL, config.test_size or TEST)
     if not config.train and environment is not None:
-        return Splits(**environment_tasks(environment, {**_sizes(config)}, config.seed))
-    if not config.train:
-        return _generated(config)
+        sizes = dict(zip(SPLITS, counts, strict=True))
+        return Splits(**environment_tasks(environment, sizes, config.seed))
+    if not config.train:  # math tasks for the tools `calculator` and `sum_1_to_n`
+        tasks = embedded().tasks
+        return Splits(*(tasks(n, k, config.seed) for n, k in zip(SPLITS, counts, strict=True)))
     own = config.agent is not None or environment is not None
     val, test = ((_files(paths, own) if paths else None) for paths in (config.val, config.test))
     return given_splits(_files(config.train, own), val, test, config)
@@ -54,20 +61,6 @@ def given_splits(
         train, val, test = parts.train, parts.val, parts.test
     sizes = (config.train_size, config.val_size, config.test_size)
     return Splits(*(tasks[:n] for tasks, n in zip((train, val, test), sizes, strict=True)))
-
-
-def _generated(config: PromptConfig) -> Splits:
-    """Math tasks for the tools `calculator` and `sum_1_to_n`."""
-    return Splits(*(embedded().tasks(n, k, config.seed) for n, k in _sizes(config).items()))
-
-
-def _sizes(config: PromptConfig) -> dict[Split, int]:
-    """Return how many tasks of each split are generated."""
-    return {
-        "train": config.train_size or TRAIN,
-        "val": config.val_size or VAL,
-        "test": config.test_size or TEST,
-    }
 
 
 def cut(tasks: Sequence[Task], seed: int) -> Splits:
@@ -96,7 +89,7 @@ def fresh(
     if files:
         return list(_files(files, config.agent is not None or environment is not None))
     if environment is not None and not config.train:
-        sizes = {"test": looked + (config.test_size or TEST)}
+        sizes: dict[Split, int] = {"test": looked + (config.test_size or TEST)}
         return list(environment_tasks(environment, sizes, config.seed)["test"][looked:])
     if config.train or config.recipe != "math":
         raise ConfigError(
@@ -118,3 +111,29 @@ def _files(paths: Sequence[str], own: bool) -> Sequence[Task]:
         return read(Path(paths[0]))
     tasks = [task for path in paths for task in read(Path(path))]
     return Dataset[Any](tasks, input_required=not own)
+
+
+def write_tasks(folder: RunFolder, splits: Splits) -> None:
+    """Write the splits, so that a resume has them even if their files are gone.
+
+    Fields keep their order: the store knows a task by its text.
+    """
+    place = folder.path / "tasks"
+    place.mkdir(exist_ok=True)
+    for name in SPLITS:
+        rows = [{**t.fields, "id": t.id} for t in getattr(splits, name)]
+        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+        write_text(place / f"{name}.jsonl", "".join(lines))
+
+
+def read_tasks(folder: RunFolder) -> Splits | None:
+    """Return the splits of a run, None if they were not written yet."""
+    paths = [folder.path / "tasks" / f"{name}.jsonl" for name in SPLITS]
+    if not all(path.is_file() for path in paths):
+        return None
+    parts: list[list[Task]] = []
+    for path in paths:
+        rows = [json.loads(line) for _, line in json_lines(path.read_bytes())]
+        # An id that was a number is one as a field; the task's own id is its text.
+        parts.append([Task(str(r["id"]), {k: v for k, v in r.items() if k != "id"}) for r in rows])
+    return Splits(*parts)

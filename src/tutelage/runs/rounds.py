@@ -1,6 +1,6 @@
 """What a search reports to its observer: rollouts as they end, rounds as they close.
 
-A search decides nothing by it and works without it. `prompts/search_state.py` and
+A search decides nothing by it and works without it. `prompts/search.py` and
 `prompts/evaluator.py` call, a display or a report listens.
 """
 

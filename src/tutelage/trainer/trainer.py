@@ -25,10 +25,9 @@ from tutelage.environments.protocol import EnvironmentFactory
 from tutelage.errors import ConfigError
 from tutelage.policy.sources import check_unnamed, model_folder
 from tutelage.prompts import Algorithm
-from tutelage.prompts.api import PROMPT_ALGORITHMS, search_agent, search_setup
 from tutelage.prompts.play import AgentSpec
-from tutelage.prompts.search_resources import preflight
-from tutelage.prompts.setup import SearchSetup
+from tutelage.prompts.run import preflight, search_agent
+from tutelage.prompts.setup import PROMPT_ALGORITHMS, SearchSetup, search_setup
 from tutelage.resources import LLM, POLICY, SHIPPED, NamedResources
 from tutelage.rewards import RewardFunction
 from tutelage.rollouts.manager import RolloutManager
@@ -81,7 +80,7 @@ class Trainer:
     `EnvironmentFactory`; agents take it as an argument of that name. `progress=Progress()` shows
     nothing.
 
-    With `APO`, `GEPA`, `Screen` or `GRIPS` the agent's texts are searched over instead and the
+    With `APO`, `GEPA`, `Reflect` or `Screen` the agent's texts are searched over instead and the
     result is a `PromptResult`: `optimiser` is the LLM that is asked (else the environment says),
     `search` has keys of a prompt search, such as rollouts, budget_usd, components.
     """
@@ -117,13 +116,13 @@ class Trainer:
         if algorithm is not None and not isinstance(cast("object", algorithm), known):
             raise ConfigError(
                 f"algorithm={algorithm!r} is not supported by Trainer; use RL(...) or SFT(...) for "
-                "weights, APO(...), GEPA(...), Screen(...) or GRIPS(...) for prompts"
+                "weights, APO(...), GEPA(...), Reflect(...) or Screen(...) for prompts"
             )
         prompts = isinstance(algorithm, PROMPT_ALGORITHMS)
         if not prompts and (optimiser is not None or search is not None):
             raise ConfigError(
                 "optimiser= and search= are for prompt searches; remove them, or use "
-                "algorithm=APO(...), GEPA(...), Screen(...) or GRIPS(...)"
+                "algorithm=APO(...), GEPA(...), Reflect(...) or Screen(...)"
             )
         if prompts and num_epochs is not None:
             raise ConfigError("num_epochs is for weights; limit a search with APO(rounds=...)")

@@ -1,0 +1,104 @@
+"""Pooled reflection: this package's variant of GEPA, the default with an endpoint.
+
+Parents are drawn from GEPA's Pareto front (`gepa.py`). A step is several reflections, each on a few
+of the parent's failures. Their sentences are sorted out by trials and composed to one child
+(`sentence_model.py`), which must keep up with the leader on a few validation tasks before it may
+cost a full validation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tutelage.prompts import requests
+from tutelage.prompts.compose import compose
+from tutelage.prompts.evaluator import judged_both
+from tutelage.prompts.gepa import draw_parent, merge
+from tutelage.prompts.lineage import Candidate
+from tutelage.prompts.search import EditRequest, RoundCost, SearchState, rounds
+from tutelage.types import Mode, Task
+
+RACE, BEHIND = 8, 0.035
+"""Validation tasks on which a child is compared with the leader, and how far behind it may be
+there, because they are few."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reflect:
+    """Settings of the search."""
+
+    minibatch: int = 6
+    """Training tasks a step."""
+    shown: int = 3
+    """Failures that a reflection sees."""
+    asks: int = 4
+    """Reflections a step, each on failures of its own."""
+    trials: int = 30
+    """Rollouts a step that estimate the effect of the sentences of all proposals."""
+    rounds: int | None = None
+
+    name: ClassVar[str] = "reflect"
+    address: ClassVar[str] = "gepa"  # it had this name first, and searches repeat
+    needs_optimiser: ClassVar[bool] = True
+
+    def proposals(self, rollouts: int, val: int) -> int:
+        """See `Algorithm`."""
+        return max(0, rollouts - val) // (val + self.minibatch + self.trials) * self.asks
+
+    def cost(self, train: int, val: int) -> RoundCost:
+        """See `Algorithm`."""
+        return RoundCost(self.rounds, self.minibatch + self.trials + 2 * val, 2 * self.asks)
+
+    async def search(self, state: SearchState) -> None:
+        """See `Algorithm`. A round that is reported is a pass over the training tasks."""
+        size = min(self.minibatch, len(state.train))
+        one_pass = len(state.train) // size
+        tried = set[tuple[str, ...]]()
+        for number in rounds(self.rounds):
+            if not state.validated:
+                return
+            rng = state.seeds.child("gepa", number).python()
+            parent = draw_parent(state, rng)
+            epoch, place = divmod(number, one_pass)
+            order = list(state.train)
+            state.seeds.child("gepa", "epoch", epoch).python().shuffle(order)
+            kept = await self._step(state, parent, order[place * size :][:size], number)
+            if kept and len(state.names) > 1:
+                await merge(state, rng, tried)
+            if (number + 1) % one_pass == 0:
+                state.end_round()
+
+    async def _step(
+        self, state: SearchState, parent: Candidate, tasks: list[Task], number: int
+    ) -> bool:
+        """Reflect on failures, sort out the sentences, and validate the composed child; return True
+        if it was kept. Components take turns."""
+        (before,) = await state.score([parent], Mode.TRAIN, tasks)
+        if not before.mendable:
+            return False
+        name = state.names[number % len(state.names)]
+        failed = [pair for pair in before.worst(len(tasks)) if pair[1].value < 1]
+        rng = state.seeds.child("gepa", number, "shown").python()
+        edits: list[EditRequest] = []
+        for i in range(state.calls_left(self.asks)):
+            shown = rng.sample(failed, min(self.shown, len(failed)))
+            messages = requests.reflect(name, parent.components[name], shown)
+            edits.append(EditRequest(parent, name, messages, f"gepa/{number}/{i}", "reflect"))
+        for _, child in await state.propose_edits(edits):
+            state.pool.learn(child.components)
+            child.decide("pooled", "its sentences are tried with all others")
+        for child in await compose(state, parent, name, self.trials, number):
+            leader = state.validated[state.leaders()[0].id][1]
+            few = state.val[:RACE]
+            (after,) = await state.score([child], Mode.VAL, few)
+            if after.infra_error:
+                continue
+            old, new = judged_both(leader.outcomes[: len(after.outcomes)], after.outcomes)
+            gap = sum(new) / max(1, len(new)) - sum(old) / max(1, len(new))
+            if gap < -BEHIND:
+                child.decide("rejected", f"{gap:+.3g} on {len(few)} validation tasks")
+            elif await state.validate([child]):
+                child.decide("accepted", "composed of the best sentences")
+                return True
+        return False

@@ -1,0 +1,507 @@
+"""A prompt search from seed to verdict: plan, baseline, algorithm, winner, held-out test.
+
+`optimise` runs the parts; it knows no algorithm by name. An algorithm (`apo.py`, `gepa.py`,
+`reflect.py`, `screen.py`) acts through `SearchState`: `propose` applies the laws of `edits.py` and
+records every proposal in the lineage, `score` plays candidates through the evaluator. The held-out
+test is not in it, so no algorithm can look at it. A search that runs out of budget keeps its best;
+killed, it is called again with the same journal and goes on where it was.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any, ClassVar, Protocol
+
+from tutelage.errors import ConfigError, EngineError
+from tutelage.prompts.budget import BudgetExceeded, Limits, SearchBudget
+from tutelage.prompts.contract import Ask, Components, Play, Settings, Splits
+from tutelage.prompts.edits import EditableRegions, EditRules, RejectedEdit, parse
+from tutelage.prompts.evaluator import (
+    CandidateScore,
+    EvaluationItem,
+    EvaluationJob,
+    Evaluator,
+    SearchJournal,
+    judged_both,
+)
+from tutelage.prompts.holdout_test import HoldoutResult, run_holdout_test
+from tutelage.prompts.lineage import Candidate, Lineage
+from tutelage.prompts.optimiser import Optimiser, OptimiserRequest
+from tutelage.prompts.sentence_model import SentenceModel
+from tutelage.runs.rounds import CandidateSummary, Observer, Round, Spend
+from tutelage.seeds import SeedTree
+from tutelage.types import Message, Mode, Task
+
+FINALISTS = 3
+LEAST_PROPOSALS = 3
+MOST_ROLLOUTS = 10**9
+"""More rollouts than any search has."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundCost:
+    """The most that a search can spend; None has no bound but the budget."""
+
+    rounds: int | None
+    rollouts: int | None = None
+    """Rollouts a round, with one sample a task."""
+    calls: int = 0
+    """Optimiser calls a round."""
+
+
+class Algorithm(Protocol):
+    """A search algorithm: its settings, and the search itself."""
+
+    name: ClassVar[str]
+    """The value of `--algorithm`."""
+    address: ClassVar[str]
+    """Its place in the seed tree."""
+    needs_optimiser: ClassVar[bool]
+
+    def proposals(self, rollouts: int, val: int) -> int:
+        """Return how many proposals fit for certain, validated on all `val` tasks."""
+        ...
+
+    def cost(self, train: int, val: int) -> RoundCost:
+        """Return the most that it spends, with so many training and validation tasks."""
+        ...
+
+    async def search(self, state: SearchState) -> None:
+        """Propose and score candidates. Raises `BudgetExceeded` at the end of the budget."""
+
+
+@dataclass(frozen=True, slots=True)
+class EditRequest:
+    """A request for a new text of one component of `parent`."""
+
+    parent: Candidate
+    component: str
+    messages: Sequence[Message]
+    step_key: str
+    operation: str
+    critique: str = ""
+    cost: Spend = field(default_factory=Spend)
+    """The cost of the critique, if this edit is charged with it."""
+
+
+class SearchState:
+    """One search as its algorithm sees it."""
+
+    def __init__(
+        self,
+        address: str,
+        components: Components,
+        splits: Splits,
+        evaluator: Evaluator,
+        optimiser: Optimiser | None = None,
+    ) -> None:
+        """`address` is the place of its draws in the seed tree. Raises `ConfigError` for regions
+        that do not pair."""
+        self.settings = evaluator.settings
+        self.train, self.val = splits.train, splits.val
+        self.evaluator, self.budget, self.optimiser = evaluator, evaluator.budget, optimiser
+        self.seeds = SeedTree(self.settings.seed).child("prompt", address)
+        self.regions = EditableRegions(components)
+        self.lineage = Lineage(self.seeds)
+        self.seed = self.lineage.add(self.regions.parts)
+        """The first line of the lineage."""
+        self.names = sorted(self.seed.components)
+        """The components that can be edited."""
+        self.rules = EditRules(self.seed.components, [*splits.train, *splits.val])
+        self.pool = SentenceModel(self.seed.components)
+        """All rollouts by the sentences of their prompts."""
+        self.validated: dict[str, tuple[Candidate, CandidateScore]] = {}
+        """Scores on all validation tasks, by candidate id."""
+        self._proposed = {_content(self.seed.components): self.seed}
+        self._values: dict[str, dict[tuple[str, int], float | None]] = {}
+        """Validation rewards by candidate, task and sample; None if infrastructure lost it."""
+        self._trained: dict[str, CandidateScore] = {}
+        """The round's latest scores on training tasks."""
+        self._rounds = 0
+        self._reported = 1
+        """Entries of the lineage that earlier rounds have reported, and the seed."""
+        self._base = self.seed
+        """The leader at the beginning of the round."""
+
+    @property
+    def asker(self) -> Optimiser:
+        """The optimiser LLM. Raises `ConfigError` if the search has none."""
+        if self.optimiser is None:
+            raise ConfigError(
+                "this algorithm needs an optimiser LLM; set an endpoint, or use 'screen', which "
+                "needs no LLM"
+            )
+        return self.optimiser
+
+    def calls_left(self, most: int) -> int:
+        """Return how many of `most` optimiser calls the budget allows."""
+        limit = self.budget.limits.optimiser_calls
+        return most if limit is None else min(most, limit - self.budget.spent.optimiser_calls)
+
+    # Proposals
+
+    def propose(
+        self,
+        parents: Sequence[Candidate],
+        changes: Mapping[str, str],
+        operation: str,
+        critique: str = "",
+        cost: Spend | None = None,
+    ) -> list[Candidate]:
+        """Return a new candidate with these components changed; none if it is rejected."""
+        components = dict(parents[0].components)
+        refused: RejectedEdit | None = None
+        for name, text in changes.items():
+            try:
+                components[name] = self.rules.safe(name, text)
+            except RejectedEdit as error:
+                components[name], refused = text, error
+        candidate = self.lineage.add(components, parents, operation, critique, cost)
+        content = _content(components)
+        if refused is None and content in self._proposed:
+            refused = RejectedEdit("duplicate", "the same text was proposed before")
+        if refused is not None:
+            candidate.decide("rejected", f"{refused.law}: {refused.reason}")
+            return []
+        self._proposed[content] = candidate
+        return [candidate]
+
+    async def propose_edits(
+        self, edits: Sequence[EditRequest]
+    ) -> list[tuple[EditRequest, Candidate]]:
+        """Request all edits at once; return those that keep the laws with their candidates."""
+        requests = [OptimiserRequest("edit", edit.messages, edit.step_key) for edit in edits]
+        made: list[tuple[EditRequest, Candidate]] = []
+        for edit, reply in zip(edits, await self.asker.read(requests, parse), strict=True):
+            parent, cost = edit.parent, reply.cost + edit.cost
+            if reply.problem:
+                self.note_failed(parent, edit.operation, reply.reason, edit.critique, cost)
+                continue
+            changes = {edit.component: reply.text}
+            child = self.propose([parent], changes, edit.operation, edit.critique, cost)
+            made += [(edit, candidate) for candidate in child]
+        return made
+
+    def note_failed(
+        self, parent: Candidate, operation: str, reason: str, critique: str, cost: Spend
+    ) -> None:
+        """Record in the lineage a proposal that never became a text."""
+        failed = self.lineage.add(parent.components, [parent], operation, critique, cost)
+        failed.decide("rejected", reason)
+
+    def was_played(self, candidate: Candidate) -> bool:
+        """True if it has rewards of validation tasks."""
+        return candidate.id in self._values
+
+    def unvalidated(self, parent: Candidate, component: str, text: str) -> Candidate | None:
+        """Return the candidate that has this text already, unless it was validated."""
+        known = self._proposed.get(_content({**parent.components, component: text}))
+        return None if known in (None, self.seed) or self.was_played(known) else known
+
+    # Scores
+
+    async def score(
+        self,
+        candidates: Sequence[Candidate],
+        split: Mode,
+        tasks: Sequence[Task],
+        first_sample: int = 0,
+    ) -> list[CandidateScore]:
+        """Play candidates on the same items and record their scores."""
+        samples = range(first_sample, first_sample + self.settings.samples)
+        items = [EvaluationItem(split, task, sample) for task in tasks for sample in samples]
+        jobs = [EvaluationJob(c.id, self.regions.join(c.components), items) for c in candidates]
+        scores = await self.evaluator.evaluate(jobs)
+        for candidate, score in zip(candidates, scores, strict=True):
+            candidate.note("val fresh" if first_sample else split.value, score)
+            if score.infra_error:
+                self._values.pop(candidate.id, None)
+                self.validated.pop(candidate.id, None)
+                reason = "too many rollouts were lost to infrastructure; it is not scored"
+                candidate.decide("infra_error", reason)
+                candidate.scores.clear()
+                continue
+            self._learn(candidate.components, score)
+            if split is Mode.TRAIN:
+                self._trained[candidate.id] = score
+            elif not first_sample:
+                pairs = zip(items, score.outcomes, strict=True)
+                known = self._values.setdefault(candidate.id, {})
+                known |= {(item.task.id, item.sample): outcome for item, outcome in pairs}
+                if len(tasks) == len(self.val):
+                    self.validated[candidate.id] = (candidate, score)
+        return scores
+
+    def _learn(self, components: Components, score: CandidateScore) -> None:
+        for item, episode in score.evidence:
+            self.pool.note(components, f"{item.split}/{item.task.id}", episode.value)
+
+    async def rank(
+        self, candidates: Sequence[Candidate], tasks: Sequence[Task], first_sample: int = 0
+    ) -> list[Candidate]:
+        """Play candidates on validation tasks; return the scored ones, the best first."""
+        scores = await self.score(candidates, Mode.VAL, tasks, first_sample)
+        pairs = zip(scores, candidates, strict=True)
+        usable = [(score.reward, c) for score, c in pairs if not score.infra_error]
+        return [c for _, c in sorted(usable, key=lambda pair: -pair[0])]
+
+    async def validate(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Play candidates on all validation tasks; return the scored ones, the best first."""
+        return await self.rank(candidates, self.val)
+
+    async def try_texts(
+        self,
+        parent: Candidate,
+        component: str,
+        texts: Sequence[str],
+        tasks: Iterable[Task],
+        operation: str,
+    ) -> list[float]:
+        """Play each text on its training task once, as one entry of the lineage. Returns rewards,
+        NaN for a text that is not safe or was lost; the pool learns from the others."""
+        entry = self.lineage.add(parent.components, [parent], operation)
+        entry.decide("experiment", f"{len(texts)} texts, one training task each")
+        played: dict[int, tuple[Components, EvaluationJob]] = {}
+        for number, (text, task) in enumerate(zip(texts, tasks, strict=False)):
+            with suppress(RejectedEdit):
+                made = {**parent.components, component: self.rules.safe(component, text)}
+                items = [EvaluationItem(Mode.TRAIN, task)]
+                played[number] = made, EvaluationJob(entry.id, self.regions.join(made), items)
+        scores = await self.evaluator.evaluate([job for _, job in played.values()])
+        rewards = [math.nan] * len(texts)
+        for (number, (made, _)), score in zip(played.items(), scores, strict=True):
+            if not score.infra_error:
+                rewards[number] = score.reward
+                self._learn(made, score)
+        return rewards
+
+    def mean(self, candidate: Candidate, tasks: Sequence[Task] = ()) -> float:
+        """Return the mean reward of the validation tasks that a candidate was played on, or of
+        those among `tasks`; 0 without any."""
+        played = self._values.get(candidate.id, {}).items()
+        some = {task.id for task in tasks or self.val}
+        values = [v for (task, _), v in played if v is not None and task in some]
+        return sum(values) / max(1, len(values))
+
+    def leaders(self) -> list[Candidate]:
+        """Return the validated candidates, the best first; of equals the earlier."""
+        ranked = sorted(self.validated.values(), key=lambda pair: -pair[1].reward)
+        return [candidate for candidate, _ in ranked]
+
+    async def winner(self) -> Candidate:
+        """Return the best candidate; if the agent samples, the best finalist on fresh samples."""
+        leaders = self.leaders() or [self.seed]
+        if self.settings.samples > 1 and len(leaders) > 1:
+            with suppress(BudgetExceeded):
+                ranked = await self.rank(leaders[:FINALISTS], self.val, self.settings.samples)
+                leaders = ranked or leaders
+        return leaders[0]
+
+    # Rounds
+
+    def end_round(self) -> None:
+        """Report the round and count it. Raises `BudgetExceeded` after too many idle ones."""
+        self._report()
+        self.budget.end_round()
+
+    def close_round(self) -> None:
+        """Report what was tried since the last round ended, if anything was."""
+        if len(self.lineage) > self._reported:
+            self._report()
+
+    def _report(self) -> None:
+        entries = list(self.lineage)[self._reported :]
+        self._reported += len(entries)
+        self._rounds += 1
+        base, leader = self._base, next(iter(self.leaders()), self.seed)
+        trained = self._trained.get(base.id)
+        played = self._values.get(base.id, {}).values() if trained is None else trained.outcomes
+        rewards = tuple(value for value in played if value is not None)
+        self.evaluator.observer.round(
+            Round(
+                number=self._rounds,
+                components=self.regions.join(base.components),
+                split="val" if trained is None else "train",
+                rewards=rewards,
+                standings=tuple(self._summary(entry) for entry in entries),
+                leader=leader.id,
+                best=self.regions.join(leader.components),
+                spent=self.budget.spent,
+                lost=len(played) - len(rewards),
+                samples=self.settings.samples,
+                available=len(self.val if trained is None else self.train),
+            )
+        )
+        self._base = leader
+        self._trained.clear()
+
+    def _summary(self, entry: Candidate) -> CandidateSummary:
+        """Summarise a candidate; wins, losses and ties are against its first parent."""
+        values = self._values.get(entry.id, {})
+        before = self._values.get(entry.parents[0], {}) if entry.parents else {}
+        pairs = [*zip(*judged_both(values.values(), map(before.get, values)), strict=True)]
+        score = entry.scores.get("val", {})
+        return CandidateSummary(
+            id=entry.id,
+            operation=entry.operation,
+            decision=entry.decision,
+            reason=entry.reason,
+            tasks=sum(value is not None for value in values.values()),
+            reward=score.get("reward"),
+            exact=score.get("exact"),
+            wins=sum(a > b for a, b in pairs),
+            losses=sum(a < b for a, b in pairs),
+            ties=sum(a == b for a, b in pairs),
+        )
+
+
+def rounds(most: int | None) -> Iterator[int]:
+    """Count rounds from 0, without an end for None."""
+    return iter(count() if most is None else range(most))
+
+
+def _content(components: Components) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(components.items()))
+
+
+# ---------------------------------------------------------------- from seed to verdict
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """The result of a search; `components` are the winner's, whole."""
+
+    components: Components
+    best: Candidate
+    lineage: Lineage
+    spent: Spend
+    test_spent: Spend
+    ended: str
+    test: HoldoutResult
+
+
+async def optimise(
+    algorithm: Algorithm,
+    components: Components,
+    splits: Splits,
+    play: Play,
+    settings: Settings,
+    *,
+    ask: Ask | None = None,
+    journal: SearchJournal | None = None,
+    observer: Observer | None = None,
+) -> SearchResult:
+    """Search, then open the test once.
+
+    Raises `ConfigError` for a plan that cannot work, `EngineError` when seed or test cannot be
+    scored; then fix the cause and call again.
+    """
+    planned = plan(algorithm, splits, settings)
+    journal = SearchJournal() if journal is None else journal
+    budget = SearchBudget(planned.limits, settings.worst, elapsed=journal.elapsed)
+    evaluator = Evaluator(play, budget, journal, settings, "search", observer)
+    optimiser = None if ask is None else Optimiser(ask, budget, journal, settings.asked_at_once)
+    state = SearchState(algorithm.address, components, splits, evaluator, optimiser)
+    ended = await _search(algorithm, state)
+    best = await state.winner()
+    for candidate in state.lineage:
+        candidate.cost = candidate.cost + evaluator.spent_by.get(candidate.id, Spend())
+    best.decide("winner", "best of the validated candidates")
+    # What `plan` has set aside is the worst case, so it cannot be overshot.
+    test_budget = SearchBudget(Limits(rollouts=planned.test.rollouts), settings.worst)
+    tester = Evaluator(play, test_budget, journal, settings, "test", observer)
+    seed, whole = (state.regions.join(c.components) for c in (state.seed, best))
+    test = await run_holdout_test(tester, seed, whole, splits.test, state.seeds)
+    return SearchResult(
+        whole,
+        best,
+        state.lineage,
+        budget.spent,
+        test_budget.spent,
+        ended,
+        test,
+    )
+
+
+async def _search(algorithm: Algorithm, state: SearchState) -> str:
+    """Score the seed, run the algorithm, and return why it ended."""
+    try:
+        (score,) = await state.score([state.seed], Mode.VAL, state.val)
+        if score.infra_error:
+            state.evaluator.forget_lost()
+            raise EngineError(
+                "cannot score the seed prompt: too many of its rollouts failed because of "
+                f"infrastructure, the first with {score.first_loss!r}; fix it, then resume"
+            )
+        state.seed.decide("accepted", "the seed")
+        await state.validate([state.seed])
+        await algorithm.search(state)
+    except BudgetExceeded as spent:
+        return str(spent)
+    finally:
+        state.close_round()
+    return "the search ended by itself"
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPlan:
+    """The limits of a search, and the most that it and its held-out test can spend: a bound, since
+    cached scores, early ends and prefixes only make a search cheaper."""
+
+    limits: Limits
+    """What is left for the search when the test is set aside."""
+    search: Spend
+    test: Spend
+    rounds: int | None
+    calls_bounded: bool
+    """False if only the rollouts limit the optimiser calls."""
+    least: int
+    """The fewest rollouts that the search needs."""
+
+
+def plan(algorithm: Algorithm, splits: Splits, settings: Settings) -> SearchPlan:
+    """Plan a search. `limits.rollouts` bounds the search alone; tokens, dollars and task calls
+    cover the test too. Raises `ConfigError` when fewer than three proposals fit."""
+    limits, one, val = settings.limits, settings.worst.of_rollout(), len(splits.val)
+    test = one * (2 * len(splits.test) * settings.samples)
+    rest: dict[str, float] = {}
+    rollouts = MOST_ROLLOUTS if limits.rollouts is None else limits.rollouts
+    for name in ("task_calls", "tokens", "dollars"):
+        limit, amount = getattr(limits, name), getattr(one, name)
+        if limit is None:
+            continue
+        rest[name] = limit - getattr(test, name)
+        if rest[name] < 0:
+            raise ConfigError(
+                f"the held-out test alone may cost {getattr(test, name):g} {name}, more than the "
+                f"budget of {limit:g}; raise it, use fewer test tasks, or lower the worst case of "
+                "a rollout (max_turns, max_prompt_tokens, max_tokens)"
+            )
+        rollouts = int(min(rollouts, rest[name] // amount if amount else rollouts))
+
+    def fit(rollouts: int) -> int:
+        return algorithm.proposals(rollouts // settings.samples, val)
+
+    least = bisect_left(range(MOST_ROLLOUTS), LEAST_PROPOSALS, key=fit)
+    if rollouts < least:
+        raise ConfigError(
+            f"the budget of {rollouts} rollouts is enough for {fit(rollouts)} proposals of "
+            f"{algorithm.name}, fewer than {LEAST_PROPOSALS}; raise it to at least {least} "
+            f"rollouts, or use fewer than {val} validation tasks"
+        )
+    each, calls = algorithm.cost(len(splits.train), val), limits.optimiser_calls
+    if each.rounds is not None and each.rollouts is not None:
+        rollouts = min(rollouts, (val + each.rounds * each.rollouts) * settings.samples)
+        asked = each.rounds * each.calls
+        calls = asked if calls is None else min(asked, calls)
+    bounded = calls is not None or not algorithm.needs_optimiser
+    most = one * rollouts + settings.worst.of_call() * (calls or 0)
+    capped: dict[str, Any] = {
+        n: min(v, rest[n]) if n in rest else v for n, v in most.to_dict().items()
+    }
+    return SearchPlan(replace(limits, **rest), Spend(**capped), test, each.rounds, bounded, least)
