@@ -53,19 +53,18 @@ def test_rounding_between_sampler_and_trainer_is_corrected_unless_a_key_says_how
 
 
 @in_one_item(
-    ("native", "devices", "overrides", "dtype", "correction"),
+    ("devices", "overrides", "dtype", "correction"),
     [
-        (True, 0, (), "bfloat16", "token_tis"),
-        (False, 0, (), "float32", "none"),
-        (False, 0, ("model.dtype=bfloat16",), "bfloat16", "token_tis"),
-        (False, 1, (), "bfloat16", "token_tis"),
-        (False, 1, ("trainer.device=cpu",), "float32", "none"),
+        (0, (), "float32", "none"),
+        (0, ("model.dtype=bfloat16",), "bfloat16", "token_tis"),
+        (1, (), "bfloat16", "token_tis"),
+        (1, ("trainer.device=cpu",), "float32", "none"),
     ],
 )
-def test_a_processor_without_bfloat16_trains_word_problems_in_float32(
-    native: bool, devices: int, overrides: tuple[str, ...], dtype: str, correction: str
+def test_word_problems_train_in_float32_on_a_cpu(
+    devices: int, overrides: tuple[str, ...], dtype: str, correction: str
 ) -> None:
-    machine = Machine(cuda_devices=devices, cores=2, bfloat16=native)
+    machine = Machine(cuda_devices=devices, cores=2)
     config = resolve("word-problems", overrides, machine=machine).config
     assert (config.model.dtype, config.rollout.correction) == (dtype, correction)
 

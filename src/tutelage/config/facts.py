@@ -14,15 +14,13 @@ from tutelage.config.schema import RunConfig
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The machine of a run: GPUs it can see, CPU cores it may use, bytes of its main memory,
-    whether its processor multiplies bfloat16 natively; the nodes that a launcher has started the
-    run on, the ranks on each, and bytes of a GPU's memory."""
+    """The machine of a run: GPUs it can see, CPU cores it may use, bytes of its main memory; the
+    nodes that a launcher has started the run on, the ranks on each, and bytes of a GPU's memory."""
 
     cuda_devices: int
     cores: int
     nodes: int = 1
     memory: int = 0
-    bfloat16: bool = True
     ranks: int = 1
     gpu_memory: int = 0
     vllm: bool = False

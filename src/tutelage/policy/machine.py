@@ -70,7 +70,7 @@ def machine_facts() -> Machine:
         int(os.environ.get(name) or 1) for name in ("GROUP_WORLD_SIZE", "LOCAL_WORLD_SIZE")
     )
     vllm = find_spec("vllm") is not None
-    return Machine(gpus, _cores(), nodes, min(memory), has_bfloat16(), ranks, vllm=vllm)
+    return Machine(gpus, _cores(), nodes, min(memory), ranks, vllm=vllm)
 
 
 def free_memory(device: torch.device) -> int:

@@ -262,10 +262,10 @@ def _settle_engine(command: Layer, users: Layer, derived: Layer, machine: Machin
 
 
 def _settle_device(settings: Layer, users: Layer, machine: Machine, derived: Layer) -> None:
-    """The GPUs of a run that names no number: one, if there is any, and tokens that keep it busy. A
-    preset's bfloat16 yields to float32 on a processor that would emulate it, at a tenth of the
-    speed. Where the run computes in it, sampler and trainer differ by rounding: corrected unless a
-    key says how; so are rollouts that are played ahead, which are sampled freely."""
+    """Set the GPUs of a run that names no number: one, if there is any, and tokens that keep it
+    busy. A preset's bfloat16 yields to float32 on a CPU: word problems lost a kind of task in it.
+    Where the run computes in it, sampler and trainer differ by rounding: corrected unless a key
+    says how; so are rollouts that are played ahead, which are sampled freely."""
 
     def derive(key: str, value: Any, source: str) -> None:
         derived[key] = _Set(key, value, f"derived from {source}", key)
@@ -277,9 +277,9 @@ def _settle_device(settings: Layer, users: Layer, machine: Machine, derived: Lay
     for key, value in taken.items() if on_gpu else ():
         if value != defaults()[key] and (key not in settings or settings[key].value is None):
             derive(key, value, "trainer.device")
-    if dtype == "bfloat16" and names[2] not in users and not (on_gpu or machine.bfloat16):
+    if dtype == "bfloat16" and names[2] not in users and not on_gpu:
         dtype = "float32"
-        derive(names[2], dtype, "the processor")
+        derive(names[2], dtype, "trainer.device")
     if _supervised(settings):
         return
     key, ahead = "rollout.correction", "async_training.staleness_threshold"
