@@ -260,7 +260,7 @@ def choose(name: str, *, has_optimiser: bool, python: bool = False) -> tuple[str
 def _configured(name: str, config: PromptConfig, bank: tuple[str, ...]) -> Algorithm:
     """Return the algorithm with its settings from the configuration."""
     values = config.model_dump() | {"bank": bank, "rounds": config.iterations}
-    algorithm = next(made for made in PROMPT_ALGORITHMS if made.name == name)
+    algorithm: Any = next(made for made in PROMPT_ALGORITHMS if made.name == name)
     if algorithm is APO:
         values["rounds"] = config.iterations or ITERATIONS
         if config.trials is None and (config.selection is not None or config.paraphrases):
