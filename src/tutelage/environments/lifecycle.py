@@ -20,7 +20,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -249,8 +249,7 @@ class RolloutEnvironment:
                 what, f"the observation is a {type(value).__name__}; return an Observation"
             )
         length, messages = 0, list[Message]()
-        shown: Sequence[Any] = value.messages
-        for message in shown:
+        for message in cast("tuple[Any, ...]", value.messages):
             content: Any = message.content if isinstance(message, Message) else message
             if not (isinstance(message, Message) and (content is None or isinstance(content, str))):
                 raise self._error(

@@ -16,7 +16,6 @@ from tutelage.environments.episode import PlayedEpisode, check_deterministic, pl
 from tutelage.environments.protocol import EnvironmentFactory, Observation
 from tutelage.errors import ConfigError, counted
 from tutelage.seeds import SeedTree
-from tutelage.tasks.arithmetic import Split
 from tutelage.tasks.dataset import Dataset
 from tutelage.tasks.demonstrations import Demonstration
 from tutelage.tasks.overlap import content
@@ -39,7 +38,7 @@ BEST = 0.1
 
 
 def environment_tasks(
-    factory: EnvironmentFactory, sizes: Mapping[Split, int], seed: int
+    factory: EnvironmentFactory, sizes: Mapping[str, int], seed: int
 ) -> dict[str, Sequence[Task]]:
     """Return the environment's tasks by split, at most as many as `sizes` has.
 
