@@ -29,7 +29,7 @@ from tutelage.cli.console import (
 )
 from tutelage.errors import TutelageError, counted
 from tutelage.runs.estimate import duration
-from tutelage.runs.figures import Table, TableRow
+from tutelage.runs.figures import Table, TableRow, read_object
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.resume_hint import asked_again
 from tutelage.runs.stored import open_run
@@ -148,8 +148,13 @@ def show_outcome(
         path, (own, reward) = shown_path(folder.path), folder.own_agent()
         target = path if own is None else f"{shown_path(own)} --model {shown_path(folder.policy)}"
         graded = f" --reward {reward}" if own and reward else ""
-        ask, test = f"ask {target} {_question(folder)}", f"eval {target} --test FILE.jsonl{graded}"
-        next_steps(console, *(f"tutelage {verb}" for verb in (ask, f"show {path}", test, "runs")))
+        verbs = [f"ask {target} {_question(folder)}", f"show {path}"]
+        verbs += [f"eval {target} --test FILE.jsonl{graded}", "runs"]
+        config = read_object(folder.config).get("config", {})
+        if named := config.get("environment", {}).get("name"):
+            flag = f" --environment {named}" if own else ""
+            verbs[0:3] = [f"show {path}", f"eval {target}{flag}"]
+        next_steps(console, *(f"tutelage {verb}" for verb in verbs))
 
 
 def _question(folder: RunFolder) -> str:

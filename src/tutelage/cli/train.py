@@ -69,8 +69,8 @@ class _TrainFlags(Section):
     """Use at most N test tasks. Default: all of a file, or as many as the recipe generates."""
     model: Text = None
     """Model to train or to play: a folder, OWNER/NAME on huggingface.co, a GGUF file, or `smollm2`.
-    Default: the server in .env in a search, `smollm2` for word-problems, else the small model
-    `shipped` of this package."""
+    Default: the server in .env in a search, `smollm2` for word-problems, a new small one
+    in an environment, else the small model `shipped` of this package."""
     tools: Text = None
     """Tools of the agent, by name or as FILE.py:function, with commas between; `[]` is none.
     Default: the recipe's own."""

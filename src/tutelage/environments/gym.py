@@ -84,7 +84,7 @@ def five_value_factory(
                 f'Text or {" or ".join(kinds)}, or whose observations render_mode="ansi" draws'
             )
     inner = getattr(probe, "unwrapped", probe)
-    probe.close()
+    getattr(probe, "close", lambda: None)()
     count = int(getattr(acting, "n", 0))
     if count and not names:
         known = ACTIONS.get(re.split(r"[:/]", name)[-1].rpartition("-v")[0])

@@ -108,14 +108,18 @@ def as_factory(
 
 
 def _is_environment(cls: type) -> bool:
-    """Return True if a class has the methods of the protocol: gymnasium's `reset` has no task."""
-    if not all(callable(getattr(cls, method, None)) for method in ("reset", "step", "close")):
+    """Return True if a class has the methods of the protocol: gymnasium's `reset` has no task.
+    Raises `ConfigError` where only `close` is missing."""
+    if not all(callable(getattr(cls, method, None)) for method in ("reset", "step")):
         return False
     parameters = [*inspect.signature(cls.reset).parameters.values()][1:]  # pyright: ignore
     plain = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if plain and plain[0].name == "seed":
         return False
-    return len(plain) >= 2 or any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    found = len(plain) >= 2 or any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    if found and not callable(getattr(cls, "close", None)):
+        raise ConfigError(f"{cls.__name__!r} has reset and step, but no close(); define it")
+    return found
 
 
 def _with_attributes(cls: type, name: str, make: Callable[[], Environment]) -> EnvironmentFactory:

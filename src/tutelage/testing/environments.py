@@ -66,9 +66,9 @@ async def _played(factory: EnvironmentFactory, tasks: Sequence[Task], seed: int)
     problems: list[str] = []
     alone: list[tuple[Task, PlayedEpisode]] = []
     expert = factory.expert
-    for task in tasks:
+    for number, task in enumerate(tasks):
         try:
-            act = random_act(factory, seed)
+            act = random_act(factory, seed + number)
             alone.append((task, await play_episode(factory, task, seed, act)))
             if expert is not None:
                 best = await play_episode(factory, task, seed, expert_act(expert))
