@@ -53,8 +53,8 @@ LEARN = {
     "agent.num_chains": "8",
 }
 """What all methods have: 16 tasks a step, each played 8 times. The rate is that of the sketch with
-which `sources` was found, and was not tuned per method; it falls linearly, since a constant one ended
-one of four runs in policies without a readable reply."""
+which `sources` was found, and was not tuned per method; it falls linearly, since a constant one let
+the policy of one run in four lose its words."""
 SHARED = {
     "agent.max_turns": "20",
     "agent.max_tokens_per_turn": "48",
@@ -196,8 +196,9 @@ def page(root: Path, names: Sequence[str], seeds: int | None) -> str:
     """Return the results of all environments."""
     about = (
         "Steps of 16 tasks with 8 rollouts each, embedded policy, one thread; 200 held-out tasks "
-        "a seed, sampled once at temperature 1, and greedy (mean reward). All methods of an environment begin with the same "
-        "policy and play the same tasks, as often, with the same optimizer and learning rate; they "
+        "a seed, sampled once at temperature 1, and greedy (mean reward). All methods of an "
+        "environment begin with the same policy and play the same tasks, as often, with the same "
+        "optimizer and learning rate; they "
         "differ in which rollouts they weigh, and how. Intervals are of 95 %, over the tasks of "
         "all seeds; differences are paired by task.\n\n"
         "`sources` was made to show where failure teaches: what weighs each rollout against its "

@@ -102,7 +102,14 @@ async def without_training(case: Case) -> dict[str, Any]:
     ]
     best = (-1.0, 0.0)
     for word in candidates:
-        found = await play(factory, tasks, lambda *_, word=word: Message("assistant", word))
+        reply = Message("assistant", word)
+
+        def constant(
+            task: Task, messages: Sequence[Message], seen: Any, reply: Message = reply
+        ) -> Message:
+            return reply
+
+        found = await play(factory, tasks, constant)
         if found > best:
             best, rows["constant"], rows["answer"] = found, found, word
     return rows
