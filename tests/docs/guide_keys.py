@@ -204,16 +204,18 @@ def page() -> str:
         "difference. `python tests/docs/guide_keys.py` writes this page; a test compares it, and",
         "trains with what works.",
     ]
-    section = ""
-    for row in rows():
-        if row.section != section:
-            section = row.section
-            head = " | ".join(f"on {name}" for name in MACHINES)
-            lines += ["", f"## {section}", "", f"| key | here | value | {head} |"]
-            lines += ["|---|---|---|" + "---|" * len(MACHINES)]
-        here = "the same" if (row.here,) == row.keys else f"`{row.here}`"
-        cells = (", ".join(f"`{key}`" for key in row.keys), here, f"`{row.value}`", *row.verdicts)
-        lines.append(f"| {' | '.join(cells)} |")
+    for section in GUIDE:
+        head = " | ".join(f"on {name}" for name in MACHINES)
+        lines += ["", f"## {section}", "", f"| key | here | value | {head} |"]
+        lines += ["|---|---|---|" + "---|" * len(MACHINES)]
+        values: dict[Row, list[str]] = {}  # one row for the values that fare alike
+        for row in rows():
+            if row.section == section:
+                values.setdefault(row._replace(value=""), []).append(f"`{row.value}`")
+        for row, alike in values.items():
+            here = "the same" if (row.here,) == row.keys else f"`{row.here}`"
+            keys = ", ".join(f"`{key}`" for key in row.keys)
+            lines.append(f"| {' | '.join((keys, here, ', '.join(alike), *row.verdicts))} |")
     return "\n".join(lines) + "\n"
 
 
