@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from textwrap import wrap
 from typing import NamedTuple
 
 from tutelage.config import Machine
@@ -205,17 +206,25 @@ def page() -> str:
         "trains with what works.",
     ]
     for section in GUIDE:
-        head = " | ".join(f"on {name}" for name in MACHINES)
-        lines += ["", f"## {section}", "", f"| key | here | value | {head} |"]
-        lines += ["|---|---|---|" + "---|" * len(MACHINES)]
         values: dict[Row, list[str]] = {}  # one row for the values that fare alike
         for row in rows():
             if row.section == section:
                 values.setdefault(row._replace(value=""), []).append(f"`{row.value}`")
+        works, table = list[str](), list[str]()
         for row, alike in values.items():
-            here = "the same" if (row.here,) == row.keys else f"`{row.here}`"
-            keys = ", ".join(f"`{key}`" for key in row.keys)
-            lines.append(f"| {' | '.join((keys, here, ', '.join(alike), *row.verdicts))} |")
+            keys, found = ", ".join(f"`{key}`" for key in row.keys), ", ".join(alike)
+            here = "" if (row.here,) == row.keys else f"`{row.here}`"
+            if set(row.verdicts) == {"works"}:
+                works.append(f"{keys}{here and f' (here {here})'}: {found}")
+            else:
+                cells = (keys, here or "the same", found, *row.verdicts)
+                table.append(f"| {' | '.join(cells)} |")
+        lines += ["", f"## {section}", ""]
+        lines += wrap(f"These work on both: {'; '.join(works)}.", 118, break_on_hyphens=False)
+        if table:
+            head = " | ".join(f"on {name}" for name in MACHINES)
+            lines += ["", f"| key | here | value | {head} |"]
+            lines += ["|---|---|---|" + "---|" * len(MACHINES), *table]
     return "\n".join(lines) + "\n"
 
 
