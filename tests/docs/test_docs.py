@@ -146,10 +146,10 @@ def parse(args: list[str]) -> None:
     others = ("recipe", "overrides", "config", "dry_run", "from_scratch", "all_keys")
     flags = {key: value for key, value in given.items() if value and key not in others}
     recipe, overrides = in_environment(given["recipe"], given["overrides"] or (), flags)
-    own = is_file_reference(recipe)
+    own, file = is_file_reference(recipe), given["config"] and Path(given["config"])
     if searches(recipe, given["algorithm"]):
         words = [recipe, *overrides] if own else overrides
-        resolve_prompt("prompt" if own else recipe, words, flags, file=given["config"])
+        resolve_prompt("prompt" if own else recipe, words, flags, file=file)
         return
     defaults = {"reward": AGENT_REWARD, "algorithm": "grpo"} if own else {}
     flags = defaults | weights_flags(flags)
@@ -159,7 +159,7 @@ def parse(args: list[str]) -> None:
         own_agent=own,
         machine=Machine(cuda_devices=0, cores=2),
         flags=flags,
-        file=given["config"],
+        file=file,
     )
 
 

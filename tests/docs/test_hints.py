@@ -82,8 +82,8 @@ def _every_text() -> Iterator[tuple[str, str]]:
 def verbs(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Every verb of the command line."""
     yield path, command
-    for name, below in getattr(command, "commands", {}).items():
-        yield from verbs(below, (*path, name))
+    for name in getattr(command, "commands", {}):
+        yield from verbs(command.get_command(None, name), (*path, name))
 
 
 TREE = dict(verbs(get_command(build_app())))

@@ -149,6 +149,7 @@ async def test_a_line_has_what_log_probabilities_depend_on(
         "parallel_tool_calls": False,
         "json_schema": None,
         "min_tokens": None,
+        "choices": [],
     }
     assert tool["tools"][0]["function"]["strict"] is True
     assert (tool["sampling"]["seed"], tool["sampling"]["max_tokens"]) == (None, None)

@@ -113,7 +113,7 @@ def test_a_field_that_only_the_reward_misses(with_tools: Arguments, tutelage: Co
         ({"agent.agent_type": "gui"}, "unknown extension"),
         ({"trainer.nnodes": 2}, "trainer.nnodes=2"),
         ({"rollout.temperature": 0}, "nothing to learn from"),
-        ({"rollout.max_len": 100}, "its prompt must fit too"),
+        ({"rollout.max_len": 100}, "its prompt must fit"),
         ({"trainer.device": "cuda:9"}, "trainer.device"),
     ],
 )

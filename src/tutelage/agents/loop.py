@@ -9,6 +9,7 @@ observations. The promise they share is that whatever the model writes is obeyed
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -105,7 +106,7 @@ class LoopAgent(Agent, ABC):
         environment, agent = session.environment, self
         if environment is not None and environment.observation.tools:
             offered = {spec.name: _offered(spec) for spec in environment.observation.tools}
-            agent = replace(self, tools=self.tools | offered)
+            agent = replace(self, tools={**self.tools, **offered})
         prompt = agent.own_prompt() if self.system_prompt is None else self.system_prompt
         system = [Message("system", prompt)] if prompt else []
         stop = tuple(dict.fromkeys((*self.sampling.stop, *self.own_stops)))
@@ -196,7 +197,7 @@ class LoopAgent(Agent, ABC):
 
 def _offered(spec: ToolSpec) -> Tool:
     """Describe a tool of an environment, whose calls are part of a step."""
-    return Tool(spec.name, spec.description, _offered, Signature(spec.parameters, dict))
+    return Tool(spec.name, spec.description, _offered, Signature(spec.parameters, json.loads))
 
 
 def _answers(turn: Turn, tools: Mapping[str, Tool]) -> bool:

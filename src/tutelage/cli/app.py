@@ -122,6 +122,11 @@ def command(place: str, kind: type[TyperCommand] = TyperCommand) -> Any:
     return get_command(own)
 
 
+def _with_hyphens(option: str) -> str:
+    """Return an option as it is listed: `--max_turns` is `--max-turns`."""
+    return option.replace("_", "-")
+
+
 def build_app() -> typer.Typer:
     """The command with all its verbs."""
     app = typer.Typer(
@@ -131,7 +136,7 @@ def build_app() -> typer.Typer:
         context_settings={
             "help_option_names": ["-h", "--help"],
             "max_content_width": _HELP_WIDTH,
-            "token_normalize_func": lambda option: option.replace("_", "-"),
+            "token_normalize_func": _with_hyphens,
         },
         **PLAIN,
     )

@@ -36,5 +36,5 @@ def index(
     count = counted(corpus.build(files, out), "passage")
     say(
         output(),
-        f"{counted(count, 'passage')} indexed in {out}. Use it with: tools.search_index={out}",
+        f"{count} indexed in {out}. Use it with: tools.search_index={out}",
     )

@@ -23,8 +23,10 @@ from tutelage.config.schema import RunConfig
 Names = Mapping[str, Sequence[str]]
 """Registered names by key."""
 NO_NAMES: Names = MappingProxyType({})
-_BOUNDS = {"minimum": "at least", "exclusiveMinimum": "above"}
-_BOUNDS |= {"maximum": "at most", "exclusiveMaximum": "below"}
+_BOUNDS = {
+    **{"minimum": "at least", "exclusiveMinimum": "above"},
+    **{"maximum": "at most", "exclusiveMaximum": "below"},
+}
 
 
 @cache

@@ -120,6 +120,15 @@ def _random_value(schema: Mapping[str, Any], words: Sequence[str], rng: random.R
     return None if kind == "null" else rng.choice(words)
 
 
+def expert_act(expert: Callable[[Task, Sequence[Message]], Message]) -> Act:
+    """Return an `Act` of an expert's replies."""
+
+    def act(task: Task, messages: Sequence[Message], observation: Observation) -> Message:
+        return expert(task, messages)
+
+    return act
+
+
 async def check_deterministic(factory: EnvironmentFactory, task: Task, seed: int) -> str | None:
     """Play an episode twice with equal seed and replies. Return how the two differ, or None.
 
@@ -128,7 +137,7 @@ async def check_deterministic(factory: EnvironmentFactory, task: Task, seed: int
     expert = factory.expert
     episodes: list[PlayedEpisode] = []
     for _ in range(2):
-        act = random_act(factory, seed) if expert is None else lambda t, m, _: expert(t, m)
+        act = random_act(factory, seed) if expert is None else expert_act(expert)
         episodes.append(await play_episode(factory, task, seed, act))
     return difference(*episodes)
 

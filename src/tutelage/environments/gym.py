@@ -88,8 +88,8 @@ def five_value_factory(
     count = int(getattr(acting, "n", 0))
     if count and not names:
         known = ACTIONS.get(re.split(r"[:/]", name)[-1].rpartition("-v")[0])
-        names = getattr(inner, "get_action_meanings", lambda: known)() or range(count)
-        names = [str(each) for each in names]
+        meanings: Any = getattr(inner, "get_action_meanings", lambda: known)() or range(count)
+        names = [str(each) for each in meanings]
     if count != len(names):
         raise ConfigError(f"{name} has {count} discrete actions, but actions={names!r}")
     return EnvironmentFactory(

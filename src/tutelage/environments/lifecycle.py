@@ -249,7 +249,7 @@ class RolloutEnvironment:
                 what, f"the observation is a {type(value).__name__}; return an Observation"
             )
         length, messages = 0, list[Message]()
-        for message in value.messages:
+        for message in cast("tuple[Any, ...]", value.messages):
             content: Any = message.content if isinstance(message, Message) else message
             if not (isinstance(message, Message) and (content is None or isinstance(content, str))):
                 raise self._error(

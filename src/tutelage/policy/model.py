@@ -255,9 +255,11 @@ def load_codec(
         put_template(tokenizer, template)
     codec = Codec(tokenizer, source=repr(path))
     try:
-        codec.render_text([Message("user", "?")], tools)
+        codec.render_text([Message("user", "?")])
     except ModelError as error:
         raise ModelError(f"cannot use {path!r}: {error}; fix its chat template") from error
+    if tools:
+        codec.render_text([Message("user", "?")], tools)
     return config, codec
 
 

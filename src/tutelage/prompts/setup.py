@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tutelage.agents.loading import load_agent, source_hash
 from tutelage.config.api_keys import api_key_of
@@ -260,8 +260,8 @@ def choose(name: str, *, has_optimiser: bool, python: bool = False) -> tuple[str
 def _configured(name: str, config: PromptConfig, bank: tuple[str, ...]) -> Algorithm:
     """Return the algorithm with its settings from the configuration."""
     values = config.model_dump() | {"bank": bank, "rounds": config.iterations}
-    algorithm = next(made for made in PROMPT_ALGORITHMS if made.name == name)
-    if algorithm is APO:
+    algorithm = cast("Any", {made.name: made for made in PROMPT_ALGORITHMS}[name])
+    if name == APO.name:
         values["rounds"] = config.iterations or ITERATIONS
         if config.trials is None and (config.selection is not None or config.paraphrases):
             values["trials"] = 0  # the paper's search

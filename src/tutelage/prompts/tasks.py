@@ -39,7 +39,7 @@ def make_splits(config: PromptConfig, environment: EnvironmentFactory | None = N
     """The splits of a configuration. Raises `ConfigError` and `DataError`."""
     counts = (config.train_size or TRAIN, config.val_size or VAL, config.test_size or TEST)
     if not config.train and environment is not None:
-        sizes = dict(zip(SPLITS, counts, strict=True))
+        sizes: dict[str, int] = dict(zip(SPLITS, counts, strict=True))
         return Splits(**environment_tasks(environment, sizes, config.seed))
     if not config.train:  # math tasks for the tools `calculator` and `sum_1_to_n`
         tasks = embedded().tasks
@@ -89,7 +89,7 @@ def fresh(
     if files:
         return list(_files(files, config.agent is not None or environment is not None))
     if environment is not None and not config.train:
-        sizes: dict[Split, int] = {"test": looked + (config.test_size or TEST)}
+        sizes = {"test": looked + (config.test_size or TEST)}
         return list(environment_tasks(environment, sizes, config.seed)["test"][looked:])
     if config.train or config.recipe != "math":
         raise ConfigError(

@@ -144,7 +144,7 @@ def stop_if_text(rollout: Rollout, reward: RewardFunction | None) -> None:
 
 def _not_graded(attempt: Attempt, error: RewardError, failure_reward: float) -> Attempt:
     """The attempt as failed: wrong where what the model wrote is to blame, else without reward."""
-    causes = {
+    causes: dict[type[RewardError], FailureCause] = {
         AnswerError: FailureCause.ANSWER_ERROR,
         RewardTimeoutError: FailureCause.REWARD_TIMEOUT,
         GraderError: FailureCause.GRADER_ERROR,

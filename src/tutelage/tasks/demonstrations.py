@@ -59,7 +59,12 @@ class _DemonstratedTool(BaseModel):
     parameters: JSON
 
 
-_WITHIN = BeforeValidator(lambda v: v.get("function", v) if isinstance(v, dict) else v)
+def _within(value: Any) -> Any:
+    """Return what OpenAI's `function` holds, where there is one."""
+    return cast("JSON", value).get("function", value) if isinstance(value, dict) else value
+
+
+_WITHIN = BeforeValidator(_within)
 _TOOLS = TypeAdapter(list[Annotated[_DemonstratedTool, _WITHIN]] | None)
 
 

@@ -11,7 +11,8 @@ import csv
 import importlib
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -22,6 +23,7 @@ from tutelage.types import INPUT_FIELDS
 
 _BLANK = " \t\r\n"
 _DECODER = json.JSONDecoder(object_pairs_hook=unique_keys)
+_HALF = re.compile("[\ud800-\udfff]")
 _LONGEST_CELL = 2**31 - 1
 """Characters of a cell of CSV that are read; Python's own limit is 131,072."""
 
@@ -39,18 +41,22 @@ def short(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def check_characters(place: str, value: Any) -> None:
+def check_characters(place: str, value: Any, field: str = "") -> None:
     """Raise `DataError` with the place and the field of a text that holds half of a surrogate pair,
     which UTF-8 cannot write: it could be neither stored nor sent to a model."""
-    fields = cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {"": value}
-    for name, held in fields.items():
-        try:
-            json.dumps([name, held], ensure_ascii=False, default=str).encode()
-        except UnicodeEncodeError as error:
-            half = error.object[error.start]
+    if isinstance(value, str):
+        if not value.isascii() and (half := _HALF.search(value)):
             raise DataError(
-                f"{place}: field {name!r} has {half!r}, an unpaired surrogate: remove it"
-            ) from None
+                f"{place}: field {field!r} has {half[0]!r}, an unpaired surrogate: remove it"
+            )
+    elif isinstance(value, Mapping):
+        for key, item in cast("Mapping[Any, Any]", value).items():
+            name = f"{field}.{key}" if field else str(key)
+            check_characters(place, key, name)
+            check_characters(place, item, name)
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(cast("Sequence[Any]", value)):
+            check_characters(place, item, f"{field}[{index}]")
 
 
 def read_rows(path: str | Path) -> list[RawRow]:

@@ -20,6 +20,7 @@ from tutelage.environments.episode import (
     PlayedEpisode,
     check_deterministic,
     difference,
+    expert_act,
     play_episode,
     random_act,
 )
@@ -70,7 +71,7 @@ async def _played(factory: EnvironmentFactory, tasks: Sequence[Task], seed: int)
             act = random_act(factory, seed)
             alone.append((task, await play_episode(factory, task, seed, act)))
             if expert is not None:
-                best = await play_episode(factory, task, seed, lambda t, m, _: expert(t, m))
+                best = await play_episode(factory, task, seed, expert_act(expert))
                 if best.truncated:
                     problems.append(f"the expert did not end the task {task.id!r}")
             differs = await check_deterministic(factory, task, seed)

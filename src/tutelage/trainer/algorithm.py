@@ -59,6 +59,10 @@ class RL:
         self.resolved: Resolved | None = None
         """What the last `resolve` made of them."""
 
+    def has(self, key: str) -> bool:
+        """Return True if a key is set, by any of its spellings."""
+        return not {key, *spellings(key)}.isdisjoint(self.keys)
+
     def resolve(self, recipe: str = "rl", *, own_agent: bool = False, **flags: Any) -> Resolved:
         """The full configuration of a run; `flags` are the command line's, such as `train`.
 
@@ -72,8 +76,7 @@ class RL:
         flags = {name: value for name, value in flags.items() if value is not None} | self.flags
         # A method, such as `ppo`, has an estimator.
         method = any(self.keys.get(k) in METHODS for k in (ALGORITHM, *spellings(ALGORITHM)))
-        named = not {ESTIMATOR, *spellings(ESTIMATOR)}.isdisjoint(self.keys)
-        if recipe != "sft" and not (method or named):
+        if recipe != "sft" and not (method or self.has(ESTIMATOR)):
             flags[ESTIMATOR] = "grpo"
         self.resolved = resolve(
             recipe,

@@ -360,7 +360,7 @@ class Trainer:
             "agent.timeout": self.timeout,
             "model.path": str(self.model) if self.model is not None else folder,
         }
-        acts = self.environment is not None or algorithm.sets("environment.name")
+        acts = self.environment is not None or algorithm.has("environment.name")
         if self.environment is not None:
             own = self._factory
             flags["environment.name"] = self.environment if own is None else own.name

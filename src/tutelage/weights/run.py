@@ -238,7 +238,8 @@ class TrainingRun:
     def _solved(self) -> bool:
         """Whether validation has found the success that ends training."""
         solved, wanted = self.state.phase_data.get("solved"), self.setting.config.trainer
-        return None not in (solved, wanted.stop_at_success) and solved >= wanted.stop_at_success
+        least = wanted.stop_at_success
+        return solved is not None and least is not None and solved >= least
 
     def reason_to_end(self) -> str | None:
         """The key that ends a training in this state; None where it goes on."""

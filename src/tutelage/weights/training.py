@@ -124,7 +124,7 @@ def _continued(job: WeightTraining, folder: RunFolder, progress: Progress) -> Tr
     imitated = folder.path / IMITATED
     job.imitated = imitated if imitated.is_file() else None
     setting = job.make_setting(first if first.is_dir() else None)
-    work = TrainingRun(job.resolved, setting, job.loop)
+    work = job.work = TrainingRun(job.resolved, setting, job.loop)
     if job.given is not None:
         job.given.record(folder, setting.tasks.splits)
     more = job.extends(folder)

@@ -447,5 +447,5 @@ def try_extensions(config: RunConfig) -> None:
             logp_BT = torch.full_like(signs_BT, -1.0, requires_grad=True)
             values = (logp_BT, logp_BT.detach() - 0.1, signs_BT, mask_BT)
             selects = LOSSES.find(actor.policy_loss.loss_mode).select is not None
-            selected = {"selection_BT": mask_BT} if selects else {}
+            selected: dict[str, Any] = {"selection_BT": mask_BT} if selects else {}
             _policy_loss(actor, *values, rollouts_B=rollouts_B, **selected)

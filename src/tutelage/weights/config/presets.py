@@ -188,7 +188,7 @@ ENVIRONMENT_EMBEDDED: dict[str, Any] = {
 
 WORK: dict[str, tuple[float, float, float, float, float]] = {
     "math": (0.25, 0.33, 0.15, 4.4, 0.6),
-    "word-problems": (1.53, 0.33, 0.24, 2.0, 0.57),
+    "word-problems": (2.5, 0.32, 0.35, 1.3, 1.2),
 }
 """What a demonstration, a rollout and learning from it were seen to take on a CPU, in forward
 passes of the policy over 2 x 128 tokens; then what a rollout of a measurement, whose samples depend
