@@ -198,12 +198,10 @@ def page() -> str:
     lines = [
         "# Keys of the agent-RL guide",
         "",
-        "Each key of the guide with the values that it shows, and what `tutelage train rl` makes",
-        "of it: it **works**, it is **unused** (accepted and listed, with the reason), it is",
-        "**refused** (with the reason and the way on), or the **native** engine takes the place of",
-        "another one. In brackets stands what becomes of it by itself, where another key makes the",
-        "difference. `python tests/docs/guide_keys.py` writes this page; a test compares it, and",
-        "trains with what works.",
+        "Each key of the guide with its values, and what `tutelage train rl` makes of it: it",
+        "**works**, is **unused** (with the reason) or **refused** (with the way on), or the",
+        "**native** engine takes the place of another one; in brackets what it is by itself.",
+        "`python tests/docs/guide_keys.py` writes this page; a test compares it.",
     ]
     for section in GUIDE:
         values: dict[Row, list[str]] = {}  # one row for the values that fare alike
