@@ -59,7 +59,7 @@ def _walk(name: str, found: Any) -> Iterator[str]:
     models = sorted({_file(m) for m in _models(verb)} - {_file(module)})
     owners = " ".join(f"`{place}`" for place in (_file(module), *models))
     line = " ".join((f"`tutelage {name}`", *(f"`{word.upper()}`" for word in arguments)))
-    yield _item(f"**{line}**; {owners}: {' '.join(f'`{f}`' for f in flags) or 'no flags'}")
+    yield _item(f"**{line}**; {owners}: {' '.join(flags) or 'no flags'}")
 
 
 def _models(verb: Any) -> Iterator[type[Section]]:
@@ -80,28 +80,35 @@ def _annotated(model: type) -> bool:
 
 def _keys() -> Iterator[str]:
     yield from _sections("a training of weights", RunConfig)
-    yield _section("a prompt search", PromptConfig)
-    yield _section("an evaluation", EvaluationConfig)
-    yield from _sections("`train planner`", PlannerTrainingSettings)
-    yield _section("`train planner`, `phase1_supervised`", Phase1Settings)
-    yield _section("`train planner`, `phase2_rl`", Phase2Settings)
+    yield from _sections("a prompt search", PromptConfig)
+    yield from _sections("an evaluation", EvaluationConfig)
+    planner = {
+        "the `planner`": PlannerTrainingSettings,
+        "its `phase1_supervised`": Phase1Settings,
+        "its `phase2_rl`": Phase2Settings,
+    }
+    for of, model in planner.items():
+        plain = [name for name, kind in _fields(model) if not _is_section(kind)]
+        yield _item(f"**{of}**; `{_file(model)}`: {' '.join(plain)}")
 
 
-def _sections(of: str, model: type[Section], prefix: str = "") -> Iterator[str]:
-    plain = [name for name, kind in _fields(model) if not _is_section(kind)]
-    told = f"{of}, `{prefix}*`" if prefix else of
-    if plain:
-        yield _item(f"**{told}**; `{_file(model)}`: {' '.join(f'`{n}`' for n in plain)}")
-    if model is PlannerTrainingSettings:
-        return
+def _sections(of: str, model: type[Section]) -> Iterator[str]:
+    """An item for each file that owns sections, the sections one after another."""
+    owners: dict[str, list[str]] = {}
+    for prefix, section in _walk_sections(model):
+        plain = [name for name, kind in _fields(section) if not _is_section(kind)]
+        if plain:
+            name = [f"**{prefix}**:"] if prefix else []
+            owners.setdefault(_file(section), []).append(" ".join([*name, *plain]))
+    for owner, sections in owners.items():
+        yield _item(f"**{of}**; `{owner}`: {'; '.join(sections)}")
+
+
+def _walk_sections(model: type[Section], prefix: str = "") -> Iterator[tuple[str, type[Section]]]:
+    yield prefix, model
     for name, kind in _fields(model):
         if _is_section(kind):
-            yield from _sections(of, kind, f"{prefix}{name}.")
-
-
-def _section(told: str, model: type[Section]) -> str:
-    names = " ".join(f"`{name}`" for name in model.model_fields)
-    return _item(f"**{told}**; `{_file(model)}`: {names}")
+            yield from _walk_sections(kind, f"{prefix}.{name}" if prefix else name)
 
 
 def _fields(model: type[Section]) -> list[tuple[str, Any]]:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from textwrap import wrap
 from typing import NamedTuple
 
 from tutelage.config import Machine
@@ -197,23 +198,31 @@ def page() -> str:
     lines = [
         "# Keys of the agent-RL guide",
         "",
-        "Each key of the guide with the values that it shows, and what `tutelage train rl` makes",
-        "of it: it **works**, it is **unused** (accepted and listed, with the reason), it is",
-        "**refused** (with the reason and the way on), or the **native** engine takes the place of",
-        "another one. In brackets stands what becomes of it by itself, where another key makes the",
-        "difference. `python tests/docs/guide_keys.py` writes this page; a test compares it, and",
-        "trains with what works.",
+        "Each key of the guide with its values, and what `tutelage train rl` makes of it: it",
+        "**works**, is **unused** (with the reason) or **refused** (with the way on), or the",
+        "**native** engine takes the place of another one; in brackets what it is by itself.",
+        "`python tests/docs/guide_keys.py` writes this page; a test compares it.",
     ]
-    section = ""
-    for row in rows():
-        if row.section != section:
-            section = row.section
+    for section in GUIDE:
+        values: dict[Row, list[str]] = {}  # one row for the values that fare alike
+        for row in rows():
+            if row.section == section:
+                values.setdefault(row._replace(value=""), []).append(f"`{row.value}`")
+        works, table = list[str](), list[str]()
+        for row, alike in values.items():
+            keys, found = ", ".join(f"`{key}`" for key in row.keys), ", ".join(alike)
+            here = "" if (row.here,) == row.keys else f"`{row.here}`"
+            if set(row.verdicts) == {"works"}:
+                works.append(f"{keys}{here and f' (here {here})'}: {found}")
+            else:
+                cells = (keys, here or "the same", found, *row.verdicts)
+                table.append(f"| {' | '.join(cells)} |")
+        lines += ["", f"## {section}", ""]
+        lines += wrap(f"These work on both: {'; '.join(works)}.", 118, break_on_hyphens=False)
+        if table:
             head = " | ".join(f"on {name}" for name in MACHINES)
-            lines += ["", f"## {section}", "", f"| key | here | value | {head} |"]
-            lines += ["|---|---|---|" + "---|" * len(MACHINES)]
-        here = "the same" if (row.here,) == row.keys else f"`{row.here}`"
-        cells = (", ".join(f"`{key}`" for key in row.keys), here, f"`{row.value}`", *row.verdicts)
-        lines.append(f"| {' | '.join(cells)} |")
+            lines += ["", f"| key | here | value | {head} |"]
+            lines += ["|---|---|---|" + "---|" * len(MACHINES), *table]
     return "\n".join(lines) + "\n"
 
 
