@@ -47,7 +47,7 @@ def test_the_help_of_train_says_what_a_word_of_it_is(tutelage: Tutelage) -> None
         "search for a better prompt, or train a planner.",
         "tutelage train math --steps 20 lr=1e-4",
         "`screen` tries ready phrases, `apo`, `gepa` and `reflect` ask an LLM for edits",
-        "in a search, `smollm2` for word-problems, else the small model `shipped`",
+        "in a search, `smollm2` for word-problems, a new small one",
         "a GGUF file",
         "Tools of the agent, by name or as FILE.py:function",
         "Reward, by name or as FILE.py:function",

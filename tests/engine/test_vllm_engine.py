@@ -126,6 +126,10 @@ def test_what_is_sampled_during_an_update_has_a_span_for_each_version(
 
     async def play() -> Sampled:
         asking = Request(PROMPT, Sampling(max_tokens=90, temperature=1.5), seed=2)
+        server.hold = (
+            server.drawn + 2,
+            server.weight_version,
+        )  # the rest is drawn under the other weights
         before, work = server.drawn, asyncio.create_task(engine.sample(asking))
         while server.drawn < before + 2:
             await asyncio.sleep(0.001)

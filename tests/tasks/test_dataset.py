@@ -240,7 +240,7 @@ def test_a_long_cell_is_read(tmp_path: Path) -> None:
             r'[{"question": "\ud83d"}]',
             r"a.json (index 0): field 'question' has '\ud83d'",
         ),
-        ("a.jsonl", '{}\n{"x": [{"y": "\\uDE00"}]}', "a.jsonl:2: field 'x'"),
+        ("a.jsonl", '{}\n{"x": [{"y": "\\uDE00"}]}', "a.jsonl:2: field 'x[0].y'"),
         ("a.jsonl", r'{"question": "q", "\ud83d": 1}', r"a.jsonl:1: field '\ud83d'"),
         ("a.csv", b"question\n\xed\xa0\xbd\n", "a.csv:2: not valid UTF-8"),
     ],
@@ -258,7 +258,7 @@ def test_half_a_surrogate_pair_is_refused_with_its_field(
 def test_half_a_surrogate_pair_in_memory_is_refused() -> None:
     row = {"question": "q", "x": {"y": ("\ud83d",)}}
     for given in (row, Task("t", row)):
-        with pytest.raises(DataError, match=r"dataset \(index 1\): field 'x'"):
+        with pytest.raises(DataError, match=r"dataset \(index 1\): field 'x\.y\[0\]'"):
             Dataset([GOOD, given])
     assert Dataset([{"question": "\U0001f600"}])[0].input == "\U0001f600"
 

@@ -77,6 +77,8 @@ class VLLMServer:
         self.lies = self.nan = self.dead = False
         self.drawn = 0
         """Tokens so far."""
+        self.hold: tuple[int, str] | None = None
+        """A number of tokens, after which it draws no further one under weights of this version."""
         self._start = policy.copy()
         self.max_length = max_length or policy.max_positions
         self._reset()
@@ -236,6 +238,8 @@ class VLLMServer:
         seed = SeedTree(int(given.get("seed") or 0)).child("token", len(drawn)).value(62)
         life, ids = self._life, prompt + tuple(d.token for d in drawn)
         known = min(KNOWN, model.vocabulary)
+        while self.hold and self.drawn >= self.hold[0] and self.weight_version == self.hold[1]:
+            await asyncio.sleep(0.001)
         await life.go.wait()
         life.busy += 1
         try:
