@@ -21,7 +21,6 @@ from tutelage.runs.fingerprint import keep_fingerprint, settings_sources
 from tutelage.runs.folder import RunFolder, write_json
 from tutelage.runs.launched import follows, launched_ranks
 from tutelage.runs.progress import Progress
-from tutelage.runs.stored import note_folder
 from tutelage.runs.trust import remember
 from tutelage.types import JSON, ToolSpec
 
@@ -138,7 +137,6 @@ class RunKind(Protocol):
         keep_fingerprint(folder, config, self.sources(folder))
         write_json(folder.config, config)
         remember(folder)
-        note_folder(folder)
 
     def again(self, folder: RunFolder, progress: Progress) -> Self:
         """This run as its folder has it, with the objects of a caller that no file has."""

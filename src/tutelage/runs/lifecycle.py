@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tutelage.errors import RunError, TutelageError
-from tutelage.runs.claims import check_owner, name_claimed, stored_row
 from tutelage.runs.figures import read_object
 from tutelage.runs.fingerprint import changes, edits, keep_fingerprint
 from tutelage.runs.folder import (
@@ -43,7 +42,7 @@ from tutelage.runs.loggers import Logger, check_loggers, open_loggers
 from tutelage.runs.progress import Progress
 from tutelage.runs.resume_hint import resume_command, resume_hint
 from tutelage.runs.signals import StopSignal, deferred_signals
-from tutelage.runs.stored import id_in
+from tutelage.runs.stored import check_owner, claim_name, id_in, stored_row
 from tutelage.store import Listener, Store, StoreWriter, open_store
 from tutelage.types import JSON, RolloutStatus
 
@@ -144,9 +143,9 @@ async def begin(asked: RunKind, folder: RunFolder, progress: Progress) -> JSON:
         with _closed_unless_begun(asked):
             folder.checkpoints.mkdir(exist_ok=True)
             check_loggers(asked.head.loggers)
-            with name_claimed(asked.head, folder):
-                asked.record(folder)
-                asked.begin(folder)
+            claim_name(asked.head, folder)
+            asked.record(folder)
+            asked.begin(folder)
         return await _work(asked, folder, progress)
 
 
@@ -232,7 +231,8 @@ async def _go_on(
         left.prepare(folder, progress)
         with _closed_unless_begun(left):
             check_loggers(left.head.loggers)
-            check_owner(left.head, folder, allow_changes=allow_changes)
+            if not allow_changes:
+                check_owner(left.head, folder)
             if changed is not None:  # a change that cannot be worked with is asked about again
                 keep_fingerprint(folder, read_object(folder.config), changed)
         steps = folder.checkpoints.glob("step_*")
