@@ -47,9 +47,7 @@ def test_a_new_folder_must_be_free(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(RunError, match="it is a file; choose another --output"):
         create(tmp_path / "file")
-    with pytest.raises(
-        RunError, match="Not a directory; make it writable, or choose another"
-    ):
+    with pytest.raises(RunError, match="Not a directory; make it writable, or choose another"):
         create(tmp_path / "file" / "run")
 
 
