@@ -162,7 +162,7 @@ def test_wandb_without_a_network_goes_on_offline(
         build_app(), ["train", "math", "--output", str(tmp_path / "run"), *keys]
     )
     assert done.exit_code == 0, done.output
-    assert done.stderr.count("wandb: cannot connect to 127.0.0.1:9") == 1
+    assert done.stderr.count("wandb: ") == 1
     assert "so it logs offline; upload it later with: wandb sync" in done.stderr
     assert "1 step in" in done.stderr
     assert in_wandb(RunFolder(tmp_path / "run"))["reward/mean"]

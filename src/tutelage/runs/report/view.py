@@ -89,7 +89,7 @@ def make_view(source: ReportSource) -> dict[str, Any]:
         "endings_of": [(name, len(episodes)) for name, episodes in endings.items()],
         "failed": source.failed,
         "trained_rollouts": source.trained_rollouts,
-        "phases": _phases(source),
+        "phases": list(_phases(source)),
         "settings": [
             (
                 row.key,
@@ -148,22 +148,15 @@ def _sides(source: ReportSource, kind: str) -> tuple[Sequence[Transcript], Seque
     return transcripts.get(f"before/{kind}", ()), transcripts.get(f"after/{kind}", ())
 
 
-def _phases(source: ReportSource) -> list[tuple[str, str, float, str]]:
-    """How long each phase took: its name, formatted, its share of the whole, its colour."""
+def _phases(source: ReportSource) -> Iterator[tuple[str, str, str, bool]]:
+    """How long each phase took, as tiles: its name, its time, its share of the whole."""
     times: object = source.result.get("phases")
     values = cast("JSON", times) if isinstance(times, dict) else {}
     read = {name: finite(value) for name, value in values.items()}
     known = {name: s for name, s in read.items() if s is not None and s >= 0}
-    total = sum(known.values()) or 1.0
-    # The colour of a phase elsewhere on the page; other phases alternate in grey.
-    roles = {"cold": "before", "control": "control", "rl": "after"}
-    phases: list[tuple[str, str, float, str]] = []
-    for position, (name, seconds) in enumerate(known.items()):
+    for name, seconds in known.items():
         shown = _PHASE_NAMES.get(name) or cut(name.replace("_", " ").replace("/", ", "), 60)
-        role = name.split("_")[0].split("/")[0]
-        colour = roles.get(role, ("muted", "faint")[position % 2])
-        phases.append((shown, duration(seconds), seconds / total, colour))
-    return phases
+        yield shown, duration(seconds), percent(seconds / (sum(known.values()) or 1.0)), False
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "", depth: int = 0) -> list[tuple[str, str]]:
