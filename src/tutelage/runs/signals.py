@@ -11,7 +11,6 @@ agents left running.
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import signal
 import stat
@@ -80,13 +79,6 @@ def _hear(number: int, handler: Handler) -> Any:
             signal.raise_signal(number)
         if number == HANGUP:
             _leave_lost_terminal()
-        collecting = [getattr(callback, "__code__", None) for callback in gc.callbacks]
-        below = frame
-        while below is not None:
-            if below.f_code in collecting:  # what a callback of the collector raises is lost
-                threading.Timer(0.05, os.kill, (process, number)).start()
-                return None
-            below = below.f_back
         return handler(number, frame)
 
     return signal.signal(number, heard)
