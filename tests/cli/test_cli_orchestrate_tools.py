@@ -433,8 +433,8 @@ def test_a_taken_output_is_refused_before_a_model_is_asked(
         done = run(*words, os.environ["PLANS_AT"], code=2)
         assert not client.calls
     said = " ".join(done.stderr.split())
-    assert "'run' is not empty; choose another --output, or see the run there, which has" in said
-    assert said.endswith("ended: tutelage show run")
+    assert "'run' is not empty; choose another --output. It has finished; see its result" in said
+    assert said.endswith("result: tutelage show run")
 
 
 def test_what_fail_fast_ended_is_said_so(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,6 +98,7 @@ def test_a_rollout_turn_by_turn(tutelage: Tutelage, runs: Path) -> None:
         "Rollout roll_aaaaaaaaaaaaaaaaaaaaaaaa",
         "task    t-17",
         "mode    train",
+        "status  finished",
         "reward  1 (exact 1)",
         "wanted  396",
         "user",

@@ -358,7 +358,7 @@ def test_resume_of_a_damaged_config_is_no_bug(
     make_run(tmp_path / "runs" / "sums", store=False).config.write_text("{")
     result = tutelage("resume", "sums")
     assert result.exit_code == 2
-    assert "is not JSON" in result.stderr
+    assert "is damaged" in result.stderr
 
 
 CHILD = """

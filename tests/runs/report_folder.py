@@ -36,7 +36,7 @@ from tutelage.weights.config import resolve
 
 RUN_ID = "run-7"
 RESULT: dict[str, Any] = {
-    "status": "succeeded",
+    "status": "finished",
     "seed": 7,
     "level": "default",
     "wall_seconds": 281.4,

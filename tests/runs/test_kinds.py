@@ -92,16 +92,6 @@ def test_it_runs_to_its_end(counting: ModuleType, tmp_path: Path) -> None:
         assert [metrics.step for metrics in store.metrics(row.id)] == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("there", [False, True])
-def test_a_folder_is_made_where_there_is_none(
-    counting: ModuleType, there: bool, tmp_path: Path
-) -> None:
-    folder = RunFolder(tmp_path / "below" / "one")
-    if there:
-        folder.path.mkdir(parents=True)
-    assert run(counting, folder)["status"] == "finished"
-
-
 @pytest.mark.full
 def test_its_file_is_a_program_that_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     """No verb imports a file of the user's by itself."""
@@ -269,8 +259,6 @@ def test_a_name_of_the_products_own_is_refused_whether_or_not_it_is_loaded() -> 
     for own in BUILT_IN:
         with pytest.raises(RunError, match=f"{own!r} is reserved for a built-in kind"):
             register(type("Mine", (RunKind,), {"name": own}))
-    with pytest.raises(RunError, match="has no name"):
-        register(type("Mine", (RunKind,), {}))
 
 
 def test_the_reserved_names_are_those_of_the_products_kinds() -> None:
@@ -285,17 +273,6 @@ def test_the_reserved_names_are_those_of_the_products_kinds() -> None:
     assert sorted(BUILT_IN) == sorted(kind.name for kind in kinds)
 
 
-def test_a_kill_between_a_line_and_its_checkpoint_leaves_no_line_twice(
-    counting: ModuleType, tmp_path: Path
-) -> None:
-    folder, stopping = create(tmp_path / "one"), StopAt(1)
-    with pytest.raises(KeyboardInterrupt):
-        run(counting, folder, stopping)
-    counting.saved(folder).unlink()
-    run(counting, folder)
-    assert [line["step"] for line in folder.read_metrics()] == [1, 2, 3, 4]
-
-
 def test_what_is_wrong_with_a_kind_is_said(counting: ModuleType, tmp_path: Path) -> None:
     class Unregistered(counting.Counting):
         name: ClassVar[str] = "unregistered"
@@ -304,7 +281,7 @@ def test_what_is_wrong_with_a_kind_is_said(counting: ModuleType, tmp_path: Path)
         name: ClassVar[str] = "awaiting"
 
         def phases(self) -> Any:
-            return [("count", lambda run: asyncio.sleep(0.01))]
+            return [("count", lambda run: asyncio.sleep(0))]
 
     class Odd(counting.Counting):
         name: ClassVar[str] = "odd"

@@ -130,23 +130,6 @@ def test_a_trainer_counts_its_datasets(
     assert len({*ids}) == 5
 
 
-@pytest.mark.full
-def test_a_test_of_demonstrations_counts_their_questions(tmp_path: Path, one_thread: None) -> None:
-    pairs = [{"question": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(6)]
-    write_rows(tmp_path / "shown.jsonl", pairs)
-    write_rows(tmp_path / "test.jsonl", [*pairs[:2], {"question": "What is 9?", "answer": "9"}])
-    done = invoke(
-        "train", "sft", "--train", tmp_path / "shown.jsonl", "--test", tmp_path / "test.jsonl",
-        "--val", tmp_path / "shown.jsonl", "--reward", "math", "--steps", 1, "--output",
-        tmp_path / "run", "model.size=xs", "batch_size=2",
-    )  # fmt: skip
-    said = " ".join(done.output.split())
-    assert "2 of 3 test tasks are also training tasks" in said
-    assert "held-out success," not in said
-    overlap = json.loads((tmp_path / "run" / "result.json").read_text())["overlap"]
-    assert (overlap["test_in_train"], overlap["val_in_train"]) == (2, 6)
-
-
 def test_a_prompt_search_refuses_a_test_that_is_not_sealed(tmp_path: Path) -> None:
     """Another id or label does not make another task."""
     made = [{"id": i, "question": f"What is {i} + 1?", "answer": i + 1} for i in range(9)]

@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 import random
 import re
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -21,20 +19,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.marks import long
 
-from tutelage.config import Machine
 from tutelage.runs.folder import RunFolder, write_json, write_text
 from tutelage.runs.report import write_report
-from tutelage.runs.report.charts import smoothed
-from tutelage.runs.report.formatting import cut, duration, percent, points, short, visible
+from tutelage.runs.report.formatting import cut, duration, percent, short, visible
 from tutelage.runs.report.source import ReportSource, read_source
 from tutelage.runs.report.transcripts import choose, outcomes, read_transcript
 from tutelage.runs.report.view import make_view
 from tutelage.store import open_store
 from tutelage.tasks.arithmetic import demonstrations, make_tasks
 from tutelage.types import Failure, FailureCause, Message, Reward, Rollout, Task, ToolCall
-from tutelage.weights.config import resolve
 
-from .report_folder import RESULT, broken_call, make_folder, metric_lines, play, put_run
+from .report_folder import RESULT, broken_call, make_folder, play, put_run
 
 
 def report(folder: RunFolder) -> str:
@@ -85,32 +80,26 @@ def page(complete: RunFolder) -> str:
 def test_the_result_stands_at_the_top(page: str) -> None:
     words = plain(page)
     assert "From 31 % to 94.5 % of held-out tasks solved" in words
-    assert "interval 25 % to 37.7 %" in words
-    assert "+63.5 points" in words
+    assert "25 % to 37.7 %" in words
     assert (
         "in the last 60 steps, 70 % of the demonstrations, drawn at random, guess an answer"
         in words
     )
     assert "33 rollouts in 84 steps, 8 for each task" in words
-    assert "on 200 held-out tasks, problems that training never shows" in words
 
 
-def test_control_and_missing_tools_are_compared(page: str) -> None:
+def test_control_and_missing_tools_are_rows(page: str) -> None:
     words = plain(page)
-    assert (
-        "RL ends 15.5 points above the control, sampled; their intervals do not overlap." in words
-    )
-    assert "the same training with raft" in words
-    assert "with as many steps and rollouts and the estimator raft." in words
+    assert "Control the same training, steps and rollouts with raft 79 % 72.8 % to 84.1 %" in words
     assert "with grpo, and with raft for the control" in words
-    assert "own successes" not in words
-    assert "solves 2 %, greedy, against 98.5 % with them" in words
+    assert "After, without tools out of the prompt, results withheld – 2 %" in words
 
 
 def test_all_parts_are_there(page: str) -> None:
     words = plain(page)
     for part in (
-        "Reward and held-out success", "Cold start", "The same start, two ways to learn", "Entropy",
+        "Reward and held-out success", "Nats for each token", "Success in the cold start",
+        "The same start, two ways to learn", "Entropy",
         "Clip fraction", "Max |Δ log p|", "Groups without variance", "Turns", "Tool errors",
         "shopping", "expected", "3 stopped at the time limit it was stopped after 60 seconds",
         "Of 33 training rollouts", "measuring before 4.1 s", "cpu.flags", "avx512f",
@@ -119,7 +108,7 @@ def test_all_parts_are_there(page: str) -> None:
     ):  # fmt: skip
         assert part in words, part
     assert "tutelage resume" not in words
-    assert page.count("<svg") == 11
+    assert page.count("<svg") == 12
 
 
 def test_the_page_is_well_formed_and_loads_nothing(page: str) -> None:
@@ -138,14 +127,6 @@ def test_the_page_is_well_formed_and_loads_nothing(page: str) -> None:
     assert len(ids) == len(set(ids))
     used = {a["href"] for name, a in tags.found if name == "use"}
     assert used <= {f"#{i}" for i in ids}
-
-
-def test_drawings_take_their_colours_from_the_page(page: str) -> None:
-    drawings = "".join(re.findall(r"<svg.*?</svg>", page, flags=re.S))
-    assert '<g class="after marks">' in drawings
-    assert not re.search(r"#[0-9a-f]{6}\b|style=|fill=|stroke=", drawings)
-    assert ".after { --role: var(--after); }" in page
-    assert "prefers-color-scheme: dark" in page
 
 
 def test_same_folder_same_bytes(complete: RunFolder, page: str) -> None:
@@ -205,16 +186,7 @@ def test_any_value_of_a_result_is_survived(tmp_path: Path, value: Any) -> None:
     assert "How to go on" in report(folder)
 
 
-def test_a_missing_control_is_said(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
-    result = {k: v for k, v in RESULT.items() if "control" not in k and "no_tools" not in k}
-    write_json(folder.result, result)
-    words = plain(report(folder))
-    assert "Not measured in this run: control, after, without tools." in words
-    assert "the control, sampled" not in words
-
-
-def test_sentences_tell_only_what_was_measured(tmp_path: Path) -> None:
+def test_only_what_was_measured_has_a_row(tmp_path: Path) -> None:
     """A result has the keys of what was not measured all the same, as null."""
     folder = RunFolder(tmp_path)
     off = ("control", "no_tools", "success_before")
@@ -222,57 +194,9 @@ def test_sentences_tell_only_what_was_measured(tmp_path: Path) -> None:
     gone = {f"success_{name}": None for name in ("control_sampled", "no_tools_greedy")}
     write_json(folder.result, {**kept, **gone, "success_before_sampled": None, "graded": False})
     words = plain(report(folder))
-    assert "Success is measured after on 200 held-out tasks" in words
     assert "It learned from rewards alone" in words
-    for word in ("beside it stands a control", "with its tools", "Then it learned"):
+    for word in ("Control", "tools", "By family"):
         assert word not in words
-    assert "Then it learned" in plain(report(make_folder(tmp_path / "whole", tasks=2)))
-
-
-def test_a_report_has_the_mean_reward_beside_success(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
-    rewards = {"reward_before_sampled": 0.355, "reward_after_sampled": 0.955}
-    write_json(folder.result, {**RESULT, **rewards, "graded": False})
-    words = plain(report(folder))
-    assert "From 31 % to 94.5 % of held-out tasks solved" in words
-    assert "Mean reward Sampled Greedy Before" in words
-    assert "0.355" in words
-    assert "0.955" in words
-
-
-def test_a_run_killed_in_its_cold_start_is_told_as_far_as_it_went(tmp_path: Path) -> None:
-    folder = make_folder(tmp_path / "run", tasks=2)
-    folder.result.unlink()
-    lines = [json.dumps(line) for line in metric_lines() if line["phase"] == "cold_start"]
-    folder.metrics.write_text("\n".join(lines[:120]) + "\n", encoding="utf-8")
-    words = plain(report(folder))
-    assert "is being trained on demonstrations: 120 steps so far." in words
-    assert "guess an answer" not in words
-    assert "This run has recorded no RL steps." in words
-
-
-def test_a_run_without_a_cold_start_says_so(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
-    flags = {"model.path": "some/model", "data.train_files": ["a.jsonl"]}
-    config = resolve("math", machine=Machine(0, 2), flags=flags)
-    write_text(folder.config, config.to_json())
-    write_json(folder.result, RESULT)
-    words = plain(report(folder))
-    assert "The model some/model went into training as it was, without a cold start." in words
-    assert "on 200 held-out tasks; beside it" in words
-
-
-@pytest.mark.full
-def test_drawing_loads_no_drawing_library(complete: RunFolder) -> None:
-    code = (
-        "import sys, tutelage.runs.report as r; loaded = set(sys.modules);"
-        "from pathlib import Path; from tutelage.runs.folder import RunFolder;"
-        "r.write_report(RunFolder(Path(sys.argv[1])));"
-        "print({'jinja2', 'sqlalchemy'} & loaded, 'matplotlib' in sys.modules)"
-    )
-    command = [sys.executable, "-c", code, str(complete.path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == "set() False\n"
 
 
 def test_metrics_that_are_cut_off_or_strange_are_left_out(tmp_path: Path) -> None:
@@ -477,7 +401,6 @@ def test_a_rate_over_too_few_is_not_told(tmp_path: Path) -> None:
     view = make_view(read_source(folder))
     after = [after.value for _, _, _, after in view["families"][0][1] if after is not None]
     assert any("judged" in value for value in after)
-    assert view["changes"] == []
 
 
 @given(st.text(st.characters(), max_size=400), st.integers(10, 100))
@@ -486,24 +409,14 @@ def test_any_text_can_be_cut_shown_and_encoded(text: str, limit: int) -> None:
     assert len(cut(text, limit)) <= limit + 60
 
 
-@given(st.floats(allow_nan=False, allow_infinity=False), st.floats(0, 1e9))
-def test_any_number_can_be_worded(number: float, seconds: float) -> None:
-    assert short(number)
-    assert duration(seconds)
-
-
 def test_numbers_read_as_people_write_them() -> None:
-    words = [percent(0.945), percent(0.31), percent(1), points(-0.01), points(0.635)]
+    words = [percent(0.945), percent(0.31), percent(1)]
     words += [duration(9.96), duration(59.96), duration(281), duration(7261)]
-    words += [percent(1.7e-18), percent(2e-4), points(0.05, signed=False)]
+    words += [percent(1.7e-18), percent(2e-4)]
     words += [short(3.2e-6), short(0.0419), short(12345), short(0)]
     assert [w.replace("\u202f", " ") for w in words] == [
-        "94.5 %", "31 %", "100 %", "−1 point", "+63.5 points",
+        "94.5 %", "31 %", "100 %",
         "10 s", "1 min 0 s", "4 min 41 s", "2 h 1 min",
-        "0 %", "0.02 %", "5 points",
+        "0 %", "0.02 %",
         "3.2e−6", "0.0419", "12 345", "0",
     ]  # fmt: skip
-
-
-def test_smoothing_is_a_mean_of_the_last_points() -> None:
-    assert smoothed(((1, 1.0), (2, 3.0), (3, 8.0)), 2) == ((1, 1.0), (2, 2.0), (3, 5.5))

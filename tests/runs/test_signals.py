@@ -23,19 +23,6 @@ except KeyboardInterrupt as stopped:
     print("saved", flush=True)
     sys.exit(exit_code(stopped))
 """
-WHILE_COLLECTING = LISTENING.replace(
-    """    sys.stdin.readline()
-""",
-    """    import gc, os, signal
-    sent = []
-    def callback(phase, info):
-        if not sent:
-            sent.append(os.kill(os.getpid(), signal.SIGTERM))
-    gc.callbacks.append(callback)
-    gc.collect()
-    time.sleep(30)
-""",
-)
 FITTING = """
 import asyncio, sys
 from tutelage.trainer.running import blocking
@@ -141,13 +128,6 @@ def test_an_interrupted_notebook_cell_cancels_its_training_and_waits() -> None:
     assert (out, process.returncode) == ("saved\ninterrupted\n", 0), err
 
 
-def test_exit_codes_are_those_of_shells() -> None:
-    from tutelage.runs.signals import StopRequested, exit_code
-
-    assert exit_code(KeyboardInterrupt()) == 130
-    assert [exit_code(StopRequested(n)) for n in (signal.SIGINT, signal.SIGTERM)] == [130, 143]
-
-
 FORKING = """
 import multiprocessing, sys, time
 from tutelage.runs.signals import handle_signals
@@ -188,10 +168,3 @@ def test_a_fork_that_exits_does_not_end_the_command() -> None:
     words = [sys.executable, "-c", FORK_THAT_EXITS]
     found = subprocess.run(words, capture_output=True, timeout=120)
     assert (found.returncode, found.stdout) == (0, b"0\n"), found.stderr
-
-
-def test_a_signal_that_comes_while_the_collector_calls_back_is_heard_after_it() -> None:
-    """What such a callback raises is printed and lost."""
-    with program(WHILE_COLLECTING) as process:
-        assert process.communicate(timeout=60) == ("saved\n", "")
-    assert process.returncode == 143

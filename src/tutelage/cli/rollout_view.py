@@ -19,8 +19,8 @@ from rich.text import Text
 from tutelage.cli.console import facts, number, one_line, say, shown_path, visible
 from tutelage.errors import RunError, StoreError, counted
 from tutelage.resources import POLICY
-from tutelage.runs.folder import RUNS, RunFolder, find
-from tutelage.runs.stored import known_runs, open_run
+from tutelage.runs.folder import RunFolder, every, find
+from tutelage.runs.stored import open_run
 from tutelage.statistics.outcome import cause_words
 from tutelage.store import TrainingRow
 from tutelage.tools.loading import user_traceback
@@ -38,13 +38,15 @@ _TOKENS_SHOWN = 400
 def show_head(console: Console, rollout: Rollout) -> None:
     """Which rollout it is, and its result."""
     last = rollout.last
+    # "succeeded" would be read as a word on the answer: it says that the rollout came to its end.
+    status = "finished" if last.status is RolloutStatus.SUCCEEDED else last.status.value
     cause = f", {cause_words(last.failure.cause)}" if last.failure else ""
     pairs = [
         ("run", rollout.run_id),
         ("task", rollout.task.id),
         ("mode", f"{rollout.mode.value} {rollout.label}".strip()),
         ("place", f"step {rollout.step}, group {rollout.group}, number {rollout.index}"),
-        ("status", last.status.value + cause),
+        ("status", status + cause),
         ("reward", reward_words(rollout.reward)),
     ]
     if (answer := rollout.task.fields.get("answer")) is not None:
@@ -199,11 +201,10 @@ def _block(console: Console, text: str, style: str = "") -> None:
 def show_one(console: Console, prefix: str, run: str | None, tokens: bool, content: bool) -> None:
     """Show the rollout whose id begins with `prefix`, in the run `run` or in any; all attributes of
     its spans with `content`. Raises `StoreError` for several of one run, `RunError` for none."""
-    folders = known_runs() if run is None else [find(run)]
-    # The whole id ends with the name of its run; else the runs below `runs/` come first.
+    folders = every() if run is None else [find(run)]
+    # The whole id ends with the name of its run.
     named = [folder for folder in folders if prefix.endswith(f"_{folder.name}")]
-    here = [folder for folder in folders if folder.path.parent == RUNS]
-    rollout, holders = _find_rollout(prefix, [named, here, folders])
+    rollout, holders = _find_rollout(prefix, [named, folders])
     show_head(console, rollout)
     show_rollout(console, rollout, tokens=tokens)
     with open_run(holders[0]) as (store, run_id):

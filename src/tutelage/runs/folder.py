@@ -25,17 +25,30 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, cast
 
 from tutelage import files
 from tutelage.bounded import json_lines
 from tutelage.errors import RunBusyError, RunError
-from tutelage.runs import unbegun
-from tutelage.runs.resume_hint import command_name, offered_command, resume_command
+from tutelage.runs.resume_hint import command_name, resume_command, resume_hint
 from tutelage.tools.loading import hint
 
 RUNS = Path("runs")
 """Where runs go unless `--output` says otherwise, below the working directory."""
+
+LOCK = ".lock"
+"""The file by which one process at a time holds a run."""
+
+SERVER_LOG = "vllm.log"
+"""What a vLLM server of the run's own prints. It stays where that did not start, to be read, and is
+in the way of no other run."""
+
+_RECORDS = (
+    "agent.json",
+    "fingerprint.json",
+    *(f"tasks/{s}.jsonl" for s in ("train", "val", "test")),
+)
+"""What a run writes before `config.json`."""
 
 _RAY_PACKAGE = "_ray_pkg_"
 """How the folders begin in which Ray runs jobs."""
@@ -155,31 +168,53 @@ def check_vacant(path: Path) -> None:
             "a permanent folder, such as --output /shared/NAME"
         )
     try:
-        if path.exists() and not path.is_dir():
-            raise RunError(f"the output path {str(path)!r} is a file; choose another --output")
-        if held := unbegun.content(path):
-            if unbegun.is_locked(path) and not (path / "config.json").is_file():
-                raise RunBusyError(
-                    f"another process is starting a run in {str(path)!r}; choose another --output"
-                )
-            there = (path / "config.json").is_file()
-            way = f", or {offered_command(path)}" if there else ""
-            what = "" if there else f": {held}"
-            raise RunError(
-                f"the output folder {str(path)!r} is not empty{what}; choose another --output{way}"
-            )
+        held = _content(path)
         there = next(place for place in (path, *path.absolute().parents) if place.exists())
-        if not os.access(there, os.W_OK):
+        if held is None and not os.access(there, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    except RunError:
-        raise
     except OSError as error:
         raise _unwritable(path, error) from error
+    if held is None:
+        return
+    if (path / "config.json").is_file():
+        raise RunError(
+            f"the output folder {str(path)!r} is not empty; choose another --output. "
+            f"{resume_hint(path)}"
+        )
+    if is_held(RunFolder(path)):
+        raise RunBusyError(
+            f"another process is starting a run in {str(path)!r}; choose another --output"
+        )
+    raise RunError(f"the output folder {str(path)!r} is not empty: {held}; choose another --output")
 
 
 def _unwritable(path: Path, error: OSError) -> RunError:
     reason = error.strerror or str(error)
-    return RunError(f"cannot write to {str(path)!r}: {reason}; choose another --output")
+    return RunError(
+        f"cannot write to {str(path)!r}: {reason}; make it writable, or choose another --output"
+    )
+
+
+def _content(path: Path) -> str | None:
+    """What a folder holds, in words, that no run left which ended before its `config.json`; None
+    where it holds nothing else. Without the lock of such a run, its files may be the user's."""
+    names = {SERVER_LOG}
+    if files.folder_content(path / "checkpoints") is None:
+        names.add("checkpoints")  # empty, it is what a run has made that was killed at once
+    if (path / LOCK).is_file() and not is_held(RunFolder(path)):
+        names |= {LOCK, *_RECORDS, *files.temporary_names(path)}
+        if not (path / "tasks").is_symlink():
+            names.add("tasks")
+    return files.folder_content(path, besides=names)
+
+
+def _remove_records(path: Path) -> None:
+    """Remove what a run has written before its configuration, where `_content` is None."""
+    with suppress(OSError):
+        files.remove_temporary(path / "tasks")
+        for name in _RECORDS:
+            (path / name).unlink(missing_ok=True)
+        (path / "tasks").rmdir()
 
 
 def find(
@@ -190,7 +225,7 @@ def find(
     direct = Path(name)
     if is_run(direct):
         return RunFolder(direct)
-    if (direct / unbegun.LOCK).is_file() and not (direct / "config.json").exists():
+    if (direct / LOCK).is_file() and not (direct / "config.json").exists():
         ended = "stopped before it started: run the same command again"
         state = "has not started yet; wait for it" if is_held(RunFolder(direct)) else ended
         raise RunError(f"the run in {name!r} {state}")
@@ -202,13 +237,12 @@ def find(
     if run_folders:
         listed = ", ".join(f.name for f in run_folders[:5])
         raise RunError(f"several runs start with {name!r}: {listed}")
-    beside = every(direct.parent) if direct.parent != Path() else []
-    lacking, near = f"no run {name!r}: the folder of that name is not a run", ""
-    if not name or not direct.is_dir():
-        lacking = f"no run {name!r}"
-        near = hint(name, [*(f.name for f in known), *(str(f.path) for f in beside)])
+    lacking = f"no run {name!r}"
+    if name and direct.is_dir():
+        lacking += ": the folder of that name is not a run"
     if not known:
-        raise RunError(f"{lacking}{near or f'; {str(runs)!r} has no runs yet'}")
+        raise RunError(f"{lacking}; {str(runs)!r} has no runs yet")
+    near = hint(name, [f.name for f in known])
     listed = ", ".join(f.name for f in islice(filter(wanted, known), 5))
     newest = f"; the newest are {listed}." if listed else "; none of the runs here can be used."
     listed = f"`{command_name()} runs` lists all {len(known)}"
@@ -309,16 +343,12 @@ def keep_lines(path: Path, count: int) -> None:
 
 def disk_error(path: Path, error: OSError) -> RunError:
     """What to say when a file of a run cannot be written."""
-    if error.errno == errno.ENOENT and not path.parent.is_dir():
-        gone = f"cannot write {path.name!r}: the folder {str(path.parent)!r} does not exist"
-        return RunError(f"{gone}, it was removed or renamed during the run; start again")
     run = next((p for p in path.parents if (p / "config.json").is_file()), None)
     kept = "" if run is None else "Data saved so far is safe. "
     way = "start again" if run is None else f"continue with: {resume_command(run)}"
-    barred = error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EROFS)
-    mend = "Fix this" if barred else "Free some space"
     return RunError(
-        f"cannot write {str(path)!r}: {error.strerror or error}. {kept}{mend} and {way}"
+        f"cannot write {str(path)!r}: {error.strerror or error}. {kept}Free some space, or restore "
+        f"the folder, and {way}"
     )
 
 
@@ -328,8 +358,12 @@ def locked(folder: RunFolder) -> Generator[None]:
     `RunBusyError` when another one has it."""
     import fcntl
 
-    own = unbegun.content(folder.path) is None  # asked before this process's lock is there
-    with _lock_file(folder) as file:
+    own = _content(folder.path) is None  # asked before this process's lock is there
+    try:
+        lock = (folder.path / LOCK).open("w")
+    except OSError as error:
+        raise _unwritable(folder.path, error) from error
+    with lock as file:
         for last in (False, True):
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -342,7 +376,7 @@ def locked(folder: RunFolder) -> Generator[None]:
         for place in (folder.path, folder.checkpoints):
             files.remove_temporary(place)
         if own and not folder.config.is_file():
-            unbegun.remove_records(folder.path)
+            _remove_records(folder.path)
         try:
             yield
         except BaseException:
@@ -353,7 +387,7 @@ def locked(folder: RunFolder) -> Generator[None]:
 def drop_if_empty(folder: RunFolder) -> None:
     """Take away the folder of a run that ended before it began, unless a process holds it."""
     if not is_held(folder):
-        _drop(folder, own=unbegun.content(folder.path) is None)
+        _drop(folder, own=_content(folder.path) is None)
 
 
 def _drop(folder: RunFolder, *, own: bool) -> None:
@@ -362,27 +396,26 @@ def _drop(folder: RunFolder, *, own: bool) -> None:
     if folder.config.is_file():
         return
     if own:
-        unbegun.remove_records(folder.path)
-    (folder.path / unbegun.LOCK).unlink(missing_ok=True)
+        _remove_records(folder.path)
+    (folder.path / LOCK).unlink(missing_ok=True)
     # rmdir refuses a folder that holds anything, so nothing can be lost here.
     for path in (folder.checkpoints, folder.path):
         with suppress(OSError):
             path.rmdir()
 
 
-def _lock_file(folder: RunFolder) -> TextIO:
-    try:
-        return (folder.path / unbegun.LOCK).open("w")
-    except OSError as error:
-        raise RunError(
-            f"cannot write to the run folder {str(folder.path)!r}: {error.strerror or error}; make "
-            "it writable, or copy it to a writable folder"
-        ) from error
-
-
 def is_held(folder: RunFolder) -> bool:
-    """Whether a process works on a run now."""
-    return unbegun.is_locked(folder.path)
+    """True if a process works on a run now."""
+    import fcntl
+
+    try:
+        with (folder.path / LOCK).open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:

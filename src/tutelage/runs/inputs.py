@@ -248,11 +248,7 @@ def held_out(
 def training_tasks(config: RunConfig) -> Sequence[Task]:
     """The tasks that a run with this configuration trains on, as its files are now. Raises
     `DataError` for files that are gone."""
-    data, acts = config.data, config.environment.name is not None
-    if not data.train_files:
-        return load_tasks(config, environment_of(config)).train
-    train = _files(data.train_files, not acts)[: data.train_tasks]
-    return train if data.val_files else held_out(train, drawn_val_tasks(config), "--val")[0]
+    return load_tasks(config, environment_of(config)).train
 
 
 def load_test_tasks(config: RunConfig) -> Sequence[Task]:

@@ -12,7 +12,7 @@ import json
 from abc import abstractmethod
 from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 
 from tutelage.config.fields import RunSettings
 from tutelage.errors import ConfigError, RunError
@@ -21,7 +21,6 @@ from tutelage.runs.fingerprint import keep_fingerprint, settings_sources
 from tutelage.runs.folder import RunFolder, write_json
 from tutelage.runs.launched import follows, launched_ranks
 from tutelage.runs.progress import Progress
-from tutelage.runs.stored import note_folder
 from tutelage.runs.trust import remember
 from tutelage.types import JSON, ToolSpec
 
@@ -138,7 +137,6 @@ class RunKind(Protocol):
         keep_fingerprint(folder, config, self.sources(folder))
         write_json(folder.config, config)
         remember(folder)
-        note_folder(folder)
 
     def again(self, folder: RunFolder, progress: Progress) -> Self:
         """This run as its folder has it, with the objects of a caller that no file has."""
@@ -217,12 +215,8 @@ BUILT_IN = ("weights", "supervised", "prompt", "planner", "evaluation", "executi
 
 
 def register(kind: type[K]) -> type[K]:
-    """Make a kind known by its name, as a decorator of its class. Raises `RunError` without a name,
-    and for one that another class has."""
-    if not isinstance(getattr(kind, "name", None), str):
-        raise RunError(
-            f"the kind of run {kind.__qualname__} has no name; set name: ClassVar[str] = ..."
-        )
+    """Make a kind known by its name, as a decorator of its class. Raises `RunError` for a name that
+    another class has."""
     if kind.name in BUILT_IN and not kind.__module__.startswith("tutelage."):
         raise RunError(
             f"the name {kind.name!r} is reserved for a built-in kind of run; rename "
@@ -276,17 +270,14 @@ def registered(folder: RunFolder) -> type[RunKind]:
 def name_of(folder: RunFolder) -> str:
     """The name of a run's kind. Raises `RunError` for a folder that names none."""
     try:
-        found: object = json.loads(folder.config.read_text(encoding="utf-8"))
+        return str(json.loads(folder.config.read_text(encoding="utf-8"))["kind"])
     except FileNotFoundError:
         message = f"{str(folder.path)!r} is not a run folder: it has no config.json"
         raise RunError(message) from None
-    except (OSError, ValueError) as error:
-        text = "is not JSON" if isinstance(error, ValueError) else "cannot be read"
-        raise RunError(f"the configuration {str(folder.config)!r} {text}: {error}") from error
-    name = cast("JSON", found).get("kind") if isinstance(found, dict) else None
-    if not isinstance(name, str):
+    except (KeyError, TypeError) as error:
         raise RunError(
             f"the run in {str(folder.path)!r} has an old format without a kind in config.json, "
             "which is no longer supported; start the run again"
-        )
-    return name
+        ) from error
+    except (OSError, ValueError) as error:
+        raise RunError(f"the configuration {str(folder.config)!r} is damaged: {error}") from error

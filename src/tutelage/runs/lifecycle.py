@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Generator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from tutelage.errors import RunError, TutelageError
-from tutelage.runs.claims import check_owner, name_claimed, stored_row
 from tutelage.runs.figures import read_object
 from tutelage.runs.fingerprint import changes, edits, keep_fingerprint
 from tutelage.runs.folder import (
@@ -43,7 +42,7 @@ from tutelage.runs.loggers import Logger, check_loggers, open_loggers
 from tutelage.runs.progress import Progress
 from tutelage.runs.resume_hint import resume_command, resume_hint
 from tutelage.runs.signals import StopSignal, deferred_signals
-from tutelage.runs.stored import id_in
+from tutelage.runs.stored import check_owner, claim_name, id_in, stored_row
 from tutelage.store import Listener, Store, StoreWriter, open_store
 from tutelage.types import JSON, RolloutStatus
 
@@ -141,33 +140,19 @@ async def begin(asked: RunKind, folder: RunFolder, progress: Progress) -> JSON:
     with locked(folder):
         # What is wrong with the input is found before anything is written.
         asked.prepare(folder, progress)
-        with _closed_unless_begun(asked):
+        with closing(asked):
             folder.checkpoints.mkdir(exist_ok=True)
             check_loggers(asked.head.loggers)
-            with name_claimed(asked.head, folder):
-                asked.record(folder)
-                asked.begin(folder)
-        return await _work(asked, folder, progress)
-
-
-@contextmanager
-def _closed_unless_begun(asked: RunKind) -> Generator[None]:
-    """What `prepare` has opened is closed where what follows it fails."""
-    try:
-        yield
-    except BaseException:
-        asked.close()
-        raise
+            claim_name(asked.head, folder)
+            asked.record(folder)
+            asked.begin(folder)
+            return await _work(asked, folder, progress)
 
 
 def check_place(asked: RunKind, folder: RunFolder) -> None:
     """Raise `RunError` where a run is refused for what its folder holds already."""
-    if not folder.config.is_file():
-        check_vacant(folder.path)
-        return
-    name = name_of(folder)
-    difference = asked.difference(folder) if name == asked.name else f"is of the kind {name!r}"
-    if difference:
+    check_kind(type(asked), folder)
+    if folder.config.is_file() and (difference := asked.difference(folder)):
         raise _taken(folder, difference)
 
 
@@ -191,17 +176,12 @@ def _to_its_end(kind: type[RunKind], work: Coroutine[Any, Any, JSON]) -> JSON:
     """The result of the work, in a loop of its own where its phases await something."""
     if kind.awaits:
         return asyncio.run(work)
-    awaits = f"a phase of the kind {kind.name!r} uses await; set awaits = True in its class"
     try:
         work.send(None)
     except StopIteration as ended:
         return ended.value
-    except RuntimeError as error:
-        if "no running event loop" not in str(error):
-            raise
-        raise RunError(awaits) from error
     work.close()
-    raise RunError(awaits)
+    raise RunError(f"a phase of the kind {kind.name!r} uses await; set awaits = True in its class")
 
 
 async def _go_on(
@@ -230,19 +210,16 @@ async def _go_on(
         left = kind.read(folder, progress) if asked is None else asked.again(folder, progress)
         changed = _check_sources(left, folder, progress, allow_changes=allow_changes)
         left.prepare(folder, progress)
-        with _closed_unless_begun(left):
+        with closing(left):
             check_loggers(left.head.loggers)
-            check_owner(left.head, folder, allow_changes=allow_changes)
+            if not allow_changes:
+                check_owner(left.head, folder)
             if changed is not None:  # a change that cannot be worked with is asked about again
                 keep_fingerprint(folder, read_object(folder.config), changed)
-        steps = folder.checkpoints.glob("step_*")
-        begun = any(p.is_dir() for p in steps) or folder.metrics.is_file()
-        if begun and left.head.store is None and not folder.store.is_file():
-            progress.note(
-                f"Warning: {folder.store.name} is missing; earlier records of the run are lost, "
-                "and a new store is created"
-            )
-        return await _work(left, folder, progress)
+            begun = folder.metrics.is_file() or any(folder.checkpoints.glob("step_*"))
+            if begun and left.head.store is None and not folder.store.is_file():
+                progress.note("Warning: store.db is missing: earlier rollouts are lost")
+            return await _work(left, folder, progress)
 
 
 def _check_sources(
@@ -288,36 +265,27 @@ def opened(
     """
     stop = StopSignal(lambda: progress.note(STOPPING))
     with ExitStack() as stack:
-        traced = stack.enter_context(_sending(head, progress))
+        sent = None
+        if head.collector is not None:
+            from tutelage.tracing.export import OtlpExporter
+
+            content, headers = head.traced_content, head.trace_headers
+            exporter = OtlpExporter(
+                head.collector, warn=progress.note, content=content, extra_headers=headers
+            )
+            sent = stack.enter_context(exporter).submit
         loggers = stack.enter_context(open_loggers(head, folder, progress))
         if patient:
             stack.enter_context(stop)
         closing = stack.enter_context(ExitStack())  # a signal is heard when the store is closed
         with deferred_signals():
             store = stack.enter_context(open_store(head.store or folder.store))
-            writer = stack.enter_context(StoreWriter(store, also=traced))
+            writer = stack.enter_context(StoreWriter(store, also=sent))
             run_id = id_in(store, folder, own=head.store is None)
             store.put_run(run_id, **stored_row(head, folder, read_object(folder.config)))
         stack.callback(lambda: closing.enter_context(deferred_signals()))
         events = folder.read_events()
-        yield Run(folder, run_id, store, writer, progress, stop, loggers, events, traced)
-
-
-@contextmanager
-def _sending(head: RunHeader, progress: Progress) -> Generator[Listener | None]:
-    """Sends rollouts to a collector when it is requested; see `tracing/export.py`."""
-    if head.collector is None:
-        yield None
-        return
-    from tutelage.tracing.export import OtlpExporter
-
-    with OtlpExporter(
-        head.collector,
-        warn=progress.note,
-        content=head.traced_content,
-        extra_headers=head.trace_headers,
-    ) as exporter:
-        yield exporter.submit
+        yield Run(folder, run_id, store, writer, progress, stop, loggers, events, sent)
 
 
 # ---------------------------------------------------------------- the work, and its end
@@ -325,21 +293,19 @@ def _sending(head: RunHeader, progress: Progress) -> Generator[Listener | None]:
 
 async def _work(asked: RunKind, folder: RunFolder, progress: Progress) -> JSON:
     """Run all phases that are left, then write the result and the report."""
-    with ExitStack() as last:
-        last.callback(asked.close)
-        with opened(asked.head, folder, progress, patient=asked.finishes_step) as run:
-            asked.open(run)
-            # That of the process before tells nothing of what this one does, were it killed.
-            folder.result.unlink(missing_ok=True)
-            with ending(run, asked.result):
-                for name, phase in asked.phases():
-                    if name in asked.done:
-                        continue
-                    asked.enter(name)
-                    going = phase(run)
-                    if going is not None:
-                        await going
-                    asked.leave(name)
+    with opened(asked.head, folder, progress, patient=asked.finishes_step) as run:
+        asked.open(run)
+        # That of the process before tells nothing of what this one does, were it killed.
+        folder.result.unlink(missing_ok=True)
+        with ending(run, asked.result):
+            for name, phase in asked.phases():
+                if name in asked.done:
+                    continue
+                asked.enter(name)
+                going = phase(run)
+                if going is not None:
+                    await going
+                asked.leave(name)
     asked.report(folder)
     return run.result
 

@@ -16,12 +16,9 @@ import json
 import netrc
 import os
 import shutil
-import socket
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
 from tutelage.errors import MissingExtraError, RunError
 from tutelage.runs.folder import RunFolder, write_json
@@ -71,7 +68,7 @@ def open_loggers(head: RunHeader, folder: RunFolder, progress: Progress) -> Gene
     Lines that the run has already are in them when this returns. Raises `RunError` when a logger
     cannot be reached.
     """
-    makers = {"tensorboard": _tensorboard, "wandb": _wandb, "mlflow": _mlflow}
+    makers = {"tensorboard": _TensorBoardLogger, "wandb": _wandb, "mlflow": _MLflowLogger}
     with ExitStack() as stack:
         loggers: list[Logger] = []
         for name in dict.fromkeys(head.loggers):
@@ -95,12 +92,13 @@ def numbers(line: Mapping[str, Any]) -> dict[str, float]:
 class _TensorBoardLogger:
     """Event files in a folder of the run, written again from the start by each process."""
 
-    def __init__(self, path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, head: RunHeader, folder: RunFolder, progress: Progress) -> None:
         from torch.utils.tensorboard.writer import SummaryWriter
 
+        path = folder.path / "tensorboard"
         shutil.rmtree(path, ignore_errors=True)
         self._writer: Any = SummaryWriter(str(path))
-        for line in lines:
+        for line in folder.read_metrics():
             self.log(line)
         self._writer.flush()
 
@@ -112,10 +110,6 @@ class _TensorBoardLogger:
     def close(self) -> None:
         """Flush and close the file."""
         self._writer.close()
-
-
-def _tensorboard(head: RunHeader, folder: RunFolder, progress: Progress) -> Logger:
-    return _TensorBoardLogger(folder.path / "tensorboard", folder.read_metrics())
 
 
 # ---------------------------------------------------------------- Weights & Biases
@@ -165,10 +159,9 @@ class _WandbLogger:
 
 
 def _wandb(head: RunHeader, folder: RunFolder, progress: Progress) -> Logger:
-    identifier = _identifier(folder, "wandb")
+    identifier = _kept(folder, "wandb", lambda: os.urandom(4).hex())
     if os.environ.get("WANDB_MODE", "") != "offline" and _has_wandb_login():
         try:
-            _check_wandb_answers()
             return _WandbLogger(head, folder, identifier, offline=False)
         except Exception as error:  # whatever its client makes of a missing network
             import wandb
@@ -183,18 +176,6 @@ def _wandb(head: RunHeader, folder: RunFolder, progress: Progress) -> Logger:
         f"{folder.path}/wandb/offline-run-*"
     )
     return _WandbLogger(head, folder, identifier, offline=True)
-
-
-def _check_wandb_answers() -> None:
-    """Raise `OSError` if the server cannot be reached. The client would try for half a minute."""
-    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY")):
-        return
-    url = urlsplit(os.environ.get("WANDB_BASE_URL") or f"https://{WANDB_HOST}")
-    host, port = url.hostname or WANDB_HOST, url.port or (80 if url.scheme == "http" else 443)
-    try:
-        socket.create_connection((host, port), timeout=10).close()
-    except OSError as error:
-        raise OSError(f"cannot connect to {host}:{port} ({error})") from error
 
 
 def _has_wandb_login() -> bool:
@@ -213,13 +194,18 @@ def _has_wandb_login() -> bool:
 class _MLflowLogger:
     """A run in an MLflow store: the one of `MLFLOW_TRACKING_URI`, or files in the run folder."""
 
-    def __init__(self, head: RunHeader, folder: RunFolder, uri: str) -> None:
+    def __init__(self, head: RunHeader, folder: RunFolder, progress: Progress) -> None:
         from mlflow.exceptions import MlflowException
         from mlflow.tracking import MlflowClient
 
+        uri = os.environ.get("MLFLOW_TRACKING_URI")
+        if uri is None:
+            # Its file store is all that the small package has; it has to be asked for by name.
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+            uri = (folder.path / "mlflow").resolve().as_uri()
         try:
             self._client: Any = MlflowClient(tracking_uri=uri)
-            self._run = self._find(head, folder)
+            self._run = _kept(folder, "mlflow", lambda: self._create(head, folder))
             seen = self._client.get_metric_history(self._run, "tick")
         except (MlflowException, ImportError) as error:
             raise RunError(
@@ -230,11 +216,7 @@ class _MLflowLogger:
         for line in folder.read_metrics():
             self.log(line)
 
-    def _find(self, head: RunHeader, folder: RunFolder) -> str:
-        """The run that an earlier process began, or a new one."""
-        note = folder.path / "mlflow.json"
-        if note.is_file():
-            return str(json.loads(note.read_text())["run"])
+    def _create(self, head: RunHeader, folder: RunFolder) -> str:
         name = head.project or PROJECT
         known = self._client.get_experiment_by_name(name)
         experiment = self._client.create_experiment(name) if known is None else known.experiment_id
@@ -242,7 +224,6 @@ class _MLflowLogger:
         made = self._client.create_run(experiment, run_name=title).info.run_id
         for section, values in head.keys.items():
             self._client.log_param(made, section, json.dumps(values))
-        write_json(note, {"run": made})
         return made
 
     def log(self, line: Mapping[str, Any]) -> None:
@@ -262,20 +243,11 @@ class _MLflowLogger:
         self._client.set_terminated(self._run)
 
 
-def _mlflow(head: RunHeader, folder: RunFolder, progress: Progress) -> Logger:
-    uri = os.environ.get("MLFLOW_TRACKING_URI")
-    if uri is None:
-        # Its file store is all that the small package has; it has to be asked for by name.
-        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
-        uri = (folder.path / "mlflow").resolve().as_uri()
-    return _MLflowLogger(head, folder, uri)
-
-
-def _identifier(folder: RunFolder, name: str) -> str:
-    """The run's identifier with a tracker, drawn once and kept: names of runs may repeat."""
+def _kept(folder: RunFolder, name: str, make: Callable[[], str]) -> str:
+    """The run's identifier with a tracker, made once and kept: names of runs may repeat."""
     note = folder.path / f"{name}.json"
     if note.is_file():
         return str(json.loads(note.read_text())["run"])
-    made = os.urandom(4).hex()
+    made = make()
     write_json(note, {"run": made})
     return made

@@ -6,7 +6,6 @@ Every message that names it takes it from here: of an error, of a stop, of a pag
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import shutil
@@ -24,21 +23,13 @@ _SHORT = 120
 
 
 def command_name() -> str:
-    """How this command is typed: its name where that is what the shell finds, else the path by
-    which it was called, or `python -m tutelage`. Another program is named as such."""
-    called = sys.argv[0] if sys.argv else ""
-    if Path(called).parts[-2:] == (_NAME, "__main__.py"):
-        return f"{shlex.quote(sys.orig_argv[0])} -m {_NAME}"
-    if Path(called).name != _NAME or os.sep not in called:
-        return _NAME
-    text = shutil.which(_NAME)
-    with suppress(OSError):
-        if text is not None and os.path.samefile(text, called):
-            return _NAME
-    place = Path(called)
-    with suppress(OSError, ValueError):
-        place = place.absolute().relative_to(Path.cwd())
-    return shlex.quote(str(place))
+    """How this command is typed: its name, or `python -m tutelage` where it was called so, or where
+    the shell does not find it. Another program is named as such."""
+    called = Path(sys.argv[0] if sys.argv else "")
+    module = called.parts[-2:] == (_NAME, "__main__.py")
+    if module or (called.name == _NAME and shutil.which(_NAME) is None):
+        return f"{shlex.quote(sys.executable)} -m {_NAME}"
+    return _NAME
 
 
 def resume_command(run: Path) -> str:
@@ -46,19 +37,11 @@ def resume_command(run: Path) -> str:
     return f"{command_name()} resume {shlex.quote(str(run))}"
 
 
-def offered_command(run: Path) -> str:
-    """What can be done with the run in a folder that is taken: continue it, or look at one that
-    has ended, as one of a plan has with any result."""
-    result = _fields(run / "result.json")
-    if result.get("status") == "finished" or "rollout" in result:
-        return f"see the run there, which has ended: {command_name()} show {shlex.quote(str(run))}"
-    return f"continue what is there: {resume_command(run)}"
-
-
 def resume_hint(run: Path) -> str:
     """The sentence on how to continue a run: its command, or the program that has its agent; of a
-    finished one, how to see it."""
-    if _fields(run / "result.json").get("status") == "finished":
+    finished one, as one of a plan is with any result, how to see it."""
+    result = _fields(run / "result.json")
+    if result.get("status") == "finished" or "rollout" in result:
         return f"It has finished; see its result: {command_name()} show {shlex.quote(str(run))}"
     agent = _fields(run / "agent.json")
     if _fields(run / "config.json").get("python") or (agent and not agent.get("file")):

@@ -11,7 +11,6 @@ agents left running.
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import signal
 import stat
@@ -80,16 +79,21 @@ def _hear(number: int, handler: Handler) -> Any:
             signal.raise_signal(number)
         if number == HANGUP:
             _leave_lost_terminal()
-        collecting = [getattr(callback, "__code__", None) for callback in gc.callbacks]
-        below = frame
-        while below is not None:
-            if below.f_code in collecting:  # what a callback of the collector raises is lost
-                threading.Timer(0.05, os.kill, (process, number)).start()
-                return None
-            below = below.f_back
         return handler(number, frame)
 
     return signal.signal(number, heard)
+
+
+@contextlib.contextmanager
+def _handled(numbers: Collection[int], handler: Handler) -> Generator[Collection[int]]:
+    """Give these signals to `handler` as far as `_hear` can, and back at the end; yields which."""
+    before = {number: _hear(number, handler) for number in numbers}
+    heard = {number: old for number, old in before.items() if old is not None}
+    try:
+        yield heard
+    finally:
+        for number, old in heard.items():
+            signal.signal(number, old)
 
 
 def handle_signals() -> None:
@@ -119,19 +123,15 @@ def graceful_exit() -> Generator[None]:
 
     For code that others call: a signal that the program handles itself stays the program's.
     """
-    before = {n: _hear(n, _stop) for n in ENDING if signal.getsignal(n) is signal.SIG_DFL}
-    asked: StopRequested | None = None
+    numbers = [n for n in ENDING if signal.getsignal(n) is signal.SIG_DFL]
+    heard: Collection[int] = ()
     try:
-        yield
+        with _handled(numbers, _stop) as heard:
+            yield
     except StopRequested as stopped:
-        asked = stopped
+        if stopped.number in heard:
+            os.kill(os.getpid(), stopped.number)
         raise
-    finally:
-        for number, handler in before.items():
-            if handler is not None:
-                signal.signal(number, handler)
-        if asked is not None and before.get(asked.number) is not None:
-            os.kill(os.getpid(), asked.number)
 
 
 @contextlib.contextmanager
@@ -142,17 +142,8 @@ def deferred_signals() -> Generator[None]:
     database. Where it raises, that ends the process anyhow.
     """
     asked: list[int] = []
-
-    def hold(number: int, frame: FrameType | None) -> None:
-        asked.append(number)
-
-    before = {number: _hear(number, hold) for number in (signal.SIGINT, *ENDING)}
-    try:
+    with _handled((signal.SIGINT, *ENDING), lambda number, _: asked.append(number)):
         yield
-    finally:
-        for number, handler in before.items():
-            if handler is not None:
-                signal.signal(number, handler)
     if asked:
         signal.raise_signal(asked[0])
 
@@ -192,18 +183,14 @@ class StopSignal:
         self.asked = False
         self._on_ask = on_ask
         self._number = int(signal.SIGINT)
-        self._old: dict[int, Any] = {}
+        self._handled = _handled((signal.SIGINT, *ENDING), self._handle)
 
     def __enter__(self) -> StopSignal:
-        for number in (signal.SIGINT, *ENDING):
-            old = _hear(number, self._handle)
-            if old is not None:
-                self._old[number] = old
+        self._handled.__enter__()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        for number, handler in self._old.items():
-            signal.signal(number, handler)
+        self._handled.__exit__(None, None, None)
 
     def stopped(self) -> StopRequested:
         """The interruption that was asked for."""

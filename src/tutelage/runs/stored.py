@@ -1,54 +1,30 @@
-"""From a run folder to its store, local or not, and to the run's id in it."""
+"""From a run folder to its store, local or a database that several runs share.
+
+A shared database knows a run by the name of its folder. Two that begin at the same time would play
+into one record, so a new run claims its name before it writes anything.
+"""
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tutelage.errors import RunError
-from tutelage.runs.folder import RUNS, RunFolder, every, is_run
-from tutelage.runs.trust import state_folder
+from tutelage.runs.folder import RunFolder
+from tutelage.runs.resume_hint import resume_hint
+from tutelage.types import JSON, RolloutStatus
 
 if TYPE_CHECKING:
+    from tutelage.runs.kinds import RunHeader
     from tutelage.store import Store
-
-
-def note_folder(folder: RunFolder) -> None:
-    """Note where a run lies, so that its rollouts are found from any directory. Where that cannot
-    be written, they are found from the directory above."""
-    place, path = _notes(), folder.path.resolve()
-    with suppress(OSError):
-        if path in _noted():
-            return
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with place.open("a", encoding="utf-8") as file:
-            file.write(f"{path}\n")
-
-
-def known_runs(runs: Path = RUNS) -> list[RunFolder]:
-    """The runs below a folder, and all others that this user has started here; the newest first."""
-    below = every(runs)
-    there = {folder.path.resolve() for folder in below}
-    others = [path for path in reversed(_noted()) if path not in there and is_run(path)]
-    return [*below, *map(RunFolder, others)]
-
-
-def _noted() -> list[Path]:
-    with suppress(OSError, UnicodeDecodeError):
-        return [Path(line) for line in _notes().read_text(encoding="utf-8").splitlines()]
-    return []
-
-
-def _notes() -> Path:
-    return state_folder() / "folders.txt"
 
 
 @contextmanager
 def open_run(folder: RunFolder) -> Generator[tuple[Store, str]]:
     """The store of a run, and the run's id in it. Raises `RunError` when there is no store yet."""
-    from tutelage.runs.resume_hint import resume_hint
     from tutelage.store import open_store
 
     address = folder.store_address()
@@ -66,3 +42,50 @@ def id_in(store: Store, folder: RunFolder, *, own: bool) -> str:
     store of its `own` that is known where it was renamed or copied since."""
     ids = [run.id for run in store.runs()] if own else []
     return ids[0] if len(ids) == 1 else folder.name
+
+
+def stored_row(head: RunHeader, folder: RunFolder, config: JSON) -> dict[str, Any]:
+    """A run that begins, or goes on, as the store has it."""
+    return {
+        "name": head.title or folder.name,
+        "recipe": head.recipe,
+        "algorithm": head.algorithm,
+        "config": config,
+        "seed": head.settings.seed,
+        "folder": str(folder.path.absolute()),
+        "status": RolloutStatus.RUNNING,
+    }
+
+
+def claim_name(head: RunHeader, folder: RunFolder) -> None:
+    """Have a new run's name in a shared database before another one has it. Raises `StoreError` for
+    a database that cannot be opened, or has a run of that name."""
+    from tutelage.store import open_store
+
+    if head.store is not None:
+        owner = {"claimed by": platform.node()}
+        with open_store(head.store) as store:
+            store.put_run(folder.name, **stored_row(head, folder, owner), claim=True)
+
+
+def check_owner(head: RunHeader, folder: RunFolder) -> None:
+    """Raise `RunError` where a shared database has no run of this name to continue, or has it for
+    another folder: a record would be cut in two, or be that of two."""
+    from tutelage.store import open_store
+
+    if head.store is None:
+        return
+    with open_store(head.store) as store:
+        place = next((run.folder for run in store.runs() if run.id == folder.name), None)
+    if place is None:
+        raise RunError(
+            f"the store has no run {folder.name!r}, although this run has started; if the folder "
+            "was renamed, or is a link, use its original name, by which the record is found; to "
+            "start a new record, resume with --allow-changes (in Python: the key allow_changes)"
+        )
+    if Path(place).resolve() != folder.path.resolve():
+        raise RunError(
+            f"the run {folder.name!r} in the store belongs to the folder {place!r}, not to "
+            f"{str(folder.path.absolute())!r}. If the folder was moved, continue with "
+            "--allow-changes (in Python: the key allow_changes); a copy would mix both records"
+        )

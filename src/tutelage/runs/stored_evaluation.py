@@ -9,19 +9,11 @@ says how many of how many rollouts were judged, what was lost and what failed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated, Any, cast
+from typing import Any, cast
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
-)
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tutelage.statistics.outcome import RewardKind, cause_words, too_many_lost
 from tutelage.types import JSON
@@ -34,62 +26,33 @@ TOO_MANY_LOST = (
 _COUNTS = ("rollouts", "judged", "lost", "failed", "reason", "no_calls")
 
 
-def _in_order(ends: Interval) -> Interval:
-    if ends[0] > ends[1]:
-        raise ValueError("the lower bound is above the upper bound")
-    return ends
-
-
-def _counted(value: Any) -> dict[str, int]:
-    """The causes that have a number."""
-    pairs = cast("dict[Any, Any]", value).items() if isinstance(value, dict) else ()
-    return {str(name): n for name, n in pairs if n and type(n) is int}
-
-
-def _forgiving(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
-    """None for what does not fit: files are shown as far as they can be read."""
-    try:
-        return read(value)
-    except ValidationError:
-        return None
-
-
-_Forgiving = WrapValidator(_forgiving)
-_Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-_Value = Annotated[_Finite | None, _Forgiving]
-_Ends = Annotated[Annotated[tuple[_Finite, _Finite], AfterValidator(_in_order)] | None, _Forgiving]
-_Count = Annotated[Annotated[int, Field(strict=True)] | None, _Forgiving]
-_Causes = Annotated[Mapping[str, int], BeforeValidator(_counted)]
-
-
 class StoredEvaluation(BaseModel):
     """One evaluation of a result; what the result does not tell is None."""
 
-    model_config = ConfigDict(frozen=True, populate_by_name=True)
+    model_config = ConfigDict(frozen=True, populate_by_name=True, allow_inf_nan=False)
 
-    success: _Value = None
-    success_interval: _Ends = Field(default=None, validation_alias="interval")
-    reward: _Value = Field(default=None, validation_alias="mean_reward")
-    reward_interval: _Ends = None
-    rollouts: _Count = None
-    judged: _Count = None
-    lost: _Causes = Field(default_factory=dict[str, int])
-    failed: _Causes = Field(default_factory=dict[str, int])
-    reason: Annotated[str, BeforeValidator(lambda value: str(value or ""))] = ""
-    no_calls: _Count = None
+    success: float | None = None
+    success_interval: Interval | None = Field(default=None, validation_alias="interval")
+    reward: float | None = Field(default=None, validation_alias="mean_reward")
+    reward_interval: Interval | None = None
+    rollouts: int | None = None
+    judged: int | None = None
+    lost: Mapping[str, int] = Field(default_factory=dict[str, int])
+    failed: Mapping[str, int] = Field(default_factory=dict[str, int])
+    reason: str = ""
+    no_calls: int | None = None
 
     @property
     def counts(self) -> tuple[int, int] | None:
         """Rollouts that were judged, and all; None where that is not known."""
-        known = self.judged is not None and self.rollouts is not None
-        return (self.judged or 0, self.rollouts or 0) if known else None
+        if self.rollouts is None or self.judged is None:
+            return None
+        return self.judged, self.rollouts
 
     @property
     def withheld(self) -> bool:
         """Whether too many rollouts were lost to report a rate or a mean."""
-        if self.rollouts is None or self.judged is None:
-            return False
-        return too_many_lost(self.judged, self.rollouts)
+        return self.counts is not None and too_many_lost(*self.counts)
 
     @property
     def uncalled(self) -> bool:
@@ -134,8 +97,11 @@ def read_evaluation(result: Mapping[str, Any], name: str) -> StoredEvaluation | 
 
 
 def evaluation_of_record(record: Mapping[str, Any]) -> StoredEvaluation:
-    """What `Evaluation.record()` tells. Missing parts raise nothing."""
-    return StoredEvaluation.model_validate(dict(record))
+    """What `Evaluation.record()` tells. Missing parts raise nothing; a damaged record tells
+    nothing."""
+    with suppress(ValidationError):
+        return StoredEvaluation.model_validate({k: v for k, v in record.items() if v is not None})
+    return StoredEvaluation()
 
 
 def is_graded(result: Mapping[str, Any]) -> bool:
@@ -214,7 +180,7 @@ class Quantity:
         return None if found is None or found.withheld else self.value(found)
 
     def has(self, found: StoredEvaluation | None) -> bool:
-        """Whether there is something to tell: a value, or that it is withheld."""
+        """True if a value exists or is withheld."""
         return found is not None and (found.withheld or self.value(found) is not None)
 
     def cell(

@@ -145,13 +145,6 @@ class Store(Queries):
                 changed["updated"] = now
                 conn.execute(update(schema.runs).where(c.id == run_id).values(changed))
 
-    def remove_claim(self, run_id: str, config: JSON) -> None:
-        """Remove a run claimed with this configuration, unless it has changed since."""
-        text = dump_json(config, f"config of run {run_id!r}")
-        with self._write(f"remove run {run_id!r} from", run_id) as conn:
-            c = schema.runs.c
-            conn.execute(delete(schema.runs).where(c.id == run_id, c.config == text))
-
     def set_run_status(self, run_id: str, status: str, result: JSON | None = None) -> None:
         """Set a run's status and result. Raises `StoreError` for invalid transitions."""
         new = _run_status(status)

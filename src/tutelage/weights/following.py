@@ -23,11 +23,11 @@ from tutelage.config import Resolved, RunConfig
 from tutelage.config.keys import flatten
 from tutelage.errors import ConfigError, RunError, TutelageError
 from tutelage.policy.machine import machine_facts
-from tutelage.runs.claims import stored_row
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.lifecycle import Run
 from tutelage.runs.progress import Progress
 from tutelage.runs.signals import StopSignal
+from tutelage.runs.stored import stored_row
 from tutelage.store import StoreWriter, TrainingRow, open_store
 from tutelage.tracing import SpanRecord
 from tutelage.types import JSON, Rollout

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 
 from tutelage import files
 from tutelage.policy.sources import local_folder
-from tutelage.runs.folder import RunFolder
+from tutelage.runs.folder import SERVER_LOG, RunFolder
 from tutelage.runs.progress import Progress
 from tutelage.runs.resume_hint import resume_hint
-from tutelage.runs.unbegun import SERVER_LOG
 from tutelage.weights.inputs import TrainingInputs
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tutelage.runs.report.formatting import cut, exact_percent, listed, percent, short
+from tutelage.runs.report.formatting import cut, listed, percent, short
 from tutelage.runs.report.source import Points, ReportSource
 from tutelage.runs.report.svg import Panel, Series, Style, draw
 from tutelage.runs.stored_evaluation import control_estimator
@@ -85,9 +85,9 @@ _DIAGNOSTICS = (
 
 def draw_charts(source: ReportSource) -> dict[str, Any]:
     """The charts of a page: the learning curves, RL beside the control, and the diagnostics."""
-    curves = (_cold_start_chart(source), _reward_chart(source))
+    curves = (*_supervised_charts(source), _reward_chart(source))
     small = [_diagnostic_chart(source, d) for d in (*_DIAGNOSTICS, *_reward_parts(source))]
-    small.insert(5, _tool_errors_chart(source))
+    small.append(_tool_errors_chart(source))
     return {
         "control_chart": _control_chart(source),
         "curves": [chart for chart in curves if chart is not None],
@@ -118,8 +118,6 @@ def _reward_chart(source: ReportSource) -> Chart | None:
     reward, what = source.curve("rl", "reward/mean"), _held_out(source)
     sampled = source.curve("rl", f"val/{what}_sampled")
     greedy = source.curve("rl", f"val/{what}_greedy")
-    if not (reward or sampled or greedy):
-        return None
     return _chart(
         f"Reward and {success_title(source.result, what, 'val')}",
         "Reward is the mean over the rollouts of a step, on training tasks.",
@@ -144,50 +142,24 @@ def _held_out(source: ReportSource) -> str:
     return "success" if source.kind.has_success else "reward"
 
 
-def _cold_start_chart(source: ReportSource) -> Chart | None:
-    """Loss and greedy success of the cold start; the steps of mixed quality are shaded."""
-    if source.phase("sft"):
-        return _sft_chart(source)
-    loss = source.curve("cold_start", "loss/sft")
-    success = source.curve("cold_start", "val/success_greedy")
-    if not (loss or success):
-        return None
-    shaded = _mixed_steps(source)
-    # The clean part is measured on easier tasks than those of the hard level.
-    data = None if source.settings is None else source.settings.data
-    easier = data is not None and data.level == "hard" and not data.train_files
-    level = " at the default level" if easier else ""
-    what = success_title(source.result, f"success{level}, greedy", "val")
-    wanted = (
-        (Series(success, "before", "dashes"), what, 1.7),
-        (Series(loss, "train"), "loss", 1.0),
-    )
-    panels: list[Panel] = []
-    for series, label, height in wanted:
-        if series.points:
-            unit = "percent" if label == what else "plain"
-            panels.append(Panel([series], unit, shaded=shaded, height=height))
-            shaded = None if shaded is None else (*shaded[:2], "")  # its label stands once
-    note = "Supervised steps on demonstrations, before the first reward."
-    if shaded is not None:
-        note += " Shaded: demonstrations of mixed quality."
-    svg = draw(panels, size=_WIDE, x_label="cold-start step")
-    legend = [(series.role, series.style, label) for series, label, _ in wanted if series.points]
-    return Chart("Cold start", note, svg, legend)
-
-
-def _sft_chart(source: ReportSource) -> Chart | None:
-    """The loss of `train sft` on its batches, and on other demonstrations."""
-    loss, held = source.curve("sft", "loss/sft"), source.curve("sft", "val/loss")
+def _supervised_charts(source: ReportSource) -> Iterator[Chart | None]:
+    """The loss on demonstrations, and the greedy success that a cold start reaches."""
+    phase = "sft" if source.phase("sft") else "cold_start"
+    loss, held = source.curve(phase, "loss/sft"), source.curve(phase, "val/loss")
     other = f"loss on {split_name(source.result, 'val')} demonstrations"
-    if not (loss or held):
-        return None
-    return _chart(
-        "Supervised training",
-        "Nats for each token that the assistant wrote.",
+    yield _chart(
+        "Supervised training" if phase == "sft" else "Cold start",
+        "Nats for each token that the assistant wrote in the demonstrations.",
         [*_course(loss, "loss"), (Series(held, "after", "marks"), other)],
         x_label="step",
         percent_axis=False,
+    )
+    success = Series(source.curve("cold_start", "val/success_greedy"), "before", "dashes")
+    yield _chart(
+        "Success in the cold start",
+        "Between its steps; with --level hard, on tasks of the default level.",
+        [(success, success_title(source.result, "success, greedy", "val"))],
+        x_label="step",
     )
 
 
@@ -205,10 +177,7 @@ def _control_chart(source: ReportSource) -> Chart | None:
         return None
     timed = {phase: _over_minutes(source, phase, metric) for phase in phases}
     have_time = all(len(timed[phase]) == len(curves[phase]) for phase in curves)
-    if not have_time:
-        for name, points in curves.items():
-            first, span = points[0][0], points[-1][0] - points[0][0]
-            timed[name] = tuple((100 * (x - first) / (span or 1), y) for x, y in points)
+    timed = timed if have_time else curves
     window = 1 if measured else max(1, max(map(len, curves.values())) // 20)
     measured_on = f"Sampled {quantity} on {split_name(source.result, 'val')} tasks"
     what = measured_on if measured else "Mean reward on training tasks"
@@ -225,7 +194,7 @@ def _control_chart(source: ReportSource) -> Chart | None:
             (Series(smoothed(timed["control"], window), "control", styles[0]), "control"),
             (Series(smoothed(timed["rl"], window), "after", styles[1]), "RL"),
         ],
-        x_label="minutes since the first step" if have_time else "% of the steps",
+        x_label="minutes since the first step" if have_time else "step",
         percent_axis=all(0 <= y <= 1 for points in curves.values() for _, y in points),
     )
 
@@ -237,22 +206,14 @@ def _chart(
     *,
     x_label: str,
     percent_axis: bool = True,
-) -> Chart:
+) -> Chart | None:
+    """A chart of the curves that have points; None where none has."""
     drawn = [(series, label) for series, label in curves if series.points]
+    if not drawn:
+        return None
     panel = Panel([series for series, _ in drawn], "percent" if percent_axis else "plain")
     legend = [(s.role, s.style, label) for s, label in reversed(drawn) if label]
-    return Chart(title, note, draw([panel], size=_WIDE, x_label=x_label), legend)
-
-
-def _mixed_steps(source: ReportSource) -> tuple[float, float, str] | None:
-    """The last steps of the cold start, once it is over and if they guessed."""
-    steps = [step for step, _ in source.curve("cold_start", "loss/sft")]
-    if source.settings is None or not steps or not source.phase("rl"):
-        return None
-    share, mixed = source.settings.sft.guess_share, source.mixed_steps or 0
-    if not 0 < mixed < len(steps) or share == 0:
-        return None
-    return (steps[-mixed], steps[-1], f"{exact_percent(share)} guess")
+    return Chart(title, note, draw(panel, size=_WIDE, x_label=x_label), legend)
 
 
 def _over_minutes(source: ReportSource, phase: str, metric: str) -> Points:
@@ -307,4 +268,4 @@ def _reward_parts(source: ReportSource) -> Iterator[_Diagnostic]:
 
 
 def _small(title: str, note: str, panel: Panel, value: str) -> Chart:
-    return Chart(title, note, draw([panel], size=_SMALL, x_label="RL step", font=10), value=value)
+    return Chart(title, note, draw(panel, size=_SMALL, x_label="RL step", font=10), value=value)

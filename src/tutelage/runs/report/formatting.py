@@ -21,17 +21,6 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f}".removesuffix(".0") + f"{_THIN}%"
 
 
-def exact_percent(share: float) -> str:
-    """A share of one as a percentage with all its digits (up to six)."""
-    return f"{100 * share:.6g}{_THIN}%"
-
-
-def points(difference: float, *, signed: bool = True) -> str:
-    """A difference of two shares in percentage points."""
-    value = f"{100 * difference:{'+' if signed else ''}.1f}".removesuffix(".0").replace("-", "−")
-    return f"{value} {'point' if value.strip('+−') == '1' else 'points'}"
-
-
 def count(number: float) -> str:
     """A whole number with its thousands set apart."""
     return f"{number:,.0f}".replace(",", _THIN)

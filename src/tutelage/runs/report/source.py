@@ -72,12 +72,6 @@ class ReportSource:
         """The keys of the run, where they can be read."""
         return None if self.config is None else self.config.config
 
-    @property
-    def mixed_steps(self) -> int | None:
-        """Steps of the cold start's mixed part, once a result tells."""
-        number = self.number("mixed_steps")
-        return None if number is None else int(number)
-
     def number(self, key: str) -> float | None:
         """A finite number of the result, else None."""
         return finite(self.result.get(key))

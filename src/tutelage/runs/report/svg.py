@@ -33,17 +33,12 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One pair of axes. `unit` scales y and words its ticks; `bar` is a line across at that height.
-
-    `shaded` marks a range of x with a label; `height` is the panel's share of the drawing.
-    """
+    """One pair of axes. `unit` scales y and words its ticks; `bar` is a line across at that
+    height."""
 
     series: Sequence[Series]
     unit: Literal["plain", "share", "percent", "log"] = "plain"
-    title: str = ""
     bar: float | None = None
-    shaded: tuple[float, float, str] | None = None
-    height: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,29 +58,26 @@ class _Axis:
         return round(self.start + share * (self.end - self.start), 1)
 
 
-def draw(panels: Sequence[Panel], *, size: tuple[int, int], x_label: str, font: float = 12) -> str:
-    """Panels one above the other over the same x, as one SVG element.
-
-    `size` is in pixels at natural size; the element fills the width it is given.
-    """
+def draw(panel: Panel, *, size: tuple[int, int], x_label: str, font: float = 12) -> str:
+    """The panel as one SVG element, which fills the width it is given; `size` is in pixels."""
     width, height = size
-    scales = [_scale(panel) for panel in panels]
-    labels = [words(tick) for _, _, ticks, words in scales for tick in ticks]
-    left = 0.64 * font * max(map(len, labels), default=0) + font / 2
-    xs = [max(-_FAR, min(_FAR, x)) for p in panels for s in p.series for x, _ in s.points] or [0.0]
+    low, high, ticks, words = _scale(panel)
+    left = 0.64 * font * max((len(words(tick)) for tick in ticks), default=0) + font / 2
+    xs = [max(-_FAR, min(_FAR, x)) for s in panel.series for x, _ in s.points] or [0.0]
     room = 0.02 * (max(xs) - min(xs)) or 1.0
-    across = _Axis(min(xs) - room, max(xs) + room, left, width - font)
-    each = (height - 3.2 * font) / sum(panel.height for panel in panels)
-    top, parts = 0.0, list[str]()
-    for panel, scale in zip(panels, scales, strict=True):
-        bottom = top + each * panel.height
-        upper = top + (2 if panel.title else 0.7) * font
-        down = _Axis(scale[0], scale[1], bottom, upper, log=panel.unit == "log")
-        parts += _panel(panel, scale, across, down, font)
-        top = bottom
+    x = _Axis(min(xs) - room, max(xs) + room, left, width - font)
+    bottom = height - 3.2 * font
+    y = _Axis(low, high, bottom, 0.7 * font, log=panel.unit == "log")
+    parts: list[str] = []
+    for tick in ticks:
+        parts.append(_line(x, y.at(tick), "rule"))
+        parts.append(_text(left - font / 2, y.at(tick) + 0.35 * font, words(tick), "end"))
+    parts += [_curve(series, x, y) for series in panel.series if series.points]
+    if panel.bar is not None:
+        parts.append(_line(x, y.at(panel.bar), "limit before"))
     parts += [
-        _text(across.at(x), top + 1.4 * font, short(x), "middle")
-        for x in _ticks(min(xs), max(xs), 5, whole=True)
+        _text(x.at(tick), bottom + 1.4 * font, short(tick), "middle")
+        for tick in _ticks(min(xs), max(xs), 5, whole=True)
     ]
     parts.append(_text((left + width) / 2, height - 0.3 * font, x_label, "middle"))
     return (
@@ -125,27 +117,6 @@ def _ticks(low: float, high: float, most: int, *, whole: bool = False) -> list[f
     return [step * n for n in range(first, last + 1)]
 
 
-def _panel(panel: Panel, scale: _Scale, x: _Axis, y: _Axis, font: float) -> list[str]:
-    _, _, ticks, words = scale
-    parts = [_text(x.start, y.end - 0.7 * font, panel.title, "start")] if panel.title else []
-    for tick in ticks:
-        parts.append(_line(x, y.at(tick), "rule"))
-        parts.append(_text(x.start - font / 2, y.at(tick) + 0.35 * font, words(tick), "end"))
-    if panel.shaded is not None:
-        low, high, label = panel.shaded
-        a, b = x.at(low), x.at(high)
-        parts.append(
-            f'<rect class="before" x="{a}" y="{y.end}" width="{b - a:.1f}" '
-            f'height="{y.start - y.end:.1f}"/>'
-        )
-        if label:
-            parts.append(_text(a - font / 2, y.start - font / 2, label, "end", "before"))
-    parts += [_curve(series, x, y) for series in panel.series if series.points]
-    if panel.bar is not None:
-        parts.append(_line(x, y.at(panel.bar), "limit before"))
-    return parts
-
-
 def _curve(series: Series, x: _Axis, y: _Axis) -> str:
     points = [(x.at(a), y.at(b)) for a, b in series.points]
     dots = points if series.style in ("marks", "dashes") or len(points) == 1 else []
@@ -161,6 +132,6 @@ def _line(x: _Axis, at: float, name: str) -> str:
     return f'<line class="{name}" x1="{x.start:g}" x2="{x.end:g}" y1="{at:g}" y2="{at:g}"/>'
 
 
-def _text(x: float, y: float, words: str, anchor: str, role: str = "muted") -> str:
+def _text(x: float, y: float, words: str, anchor: str) -> str:
     place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
-    return f'<text class="{role}" {place}>{escape(words)}</text>'
+    return f'<text class="muted" {place}>{escape(words)}</text>'

@@ -15,24 +15,21 @@ from typing import Any, cast
 
 from tutelage.resources import SHIPPED
 from tutelage.runs.figures import finite
+from tutelage.runs.kinds import FINISHED
 from tutelage.runs.report.charts import MAX_DLOGP, draw_charts
 from tutelage.runs.report.formatting import (
     count,
     counted,
     cut,
     duration,
-    exact_percent,
-    points,
+    percent,
     short,
 )
 from tutelage.runs.report.rates import WORDS, rate_parts, report_quantities
 from tutelage.runs.report.source import ReportSource
 from tutelage.runs.report.transcripts import Transcript, choose, outcomes
 from tutelage.runs.stored_evaluation import (
-    NO_TOOLS,
     REWARD,
-    SUCCESS,
-    control_estimator,
     judged_lines,
     read_evaluation,
 )
@@ -40,8 +37,6 @@ from tutelage.tasks.overlap import footnote, split_name
 from tutelage.tools.loading import display_name
 from tutelage.types import JSON
 
-_FINISHED = ("succeeded", "finished", "completed", "done", "ok")
-"""Statuses after which there is nothing to resume."""
 _PHASE_NAMES: Mapping[str, str] = {
     "rl": "RL",
     "sft": "supervised training",
@@ -58,9 +53,10 @@ _VALUE_LIMIT = 400
 def make_view(source: ReportSource) -> dict[str, Any]:
     """What the template is filled with. Pure; raises nothing for the sake of what the run
     recorded."""
-    kind, pair_kind = _kind(source), _pair_kind(source)
+    kind = _kind(source)
+    pair_kind = "greedy" if all(_sides(source, "greedy")) else kind
     status = source.text("status") or "not ended"
-    finished, evaluations = status in _FINISHED, source.evaluations
+    finished, evaluations = status == FINISHED, source.evaluations
     ends = {f"before/{kind}": "before", f"after/{kind}": "after", f"control/{kind}": "control"}
     ends |= {"after/no_tools": "no tools, greedy"}
     endings: dict[str, Sequence[Transcript]] = {
@@ -69,7 +65,6 @@ def make_view(source: ReportSource) -> dict[str, Any]:
     story = (
         ("Supervised" if source.phase("sft") else "Cold start", _cold_start(source)),
         ("Learning", _learning(source)),
-        ("Measuring", _measuring(source)),
     )
     rows = [] if source.config is None else source.config.to_table()
     pairs = choose(*_sides(source, pair_kind))
@@ -85,7 +80,6 @@ def make_view(source: ReportSource) -> dict[str, Any]:
         "warnings": [cut(str(text), 600) for text in warnings],
         "remarks": [*source.remarks, *filter(None, [footnote(source.result)]), *_good_news(source)],
         "judged": [cut(line, 400) for line in judged_lines(source.result)],
-        "conclusions": list(filter(None, (_against_control(source), _without_tools(source)))),
         **draw_charts(source),
         **rate_parts(source, kind),
         "family_kind": kind,
@@ -95,7 +89,7 @@ def make_view(source: ReportSource) -> dict[str, Any]:
         "endings_of": [(name, len(episodes)) for name, episodes in endings.items()],
         "failed": source.failed,
         "trained_rollouts": source.trained_rollouts,
-        "phases": _phases(source),
+        "phases": list(_phases(source)),
         "settings": [
             (
                 row.key,
@@ -149,36 +143,20 @@ def _kind(source: ReportSource) -> str:
     return "sampled" if any(_sides(source, "sampled")) else "greedy"
 
 
-def _pair_kind(source: ReportSource) -> str:
-    """The kind of evaluation to show rollouts of: the one with more to see, greedy when equal."""
-
-    def variety(kind: str) -> int:
-        return len({(p.verdict, p.after.family) for p in choose(*_sides(source, kind))})
-
-    return max(("greedy", "sampled"), key=variety)
-
-
 def _sides(source: ReportSource, kind: str) -> tuple[Sequence[Transcript], Sequence[Transcript]]:
     transcripts = source.evaluations
     return transcripts.get(f"before/{kind}", ()), transcripts.get(f"after/{kind}", ())
 
 
-def _phases(source: ReportSource) -> list[tuple[str, str, float, str]]:
-    """How long each phase took: its name, formatted, its share of the whole, its colour."""
+def _phases(source: ReportSource) -> Iterator[tuple[str, str, str, bool]]:
+    """How long each phase took, as tiles: its name, its time, its share of the whole."""
     times: object = source.result.get("phases")
     values = cast("JSON", times) if isinstance(times, dict) else {}
     read = {name: finite(value) for name, value in values.items()}
     known = {name: s for name, s in read.items() if s is not None and s >= 0}
-    total = sum(known.values()) or 1.0
-    # The colour of a phase elsewhere on the page; other phases alternate in grey.
-    roles = {"cold": "before", "control": "control", "rl": "after"}
-    phases: list[tuple[str, str, float, str]] = []
-    for position, (name, seconds) in enumerate(known.items()):
+    for name, seconds in known.items():
         shown = _PHASE_NAMES.get(name) or cut(name.replace("_", " ").replace("/", ", "), 60)
-        role = name.split("_")[0].split("/")[0]
-        colour = roles.get(role, ("muted", "faint")[position % 2])
-        phases.append((shown, duration(seconds), seconds / total, colour))
-    return phases
+        yield shown, duration(seconds), percent(seconds / (sum(known.values()) or 1.0)), False
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "", depth: int = 0) -> list[tuple[str, str]]:
@@ -211,15 +189,6 @@ def _commands(
             f"tutelage show {shlex.quote(rollouts[0])} --run {run}",
         )
     yield "Measure it on your own tasks", f"tutelage eval {run} --test FILE"
-    config = source.settings
-    if config is not None and config.recipe == "math" and config.model.path in (None, SHIPPED):
-        harder = f"tutelage train math --level hard --seed {config.seed + 1}"
-        yield "Give it harder tasks, and another seed", harder
-    yield (
-        "Train on your own tasks, tools and reward",
-        "tutelage train math --model PATH_OR_HF_ID --train a.jsonl --val b.jsonl"
-        " --reward FILE.py:fn --tools FILE.py:fn",
-    )
     if source.text("policy") is not None or (path / "policy").is_dir():
         line = f"AutoModelForCausalLM.from_pretrained({f'{run}/policy'!r})"
         yield "Load the policy in Python, an ordinary Hugging Face folder", line
@@ -251,16 +220,7 @@ def _headline(source: ReportSource) -> str:
     return f"A run without {'a before and after' if source.result else 'an outcome yet'}"
 
 
-def _guess_share(source: ReportSource) -> float | None:
-    """The share of the mixed demonstrations that guess: as measured, else as configured."""
-    measured = source.number("guess_share")
-    if (measured is None or not 0 <= measured <= 1) and source.settings is not None:
-        return source.settings.sft.guess_share
-    return measured
-
-
 def _cold_start(source: ReportSource) -> str:
-    steps = len(source.curve("cold_start", "loss/sft"))
     config = source.settings
     if config is None:
         who = "The policy"
@@ -273,24 +233,16 @@ def _cold_start(source: ReportSource) -> str:
         who = f"A small language model (size {config.model.size}), built from scratch,"
     else:
         who = f"The model {cut(config.model.path, 120)}"
-    shown = len(source.curve("sft", "loss/sft"))
-    if shown:
-        return f"{who} was trained on demonstrations, for {counted(shown, 'step')}."
+    steps = len(source.curve("sft" if source.phase("sft") else "cold_start", "loss/sft"))
     if not steps:
         return f"{who} went into training as it was, without a cold start." if config else ""
-    if not source.result and not source.phase("rl"):
-        return f"{who} is being trained on demonstrations: {counted(steps, 'step')} so far."
-    sentence = f"{who} was first trained on demonstrations, for {counted(steps, 'step')}"
-    guess = _guess_share(source)
-    mixed = source.mixed_steps
-    if guess is None or mixed == 0:
+    sentence = f"{who} was trained on demonstrations, for {counted(steps, 'step')}"
+    mixed, guess = source.number("mixed_steps"), source.number("guess_share")
+    if not mixed or not guess:
         return f"{sentence}."
-    where = f"the last {counted(mixed, 'step')}" if mixed is not None else "the mixed part"
-    if mixed is not None and mixed >= steps:
-        where = "these steps" if mixed == steps else "the mixed steps, which come last"
     return (
-        f"{sentence}; in {where}, {exact_percent(guess)} of the demonstrations, drawn at random, "
-        "guess an answer instead of calling their tools."
+        f"{sentence}; in the last {counted(int(mixed), 'step')}, {percent(guess)} of the "
+        "demonstrations, drawn at random, guess an answer instead of calling their tools."
     )
 
 
@@ -299,79 +251,11 @@ def _learning(source: ReportSource) -> str:
     steps = len(source.phase("rl")) if steps is None else int(steps)
     if not steps:
         return ""
-    config = source.settings
+    config, rollouts = source.settings, source.trained_rollouts
     name = f" ({display_name(config.algorithm.adv_estimator).upper()})" if config else ""
-    rollouts = source.trained_rollouts  # those of the result are of all phases
     played = f"{counted(rollouts, 'rollout')} in " if rollouts else ""
-    again = f", {config.agent.num_chains} for each task," if config and rollouts else ""
-    grouped = config is not None and config.agent.num_chains > 1
-    by = "where it earned more than the others of its task" if grouped else "by what it earned"
-    first = "Then it" if source.phase("cold_start") else "It"
-    # Measured without tools is only what has some.
-    tools = " played with its tools" if read_evaluation(source.result, NO_TOOLS) else ""
+    grouped = f", {config.agent.num_chains} for each task" if config and rollouts else ""
     return (
-        f"{first} learned from rewards alone by reinforcement learning{name}: {played}"
-        f"{counted(steps, 'step')}{again if tools else again.rstrip(',')}{tools}; what it sampled "
-        f"was reinforced {by}."
+        f"It learned from rewards alone by reinforcement learning{name}: {played}"
+        f"{counted(steps, 'step')}{grouped}."
     )
-
-
-def _measuring(source: ReportSource) -> str:
-    tasks = source.number("test_tasks") or source.number("val_tasks")
-    if tasks is None:
-        return ""
-    config = source.settings
-    what = "The mean reward" if source.kind.graded else "Success"
-    kind = f"{split_name(source.result)} task"
-    sides = [when for when in ("before", "after") if _was_evaluated(source, when)]
-    if not sides:
-        return ""
-    sentence = f"{what} is measured {' and '.join(sides)} on {counted(int(tasks), kind)}"
-    if config is not None and config.recipe == "math":
-        own = config.data.train_files or config.data.val_files
-        sentence += "" if own else ", problems that training never shows"
-    if _was_evaluated(source, "control"):
-        estimator = cut(control_estimator(source.result) or "another", 40)
-        sentence += "; beside it stands a control: the same training from the same start, with as "
-        sentence += f"many steps and rollouts and the estimator {estimator}"
-    return f"{sentence}."
-
-
-def _was_evaluated(source: ReportSource, when: str) -> bool:
-    kinds = ("sampled", "greedy")
-    return any(read_evaluation(source.result, f"{when}_{kind}") for kind in kinds)
-
-
-def _against_control(source: ReportSource) -> str:
-    what = report_quantities(source)[0]
-    stored_evaluation, against = (
-        read_evaluation(source.result, f"{name}_sampled") for name in ("after", "control")
-    )
-    after, control = what.of(stored_evaluation), what.of(against)
-    if stored_evaluation is None or against is None or after is None or control is None:
-        return ""
-    if abs(after - control) < 5e-4:
-        return f"RL and the control end at the same sampled {what.name}."
-    side = "above" if after > control else "below"
-    gap = points(abs(after - control), signed=False) if what is SUCCESS else short(after - control)
-    sentence = f"RL ends {gap.lstrip('−')} {side} the control, sampled"
-    ends = what.interval(stored_evaluation), what.interval(against)
-    if ends[0] is None or ends[1] is None:
-        return f"{sentence}."
-    overlap = ends[0][0] <= ends[1][1] and ends[1][0] <= ends[0][1]
-    return f"{sentence}; their intervals {'overlap' if overlap else 'do not overlap'}."
-
-
-def _without_tools(source: ReportSource) -> str:
-    what = report_quantities(source)[0]
-    bare, after = (what.of(read_evaluation(source.result, n)) for n in (NO_TOOLS, "after_greedy"))
-    if bare is None:
-        return ""
-    sentence = (
-        "With the tools taken out of the prompt and their results withheld, the trained policy "
-        f"{'solves' if what is SUCCESS else 'earns'} {WORDS[what](bare)}, greedy"
-    )
-    if after is None:
-        return f"{sentence}."
-    sentence += f", against {WORDS[what](after)} with them"
-    return f"{sentence}: the difference is tool use." if bare < after else f"{sentence}."
