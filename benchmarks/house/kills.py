@@ -37,9 +37,8 @@ SMALL = (
     *("agent.num_chains=4", "trainer.save_freq=2", "trainer.test_freq=2", "trainer.control=none"),
     "trainer.stop_at_success=null",
 )
-FIRST = ("sft.max_steps=6", "sft.eval_every=3", "sft.cooldown_steps=2", "sft.mixed_steps=2")
 KINDS: dict[str, list[str]] = {
-    "weights": ["train", "math", "--steps", "4", "--seed", "3", *FIRST, *SMALL],
+    "weights": ["train", "math", "--steps", "4", "--seed", "3", *SMALL],
     "environment": [
         *("train", "--environment", "rooms", "--model", "MODEL", "--steps", "4", "--seed", "3"),
         *(*SMALL, "sft.max_steps=0", "agent.max_turns=6", "data.train_tasks=16"),
@@ -72,22 +71,14 @@ WORKERS = [
 ]
 
 
+CLOCKS = ("seconds", "started", "time", "created", "updated", "wall", "phases", "latency_ms", "at")
+"""Names of clock readings, beside those of metrics."""
+
+
 def without_clock(value: Any) -> Any:
     """Return a JSON value without what a clock said."""
     if isinstance(value, dict):
-        clocks = (
-            "seconds",
-            "started",
-            "time",
-            "created",
-            "updated",
-            "wall",
-            "phases",
-            "latency_ms",
-            "at",
-            "ended",
-        )
-        names = [n for n in value if not is_wall_clock(n) and n not in clocks]
+        names = [n for n in value if not is_wall_clock(n) and n not in CLOCKS]
         return {n: without_clock(value[n]) for n in names if not n.endswith(("_seconds", "_at"))}
     return [without_clock(each) for each in value] if isinstance(value, list | tuple) else value
 
@@ -97,7 +88,7 @@ def outcome(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
         name, data = str(file.relative_to(folder)), file.read_bytes()
-        if name.startswith("store.db") or file.suffix in (".html", ".log"):
+        if name.startswith("store.db") or file.name == "checksums.json":
             continue
         if file.suffix in (".json", ".jsonl"):
             text = data.decode()
@@ -107,7 +98,7 @@ def outcome(folder: Path) -> dict[str, Any]:
             with ZipFile(file) as parts:
                 data = b"".join(parts.read(n) for n in parts.namelist() if "/data/" in n)
             found[name] = hashlib.blake2b(data).hexdigest()
-        elif "SUMS" not in name:
+        elif file.suffix not in (".html", ".log"):
             found[name] = hashlib.blake2b(data).hexdigest()
     if RunFolder(folder).store.is_file():
         with open_store(RunFolder(folder).store, create=False) as store:
