@@ -130,7 +130,7 @@ async def test_trls_class_has_its_public_functions_as_tools_and_its_reward() -> 
     wrong, right = ("guess", '{"number": 3}'), ("guess", '{"number": 4}')
     episode = await play(factory, TASK, calls(wrong, ("hint", "{}")), calls(right), DONE)
     said = [message.content for message in episode.messages if message.role != "assistant"]
-    assert said == ["Find the number.", "The number is between 1 and 9.", "no", "even", "found"]
+    assert said == ["Find the number.The number is between 1 and 9.", "no", "even", "found"]
     assert episode.rewards == (0.0, 1.0, 0.0)
     assert episode.terminated
 

@@ -114,11 +114,10 @@ class LoopAgent(Agent, ABC):
         constraint = Constraint("required") if self.tool_choice == "required" else None
         async with rollout_environments(task) as environments:
             tools = await environments.bind(self.tools)
-            messages = [*system, *environments.observed]
-            if environment is None or task.has_input:
-                messages = [*system, *task.messages(), *environments.observed]
+            begun = list(task.messages())
             if environment is not None:
-                messages += environment.observation.messages
+                begun = environment.observation.begin_conversation(task)
+            messages = [*system, *begun, *environments.observed]
             for number in range(self.max_turns):
                 most = min(self.sampling.max_tokens, left)
                 sampling = replace(self.sampling, max_tokens=most, stop=stop)

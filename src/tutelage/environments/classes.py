@@ -71,7 +71,8 @@ class _PublicMethods(ToolEnvironment):
         if not (text is None or isinstance(text, str)):
             raise TypeError(f"reset must return text or None, got {text!r:.80}")
         shown = () if text is None else (Message("user", text),)
-        return Observation(shown, tools=tuple(tool.spec for tool in self._tools))
+        specs = tuple(tool.spec for tool in self._tools)
+        return Observation(shown, tools=specs, continues_prompt=True)
 
     async def _read(self, name: str) -> Any:
         """Return the reward where the class has one: the model alone ends an episode."""

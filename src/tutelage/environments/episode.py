@@ -61,7 +61,7 @@ async def play_episode(
     try:
         observation = await environment.open()
         infos: list[JSON] = [dict(observation.info)]
-        messages = [*(task.messages() if task.has_input else ()), *observation.messages]
+        messages = observation.begin_conversation(task)
         while not environment.ended and len(environment.turns) < max_steps:
             action = act(task, messages, environment.observation)
             reply = await action if isawaitable(action) else action

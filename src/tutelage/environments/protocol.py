@@ -8,7 +8,7 @@ numbers from it repeats.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from tutelage.types import Message, Task, ToolSpec
@@ -26,6 +26,17 @@ class Observation:
     """JSON values for the record; the agent does not see them."""
     tools: tuple[ToolSpec, ...] = ()
     """Tools that the agent may call, as the first observation names them."""
+    continues_prompt: bool = False
+    """True if the first message's text continues the last message of the task, as TRL has it."""
+
+    def begin_conversation(self, task: Task) -> list[Message]:
+        """Return the task's messages, and those of this first observation."""
+        prompt = [*task.messages()] if task.has_input else []
+        shown = [*self.messages]
+        if self.continues_prompt and prompt and shown:
+            last, first = prompt.pop(), shown.pop(0)
+            shown.insert(0, replace(last, content=f"{last.content or ''}{first.content or ''}"))
+        return [*prompt, *shown]
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,11 +86,11 @@ async def _played(factory: EnvironmentFactory, tasks: Sequence[Task], seed: int)
         return problems
     two = [alone[0], alone[-1]]
     environments = [RolloutEnvironment(factory, task, seed) for task, _ in two]
-    seen: list[list[Message]] = [[*(t.messages() if t.has_input else ())] for t, _ in two]
+    seen: list[list[Message]] = [[], []]
     infos: list[list[Any]] = [[], []]
     try:
         for place, environment in enumerate(environments):
-            seen[place] += (await environment.open()).messages
+            seen[place] += (await environment.open()).begin_conversation(environment.task)
             infos[place].append(dict(environment.info))
         replies = [[m for m in e.messages if m.role == "assistant"] for _, e in two]
         for number in range(max(map(len, replies))):
