@@ -203,16 +203,16 @@ def _show_plan(setup: SearchSetup) -> None:
     console = messages()
     say(console, ("Plan", "bold"))
     ends = ["its rollouts are used up"]
-    ends += [] if plan.rounds is None else [f"{plan.rounds} iterations are over"]
-    ends += [] if setup.config.minutes is None else [f"{setup.config.minutes:g} minutes are over"]
+    ends += [] if algorithm.rounds is None else [f"{algorithm.rounds} iterations are over"]
     tests, played = counted(len(splits.test), "task"), counted(plan.test.rollouts, "rollout")
     sizes = f"{len(splits.train)} train, {len(splits.val)} val, {len(splits.test)} test"
     sizes += ", split from --train" if setup.config.train and not setup.config.test else ""
     searched = f"{', '.join(setup.components)}; {setup.settings.runners} rollouts at once"
-    most, calls = f"at most {counted(plan.search.rollouts, 'rollout')}", plan.search.optimiser_calls
-    if not plan.calls_bounded:
+    most = f"at most {counted(plan.search.rollouts, 'rollout')}"
+    open_ended = algorithm.needs_optimiser and plan.limits.optimiser_calls is None
+    if open_ended:
         most += ", any number of optimiser calls"
-    elif calls:
+    elif calls := plan.search.optimiser_calls:
         most += f", {counted(calls, 'optimiser call')}"
     least = counted(plan.least, "rollout")
     if isinstance(algorithm, Screen) and algorithm.experiment > plan.least:
@@ -220,7 +220,7 @@ def _show_plan(setup: SearchSetup) -> None:
         least += number(algorithm.experiment)
     total = plan.search + plan.test
     worst = f"{counted(total.rollouts, 'rollout')}, {counted(total.tokens, 'token')}"
-    worst += "" if plan.calls_bounded else " beside the optimiser's"
+    worst += " beside the optimiser's" if open_ended else ""
     if setup.remarks:
         worst += "; dollars are not known"
     else:
@@ -351,6 +351,5 @@ def _totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple[str,
     yield "took", ", ".join(words)
     yield "run", shown_path(folder.path)
     yield "best prompt", shown_path(folder.path / "best_prompt.txt")
-    for name in ("report.html", "lineage.html"):
-        if (folder.path / name).is_file():
-            yield name.partition(".")[0], shown_path(folder.path / name)
+    if folder.report.is_file():
+        yield "report", shown_path(folder.report)

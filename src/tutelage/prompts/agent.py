@@ -57,16 +57,14 @@ class ToolAgent(Agent):
         await agent.play(task, session, resources)
 
 
-def components_of(resources: NamedResources, named: Sequence[str], tools: bool) -> dict[str, str]:
+def components_of(resources: NamedResources, named: Sequence[str]) -> dict[str, str]:
     """What a search rewrites: the resources that are named, else every prompt template.
 
-    Prompt templates, texts and tools (their descriptions) can be named; `tools` adds every tool.
-    Raises `ConfigError`.
+    Prompt templates, texts and tools (their descriptions) can be named. Raises `ConfigError`.
     """
     values: dict[str, str] = {}
     for name, value in resources.items():
-        own = isinstance(value, PromptTemplate) and not named
-        if name in named or own or (tools and isinstance(value, Tool)):
+        if name in named or (isinstance(value, PromptTemplate) and not named):
             text = resource_text(value)
             if text is None:
                 raise ConfigError(

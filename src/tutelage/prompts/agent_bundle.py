@@ -24,7 +24,6 @@ from tutelage.prompts.play import AgentBundle, AgentSpec
 from tutelage.resources import LLM, POLICY, NamedResources, Roles
 from tutelage.rollouts.runner import RunnerSettings
 from tutelage.statistics.outcome import Success
-from tutelage.tools.tool import Tool
 from tutelage.types import Sampling
 
 
@@ -37,11 +36,6 @@ def resources_of(
     """
     agent = agent_spec.agent
     values = {**agent.own_resources(), **agent_spec.resources}
-    if config.tune_tools and not any(isinstance(v, Tool) for v in values.values()):
-        raise ConfigError(
-            f"tune_tools=true needs tools, but the agent {agent.name!r} has none among its "
-            "resources; add some, such as resources={'weigh': weigh}"
-        )
     if not any(isinstance(v, LLM) for v in values.values()) and wants_model(agent, values):
         named = POLICY if task is None or _brings_model(agent_spec, config) else task.model
         values = {POLICY: LLM(named, temperature=config.temperature), **values}
@@ -88,13 +82,9 @@ def agent_bundle(
     caps = call_limits(config, isinstance(agent, ToolAgent))
     sampling = Sampling(temperature=config.temperature, max_tokens=caps.reply_tokens)
     return AgentBundle(
-        agent=agent,
+        spec=agent_spec,
         resources=resources,
-        reward=agent_spec.reward,
-        isolation=agent_spec.isolation,
         policy=policy,
-        urls=agent_spec.urls,
-        environment=agent_spec.environment,
         roles=Roles(dict.fromkeys(local, POLICY), (), remote),
         caps=caps,
         sampling=sampling,

@@ -84,8 +84,6 @@ class PromptConfig(RunSettings):
     policy."""
     components: Names = ()
     """Resources to optimise; empty is every prompt template."""
-    tune_tools: bool = False
-    """Optimise the descriptions of the agent's tools as well."""
     hints: Paths = ()
     """Your own phrases for `screen`, in addition to those of the agent."""
     iterations: Count | None = None
@@ -99,8 +97,6 @@ class PromptConfig(RunSettings):
     """Maximum tokens of all models, the held-out test included."""
     optimiser_calls: CountOrZero | None = None
     """Maximum calls to the optimiser LLM."""
-    minutes: Positive | None = None
-    """Time limit of the search in minutes, over all resumes."""
     runners: Count | None = None
     """Rollouts that are played at the same time; null is 8, and 64 for the embedded policy."""
     timeout: Positive = 60.0
@@ -137,10 +133,6 @@ class PromptConfig(RunSettings):
     trials: CountOrZero | None = None
     """apo, reflect: rollouts per round that estimate the effect of each edited sentence; null is
     30."""
-    selection: Literal["halving", "brute", "ucb"] | None = None
-    """apo: selection among candidates; null is halving."""
-    paraphrases: CountOrZero | None = None
-    """apo: Monte-Carlo paraphrases per edit; null is 0."""
     prices: str | None = None
     """Price table, a TOML file; null uses TUTELAGE_PRICES, else prices.toml, else the built-in
     table."""
@@ -245,7 +237,7 @@ def _contradictions(config: PromptConfig) -> Iterator[ConfigIssue]:
         if key in config.model_fields_set and getattr(config, key):
             where = "of the embedded task" if own else "for custom agents"
             yield ConfigIssue(key, getattr(config, key), f"this is a key {where}", "Leave it out.")
-    users = dict.fromkeys(("beam", "branches", "selection", "paraphrases"), ("apo",)) | {
+    users = dict.fromkeys(("beam", "branches"), ("apo",)) | {
         "minibatch": ("apo", "gepa", "reflect", "auto"),
         "trials": ("apo", "reflect", "auto"),
     }

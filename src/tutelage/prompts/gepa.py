@@ -18,7 +18,7 @@ from typing import ClassVar
 from tutelage.prompts import requests
 from tutelage.prompts.evaluator import CandidateScore, judged_both
 from tutelage.prompts.lineage import Candidate, Lineage
-from tutelage.prompts.search import EditRequest, RoundCost, SearchState, rounds
+from tutelage.prompts.search import EditRequest, SearchState, rounds
 from tutelage.types import Mode, Task
 
 MERGE_ATTEMPTS = 10
@@ -44,10 +44,6 @@ class GEPA:
         """See `Algorithm`."""
         return max(0, rollouts - val) // (val + 2 * self.minibatch)
 
-    def cost(self, train: int, val: int) -> RoundCost:
-        """See `Algorithm`."""
-        return RoundCost(self.rounds, 2 * self.minibatch + 2 * val, 2)
-
     async def search(self, state: SearchState) -> None:
         """See `Algorithm`. A round that is reported is a pass over the training tasks."""
         one_pass = -(-len(state.train) // self.minibatch)
@@ -72,7 +68,7 @@ class GEPA:
                 turns[parent.id] = (turns[parent.id] + 1) % len(state.names)
                 messages = requests.reflect(name, parent.components[name], before.evidence)
                 edit = EditRequest(parent, name, messages, f"gepa/{number}", "reflect")
-                for _, child in await state.propose_edits([edit]):
+                for child in await state.propose_edits([edit]):
                     turns[child.id] = turns[parent.id]
                     accepted = await _accepted(state, child, before, tasks)
             if accepted and len(state.names) > 1 and merged < self.merges:

@@ -105,6 +105,17 @@ def read_lineage(folder: RunFolder) -> list[JSON]:
     return [json.loads(line) for _, line in json_lines(path.read_bytes())]
 
 
+def score_text(entry: JSON) -> str:
+    """Return `val 0.95 on 20 (exact 0.90)` for each split that a candidate was played on."""
+    words: list[str] = []
+    for split, s in sorted(entry["scores"].items(), reverse=True):
+        judged = s.get("judged", s["n"])
+        of = str(judged) if judged == s["n"] else f"{judged} of {s['n']} that were judged"
+        exact = "" if s["exact"] is None else f" (exact {s['exact']:.2f})"
+        words.append(f"{split} {s['reward']:.2f} on {of}{exact}")
+    return "; ".join(words)
+
+
 def candidate_of(entries: Sequence[JSON], prefix: str) -> JSON:
     """Return the candidate whose id begins so, or `seed`, `best`. Raises `RunError`."""
     if prefix == "seed":

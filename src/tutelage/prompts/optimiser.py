@@ -138,6 +138,6 @@ class Optimiser:
                     usage = Usage() if known else self._budget.worst.optimiser_call or Usage()
                     answer = {"text": "", "usage": asdict(usage), "problem": str(error)}
                     answer["refused"] = known and error.status in _REFUSED
-            self._journal.put(request.key, answer, self._budget.elapsed())
+            self._journal.put(request.key, answer)
         problem, cost = answer["problem"], SearchBudget.call(Usage(**answer["usage"]))
         return _Outcome(answer["text"], problem, cost, bool(problem), answer.get("refused", False))

@@ -16,7 +16,7 @@ from tutelage.prompts.compose import compose
 from tutelage.prompts.evaluator import judged_both
 from tutelage.prompts.gepa import draw_parent, merge
 from tutelage.prompts.lineage import Candidate
-from tutelage.prompts.search import EditRequest, RoundCost, SearchState, rounds
+from tutelage.prompts.search import EditRequest, SearchState, rounds
 from tutelage.types import Mode, Task
 
 RACE, BEHIND = 8, 0.035
@@ -45,10 +45,6 @@ class Reflect:
     def proposals(self, rollouts: int, val: int) -> int:
         """See `Algorithm`."""
         return max(0, rollouts - val) // (val + self.minibatch + self.trials) * self.asks
-
-    def cost(self, train: int, val: int) -> RoundCost:
-        """See `Algorithm`."""
-        return RoundCost(self.rounds, self.minibatch + self.trials + 2 * val, 2 * self.asks)
 
     async def search(self, state: SearchState) -> None:
         """See `Algorithm`. A round that is reported is a pass over the training tasks."""
@@ -85,7 +81,7 @@ class Reflect:
             shown = rng.sample(failed, min(self.shown, len(failed)))
             messages = requests.reflect(name, parent.components[name], shown)
             edits.append(EditRequest(parent, name, messages, f"gepa/{number}/{i}", "reflect"))
-        for _, child in await state.propose_edits(edits):
+        for child in await state.propose_edits(edits):
             state.pool.learn(child.components)
             child.decide("pooled", "its sentences are tried with all others")
         for child in await compose(state, parent, name, self.trials, number):

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from tutelage.errors import ConfigError
 from tutelage.prompts.bank import GENERIC
 from tutelage.prompts.lineage import Candidate
-from tutelage.prompts.search import MOST_ROLLOUTS, RoundCost, SearchState, rounds
+from tutelage.prompts.search import MOST_ROLLOUTS, SearchState, rounds
 from tutelage.prompts.selection import successive_halving
 from tutelage.prompts.sentence_model import DIGITS, rounded
 
@@ -66,10 +66,6 @@ class Screen:
     def proposals(self, rollouts: int, val: int) -> int:
         """See `Algorithm`."""
         return int(max(0, rollouts - val) * (1 - self.share)) // val
-
-    def cost(self, train: int, val: int) -> RoundCost:
-        """See `Algorithm`."""
-        return RoundCost(self.rounds)
 
     def affords_experiment(self, rollouts: int) -> bool:
         """True if every phrase can be tried often enough; else random subsets are validated."""

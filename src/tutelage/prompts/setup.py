@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
-from tutelage.agents.loading import load_agent, source_hash
+from tutelage.agents.loading import load_agent
 from tutelage.config.api_keys import api_key_of
 from tutelage.engine.endpoint import (
     DEFAULT_MODEL,
@@ -26,13 +26,14 @@ from tutelage.engine.endpoint import (
 )
 from tutelage.engine.meter import CallLimits
 from tutelage.engine.prices import Price, find_price, load_prices
+from tutelage.engine.usage import Usage
 from tutelage.environments.loading import load_environment
 from tutelage.environments.start import check_repeats
 from tutelage.errors import ConfigError
 from tutelage.prompts.agent import PROMPT, ToolAgent, components_of, tool_resources
 from tutelage.prompts.agent_bundle import agent_bundle, call_limits, resources_of
 from tutelage.prompts.apo import APO
-from tutelage.prompts.bank import GENERIC, bank_of
+from tutelage.prompts.bank import bank_of
 from tutelage.prompts.budget import Limits, WorstCase
 from tutelage.prompts.config import PromptConfig, resolve_prompt
 from tutelage.prompts.contract import Settings, Splits
@@ -47,7 +48,7 @@ from tutelage.prompts.tasks import given_splits, make_splits
 from tutelage.resources import LLM, NamedResources, PromptTemplate
 from tutelage.rewards import check
 from tutelage.rewards.registry import resolve_reward
-from tutelage.runs.fingerprint import agent_sources, shown
+from tutelage.runs.fingerprint import agent_sources
 from tutelage.runs.progress import Progress
 from tutelage.tasks.overlap import Overlap, content, count_overlap
 from tutelage.tools.registry import resolve_tools
@@ -102,8 +103,9 @@ class SearchSetup:
         """Return hashes of the agent, its grader, its resources and its tasks."""
         bundle, splits = self.bundle, self.splits
         tasks = {"training": splits.train, "validation": splits.val, "test": splits.test}
-        make = None if bundle.environment is None else bundle.environment.make
-        return agent_sources(bundle.agent, bundle.reward, bundle.resources, tasks, make)
+        spec = bundle.spec
+        make = None if spec.environment is None else spec.environment.make
+        return agent_sources(spec.agent, spec.reward, bundle.resources, tasks, make)
 
 
 def setup_from(
@@ -127,7 +129,7 @@ def setup_from(
     # All of this is refused before a model is built or loaded.
     name = config.algorithm if algorithm is None else algorithm.name
     name, reason = choose(name, has_optimiser=bool(optimiser), python=algorithm is not None)
-    chosen = algorithm or _configured(name, config, GENERIC)
+    chosen = algorithm or _configured(name, config)
     agent_spec = agent_spec or _agent_spec(config)
     factory = agent_spec.environment
     if config.environment is not None:
@@ -150,12 +152,12 @@ def setup_from(
     splits.check_held_out(read)
     plan(chosen, splits, Settings("", Limits(rollouts=config.rollouts), samples=config.samples))
     resources = resources_of(agent_spec, config, task)
-    components = components_of(resources, config.components, config.tune_tools)
+    components = components_of(resources, config.components)
     agent_spec.agent.check([*resources])
     bundle = agent_bundle(agent_spec, resources, config, task, prices)
-    if algorithm is None:
-        tools = {v.name: v for v in bundle.resources.values() if isinstance(v, Tool)}
-        chosen = _configured(name, config, bank_of(tools, bundle.reward, config.hints))
+    if algorithm is None and isinstance(chosen, Screen):
+        tools = {v.name: v for v in resources.values() if isinstance(v, Tool)}
+        chosen = replace(chosen, bank=bank_of(tools, agent_spec.reward, config.hints))
     if not chosen.needs_optimiser:
         optimiser = {}
     role_prices = {role: find_price(prices, e.model) for role, e in optimiser.items()}
@@ -165,7 +167,7 @@ def setup_from(
     with_trials = isinstance(chosen, APO) and chosen.trials
     variant = f"{chosen.name} with trials" if with_trials else chosen.name
     settings = _settings(config, bundle, WorstCase(_worst_rollout(bundle), asked))
-    facts = {"agent": bundle.agent.name}
+    facts = {"agent": agent_spec.agent.name}
     if factory is not None:
         facts["environment"] = factory.name
     if bundle.policy is not None:
@@ -176,8 +178,8 @@ def setup_from(
     for label, e in (asked_models | {f"{role} model": e for role, e in optimiser.items()}).items():
         public = e.to_public_dict()
         facts[label] = f"{public['model']} at {public['base_url']}"
-    if bundle.reward is not None:
-        facts["grader"] = bundle.reward.name
+    if agent_spec.reward is not None:
+        facts["grader"] = agent_spec.reward.name
     return SearchSetup(
         config=config,
         algorithm=chosen,
@@ -257,14 +259,11 @@ def choose(name: str, *, has_optimiser: bool, python: bool = False) -> tuple[str
     return name, "it was asked for"
 
 
-def _configured(name: str, config: PromptConfig, bank: tuple[str, ...]) -> Algorithm:
+def _configured(name: str, config: PromptConfig) -> Algorithm:
     """Return the algorithm with its settings from the configuration."""
-    values = config.model_dump() | {"bank": bank, "rounds": config.iterations}
+    rounds = config.iterations or (ITERATIONS if name == APO.name else None)
+    values = config.model_dump() | {"rounds": rounds}
     algorithm = cast("Any", {made.name: made for made in PROMPT_ALGORITHMS}[name])
-    if name == APO.name:
-        values["rounds"] = config.iterations or ITERATIONS
-        if config.trials is None and (config.selection is not None or config.paraphrases):
-            values["trials"] = 0  # the paper's search
     names = {field.name for field in fields(algorithm)}
     return algorithm(**{k: v for k, v in values.items() if k in names and v is not None})
 
@@ -293,12 +292,9 @@ def _agent_spec(config: PromptConfig) -> AgentSpec:
 
 
 def _settings(config: PromptConfig, bundle: AgentBundle, worst: WorstCase) -> Settings:
-    graders = [] if bundle.reward is None else [bundle.reward]
-    tools = [v.fn for v in bundle.resources.values() if isinstance(v, Tool)]
-    passed = {n: shown(v) for n, v in bundle.resources.items() if not isinstance(v, LLM)}
+    spec = bundle.spec
     fingerprint = (
-        source_hash(bundle.agent, *graders, *tools),
-        sorted(passed.items()),
+        agent_sources(spec.agent, spec.reward, bundle.resources, {}),
         {name: e.to_public_dict() for name, e in bundle.endpoints.items()},
         bundle.sampling,
         bundle.caps,
@@ -311,12 +307,10 @@ def _settings(config: PromptConfig, bundle: AgentBundle, worst: WorstCase) -> Se
             optimiser_calls=config.optimiser_calls,
             tokens=config.max_tokens_total,
             dollars=config.budget_usd,
-            seconds=None if config.minutes is None else 60 * config.minutes,
         ),
         worst=worst,
         seed=config.seed,
         runners=config.runners or (8 if bundle.policy is None else SLOTS),
-        timeout=None,  # a rollout has a deadline of its own, without the time it waits for a model
         failure_reward=config.failure_reward,
         samples=config.samples,
         asked_at_once=config.optimiser_concurrency,
@@ -335,7 +329,7 @@ def _weights_hash(policy: Policy) -> str:
     return digest.hexdigest()
 
 
-def _worst_rollout(bundle: AgentBundle) -> Any:
+def _worst_rollout(bundle: AgentBundle) -> Usage | None:
     if bundle.roles.remote:
         known = [p for p in bundle.prices.values() if p is not None]
         dearest = max(known, key=lambda p: p.cost(bundle.caps.prompt_tokens, 1), default=None)
