@@ -107,8 +107,6 @@ class Settings:
     failure_reward: float = 0.0
     """What a rollout counts that failed."""
     samples: int = 1
-    asked_at_once: int = 8
-    """Concurrent requests to the optimiser LLM."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,17 +62,9 @@ class EditRules:
         self._answers = {tuple(_tokens(a)) for a, n in counted.items() if n < label}
 
     def safe(self, component: str, text: str) -> str:
-        """The edit as it may be used, unknown `{names}` escaped. Raises `RejectedEdit`."""
+        """The edit as it may be used, unknown `{names}` escaped. Raises `RejectedEdit` for what it
+        gives away and the seed did not, a placeholder that is lost, and too great a length."""
         seed = self._seed[component]
-        self._check_leaks(seed, text)
-        safe = _keep_placeholders(seed, text)
-        size, cap = len(_tokens(safe)), max(2 * len(_tokens(seed)), LENGTH_CAP)
-        if size > cap:
-            raise RejectedEdit("length", f"the edit has {size} tokens, more than the {cap} allowed")
-        return safe
-
-    def _check_leaks(self, seed: str, text: str) -> None:
-        """Raises `RejectedEdit` for what `text` gives away and `seed` did not."""
         shared = ({*_runs(text, OVERLAP)} - {*_runs(seed, OVERLAP)}) & self._questions
         if shared:
             raise RejectedEdit(
@@ -84,19 +76,17 @@ class EditRules:
                 raise RejectedEdit(
                     "leak", f"the edit tells an expected answer: {' '.join(min(pairs))}"
                 )
-
-
-def _keep_placeholders(seed: str, text: str) -> str:
-    """`text` with unknown `{names}` escaped. Raises `RejectedEdit` when one of the seed's is
-    lost."""
-    known = PromptTemplate(seed).placeholders
-    safe = _SLOT.sub(lambda m: f"{{{m[0]}}}" if m[1] and m[1] not in known else m[0], text)
-    got = PromptTemplate(safe).placeholders
-    lost = [name for name in known if name not in got]
-    new = [name for name in got if name not in known]
-    if lost or new:
-        raise RejectedEdit("placeholders", f"the edit lost {lost!r} and added {new!r}")
-    return safe
+        known = PromptTemplate(seed).placeholders
+        safe = _SLOT.sub(lambda m: f"{{{m[0]}}}" if m[1] and m[1] not in known else m[0], text)
+        got = PromptTemplate(safe).placeholders
+        lost = [name for name in known if name not in got]
+        new = [name for name in got if name not in known]
+        if lost or new:
+            raise RejectedEdit("placeholders", f"the edit lost {lost!r} and added {new!r}")
+        size, cap = len(_tokens(safe)), max(2 * len(_tokens(seed)), LENGTH_CAP)
+        if size > cap:
+            raise RejectedEdit("length", f"the edit has {size} tokens, more than the {cap} allowed")
+        return safe
 
 
 def _runs(text: str, size: int) -> Iterable[tuple[str, ...]]:

@@ -31,8 +31,6 @@ class EmbeddedDefaults:
     """By their names in the registry."""
     reward: str
     """By its name in the registry."""
-    most_tasks: int
-    """Different tasks of a split at most."""
     tasks: Callable[[Split, int, int], Sequence[Task]]
     """Tasks of a split, from a seed."""
     policy: Callable[[], Policy]

@@ -11,7 +11,7 @@ better. `reflect.py` is this package's own variant.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -45,22 +45,12 @@ class GEPA:
         return max(0, rollouts - val) // (val + 2 * self.minibatch)
 
     async def search(self, state: SearchState) -> None:
-        """See `Algorithm`. A round that is reported is a pass over the training tasks."""
+        """See `Algorithm`."""
         one_pass = -(-len(state.train) // self.minibatch)
         turns = {state.seed.id: 0}
         """The component that each candidate is edited in next, by number."""
         merged, tried = 0, set[tuple[str, ...]]()
-        for number in rounds(self.rounds):
-            if not state.validated:
-                return
-            rng = state.seeds.child("gepa", number).python()
-            parent = draw_parent(state, rng)
-            # Training tasks are shuffled again each epoch; the last minibatch repeats its own.
-            epoch, place = divmod(number, one_pass)
-            order = list(state.train)
-            state.seeds.child("gepa", "epoch", epoch).python().shuffle(order)
-            order += (order[::-1] * self.minibatch)[: -len(order) % self.minibatch]
-            tasks = order[place * self.minibatch :][: self.minibatch]
+        for number, rng, parent, tasks in steps(state, self.rounds, self.minibatch, one_pass):
             (before,) = await state.score([parent], Mode.TRAIN, tasks)
             accepted = False
             if before.mendable:
@@ -75,8 +65,28 @@ class GEPA:
                 for child in await merge(state, rng, tried):
                     merged += 1
                     turns[child.id] = max(turns[parent] for parent in child.parents)
-            if (number + 1) % one_pass == 0:
-                state.end_round()
+
+
+def steps(
+    state: SearchState, limit: int | None, size: int, one_pass: int
+) -> Iterator[tuple[int, random.Random, Candidate, list[Task]]]:
+    """Yield the number, generator, parent and training tasks of each step. A round that is reported
+    is a pass over the training tasks, of `one_pass` steps."""
+    for number in rounds(limit):
+        if not state.validated:
+            return
+        rng = state.seeds.child("gepa", number).python()
+        # The parent is drawn by the number of validation tasks on which it is best.
+        wins = frontier({i: score.outcomes for i, (_, score) in state.validated.items()})
+        parent, _ = state.validated[rng.choices(list(wins), list(wins.values()))[0]]
+        # Training tasks are shuffled again each epoch; the last minibatch repeats its own.
+        epoch, place = divmod(number, one_pass)
+        order = list(state.train)
+        state.seeds.child("gepa", "epoch", epoch).python().shuffle(order)
+        order += (order[::-1] * size)[: -len(order) % size]
+        yield number, rng, parent, order[place * size :][:size]
+        if (number + 1) % one_pass == 0:
+            state.end_round()
 
 
 async def _accepted(
@@ -93,12 +103,6 @@ async def _accepted(
     accepted = sum(new) > sum(old)
     child.decide("accepted" if accepted else "rejected", words)
     return accepted and bool(await state.validate([child]))
-
-
-def draw_parent(state: SearchState, rng: random.Random) -> Candidate:
-    """Draw a member of the front by the number of validation tasks on which it is best."""
-    wins = frontier({i: score.outcomes for i, (_, score) in state.validated.items()})
-    return state.validated[rng.choices(list(wins), list(wins.values()))[0]][0]
 
 
 def frontier(rewards: Mapping[str, Sequence[float | None]]) -> dict[str, int]:

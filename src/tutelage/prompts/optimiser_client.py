@@ -35,14 +35,12 @@ class OptimiserClient:
         endpoints: Endpoints,
         prices: Mapping[str, Price | None],
         seeds: SeedTree,
-        *,
-        temperature: float = 1.0,
-        max_tokens: int = 2000,
+        sampling: Sampling = Sampling(temperature=1.0, max_tokens=2000),
     ) -> None:
         """`prices` by role; None is not known and counts no dollars."""
         self.unknown = 0
         """Calls whose usage a server did not tell."""
-        self._sampling = Sampling(temperature=temperature, max_tokens=max_tokens)
+        self._sampling = sampling
         self._prices, self._seeds = prices, seeds
         self._clients = {
             role: RemoteChatClient(

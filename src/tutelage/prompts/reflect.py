@@ -14,9 +14,9 @@ from typing import ClassVar
 from tutelage.prompts import requests
 from tutelage.prompts.compose import compose
 from tutelage.prompts.evaluator import judged_both
-from tutelage.prompts.gepa import draw_parent, merge
+from tutelage.prompts.gepa import merge, steps
 from tutelage.prompts.lineage import Candidate
-from tutelage.prompts.search import EditRequest, SearchState, rounds
+from tutelage.prompts.search import EditRequest, SearchState
 from tutelage.types import Mode, Task
 
 RACE, BEHIND = 8, 0.035
@@ -47,23 +47,13 @@ class Reflect:
         return max(0, rollouts - val) // (val + self.minibatch + self.trials) * self.asks
 
     async def search(self, state: SearchState) -> None:
-        """See `Algorithm`. A round that is reported is a pass over the training tasks."""
-        size = min(self.minibatch, len(state.train))
+        """See `Algorithm`."""
+        size, tried = min(self.minibatch, len(state.train)), set[tuple[str, ...]]()
         one_pass = len(state.train) // size
-        tried = set[tuple[str, ...]]()
-        for number in rounds(self.rounds):
-            if not state.validated:
-                return
-            rng = state.seeds.child("gepa", number).python()
-            parent = draw_parent(state, rng)
-            epoch, place = divmod(number, one_pass)
-            order = list(state.train)
-            state.seeds.child("gepa", "epoch", epoch).python().shuffle(order)
-            kept = await self._step(state, parent, order[place * size :][:size], number)
+        for number, rng, parent, tasks in steps(state, self.rounds, size, one_pass):
+            kept = await self._step(state, parent, tasks, number)
             if kept and len(state.names) > 1:
                 await merge(state, rng, tried)
-            if (number + 1) % one_pass == 0:
-                state.end_round()
 
     async def _step(
         self, state: SearchState, parent: Candidate, tasks: list[Task], number: int

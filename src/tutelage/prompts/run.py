@@ -7,8 +7,7 @@
     tasks/*.jsonl        the splits
     store.db             every rollout, and every answer as an event: what a resume goes on from
 
-The command line and `Trainer` are thin callers; `runs/lifecycle.py` has the steps of every run, and
-`pages.py` draws this one.
+The command line and `Trainer` are thin callers; `runs/lifecycle.py` has the steps of every run.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ from tutelage.prompts.figures import figures_of
 from tutelage.prompts.holdout_test import HoldoutResult, Verdict, run_holdout_test
 from tutelage.prompts.lineage import LINEAGE_FILE
 from tutelage.prompts.optimiser_client import OptimiserClient
-from tutelage.prompts.pages import write_page
 from tutelage.prompts.play import DRY, CandidateRunner
 from tutelage.prompts.search import SearchResult, optimise
 from tutelage.prompts.setup import SearchSetup, setup_from
@@ -70,7 +68,7 @@ from tutelage.runs.stored_evaluation import evaluation_keys
 from tutelage.seeds import SeedTree
 from tutelage.statistics.outcome import RewardKind
 from tutelage.tracing.export import endpoint, headers
-from tutelage.types import JSON, FailureCause, Mode, Rollout
+from tutelage.types import JSON, FailureCause, Mode, Rollout, Sampling
 
 BEST = "best_prompt.txt"
 _REMEDIES = {
@@ -98,12 +96,7 @@ class PromptSearch(RunKind):
     @classmethod
     def read(cls, folder: RunFolder, progress: Progress) -> Self:
         """Return the search of the folder, put together again."""
-        return cls(read_setup(folder, progress))
-
-    @classmethod
-    def report(cls, folder: RunFolder) -> None:
-        """Write the report."""
-        write_page(folder, folder.read_result() or {})
+        return cls(read_setup(folder))
 
     @classmethod
     def figures(cls, files: RunFiles) -> Figures:
@@ -137,14 +130,7 @@ class PromptSearch(RunKind):
         return self
 
     def prepare(self, folder: RunFolder, progress: Progress) -> None:
-        """Raise `RunError` for a search whose answers are missing: it would play and pay for all of
-        it again."""
-        begun = folder.config.is_file() and folder.metrics.is_file()
-        if begun and self.setup.config.store is None and not folder.store.is_file():
-            raise RunError(
-                f"the store {str(folder.store)!r} with the answers of the search is missing; "
-                "restore it, or start again with another --output"
-            )
+        """Do nothing: the setup is checked already."""
 
     @property
     def head(self) -> RunHeader:
@@ -175,13 +161,9 @@ class PromptSearch(RunKind):
         setup, config = self.setup, self.setup.config
         seeds = SeedTree(config.seed).child("prompt")
         recorder, journal = _Recorder(run, self), SearchJournal(run.store, run.id)
-        client = OptimiserClient(
-            setup.endpoints,
-            setup.prices,
-            seeds.child("optimiser"),
-            temperature=config.optimiser_temperature,
-            max_tokens=config.optimiser_tokens,
-        )
+        temperature, most = config.optimiser_temperature, config.optimiser_tokens
+        asked = Sampling(temperature=temperature, max_tokens=most)
+        client = OptimiserClient(setup.endpoints, setup.prices, seeds.child("optimiser"), asked)
         runners = setup.settings.runners
         async with (
             aclosing(client) as ask,
@@ -210,17 +192,13 @@ class PromptSearch(RunKind):
         if unknown := play.unknown + ask.unknown:
             fields["calls_without_usage"] = unknown
         self._fields = fields
-        # The winner as versions of its resources, for later runs.
-        for name, text in result.components.items():
-            data, kind = {"text": text}, "prompt_template"
-            run.store.put_resource(run.id, name, version=1, step=0, kind=kind, data=data)
 
     def result(self, status: str) -> JSON | None:
         """Return the outcome; a search that was stopped has its journal instead."""
         return self._fields if status == FINISHED else None
 
 
-def read_setup(folder: RunFolder, progress: Progress, allow_changes: bool = False) -> SearchSetup:
+def read_setup(folder: RunFolder, allow_changes: bool = False) -> SearchSetup:
     """Put the search of a folder together again. Raises `RunError`, `ConfigError`."""
     if agent := read_object(folder.config).get("python"):
         raise RunError(
@@ -231,7 +209,7 @@ def read_setup(folder: RunFolder, progress: Progress, allow_changes: bool = Fals
     config = stored_settings(folder, PromptConfig)
     if allow_changes:
         config = config.model_copy(update={"allow_changes": True})
-    return setup_from(config, environment(), progress, splits=read_tasks(folder))
+    return setup_from(config, environment(), splits=read_tasks(folder))
 
 
 def write_best(folder: RunFolder, components: Components) -> None:
@@ -255,7 +233,7 @@ def write_outcome(
         "status": "finished",
         "kind": KIND,
         "recipe": setup.config.recipe,
-        "algorithm": setup.variant,
+        "algorithm": setup.algorithm.name,
         "reason": setup.reason,
         "seed": setup.config.seed,
         "wall_seconds": round(seconds, 3),
@@ -275,6 +253,7 @@ def write_outcome(
         "overlap": setup.overlap.record(),
         "train_tasks": len(setup.splits.train),
         "val_tasks": len(setup.splits.val),
+        "graded": test.exact is None,
         **evaluation_keys("before_sampled", test.seed_sums.record(), kind),
         **evaluation_keys("after_sampled", test.best_sums.record(), kind),
     }
@@ -288,7 +267,7 @@ def confirm(folder: RunFolder, progress: Progress, files: Sequence[str] = ()) ->
             f"the search in {str(folder.path)!r} has no result yet; continue it: "
             f"{resume_command(folder.path)}"
         )
-    setup = read_setup(folder, progress)
+    setup = read_setup(folder)
     looks: list[JSON] = list(finished.get("confirmations", []))
     used = len(setup.splits.test) + sum(int(look["tasks"]) for look in looks if not look["files"])
     tasks = fresh(setup.config, used, files, setup.bundle.spec.environment)
@@ -301,8 +280,8 @@ def confirm(folder: RunFolder, progress: Progress, files: Sequence[str] = ()) ->
         async with CandidateRunner(setup.bundle, seeds, runners, lambda _: None, run) as play:
             evaluator = Evaluator(play, budget, journal, settings, "confirm")
             seed, best = finished["seed_components"], finished["components"]
-            draws = seeds.child("confirm", len(looks))
-            return await run_holdout_test(evaluator, seed, best, tasks, draws)
+            draws, number = seeds.child("confirm", len(looks)), len(looks) + 2
+            return await run_holdout_test(evaluator, seed, best, tasks, draws, number)
 
     with (
         locked(folder),
@@ -313,7 +292,6 @@ def confirm(folder: RunFolder, progress: Progress, files: Sequence[str] = ()) ->
     fields = holdout.to_dict() | {"files": list(files)}
     finished["confirmations"] = [*looks, fields]
     write_json(folder.result, finished)
-    write_page(folder, finished)
     return fields
 
 
@@ -462,7 +440,7 @@ async def search_agent(
     """
     folder = folder_at(output)
     facts = {**setup.facts, "run": str(folder.path)}
-    progress.start(f"prompt search, {setup.variant}", facts)
+    progress.start(f"prompt search, {setup.algorithm.name}", facts)
     progress.phase("search")
     search = PromptSearch(setup, _Reported(progress), callbacks)
     fields = await lifecycle.begin(search, folder, progress)

@@ -169,14 +169,10 @@ class SearchState:
         failed = self.lineage.add(parent.components, [parent], operation, critique, cost)
         failed.decide("rejected", reason)
 
-    def was_played(self, candidate: Candidate) -> bool:
-        """True if it has rewards of validation tasks."""
-        return candidate.id in self._values
-
     def unvalidated(self, parent: Candidate, component: str, text: str) -> Candidate | None:
         """Return the candidate that has this text already, unless it was validated."""
         known = self._proposed.get(_content({**parent.components, component: text}))
-        return None if known in (None, self.seed) or self.was_played(known) else known
+        return None if known is None or known is self.seed or known.id in self._values else known
 
     # Scores
 
@@ -386,7 +382,7 @@ async def optimise(
     budget = SearchBudget(planned.limits, settings.worst)
     evaluator = Evaluator(play, budget, journal, settings, "search", observer)
     # An algorithm that needs none asks nothing.
-    optimiser = Optimiser(cast("Ask", ask), budget, journal, settings.asked_at_once)
+    optimiser = Optimiser(cast("Ask", ask), budget, journal)
     state = SearchState(algorithm.address, components, splits, evaluator, optimiser)
     ended = "the search ended by itself"
     try:

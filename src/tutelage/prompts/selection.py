@@ -29,7 +29,15 @@ async def successive_halving(
     """
     alive = list(candidates)
     for n in [*(n for n in PREFIXES if n < len(state.val)), len(state.val)]:
-        tasks, ranked = state.val[:n], await _fitting(state, alive, n)
+        tasks, field = state.val[:n], alive
+        while True:
+            try:
+                ranked = await state.rank(field, tasks)
+                break
+            except BudgetExceeded:
+                if len(field) == 1:
+                    raise
+                field = field[: len(field) // 2]
         kept = ranked[: keep if n == len(state.val) else max(keep, (len(ranked) + 1) // 2)]
         least = min((state.mean(c, tasks) for c in kept), default=0.0)
         for c in alive:
@@ -45,15 +53,3 @@ async def successive_halving(
                 c.decide("dropped", reason)
         alive = kept
     return alive
-
-
-async def _fitting(state: SearchState, alive: Sequence[Candidate], n: int) -> list[Candidate]:
-    """Rank as many candidates as the budget allows to play on `n` validation tasks."""
-    field = list(alive)
-    while True:
-        try:
-            return await state.rank(field, state.val[:n])
-        except BudgetExceeded:
-            if len(field) == 1:
-                raise
-            field = field[: len(field) // 2]

@@ -30,7 +30,7 @@ from tutelage.engine.usage import Usage
 from tutelage.environments.loading import load_environment
 from tutelage.environments.start import check_repeats
 from tutelage.errors import ConfigError
-from tutelage.prompts.agent import PROMPT, ToolAgent, components_of, tool_resources
+from tutelage.prompts.agent import PROMPT, ToolAgent, components_of
 from tutelage.prompts.agent_bundle import agent_bundle, call_limits, resources_of
 from tutelage.prompts.apo import APO
 from tutelage.prompts.bank import bank_of
@@ -49,7 +49,6 @@ from tutelage.resources import LLM, NamedResources, PromptTemplate
 from tutelage.rewards import check
 from tutelage.rewards.registry import resolve_reward
 from tutelage.runs.fingerprint import agent_sources
-from tutelage.runs.progress import Progress
 from tutelage.tasks.overlap import Overlap, content, count_overlap
 from tutelage.tools.registry import resolve_tools
 from tutelage.tools.tool import Tool
@@ -75,10 +74,8 @@ class SearchSetup:
 
     config: PromptConfig
     algorithm: Algorithm
-    variant: str
-    """Its name in results: `apo with trials` is not the paper's `apo`."""
     reason: str
-    """The reason for it, behind its `variant`."""
+    """Its name, and the reason for it."""
     bundle: AgentBundle
     components: Mapping[str, str]
     splits: Splits
@@ -111,7 +108,6 @@ class SearchSetup:
 def setup_from(
     config: PromptConfig,
     env: Mapping[str, str],
-    progress: Progress,
     *,
     agent_spec: AgentSpec | None = None,
     splits: Splits | None = None,
@@ -136,11 +132,6 @@ def setup_from(
         factory = load_environment(config.environment, json.loads(config.environment_kwargs))
         agent_spec = replace(agent_spec, environment=factory)
     builtin = isinstance(agent_spec.agent, ToolAgent)
-    if builtin and config.timeout != PromptConfig.model_fields["timeout"].default:
-        progress.note(
-            "Warning: timeout has no effect: the embedded agent is limited by turns and tokens, "
-            "and each tool by its own timeout"
-        )
     splits = splits or make_splits(config, factory)
     if factory is not None:
         check_repeats(factory, splits.train[0], config.seed)
@@ -164,8 +155,6 @@ def setup_from(
     asked = worst_call([*role_prices.values()], config.optimiser_tokens) if optimiser else None
     unknown = [bundle.endpoints[n].model for n, p in bundle.prices.items() if p is None]
     unknown += [optimiser[role].model for role, p in role_prices.items() if p is None]
-    with_trials = isinstance(chosen, APO) and chosen.trials
-    variant = f"{chosen.name} with trials" if with_trials else chosen.name
     settings = _settings(config, bundle, WorstCase(_worst_rollout(bundle), asked))
     facts = {"agent": agent_spec.agent.name}
     if factory is not None:
@@ -174,17 +163,15 @@ def setup_from(
         model = config.model or "embedded, trained to follow prompts"
         facts["task model"] = f"{model}, {bundle.policy.count() / 1e6:.2f} M parameters"
     alone = len(bundle.endpoints) == 1
-    asked_models = {"task model" if alone else f"model {n}": e for n, e in bundle.endpoints.items()}
-    for label, e in (asked_models | {f"{role} model": e for role, e in optimiser.items()}).items():
-        public = e.to_public_dict()
-        facts[label] = f"{public['model']} at {public['base_url']}"
+    remote = {"task model" if alone else f"model {n}": e for n, e in bundle.endpoints.items()}
+    remote |= {f"{role} model": e for role, e in optimiser.items()}
+    facts |= {n: "{model} at {base_url}".format(**e.to_public_dict()) for n, e in remote.items()}
     if agent_spec.reward is not None:
         facts["grader"] = agent_spec.reward.name
     return SearchSetup(
         config=config,
         algorithm=chosen,
-        variant=variant,
-        reason=f"{variant}: {reason}",
+        reason=f"{name}: {reason}",
         bundle=bundle,
         components=components,
         splits=splits,
@@ -206,7 +193,6 @@ def search_setup(
     splits: tuple[Sequence[Task] | None, Sequence[Task] | None, Sequence[Task] | None],
     keys: Mapping[str, Any],
     optimiser: LLM | None,
-    progress: Progress,
 ) -> SearchSetup:
     """Return the search of a `Trainer`; `keys` are those of a prompt search, `splits` its training,
     validation and test tasks. Raises `ConfigError`."""
@@ -232,7 +218,6 @@ def search_setup(
     return setup_from(
         config,
         env,
-        progress,
         agent_spec=agent_spec,
         splits=None if train is None else given_splits(train, val, test, config),
         algorithm=algorithm,
@@ -281,12 +266,13 @@ def _agent_spec(config: PromptConfig) -> AgentSpec:
             f"{prompt.placeholders!r}; write {{{{name}}}} for a literal {{name}}"
         )
     caps = call_limits(config, True)
-    tools = tool_resources(resolve_tools(config.tools or (() if acts else embedded().tools)))
+    tools = resolve_tools(config.tools or (() if acts else embedded().tools))
+    named = {f"tool_{name.replace('-', '_')}": tool for name, tool in tools.items()}
     return AgentSpec(
         ToolAgent(
             Sampling(temperature=config.temperature, max_tokens=caps.reply_tokens), caps.calls
         ),
-        NamedResources({PROMPT: prompt, **tools}),
+        NamedResources({PROMPT: prompt, **named}),
         reward or (None if acts else resolve_reward(embedded().reward)),
     )
 
@@ -313,19 +299,15 @@ def _settings(config: PromptConfig, bundle: AgentBundle, worst: WorstCase) -> Se
         runners=config.runners or (8 if bundle.policy is None else SLOTS),
         failure_reward=config.failure_reward,
         samples=config.samples,
-        asked_at_once=config.optimiser_concurrency,
     )
 
 
 def _weights_hash(policy: Policy) -> str:
-    """Hash the tokenizer of a policy and a sample of every tensor."""
-    tokenizer = policy.codec.tokenizer
-    words = (sorted(tokenizer.get_vocab().items()), str(tokenizer.chat_template))
-    digest = hashlib.blake2b(repr(words).encode(), digest_size=16)
-    for name, tensor in sorted(policy.network.state().items()):
+    """Hash the chat template of a policy and a sample of every tensor."""
+    digest = hashlib.blake2b(str(policy.codec.tokenizer.chat_template).encode(), digest_size=16)
+    for _, tensor in sorted(policy.network.state().items()):
         flat = tensor.detach().reshape(-1)
-        some = flat[:: max(1, flat.numel() // _SAMPLED)].cpu().float()
-        digest.update(f"{name} {tuple(tensor.shape)}".encode() + some.numpy().tobytes())
+        digest.update(flat[:: max(1, flat.numel() // _SAMPLED)].cpu().float().numpy().tobytes())
     return digest.hexdigest()
 
 
