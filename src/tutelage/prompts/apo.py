@@ -24,6 +24,9 @@ from tutelage.prompts.selection import successive_halving
 from tutelage.runs.rounds import Spend
 from tutelage.types import Mode
 
+Played = Sequence[tuple[Candidate, CandidateScore]]
+"""Prompts of the beam with what they earned."""
+
 
 @dataclass(frozen=True, slots=True)
 class APO:
@@ -59,7 +62,7 @@ class APO:
             rng = state.seeds.child("apo", number).python()
             tasks = rng.sample(train, min(self.minibatch, len(train)))
             scores = await state.score(beam, Mode.TRAIN, tasks)
-            proposed = await self._propose(state, beam, scores, number)
+            proposed = await self._propose(state, [*zip(beam, scores, strict=True)], number)
             if self.trials:
                 for child in proposed:
                     state.pool.learn(child.components)
@@ -75,17 +78,11 @@ class APO:
                 candidate.decide("accepted", f"in the beam after iteration {number + 1}")
             state.end_round()
 
-    async def _propose(
-        self,
-        state: SearchState,
-        beam: Sequence[Candidate],
-        scores: Sequence[CandidateScore],
-        number: int,
-    ) -> list[Candidate]:
+    async def _propose(self, state: SearchState, played: Played, number: int) -> list[Candidate]:
         """Have the failures of each prompt criticised, then each critique answered by edits.
         Components take turns."""
         name = state.names[number % len(state.names)]
-        faulty = [(c, s) for c, s in zip(beam, scores, strict=True) if s.mendable]
+        faulty = [(c, s) for c, s in played if s.mendable]
         calls = len(faulty) * (1 + self.branches)
         if self.trials and state.calls_left(calls) < calls:
             return []  # what is known already can still be sorted out
@@ -105,19 +102,11 @@ class APO:
                 state.note_failed(parent, "critique", critique.reason, "", critique.cost)
                 continue
             text = parent.components[name]
-            edits += (
-                EditRequest(
-                    parent,
-                    name,
-                    requests.edit(name, text, critique.text, style),
-                    f"apo/{number}/{parent.id}/edit/{i}",
-                    style,
-                    critique.text,
-                    Spend() if i else critique.cost,  # the first edit is charged with it
-                )
-                for i in range(self.branches)
-                for style in [styles[i % len(styles)]]
-            )
+            for i in range(self.branches):
+                style, key = styles[i % len(styles)], f"apo/{number}/{parent.id}/edit/{i}"
+                messages = requests.edit(name, text, critique.text, style)
+                cost = Spend() if i else critique.cost  # the first edit is charged with it
+                edits.append(EditRequest(parent, name, messages, key, style, critique.text, cost))
         return await state.propose_edits(edits)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tutelage.engine.usage import Usage
-from tutelage.errors import ConfigError, TutelageError
+from tutelage.errors import TutelageError
 from tutelage.runs.rounds import Spend
 
 IDLE_ROUNDS = 3
@@ -30,7 +30,6 @@ class Limits:
     """Ceilings; None is none."""
 
     rollouts: int | None = None
-    task_calls: int | None = None
     optimiser_calls: int | None = None
     tokens: int | None = None
     dollars: float | None = None
@@ -56,19 +55,12 @@ class SearchBudget:
     """What is spent and reserved; `spent + reserved` never passes a limit."""
 
     def __init__(self, limits: Limits, worst: WorstCase | None = None) -> None:
-        """Raises `ConfigError` for a limit that needs the worst case, where it is unknown."""
         self.limits = limits
         self.worst = worst or WorstCase()
         self.spent = Spend()
         self._reserved = Spend()
         self._idle = 0
         self._at_round = 0
-        for name in ("task_calls", "tokens", "dollars"):
-            if getattr(limits, name) is not None and self.worst.rollout is None:
-                raise ConfigError(
-                    f"the budget for {name} can only be enforced if the worst case of a rollout is "
-                    "known; pass WorstCase(rollout=Usage(...)), or limit rollouts"
-                )
 
     @staticmethod
     def rollout(usage: Usage) -> Spend:
@@ -85,7 +77,7 @@ class SearchBudget:
         """Return the name of a limit that this further amount would pass; empty if none."""
         wanted = self.spent + self._reserved + worst
         for name, amount in wanted.to_dict().items():
-            limit, asked = getattr(self.limits, name), getattr(worst, name)
+            limit, asked = getattr(self.limits, name, None), getattr(worst, name)
             if limit is not None and asked > 0 and amount > limit * (1 + _SLACK):
                 return name
         return ""

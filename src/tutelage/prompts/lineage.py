@@ -109,10 +109,8 @@ def score_text(entry: JSON) -> str:
     """Return `val 0.95 on 20 (exact 0.90)` for each split that a candidate was played on."""
     words: list[str] = []
     for split, s in sorted(entry["scores"].items(), reverse=True):
-        judged = s.get("judged", s["n"])
-        of = str(judged) if judged == s["n"] else f"{judged} of {s['n']} that were judged"
         exact = "" if s["exact"] is None else f" (exact {s['exact']:.2f})"
-        words.append(f"{split} {s['reward']:.2f} on {of}{exact}")
+        words.append(f"{split} {s['reward']:.2f} on {s.get('judged', s['n'])}{exact}")
     return "; ".join(words)
 
 
@@ -126,6 +124,7 @@ def candidate_of(entries: Sequence[JSON], prefix: str) -> JSON:
     records = [e for e in entries if str(e["id"]).removeprefix("cand_").startswith(bare)]
     if len(records) == 1 and bare:
         return records[0]
-    what = "several candidates start with" if records else "no candidate starts with"
     known = ", ".join(str(e["id"])[:13] for e in (records or entries)[:5])
-    raise RunError(f"{what} {prefix!r}; choose one of seed, best, {known}")
+    raise RunError(
+        f"{len(records)} candidates start with {prefix!r}; choose one of seed, best, {known}"
+    )

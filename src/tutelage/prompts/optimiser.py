@@ -88,14 +88,11 @@ class Optimiser:
             )
         outcomes = [reply.read(reader) for reply in first]
         again = [i for i, read in enumerate(outcomes) if read.problem and not first[i].problem]
-        repairs = [
-            replace(
-                requests[i],
-                messages=repair(requests[i].messages, first[i].text, outcomes[i].problem),
-                step_key=f"{requests[i].step_key}/repair",
-            )
-            for i in again
-        ]
+        repairs: list[OptimiserRequest] = []
+        for i in again:
+            asked, key = requests[i], f"{requests[i].step_key}/repair"
+            messages = repair(asked.messages, first[i].text, outcomes[i].problem)
+            repairs.append(OptimiserRequest(asked.role, messages, key))
         for i, reply in zip(again, await self._send(repairs), strict=True):
             cost = outcomes[i].cost + reply.cost
             outcomes[i] = replace(reply.read(reader), cost=cost, unanswered=False)

@@ -35,7 +35,7 @@ class OptimiserClient:
         endpoints: Endpoints,
         prices: Mapping[str, Price | None],
         seeds: SeedTree,
-        sampling: Sampling = Sampling(temperature=1.0, max_tokens=2000),
+        sampling: Sampling,
     ) -> None:
         """`prices` by role; None is not known and counts no dollars."""
         self.unknown = 0

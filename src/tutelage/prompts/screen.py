@@ -96,6 +96,8 @@ class Screen:
 
 _Subset = tuple[int, ...]
 """Phrases by number, in order."""
+_Trial = tuple[_Subset, int, float]
+"""A subset that was tried, its task, and its reward."""
 
 
 @dataclass(slots=True)
@@ -106,10 +108,7 @@ class _Phrases:
     state: SearchState
     component: str
     best: Candidate = field(init=False)
-    trials: list[tuple[_Subset, int, float]] = field(
-        default_factory=list[tuple[tuple[int, ...], int, float]]
-    )
-    """The subsets that were tried, their task, and their reward."""
+    trials: list[_Trial] = field(default_factory=list[_Trial])
     picked: dict[str, _Subset] = field(default_factory=dict[str, tuple[int, ...]])
     """The phrases of each candidate."""
     waves: int = 0

@@ -409,8 +409,7 @@ async def optimise(
     tester = Evaluator(play, test_budget, journal, settings, "test", observer)
     seed, whole = state.seed.components, best.components
     test = await run_holdout_test(tester, seed, whole, splits.test, state.seeds)
-    spent, test_spent = budget.spent, test_budget.spent
-    return SearchResult(whole, best, state.lineage, spent, test_spent, ended, test)
+    return SearchResult(whole, best, state.lineage, budget.spent, test_budget.spent, ended, test)
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,16 +427,22 @@ class SearchPlan:
 
 
 def plan(algorithm: Algorithm, splits: Splits, settings: Settings) -> SearchPlan:
-    """Plan a search. `limits.rollouts` bounds the search alone; tokens, dollars and task calls
-    cover the test too. Raises `ConfigError` when fewer than three proposals fit."""
+    """Plan a search. `limits.rollouts` bounds the search alone; tokens and dollars cover the
+    test too. Raises `ConfigError` when fewer than three proposals fit, and for a limit
+    that needs the worst case where that is unknown."""
     limits, one, val = settings.limits, settings.worst.of_rollout(), len(splits.val)
     test = one * (2 * len(splits.test) * settings.samples)
     rest: dict[str, float] = {}
     rollouts = MOST_ROLLOUTS if limits.rollouts is None else limits.rollouts
-    for name in ("task_calls", "tokens", "dollars"):
+    for name in ("tokens", "dollars"):
         limit, amount = getattr(limits, name), getattr(one, name)
         if limit is None:
             continue
+        if settings.worst.rollout is None:
+            raise ConfigError(
+                f"the budget for {name} can only be enforced if the worst case of a rollout is "
+                "known; pass WorstCase(rollout=Usage(...)), or limit rollouts"
+            )
         rest[name] = limit - getattr(test, name)
         if rest[name] < 0:
             raise ConfigError(

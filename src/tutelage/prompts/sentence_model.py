@@ -24,6 +24,8 @@ from tutelage.prompts.contract import Components
 Vector = npt.NDArray[np.float64]
 Feature = tuple[str, str]
 """A component and one of its sentences."""
+Row = tuple[frozenset[Feature], str, float]
+"""The sentences, task and reward of a rollout."""
 
 OPTIMISM = 0.1
 """What a sentence is thought to add to the reward before it was played: an edit had a reason."""
@@ -88,10 +90,7 @@ class SentenceModel:
     seed: Components
     known: dict[Feature, int] = field(default_factory=dict[Feature, int])
     """Sentences in the order in which they came, with their place in that order."""
-    rows: list[tuple[frozenset[Feature], str, float]] = field(
-        default_factory=list[tuple[frozenset[Feature], str, float]]
-    )
-    """Of each rollout its sentences, task and reward."""
+    rows: list[Row] = field(default_factory=list[Row])
 
     def note(self, components: Components, task: str, reward: float) -> None:
         """Keep one rollout; its sentences become known."""

@@ -124,7 +124,7 @@ def setup_from(
     task = endpoints.get("task")
     # All of this is refused before a model is built or loaded.
     name = config.algorithm if algorithm is None else algorithm.name
-    name, reason = choose(name, has_optimiser=bool(optimiser), python=algorithm is not None)
+    name, reason = choose(name, has_optimiser=bool(optimiser))
     chosen = algorithm or _configured(name, config)
     agent_spec = agent_spec or _agent_spec(config)
     factory = agent_spec.environment
@@ -215,17 +215,13 @@ def search_setup(
             "a prompt search needs train_dataset, val_dataset and test_dataset; or pass only "
             "train_dataset, which is then split 40/20/40"
         )
+    given = None if train is None else given_splits(train, val, test, config)
     return setup_from(
-        config,
-        env,
-        agent_spec=agent_spec,
-        splits=None if train is None else given_splits(train, val, test, config),
-        algorithm=algorithm,
-        handed=handed,
+        config, env, agent_spec=agent_spec, splits=given, algorithm=algorithm, handed=handed
     )
 
 
-def choose(name: str, *, has_optimiser: bool, python: bool = False) -> tuple[str, str]:
+def choose(name: str, *, has_optimiser: bool) -> tuple[str, str]:
     """Return the name of the algorithm and the reason for it. Raises `ConfigError` if it needs an
     optimiser LLM and there is none."""
     if name == "auto" and has_optimiser:
@@ -233,13 +229,12 @@ def choose(name: str, *, has_optimiser: bool, python: bool = False) -> tuple[str
     if name == "auto":
         return "screen", "there is no optimiser endpoint, and it needs none"
     if name != "screen" and not has_optimiser:
-        without = "algorithm=Screen()" if python else "--algorithm screen"
         torch = importlib.util.find_spec("torch") is not None
         needs = "" if torch else ", on this machine after pip install 'tutelage[train]'"
         raise ConfigError(
             f"{name} needs an optimiser LLM, but no endpoint is set. Either set OPENAI_BASE_URL or "
             "OPENAI_API_KEY in .env or the environment (any OpenAI-compatible server: OpenAI, "
-            f"vLLM, Ollama), or search without an LLM: {without}{needs}"
+            f"vLLM, Ollama), or search without an LLM: --algorithm screen{needs}"
         )
     return name, "it was asked for"
 
@@ -268,13 +263,10 @@ def _agent_spec(config: PromptConfig) -> AgentSpec:
     caps = call_limits(config, True)
     tools = resolve_tools(config.tools or (() if acts else embedded().tools))
     named = {f"tool_{name.replace('-', '_')}": tool for name, tool in tools.items()}
-    return AgentSpec(
-        ToolAgent(
-            Sampling(temperature=config.temperature, max_tokens=caps.reply_tokens), caps.calls
-        ),
-        NamedResources({PROMPT: prompt, **named}),
-        reward or (None if acts else resolve_reward(embedded().reward)),
-    )
+    sampling = Sampling(temperature=config.temperature, max_tokens=caps.reply_tokens)
+    reward = reward or (None if acts else resolve_reward(embedded().reward))
+    resources = NamedResources({PROMPT: prompt, **named})
+    return AgentSpec(ToolAgent(sampling, caps.calls), resources, reward)
 
 
 def _settings(config: PromptConfig, bundle: AgentBundle, worst: WorstCase) -> Settings:
@@ -317,8 +309,7 @@ def _worst_rollout(bundle: AgentBundle) -> Usage | None:
         dearest = max(known, key=lambda p: p.cost(bundle.caps.prompt_tokens, 1), default=None)
         return bundle.caps.worst(dearest)
     if bundle.policy is not None:
-        width = bundle.policy.max_positions
-        return CallLimits(bundle.caps.calls, width, 0).worst(None)
+        return CallLimits(bundle.caps.calls, bundle.policy.max_positions, 0).worst(None)
     return None
 
 

@@ -100,8 +100,6 @@ def fresh(
 def _files(paths: Sequence[str], own: bool) -> Sequence[Task]:
     """The tasks of files; those of a custom agent need no question."""
     read = Dataset[Any].recorded if own else Dataset[Any].load
-    if len(paths) == 1:
-        return read(Path(paths[0]))
     tasks = [task for path in paths for task in read(Path(path))]
     return Dataset[Any](tasks, input_required=not own)
 
