@@ -26,9 +26,8 @@ from tutelage import (
 from tutelage.agents.function import as_agent
 from tutelage.agents.loading import load_agent, source_hash
 from tutelage.errors import ConfigError
-from tutelage.prompts import Limits, Settings, Splits, optimise
+from tutelage.prompts import Splits
 from tutelage.prompts.agent import components_of, with_components
-from tutelage.prompts.contract import RolloutSlot
 from tutelage.prompts.play import AgentSpec
 from tutelage.prompts.run import PromptResult
 from tutelage.prompts.setup import setup_from
@@ -36,7 +35,6 @@ from tutelage.recipes.prompted import prompted_tasks
 from tutelage.runs.callbacks import Callback
 from tutelage.store import open_store
 from tutelage.testing import tiny_policy
-from tutelage.types import Task
 
 AGENT = """
 from tutelage import PromptTemplate, rollout
@@ -339,24 +337,6 @@ def test_sampled_agents_play_each_task_several_times_with_seeds_of_their_own(
         texts.append((place / "lineage.jsonl").read_bytes())
         assert told["test_spent"]["rollouts"] == 2 * 2 * told["test_tasks"]
     assert texts[0] == texts[1]
-
-
-async def test_a_program_of_another_kind_is_only_a_play(tmp_path: Path) -> None:
-    """The search core takes any async function, without files or servers."""
-    from tutelage.prompts import Episode
-
-    async def play(components: Any, task: Task, slot: RolloutSlot) -> Episode:
-        return Episode(float("kind" in components["p"]))
-
-    tasks = [Task(f"t{i}", {"question": f"q{i}"}) for i in range(40)]
-    result = await optimise(
-        Screen(bank=("Be kind.",)),
-        {"p": "Help."},
-        Splits(tasks[:10], tasks[10:20], tasks[20:]),
-        play,
-        Settings("play", Limits(rollouts=200)),
-    )
-    assert "kind" in result.components["p"]
 
 
 # ------------------------------------------------------------ failures

@@ -140,36 +140,6 @@ async def test_requests_carry_a_seed_of_their_own_that_repeats() -> None:
     await asked.aclose()
 
 
-async def test_a_server_that_knows_no_seed_is_asked_without() -> None:
-    sent: list[bool] = []
-
-    def answer(request: httpx2.Request) -> httpx2.Response:
-        seeded = "seed" in json.loads(request.content)
-        sent.append(seeded)
-        if seeded:
-            return httpx2.Response(400, json={"error": {"message": "unknown field: seed"}})
-        return reply()
-
-    asked = client(answer)
-    for _ in range(2):
-        assert (await asked("edit", ASK, "a")).text == "hi"
-    assert sent == [True, False, False]
-    await asked.aclose()
-
-
-@pytest.mark.parametrize("status", [429, 500, 503])
-async def test_overload_is_tried_again(status: int) -> None:
-    left = [httpx2.Response(status, headers={"retry-after": "0"}) for _ in range(2)]
-
-    def answer(request: httpx2.Request) -> httpx2.Response:
-        return left.pop() if left else reply()
-
-    asked = client(answer)
-    assert (await asked("edit", ASK, "a")).text == "hi"
-    assert not left
-    await asked.aclose()
-
-
 async def test_a_wrong_key_is_not_tried_again_and_not_told() -> None:
     tried: list[str] = []
 

@@ -101,15 +101,6 @@ def test_the_key_is_written_nowhere(finished: Path) -> None:
 
 
 @pytest.mark.full
-def test_one_runner_and_eight_give_the_same_lineage(
-    env: dict[str, str], finished: Path, tmp_path: Path
-) -> None:
-    searched(set_up(env, algorithm="apo", runners=1), tmp_path / "one")
-    one = (tmp_path / "one" / "lineage.jsonl").read_bytes()
-    assert one == (finished / "lineage.jsonl").read_bytes()
-
-
-@pytest.mark.full
 @pytest.mark.parametrize(
     "algorithm", ["reflect", *(pytest.param(n, marks=pytest.mark.full) for n in ("screen", "gepa"))]
 )
@@ -122,20 +113,6 @@ def test_the_other_algorithms_run_at_an_endpoint(
     assert told["algorithm"] == algorithm
     assert watched.rounds
     assert (told["optimiser_calls"] > 0) == (algorithm != "screen")
-
-
-@pytest.mark.full  # three seconds
-def test_rounds_tell_the_prompt_its_rewards_and_each_candidate(
-    env: dict[str, str], tmp_path: Path
-) -> None:
-    watched = Watched()
-    searched(set_up(env, algorithm="apo"), tmp_path / "run", watched)
-    first = watched.rounds[0]
-    assert first.number == 1
-    assert first.components["prompt"].startswith("You are a helpful assistant")
-    assert len(first.rewards) == 6
-    assert any(s.wins for s in first.standings)
-    assert "test" in watched.stages
 
 
 @pytest.mark.full
@@ -165,16 +142,6 @@ def test_a_budget_in_dollars_holds_and_the_best_is_kept(
 def test_without_a_price_a_budget_in_dollars_is_refused(env: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=r"prices\.toml"):
         set_up(env, algorithm="apo", budget_usd=1.0)
-
-
-@pytest.mark.full
-def test_an_overloaded_server_costs_nothing_but_time(tmp_path: Path) -> None:
-    with served(faults=(0.2, ("429", "500"))) as (env, _):
-        told = searched(set_up(env, algorithm="apo", iterations=1), tmp_path / "run")
-    with served() as (env, _):
-        calm = searched(set_up(env, algorithm="apo", iterations=1), tmp_path / "calm")
-    assert told["components"] == calm["components"]
-    assert told["test"]["best_reward"] == calm["test"]["best_reward"]
 
 
 @pytest.mark.parametrize(
