@@ -200,7 +200,10 @@ def _stored(place: Path) -> dict[str, tuple[float | None, int]]:
     """Every rollout of the store with its reward and how many attempts came too late."""
     with open_store(place / "store.db") as store:
         return {
-            r.id: (r.reward and r.reward.value, len(store.late_results(place.name, r.id)))
+            r.id.removesuffix(f"_{place.name}"): (
+                r.reward and r.reward.value,
+                len(store.late_results(place.name, r.id)),
+            )
             for r in store.rollouts(place.name)
         }
 
