@@ -86,7 +86,6 @@ def algorithm(name: str, here: World) -> Algorithm:
         "gepa": GEPA(),
         "reflect": Reflect(),
         "screen": Screen(here.phrases),
-        "random": Screen(here.phrases, share=0.0),
     }
     return made[name]
 

@@ -45,7 +45,7 @@ class Clients:
         optimiser = Endpoint("edit", url, "simulator-optimiser", key)
         self._task = RemoteChatClient(url, key, "simulator-task", keep=8)
         roles = {"gradient": optimiser, "edit": optimiser}
-        self._ask = OptimiserClient(roles, {}, SeedTree(0))
+        self._ask = OptimiserClient(roles, {}, SeedTree(0), Sampling(max_tokens=2000))
         self._number = 0
 
     async def chat(self, model: str, messages: list[dict[str, Any]], seed: int = 0) -> str:

@@ -55,7 +55,7 @@ def configured(**keys: Any) -> PromptConfig:
 
 def set_up(env: Mapping[str, str], **keys: Any) -> SearchSetup:
     """The same, ready to run."""
-    return setup_from(configured(**keys), env, Progress())
+    return setup_from(configured(**keys), env)
 
 
 class Watched(Observer):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -133,14 +132,15 @@ def test_half_a_surrogate_pair_comes_back_from_the_journal(store: Store) -> None
 
 def test_answers_are_replaced_and_forgotten(store: Store) -> None:
     journal = SearchJournal(store)
-    journal.put("play/1", {"reward": 0.5}, 2.0)
-    journal.put("play/1", {"reward": 1.0}, 3.0)
-    journal.put("play/2", {"reward": 0.0}, 2.5)
+    journal.put("play/1", {"reward": 0.5})
+    journal.put("play/1", {"reward": 1.0})
+    journal.put("play/2", {"reward": 0.0})
     journal.forget(["play/2", "play/3"])
+    took = journal.elapsed()
     again = SearchJournal(store)
     assert again.get("play/1") == {"reward": 1.0}
     assert again.get("play/2") is None
-    assert again.elapsed == 3.0
+    assert 0 < again.elapsed() < took + 60
 
 
 async def test_answers_of_another_grader_are_not_used(store: Store) -> None:
@@ -227,13 +227,13 @@ async def test_a_request_that_is_lost_is_one_proposal_less_and_stands_in_the_lin
     answering = clerk_optimiser(0)
 
     async def once(role: str, messages: Sequence[Message], step_key: str) -> OptimiserReply:
-        if step_key.startswith("apo/0/"):
+        if step_key.endswith("/edit/1"):
             raise RemoteError("the server answered 503: busy", 503)
         return await answering(role, messages, step_key)
 
     result = await optimise(APO(), SEED, DATA, clerk_agent(0), SETTINGS, ask=once)
     lost = [e for e in result.lineage if e.reason.startswith("unanswered")]
-    assert [(e.operation, e.decision) for e in lost] == [("critique", "rejected")]
+    assert {(e.operation, e.decision) for e in lost} == {("one point", "rejected")}
     assert "503: busy" in lost[0].reason
     assert lost[0].cost.optimiser_calls == 1
     assert lost[0].cost.tokens == 0  # a refusal costs nothing
@@ -250,24 +250,6 @@ async def test_a_seed_that_infrastructure_loses_stops_the_run_and_resumes(store:
     assert result.lineage.jsonl() == (await searched(Screen(bank=BANK))).lineage.jsonl()
 
 
-async def test_a_deadline_is_kept_and_comes_again_at_the_same_place(store: Store) -> None:
-    agent = clerk_agent(0)
-
-    async def slow(components: Components, task: Task, slot: RolloutSlot) -> Episode:
-        await asyncio.sleep(0.01)
-        return await agent(components, task, slot)
-
-    settings = Settings("clerk", Limits(rollouts=240, seconds=0.2), runners=2)
-    ask, algorithm = clerk_optimiser(0), Reflect()
-    once, again = [
-        await optimise(algorithm, SEED, DATA, play, settings, ask=ask, journal=SearchJournal(store))
-        for play in (slow, agent)
-    ]
-    assert "seconds" in once.ended
-    assert again.lineage.jsonl() == once.lineage.jsonl()
-    assert again.test == once.test
-
-
 async def test_a_budget_for_fewer_than_three_proposals_is_refused() -> None:
     with pytest.raises(ConfigError, match="fewer than 3"):
         await searched(GEPA(), Settings("clerk", Limits(rollouts=40)))
@@ -279,12 +261,6 @@ async def test_with_samples_the_winner_is_chosen_on_fresh_draws() -> None:
     result = await searched(Reflect(rounds=12), settings)
     assert any("val fresh" in entry.scores for entry in result.lineage)
     assert result.test.tasks == 30
-
-
-async def test_screen_tries_whole_subsets_where_rollouts_are_too_few_for_a_regression() -> None:
-    result = await searched(Screen(bank=BANK), Settings("clerk", Limits(rollouts=160)))
-    assert {e.operation for e in result.lineage} == {"seed", "random subset"}
-    assert result.test.best_reward > result.test.seed_reward
 
 
 @pytest.mark.full

@@ -26,18 +26,15 @@ from tutelage import (
 from tutelage.agents.function import as_agent
 from tutelage.agents.loading import load_agent, source_hash
 from tutelage.errors import ConfigError
-from tutelage.prompts import Limits, Settings, Splits, optimise
+from tutelage.prompts import Splits
 from tutelage.prompts.agent import components_of, with_components
-from tutelage.prompts.contract import RolloutSlot
 from tutelage.prompts.play import AgentSpec
 from tutelage.prompts.run import PromptResult
 from tutelage.prompts.setup import setup_from
 from tutelage.recipes.prompted import prompted_tasks
 from tutelage.runs.callbacks import Callback
-from tutelage.runs.progress import Progress
 from tutelage.store import open_store
 from tutelage.testing import tiny_policy
-from tutelage.types import Task
 
 AGENT = """
 from tutelage import PromptTemplate, rollout
@@ -84,7 +81,7 @@ def test_a_fingerprint_tells_policies_tools_and_sets_apart_and_repeats() -> None
         agent_spec = AgentSpec(as_agent(agent), given, None, policy=policy)
         splits = Splits(*(prompted_tasks(n, 5, 0) for n in ("train", "val", "test")))
         config = configured(algorithm="screen")
-        setup = setup_from(config, {}, Progress(), agent_spec=agent_spec, splits=splits)
+        setup = setup_from(config, {}, agent_spec=agent_spec, splits=splits)
         return setup.settings.fingerprint
 
     one = mark("!", {"a", "b", "c"})
@@ -288,13 +285,13 @@ def test_templates_texts_and_tools_are_components_by_name() -> None:
     resources = NamedResources(
         a=PromptTemplate("one {x}"), b="two", tool_weigh=weigh, other=object()
     )
-    assert components_of(resources, (), False) == {"a": "one {x}"}
-    assert components_of(resources, (), True) == {"a": "one {x}", "tool_weigh": "Weigh an item."}
-    assert components_of(resources, ("b",), False) == {"b": "two"}
+    assert components_of(resources, ()) == {"a": "one {x}"}
+    assert components_of(resources, ("tool_weigh",)) == {"tool_weigh": "Weigh an item."}
+    assert components_of(resources, ("b",)) == {"b": "two"}
     with pytest.raises(ConfigError, match="did you mean 'b'"):
-        components_of(resources, ("bb",), False)
+        components_of(resources, ("bb",))
     with pytest.raises(ConfigError, match="object"):
-        components_of(resources, ("other",), False)
+        components_of(resources, ("other",))
     made = with_components(resources, {"a": "1 {x}", "b": "2", "tool_weigh": "Balance."})
     assert made["a"] == PromptTemplate("1 {x}", 1)
     assert made["b"] == "2"
@@ -309,7 +306,6 @@ def test_tool_descriptions_are_searched_and_stand_in_the_request(
 ) -> None:
     keys: dict[str, Any] = {
         "algorithm": "apo",
-        "tune_tools": True,
         "components": "tool_calculator,tool_sum_1_to_n",
         "iterations": 2,
     }
@@ -341,24 +337,6 @@ def test_sampled_agents_play_each_task_several_times_with_seeds_of_their_own(
         texts.append((place / "lineage.jsonl").read_bytes())
         assert told["test_spent"]["rollouts"] == 2 * 2 * told["test_tasks"]
     assert texts[0] == texts[1]
-
-
-async def test_a_program_of_another_kind_is_only_a_play(tmp_path: Path) -> None:
-    """The search core takes any async function, without files or servers."""
-    from tutelage.prompts import Episode
-
-    async def play(components: Any, task: Task, slot: RolloutSlot) -> Episode:
-        return Episode(float("kind" in components["p"]))
-
-    tasks = [Task(f"t{i}", {"question": f"q{i}"}) for i in range(40)]
-    result = await optimise(
-        Screen(bank=("Be kind.",)),
-        {"p": "Help."},
-        Splits(tasks[:10], tasks[10:20], tasks[20:]),
-        play,
-        Settings("play", Limits(rollouts=200)),
-    )
-    assert "kind" in result.components["p"]
 
 
 # ------------------------------------------------------------ failures

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.server
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -31,8 +30,7 @@ from tests.prompts.prompt_parts import (
 from tutelage.errors import ConfigError, RunError, StoreError
 from tutelage.prompts.evaluator import EVENTS
 from tutelage.prompts.lineage import read_lineage
-from tutelage.prompts.pages import write_pages
-from tutelage.prompts.run import confirm, read_setup
+from tutelage.prompts.run import confirm
 from tutelage.prompts.setup import setup_from
 from tutelage.prompts.tasks import read_tasks, write_tasks
 from tutelage.runs.folder import RunFolder
@@ -102,48 +100,6 @@ def test_the_key_is_written_nowhere(finished: Path) -> None:
     assert files_with(finished, KEY) == []
 
 
-def test_pages_stand_alone_and_show_tree_and_verdict(finished: Path) -> None:
-    for name in ("lineage.html", "report.html"):
-        page = (finished / name).read_text()
-        assert "default-src 'none'" in page
-        assert "<script" not in page
-        assert "src=" not in page.replace("default-src=", "")
-    lineage = (finished / "lineage.html").read_text()
-    entries = read_lineage(RunFolder(finished))
-    assert all(e["id"] in lineage for e in entries if e["decision"] != "experiment")
-    report = (finished / "report.html").read_text()
-    assert "The new prompt is better" in report
-    assert "roll_" in report, "no rollouts are shown"
-
-
-def test_the_report_says_what_a_verdict_rests_on(finished: Path, tmp_path: Path) -> None:
-    folder = RunFolder(shutil.copytree(finished, tmp_path / "run"))
-    result = json.loads(folder.result.read_text())
-
-    def drawn(told: dict[str, Any]) -> str:
-        folder.result.write_text(json.dumps(told))
-        write_pages(folder)
-        return folder.report.read_text()
-
-    def page(**test: Any) -> str:
-        return drawn(result | {"test": result["test"] | test})
-
-    whole = page()
-    assert "95 % interval of the difference" in whole
-    assert "exact sign test decides, and it speaks" in page(tasks=20)
-    same = drawn(result | {"components": result["seed_components"]})
-    assert "No better prompt was found" in same
-
-
-@pytest.mark.full
-def test_one_runner_and_eight_give_the_same_lineage(
-    env: dict[str, str], finished: Path, tmp_path: Path
-) -> None:
-    searched(set_up(env, algorithm="apo", runners=1), tmp_path / "one")
-    one = (tmp_path / "one" / "lineage.jsonl").read_bytes()
-    assert one == (finished / "lineage.jsonl").read_bytes()
-
-
 @pytest.mark.full
 @pytest.mark.parametrize(
     "algorithm", ["reflect", *(pytest.param(n, marks=pytest.mark.full) for n in ("screen", "gepa"))]
@@ -155,23 +111,8 @@ def test_the_other_algorithms_run_at_an_endpoint(
     told = searched(set_up(env, algorithm=algorithm, rollouts=150), tmp_path / "run", watched)
     assert told["spent"]["rollouts"] <= 150
     assert told["algorithm"] == algorithm
-    assert told["algorithm"] in (tmp_path / "run" / "report.html").read_text()
     assert watched.rounds
     assert (told["optimiser_calls"] > 0) == (algorithm != "screen")
-
-
-@pytest.mark.full  # three seconds
-def test_rounds_tell_the_prompt_its_rewards_and_each_candidate(
-    env: dict[str, str], tmp_path: Path
-) -> None:
-    watched = Watched()
-    searched(set_up(env, algorithm="apo"), tmp_path / "run", watched)
-    first = watched.rounds[0]
-    assert first.number == 1
-    assert first.components["prompt"].startswith("You are a helpful assistant")
-    assert len(first.rewards) == 6
-    assert any(s.wins for s in first.standings)
-    assert "test" in watched.stages
 
 
 @pytest.mark.full
@@ -201,16 +142,6 @@ def test_a_budget_in_dollars_holds_and_the_best_is_kept(
 def test_without_a_price_a_budget_in_dollars_is_refused(env: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=r"prices\.toml"):
         set_up(env, algorithm="apo", budget_usd=1.0)
-
-
-@pytest.mark.full
-def test_an_overloaded_server_costs_nothing_but_time(tmp_path: Path) -> None:
-    with served(faults=(0.2, ("429", "500"))) as (env, _):
-        told = searched(set_up(env, algorithm="apo", iterations=1), tmp_path / "run")
-    with served() as (env, _):
-        calm = searched(set_up(env, algorithm="apo", iterations=1), tmp_path / "calm")
-    assert told["components"] == calm["components"]
-    assert told["test"]["best_reward"] == calm["test"]["best_reward"]
 
 
 @pytest.mark.parametrize(
@@ -269,7 +200,10 @@ def _stored(place: Path) -> dict[str, tuple[float | None, int]]:
     """Every rollout of the store with its reward and how many attempts came too late."""
     with open_store(place / "store.db") as store:
         return {
-            r.id: (r.reward and r.reward.value, len(store.late_results(place.name, r.id)))
+            r.id.removesuffix(f"_{place.name}"): (
+                r.reward and r.reward.value,
+                len(store.late_results(place.name, r.id)),
+            )
             for r in store.rollouts(place.name)
         }
 
@@ -307,7 +241,7 @@ def test_a_look_at_fresh_tasks_is_counted(env: dict[str, str], tmp_path: Path) -
     place = tmp_path / "run"
     searched(set_up(env, algorithm="apo"), place)
     folder = RunFolder(place)
-    setup = setup_from(configured(algorithm="apo"), env, Progress())
+    setup = setup_from(configured(algorithm="apo"), env)
     assert setup.splits.test
     before = dict(os.environ)
     os.environ.update(env)
@@ -385,37 +319,13 @@ def test_traces_go_to_a_collector(
     assert {path for path, _ in got} == {"/v1/traces"}
 
 
-class Notes(Progress):
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-
-def test_a_slow_model_fails_no_rollout(env: dict[str, str], tmp_path: Path) -> None:
+def test_a_slow_model_fails_no_rollout(tmp_path: Path) -> None:
     """The embedded agent has no deadline: what it earns is not a matter of the server's speed."""
-    notes = Notes()
     with served(delay=0.5) as (slow, _):
         keys = {"algorithm": "screen", "rollouts": 30, "iterations": 1, "timeout": 0.1}
-        setup = setup_from(configured(**keys, val_size=3, test_size=5), slow, notes)
-        told = searched(setup, tmp_path / "run")
+        told = searched(set_up(slow, **keys, val_size=3, test_size=5), tmp_path / "run")
     assert told["failures"] == {}
     assert told["test"]["seed_reward"] > 0
-    assert any("timeout has no effect" in note for note in notes.notes)
-
-
-def test_a_timeout_that_nobody_set_is_not_warned_of(
-    env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A run folder has every key: `prompts confirm` and `resume` read the default from it too."""
-    for name, value in env.items():
-        monkeypatch.setenv(name, value)
-    keys = {"algorithm": "screen", "rollouts": 30, "iterations": 1}
-    searched(set_up(env, **keys, val_size=3, test_size=5), tmp_path / "run")
-    notes = Notes()
-    read_setup(RunFolder(tmp_path / "run"), notes)
-    assert not any("timeout" in note for note in notes.notes)
 
 
 def test_tasks_come_back_as_they_were(env: dict[str, str], tmp_path: Path) -> None:

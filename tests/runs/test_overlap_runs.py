@@ -140,7 +140,7 @@ def test_a_prompt_search_refuses_a_test_that_is_not_sealed(tmp_path: Path) -> No
     files = {name: [str(tmp_path / f"{name}.jsonl")] for name in ("train", "val", "test")}
     config = resolve_prompt("math", (), {**files, "algorithm": "screen", "reward": "math"})
     with pytest.raises(ConfigError, match="1 of 4 test tasks are also in train or val"):
-        setup_from(config, {}, Progress())
+        setup_from(config, {})
 
 
 def test_one_dataset_is_cut_so_that_equal_rows_stay_together() -> None:

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +36,6 @@ from tutelage.runs.estimate import duration
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tutelage.cli.display import LiveDisplay
     from tutelage.prompts.setup import SearchSetup
     from tutelage.runs.folder import RunFolder
     from tutelage.store import Store
@@ -126,8 +124,7 @@ def train_prompts(
     config = resolve_prompt(recipe, overrides, flags, file=file)
     if config.output is not None:
         check_kind(PromptSearch, RunFolder(Path(config.output)))
-    with _preparing() as display:
-        setup = setup_from(config, environment(), display)
+    setup = setup_from(config, environment())
     _show_plan(setup)
     if dry:
         (rollout,) = asyncio.run(preflight(setup, 1))
@@ -153,8 +150,7 @@ def resume(folder: RunFolder, allow_changes: bool) -> None:
         display = PromptDisplay(messages())
         _shown(folder, lifecycle.resume(PromptSearch, folder, display))
         return
-    with _preparing() as display:
-        setup = read_setup(folder, display, allow_changes)
+    setup = read_setup(folder, allow_changes)
     _show_plan(setup)
     _run(folder, setup)
 
@@ -184,18 +180,6 @@ def _of_each_mode(store: Store, run_id: str) -> list[Rollout]:
     return [r for mode in Mode for r in store.rollouts(run_id, mode=mode, limit=_EACH)]
 
 
-@contextmanager
-def _preparing() -> Generator[LiveDisplay]:
-    """Shows what is noted while a search is prepared."""
-    from tutelage.cli.display import LiveDisplay
-
-    display = LiveDisplay().open()
-    try:
-        yield display
-    finally:
-        display.finish()
-
-
 def _show_plan(setup: SearchSetup) -> None:
     from tutelage.prompts.screen import Screen
 
@@ -203,24 +187,23 @@ def _show_plan(setup: SearchSetup) -> None:
     console = messages()
     say(console, ("Plan", "bold"))
     ends = ["its rollouts are used up"]
-    ends += [] if plan.rounds is None else [f"{plan.rounds} iterations are over"]
-    ends += [] if setup.config.minutes is None else [f"{setup.config.minutes:g} minutes are over"]
+    ends += [] if algorithm.rounds is None else [f"{algorithm.rounds} iterations are over"]
     tests, played = counted(len(splits.test), "task"), counted(plan.test.rollouts, "rollout")
     sizes = f"{len(splits.train)} train, {len(splits.val)} val, {len(splits.test)} test"
     sizes += ", split from --train" if setup.config.train and not setup.config.test else ""
     searched = f"{', '.join(setup.components)}; {setup.settings.runners} rollouts at once"
-    most, calls = f"at most {counted(plan.search.rollouts, 'rollout')}", plan.search.optimiser_calls
-    if not plan.calls_bounded:
+    most = f"at most {counted(plan.search.rollouts, 'rollout')}"
+    open_ended = algorithm.needs_optimiser and plan.limits.optimiser_calls is None
+    if open_ended:
         most += ", any number of optimiser calls"
-    elif calls:
+    elif calls := plan.search.optimiser_calls:
         most += f", {counted(calls, 'optimiser call')}"
     least = counted(plan.least, "rollout")
-    if isinstance(algorithm, Screen) and algorithm.experiment > plan.least:
-        least += ", which validate random subsets of the phrases; the experiment needs "
-        least += number(algorithm.experiment)
+    if isinstance(algorithm, Screen):
+        least += f"; {number(algorithm.experiment)} try all {len(algorithm.bank)} phrases"
     total = plan.search + plan.test
     worst = f"{counted(total.rollouts, 'rollout')}, {counted(total.tokens, 'token')}"
-    worst += "" if plan.calls_bounded else " beside the optimiser's"
+    worst += " beside the optimiser's" if open_ended else ""
     if setup.remarks:
         worst += "; dollars are not known"
     else:
@@ -288,9 +271,9 @@ def show_holdout_test(console: Console, test: Mapping[str, Any], *, same: bool =
     from tutelage.prompts.figures import (
         HOLDOUT_COLUMNS,
         UNCHANGED,
+        VERDICTS,
         holdout_rows,
         judged_lines,
-        read_verdict,
     )
     from tutelage.statistics.intervals import FEW
 
@@ -304,15 +287,14 @@ def show_holdout_test(console: Console, test: Mapping[str, Any], *, same: bool =
     console.print(table)
     for line in judged_lines(test):
         say(console, (line, "dim"))
-    verdict = read_verdict(test)
-    message = verdict.words
+    tone, message, rests_on = VERDICTS[test["verdict"]]
     if test["tasks"] < FEW:
         message += f" (sign test, p = {test['p_value']:.2g}: on so few tasks it decides)"
-    elif verdict.tone != "open":
-        message += f": the interval {verdict.rests_on}"
+    elif tone != "open":
+        message += f": the interval {rests_on}"
     message = UNCHANGED if same else message
-    style = _STYLES[verdict.tone]
-    verdict_line = Text.assemble(("Verdict: ", "bold"), (test["verdict"], style), f", {message}")
+    verdict = (test["verdict"], _STYLES[tone])
+    verdict_line = Text.assemble(("Verdict: ", "bold"), verdict, f", {message}")
     console.print(verdict_line, soft_wrap=not console.is_terminal)
     before, after = test["seed_reward"], test["best_reward"]
     # A share of next to nothing would be a large number without a meaning.
@@ -351,6 +333,3 @@ def _totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple[str,
     yield "took", ", ".join(words)
     yield "run", shown_path(folder.path)
     yield "best prompt", shown_path(folder.path / "best_prompt.txt")
-    for name in ("report.html", "lineage.html"):
-        if (folder.path / name).is_file():
-            yield name.partition(".")[0], shown_path(folder.path / name)

@@ -16,10 +16,8 @@ from tutelage.cli.options import Trust, as_command
 from tutelage.errors import RunError
 
 if TYPE_CHECKING:
-    from rich.tree import Tree
-
-    from tutelage.prompts.pages import LineageNode
     from tutelage.runs.folder import RunFolder
+    from tutelage.types import JSON
 
 Run = Annotated[str, typer.Argument(help="Run folder, or the beginning of its name in runs/.")]
 
@@ -41,26 +39,35 @@ def _tree(
     """Show the candidates of a search as a tree of edits."""
     from rich.tree import Tree
 
-    from tutelage.cli.console import output, prose, say, shown_path
+    from tutelage.cli.console import output, prose
+    from tutelage.cli.prompt_view import EXPERIMENT
     from tutelage.errors import counted
     from tutelage.prompts.lineage import read_lineage
-    from tutelage.prompts.pages import LINEAGE
-    from tutelage.prompts.pages import lineage_tree as nodes
 
-    folder = _folder(run)
-    entries = read_lineage(folder)
+    entries = read_lineage(_folder(run))
+    below: dict[str, list[JSON]] = {}
+    for entry in entries:
+        below.setdefault(next(iter(entry["parents"]), ""), []).append(entry)
+
+    def is_shown(entry: JSON) -> bool:
+        if entry["decision"] == EXPERIMENT:
+            return False
+        kept = rejected or entry["decision"] not in _HIDDEN
+        return kept or any(map(is_shown, below.get(entry["id"], ())))
+
+    def grow(branch: Tree, entry: JSON) -> None:
+        for child in filter(is_shown, below.get(entry["id"], ())):
+            grow(branch.add(_label(child)), child)
+
     console = output()
-    for node in nodes(entries):
-        root = Tree(_label(node))
-        _grow(root, node, rejected)
+    for entry in below.get("", ()):
+        root = Tree(_label(entry))
+        grow(root, entry)
         console.print(root)
     hidden = sum(e["decision"] in _HIDDEN for e in entries)
     if hidden and not rejected:
         message = f"{counted(hidden, 'candidate')} rejected, dropped or pooled: left out; see --all"
         prose(console, message, "dim")
-    page = folder.path / LINEAGE
-    if page.is_file():
-        say(console, ("as a page: ", "dim"), shown_path(page))
 
 
 def _diff(
@@ -134,13 +141,7 @@ def _export(
     from tutelage.prompts.lineage import candidate_of, read_lineage
 
     folder = _folder(run)
-    # Texts of regions are joined in the result alone.
-    entry, result = candidate_of(read_lineage(folder), candidate), folder.read_result() or {}
-    components: dict[str, str] = entry["components"]
-    if entry["decision"] == "winner" or candidate == "best":
-        components = result.get("components") or components
-    elif candidate == "seed" and result:
-        components = result["seed_components"]
+    components: dict[str, str] = candidate_of(read_lineage(folder), candidate)["components"]
     whole = json.dumps(components, ensure_ascii=False, indent=2)
     if out is None:
         typer.echo(next(iter(components.values())) if len(components) == 1 else whole)
@@ -168,24 +169,15 @@ _HIDDEN = ("rejected", "dropped", "pooled", "proposed", "infra_error")
 """Decisions on candidates that are shown on request only."""
 
 
-def _grow(branch: Tree, node: LineageNode, rejected: bool) -> None:
-    for child in node.children:
-        if rejected or child.entry["decision"] not in _HIDDEN or _has_kept(child):
-            _grow(branch.add(_label(child)), child, rejected)
-
-
-def _has_kept(node: LineageNode) -> bool:
-    return any(c.entry["decision"] not in _HIDDEN or _has_kept(c) for c in node.children)
-
-
-def _label(node: LineageNode) -> Any:
+def _label(entry: JSON) -> Any:
     from rich.text import Text
 
     from tutelage.cli.console import one_line
+    from tutelage.prompts.lineage import score_text
 
-    entry, decision = node.entry, node.entry["decision"]
+    decision, scores = entry["decision"], score_text(entry)
     style = {"winner": "bold green", "accepted": "green"}.get(decision, "dim")
-    score = f"  {node.scores}  " if node.scores else "  "
+    score = f"  {scores}  " if scores else "  "
     why = f"{decision}: {one_line(entry['reason'], 70)}"
     return Text.assemble(
         (f"{entry['id'][5:15]}  {entry['operation']}", "bold"), score, (why, style)

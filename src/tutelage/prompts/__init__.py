@@ -7,7 +7,7 @@ are here; the search knows nothing of HTTP, engines or the training code.
 
 from tutelage.engine.usage import Usage
 from tutelage.prompts.apo import APO
-from tutelage.prompts.budget import BudgetExceeded, Limits, SearchBudget, WorstCase
+from tutelage.prompts.budget import Limits, WorstCase
 from tutelage.prompts.contract import (
     Ask,
     Components,
@@ -19,31 +19,26 @@ from tutelage.prompts.contract import (
 )
 from tutelage.prompts.evaluator import SearchJournal
 from tutelage.prompts.gepa import GEPA
-from tutelage.prompts.holdout_test import HoldoutResult, Verdict
+from tutelage.prompts.holdout_test import Verdict
 from tutelage.prompts.reflect import Reflect
 from tutelage.prompts.screen import Screen
 from tutelage.prompts.search import Algorithm, SearchResult, optimise
-from tutelage.runs.rounds import Spend
 
 __all__ = [
     "APO",
     "GEPA",
     "Algorithm",
     "Ask",
-    "BudgetExceeded",
     "Components",
     "Episode",
-    "HoldoutResult",
     "Limits",
     "OptimiserReply",
     "Play",
     "Reflect",
     "Screen",
-    "SearchBudget",
     "SearchJournal",
     "SearchResult",
     "Settings",
-    "Spend",
     "Splits",
     "Usage",
     "Verdict",

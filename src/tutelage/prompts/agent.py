@@ -8,7 +8,7 @@ resources a search may rewrite, `with_components` puts new texts there. The agen
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tutelage.agents.agent import Agent
@@ -23,8 +23,6 @@ from tutelage.types import Sampling, Task
 
 PROMPT = "prompt"
 """The resource that is the built-in agent's system prompt."""
-TOOL = "tool_"
-"""How resources that are tools begin, before the tool's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +38,6 @@ class ToolAgent(Agent):
         """What it is called."""
         return "tool_agent"
 
-    def check(self, names: Collection[str]) -> None:
-        """It needs its prompt."""
-        if PROMPT not in names:
-            raise ConfigError(f"the built-in agent needs a resource named {PROMPT!r}")
-
     async def play(self, task: Task, session: RolloutSession, resources: NamedResources) -> None:
         """Play the task; the grader of the run grades the answer."""
         tools = [value for value in resources.values() if isinstance(value, Tool)]
@@ -57,16 +50,14 @@ class ToolAgent(Agent):
         await agent.play(task, session, resources)
 
 
-def components_of(resources: NamedResources, named: Sequence[str], tools: bool) -> dict[str, str]:
+def components_of(resources: NamedResources, named: Sequence[str]) -> dict[str, str]:
     """What a search rewrites: the resources that are named, else every prompt template.
 
-    Prompt templates, texts and tools (their descriptions) can be named; `tools` adds every tool.
-    Raises `ConfigError`.
+    Prompt templates, texts and tools (their descriptions) can be named. Raises `ConfigError`.
     """
     values: dict[str, str] = {}
     for name, value in resources.items():
-        own = isinstance(value, PromptTemplate) and not named
-        if name in named or own or (tools and isinstance(value, Tool)):
+        if name in named or (isinstance(value, PromptTemplate) and not named):
             text = resource_text(value)
             if text is None:
                 raise ConfigError(
@@ -89,18 +80,11 @@ def components_of(resources: NamedResources, named: Sequence[str], tools: bool) 
 
 def with_components(resources: NamedResources, components: Mapping[str, str]) -> NamedResources:
     """The resources with these texts in place; all others pass through untouched."""
-    return resources.replaced({n: _put(resources[n], text) for n, text in components.items()})
-
-
-def _put(value: object, text: str) -> object:
-    if isinstance(value, PromptTemplate):
-        changed = text != value.template
-        return PromptTemplate(text, value.version + changed)
-    if isinstance(value, Tool):
-        return replace(value, description=text)
-    return text
-
-
-def tool_resources(tools: Mapping[str, Tool]) -> dict[str, Tool]:
-    """Tools as resources."""
-    return {f"{TOOL}{name.replace('-', '_')}": tool for name, tool in tools.items()}
+    new: dict[str, object] = dict(components)
+    for name, text in components.items():
+        value = resources[name]
+        if isinstance(value, PromptTemplate):
+            new[name] = PromptTemplate(text, value.version + (text != value.template))
+        elif isinstance(value, Tool):
+            new[name] = replace(value, description=text)
+    return resources.replaced(new)

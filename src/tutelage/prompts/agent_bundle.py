@@ -24,7 +24,6 @@ from tutelage.prompts.play import AgentBundle, AgentSpec
 from tutelage.resources import LLM, POLICY, NamedResources, Roles
 from tutelage.rollouts.runner import RunnerSettings
 from tutelage.statistics.outcome import Success
-from tutelage.tools.tool import Tool
 from tutelage.types import Sampling
 
 
@@ -37,11 +36,6 @@ def resources_of(
     """
     agent = agent_spec.agent
     values = {**agent.own_resources(), **agent_spec.resources}
-    if config.tune_tools and not any(isinstance(v, Tool) for v in values.values()):
-        raise ConfigError(
-            f"tune_tools=true needs tools, but the agent {agent.name!r} has none among its "
-            "resources; add some, such as resources={'weigh': weigh}"
-        )
     if not any(isinstance(v, LLM) for v in values.values()) and wants_model(agent, values):
         named = POLICY if task is None or _brings_model(agent_spec, config) else task.model
         values = {POLICY: LLM(named, temperature=config.temperature), **values}
@@ -56,45 +50,38 @@ def agent_bundle(
     prices: Mapping[str, Price],
 ) -> AgentBundle:
     """The agent with its models, of which one may be in this process."""
-    agent, own = agent_spec.agent, _brings_model(agent_spec, config)
-    urls = dict(agent_spec.urls)
+    own, urls = _brings_model(agent_spec, config), agent_spec.urls
     llms = {n: v for n, v in resources.items() if isinstance(v, LLM) and not v.tokenizer_only}
     endpoints: dict[str, Endpoint] = {}
     for name, llm in llms.items():
-        url = llm.endpoint or urls.get(name) or urls.get(llm.name)
+        url, model = llm.endpoint or urls.get(name) or urls.get(llm.name), llm.model or llm.name
         if url is not None:
-            endpoints[name] = Endpoint(name, url, llm.model or llm.name or name, llm.api_key)
+            endpoints[name] = Endpoint(name, url, model or name, llm.api_key)
         elif task is not None and not own and not llm.trainable:
-            model = llm.model or llm.name or task.model
-            endpoints[name] = replace(task, role=name, model=model)
-    policy = None
+            endpoints[name] = replace(task, role=name, model=model or task.model)
     local = [name for name in llms if name not in endpoints]
-    if local:
-        folder = config.model or model_folder(resources[local[0]])
-        for name in local if folder is None and agent_spec.policy is None else ():
-            check_unnamed(name, llms[name])
-        policy = agent_spec.policy
-        if policy is None:
-            from tutelage.policy.model import load_policy
+    policy = agent_spec.policy if local else None
+    if local and policy is None:
+        from tutelage.policy.model import load_policy
 
-            if folder is None and agent_spec.environment is not None:
+        folder = config.model or model_folder(resources[local[0]])
+        if folder is None:
+            for name in local:
+                check_unnamed(name, llms[name])
+            if agent_spec.environment is not None:
                 raise ConfigError(
                     f"the embedded model cannot act in the environment "
                     f"{agent_spec.environment.name!r}; pass --model NAME, or a server (OPENAI_API_"
                     "KEY, OPENAI_BASE_URL and OPENAI_MODEL in .env)"
                 )
-            policy = embedded().policy() if folder is None else load_policy(folder)
+        policy = embedded().policy() if folder is None else load_policy(folder)
     remote = {name: e.base_url for name, e in endpoints.items()}
-    caps = call_limits(config, isinstance(agent, ToolAgent))
+    caps = call_limits(config, isinstance(agent_spec.agent, ToolAgent))
     sampling = Sampling(temperature=config.temperature, max_tokens=caps.reply_tokens)
     return AgentBundle(
-        agent=agent,
+        spec=agent_spec,
         resources=resources,
-        reward=agent_spec.reward,
-        isolation=agent_spec.isolation,
         policy=policy,
-        urls=agent_spec.urls,
-        environment=agent_spec.environment,
         roles=Roles(dict.fromkeys(local, POLICY), (), remote),
         caps=caps,
         sampling=sampling,

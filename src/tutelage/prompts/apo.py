@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from tutelage.prompts import requests
 from tutelage.prompts.compose import compose
@@ -19,15 +19,18 @@ from tutelage.prompts.edits import RejectedEdit
 from tutelage.prompts.evaluator import CandidateScore
 from tutelage.prompts.lineage import Candidate
 from tutelage.prompts.optimiser import OptimiserRequest
-from tutelage.prompts.search import EditRequest, RoundCost, SearchState, rounds
-from tutelage.prompts.selection import PREFIXES, successive_halving, ucb_selection
+from tutelage.prompts.search import EditRequest, SearchState, rounds
+from tutelage.prompts.selection import successive_halving
 from tutelage.runs.rounds import Spend
 from tutelage.types import Mode
+
+Played = Sequence[tuple[Candidate, CandidateScore]]
+"""Prompts of the beam with what they earned."""
 
 
 @dataclass(frozen=True, slots=True)
 class APO:
-    """Settings. `prefixes=()` plays every candidate on all validation tasks, as the paper does."""
+    """Settings of the search."""
 
     beam: int = 2
     branches: int = 3
@@ -36,17 +39,10 @@ class APO:
     """Training rollouts that a critique sees, failures first."""
     minibatch: int = 6
     """Training tasks a round, from which those are taken."""
-    prefixes: tuple[int, ...] = PREFIXES
     rounds: int | None = None
-    selection: Literal["halving", "brute", "ucb"] = "halving"
-    """How candidates are narrowed: over prefixes, all in full, or as a bandit's arms."""
     trials: int = 30
     """Rollouts a round that estimate the effect of the edits' sentences (`sentence_model.py`); with
     0 the edits are halved as they are."""
-    entrants: int = 0
-    """With trials: edits a round that are validated beside the composed prompt."""
-    paraphrases: int = 0
-    """Monte-Carlo paraphrases of each edit, in search of better words for the same content."""
 
     name: ClassVar[str] = "apo"
     address: ClassVar[str] = "apo"
@@ -59,15 +55,6 @@ class APO:
             return room // (val + self.minibatch + self.trials) * self.branches
         return room // (val + self.minibatch)
 
-    def cost(self, train: int, val: int) -> RoundCost:
-        """See `Algorithm`."""
-        tried = self.beam * self.branches * (1 + self.paraphrases)
-        played = tried * val
-        if self.trials:
-            played = self.trials + (1 + min(self.entrants, tried)) * val
-        rollouts = self.beam * min(self.minibatch, train) + played
-        return RoundCost(self.rounds, rollouts, 2 * (self.beam + tried))
-
     async def search(self, state: SearchState) -> None:
         """See `Algorithm`."""
         beam, train = [state.seed], list(state.train)
@@ -75,38 +62,27 @@ class APO:
             rng = state.seeds.child("apo", number).python()
             tasks = rng.sample(train, min(self.minibatch, len(train)))
             scores = await state.score(beam, Mode.TRAIN, tasks)
-            proposed = await self._propose(state, beam, scores, number)
+            proposed = await self._propose(state, [*zip(beam, scores, strict=True)], number)
             if self.trials:
                 for child in proposed:
                     state.pool.learn(child.components)
                 component = state.names[number % len(state.names)]
                 composed = await compose(state, beam[0], component, self.trials, number)
                 proposed.sort(key=lambda c: -state.pool.expected(c.components, component))
-                room = self.entrants if composed else max(1, self.entrants)
+                room = 0 if composed else 1
                 for other in proposed[room:]:
                     other.decide("pooled", "its sentences are tried with all others")
                 proposed = [*composed, *proposed[:room]]
-            candidates = [*beam, *proposed]
-            if self.selection == "ucb":
-                beam = await ucb_selection(state, candidates, self.beam)
-            else:
-                prefixes = () if self.selection == "brute" else self.prefixes
-                beam = await successive_halving(state, candidates, self.beam, prefixes)
+            beam = await successive_halving(state, [*beam, *proposed], self.beam)
             for candidate in beam:
                 candidate.decide("accepted", f"in the beam after iteration {number + 1}")
             state.end_round()
 
-    async def _propose(
-        self,
-        state: SearchState,
-        beam: Sequence[Candidate],
-        scores: Sequence[CandidateScore],
-        number: int,
-    ) -> list[Candidate]:
-        """Have the failures of each prompt criticised, then each critique answered by edits and
-        these paraphrased. Components take turns."""
+    async def _propose(self, state: SearchState, played: Played, number: int) -> list[Candidate]:
+        """Have the failures of each prompt criticised, then each critique answered by edits.
+        Components take turns."""
         name = state.names[number % len(state.names)]
-        faulty = [(c, s) for c, s in zip(beam, scores, strict=True) if s.mendable]
+        faulty = [(c, s) for c, s in played if s.mendable]
         calls = len(faulty) * (1 + self.branches)
         if self.trials and state.calls_left(calls) < calls:
             return []  # what is known already can still be sorted out
@@ -120,38 +96,18 @@ class APO:
         ]
         edits: list[EditRequest] = []
         styles = list(requests.STYLES)
-        critiques = await state.asker.read(asked, _critique)
+        critiques = await state.optimiser.read(asked, _critique)
         for (parent, _), critique in zip(faulty, critiques, strict=True):
             if critique.problem:
                 state.note_failed(parent, "critique", critique.reason, "", critique.cost)
                 continue
             text = parent.components[name]
-            edits += (
-                EditRequest(
-                    parent,
-                    name,
-                    requests.edit(name, text, critique.text, style),
-                    f"apo/{number}/{parent.id}/edit/{i}",
-                    style,
-                    critique.text,
-                    Spend() if i else critique.cost,  # the first edit is charged with it
-                )
-                for i in range(self.branches)
-                for style in [styles[i % len(styles)]]
-            )
-        made = await state.propose_edits(edits)
-        paraphrases = [
-            EditRequest(
-                child,
-                edit.component,
-                requests.paraphrase(edit.component, child.components[edit.component], i),
-                f"apo/{number}/{child.id}/paraphrase/{i}",
-                "paraphrase",
-            )
-            for edit, child in made
-            for i in range(self.paraphrases)
-        ]
-        return [child for _, child in made + await state.propose_edits(paraphrases)]
+            for i in range(self.branches):
+                style, key = styles[i % len(styles)], f"apo/{number}/{parent.id}/edit/{i}"
+                messages = requests.edit(name, text, critique.text, style)
+                cost = Spend() if i else critique.cost  # the first edit is charged with it
+                edits.append(EditRequest(parent, name, messages, key, style, critique.text, cost))
+        return await state.propose_edits(edits)
 
 
 def _critique(reply: str) -> str:

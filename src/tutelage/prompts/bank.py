@@ -42,16 +42,8 @@ def bank_of(
         made.append(f"Use the tool {tool.name} where it applies.")
         if text := tool.description.strip().split("\n")[0]:
             made.append(f"Use {tool.name} to do this: {text}")
-    if grader is not None and (form := _output_format(grader)):
+    # As the grader's docstring shows it: in backticks, with a capital X where the answer stands.
+    quoted = [] if grader is None else _QUOTED.findall(inspect.getdoc(grader.fn) or "")
+    if form := next((text for text in quoted if _SLOT.search(text)), ""):
         made.append(f"Write the final answer in this form: {form}")
     return tuple(dict.fromkeys([*made, *(hint.strip() for hint in hints if hint.strip())]))
-
-
-def _output_format(grader: RewardFunction) -> str:
-    """The form of an answer that a grader reads, as its docstring shows it; empty without one.
-
-    That is the first text in backticks that has a capital X where the answer stands, such as
-    `answer is X`.
-    """
-    quoted = _QUOTED.findall(inspect.getdoc(grader.fn) or "")
-    return next((text for text in quoted if _SLOT.search(text)), "")

@@ -4,56 +4,35 @@ A batch reserves its worst case as a whole or not at all, so concurrency cannot 
 same search stops at the same place with one runner or eight. Ceilings on calls, tokens and dollars
 are as hard as the worst case declared for one rollout and one optimiser call; without one they are
 refused. A full cache spends nothing, so idle rounds are capped too. Callers are `evaluator.py` and
-`optimiser.py`; what is spent by kill and resume alike comes out of `journal.py`.
+`optimiser.py`.
 """
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 from tutelage.engine.usage import Usage
-from tutelage.errors import ConfigError, TutelageError
-from tutelage.runs.rounds import COUNTED, Spend
+from tutelage.errors import TutelageError
+from tutelage.runs.rounds import Spend
 
-IDLE = "idle rounds"
+IDLE_ROUNDS = 3
+"""Consecutive rounds without a new rollout after which a search ends."""
 _SLACK = 1e-9
 """Relative room for the rounding of sums of dollars."""
 
 
 class BudgetExceeded(TutelageError):
-    """The next step does not fit; a search ends here and keeps its best. `what` ran out."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(what)
-        self.what = what
-
-    def __str__(self) -> str:
-        if self.what == IDLE:
-            return "there was nothing new to play in the last rounds"
-        return f"the budget of {self.what} is spent; raise it to continue the search"
+    """The next step does not fit; a search ends here and keeps its best."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Ceilings; None is none. `seconds` is wall time of the search over all its resumes."""
+    """Ceilings; None is none."""
 
     rollouts: int | None = None
-    task_calls: int | None = None
     optimiser_calls: int | None = None
     tokens: int | None = None
     dollars: float | None = None
-    seconds: float | None = None
-    idle_rounds: int = 3
-    """How many rounds in a row may play nothing new."""
-
-    def __post_init__(self) -> None:
-        for name in (*COUNTED, "seconds"):
-            limit = getattr(self, name)
-            if limit is not None and not limit >= 0:
-                raise ConfigError(f"the budget {name}={limit!r} must be 0 or more")
-        if self.idle_rounds < 1:
-            raise ConfigError(f"idle_rounds={self.idle_rounds!r} must be at least 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,27 +54,13 @@ class WorstCase:
 class SearchBudget:
     """What is spent and reserved; `spent + reserved` never passes a limit."""
 
-    def __init__(
-        self,
-        limits: Limits,
-        worst: WorstCase | None = None,
-        *,
-        elapsed: float = 0.0,
-    ) -> None:
-        """`elapsed` seconds went by before this process. Raises `ConfigError`, see `WorstCase`."""
+    def __init__(self, limits: Limits, worst: WorstCase | None = None) -> None:
         self.limits = limits
         self.worst = worst or WorstCase()
         self.spent = Spend()
         self._reserved = Spend()
         self._idle = 0
         self._at_round = 0
-        self._began = time.monotonic() - elapsed
-        for name in ("task_calls", "tokens", "dollars"):
-            if getattr(limits, name) is not None and self.worst.rollout is None:
-                raise ConfigError(
-                    f"the budget for {name} can only be enforced if the worst case of a rollout is "
-                    "known; pass WorstCase(rollout=Usage(...)), or limit rollouts"
-                )
 
     @staticmethod
     def rollout(usage: Usage) -> Spend:
@@ -108,13 +73,19 @@ class SearchBudget:
         one."""
         return Spend(optimiser_calls=1, tokens=usage.tokens, dollars=usage.dollars)
 
-    def reserve(self, worst: Spend) -> None:
-        """Set an amount aside, all of it or nothing. Raises `BudgetExceeded`."""
+    def exceeded(self, worst: Spend) -> str:
+        """Return the name of a limit that this further amount would pass; empty if none."""
         wanted = self.spent + self._reserved + worst
         for name, amount in wanted.to_dict().items():
-            limit, asked = getattr(self.limits, name), getattr(worst, name)
+            limit, asked = getattr(self.limits, name, None), getattr(worst, name)
             if limit is not None and asked > 0 and amount > limit * (1 + _SLACK):
-                raise BudgetExceeded(name)
+                return name
+        return ""
+
+    def reserve(self, worst: Spend) -> None:
+        """Set an amount aside, all of it or nothing. Raises `BudgetExceeded`."""
+        if name := self.exceeded(worst):
+            raise BudgetExceeded(f"the budget of {name} is spent; raise it to continue the search")
         self._reserved = self._reserved + worst
 
     def settle(self, worst: Spend, actual: Spend) -> None:
@@ -122,29 +93,10 @@ class SearchBudget:
         self._reserved = self._reserved - worst
         self.spent = self.spent + actual
 
-    def fits(self, rollouts: int) -> bool:
-        """Whether this number of rollouts could be reserved now."""
-        try:
-            self.reserve(need := self.worst.of_rollout() * rollouts)
-        except BudgetExceeded:
-            return False
-        self._reserved = self._reserved - need
-        return True
-
-    def elapsed(self) -> float:
-        """Seconds of the search so far, those before a resume included."""
-        return time.monotonic() - self._began
-
-    def seconds_left(self) -> float | None:
-        """Until the deadline; None without one."""
-        if self.limits.seconds is None:
-            return None
-        return self.limits.seconds - self.elapsed()
-
     def end_round(self) -> None:
         """Called after each round. Raises `BudgetExceeded` when too many in a row played
         nothing."""
         self._idle = self._idle + 1 if self.spent.rollouts == self._at_round else 0
         self._at_round = self.spent.rollouts
-        if self._idle >= self.limits.idle_rounds:
-            raise BudgetExceeded(IDLE)
+        if self._idle >= IDLE_ROUNDS:
+            raise BudgetExceeded("there was nothing new to play in the last rounds")

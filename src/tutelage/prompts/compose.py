@@ -21,7 +21,7 @@ async def compose(
     rng = state.seeds.child("pool", number).numpy()
     for start in range(0, trials, BATCH):
         size = min(BATCH, trials - start)
-        if not state.budget.fits(size + len(state.val)):
+        if state.budget.exceeded(state.budget.worst.of_rollout() * (size + len(state.val))):
             break
         names, mean, covariance = pool.fit(component)
         if not names:

@@ -84,8 +84,6 @@ class PromptConfig(RunSettings):
     policy."""
     components: Names = ()
     """Resources to optimise; empty is every prompt template."""
-    tune_tools: bool = False
-    """Optimise the descriptions of the agent's tools as well."""
     hints: Paths = ()
     """Your own phrases for `screen`, in addition to those of the agent."""
     iterations: Count | None = None
@@ -99,8 +97,6 @@ class PromptConfig(RunSettings):
     """Maximum tokens of all models, the held-out test included."""
     optimiser_calls: CountOrZero | None = None
     """Maximum calls to the optimiser LLM."""
-    minutes: Positive | None = None
-    """Time limit of the search in minutes, over all resumes."""
     runners: Count | None = None
     """Rollouts that are played at the same time; null is 8, and 64 for the embedded policy."""
     timeout: Positive = 60.0
@@ -126,8 +122,6 @@ class PromptConfig(RunSettings):
     """Maximum tokens per reply of the optimiser LLM."""
     optimiser_temperature: NonNegative = 1.0
     """Sampling temperature of the optimiser LLM."""
-    optimiser_concurrency: Count = 8
-    """Concurrent requests to the optimiser LLM."""
     beam: Count | None = None
     """apo: beam size, the prompts kept after each round; null is 2."""
     branches: Count | None = None
@@ -137,10 +131,6 @@ class PromptConfig(RunSettings):
     trials: CountOrZero | None = None
     """apo, reflect: rollouts per round that estimate the effect of each edited sentence; null is
     30."""
-    selection: Literal["halving", "brute", "ucb"] | None = None
-    """apo: selection among candidates; null is halving."""
-    paraphrases: CountOrZero | None = None
-    """apo: Monte-Carlo paraphrases per edit; null is 0."""
     prices: str | None = None
     """Price table, a TOML file; null uses TUTELAGE_PRICES, else prices.toml, else the built-in
     table."""
@@ -148,14 +138,6 @@ class PromptConfig(RunSettings):
     """OTLP/HTTP endpoint for traces; null uses OTEL_EXPORTER_OTLP_ENDPOINT, if it is set."""
     store: str | None = None
     """Database for rollouts, as postgresql://HOST/DATABASE; null is a file in the run folder."""
-
-
-_OF_WEIGHTS: Mapping[str, str] = {
-    "steps": "Use --iterations N instead, or choose --algorithm rl or sft.",
-    "level": "Remove --level: the embedded task of a search has one difficulty.",
-    "allow_unsandboxed": "Remove it: a search runs such code in a sandbox.",
-}
-"""Options of `tutelage train` that no search has, and what to do about each."""
 
 
 def resolve_prompt(
@@ -219,10 +201,10 @@ def _problem(error: ErrorDetails) -> ConfigIssue:
     key = str(error["loc"][0])
     if error["type"] != "extra_forbidden":
         return misfit_of(PromptConfig, error)
-    if key in _OF_WEIGHTS:
-        reason = "this is for training weights, not for a prompt search"
-        return ConfigIssue(key, error["input"], reason, _OF_WEIGHTS[key])
-    near = difflib.get_close_matches(key, PromptConfig.model_fields, n=1, cutoff=0.6)
+    if key == "steps":
+        near = ["iterations"]
+    else:
+        near = difflib.get_close_matches(key, PromptConfig.model_fields, n=1, cutoff=0.6)
     fix = f"Did you mean {near[0]}?" if near else "`tutelage config --prompts` lists the keys."
     return ConfigIssue(key, error["input"], "unknown key of a prompt search", fix)
 
@@ -245,14 +227,14 @@ def _contradictions(config: PromptConfig) -> Iterator[ConfigIssue]:
         if key in config.model_fields_set and getattr(config, key):
             where = "of the embedded task" if own else "for custom agents"
             yield ConfigIssue(key, getattr(config, key), f"this is a key {where}", "Leave it out.")
-    users = dict.fromkeys(("beam", "branches", "selection", "paraphrases"), ("apo",)) | {
+    users = {
+        "beam": ("apo",),
+        "branches": ("apo",),
         "minibatch": ("apo", "gepa", "reflect", "auto"),
         "trials": ("apo", "reflect", "auto"),
     }
     for key, algorithms in users.items():
         if getattr(config, key) is not None and config.algorithm not in algorithms:
-            reason, fix = (
-                f"{config.algorithm} does not use it",
-                f"Use {algorithms[0]}, or remove it.",
-            )
+            reason = f"{config.algorithm} does not use it"
+            fix = f"Use {algorithms[0]}, or remove it."
             yield ConfigIssue(key, getattr(config, key), reason, fix)

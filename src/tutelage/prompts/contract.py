@@ -104,13 +104,9 @@ class Settings:
     worst: WorstCase = field(default_factory=WorstCase)
     seed: int = 0
     runners: int = 8
-    timeout: float | None = 120.0
-    """Seconds of a rollout; None where the `Play` bounds itself."""
     failure_reward: float = 0.0
     """What a rollout counts that failed."""
     samples: int = 1
-    asked_at_once: int = 8
-    """Concurrent requests to the optimiser LLM."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,8 @@
 """What an edited prompt must be before it may cost a rollout, and how it is read from a reply.
 
 Same placeholders, braces escaped, a length cap, no leaked question or answer: pure checks that
-return the safe text or raise `RejectedEdit` with the reason. `[[optimize]]` regions make the rest
-of a text untouchable by construction: each region becomes a component of its own. `search.py`
-applies all of it to every proposal.
+return the safe text or raise `RejectedEdit` with the reason. `search.py` applies them to every
+proposal.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from tutelage.errors import ConfigError
 from tutelage.prompts.contract import Components
 from tutelage.resources import PromptTemplate
 from tutelage.types import EXPECTED_FIELDS, Task
@@ -23,10 +21,8 @@ OVERLAP = 8
 """Tokens in a row, shared with a question, that count as a leak."""
 SHORTEST_ANSWER = 3
 """Answers of fewer characters (7, no) stand in any text and are not looked for."""
-OPEN, CLOSE = "[[optimize]]", "[[/optimize]]"
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
-_REGION = re.compile(re.escape(OPEN) + r"(.*?)" + re.escape(CLOSE), re.DOTALL)
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _SLOT = re.compile(rf"\{{\{{{_NAME}\}}\}}|\{{({_NAME})\}}")
 _PROMPT = re.compile(r"<prompt>\n?(.*?)\n?</prompt>", re.DOTALL)
@@ -66,17 +62,9 @@ class EditRules:
         self._answers = {tuple(_tokens(a)) for a, n in counted.items() if n < label}
 
     def safe(self, component: str, text: str) -> str:
-        """The edit as it may be used, unknown `{names}` escaped. Raises `RejectedEdit`."""
+        """The edit as it may be used, unknown `{names}` escaped. Raises `RejectedEdit` for what it
+        gives away and the seed did not, a placeholder that is lost, and too great a length."""
         seed = self._seed[component]
-        self._check_leaks(seed, text)
-        safe = _keep_placeholders(seed, text)
-        size, cap = len(_tokens(safe)), max(2 * len(_tokens(seed)), LENGTH_CAP)
-        if size > cap:
-            raise RejectedEdit("length", f"the edit has {size} tokens, more than the {cap} allowed")
-        return safe
-
-    def _check_leaks(self, seed: str, text: str) -> None:
-        """Raises `RejectedEdit` for what `text` gives away and `seed` did not."""
         shared = ({*_runs(text, OVERLAP)} - {*_runs(seed, OVERLAP)}) & self._questions
         if shared:
             raise RejectedEdit(
@@ -88,19 +76,17 @@ class EditRules:
                 raise RejectedEdit(
                     "leak", f"the edit tells an expected answer: {' '.join(min(pairs))}"
                 )
-
-
-def _keep_placeholders(seed: str, text: str) -> str:
-    """`text` with unknown `{names}` escaped. Raises `RejectedEdit` when one of the seed's is
-    lost."""
-    known = PromptTemplate(seed).placeholders
-    safe = _SLOT.sub(lambda m: f"{{{m[0]}}}" if m[1] and m[1] not in known else m[0], text)
-    got = PromptTemplate(safe).placeholders
-    lost = [name for name in known if name not in got]
-    new = [name for name in got if name not in known]
-    if lost or new:
-        raise RejectedEdit("placeholders", f"the edit lost {lost!r} and added {new!r}")
-    return safe
+        known = PromptTemplate(seed).placeholders
+        safe = _SLOT.sub(lambda m: f"{{{m[0]}}}" if m[1] and m[1] not in known else m[0], text)
+        got = PromptTemplate(safe).placeholders
+        lost = [name for name in known if name not in got]
+        new = [name for name in got if name not in known]
+        if lost or new:
+            raise RejectedEdit("placeholders", f"the edit lost {lost!r} and added {new!r}")
+        size, cap = len(_tokens(safe)), max(2 * len(_tokens(seed)), LENGTH_CAP)
+        if size > cap:
+            raise RejectedEdit("length", f"the edit has {size} tokens, more than the {cap} allowed")
+        return safe
 
 
 def _runs(text: str, size: int) -> Iterable[tuple[str, ...]]:
@@ -123,34 +109,3 @@ def _answers(task: Task) -> Iterable[str]:
             text = str(answer).strip().lower()
             if answer is not None and len(text) >= SHORTEST_ANSWER and _tokens(text):
                 yield text
-
-
-class EditableRegions:
-    """Components cut into what may be edited and what may not."""
-
-    def __init__(self, components: Components) -> None:
-        """Cut at the markers; a component without them is one region. Raises `ConfigError`."""
-        self._frames: dict[str, list[str]] = {}
-        """For each component the fixed texts around its regions."""
-        self.parts: dict[str, str] = {}
-        for name, text in components.items():
-            pieces = _REGION.split(text)
-            if any(mark in piece for piece in pieces for mark in (OPEN, CLOSE)):
-                raise ConfigError(
-                    f"component {name!r} has {OPEN} and {CLOSE} that do not pair; close each region"
-                )
-            if len(pieces) == 1:
-                pieces = ["", text, ""]
-            self._frames[name] = pieces[::2]
-            self.parts |= {_part(name, i): part for i, part in enumerate(pieces[1::2])}
-
-    def join(self, parts: Components) -> dict[str, str]:
-        """The components with these regions in place, without markers."""
-        return {
-            name: first + "".join(parts[_part(name, i)] + after for i, after in enumerate(rest))
-            for name, (first, *rest) in self._frames.items()
-        }
-
-
-def _part(name: str, index: int) -> str:
-    return name if index == 0 else f"{name}#{index + 1}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from tutelage.tasks.arithmetic import Split
 from tutelage.types import Task
@@ -31,8 +31,6 @@ class EmbeddedDefaults:
     """By their names in the registry."""
     reward: str
     """By its name in the registry."""
-    most_tasks: int
-    """Different tasks of a split at most."""
     tasks: Callable[[Split, int, int], Sequence[Task]]
     """Tasks of a split, from a seed."""
     policy: Callable[[], Policy]
@@ -41,5 +39,4 @@ class EmbeddedDefaults:
 
 def embedded() -> EmbeddedDefaults:
     """The default, which is loaded when a search asks for it first."""
-    embedded_defaults: EmbeddedDefaults = importlib.import_module(RECIPE).EMBEDDED
-    return embedded_defaults
+    return cast("EmbeddedDefaults", importlib.import_module(RECIPE).EMBEDDED)

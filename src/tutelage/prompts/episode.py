@@ -27,43 +27,31 @@ def episode_of(
     # Without a server's count: what a policy of this process computed.
     calls = [call for attempt in rollout.attempts for call in attempt.calls]
     tokens = sum(len(c.prompt_ids) + len(c.sampled.token_ids) for c in calls)
+    words = {"call": "call {}({})", "result": "{} returned: {}", "error": "{} failed: {}"}
+    trace = [
+        words[step.kind].format(step.name, step.text) if step.kind in words else step.text
+        for step in read_transcript(rollout).steps
+    ]
+    if last.answer is not None and (not trace or last.answer.strip() not in trace[-1]):
+        trace.append(f"answer: {last.answer}")
+    said = [feedback] if feedback else []
+    if last.failure is not None:
+        said.append(last.failure.message)
+    elif last.stop not in (None, "answer", "terminated"):
+        said.append(f"the agent gave no answer: it ended at {last.stop}")
+    if not feedback and reward is not None and reward < 1:
+        expected = next((rollout.task.fields.get(n) for n in EXPECTED_FIELDS), None)
+        if expected is not None:
+            said.append(f"the expected answer is {expected!r}, the agent's is {last.answer!r}")
+    parts = {} if last.reward is None else last.reward.parts
+    graded = [f"{name}={value:.3g}" for name, value in parts.items() if name != "exact"]
+    if graded:
+        said.append("graded: " + ", ".join(graded))
     return Episode(
         reward=reward,
         exact=exact,
-        feedback=_feedback(rollout, feedback),
-        trace=_trace_text(rollout),
+        feedback="; ".join(said),
+        trace="\n".join(trace),
         failure=None if last.failure is None else last.failure.cause,
         usage=usage or Usage(len(calls), tokens),
     )
-
-
-def _trace_text(rollout: Rollout) -> str:
-    """Tool calls, their results and what was said, a line each."""
-    read = read_transcript(rollout)
-    words = {"call": "call {}({})", "result": "{} returned: {}", "error": "{} failed: {}"}
-    lines = [
-        words[step.kind].format(step.name, step.text) if step.kind in words else step.text
-        for step in read.steps
-    ]
-    answer = rollout.last.answer
-    if answer is not None and (not lines or answer.strip() not in lines[-1]):
-        lines.append(f"answer: {answer}")
-    return "\n".join(lines)
-
-
-def _feedback(rollout: Rollout, said: str) -> str:
-    last = rollout.last
-    parts = {} if last.reward is None else last.reward.parts
-    lines = [said] if said else []
-    if last.failure is not None:
-        lines.append(last.failure.message)
-    elif last.stop not in (None, "answer", "terminated"):
-        lines.append(f"the agent gave no answer: it ended at {last.stop}")
-    if not said and last.reward is not None and last.reward.value < 1:
-        expected = next((rollout.task.fields.get(n) for n in EXPECTED_FIELDS), None)
-        if expected is not None:
-            lines.append(f"the expected answer is {expected!r}, the agent's is {last.answer!r}")
-    told = [f"{name}={value:.3g}" for name, value in parts.items() if name != "exact"]
-    if told:
-        lines.append("graded: " + ", ".join(told))
-    return "; ".join(lines)

@@ -14,14 +14,15 @@ import asyncio
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
 from tutelage.engine.usage import Usage
 from tutelage.errors import EngineError, RewardError, StoreError
-from tutelage.prompts.budget import BudgetExceeded, SearchBudget
+from tutelage.prompts.budget import SearchBudget
 from tutelage.prompts.contract import Components, Episode, Play, RolloutSlot, Settings
 from tutelage.runs.rounds import Observer, Spend
 from tutelage.store import Store
@@ -33,6 +34,8 @@ INFRASTRUCTURE_SHARE = 0.2
 """Above this share of infrastructure failures a candidate is not scored."""
 LOST_IN_A_ROW = 16
 """Consecutive rollouts lost to infrastructure after which the search stops."""
+_CAUSES = {EngineError: FailureCause.ENGINE_ERROR, RewardError: FailureCause.REWARD_ERROR}
+"""Causes of what a `Play` raises; all else is the agent's error."""
 
 
 class SearchJournal:
@@ -45,18 +48,23 @@ class SearchJournal:
     def __init__(self, store: Store | None = None, run_id: str = "") -> None:
         self._store, self._run_id = store, run_id
         self._answers: dict[str, Any] = {}
-        self.elapsed = 0.0
-        """Seconds of the search when its last answer was stored."""
+        elapsed = 0.0
         for event in store.events(run_id, EVENTS) if store else ():
             self._apply(event)
+            elapsed = max(elapsed, event.get("elapsed", 0.0))
+        self._began = time.monotonic() - elapsed
+
+    def elapsed(self) -> float:
+        """Return the seconds of the search so far, those before a resume included."""
+        return time.monotonic() - self._began
 
     def get(self, key: str) -> Any:
         """Return the answer under a step key, or None."""
         return self._answers.get(key)
 
-    def put(self, key: str, answer: JSON, elapsed: float = 0.0) -> None:
+    def put(self, key: str, answer: JSON) -> None:
         """Store an answer, replacing an earlier one. It is on the disk when the call returns."""
-        self._add({"step": key, "answer": answer, "elapsed": elapsed})
+        self._add({"step": key, "answer": answer, "elapsed": self.elapsed()})
 
     def forget(self, keys: Sequence[str]) -> None:
         """Remove answers that are no evidence, so that a resume plays or requests them again."""
@@ -72,7 +80,6 @@ class SearchJournal:
             self._answers.pop(key, None)
         if "step" in event:
             self._answers[event["step"]] = event["answer"]
-            self.elapsed = max(self.elapsed, event["elapsed"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,13 +171,11 @@ def cache_key(components: Components, item: EvaluationItem, fingerprint: str) ->
     Covers every component, the split and content of the task, the sample, and the fingerprint of
     agent, grader, model and sampling parameters: never a position in a list.
     """
-    parts = [sorted(components.items()), item.split, task_hash(item.task), item.sample, fingerprint]
+    # The id counts once, as a resume reads it back.
+    fields = {n: value for n, value in item.task.fields.items() if n != "id"}
+    task = _digest([item.task.id, fields])
+    parts = [sorted(components.items()), item.split, task, item.sample, fingerprint]
     return "play/" + _digest(parts)
-
-
-def task_hash(task: Task) -> str:
-    """Hash the id and the fields of a task; the id counts once, as a resume reads it back."""
-    return _digest([task.id, {n: value for n, value in task.fields.items() if n != "id"}])
 
 
 def _digest(value: object) -> str:
@@ -194,7 +199,6 @@ class Evaluator:
         self._play, self._name = play, name
         self.budget, self.journal, self.settings = budget, journal, settings
         self._known: dict[str, Episode] = {}
-        self._batches = 0
         self._turn = asyncio.Lock()
         self._lost: list[str] = []
         """Keys of the last consecutive rollouts that infrastructure lost."""
@@ -214,8 +218,37 @@ class Evaluator:
             for key, job, item in slots:
                 if key not in self._known:
                     new.setdefault(key, (job, item))
-            if new:
-                await self._play_batch(new)
+            worst = self.budget.worst.of_rollout()
+            self.budget.reserve(worst * len(new))
+            done = {k: Episode.from_dict(d) for k in new if (d := self.journal.get(k)) is not None}
+            # Runners draw from one queue, so none waits while a slot is left.
+            queue = iter([(key, *slot) for key, slot in new.items() if key not in done])
+
+            async def runner() -> None:
+                for key, job, item in queue:
+                    done[key] = episode = await self._episode(job, item)
+                    self.journal.put(key, asdict(episode))
+                    self.observer.played(self._name, len(done), len(new), self.budget.spent)
+                    self._lost = [*self._lost, key] if episode.lost else []
+                    if len(self._lost) >= LOST_IN_A_ROW:
+                        self.journal.forget(self._lost)
+                        raise EngineError(
+                            f"the last {len(self._lost)} rollouts all failed because of "
+                            f"infrastructure, the latest with {episode.feedback!r}; fix it, then "
+                            "resume"
+                        )
+
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(min(self.settings.runners, len(new) - len(done))):
+                        group.create_task(runner())
+            except* (StoreError, EngineError) as lost:
+                raise lost.exceptions[0] from None
+            for key, (job, _) in new.items():
+                actual = SearchBudget.rollout(done[key].usage)
+                self.budget.settle(worst, actual)
+                self.spent_by[job.candidate] = self.spent_by.get(job.candidate, Spend()) + actual
+            self._known |= done
             episodes = iter([self._known[key] for key, _, _ in slots])
             return [
                 CandidateScore(tuple(j.items), tuple(next(episodes) for _ in j.items)) for j in jobs
@@ -225,84 +258,28 @@ class Evaluator:
         """Remove rollouts that infrastructure lost from the journal: a resume repeats them."""
         self.journal.forget([key for key, episode in self._known.items() if episode.lost])
 
-    async def _play_batch(self, new: Mapping[str, tuple[EvaluationJob, EvaluationItem]]) -> None:
-        worst = self.budget.worst.of_rollout()
-        self.budget.reserve(worst * len(new))
-        stop_key = f"stop/{self._name}/{self._batches}/{self.budget.limits.seconds}"
-        self._batches += 1
-        done = {k: Episode.from_dict(d) for k in new if (d := self.journal.get(k)) is not None}
-        stopped = self.journal.get(stop_key) is not None
-        if not stopped and len(done) < len(new):
-            try:
-                async with asyncio.timeout(self.budget.seconds_left()):
-                    await self._run(new, done)
-            except TimeoutError:
-                stopped = True
-                self.journal.put(stop_key, {}, self.budget.elapsed())
-        for key, (job, _) in new.items():
-            actual = SearchBudget.rollout(done[key].usage) if key in done else Spend()
-            self.budget.settle(worst, actual)
-            self.spent_by[job.candidate] = self.spent_by.get(job.candidate, Spend()) + actual
-        if stopped:
-            raise BudgetExceeded("seconds")
-        self._known.update((key, done[key]) for key in new)
-
-    async def _run(
-        self, new: Mapping[str, tuple[EvaluationJob, EvaluationItem]], done: dict[str, Episode]
-    ) -> None:
-        """Play what is not done. Runners draw from one queue, so none waits while a slot is
-        left."""
-        queue = iter([(key, *slot) for key, slot in new.items() if key not in done])
-
-        async def runner() -> None:
-            for key, job, item in queue:
-                done[key] = episode = await self._episode(job, item)
-                self.journal.put(key, asdict(episode), self.budget.elapsed())
-                self.observer.played(self._name, len(done), len(new), self.budget.spent)
-                self._lost = [*self._lost, key] if episode.lost else []
-                if len(self._lost) >= LOST_IN_A_ROW:
-                    self.journal.forget(self._lost)
-                    raise EngineError(
-                        f"the last {len(self._lost)} rollouts all failed because of "
-                        f"infrastructure, the latest with {episode.feedback!r}; fix it, then resume"
-                    )
-
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(min(self.settings.runners, len(new) - len(done))):
-                    group.create_task(runner())
-        except* (StoreError, EngineError) as lost:
-            raise lost.exceptions[0] from None
-
     async def _episode(self, job: EvaluationJob, item: EvaluationItem) -> Episode:
         slot_key = cache_key(job.components, item, fingerprint="")
         slot = RolloutSlot(job.candidate, item.split, item.sample, slot_key)
-        failure_reward = self.settings.failure_reward
+        frozen = MappingProxyType(dict(job.components))
         try:
-            async with asyncio.timeout(self.settings.timeout):
-                frozen = MappingProxyType(dict(job.components))
-                episode = await self._play(frozen, item.task, slot)
-            if episode.failure is not None:
-                return replace(episode, reward=failure_reward, exact=False)
-            if episode.reward is not None and math.isfinite(episode.reward):
-                return episode
-            text = f"the grader gave {episode.reward!r}, which is no reward. {episode.feedback}"
-            cause = FailureCause.REWARD_ERROR
-            return replace(
-                episode, reward=failure_reward, exact=False, feedback=text.strip(), failure=cause
-            )
-        except TimeoutError:
-            cause = FailureCause.TIMEOUT
-            text = f"the rollout ran past its deadline of {self.settings.timeout:g} s"
+            episode = await self._play(frozen, item.task, slot)
         except StoreError:
             raise
         except Exception as error:
             # Any exception of an agent is data about its prompt, never a crash.
-            cause, text = FailureCause.AGENT_ERROR, f"{type(error).__name__}: {error}"
-            if isinstance(error, EngineError):
-                cause = FailureCause.ENGINE_ERROR
-            elif isinstance(error, RewardError):
-                cause = FailureCause.REWARD_ERROR
-        # Its usage is unknown, so the worst case is charged: the ceiling stays a ceiling.
-        usage = self.budget.worst.rollout or Usage()
-        return Episode(failure_reward, feedback=text, failure=cause, usage=usage)
+            cause = next((c for kind, c in _CAUSES.items() if isinstance(error, kind)), None)
+            episode = Episode(
+                None,
+                feedback=f"{type(error).__name__}: {error}",
+                failure=cause or FailureCause.AGENT_ERROR,
+                # Its usage is unknown, so the worst case is charged: the ceiling stays a ceiling.
+                usage=self.budget.worst.rollout or Usage(),
+            )
+        reward = episode.reward
+        if episode.failure is None and (reward is None or not math.isfinite(reward)):
+            text = f"the grader gave {reward!r}, which is no reward. {episode.feedback}".strip()
+            episode = replace(episode, feedback=text, failure=FailureCause.REWARD_ERROR)
+        if episode.failure is not None:
+            return replace(episode, reward=self.settings.failure_reward, exact=False)
+        return episode

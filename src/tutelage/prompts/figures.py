@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from tutelage.runs.figures import (
     Figures,
@@ -19,7 +19,6 @@ from tutelage.runs.figures import (
 )
 from tutelage.runs.job_inputs import AGENT_REWARD
 from tutelage.runs.stored_evaluation import evaluation_of_record, judged_text
-from tutelage.statistics.intervals import FEW
 from tutelage.tasks.arithmetic import PROMPTED_REWARD
 from tutelage.types import JSON
 
@@ -71,40 +70,19 @@ def figures_of(files: RunFiles) -> Figures:
 # ---------------------------------------------------------------- the held-out test
 
 
-class _Reading(NamedTuple):
-    """A verdict in words."""
-
-    tone: str
-    words: str
-    rests_on: str
-    """Why it is so, as the end of a sentence about the interval or about the sign test."""
-
-
-_VERDICTS: Mapping[str, tuple[str, str, str, str]] = {
-    "improved": ("good", "the new prompt is better", "lies above 0", "speaks for the new prompt"),
+VERDICTS: Mapping[str, tuple[str, str, str]] = {
+    "improved": ("good", "the new prompt is better", "lies above 0"),
     "no evidence": (
         "open",
         "nothing shows that the new prompt is better; keep the old one",
         "contains 0",
-        "sees no difference",
     ),
-    "regressed": (
-        "bad",
-        "the new prompt is worse; keep the old one",
-        "lies below 0",
-        "speaks for the old prompt",
-    ),
+    "regressed": ("bad", "the new prompt is worse; keep the old one", "lies below 0"),
 }
-"""Tone, meaning, what the interval does, and what the sign test does."""
+"""Tone, meaning, and what the interval of the difference does."""
 UNCHANGED = "no better prompt was found; the seed prompt stays"
 HOLDOUT_COLUMNS = ("seed", "best", "difference", "95 % interval", "wins", "losses", "ties")
 """Columns of a held-out test, after the name of the row."""
-
-
-def read_verdict(test: Mapping[str, Any]) -> _Reading:
-    """A held-out test's verdict; on `FEW` tasks the sign test decides, else the interval."""
-    tone, words, interval, sign = _VERDICTS[test["verdict"]]
-    return _Reading(tone, words, sign if test["tasks"] < FEW else interval)
 
 
 def holdout_rows(test: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:

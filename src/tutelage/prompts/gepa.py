@@ -11,14 +11,14 @@ better. `reflect.py` is this package's own variant.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from tutelage.prompts import requests
 from tutelage.prompts.evaluator import CandidateScore, judged_both
 from tutelage.prompts.lineage import Candidate, Lineage
-from tutelage.prompts.search import EditRequest, RoundCost, SearchState, rounds
+from tutelage.prompts.search import EditRequest, SearchState, rounds
 from tutelage.types import Mode, Task
 
 MERGE_ATTEMPTS = 10
@@ -44,27 +44,13 @@ class GEPA:
         """See `Algorithm`."""
         return max(0, rollouts - val) // (val + 2 * self.minibatch)
 
-    def cost(self, train: int, val: int) -> RoundCost:
-        """See `Algorithm`."""
-        return RoundCost(self.rounds, 2 * self.minibatch + 2 * val, 2)
-
     async def search(self, state: SearchState) -> None:
-        """See `Algorithm`. A round that is reported is a pass over the training tasks."""
+        """See `Algorithm`."""
         one_pass = -(-len(state.train) // self.minibatch)
         turns = {state.seed.id: 0}
         """The component that each candidate is edited in next, by number."""
         merged, tried = 0, set[tuple[str, ...]]()
-        for number in rounds(self.rounds):
-            if not state.validated:
-                return
-            rng = state.seeds.child("gepa", number).python()
-            parent = draw_parent(state, rng)
-            # Training tasks are shuffled again each epoch; the last minibatch repeats its own.
-            epoch, place = divmod(number, one_pass)
-            order = list(state.train)
-            state.seeds.child("gepa", "epoch", epoch).python().shuffle(order)
-            order += (order[::-1] * self.minibatch)[: -len(order) % self.minibatch]
-            tasks = order[place * self.minibatch :][: self.minibatch]
+        for number, rng, parent, tasks in steps(state, self.rounds, self.minibatch, one_pass):
             (before,) = await state.score([parent], Mode.TRAIN, tasks)
             accepted = False
             if before.mendable:
@@ -72,15 +58,35 @@ class GEPA:
                 turns[parent.id] = (turns[parent.id] + 1) % len(state.names)
                 messages = requests.reflect(name, parent.components[name], before.evidence)
                 edit = EditRequest(parent, name, messages, f"gepa/{number}", "reflect")
-                for _, child in await state.propose_edits([edit]):
+                for child in await state.propose_edits([edit]):
                     turns[child.id] = turns[parent.id]
                     accepted = await _accepted(state, child, before, tasks)
             if accepted and len(state.names) > 1 and merged < self.merges:
                 for child in await merge(state, rng, tried):
                     merged += 1
                     turns[child.id] = max(turns[parent] for parent in child.parents)
-            if (number + 1) % one_pass == 0:
-                state.end_round()
+
+
+def steps(
+    state: SearchState, limit: int | None, size: int, one_pass: int
+) -> Iterator[tuple[int, random.Random, Candidate, list[Task]]]:
+    """Yield the number, generator, parent and training tasks of each step. A round that is reported
+    is a pass over the training tasks, of `one_pass` steps."""
+    for number in rounds(limit):
+        if not state.validated:
+            return
+        rng = state.seeds.child("gepa", number).python()
+        # The parent is drawn by the number of validation tasks on which it is best.
+        wins = frontier({i: score.outcomes for i, (_, score) in state.validated.items()})
+        parent, _ = state.validated[rng.choices(list(wins), list(wins.values()))[0]]
+        # Training tasks are shuffled again each epoch; the last minibatch repeats its own.
+        epoch, place = divmod(number, one_pass)
+        order = list(state.train)
+        state.seeds.child("gepa", "epoch", epoch).python().shuffle(order)
+        order += (order[::-1] * size)[: -len(order) % size]
+        yield number, rng, parent, order[place * size :][:size]
+        if (number + 1) % one_pass == 0:
+            state.end_round()
 
 
 async def _accepted(
@@ -97,12 +103,6 @@ async def _accepted(
     accepted = sum(new) > sum(old)
     child.decide("accepted" if accepted else "rejected", words)
     return accepted and bool(await state.validate([child]))
-
-
-def draw_parent(state: SearchState, rng: random.Random) -> Candidate:
-    """Draw a member of the front by the number of validation tasks on which it is best."""
-    wins = frontier({i: score.outcomes for i, (_, score) in state.validated.items()})
-    return state.validated[rng.choices(list(wins), list(wins.values()))[0]][0]
 
 
 def frontier(rewards: Mapping[str, Sequence[float | None]]) -> dict[str, int]:

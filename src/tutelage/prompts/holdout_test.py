@@ -2,13 +2,12 @@
 
 Best-on-validation is not a result: with ten validation tasks, searches over a prompt without any
 effect report gains of 0.2 to 0.4. So the headline is a paired comparison on the held-out test, with
-10,000 bootstrap draws; below 50 tasks, where that is too sure, the exact sign test decides. Looks
-are counted in the journal. `statistics/intervals.py` has the statistics.
+10,000 bootstrap draws; below 50 tasks, where that is too sure, the exact sign test decides.
+`statistics/intervals.py` has the statistics.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
@@ -19,7 +18,6 @@ from tutelage.prompts.evaluator import (
     EvaluationItem,
     EvaluationJob,
     Evaluator,
-    SearchJournal,
 )
 from tutelage.seeds import SeedTree
 from tutelage.statistics.intervals import (
@@ -71,9 +69,10 @@ async def run_holdout_test(
     best: Components,
     tasks: Sequence[Task],
     seeds: SeedTree,
+    looks: int = 1,
 ) -> HoldoutResult:
-    """Play both on every test task, paired. Raises `EngineError` where more than 1 % of either
-    was lost: a resume plays those again."""
+    """Play both on every test task, paired; `looks` counts this one. Raises `EngineError` where
+    more than 1 % of either was lost: a resume plays those again."""
     samples = evaluator.settings.samples
     items = [EvaluationItem(Mode.TEST, task, sample) for task in tasks for sample in range(samples)]
     before, after = await evaluator.evaluate(
@@ -87,7 +86,7 @@ async def run_holdout_test(
                 "judged, too few for a verdict; the others failed because of infrastructure, the "
                 f"first with {score.first_loss!r}; fix it, then resume"
             )
-    return judge(before, after, samples, seeds, _look(evaluator.journal, before, after))
+    return judge(before, after, samples, seeds, looks)
 
 
 def judge(
@@ -139,15 +138,3 @@ def _sums(score: CandidateScore, kind: RewardKind) -> OutcomeSums:
             RolloutOutcome(item.task.id, reward, bool(e.exact), cause, e.feedback, called)
         )
     return add_up(outcomes, kind)
-
-
-def _look(journal: SearchJournal, before: CandidateScore, after: CandidateScore) -> int:
-    """Count how often the test was opened; the same two scores on the same tasks are one look."""
-    tasks = [(item.task.id, item.sample) for item in before.items]
-    rewards = (tuple(e.value for e in score.episodes) for score in (before, after))
-    mark = hashlib.blake2b(repr((tasks, *rewards)).encode(), digest_size=16).hexdigest()
-    seen: list[str] = (journal.get("looks") or {"seen": []})["seen"]
-    if mark not in seen:
-        seen = [*seen, mark]
-        journal.put("looks", {"seen": seen})
-    return len(seen)

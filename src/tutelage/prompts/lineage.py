@@ -105,6 +105,15 @@ def read_lineage(folder: RunFolder) -> list[JSON]:
     return [json.loads(line) for _, line in json_lines(path.read_bytes())]
 
 
+def score_text(entry: JSON) -> str:
+    """Return `val 0.95 on 20 (exact 0.90)` for each split that a candidate was played on."""
+    words: list[str] = []
+    for split, s in sorted(entry["scores"].items(), reverse=True):
+        exact = "" if s["exact"] is None else f" (exact {s['exact']:.2f})"
+        words.append(f"{split} {s['reward']:.2f} on {s.get('judged', s['n'])}{exact}")
+    return "; ".join(words)
+
+
 def candidate_of(entries: Sequence[JSON], prefix: str) -> JSON:
     """Return the candidate whose id begins so, or `seed`, `best`. Raises `RunError`."""
     if prefix == "seed":
@@ -115,6 +124,7 @@ def candidate_of(entries: Sequence[JSON], prefix: str) -> JSON:
     records = [e for e in entries if str(e["id"]).removeprefix("cand_").startswith(bare)]
     if len(records) == 1 and bare:
         return records[0]
-    what = "several candidates start with" if records else "no candidate starts with"
     known = ", ".join(str(e["id"])[:13] for e in (records or entries)[:5])
-    raise RunError(f"{what} {prefix!r}; choose one of seed, best, {known}")
+    raise RunError(
+        f"{len(records)} candidates start with {prefix!r}; choose one of seed, best, {known}"
+    )

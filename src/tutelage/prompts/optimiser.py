@@ -2,8 +2,8 @@
 
 Requests of one step go out together and are reserved together; their replies are settled in the
 order of the requests. A request that fails for good is an empty reply with the endpoint's reason:
-the search then has one proposal less. An endpoint that answers nothing stops the search with that
-reason. `requests.py` has the texts.
+the search then has one proposal less. An endpoint that answers nothing of a step stops the search
+with that reason. `requests.py` has the texts.
 """
 
 from __future__ import annotations
@@ -23,11 +23,6 @@ from tutelage.prompts.evaluator import SearchJournal
 from tutelage.prompts.requests import repair
 from tutelage.runs.rounds import Spend
 from tutelage.types import JSON, Message
-
-MUTE_STEPS = 2
-"""Consecutive steps without any answer after which a search stops."""
-_REFUSED = (401, 402, 403, 404, 405)
-"""Statuses of an endpoint that will answer no other request either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +49,6 @@ class _Outcome:
     problem: str = ""
     cost: Spend = field(default_factory=Spend)
     unanswered: bool = False
-    refused: bool = False
-    """True if the endpoint refuses all other requests too."""
 
     @property
     def reason(self) -> str:
@@ -73,15 +66,10 @@ class _Outcome:
 
 
 class Optimiser:
-    """Sends requests within the budget, at most `concurrency` at once, and keeps the answers."""
+    """Sends requests within the budget, and keeps the answers."""
 
-    def __init__(
-        self, ask: Ask, budget: SearchBudget, journal: SearchJournal, concurrency: int = 8
-    ) -> None:
+    def __init__(self, ask: Ask, budget: SearchBudget, journal: SearchJournal) -> None:
         self._ask, self._budget, self._journal = ask, budget, journal
-        self._gate = asyncio.Semaphore(concurrency)
-        self._mute: list[list[str]] = []
-        """Keys of the requests of each step since the last one that was answered."""
 
     async def read(
         self, requests: Sequence[OptimiserRequest], reader: Callable[[str], str]
@@ -92,26 +80,19 @@ class Optimiser:
         endpoint answers nothing: a resume then sends it again.
         """
         first = await self._send(requests)
-        if any(not reply.problem for reply in first):
-            self._mute = []
-        elif requests:
-            self._mute.append([request.key for request in requests])
-            if len(self._mute) >= MUTE_STEPS or any(reply.refused for reply in first):
-                self._journal.forget([key for step in self._mute for key in step])
-                raise EngineError(
-                    f"the optimiser LLM ({requests[0].role}) does not answer: {first[0].problem}; "
-                    "fix it, then resume"
-                )
+        if first and all(reply.problem for reply in first):
+            self._journal.forget([request.key for request in requests])
+            raise EngineError(
+                f"the optimiser LLM ({requests[0].role}) does not answer: {first[0].problem}; "
+                "fix it, then resume"
+            )
         outcomes = [reply.read(reader) for reply in first]
         again = [i for i, read in enumerate(outcomes) if read.problem and not first[i].problem]
-        repairs = [
-            replace(
-                requests[i],
-                messages=repair(requests[i].messages, first[i].text, outcomes[i].problem),
-                step_key=f"{requests[i].step_key}/repair",
-            )
-            for i in again
-        ]
+        repairs: list[OptimiserRequest] = []
+        for i in again:
+            asked, key = requests[i], f"{requests[i].step_key}/repair"
+            messages = repair(asked.messages, first[i].text, outcomes[i].problem)
+            repairs.append(OptimiserRequest(asked.role, messages, key))
         for i, reply in zip(again, await self._send(repairs), strict=True):
             cost = outcomes[i].cost + reply.cost
             outcomes[i] = replace(reply.read(reader), cost=cost, unanswered=False)
@@ -128,16 +109,14 @@ class Optimiser:
     async def _one(self, request: OptimiserRequest) -> _Outcome:
         answer: JSON | None = self._journal.get(request.key)
         if answer is None:
-            async with self._gate:
-                try:
-                    reply = await self._ask(request.role, request.messages, request.step_key)
-                    answer = {"text": reply.text, "usage": asdict(reply.usage), "problem": ""}
-                except EngineError as error:
-                    # A refusal costs nothing; where nothing is known the worst case is charged.
-                    known = isinstance(error, RemoteError)
-                    usage = Usage() if known else self._budget.worst.optimiser_call or Usage()
-                    answer = {"text": "", "usage": asdict(usage), "problem": str(error)}
-                    answer["refused"] = known and error.status in _REFUSED
-            self._journal.put(request.key, answer, self._budget.elapsed())
+            try:
+                reply = await self._ask(request.role, request.messages, request.step_key)
+                answer = {"text": reply.text, "usage": asdict(reply.usage), "problem": ""}
+            except EngineError as error:
+                # A refusal costs nothing; where nothing is known the worst case is charged.
+                refused = isinstance(error, RemoteError)
+                usage = Usage() if refused else self._budget.worst.optimiser_call or Usage()
+                answer = {"text": "", "usage": asdict(usage), "problem": str(error)}
+            self._journal.put(request.key, answer)
         problem, cost = answer["problem"], SearchBudget.call(Usage(**answer["usage"]))
-        return _Outcome(answer["text"], problem, cost, bool(problem), answer.get("refused", False))
+        return _Outcome(answer["text"], problem, cost, bool(problem))

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from tutelage.engine.endpoint import Endpoints, token_bound
 from tutelage.engine.prices import Price
 from tutelage.engine.remote import RemoteChatClient
-from tutelage.engine.usage import Cost, Usage
+from tutelage.engine.usage import Usage
 from tutelage.prompts.contract import OptimiserReply
 from tutelage.seeds import SeedTree
 from tutelage.types import Message, Sampling
@@ -35,13 +35,12 @@ class OptimiserClient:
         endpoints: Endpoints,
         prices: Mapping[str, Price | None],
         seeds: SeedTree,
-        *,
-        temperature: float = 1.0,
-        max_tokens: int = 2000,
+        sampling: Sampling,
     ) -> None:
         """`prices` by role; None is not known and counts no dollars."""
-        self.counted = {role: Cost() for role in ("gradient", "edit")}
-        self._sampling = Sampling(temperature=temperature, max_tokens=max_tokens)
+        self.unknown = 0
+        """Calls whose usage a server did not tell."""
+        self._sampling = sampling
         self._prices, self._seeds = prices, seeds
         self._clients = {
             role: RemoteChatClient(
@@ -54,7 +53,6 @@ class OptimiserClient:
                 keep=64,
             )
             for role, endpoint in endpoints.items()
-            if role in self.counted
         }
 
     async def __call__(
@@ -68,10 +66,10 @@ class OptimiserClient:
         bound = (sum(token_bound(m.content or "") for m in messages), token_bound(text))
         prompt, completion = call.usage or bound
         dollars = price.cost(prompt, completion) if (price := self._prices.get(role)) else 0.0
-        self.counted[role] += Cost(1, prompt, completion, dollars, int(call.usage is None))
+        self.unknown += call.usage is None
         return OptimiserReply(call.answer, Usage(1, prompt + completion, dollars))
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """Close the connections."""
         for client in self._clients.values():
             await client.close()

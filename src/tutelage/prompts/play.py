@@ -7,6 +7,7 @@ identifiers come from the step key of the search, so that they repeat.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -37,7 +38,10 @@ from tutelage.types import ChatClient, Rollout, Sampling, Task
 if TYPE_CHECKING:
     from tutelage.engine.protocol import Engine
     from tutelage.policy.model import Policy
+    from tutelage.runs.lifecycle import Run
 
+DRY = "dry-run"
+"""The run's name in identifiers of rollouts that no run keeps."""
 SLOTS = 64
 """Rollouts that the embedded policy samples at once, at most."""
 REMOTE_SECONDS = 120.0
@@ -61,11 +65,15 @@ class AgentSpec:
     """What answers the agent over several turns."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentBundle(AgentSpec):
-    """An agent with everything it plays with; `policy` is what the LLMs of `roles.policies` are
-    sampled from."""
+@dataclass(frozen=True, slots=True)
+class AgentBundle:
+    """An agent with everything it plays with."""
 
+    spec: AgentSpec
+    resources: NamedResources
+    """Those of the agent, with an LLM if it needs one."""
+    policy: Policy | None
+    """What the LLMs of `roles.policies` are sampled from."""
     roles: Roles
     caps: CallLimits
     sampling: Sampling
@@ -86,44 +94,45 @@ class CandidateRunner(RolloutManager):
         self,
         bundle: AgentBundle,
         seeds: SeedTree,
-        run_id: str,
-        *,
         runners: int,
         on_rollout: Callable[[Rollout], None],
-        on_spans: Callable[[str, Sequence[SpanRecord]], None] = lambda run_id, spans: None,
-        begins: Callable[[str], None] = lambda rollout_id: None,
+        run: Run | None = None,
     ) -> None:
-        """Rollouts and spans come from the event loop, traces from the gateway's; `begins` receives
-        the id of a rollout before it is played."""
+        """`on_rollout` receives each rollout; `run` stores it, without a run nothing is kept."""
         self._servers = RemoteServers(bundle.endpoints, timeout=REMOTE_SECONDS)
         super().__init__(
-            bundle.agent,
+            bundle.spec.agent,
             bundle.resources,
             bundle.roles,
             n_runners=runners,
-            isolation=bundle.isolation,
+            isolation=bundle.spec.isolation,
             remote=self._servers,
         )
-        self._bundle, self._seeds = bundle, seeds
-        self._limits = replace(bundle.limits, run_id=run_id)
-        self._on_rollout, self._on_spans, self._begins = on_rollout, on_spans, begins
-        self._traces = partial(ingest_traces, on_spans, run_id)
+        self._bundle, self._seeds, self._on_rollout, self._run = bundle, seeds, on_rollout, run
+        self._settings = replace(bundle.limits, run_id=DRY if run is None else run.id)
+        self._traces = run and partial(ingest_traces, run.writer.submit_spans, run.id)
+        self._stored = set(run.store.rollout_ids(run.id)) if run else set[str]()
+        """Rollouts of a killed process; what has no answer among them is played again."""
         self._engine: Engine | None = None
         self.unknown = 0
         """Calls whose usage a server did not tell."""
 
     async def __call__(self, components: Components, task: Task, slot: RolloutSlot) -> Episode:
         """Play one rollout of a candidate; a search calls it."""
-        bundle = self._bundle
+        bundle, run = self._bundle, self._run
         seeds = self._seeds.child("play", slot.key)
         spec = RolloutSpec(task, slot.split, task.id, slot.sample, seeds, label=slot.candidate)
-        self._begins(seeds.id("roll", self._limits.run_id))
-        resources = with_components(self.resources, components)
+        rollout_id = seeds.id("roll", self._settings.run_id)
+        if run is not None and rollout_id in self._stored:
+            self._stored.remove(rollout_id)
+            run.store.discard_rollout(run.id, rollout_id)
         meter = UsageMeter(bundle.caps)
         sessions: list[RolloutSession] = []
 
         def keep(rollout: Rollout, spans: Sequence[SpanRecord]) -> None:
-            self._on_spans(self._limits.run_id, spans)
+            if run is not None:
+                run.writer.submit_spans(run.id, spans)
+                run.writer.submit([rollout])
             self._on_rollout(rollout)
 
         def metered(name: str, seeds: SeedTree) -> ChatClient:
@@ -141,17 +150,20 @@ class CandidateRunner(RolloutManager):
             sources = dict.fromkeys(bundle.roles.policies, source)
         runner = self.runner(
             sources,
-            self._limits,
+            self._settings,
             max_tokens=bundle.sampling.max_tokens,
-            resources=resources,
+            resources=with_components(self.resources, components),
             remote=metered,
-            reward=bundle.reward,
+            reward=bundle.spec.reward,
             on_spans=keep,
             on_session=sessions.append,
             on_traces=self._traces,
-            environment=bundle.environment,
+            environment=bundle.spec.environment,
         )
         rollout = (await runner.run([spec]))[0]
+        if run is not None:
+            # An answer is not played again, so its record has to be on the disk before.
+            await asyncio.wrap_future(run.writer.flushed())
         text = sessions[-1].feedback if sessions else ""
         usage = meter.usage() if bundle.roles.remote else None
         self.unknown += meter.cost.unknown

@@ -14,9 +14,9 @@ from typing import ClassVar
 from tutelage.prompts import requests
 from tutelage.prompts.compose import compose
 from tutelage.prompts.evaluator import judged_both
-from tutelage.prompts.gepa import draw_parent, merge
+from tutelage.prompts.gepa import merge, steps
 from tutelage.prompts.lineage import Candidate
-from tutelage.prompts.search import EditRequest, RoundCost, SearchState, rounds
+from tutelage.prompts.search import EditRequest, SearchState
 from tutelage.types import Mode, Task
 
 RACE, BEHIND = 8, 0.035
@@ -46,28 +46,14 @@ class Reflect:
         """See `Algorithm`."""
         return max(0, rollouts - val) // (val + self.minibatch + self.trials) * self.asks
 
-    def cost(self, train: int, val: int) -> RoundCost:
-        """See `Algorithm`."""
-        return RoundCost(self.rounds, self.minibatch + self.trials + 2 * val, 2 * self.asks)
-
     async def search(self, state: SearchState) -> None:
-        """See `Algorithm`. A round that is reported is a pass over the training tasks."""
-        size = min(self.minibatch, len(state.train))
+        """See `Algorithm`."""
+        size, tried = min(self.minibatch, len(state.train)), set[tuple[str, ...]]()
         one_pass = len(state.train) // size
-        tried = set[tuple[str, ...]]()
-        for number in rounds(self.rounds):
-            if not state.validated:
-                return
-            rng = state.seeds.child("gepa", number).python()
-            parent = draw_parent(state, rng)
-            epoch, place = divmod(number, one_pass)
-            order = list(state.train)
-            state.seeds.child("gepa", "epoch", epoch).python().shuffle(order)
-            kept = await self._step(state, parent, order[place * size :][:size], number)
+        for number, rng, parent, tasks in steps(state, self.rounds, size, one_pass):
+            kept = await self._step(state, parent, tasks, number)
             if kept and len(state.names) > 1:
                 await merge(state, rng, tried)
-            if (number + 1) % one_pass == 0:
-                state.end_round()
 
     async def _step(
         self, state: SearchState, parent: Candidate, tasks: list[Task], number: int
@@ -85,7 +71,7 @@ class Reflect:
             shown = rng.sample(failed, min(self.shown, len(failed)))
             messages = requests.reflect(name, parent.components[name], shown)
             edits.append(EditRequest(parent, name, messages, f"gepa/{number}/{i}", "reflect"))
-        for _, child in await state.propose_edits(edits):
+        for child in await state.propose_edits(edits):
             state.pool.learn(child.components)
             child.decide("pooled", "its sentences are tried with all others")
         for child in await compose(state, parent, name, self.trials, number):

@@ -64,15 +64,6 @@ def reflect(component: str, text: str, shown: Shown) -> list[Message]:
     )
 
 
-def paraphrase(component: str, text: str, number: int) -> list[Message]:
-    """Ask for the same content in other words; `number` tells the requests of one text apart."""
-    return _messages(
-        "You rewrite the instructions of an AI agent.",
-        f"This text is the agent's {component!r}:\n<current>\n{text}\n</current>\n\n"
-        f"Say the same in other words (version {number + 1}). {_LAWS}",
-    )
-
-
 def repair(asked: Sequence[Message], reply: str, problem: str) -> list[Message]:
     """Ask once more, with what was wrong with the reply."""
     return [

@@ -7,17 +7,15 @@
     tasks/*.jsonl        the splits
     store.db             every rollout, and every answer as an event: what a resume goes on from
 
-The command line and `Trainer` are thin callers; `runs/lifecycle.py` has the steps of every run, and
-`pages.py` draws this one.
+The command line and `Trainer` are thin callers; `runs/lifecycle.py` has the steps of every run.
 """
 
 from __future__ import annotations
 
 import asyncio
 import shlex
-import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from textwrap import indent
@@ -29,21 +27,19 @@ from tutelage.errors import RunError
 from tutelage.prompts.agent import with_components
 from tutelage.prompts.budget import SearchBudget
 from tutelage.prompts.config import KIND, PromptConfig
-from tutelage.prompts.contract import Components, Episode, Play, RolloutSlot
-from tutelage.prompts.embedded import embedded
+from tutelage.prompts.contract import Components, RolloutSlot
 from tutelage.prompts.evaluator import Evaluator, SearchJournal
 from tutelage.prompts.figures import figures_of
 from tutelage.prompts.holdout_test import HoldoutResult, Verdict, run_holdout_test
 from tutelage.prompts.lineage import LINEAGE_FILE
 from tutelage.prompts.optimiser_client import OptimiserClient
-from tutelage.prompts.pages import write_pages
-from tutelage.prompts.play import CandidateRunner
+from tutelage.prompts.play import DRY, CandidateRunner
 from tutelage.prompts.search import SearchResult, optimise
 from tutelage.prompts.setup import SearchSetup, setup_from
 from tutelage.prompts.tasks import fresh, read_tasks, write_tasks
 from tutelage.resources import NamedResources
 from tutelage.runs import lifecycle
-from tutelage.runs.callbacks import Callback, on_rollout
+from tutelage.runs.callbacks import Callback
 from tutelage.runs.figures import Figures, RunFiles, read_object
 from tutelage.runs.findings import keep, warnings_of
 from tutelage.runs.fingerprint import settings_sources
@@ -71,13 +67,15 @@ from tutelage.runs.rounds import Observer, Round, Spend
 from tutelage.runs.stored_evaluation import evaluation_keys
 from tutelage.seeds import SeedTree
 from tutelage.statistics.outcome import RewardKind
-from tutelage.tasks.readers import short
-from tutelage.tools.registry import resolve_tools
 from tutelage.tracing.export import endpoint, headers
-from tutelage.types import JSON, FailureCause, Mode, Rollout, Task, ToolSpec
+from tutelage.types import JSON, FailureCause, Mode, Rollout, Sampling
 
 BEST = "best_prompt.txt"
-DRY = "dry-run"
+_REMEDIES = {
+    "constant_reward": "see whether the reward reads the reply as it is, and whether any prompt "
+    "can earn more: tutelage show RUN --rollouts 3"
+}
+"""What to try where the remedy of a training does not fit a search."""
 
 
 @register
@@ -92,39 +90,24 @@ class PromptSearch(RunKind):
 
     setup: SearchSetup
     observer: Observer = field(default_factory=Observer)
-    heard: Callable[[Rollout], None] | None = None
-    """Receives every rollout."""
+    callbacks: Sequence[Callback] = ()
     _fields: JSON = field(default_factory=dict[str, Any])
 
     @classmethod
     def read(cls, folder: RunFolder, progress: Progress) -> Self:
         """Return the search of the folder, put together again."""
-        return cls(read_setup(folder, progress))
-
-    @classmethod
-    def report(cls, folder: RunFolder) -> None:
-        """Write the report, and the lineage as a page."""
-        write_pages(folder)
+        return cls(read_setup(folder))
 
     @classmethod
     def figures(cls, files: RunFiles) -> Figures:
         """Return its candidates, models and costs."""
         return figures_of(files)
 
-    @classmethod
-    def tools(cls, folder: RunFolder) -> tuple[ToolSpec, ...]:
-        """Return the embedded agent's tools; an own agent's are in the record of its calls."""
-        config = stored_settings(folder, PromptConfig)
-        if config.recipe != "math":
-            return ()
-        tools = resolve_tools(config.tools or embedded().tools)
-        return tuple(tool.spec for tool in tools.values())
-
     def config(self) -> JSON:
         """Return the keys, the models with their addresses, and the seed components."""
         setup = self.setup
         models = {**setup.bundle.endpoints, **setup.endpoints}
-        python = {"python": setup.bundle.agent.name} if setup.python else {}
+        python = {"python": setup.bundle.spec.agent.name} if setup.python else {}
         return {
             "config": setup.config.model_dump(mode="json"),
             "models": {name: e.to_public_dict() for name, e in models.items()},
@@ -147,14 +130,7 @@ class PromptSearch(RunKind):
         return self
 
     def prepare(self, folder: RunFolder, progress: Progress) -> None:
-        """Raise `RunError` for a search whose answers are missing: it would play and pay for all of
-        it again."""
-        begun = folder.config.is_file() and folder.metrics.is_file()
-        if begun and self.setup.config.store is None and not folder.store.is_file():
-            raise RunError(
-                f"the store {str(folder.store)!r} with the answers of the search is missing; "
-                "restore it, or start again with another --output"
-            )
+        """Do nothing: the setup is checked already."""
 
     @property
     def head(self) -> RunHeader:
@@ -182,44 +158,47 @@ class PromptSearch(RunKind):
         return [("search", self._search)]
 
     async def _search(self, run: Run) -> None:
-        setup, began = self.setup, time.monotonic()
-        recorder = _Recorder(run, self)
-        async with open_models(setup, run, recorder.heard) as models:
-            elapsed = models.journal.elapsed
+        setup, config = self.setup, self.setup.config
+        seeds = SeedTree(config.seed).child("prompt")
+        recorder, journal = _Recorder(run, self), SearchJournal(run.store, run.id)
+        temperature, most = config.optimiser_temperature, config.optimiser_tokens
+        asked = Sampling(temperature=temperature, max_tokens=most)
+        client = OptimiserClient(setup.endpoints, setup.prices, seeds.child("optimiser"), asked)
+        runners = setup.settings.runners
+        async with (
+            aclosing(client) as ask,
+            CandidateRunner(setup.bundle, seeds, runners, recorder.heard, run) as play,
+        ):
             result = await optimise(
                 setup.algorithm,
                 setup.components,
                 setup.splits,
-                models.play,
+                play,
                 setup.settings,
-                ask=models.ask,
-                journal=models.journal,
+                ask=ask,
+                journal=journal,
                 observer=recorder,
             )
-            run.writer.flush()
-            fields = write_outcome(run.folder, setup, result, time.monotonic() - began + elapsed)
-            recorder.examine(ended=True)
-            failed, lowest = setup.config.failure_reward, recorder.lowest
-            if lowest < failed:
-                recorder.warn([low_reward_text("failure_reward", failed, lowest)])
-            causes = {str(f.cause): f.number for f in run.store.failures(run.id)}
-            fields["failures"] = dict(sorted(causes.items()))
-            fields["warnings"] = recorder.warnings + warnings_of(recorder.health, "iteration")
-            fields["health"] = recorder.health
-            if unknown := models.calls_without_usage():
-                fields["calls_without_usage"] = unknown
-            self._fields = fields
-            # The winner as versions of its resources, for later runs.
-            for name, text in result.components.items():
-                data, kind = {"text": text}, "prompt_template"
-                run.store.put_resource(run.id, name, version=1, step=0, kind=kind, data=data)
+        run.writer.flush()
+        fields = write_outcome(run.folder, setup, result, journal.elapsed())
+        recorder.examine(ended=True)
+        failed, lowest = config.failure_reward, recorder.lowest
+        if lowest < failed:
+            recorder.warn([low_reward_text("failure_reward", failed, lowest)])
+        causes = {str(f.cause): f.number for f in run.store.failures(run.id)}
+        fields["failures"] = dict(sorted(causes.items()))
+        fields["warnings"] = recorder.warnings + warnings_of(recorder.health, "iteration")
+        fields["health"] = recorder.health
+        if unknown := play.unknown + ask.unknown:
+            fields["calls_without_usage"] = unknown
+        self._fields = fields
 
     def result(self, status: str) -> JSON | None:
         """Return the outcome; a search that was stopped has its journal instead."""
         return self._fields if status == FINISHED else None
 
 
-def read_setup(folder: RunFolder, progress: Progress, allow_changes: bool = False) -> SearchSetup:
+def read_setup(folder: RunFolder, allow_changes: bool = False) -> SearchSetup:
     """Put the search of a folder together again. Raises `RunError`, `ConfigError`."""
     if agent := read_object(folder.config).get("python"):
         raise RunError(
@@ -230,7 +209,7 @@ def read_setup(folder: RunFolder, progress: Progress, allow_changes: bool = Fals
     config = stored_settings(folder, PromptConfig)
     if allow_changes:
         config = config.model_copy(update={"allow_changes": True})
-    return setup_from(config, environment(), progress, splits=read_tasks(folder))
+    return setup_from(config, environment(), splits=read_tasks(folder))
 
 
 def write_best(folder: RunFolder, components: Components) -> None:
@@ -254,7 +233,7 @@ def write_outcome(
         "status": "finished",
         "kind": KIND,
         "recipe": setup.config.recipe,
-        "algorithm": setup.variant,
+        "algorithm": setup.algorithm.name,
         "reason": setup.reason,
         "seed": setup.config.seed,
         "wall_seconds": round(seconds, 3),
@@ -277,7 +256,6 @@ def write_outcome(
         "graded": test.exact is None,
         **evaluation_keys("before_sampled", test.seed_sums.record(), kind),
         **evaluation_keys("after_sampled", test.best_sums.record(), kind),
-        "best_prompt": str(folder.path / BEST),
     }
 
 
@@ -289,22 +267,21 @@ def confirm(folder: RunFolder, progress: Progress, files: Sequence[str] = ()) ->
             f"the search in {str(folder.path)!r} has no result yet; continue it: "
             f"{resume_command(folder.path)}"
         )
-    setup = read_setup(folder, progress)
+    setup = read_setup(folder)
     looks: list[JSON] = list(finished.get("confirmations", []))
     used = len(setup.splits.test) + sum(int(look["tasks"]) for look in looks if not look["files"])
-    tasks = fresh(setup.config, used, files, setup.bundle.environment)
+    tasks = fresh(setup.config, used, files, setup.bundle.spec.environment)
     replace(setup.splits, test=tasks).check_held_out(setup.fields)
-    settings, number = setup.settings, len(looks)
-    limits = replace(settings.limits, rollouts=None, seconds=None)
+    settings, seeds = setup.settings, SeedTree(setup.config.seed).child("prompt")
+    budget = SearchBudget(replace(settings.limits, rollouts=None), settings.worst)
 
     async def played() -> HoldoutResult:
-        async with open_models(setup, run) as models:
-            budget = SearchBudget(limits, settings.worst)
-            name = f"confirm/{number}"
-            evaluator = Evaluator(models.play, budget, models.journal, settings, name)
-            seeds = SeedTree(settings.seed).child("prompt", "confirm", number)
+        journal, runners = SearchJournal(run.store, run.id), settings.runners
+        async with CandidateRunner(setup.bundle, seeds, runners, lambda _: None, run) as play:
+            evaluator = Evaluator(play, budget, journal, settings, "confirm")
             seed, best = finished["seed_components"], finished["components"]
-            return await run_holdout_test(evaluator, seed, best, tasks, seeds)
+            draws, number = seeds.child("confirm", len(looks)), len(looks) + 2
+            return await run_holdout_test(evaluator, seed, best, tasks, draws, number)
 
     with (
         locked(folder),
@@ -313,86 +290,16 @@ def confirm(folder: RunFolder, progress: Progress, files: Sequence[str] = ()) ->
     ):
         holdout = asyncio.run(played())
     fields = holdout.to_dict() | {"files": list(files)}
-    write_json(folder.result, finished | {"confirmations": [*looks, fields]})
-    write_pages(folder)
+    finished["confirmations"] = [*looks, fields]
+    write_json(folder.result, finished)
     return fields
-
-
-# ---------------------------------------------------------------- models and rollouts
-
-
-@dataclass(frozen=True, slots=True)
-class _Models:
-    """The agents, the optimiser LLM and the journal of a search."""
-
-    play: Play
-    ask: OptimiserClient | None
-    journal: SearchJournal
-    runner: CandidateRunner
-
-    def calls_without_usage(self) -> int:
-        """Return how many calls of this process were charged at a bound."""
-        costs = () if self.ask is None else self.ask.counted.values()
-        return self.runner.unknown + sum(cost.unknown for cost in costs)
-
-
-@asynccontextmanager
-async def open_models(
-    setup: SearchSetup, run: Run, heard: Callable[[Rollout], None] | None = None
-) -> AsyncGenerator[_Models]:
-    """Open the journal, the optimiser's client and the agents, whose rollouts the run stores."""
-    seeds, config = SeedTree(setup.config.seed), setup.config
-    # What a killed process stored without its answer is played again.
-    left = {*run.store.rollout_ids(run.id)}
-
-    def begins(rollout_id: str) -> None:
-        if rollout_id in left:
-            left.remove(rollout_id)
-            run.store.discard_rollout(run.id, rollout_id)
-
-    def keep_rollout(rollout: Rollout) -> None:
-        run.writer.submit([rollout])
-        if heard is not None:
-            heard(rollout)
-
-    async def play(components: Components, task: Task, slot: RolloutSlot) -> Episode:
-        episode = await runner(components, task, slot)
-        # An answer is not played again, so its record has to be on the disk before.
-        await asyncio.wrap_future(run.writer.flushed())
-        return episode
-
-    ask = None
-    if setup.endpoints:
-        ask = OptimiserClient(
-            setup.endpoints,
-            setup.prices,
-            seeds.child("prompt", "optimiser"),
-            temperature=config.optimiser_temperature,
-            max_tokens=config.optimiser_tokens,
-        )
-    try:
-        async with CandidateRunner(
-            setup.bundle,
-            seeds.child("prompt"),
-            run.id,
-            runners=setup.settings.runners,
-            on_rollout=keep_rollout,
-            on_spans=run.writer.submit_spans,
-            begins=begins,
-        ) as runner:
-            yield _Models(play, ask, SearchJournal(run.store, run.id), runner)
-    finally:
-        if ask is not None:
-            await ask.close()
 
 
 async def preflight(setup: SearchSetup, n: int) -> list[Rollout]:
     """Play `n` training tasks with the seed prompt, one after another; nothing is written."""
     rollouts: list[Rollout] = []
     seeds = SeedTree(setup.config.seed).child(DRY)
-    async with CandidateRunner(
-        setup.bundle, seeds, DRY, runners=1, on_rollout=rollouts.append
-    ) as play:
+    async with CandidateRunner(setup.bundle, seeds, 1, rollouts.append) as play:
         for task in setup.splits.train[:n]:
             await play(setup.components, task, RolloutSlot("", Mode.TRAIN, 0, task.id))
     return rollouts
@@ -406,7 +313,7 @@ class _Recorder(Observer):
     rollouts, and passes everything on."""
 
     def __init__(self, run: Run, search: PromptSearch) -> None:
-        self._run, self._inner, self._heard = run, search.observer, search.heard
+        self._run, self._inner, self._callbacks = run, search.observer, search.callbacks
         self._resources = search.setup.bundle.resources
         self.warnings: list[str] = []
         self.health: list[JSON] = []
@@ -415,7 +322,6 @@ class _Recorder(Observer):
         self._number = 0
         self._failures: dict[str, str] = {}
         self._steps: list[dict[str, float]] = []
-        self._remedies: dict[str, str] = {}
         self._rollouts: list[Rollout] = []
 
     def heard(self, rollout: Rollout) -> None:
@@ -423,8 +329,8 @@ class _Recorder(Observer):
         self._rollouts.append(rollout)
         if rollout.reward is not None and rollout.last.failure is None:
             self.lowest = min(self.lowest, rollout.reward.value)
-        if self._heard is not None:
-            self._heard(rollout)
+        for callback in self._callbacks:
+            callback.on_rollout_end(rollout)
 
     def warn(self, warnings: Sequence[str]) -> None:
         """Note warnings, and keep them for the result."""
@@ -444,23 +350,12 @@ class _Recorder(Observer):
             for failure in (r.last.failure for r in self._rollouts):
                 if failure is not None:
                     self._failures.setdefault(failure.cause.value, failure.message)
-            poor = (r for r in self._rollouts if r.reward is not None and r.reward.value < 1)
-            if (rollout := next(poor, None)) is not None:
-                last = rollout.last
-                reply = "none" if last.final_text is None else short(last.final_text)
-                earned = "none" if last.reward is None else f"{last.reward.value:g}"
-                failed = "" if last.failure is None else f" ({last.failure.message})"
-                self._remedies["constant_reward"] = (
-                    "see whether the reward reads the reply as it is, and whether any prompt can "
-                    f"earn more: task {short(rollout.task.title)}, reply {reply}, reward {earned}"
-                    f"{failed}: tutelage show {rollout.id} --run {run}"
-                )
             self._rollouts = []
         setup = Setup(
             limits="max_turns, max_tokens",
             rules=ROLLOUT_RULES,
             ended=ended,
-            remedies=self._remedies,
+            remedies=_REMEDIES,
             failures=self._failures,
         )
         for finding in keep(self.health, self._steps, setup, number=self._number, run=run):
@@ -474,6 +369,8 @@ class _Recorder(Observer):
         run.log({**line, "leader": found.leader, **found.spent.to_dict(), **found.metrics()})
         write_best(run.folder, found.best)
         self._inner.round(found)
+        for callback in self._callbacks:
+            callback.on_round_end(found)
         self._number = found.number
         if found.number == 1:
             run.writer.flush()
@@ -487,22 +384,20 @@ class _Recorder(Observer):
         self.examine()
 
 
+@dataclass(frozen=True, slots=True)
 class _Reported(Observer):
-    """Passes rounds and rollouts to a `Progress`, whose steps are rounds, and to callbacks."""
+    """Passes rounds and rollouts to a `Progress`, whose steps are rounds."""
 
-    def __init__(self, progress: Progress, callbacks: Sequence[Callback] = ()) -> None:
-        self._progress, self._callbacks = progress, callbacks
+    progress: Progress
 
     def played(self, stage: str, done: int, total: int, spent: Spend) -> None:
         """Show the rollouts of a batch."""
-        self._progress.evaluation(stage, done, total)
+        self.progress.evaluation(stage, done, total)
 
     def round(self, found: Round) -> None:
         """Show one step; its reward is that of the prompt that the round began with."""
         values = {"rollouts": float(found.spent.rollouts), "dollars": found.spent.dollars}
-        self._progress.step(found.number, values | found.metrics())
-        for callback in self._callbacks:
-            callback.on_round_end(found)
+        self.progress.step(found.number, values | found.metrics())
 
 
 # ---------------------------------------------------------------- the search of a Trainer
@@ -545,9 +440,9 @@ async def search_agent(
     """
     folder = folder_at(output)
     facts = {**setup.facts, "run": str(folder.path)}
-    progress.start(f"prompt search, {setup.variant}", facts)
+    progress.start(f"prompt search, {setup.algorithm.name}", facts)
     progress.phase("search")
-    search = PromptSearch(setup, _Reported(progress, callbacks), on_rollout(callbacks))
+    search = PromptSearch(setup, _Reported(progress), callbacks)
     fields = await lifecycle.begin(search, folder, progress)
     progress.finish()
     gap, components = fields["test"]["reward"], dict(fields["components"])

@@ -12,9 +12,9 @@ validated. `bank.py` makes the phrases.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import cycle
 from typing import ClassVar
 
@@ -24,7 +24,7 @@ import numpy.typing as npt
 from tutelage.errors import ConfigError
 from tutelage.prompts.bank import GENERIC
 from tutelage.prompts.lineage import Candidate
-from tutelage.prompts.search import MOST_ROLLOUTS, RoundCost, SearchState, rounds
+from tutelage.prompts.search import SearchState
 from tutelage.prompts.selection import successive_halving
 from tutelage.prompts.sentence_model import DIGITS, rounded
 
@@ -33,8 +33,6 @@ WAVES = 3
 """Waves of the experiment; each has a third of its rollouts."""
 LATER = 2
 """Rollouts a phrase of a wave that follows the experiment."""
-RANDOM = 4
-"""Subsets of a round without an experiment."""
 ADDED = 4
 """Phrases that a round of polish tries to add."""
 PLAYED = 3
@@ -45,17 +43,16 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """Settings. `bank` are the phrases; `component` None screens the first component."""
+    """Settings. `bank` are the phrases, which are tried in the first component."""
 
     bank: tuple[str, ...] = GENERIC
     subset: int = 6
     """Phrases of a subset."""
     ridge: float = 1.0
-    component: str | None = None
     share: float = 0.6
     """The most of the rollouts that the experiment may take, without the waves that follow it."""
     rounds: int | None = None
-    """Rounds of random subsets, or of polish, at most; None lets the budget and progress end it."""
+    """Rounds of polish at most; None lets the budget and progress end it."""
     patience: int = 2
     """Waves after the experiment that may find nothing better, one after the other."""
 
@@ -67,31 +64,20 @@ class Screen:
         """See `Algorithm`."""
         return int(max(0, rollouts - val) * (1 - self.share)) // val
 
-    def cost(self, train: int, val: int) -> RoundCost:
-        """See `Algorithm`."""
-        return RoundCost(self.rounds)
-
-    def affords_experiment(self, rollouts: int) -> bool:
-        """True if every phrase can be tried often enough; else random subsets are validated."""
-        return ROLLOUTS_A_PHRASE * len(self.bank) <= self.share * rollouts
-
     @property
     def experiment(self) -> int:
-        """The fewest rollouts with which there is an experiment."""
-        return bisect_left(range(MOST_ROLLOUTS), True, key=self.affords_experiment)
+        """The fewest rollouts with which all phrases are tried."""
+        return math.ceil(ROLLOUTS_A_PHRASE * len(self.bank) / self.share)
 
     async def search(self, state: SearchState) -> None:
-        """See `Algorithm`. Raises `ConfigError` without a phrase or a component to screen."""
+        """See `Algorithm`. Raises `ConfigError` without a phrase."""
         if not self.bank:
             raise ConfigError("screen needs phrases to try; pass bank=('...', ...)")
-        phrases = _Phrases(self, state, self.component or state.names[0])
-        if phrases.component not in state.seed.components:
-            raise ConfigError(f"unknown component {phrases.component!r}")
-        room = state.budget.limits.rollouts
-        if room is not None and not self.affords_experiment(room):
-            await phrases.validate_random_subsets()
-            return
-        trials = ROLLOUTS_A_PHRASE * len(self.bank)
+        room, bank = state.budget.limits.rollouts, self.bank
+        if room is not None:  # the generic phrases come first, the user's own last
+            bank = bank[-max(1, int(self.share * room / ROLLOUTS_A_PHRASE)) :]
+        phrases = _Phrases(replace(self, bank=bank), state, state.names[0])
+        trials = ROLLOUTS_A_PHRASE * len(bank)
         waves = [trials * (i + 1) // WAVES - trials * i // WAVES for i in range(WAVES)]
         waited = 0
         while waited <= self.patience:
@@ -105,11 +91,13 @@ class Screen:
             waited = waited + 1 if phrases.best == before else 0
             if phrases.polished_enough:
                 return
-            waves = [LATER * len(self.bank)]
+            waves = [LATER * len(bank)]
 
 
 _Subset = tuple[int, ...]
 """Phrases by number, in order."""
+_Trial = tuple[_Subset, int, float]
+"""A subset that was tried, its task, and its reward."""
 
 
 @dataclass(slots=True)
@@ -120,10 +108,7 @@ class _Phrases:
     state: SearchState
     component: str
     best: Candidate = field(init=False)
-    trials: list[tuple[_Subset, int, float]] = field(
-        default_factory=list[tuple[tuple[int, ...], int, float]]
-    )
-    """The subsets that were tried, their task, and their reward."""
+    trials: list[_Trial] = field(default_factory=list[_Trial])
     picked: dict[str, _Subset] = field(default_factory=dict[str, tuple[int, ...]])
     """The phrases of each candidate."""
     waves: int = 0
@@ -148,19 +133,6 @@ class _Phrases:
     def propose(self, picked: Sequence[int], operation: str) -> list[Candidate]:
         """Return the seed with these phrases as a candidate; none if it is rejected."""
         return self.state.propose([self.state.seed], {self.component: self.text(picked)}, operation)
-
-    async def validate_random_subsets(self) -> None:
-        """Validate whole subsets, four at a time, halved against the best so far."""
-        bank = len(self.settings.bank)
-        for number in rounds(self.settings.rounds):
-            made = [self.best]
-            for i in range(RANDOM * number, RANDOM * (number + 1)):
-                rng = self.state.seeds.child("screen", "random", i).python()
-                picked = sorted(rng.sample(range(bank), min(self.settings.subset, bank)))
-                made += self.propose(picked, "random subset")
-            (self.best,) = await successive_halving(self.state, made, 1)
-            self.best.decide("accepted", "best subset so far")
-            self.state.end_round()
 
     async def play(self, trials: int) -> None:
         """Play a wave of subsets, each on one training task, and keep their rewards."""

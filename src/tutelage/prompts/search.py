@@ -15,12 +15,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, cast
 
 from tutelage.errors import ConfigError, EngineError
 from tutelage.prompts.budget import BudgetExceeded, Limits, SearchBudget
 from tutelage.prompts.contract import Ask, Components, Play, Settings, Splits
-from tutelage.prompts.edits import EditableRegions, EditRules, RejectedEdit, parse
+from tutelage.prompts.edits import EditRules, RejectedEdit, parse
 from tutelage.prompts.evaluator import (
     CandidateScore,
     EvaluationItem,
@@ -43,17 +43,6 @@ MOST_ROLLOUTS = 10**9
 """More rollouts than any search has."""
 
 
-@dataclass(frozen=True, slots=True)
-class RoundCost:
-    """The most that a search can spend; None has no bound but the budget."""
-
-    rounds: int | None
-    rollouts: int | None = None
-    """Rollouts a round, with one sample a task."""
-    calls: int = 0
-    """Optimiser calls a round."""
-
-
 class Algorithm(Protocol):
     """A search algorithm: its settings, and the search itself."""
 
@@ -63,12 +52,13 @@ class Algorithm(Protocol):
     """Its place in the seed tree."""
     needs_optimiser: ClassVar[bool]
 
-    def proposals(self, rollouts: int, val: int) -> int:
-        """Return how many proposals fit for certain, validated on all `val` tasks."""
+    @property
+    def rounds(self) -> int | None:
+        """The most rounds; None lets the budget end the search."""
         ...
 
-    def cost(self, train: int, val: int) -> RoundCost:
-        """Return the most that it spends, with so many training and validation tasks."""
+    def proposals(self, rollouts: int, val: int) -> int:
+        """Return how many proposals fit for certain, validated on all `val` tasks."""
         ...
 
     async def search(self, state: SearchState) -> None:
@@ -98,17 +88,15 @@ class SearchState:
         components: Components,
         splits: Splits,
         evaluator: Evaluator,
-        optimiser: Optimiser | None = None,
+        optimiser: Optimiser,
     ) -> None:
-        """`address` is the place of its draws in the seed tree. Raises `ConfigError` for regions
-        that do not pair."""
+        """`address` is the place of its draws in the seed tree."""
         self.settings = evaluator.settings
         self.train, self.val = splits.train, splits.val
         self.evaluator, self.budget, self.optimiser = evaluator, evaluator.budget, optimiser
         self.seeds = SeedTree(self.settings.seed).child("prompt", address)
-        self.regions = EditableRegions(components)
         self.lineage = Lineage(self.seeds)
-        self.seed = self.lineage.add(self.regions.parts)
+        self.seed = self.lineage.add(components)
         """The first line of the lineage."""
         self.names = sorted(self.seed.components)
         """The components that can be edited."""
@@ -127,16 +115,6 @@ class SearchState:
         """Entries of the lineage that earlier rounds have reported, and the seed."""
         self._base = self.seed
         """The leader at the beginning of the round."""
-
-    @property
-    def asker(self) -> Optimiser:
-        """The optimiser LLM. Raises `ConfigError` if the search has none."""
-        if self.optimiser is None:
-            raise ConfigError(
-                "this algorithm needs an optimiser LLM; set an endpoint, or use 'screen', which "
-                "needs no LLM"
-            )
-        return self.optimiser
 
     def calls_left(self, most: int) -> int:
         """Return how many of `most` optimiser calls the budget allows."""
@@ -171,20 +149,17 @@ class SearchState:
         self._proposed[content] = candidate
         return [candidate]
 
-    async def propose_edits(
-        self, edits: Sequence[EditRequest]
-    ) -> list[tuple[EditRequest, Candidate]]:
-        """Request all edits at once; return those that keep the laws with their candidates."""
+    async def propose_edits(self, edits: Sequence[EditRequest]) -> list[Candidate]:
+        """Request all edits at once; return the candidates of those that keep the laws."""
         requests = [OptimiserRequest("edit", edit.messages, edit.step_key) for edit in edits]
-        made: list[tuple[EditRequest, Candidate]] = []
-        for edit, reply in zip(edits, await self.asker.read(requests, parse), strict=True):
+        made: list[Candidate] = []
+        for edit, reply in zip(edits, await self.optimiser.read(requests, parse), strict=True):
             parent, cost = edit.parent, reply.cost + edit.cost
             if reply.problem:
                 self.note_failed(parent, edit.operation, reply.reason, edit.critique, cost)
                 continue
             changes = {edit.component: reply.text}
-            child = self.propose([parent], changes, edit.operation, edit.critique, cost)
-            made += [(edit, candidate) for candidate in child]
+            made += self.propose([parent], changes, edit.operation, edit.critique, cost)
         return made
 
     def note_failed(
@@ -194,14 +169,10 @@ class SearchState:
         failed = self.lineage.add(parent.components, [parent], operation, critique, cost)
         failed.decide("rejected", reason)
 
-    def was_played(self, candidate: Candidate) -> bool:
-        """True if it has rewards of validation tasks."""
-        return candidate.id in self._values
-
     def unvalidated(self, parent: Candidate, component: str, text: str) -> Candidate | None:
         """Return the candidate that has this text already, unless it was validated."""
         known = self._proposed.get(_content({**parent.components, component: text}))
-        return None if known in (None, self.seed) or self.was_played(known) else known
+        return None if known is None or known is self.seed or known.id in self._values else known
 
     # Scores
 
@@ -215,7 +186,7 @@ class SearchState:
         """Play candidates on the same items and record their scores."""
         samples = range(first_sample, first_sample + self.settings.samples)
         items = [EvaluationItem(split, task, sample) for task in tasks for sample in samples]
-        jobs = [EvaluationJob(c.id, self.regions.join(c.components), items) for c in candidates]
+        jobs = [EvaluationJob(c.id, c.components, items) for c in candidates]
         scores = await self.evaluator.evaluate(jobs)
         for candidate, score in zip(candidates, scores, strict=True):
             candidate.note("val fresh" if first_sample else split.value, score)
@@ -271,7 +242,7 @@ class SearchState:
             with suppress(RejectedEdit):
                 made = {**parent.components, component: self.rules.safe(component, text)}
                 items = [EvaluationItem(Mode.TRAIN, task)]
-                played[number] = made, EvaluationJob(entry.id, self.regions.join(made), items)
+                played[number] = made, EvaluationJob(entry.id, made, items)
         scores = await self.evaluator.evaluate([job for _, job in played.values()])
         rewards = [math.nan] * len(texts)
         for (number, (made, _)), score in zip(played.items(), scores, strict=True):
@@ -325,12 +296,12 @@ class SearchState:
         self.evaluator.observer.round(
             Round(
                 number=self._rounds,
-                components=self.regions.join(base.components),
+                components=base.components,
                 split="val" if trained is None else "train",
                 rewards=rewards,
                 standings=tuple(self._summary(entry) for entry in entries),
                 leader=leader.id,
-                best=self.regions.join(leader.components),
+                best=leader.components,
                 spent=self.budget.spent,
                 lost=len(played) - len(rewards),
                 samples=self.settings.samples,
@@ -401,39 +372,23 @@ async def optimise(
     Raises `ConfigError` for a plan that cannot work, `EngineError` when seed or test cannot be
     scored; then fix the cause and call again.
     """
+    if ask is None and algorithm.needs_optimiser:
+        raise ConfigError(
+            f"{algorithm.name} needs an optimiser LLM; set an endpoint, or use 'screen', which "
+            "needs no LLM"
+        )
     planned = plan(algorithm, splits, settings)
     journal = SearchJournal() if journal is None else journal
-    budget = SearchBudget(planned.limits, settings.worst, elapsed=journal.elapsed)
+    budget = SearchBudget(planned.limits, settings.worst)
     evaluator = Evaluator(play, budget, journal, settings, "search", observer)
-    optimiser = None if ask is None else Optimiser(ask, budget, journal, settings.asked_at_once)
+    # An algorithm that needs none asks nothing.
+    optimiser = Optimiser(cast("Ask", ask), budget, journal)
     state = SearchState(algorithm.address, components, splits, evaluator, optimiser)
-    ended = await _search(algorithm, state)
-    best = await state.winner()
-    for candidate in state.lineage:
-        candidate.cost = candidate.cost + evaluator.spent_by.get(candidate.id, Spend())
-    best.decide("winner", "best of the validated candidates")
-    # What `plan` has set aside is the worst case, so it cannot be overshot.
-    test_budget = SearchBudget(Limits(rollouts=planned.test.rollouts), settings.worst)
-    tester = Evaluator(play, test_budget, journal, settings, "test", observer)
-    seed, whole = (state.regions.join(c.components) for c in (state.seed, best))
-    test = await run_holdout_test(tester, seed, whole, splits.test, state.seeds)
-    return SearchResult(
-        whole,
-        best,
-        state.lineage,
-        budget.spent,
-        test_budget.spent,
-        ended,
-        test,
-    )
-
-
-async def _search(algorithm: Algorithm, state: SearchState) -> str:
-    """Score the seed, run the algorithm, and return why it ended."""
+    ended = "the search ended by itself"
     try:
         (score,) = await state.score([state.seed], Mode.VAL, state.val)
         if score.infra_error:
-            state.evaluator.forget_lost()
+            evaluator.forget_lost()
             raise EngineError(
                 "cannot score the seed prompt: too many of its rollouts failed because of "
                 f"infrastructure, the first with {score.first_loss!r}; fix it, then resume"
@@ -442,10 +397,19 @@ async def _search(algorithm: Algorithm, state: SearchState) -> str:
         await state.validate([state.seed])
         await algorithm.search(state)
     except BudgetExceeded as spent:
-        return str(spent)
+        ended = str(spent)
     finally:
         state.close_round()
-    return "the search ended by itself"
+    best = await state.winner()
+    for candidate in state.lineage:
+        candidate.cost = candidate.cost + evaluator.spent_by.get(candidate.id, Spend())
+    best.decide("winner", "best of the validated candidates")
+    # What `plan` has set aside is the worst case, so it cannot be overshot.
+    test_budget = SearchBudget(Limits(rollouts=planned.test.rollouts), settings.worst)
+    tester = Evaluator(play, test_budget, journal, settings, "test", observer)
+    seed, whole = state.seed.components, best.components
+    test = await run_holdout_test(tester, seed, whole, splits.test, state.seeds)
+    return SearchResult(whole, best, state.lineage, budget.spent, test_budget.spent, ended, test)
 
 
 @dataclass(frozen=True, slots=True)
@@ -456,25 +420,29 @@ class SearchPlan:
     limits: Limits
     """What is left for the search when the test is set aside."""
     search: Spend
+    """Without the optimiser's calls where only the rollouts limit them."""
     test: Spend
-    rounds: int | None
-    calls_bounded: bool
-    """False if only the rollouts limit the optimiser calls."""
     least: int
     """The fewest rollouts that the search needs."""
 
 
 def plan(algorithm: Algorithm, splits: Splits, settings: Settings) -> SearchPlan:
-    """Plan a search. `limits.rollouts` bounds the search alone; tokens, dollars and task calls
-    cover the test too. Raises `ConfigError` when fewer than three proposals fit."""
+    """Plan a search. `limits.rollouts` bounds the search alone; tokens and dollars cover the
+    test too. Raises `ConfigError` when fewer than three proposals fit, and for a limit
+    that needs the worst case where that is unknown."""
     limits, one, val = settings.limits, settings.worst.of_rollout(), len(splits.val)
     test = one * (2 * len(splits.test) * settings.samples)
     rest: dict[str, float] = {}
     rollouts = MOST_ROLLOUTS if limits.rollouts is None else limits.rollouts
-    for name in ("task_calls", "tokens", "dollars"):
+    for name in ("tokens", "dollars"):
         limit, amount = getattr(limits, name), getattr(one, name)
         if limit is None:
             continue
+        if settings.worst.rollout is None:
+            raise ConfigError(
+                f"the budget for {name} can only be enforced if the worst case of a rollout is "
+                "known; pass WorstCase(rollout=Usage(...)), or limit rollouts"
+            )
         rest[name] = limit - getattr(test, name)
         if rest[name] < 0:
             raise ConfigError(
@@ -494,14 +462,7 @@ def plan(algorithm: Algorithm, splits: Splits, settings: Settings) -> SearchPlan
             f"{algorithm.name}, fewer than {LEAST_PROPOSALS}; raise it to at least {least} "
             f"rollouts, or use fewer than {val} validation tasks"
         )
-    each, calls = algorithm.cost(len(splits.train), val), limits.optimiser_calls
-    if each.rounds is not None and each.rollouts is not None:
-        rollouts = min(rollouts, (val + each.rounds * each.rollouts) * settings.samples)
-        asked = each.rounds * each.calls
-        calls = asked if calls is None else min(asked, calls)
-    bounded = calls is not None or not algorithm.needs_optimiser
-    most = one * rollouts + settings.worst.of_call() * (calls or 0)
-    capped: dict[str, Any] = {
-        n: min(v, rest[n]) if n in rest else v for n, v in most.to_dict().items()
-    }
-    return SearchPlan(replace(limits, **rest), Spend(**capped), test, each.rounds, bounded, least)
+    calls = (limits.optimiser_calls or 0) if algorithm.needs_optimiser else 0
+    most = (one * rollouts + settings.worst.of_call() * calls).to_dict()
+    capped: dict[str, Any] = {n: min(v, rest.get(n, v)) for n, v in most.items()}
+    return SearchPlan(replace(limits, **rest), Spend(**capped), test, least)

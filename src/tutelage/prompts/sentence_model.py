@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,8 @@ from tutelage.prompts.contract import Components
 Vector = npt.NDArray[np.float64]
 Feature = tuple[str, str]
 """A component and one of its sentences."""
+Row = tuple[frozenset[Feature], str, float]
+"""The sentences, task and reward of a rollout."""
 
 OPTIMISM = 0.1
 """What a sentence is thought to add to the reward before it was played: an edit had a reason."""
@@ -48,9 +51,10 @@ _WORD = re.compile(r"\w+")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
-def sentences(text: str) -> list[str]:
-    """The sentences and lines of a prompt."""
-    return [s for s in _SENTENCE.split(text) if s.strip()]
+@lru_cache
+def sentences(text: str) -> tuple[str, ...]:
+    """The different sentences and lines of a prompt."""
+    return tuple(dict.fromkeys(s for s in _SENTENCE.split(text) if s.strip()))
 
 
 def rounded(values: Vector) -> Vector:
@@ -86,11 +90,7 @@ class SentenceModel:
     seed: Components
     known: dict[Feature, int] = field(default_factory=dict[Feature, int])
     """Sentences in the order in which they came, with their place in that order."""
-    rows: list[tuple[frozenset[Feature], str, float]] = field(
-        default_factory=list[tuple[frozenset[Feature], str, float]]
-    )
-    """Of each rollout its sentences, task and reward."""
-    _cut: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    rows: list[Row] = field(default_factory=list[Row])
 
     def note(self, components: Components, task: str, reward: float) -> None:
         """Keep one rollout; its sentences become known."""
@@ -100,8 +100,8 @@ class SentenceModel:
         """The sentences that the seed does not have; all are known from now on."""
         pairs: list[Feature] = []
         for name in sorted(components):
-            always = self._sentences(self.seed.get(name, ""))
-            pairs += [(name, s) for s in self._sentences(components[name]) if s not in always]
+            always = sentences(self.seed.get(name, ""))
+            pairs += [(name, s) for s in sentences(components[name]) if s not in always]
         for feature in pairs:
             self.known.setdefault(feature, len(self.known))
         return pairs
@@ -145,8 +145,3 @@ class SentenceModel:
         names, mean, _ = self.fit(component)
         worth = dict(zip(names, mean, strict=True))
         return sum(float(worth[s]) for n, s in self.learn(components) if n == component)
-
-    def _sentences(self, text: str) -> tuple[str, ...]:
-        if text not in self._cut:
-            self._cut[text] = tuple(dict.fromkeys(sentences(text)))
-        return self._cut[text]

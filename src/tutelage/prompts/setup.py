@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
-from tutelage.agents.loading import load_agent, source_hash
+from tutelage.agents.loading import load_agent
 from tutelage.config.api_keys import api_key_of
 from tutelage.engine.endpoint import (
     DEFAULT_MODEL,
@@ -26,13 +26,14 @@ from tutelage.engine.endpoint import (
 )
 from tutelage.engine.meter import CallLimits
 from tutelage.engine.prices import Price, find_price, load_prices
+from tutelage.engine.usage import Usage
 from tutelage.environments.loading import load_environment
 from tutelage.environments.start import check_repeats
 from tutelage.errors import ConfigError
-from tutelage.prompts.agent import PROMPT, ToolAgent, components_of, tool_resources
+from tutelage.prompts.agent import PROMPT, ToolAgent, components_of
 from tutelage.prompts.agent_bundle import agent_bundle, call_limits, resources_of
 from tutelage.prompts.apo import APO
-from tutelage.prompts.bank import GENERIC, bank_of
+from tutelage.prompts.bank import bank_of
 from tutelage.prompts.budget import Limits, WorstCase
 from tutelage.prompts.config import PromptConfig, resolve_prompt
 from tutelage.prompts.contract import Settings, Splits
@@ -47,8 +48,7 @@ from tutelage.prompts.tasks import given_splits, make_splits
 from tutelage.resources import LLM, NamedResources, PromptTemplate
 from tutelage.rewards import check
 from tutelage.rewards.registry import resolve_reward
-from tutelage.runs.fingerprint import agent_sources, shown
-from tutelage.runs.progress import Progress
+from tutelage.runs.fingerprint import agent_sources
 from tutelage.tasks.overlap import Overlap, content, count_overlap
 from tutelage.tools.registry import resolve_tools
 from tutelage.tools.tool import Tool
@@ -74,10 +74,8 @@ class SearchSetup:
 
     config: PromptConfig
     algorithm: Algorithm
-    variant: str
-    """Its name in results: `apo with trials` is not the paper's `apo`."""
     reason: str
-    """The reason for it, behind its `variant`."""
+    """Its name, and the reason for it."""
     bundle: AgentBundle
     components: Mapping[str, str]
     splits: Splits
@@ -102,14 +100,14 @@ class SearchSetup:
         """Return hashes of the agent, its grader, its resources and its tasks."""
         bundle, splits = self.bundle, self.splits
         tasks = {"training": splits.train, "validation": splits.val, "test": splits.test}
-        make = None if bundle.environment is None else bundle.environment.make
-        return agent_sources(bundle.agent, bundle.reward, bundle.resources, tasks, make)
+        spec = bundle.spec
+        make = None if spec.environment is None else spec.environment.make
+        return agent_sources(spec.agent, spec.reward, bundle.resources, tasks, make)
 
 
 def setup_from(
     config: PromptConfig,
     env: Mapping[str, str],
-    progress: Progress,
     *,
     agent_spec: AgentSpec | None = None,
     splits: Splits | None = None,
@@ -126,19 +124,14 @@ def setup_from(
     task = endpoints.get("task")
     # All of this is refused before a model is built or loaded.
     name = config.algorithm if algorithm is None else algorithm.name
-    name, reason = choose(name, has_optimiser=bool(optimiser), python=algorithm is not None)
-    chosen = algorithm or _configured(name, config, GENERIC)
+    name, reason = choose(name, has_optimiser=bool(optimiser))
+    chosen = algorithm or _configured(name, config)
     agent_spec = agent_spec or _agent_spec(config)
     factory = agent_spec.environment
     if config.environment is not None:
         factory = load_environment(config.environment, json.loads(config.environment_kwargs))
         agent_spec = replace(agent_spec, environment=factory)
     builtin = isinstance(agent_spec.agent, ToolAgent)
-    if builtin and config.timeout != PromptConfig.model_fields["timeout"].default:
-        progress.note(
-            "Warning: timeout has no effect: the embedded agent is limited by turns and tokens, "
-            "and each tool by its own timeout"
-        )
     splits = splits or make_splits(config, factory)
     if factory is not None:
         check_repeats(factory, splits.train[0], config.seed)
@@ -150,39 +143,35 @@ def setup_from(
     splits.check_held_out(read)
     plan(chosen, splits, Settings("", Limits(rollouts=config.rollouts), samples=config.samples))
     resources = resources_of(agent_spec, config, task)
-    components = components_of(resources, config.components, config.tune_tools)
+    components = components_of(resources, config.components)
     agent_spec.agent.check([*resources])
     bundle = agent_bundle(agent_spec, resources, config, task, prices)
-    if algorithm is None:
-        tools = {v.name: v for v in bundle.resources.values() if isinstance(v, Tool)}
-        chosen = _configured(name, config, bank_of(tools, bundle.reward, config.hints))
+    if algorithm is None and isinstance(chosen, Screen):
+        tools = {v.name: v for v in resources.values() if isinstance(v, Tool)}
+        chosen = replace(chosen, bank=bank_of(tools, agent_spec.reward, config.hints))
     if not chosen.needs_optimiser:
         optimiser = {}
     role_prices = {role: find_price(prices, e.model) for role, e in optimiser.items()}
     asked = worst_call([*role_prices.values()], config.optimiser_tokens) if optimiser else None
     unknown = [bundle.endpoints[n].model for n, p in bundle.prices.items() if p is None]
     unknown += [optimiser[role].model for role, p in role_prices.items() if p is None]
-    with_trials = isinstance(chosen, APO) and chosen.trials
-    variant = f"{chosen.name} with trials" if with_trials else chosen.name
     settings = _settings(config, bundle, WorstCase(_worst_rollout(bundle), asked))
-    facts = {"agent": bundle.agent.name}
+    facts = {"agent": agent_spec.agent.name}
     if factory is not None:
         facts["environment"] = factory.name
     if bundle.policy is not None:
         model = config.model or "embedded, trained to follow prompts"
         facts["task model"] = f"{model}, {bundle.policy.count() / 1e6:.2f} M parameters"
     alone = len(bundle.endpoints) == 1
-    asked_models = {"task model" if alone else f"model {n}": e for n, e in bundle.endpoints.items()}
-    for label, e in (asked_models | {f"{role} model": e for role, e in optimiser.items()}).items():
-        public = e.to_public_dict()
-        facts[label] = f"{public['model']} at {public['base_url']}"
-    if bundle.reward is not None:
-        facts["grader"] = bundle.reward.name
+    remote = {"task model" if alone else f"model {n}": e for n, e in bundle.endpoints.items()}
+    remote |= {f"{role} model": e for role, e in optimiser.items()}
+    facts |= {n: "{model} at {base_url}".format(**e.to_public_dict()) for n, e in remote.items()}
+    if agent_spec.reward is not None:
+        facts["grader"] = agent_spec.reward.name
     return SearchSetup(
         config=config,
         algorithm=chosen,
-        variant=variant,
-        reason=f"{variant}: {reason}",
+        reason=f"{name}: {reason}",
         bundle=bundle,
         components=components,
         splits=splits,
@@ -204,7 +193,6 @@ def search_setup(
     splits: tuple[Sequence[Task] | None, Sequence[Task] | None, Sequence[Task] | None],
     keys: Mapping[str, Any],
     optimiser: LLM | None,
-    progress: Progress,
 ) -> SearchSetup:
     """Return the search of a `Trainer`; `keys` are those of a prompt search, `splits` its training,
     validation and test tasks. Raises `ConfigError`."""
@@ -227,18 +215,13 @@ def search_setup(
             "a prompt search needs train_dataset, val_dataset and test_dataset; or pass only "
             "train_dataset, which is then split 40/20/40"
         )
+    given = None if train is None else given_splits(train, val, test, config)
     return setup_from(
-        config,
-        env,
-        progress,
-        agent_spec=agent_spec,
-        splits=None if train is None else given_splits(train, val, test, config),
-        algorithm=algorithm,
-        handed=handed,
+        config, env, agent_spec=agent_spec, splits=given, algorithm=algorithm, handed=handed
     )
 
 
-def choose(name: str, *, has_optimiser: bool, python: bool = False) -> tuple[str, str]:
+def choose(name: str, *, has_optimiser: bool) -> tuple[str, str]:
     """Return the name of the algorithm and the reason for it. Raises `ConfigError` if it needs an
     optimiser LLM and there is none."""
     if name == "auto" and has_optimiser:
@@ -246,25 +229,21 @@ def choose(name: str, *, has_optimiser: bool, python: bool = False) -> tuple[str
     if name == "auto":
         return "screen", "there is no optimiser endpoint, and it needs none"
     if name != "screen" and not has_optimiser:
-        without = "algorithm=Screen()" if python else "--algorithm screen"
         torch = importlib.util.find_spec("torch") is not None
         needs = "" if torch else ", on this machine after pip install 'tutelage[train]'"
         raise ConfigError(
             f"{name} needs an optimiser LLM, but no endpoint is set. Either set OPENAI_BASE_URL or "
             "OPENAI_API_KEY in .env or the environment (any OpenAI-compatible server: OpenAI, "
-            f"vLLM, Ollama), or search without an LLM: {without}{needs}"
+            f"vLLM, Ollama), or search without an LLM: --algorithm screen{needs}"
         )
     return name, "it was asked for"
 
 
-def _configured(name: str, config: PromptConfig, bank: tuple[str, ...]) -> Algorithm:
+def _configured(name: str, config: PromptConfig) -> Algorithm:
     """Return the algorithm with its settings from the configuration."""
-    values = config.model_dump() | {"bank": bank, "rounds": config.iterations}
+    rounds = config.iterations or (ITERATIONS if name == APO.name else None)
+    values = config.model_dump() | {"rounds": rounds}
     algorithm = cast("Any", {made.name: made for made in PROMPT_ALGORITHMS}[name])
-    if name == APO.name:
-        values["rounds"] = config.iterations or ITERATIONS
-        if config.trials is None and (config.selection is not None or config.paraphrases):
-            values["trials"] = 0  # the paper's search
     names = {field.name for field in fields(algorithm)}
     return algorithm(**{k: v for k, v in values.items() if k in names and v is not None})
 
@@ -282,23 +261,18 @@ def _agent_spec(config: PromptConfig) -> AgentSpec:
             f"{prompt.placeholders!r}; write {{{{name}}}} for a literal {{name}}"
         )
     caps = call_limits(config, True)
-    tools = tool_resources(resolve_tools(config.tools or (() if acts else embedded().tools)))
-    return AgentSpec(
-        ToolAgent(
-            Sampling(temperature=config.temperature, max_tokens=caps.reply_tokens), caps.calls
-        ),
-        NamedResources({PROMPT: prompt, **tools}),
-        reward or (None if acts else resolve_reward(embedded().reward)),
-    )
+    tools = resolve_tools(config.tools or (() if acts else embedded().tools))
+    named = {f"tool_{name.replace('-', '_')}": tool for name, tool in tools.items()}
+    sampling = Sampling(temperature=config.temperature, max_tokens=caps.reply_tokens)
+    reward = reward or (None if acts else resolve_reward(embedded().reward))
+    resources = NamedResources({PROMPT: prompt, **named})
+    return AgentSpec(ToolAgent(sampling, caps.calls), resources, reward)
 
 
 def _settings(config: PromptConfig, bundle: AgentBundle, worst: WorstCase) -> Settings:
-    graders = [] if bundle.reward is None else [bundle.reward]
-    tools = [v.fn for v in bundle.resources.values() if isinstance(v, Tool)]
-    passed = {n: shown(v) for n, v in bundle.resources.items() if not isinstance(v, LLM)}
+    spec = bundle.spec
     fingerprint = (
-        source_hash(bundle.agent, *graders, *tools),
-        sorted(passed.items()),
+        agent_sources(spec.agent, spec.reward, bundle.resources, {}),
         {name: e.to_public_dict() for name, e in bundle.endpoints.items()},
         bundle.sampling,
         bundle.caps,
@@ -311,38 +285,31 @@ def _settings(config: PromptConfig, bundle: AgentBundle, worst: WorstCase) -> Se
             optimiser_calls=config.optimiser_calls,
             tokens=config.max_tokens_total,
             dollars=config.budget_usd,
-            seconds=None if config.minutes is None else 60 * config.minutes,
         ),
         worst=worst,
         seed=config.seed,
         runners=config.runners or (8 if bundle.policy is None else SLOTS),
-        timeout=None,  # a rollout has a deadline of its own, without the time it waits for a model
         failure_reward=config.failure_reward,
         samples=config.samples,
-        asked_at_once=config.optimiser_concurrency,
     )
 
 
 def _weights_hash(policy: Policy) -> str:
-    """Hash the tokenizer of a policy and a sample of every tensor."""
-    tokenizer = policy.codec.tokenizer
-    words = (sorted(tokenizer.get_vocab().items()), str(tokenizer.chat_template))
-    digest = hashlib.blake2b(repr(words).encode(), digest_size=16)
-    for name, tensor in sorted(policy.network.state().items()):
+    """Hash the chat template of a policy and a sample of every tensor."""
+    digest = hashlib.blake2b(str(policy.codec.tokenizer.chat_template).encode(), digest_size=16)
+    for _, tensor in sorted(policy.network.state().items()):
         flat = tensor.detach().reshape(-1)
-        some = flat[:: max(1, flat.numel() // _SAMPLED)].cpu().float()
-        digest.update(f"{name} {tuple(tensor.shape)}".encode() + some.numpy().tobytes())
+        digest.update(flat[:: max(1, flat.numel() // _SAMPLED)].cpu().float().numpy().tobytes())
     return digest.hexdigest()
 
 
-def _worst_rollout(bundle: AgentBundle) -> Any:
+def _worst_rollout(bundle: AgentBundle) -> Usage | None:
     if bundle.roles.remote:
         known = [p for p in bundle.prices.values() if p is not None]
         dearest = max(known, key=lambda p: p.cost(bundle.caps.prompt_tokens, 1), default=None)
         return bundle.caps.worst(dearest)
     if bundle.policy is not None:
-        width = bundle.policy.max_positions
-        return CallLimits(bundle.caps.calls, width, 0).worst(None)
+        return CallLimits(bundle.caps.calls, bundle.policy.max_positions, 0).worst(None)
     return None
 
 

@@ -88,27 +88,18 @@ def fresh(
     """Test tasks after the first `looked`: generated ones, or those of a file."""
     if files:
         return list(_files(files, config.agent is not None or environment is not None))
-    if environment is not None and not config.train:
-        sizes = {"test": looked + (config.test_size or TEST)}
-        return list(environment_tasks(environment, sizes, config.seed)["test"][looked:])
-    if config.train or config.recipe != "math":
+    if config.train or (config.recipe != "math" and environment is None):
         raise ConfigError(
             "this run used your own tasks, so fresh test tasks must be passed too: --test FILE "
             "with tasks that were not tested yet"
         )
-    count, most = config.test_size or TEST, embedded().most_tasks
-    if looked + count > most:
-        raise ConfigError(
-            f"{looked} of {most} test tasks are used up; pass --test FILE, or start a new run"
-        )
-    return list(embedded().tasks("test", looked + count, config.seed)[looked:])
+    wider = {"test_size": looked + (config.test_size or TEST)}
+    return list(make_splits(config.model_copy(update=wider), environment).test[looked:])
 
 
 def _files(paths: Sequence[str], own: bool) -> Sequence[Task]:
     """The tasks of files; those of a custom agent need no question."""
     read = Dataset[Any].recorded if own else Dataset[Any].load
-    if len(paths) == 1:
-        return read(Path(paths[0]))
     tasks = [task for path in paths for task in read(Path(path))]
     return Dataset[Any](tasks, input_required=not own)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tutelage.prompts.embedded import EmbeddedDefaults
-from tutelage.recipes.prompted import MOST_TASKS, PROMPTED_TOOLS, SEED_PROMPT, prompted_tasks
+from tutelage.recipes.prompted import PROMPTED_TOOLS, SEED_PROMPT, prompted_tasks
 from tutelage.tasks.arithmetic import PROMPTED_REWARD
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ EMBEDDED = EmbeddedDefaults(
     prompt=SEED_PROMPT,
     tools=PROMPTED_TOOLS,
     reward=PROMPTED_REWARD,
-    most_tasks=MOST_TASKS,
     tasks=prompted_tasks,
     policy=_embedded_policy,
 )

@@ -167,7 +167,7 @@ class Trainer:
         progress, own = CallbackProgress(shown, self.callbacks), self.progress is None
         try:
             if not isinstance(self.algorithm, RL):
-                setup = self._search(self.algorithm, agent, tasks, val_dataset, progress)
+                setup = self._search(self.algorithm, agent, tasks, val_dataset)
                 place = self.output_dir or fresh_name("prompt", claim=True)
                 with stop_told(place, progress, own=own):
                     return await search_agent(setup, place, self.callbacks, progress)
@@ -240,8 +240,7 @@ class Trainer:
     async def preflight(self, agent: Any, n: int) -> DevReport:
         """`dev` for code in an event loop; the rollouts play in it."""
         if not isinstance(self.algorithm, RL):
-            progress = self.progress or Progress()
-            setup = self._search(self.algorithm, agent, None, None, progress)
+            setup = self._search(self.algorithm, agent, None, None)
             return DevReport(tuple(await preflight(setup, n)))
         if isinstance(self.algorithm, SFT):
             raise ConfigError("SFT does not play training tasks; use dev with a Trainer for RL")
@@ -270,7 +269,6 @@ class Trainer:
         agent: Any,
         train: Tasks | None,
         val: Tasks | None,
-        progress: Progress,
     ) -> SearchSetup:
         if len(self._policies) > 1:
             raise ConfigError("a prompt search supports only one policy; pass policy=Policy")
@@ -297,7 +295,6 @@ class Trainer:
                 **self.search,
             },
             self.optimiser,
-            progress,
         )
 
     def _plan(
