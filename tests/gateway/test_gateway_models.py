@@ -17,12 +17,14 @@ openai = pytest.importorskip("openai")
 
 async def test_of_several_models_none_answers_to_another_name(attempt_session: Open) -> None:
     """What a request is answered by is what the list of models says, in every dialect."""
-    case = attempt_session("main", clients={"judge": ScriptedClient(["judged"])})
+    judge = ScriptedClient(["judged"])
+    case = attempt_session("main", clients={"judge": judge}, token_budget=100)
     names = [m["id"] for m in (await case.http.get(f"{case.base}/models")).json()["data"]]
     assert names == ["policy", "judge"]
-    for name, said in (("policy", "main"), ("judge", "judged")):
+    for name, said, spent in (("judge", "judged", 0), ("policy", "main", 5)):
         answer = await case.chat(model=name)
         assert answer.json()["choices"][0]["message"]["content"] == said
+        assert case.attempt_session.spent == spent
     for path, asked in (
         ("/chat/completions", {"messages": ASK}),
         ("/responses", {"input": "x"}),

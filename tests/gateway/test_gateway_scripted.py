@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from tutelage.engine.script import ScriptedReply
-from tutelage.gateway import ScriptedClient
-from tutelage.types import Constraint, StopReason
+from tutelage.types import Constraint
 
 from .conftest import ASK, CALCULATOR, FLAT_CALCULATOR, TOOL_TURN, Open
 
@@ -88,35 +87,6 @@ def test_a_policy_is_free_where_there_is_no_call_to_forbid(tiny: Any) -> None:
     codec = tiny("qwen2").codec
     assert codec.grammar((), Constraint("none")) is None
     assert codec.grammar((), Constraint("none", parallel_tool_calls=False)) is None
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_stop_string_within_the_limit_is_what_ends_a_reply(
-    attempt_session: Open, stream: bool
-) -> None:
-    """A reply of a script ends there, as a sampled one does, and its record has no more of it."""
-    said = ScriptedReply("Hello there, this is a long reply.", TOOL_TURN.tool_calls)
-    script = [*[said] * 4, said.content or ""]
-    case = attempt_session(*script, clients={"m": ScriptedClient(script)})
-    client = case.attempt_session.model("m").client
-    assert isinstance(client, ScriptedClient)
-    more: dict[str, Any] = {"model": "m", "stream": stream, "max_tokens": 16}
-    tools = [CALCULATOR]
-    chat = await case.chat(**more, tools=tools, stop=["there"])
-    assert '"finish_reason":"stop"' in chat.text
-    told = await case.post("/completions", {"prompt": "x", "stop": "there", **more})
-    assert '"finish_reason":"stop"' in told.text
-    asked = {"messages": ASK, "tools": [ANTHROPIC], "stop_sequences": ["there"], **more}
-    message = await case.post("/messages", asked)
-    assert '"stop_reason":"stop_sequence","stop_sequence":"there"' in message.text
-    for call in client.calls:
-        assert (call.reply.content, call.reply.tool_calls) == ("Hello there", ())
-        assert len(call.sampled.token_ids) == len("Hello there")
-        assert call.sampled.stop_reason is StopReason.STOP
-    cut = await case.chat(**{**more, "max_tokens": 10}, tools=tools, stop=["there"])
-    assert '"finish_reason":"length"' in cut.text
-    beyond = await case.chat(**more, tools=tools, stop=["long"])
-    assert '"finish_reason":"length"' in beyond.text
 
 
 async def test_an_error_of_a_script_has_a_code_of_its_own(attempt_session: Open) -> None:

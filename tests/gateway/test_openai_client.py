@@ -14,7 +14,7 @@ import pytest
 from tutelage.engine.script import ScriptedReply
 from tutelage.gateway import Gateway, ScriptedClient
 
-from .conftest import ASK, CALCULATOR, FLAT_CALCULATOR, TOOL_TURN
+from .conftest import ASK
 
 openai = pytest.importorskip("openai")
 Live = Callable[..., Gateway]
@@ -34,54 +34,6 @@ def by_hand() -> Generator[None]:
     gc.disable()
     yield
     gc.enable()
-
-
-def test_a_tool_loop_over_chat_completions(live: Live) -> None:
-    api, scripted = client(live, TOOL_TURN, "It is 2.")
-    messages: list[Any] = list(ASK)
-    first = api.chat.completions.create(model="m", messages=messages, tools=[CALCULATOR])
-    turn = first.choices[0].message
-    result = {"role": "tool", "tool_call_id": turn.tool_calls[0].id, "content": "2"}
-    again = [*messages, turn.model_dump(), result]
-    second = api.chat.completions.create(model="m", messages=again, tools=[CALCULATOR])
-    assert second.choices[0].message.content == "It is 2."
-    seen = scripted.calls[1].messages
-    assert seen[1] == scripted.calls[0].reply
-    assert seen[2].tool_call_id == scripted.calls[0].reply.tool_calls[0].id
-
-
-def test_streams_add_up_to_the_reply(live: Live) -> None:
-    api, scripted = client(live, TOOL_TURN)
-    with api.chat.completions.stream(
-        model="m", messages=ASK, tools=[CALCULATOR], stream_options={"include_usage": True}
-    ) as stream:
-        kinds = [event.type for event in stream]
-        final = stream.get_final_completion()
-    assert kinds.count("content.delta") > 1
-    message = final.choices[0].message
-    reply = scripted.calls[0].reply
-    assert message.content == reply.content
-    assert [(c.id, c.function.arguments) for c in message.tool_calls] == [
-        (c.id, c.arguments) for c in reply.tool_calls
-    ]
-    assert final.usage.completion_tokens == len(scripted.calls[0].sampled.token_ids)
-    with api.responses.stream(model="m", input="hi", tools=[FLAT_CALCULATOR]) as stream:
-        for _ in stream:
-            pass
-        response = stream.get_final_response()
-    assert response.output_text == reply.content
-    assert response.output[1].call_id == scripted.calls[1].reply.tool_calls[0].id
-
-
-def test_responses_go_on_by_id(live: Live) -> None:
-    api, scripted = client(live, TOOL_TURN, "It is 2.")
-    first = api.responses.create(model="m", input="1 + 1?", tools=[FLAT_CALCULATOR])
-    call = next(i for i in first.output if i.type == "function_call")
-    output = {"type": "function_call_output", "call_id": call.call_id, "output": "2"}
-    second = api.responses.create(model="m", input=[output], previous_response_id=first.id)
-    assert second.output_text == "It is 2."
-    assert scripted.calls[1].messages[1] is scripted.calls[0].reply
-    assert api.responses.retrieve(second.id).output_text == "It is 2."
 
 
 def test_the_sdk_repeats_what_may_succeed_and_nothing_else(live: Live) -> None:

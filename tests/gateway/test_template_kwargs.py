@@ -10,36 +10,23 @@ from tutelage.engine.chat import ChatSession
 from tutelage.policy.codec import Codec
 from tutelage.policy.named_templates import put_template
 from tutelage.policy.tokenizer import train_tokenizer
-from tutelage.seeds import SeedTree
-from tutelage.testing import ScriptedEngine
 
-from .conftest import ASK, Open
+from .conftest import ASK, Open, scripted_chat
 
 PATHS: dict[str, dict[str, Any]] = {
     "/chat/completions": {"messages": ASK},
     "/responses": {"input": "What is 1 + 1?"},
     "/messages": {"messages": ASK, "max_tokens": 9},
 }
-IN_FORCE: list[dict[str, Any]] = [
-    {},
-    {"enable_thinking": True},
-    {"what_no_template_reads": [1]},
-]
-OTHERS: list[dict[str, Any]] = [
-    {"enable_thinking": False},
-    {"messages": []},
-    {"tools": [{"x": 1}]},
-    {"add_generation_prompt": False},
-    {"enable_thinking": True, "messages": [{"role": "user", "content": "x"}]},
-]
+IN_FORCE: list[dict[str, Any]] = [{"enable_thinking": True}, {"what_no_template_reads": [1]}]
+OTHERS: list[dict[str, Any]] = [{"enable_thinking": False}, {"messages": []}]
 
 
 def session() -> ChatSession:
     tokenizer = train_tokenizer(["text 42 calculator"], vocab_size=400)
     put_template(tokenizer, "qwen3")
     codec = Codec(tokenizer)
-    engine = ScriptedEngine(codec, ["It is 2."] * 9)
-    return ChatSession(engine, codec, seeds=SeedTree(0), name="att")
+    return scripted_chat(codec, *["It is 2."] * 9)
 
 
 @pytest.mark.parametrize("path", PATHS)
