@@ -88,11 +88,6 @@ def test_a_database_of_something_else(server: Server) -> None:
         open_store(address)
 
 
-def test_a_server_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="the server is unreachable"):
-        open_store(f"postgresql://me:secret@/x?host={tmp_path}")
-
-
 def test_a_password_is_never_shown(tmp_path: Path) -> None:
     from sqlalchemy import make_url
 
@@ -107,18 +102,6 @@ def test_a_password_is_never_shown(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="has no database name") as caught:
         open_store("postgresql://me:secret@host")
     assert "secret" not in str(caught.value)
-
-
-def test_another_programs_database_is_refused(server: Server, fresh: Fresh) -> None:
-    from sqlalchemy import create_engine
-
-    address = fresh()
-    engine = create_engine(address.replace("postgresql:", "postgresql+psycopg:"))
-    with engine.begin() as conn:
-        conn.exec_driver_sql("create table books (title text)")
-    with pytest.raises(StoreError, match=r"another program \(tables \['books'\]\)"):
-        open_store(address)
-    engine.dispose()
 
 
 @pytest.mark.full
