@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from tutelage import RL, Trainer
 from tutelage.cli import build_app
-from tutelage.environments import EnvironmentFactory, load_environment, start
+from tutelage.environments import EnvironmentFactory, start
 from tutelage.errors import ConfigError
 from tutelage.runs.figures import folder_hash
 from tutelage.store import open_store
@@ -300,7 +300,3 @@ def test_splits_have_seeds_apart_and_no_question_twice() -> None:
     assert asked == {"test": 1_000_005, "val": 2_000_005, "train": 5}
     said = {name: [task["question"] for task in found] for name, found in splits.items()}
     assert said == {"test": ["q6", "q7"], "val": ["q4", "q5"], "train": ["q0", "q1", "q2", "q3"]}
-
-
-def test_a_built_in_name_is_loaded(place: Path) -> None:
-    assert load_environment("coins.py:Coins").name == "Coins"
