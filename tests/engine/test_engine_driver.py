@@ -18,8 +18,8 @@ from tutelage.engine.native import NativeEngine
 from tutelage.engine.protocol import Request
 from tutelage.errors import ContextOverflowError, EngineError
 from tutelage.seeds import SeedTree
-from tutelage.testing import ScriptedEngine, tiny_engine
-from tutelage.types import Constraint, Message, Sampled, Sampling, StopReason, ToolSpec
+from tutelage.testing import tiny_engine
+from tutelage.types import Message, Sampled, Sampling, StopReason, ToolSpec
 
 Tool = Callable[[int, int], Awaitable[None]]
 Log = list[tuple[int, int, tuple[tuple[int, ...], ...]]]
@@ -421,20 +421,3 @@ async def test_listening_changes_nothing_for_anybody(schedule: Any, tiny: Any) -
     runs = [await run(listeners) for listeners in (set(), {2, 5}, set(range(8)))]
     assert runs[1] == runs[0]
     assert runs[2] == runs[0]
-
-
-@pytest.mark.parametrize("constraint", [None, Constraint("required", False)])
-async def test_a_chat_tells_what_its_call_records(constraint: Any, tiny: Any) -> None:
-    policy = tiny("qwen2")
-    scripted = ScriptedEngine(policy.codec, ["It is 46"])
-    for engine in (EngineDriver(tiny_engine(policy)), scripted):
-        chat = ChatSession(engine, policy.codec, seeds=SeedTree(0), name="a")
-        told: list[int] = []
-        call = await chat.chat(
-            [ASK],
-            tools=[TOOL],
-            sampling=Sampling(max_tokens=60),
-            constraint=constraint,
-            on_token=told.extend,
-        )
-        assert tuple(told) == call.sampled.token_ids

@@ -297,18 +297,6 @@ async def test_gradients_of_narrowed_tokens_are_those_of_their_own_distribution(
         assert torch.allclose(a, b, atol=1e-5)
 
 
-async def test_rows_of_a_group_share_tokens_whatever_narrowed_them(tiny: Any) -> None:
-    """One and the same token sequence, once drawn freely and once under a grammar."""
-    policy = tiny("qwen2")
-    (call,) = await asked(policy, Constraint("say"), [1])
-    free = replace(call, sampled=replace(call.sampled, allowed=()), constraint=None)
-    rows = [build_rows([c])[0] for c in (call, free, call)]
-    together = policy.score([Row(r.ids, r.mask, r.narrowed) for r in rows])
-    apart = [policy.score([Row(r.ids, r.mask, r.narrowed)]).logp_K.tolist() for r in rows]
-    assert together.logp_K.tolist() == pytest.approx([x for part in apart for x in part], abs=1e-5)
-    assert len(apart[0]) < len(apart[1])
-
-
 async def test_scores_in_chunks_are_the_same(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = tiny("qwen2")
     calls = await asked(policy, Constraint("required"), range(3), temperature=0.8)

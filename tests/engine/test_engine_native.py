@@ -6,7 +6,7 @@ import asyncio
 import functools
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -524,17 +524,6 @@ def test_invariant_mode_samples_the_same_function(tiny: Any) -> None:
         assert a.logprobs == pytest.approx(b.logprobs, abs=1e-4)
 
 
-def test_a_conversation_that_goes_on_keeps_its_slot(tiny: Any) -> None:
-    engine = tiny_engine(tiny("qwen2"), slots=1, invariant=True)
-    first = replace(request(1, ids=prompt(1, 20), max_tokens=4), session="talk/a")
-    engine.release("talk/b")
-    said = one(engine, first)
-    known = engine.prefilled_tokens
-    ids = first.prompt_ids + said.token_ids + prompt(2, 5)
-    one(engine, replace(first, prompt_ids=ids))
-    assert engine.prefilled_tokens - known == len(ids) - len(first.prompt_ids + said.token_ids) + 1
-
-
 def test_an_engine_begins_with_the_version_and_the_length_of_its_policy() -> None:
     policy = tiny_policy(max_positions=64)
     policy.version = 3
@@ -542,23 +531,6 @@ def test_an_engine_begins_with_the_version_and_the_length_of_its_policy() -> Non
     assert make_engine(policy, slots=1).max_length == 64
     assert make_engine(policy, slots=1, max_length=32).max_length == 32
     assert make_engine(policy, slots=1, max_length=999).max_length == 64
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_an_engine_takes_up_the_weights_of_another_policy(
-    fresh: Callable[..., Any], dtype: torch.dtype
-) -> None:
-    policy: Policy = fresh("qwen2", 0)
-    other: Policy = fresh("qwen2", 1)
-    engine = make_engine(policy, slots=2, dtype=dtype)
-    wanted = Request(prompt(1, 16), Sampling(max_tokens=6), 1)
-    before = one(engine.engine, wanted)
-    engine.update_weights(other, 7)
-    after = one(engine.engine, wanted)
-    assert (before.policy_version, after.policy_version, engine.version) == (0, 7, 7)
-    assert after.token_ids != before.token_ids or after.logprobs != before.logprobs
-    alone = one(make_engine(other, slots=2, dtype=dtype).engine, wanted)
-    assert (after.token_ids, after.logprobs) == (alone.token_ids, alone.logprobs)
 
 
 def test_an_engine_refuses_the_weights_of_another_kind_of_network(tiny: Any) -> None:

@@ -13,7 +13,7 @@ from tests.loopback import listening
 from tests.testing.upstream import remote_over
 
 from tutelage.engine.endpoint import Endpoint, served_models
-from tutelage.engine.remote import RemoteChatClient, RemoteServers, add_chunk, add_delta
+from tutelage.engine.remote import RemoteChatClient, RemoteServers, add_chunk
 from tutelage.engine.script import ScriptedReply
 from tutelage.errors import ConfigError, ContextOverflowError, EngineError, RemoteError
 from tutelage.gateway import Gateway, ScriptedClient
@@ -313,24 +313,6 @@ async def test_a_server_here_is_reached_without_a_proxy_and_without_the_environm
             assert served_models(endpoint) == ("m",)
             await servers.aclose()
     assert keys == [None, None, "Bearer own", "Bearer own"]
-
-
-def test_entries_of_one_index_and_type_are_one() -> None:
-    def detail(kind: str, at: int, **more: str) -> dict[str, Any]:
-        return {"details": [{"type": kind, "index": at, **more}]}
-
-    whole: dict[str, Any] = {}
-    for delta in (
-        detail("text", 0, text="Hm", format="f"), detail("text", 0, text=", so.", format="f"),
-        detail("text", 0, signature="s"), detail("secret", 0, data="x"),
-        detail("text", 1, text="?"),
-    ):  # fmt: skip
-        add_delta(whole, delta)
-    assert whole["details"] == [
-        {"type": "text", "index": 0, "text": "Hm, so.", "format": "f", "signature": "s"},
-        {"type": "secret", "index": 0, "data": "x"},
-        {"type": "text", "index": 1, "text": "?"},
-    ]
 
 
 def test_chunks_add_up_to_a_completion_with_its_token_ids() -> None:

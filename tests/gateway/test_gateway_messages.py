@@ -309,17 +309,6 @@ async def test_requests_have_ids(attempt_session: Open) -> None:
     assert "request-id" not in answer.headers  # that is a name of Anthropic's API
 
 
-async def test_a_thread_is_refused_in_the_words_of_the_api(attempt_session: Open) -> None:
-    case = attempt_session("hi")
-    for thread in ({"type": "create"}, {"type": "continue", "previous_message_id": "msg_1"}):
-        answer = await ask(case, thread=thread)
-        error = ErrorResponse.model_validate(answer.json()).error
-        assert (answer.status_code, error.type) == (400, "invalid_request_error")
-        assert "thread" in error.message
-        assert answer.json()["error"]["details"]["error_code"] == "thread_unsupported_request"
-    assert not case.client.calls
-
-
 async def test_the_text_is_left_out_and_the_signature_restores_the_turn(
     attempt_session: Open,
 ) -> None:

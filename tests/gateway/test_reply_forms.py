@@ -118,31 +118,6 @@ async def test_an_error_before_any_text_has_its_status(
     assert case.asked == 1
 
 
-@pytest.mark.parametrize("status", [400, 401, 404, 422, 408, 409, 429, 500])
-async def test_statuses_are_asked_about_again_as_by_the_openai_client(
-    tmp_path: Path, status: int
-) -> None:
-    case = Case(tmp_path, httpx2.Response(status, json={"error": {"message": "no"}}))
-    assert (await case.ask()).status_code == status
-    assert case.asked == (5 if status in (408, 409, 429) or status >= 500 else 1)
-
-
-@pytest.mark.parametrize("path", BODIES)
-async def test_a_body_that_is_no_completion_is_told_by_its_first_words(
-    tmp_path: Path, path: str
-) -> None:
-    body = b"<html>Try later</html>"
-    case = Case(tmp_path, httpx2.Response(200, headers={"content-type": "x"}, content=body))
-    answer = await case.ask(path)
-    assert (answer.status_code, case.asked) == (502, 1)
-    error = answer.json()["error"]
-    assert "answered 200 with" in error["message"]
-    assert repr(body.decode())[1:-1] in error["message"]
-    messages = path == "/messages"
-    assert error["type"] == ("api_error" if messages else "server_error")
-    assert ("code" not in error) if messages else (error["code"] == "upstream_error")
-
-
 @pytest.mark.parametrize(("path", "stream"), EACH)
 async def test_a_stream_is_whole_with_its_finish_reason(
     tmp_path: Path, path: str, stream: bool
@@ -170,22 +145,6 @@ async def test_arguments_that_are_an_object_are_json_text(
     (line,) = case.lines
     (call,) = line["reply"]["tool_calls"]
     assert json.loads(call["function"]["arguments"]) == ARGUMENTS
-
-
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        (httpx2.ConnectError("refused"), "cannot reach the server"),
-        (httpx2.RemoteProtocolError("cut"), "incomplete reply from the server"),
-        (httpx2.ReadError("cut"), "incomplete reply from the server"),
-    ],
-)
-async def test_a_reply_that_is_cut_is_not_a_server_that_is_away(
-    tmp_path: Path, error: Exception, words: str
-) -> None:
-    answer = await Case(tmp_path, error).ask()
-    assert answer.status_code == 502
-    assert words in answer.text
 
 
 @pytest.mark.parametrize(

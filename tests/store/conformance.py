@@ -32,7 +32,6 @@ from tutelage.types import (
     Attempt,
     Failure,
     FailureCause,
-    Message,
     Mode,
     Reward,
     Rollout,
@@ -102,19 +101,6 @@ class StoreConformance:
         # Clock readings and the order of keys are no part of equality; zero loses its sign.
         assert unsigned(repr(store.rollout(record.id))) == unsigned(repr(record))
         assert store.put_rollouts([record]) == Counter(unchanged=1)
-
-    def test_floats_come_back_bit_for_bit(self, store: Store) -> None:
-        values = (-0.0, 5e-324, 0.1 + 0.2, -1.7976931348623157e308, float("-inf"))
-        base = samples.call()
-        sampled = dataclasses.replace(base.sampled, logprobs=values, raw_logprobs=values)
-        call = dataclasses.replace(base, sampled=sampled)
-        reward = Reward(0.1 + 0.2, {"tiny": 5e-324})
-        store.put_rollouts(
-            [rollout("r", dataclasses.replace(attempt(), calls=(call,), reward=reward))]
-        )
-        back = store.rollout("r").last
-        assert [v.hex() for v in back.calls[0].sampled.logprobs] == [v.hex() for v in values]
-        assert back.reward == reward
 
     def test_clock_readings_come_back_and_are_no_change(self, store: Store) -> None:
         timed = dataclasses.replace(samples.call(), started=1.7e9, seconds=0.25)
@@ -543,19 +529,6 @@ class StoreConformance:
             RolloutSummary(PENDING, None, 0, 0, None, None),
         ]
 
-    def test_rollouts_are_filtered_by_their_summary(self, store: Store) -> None:
-        rewards = {"a": 0.5, "b": None, "c": 1.0, "d": 0.0}
-        store.put_rollouts(
-            [rollout(name, reward=value, step=i) for i, (name, value) in enumerate(rewards.items())]
-        )
-
-        def ids(**chosen: object) -> str:
-            return "".join(r.id for r in store.rollouts("run_a", **chosen))  # pyright: ignore
-
-        assert ids(min_reward=0.5) == "ac"
-        assert ids(after=1) == "cd"
-        assert ids(cause=FailureCause.TIMEOUT) == ""
-
     def test_failures_are_counted_by_cause(self, store: Store) -> None:
         def failed(cause: FailureCause, said: str) -> Attempt:
             return dataclasses.replace(attempt(0, FAILED), failure=Failure(cause, said))
@@ -634,10 +607,3 @@ class StoreConformance:
             store.put_rollouts([rollout()])
 
     # Strange text reaches questions, too
-
-    def test_lone_surrogates_and_nul(self, store: Store) -> None:
-        odd = "half \ud83d a pair, \x00, \ud83d\ude00"
-        call = dataclasses.replace(samples.call(), messages=(Message("user", odd),))
-        given = rollout("r", dataclasses.replace(attempt(answer=odd), calls=(call,)), label=odd)
-        store.put_rollouts([given])
-        assert list(store.rollouts("run_a", label=odd)) == [given]
