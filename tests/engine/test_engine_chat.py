@@ -59,20 +59,6 @@ async def test_turns_of_a_conversation_make_one_row(codec: Codec) -> None:
     ).removesuffix("\n").replace('"expression": "', '"expression":"')
 
 
-async def test_what_was_sampled_is_never_encoded_again(codec: Codec) -> None:
-    """The letters of the reply as single-byte tokens, which no encoder would produce."""
-    letters = [t for c in "What" for t in codec.encode(c)]
-    odd = [*letters, codec.tokenizer.eos_token_id]
-    assert codec.encode("What") != letters
-    chat = session(ScriptedEngine(codec, [odd, "x"]), codec)
-    first = await chat.chat([ASK], sampling=SAMPLING)
-    assert first.reply.content == "What"
-    second = await chat.chat([ASK, first.reply, Message("user", "?")], sampling=SAMPLING)
-    known = first.prompt_ids + first.sampled.token_ids
-    assert second.prompt_ids[: len(known)] == known
-    assert len(build_rows(chat.calls)) == 1
-
-
 async def test_a_reply_that_was_cut_off_is_rendered_again(codec: Codec) -> None:
     """Its turn has no end of its own that anything could be appended to."""
     chat = session(ScriptedEngine(codec, ["one two three four", "x"]), codec)

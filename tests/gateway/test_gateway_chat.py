@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from tutelage.engine.script import ScriptedReply
 from tutelage.errors import ConfigError, ContextOverflowError, EngineError
-from tutelage.types import Call, Constraint, Sampled, Sampling, StopReason, ToolCall, ToolSpec
+from tutelage.types import Call, Constraint, Sampled, Sampling, StopReason, ToolCall
 
-from .conftest import CALCULATOR, TOOL_TURN, Open, events
+from .conftest import CALCULATOR, Open, events
 
 
 async def test_a_completion_is_the_call_on_record(attempt_session: Open) -> None:
@@ -29,22 +28,6 @@ async def test_a_completion_is_the_call_on_record(attempt_session: Open) -> None
         "completion_tokens": len(call.sampled.token_ids),
         "total_tokens": len(call.prompt_ids) + len(call.sampled.token_ids),
     }
-
-
-async def test_tool_calls_carry_the_ids_on_record(attempt_session: Open) -> None:
-    case = attempt_session(TOOL_TURN, TOOL_TURN)
-    seen: list[str] = []
-    for _ in range(2):
-        choice = (await case.chat(tools=[CALCULATOR])).json()["choices"][0]
-        assert choice["finish_reason"] == "tool_calls"
-        (sent,) = choice["message"]["tool_calls"]
-        assert sent["function"] == {"name": "calculator", "arguments": '{"expression":"1+1"}'}
-        seen.append(sent["id"])
-    assert seen == [c.reply.tool_calls[0].id for c in case.client.calls]
-    assert len(set(seen)) == 2
-    assert case.client.calls[0].tools == (
-        ToolSpec("calculator", "Compute.", CALCULATOR["function"]["parameters"]),
-    )
 
 
 async def test_every_role_and_form_of_content_is_read(attempt_session: Open) -> None:
@@ -173,38 +156,6 @@ async def test_a_stop_string_is_not_part_of_the_content(attempt_session: Open) -
         else:
             said = answer.json()["choices"][0]["message"]["content"]
         assert said == "one two"
-
-
-async def test_a_stream_says_what_the_reply_says(attempt_session: Open) -> None:
-    case = attempt_session(ScriptedReply("I think of it.", TOOL_TURN.tool_calls * 2))
-    answer = await case.chat(
-        stream=True, tools=[CALCULATOR], stream_options={"include_usage": True}
-    )
-    assert answer.headers["content-type"].startswith("text/event-stream")
-    *data, done = events(answer.text)
-    assert done == "[DONE]"
-    chunks = [json.loads(e) for e in data]
-    usage = chunks.pop()
-    assert usage["choices"] == []
-    call = case.client.calls[0]
-    assert usage["usage"]["completion_tokens"] == len(call.sampled.token_ids)
-    assert all(c["usage"] is None for c in chunks)
-    assert len({c["id"] for c in [*chunks, usage]}) == 1
-    deltas = [c["choices"][0]["delta"] for c in chunks]
-    assert deltas[0] == {"role": "assistant", "content": ""}
-    pieces = [d["content"] for d in deltas[1:] if d.get("content")]
-    assert len(pieces) > 1
-    assert "".join(pieces) == "I think of it."
-    calls: dict[int, dict[str, str]] = {}
-    for delta in deltas:
-        for part in delta.get("tool_calls", ()):
-            known = calls.setdefault(part["index"], {"arguments": ""})
-            if "id" in part:
-                known |= {"id": part["id"], "name": part["function"]["name"]}
-            known["arguments"] += part["function"]["arguments"]
-    assert [calls[i]["id"] for i in (0, 1)] == [c.id for c in call.reply.tool_calls]
-    assert {c["arguments"] for c in calls.values()} == {'{"expression":"1+1"}'}
-    assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
 
 
 async def test_a_client_without_tokens_streams_when_it_is_done(attempt_session: Open) -> None:

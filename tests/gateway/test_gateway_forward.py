@@ -8,12 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
+from tests.loopback import listening
 
 from tutelage.gateway import Gateway
 from tutelage.gateway.call_log import CallLog
@@ -68,7 +69,7 @@ class Server:
         self.refuses: str | None = None
         self.hangs, self.left = threading.Event(), threading.Event()
         self.hang = False
-        self.port = 0
+        self.url = ""
 
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
         body = json.loads(handler.rfile.read(int(handler.headers["content-length"])))
@@ -105,11 +106,8 @@ def served() -> Generator[Server]:
         def log_message(self, format: str, *args: Any) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
-        server.port = http.server_address[1]
-        threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True).start()
+    with listening(Handler) as server.url:
         yield server
-        http.shutdown()
 
 
 class Case:
@@ -119,7 +117,7 @@ class Case:
         self.server, self._path = server, path
         self._log = CallLog(path)
         opened = {k: given.pop(k) for k in ("token_budget",) if k in given}
-        client = Upstream(f"http://127.0.0.1:{server.port}/v1", "theirs", "far", **given)
+        client = Upstream(f"{server.url}/v1", "theirs", "far", **given)
         self.gateway = Gateway().start()
         self.session = self.gateway.open("r", "a", client, on_call=self._log, **opened)
 
@@ -305,7 +303,7 @@ def test_a_server_that_is_away_is_told(tmp_path: Path) -> None:
     made = Case(tmp_path / "calls.jsonl", server)
     answer = made.ask()
     assert answer.status_code == 502
-    assert f"cannot reach the server 'http://127.0.0.1:{server.port}" in answer.text
+    assert f"cannot reach the server '{server.url}" in answer.text
     assert made.lines() == []
 
 
