@@ -356,3 +356,10 @@ async def test_no_turn_ends_before_and_what_was_allowed_is_on_record(tiny: Any) 
         assert sets[LEAST:, ends].all()
         trained = policy.score([Row(row.ids, row.mask, row.narrowed)]).logp_K.tolist()
         assert trained == pytest.approx(call.sampled.logprobs, abs=1e-4)
+
+
+def test_a_policy_is_free_where_there_is_no_call_to_forbid(tiny: Any) -> None:
+    """`tool_choice` none without tools needs no grammar, and changes no draw."""
+    codec = tiny("qwen2").codec
+    assert codec.grammar((), Constraint("none")) is None
+    assert codec.grammar((), Constraint("none", parallel_tool_calls=False)) is None

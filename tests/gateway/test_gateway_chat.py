@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tutelage.engine.script import ScriptedReply
 from tutelage.errors import ConfigError, ContextOverflowError, EngineError
 from tutelage.types import Call, Constraint, Sampled, Sampling, StopReason, ToolCall
 
@@ -278,3 +279,21 @@ async def test_schemas_in_vllms_words(attempt_session: Open, fields: Any) -> Non
     answer = await case.chat(**fields)
     assert answer.status_code == 200, answer.text
     assert case.client.calls[0].constraint.json_schema == SCHEMA
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_no_line_that_the_request_allows(attempt_session: Open, stream: bool) -> None:
+    case = attempt_session("It is 2.")
+    answer = await case.chat(tools=[CALCULATOR], tool_choice="required", stream=stream)
+    assert answer.status_code == 404
+    message = answer.json()["error"]["message"]
+    assert "tool_choice='required'" in message
+    assert "tools calculator" in message
+    assert '"content":"It is 2."' in message
+
+
+async def test_an_error_of_a_script_has_a_code_of_its_own(attempt_session: Open) -> None:
+    answer = await attempt_session(ScriptedReply(error=(429, "slow down"))).chat()
+    told = answer.json()["error"]
+    assert (answer.status_code, told["code"]) == (429, "scripted_error")
+    assert told["message"] == "slow down"

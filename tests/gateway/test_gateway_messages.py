@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from anthropic.types import ErrorResponse, Message, RawMessageStreamEvent
-from policy.chat_templates import make_codec
 from pydantic import BaseModel, TypeAdapter
 
 from tutelage.engine.script import ScriptedReply
@@ -16,7 +15,6 @@ from tutelage.errors import ContextOverflowError
 from tutelage.gateway import Gateway, ScriptedClient
 from tutelage.gateway.dialects.messages import Messages
 from tutelage.policy.codec import Codec
-from tutelage.rollouts.rows import build_rows
 from tutelage.types import Sampling
 
 from .conftest import ASK, TOOL_TURN, Open, events, scripted_chat
@@ -218,30 +216,6 @@ async def test_keys_come_as_anthropics_clients_send_them(attempt_session: Open) 
             assert word in error["message"]
 
 
-OFF: dict[str, Any] = {"type": "disabled"}
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_policy_that_is_not_to_think_begins_with_an_empty_thought(
-    attempt_session: Open, stream: bool
-) -> None:
-    """As its template writes it for such a model: forced tokens, on record and not trained."""
-    codec = make_codec("qwen3")
-    chat = scripted_chat(codec, "It is 2.")
-    answer = await ask(attempt_session(chat), thinking=OFF, stream=stream)
-    if stream:
-        found = [EVENT.validate_python(json.loads(each)) for each in events(answer.text)]
-        content = put_together(found)
-    else:
-        content = answer.json()["content"]
-    assert content == [{"type": "text", "text": "It is 2."}]
-    (call,) = chat.calls
-    empty = codec.encode("<think>\n\n</think>\n\n")
-    assert list(call.sampled.token_ids[: len(empty)]) == empty
-    (row,) = build_rows(chat.calls)
-    assert row.trained == len(call.sampled.token_ids) - len(empty)
-
-
 async def test_a_policys_stream_begins_with_the_tokens_of_its_prompt(
     attempt_session: Open, tiny: Any
 ) -> None:
@@ -290,8 +264,10 @@ def test_another_models_thought_is_left_out(signature: str) -> None:
     turn = {"role": "assistant", "content": [thought, {"type": "text", "text": "It is 2."}]}
     stored: Any = None
     turns = [*ASK, turn, *ASK]
-    request = Messages().read({"model": "m", "messages": turns}, Sampling(), stored)
+    body: dict[str, Any] = {"model": "m", "messages": turns, "thinking": {"type": "disabled"}}
+    request = Messages().read(body, Sampling(), stored)
     assert request.messages[1].content == "It is 2."
+    assert request.sampling.max_thinking_tokens == 0
 
 
 async def test_requests_have_ids(attempt_session: Open) -> None:
