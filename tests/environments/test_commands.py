@@ -237,13 +237,6 @@ def test_an_own_agent_drives_the_environment(place: Path) -> None:
     assert done.exit_code == 0, done.output
     assert result("run")["rl_steps"] == 1
     assert result("run")["failures"] == {}
-    model = ("--model", "run/policy")
-    played = tutelage(
-        "eval", "agent.py", "--environment", "coins.py:Coins", *model, "--limit", "2", "--json"
-    )
-    assert played.exit_code == 0, played.output
-    assert json.loads(played.stdout)["rollouts"] == 2
-
     longer = [key for key in KEYS if key[:5] != "steps"]
     more = tutelage(
         *("train", "agent.py", "--environment", "coins.py:Coins", *longer, "--steps", "2"),
