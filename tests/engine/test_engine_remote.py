@@ -13,7 +13,7 @@ from tests.loopback import listening
 from tests.testing.upstream import remote_over
 
 from tutelage.engine.endpoint import Endpoint, served_models
-from tutelage.engine.remote import RemoteChatClient, RemoteServers, add_chunk
+from tutelage.engine.remote import RemoteChatClient, RemoteServers
 from tutelage.engine.script import ScriptedReply
 from tutelage.errors import ConfigError, ContextOverflowError, EngineError, RemoteError
 from tutelage.gateway import Gateway, ScriptedClient
@@ -313,28 +313,3 @@ async def test_a_server_here_is_reached_without_a_proxy_and_without_the_environm
             assert served_models(endpoint) == ("m",)
             await servers.aclose()
     assert keys == [None, None, "Bearer own", "Bearer own"]
-
-
-def test_chunks_add_up_to_a_completion_with_its_token_ids() -> None:
-    completion: dict[str, Any] = {"choices": [{"message": {"content": None}}]}
-    first = {"function": {"name": "f", "arguments": ""}, "id": "c", "type": "function", "index": 0}
-    rest = {"function": {"arguments": '{"a": 1}'}, "index": 0}
-    entry = {"token": "a", "logprob": -0.5}
-    for choice in (
-        {"delta": {"role": "assistant", "content": "a"}, "logprobs": {"content": [entry]},
-         "token_ids": [5]},
-        {"delta": {"tool_calls": [first]}, "token_ids": [6, 7]},
-        {"delta": {"tool_calls": [rest]}},
-        {"delta": {"content": "another choice"}, "index": 1, "finish_reason": "length"},
-        {"delta": {}, "finish_reason": "stop"},
-    ):  # fmt: skip
-        delta = add_chunk(completion, {"id": "x", "choices": [{"index": 0, **choice}]})
-        assert delta == (choice["delta"] if choice.get("index", 0) == 0 else {})
-    assert add_chunk(completion, {"choices": [], "usage": {"prompt_tokens": 3}}) == {}
-    (choice,) = completion["choices"]
-    assert completion["usage"] == {"prompt_tokens": 3}
-    assert (choice["finish_reason"], choice["token_ids"]) == ("stop", [5, 6, 7])
-    assert choice["logprobs"]["content"] == [entry]
-    (call,) = choice["message"]["tool_calls"]
-    assert call["function"] == {"name": "f", "arguments": '{"a": 1}'}
-    assert choice["message"]["content"] == "a"

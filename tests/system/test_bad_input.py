@@ -138,14 +138,6 @@ def test_a_dry_run_refuses_and_writes_nothing_either(
     assert not (tutelage.cwd / "run").exists()
 
 
-def test_eval_names_what_is_missing(material: Path, tutelage: Command) -> None:
-    model, tasks = str(material / "parrot"), str(material / "val.jsonl")
-    told = tutelage.here("eval", model, "--test", tasks).check(2).err
-    assert "--reward" in told
-    told = tutelage.here("eval", "nobody", "--test", tasks).check(2).err
-    assert "no run 'nobody'" in told
-
-
 @pytest.mark.full
 def test_the_same_command_again_goes_on_and_another_is_refused(
     with_tools: Arguments, references: Any, tutelage: Command

@@ -7,7 +7,6 @@ a checkpoint, depending on its height; `/dev/full` hits a file that is appended 
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -75,14 +74,3 @@ def test_a_line_of_metrics_that_cannot_be_written(
     metrics.unlink()
     kept.rename(metrics)
     references["with_tools"].check(tutelage)
-
-
-def test_an_export_that_does_not_fit_leaves_the_old_file(
-    references: dict[str, Reference], tutelage: Command
-) -> None:
-    shutil.copytree(references["with_tools"].folder / "run", tutelage.cwd / "run")
-    (tutelage.cwd / "rows.jsonl").write_text("old\n")
-    job = tutelage.start("export", "run", "--out", "rows.jsonl", max_file=60_000).end().check(2)
-    assert "cannot write 'rows.jsonl': File too large" in job.err
-    assert (tutelage.cwd / "rows.jsonl").read_text() == "old\n"
-    assert not (tutelage.cwd / "rows.jsonl.tmp").exists()
