@@ -125,12 +125,7 @@ def head_of(pid: int) -> int:
     return head
 
 
-def ended(
-    place: Path,
-    words: Sequence[str],
-    steps: int,
-    end: Callable[[int], None],
-) -> str:
+def ended(place: Path, words: Sequence[str], steps: int, end: Callable[[int], None]) -> str:
     """What a command says that is ended by `end` once its run has so many steps."""
     command = [sys.executable, "-m", "tutelage", *words]
     folder, until = RunFolder(place / "run"), time.monotonic() + 120
