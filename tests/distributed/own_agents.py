@@ -6,10 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from typer.testing import CliRunner
-
 from tutelage import LLM, RL, Trainer, rollout
-from tutelage.cli import build_app
 from tutelage.testing import tiny_policy
 
 from . import jobs
@@ -29,20 +26,6 @@ KEYS: dict[str, Any] = {
     "trainer.save_freq": 1,
 }
 TASKS = [{"id": f"t{i}", "text": f"number {i}"} for i in range(12)]
-AGENT = """
-import os
-from pathlib import Path
-
-from tutelage import LLM, rollout
-
-
-@rollout
-async def digits(task, llm: LLM) -> float:
-    with Path(os.environ["TUTELAGE_TEST_PLAYED"]).open("a") as file:
-        file.write(os.environ["RANK"])
-    said = (await llm.chat(f"Say a digit. {task['text']}", max_tokens=4)).reply
-    return sum(c.isdigit() for c in said.content or "") / 4
-"""
 
 
 @rollout
@@ -74,32 +57,7 @@ def train(out: Path, order: str) -> None:
     assert (result.status, result.steps, result.folder) == ("finished", 3, out)
 
 
-def train_on_other_tasks(out: Path) -> None:
-    """The second rank was given another task."""
-    own = [*TASKS[:7], {"id": "t7", "text": f"number {os.environ['RANK']}"}]
-    trainer(out, own).fit(digits)
-
-
 def train_wrongly(place: Path) -> None:
     """What is wrong is found on every rank, without a folder to write to."""
     os.chdir(place)
     trainer(None, endpoints={"nobody": "http://127.0.0.1:9"}).fit(digits)
-
-
-def refused(place: Path, told: str, *words: str) -> None:
-    """A command that the first rank alone answers, with a reason."""
-    os.chdir(place)
-    done = CliRunner().invoke(build_app(), [*words])
-    assert (told in done.output) is (os.environ["RANK"] == "0"), done.output
-    if os.environ["RANK"] != "0":
-        assert (done.exit_code, done.output) == (0, "")
-
-
-def command(place: Path, order: str, *words: str) -> None:
-    """A command, in a folder."""
-    os.chdir(place)
-    jobs.changed(order)
-    done = CliRunner().invoke(build_app(), [*words], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    if os.environ["RANK"] != "0":
-        assert done.output == ""

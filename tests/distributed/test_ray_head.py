@@ -47,26 +47,6 @@ def test_a_lost_head_ends_the_run_with_a_sentence(asked: list[StopRequested]) ->
     assert not why_stopped(StopRequested(signal.SIGTERM)), "told of another signal, too"
 
 
-def test_a_head_that_answers_asks_for_nothing(asked: list[StopRequested]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        watch = HeadWatch(f"127.0.0.1:{server.getsockname()[1]}", scale=0.001)
-        time.sleep(0.1)
-        watch.close()
-    assert not watch.gone
-    assert not asked
-
-
-def test_a_program_without_a_handler_is_not_killed() -> None:
-    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    try:
-        watch = HeadWatch("127.0.0.1:1", scale=0.001)
-        time.sleep(0.1)
-        watch.close()
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert watch.gone
-
-
 def test_what_is_asked_of_ray_does_not_wait_for_a_lost_head() -> None:
     asked, never = list[int](), threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -35,17 +35,9 @@ BROKEN = """
 import os
 
 if os.environ.get("RANK") == "1":
-    {wrong}
+    raise RuntimeError("no such luck")
 """
 """What the second rank alone meets when it reads the reward."""
-IN_A_STEP = """
-    from tutelage.weights import learner
-
-    def broken(*args, **kwargs):
-        raise ValueError("not of this world")
-
-    learner.Learner.optimize = broken
-"""
 
 
 @pytest.fixture(scope="module")
@@ -133,22 +125,7 @@ def head_of(pid: int) -> int:
     return head
 
 
-def kill_the_node_of(pid: int) -> None:
-    """The whole node with the head of the Ray that a process has started, ranks included."""
-    mine = [(n, args.split()[0]) for n, parent, args in processes() if parent == pid]
-    (raylet,) = [n for n, program in mine if program.endswith("/raylet")]
-    workers = [n for n, parent, _ in processes() if parent == raylet]
-    for process in (head_of(pid), raylet, *workers):
-        os.kill(process, signal.SIGKILL)
-
-
-def ended(
-    place: Path,
-    words: Sequence[str],
-    steps: int,
-    end: Callable[[int], None],
-    how: tuple[int, str] = (128 + signal.SIGTERM, "stopped"),
-) -> str:
+def ended(place: Path, words: Sequence[str], steps: int, end: Callable[[int], None]) -> str:
     """What a command says that is ended by `end` once its run has so many steps."""
     command = [sys.executable, "-m", "tutelage", *words]
     folder, until = RunFolder(place / "run"), time.monotonic() + 120
@@ -160,7 +137,8 @@ def ended(
             told = job.communicate(timeout=120)[1]
         finally:
             job.kill()
-    assert (job.returncode, (folder.read_result() or {}).get("status")) == how, told
+    status = (folder.read_result() or {}).get("status")
+    assert (job.returncode, status) == (128 + signal.SIGTERM, "stopped"), told
     return " ".join(told.split())
 
 
@@ -179,59 +157,12 @@ def test_a_head_node_that_is_killed_stops_the_run_with_a_sentence_and_it_is_resu
 
 
 @pytest.mark.full
-def test_a_head_node_that_takes_the_ranks_along_ends_the_run_at_once_and_it_is_resumed(
-    one_thread: None, source: Path, tmp_path: Path
-) -> None:
-    began = list[float]()
-
-    def kill(pid: int) -> None:
-        began.append(time.monotonic())
-        kill_the_node_of(pid)
-
-    keys = {"trainer__nnodes": 2, "ray_kwargs__ray_init__num_cpus": 2}
-    given = {**jobs.MANY, **keys, "trainer__total_training_steps": 100_000}
-    words = ["train", "math", "--output", "run", *tiny_job.overrides(source, **given)]
-    told = ended(tmp_path, words, 2, kill, how=(2, "failed"))
-    took = time.monotonic() - began[0]
-    assert took < 25, told
-    way = r"so the run cannot continue.*tutelage resume run"
-    assert re.search(rf"Ray's head node, \S+, no longer answers, {way}", told), told
-    trained = len(tiny_job.steps(RunFolder(tmp_path / "run")))
-    told = ended(tmp_path, ["resume", "run"], trained + 1, lambda pid: os.kill(pid, signal.SIGTERM))
-    assert f"resumed after step {trained}/100000 of rl" in told
-
-
-@pytest.mark.full
-def test_a_placed_rank_that_ends_before_the_ranks_meet_is_told(
-    ray: Any, one_thread: None, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start = _RayRanks.joined
-
-    def joined(ranks: _RayRanks, *args: Any) -> Any:
-        (facts,) = ranks._facts  # pyright: ignore[reportPrivateUsage]
-        os.kill(facts["pid"], signal.SIGKILL)
-        return start(ranks, *args)
-
-    monkeypatch.setattr(_RayRanks, "joined", joined)
-    with pytest.raises(RunError, match=r"^rank 1 of 2, process \d+ on \S+: The actor died"):
-        train(source, tmp_path / "run")
-    assert launched().size == 1
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    ("wrong", "told"),
-    [
-        ("raise RuntimeError('no such luck')", r"^rank 1 of 2: .*no such luck"),
-        (IN_A_STEP.strip(), r"^rank 1 of 2, process \d+ on .*: not of this world"),
-    ],
-)
 def test_what_one_rank_alone_meets_is_told(
-    ray: Any, one_thread: None, source: Path, tmp_path: Path, wrong: str, told: str
+    ray: Any, one_thread: None, source: Path, tmp_path: Path
 ) -> None:
     own = tiny_job.material(tmp_path)
-    (own / "rewards.py").write_text(tiny_job.REWARD + BROKEN.format(wrong=wrong))
-    with pytest.raises(RunError, match=told):
+    (own / "rewards.py").write_text(tiny_job.REWARD + BROKEN)
+    with pytest.raises(RunError, match=r"^rank 1 of 2: .*no such luck"):
         train(own, tmp_path / "run")
     assert launched().size == 1
 
@@ -241,10 +172,8 @@ def test_more_ranks_than_the_cluster_has_room_for_are_refused(
     ray: Any, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tutelage.distributed.ray_ranks._ROOM_SECONDS", 0.5)
-    told = r"no room for trainer.nnodes=9: each needs 1 CPU, the first .* has \d, and .* in total"
-    command = r"`RAY_AUTH_MODE=token ray start --address=\S+ --num-cpus=N`"
-    way = f"lower it, or start a node with {command}"
-    with pytest.raises(ConfigError, match=f"{told}; {way}"):
+    told = r"no room for trainer.nnodes=9: .*`RAY_AUTH_MODE=token ray start --address=\S+"
+    with pytest.raises(ConfigError, match=told):
         train(source, tmp_path / "run", trainer__nnodes=9)
     assert not (tmp_path / "run" / "config.json").exists()
 

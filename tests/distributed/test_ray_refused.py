@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import signal
 import socket
-import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from weights.samples import LAPTOP
 from weights.tiny_job import material, overrides
 
 from tutelage.config import Machine
-from tutelage.distributed.ray_cluster import import_ray
 from tutelage.errors import ConfigError, MissingExtraError
 from tutelage.runs.folder import create
 from tutelage.runs.progress import Progress
-from tutelage.runs.signals import StopRequested
 from tutelage.weights import jobs
 from tutelage.weights.config import resolve
 
@@ -54,42 +49,6 @@ def test_an_address_where_nothing_answers(source: Path) -> None:
     told = refused(source, f"{ADDRESS}=127.0.0.1:{port}")
     assert f"cannot use a Ray cluster at '127.0.0.1:{port}': Connection refused" in told
     assert "ray start --head" in told
-
-
-def test_no_cluster_on_this_machine(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def init(**options: Any) -> None:
-        raise ConnectionError("Could not find any running Ray instance.")
-
-    monkeypatch.setattr(import_ray(), "init", init)
-    told = refused(source, f"{ADDRESS}=auto")
-    assert "this machine is not part of a running Ray cluster (Could not find" in told
-    assert "ray start --head" in told
-
-
-def test_sigterm_while_ray_starts_is_a_stop_as_it_is_later(
-    source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ended = list[str]()
-
-    def init(**options: Any) -> None:
-        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(number))  # as Ray does
-        signal.raise_signal(signal.SIGTERM)
-
-    monkeypatch.setattr(import_ray(), "init", init)
-    monkeypatch.setattr(import_ray(), "shutdown", lambda: ended.append("ray"))
-    before = signal.getsignal(signal.SIGTERM)
-    resolved = resolve("math", [*overrides(source), RAY], machine=LAPTOP)
-    with pytest.raises(StopRequested, match="SIGTERM"):
-        jobs.train(resolved, create(source.parent / "run"), Progress())
-    assert ended == ["ray"]
-    assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_a_dry_run_says_it_too(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    resolved = resolve("math", [*overrides(source), RAY], machine=LAPTOP)
-    with pytest.raises(MissingExtraError, match="needs Ray"):
-        jobs.dry_run(resolved)
 
 
 @pytest.mark.parametrize("address", ["ray://10.0.0.5:10001", "10.0.0.5", "head:port"])
@@ -149,13 +108,3 @@ def test_placed_ranks_are_refused_beside_what_does_not_go_with_them(
     monkeypatch.setitem(sys.modules, "ray", None)
     told = refused(source, nodes, auto, ray=False)
     assert told == "trainer.nnodes=2 needs Ray; install it with: pip install 'tutelage[ray]'"
-
-
-@pytest.mark.full  # seven seconds; tests/contract/test_import.py has what imports load
-def test_a_run_without_ray_loads_nothing_of_it() -> None:
-    code = (
-        "import sys, tutelage.cli, tutelage.trainer.trainer, tutelage.weights.training; "
-        "print([n for n in sys.modules if n.split('.')[0] == 'ray' or 'tutelage.distributed' in n])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
-    assert done.stdout.strip() == "[]", done.stderr

@@ -19,11 +19,9 @@ from tests.distributed.ray_parts import (
     rollouts_of,
     weights_hash,
 )
-from weights.samples import LAPTOP
 from weights.tiny_job import run
 
 from tutelage import LLM, RL, Trainer, rollout
-from tutelage.distributed import ray_cluster, ray_workers
 from tutelage.errors import ConfigError, RunError
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.progress import Progress
@@ -31,7 +29,6 @@ from tutelage.store import open_store
 from tutelage.testing import tiny_policy
 from tutelage.tracing import span
 from tutelage.weights import run as training_run
-from tutelage.weights.config import resolve
 
 KEYS: dict[str, object] = {
     "trainer__total_training_steps": 2,
@@ -116,52 +113,12 @@ def test_a_group_that_ends_every_worker_ends_the_run_in_a_sentence(
 
 
 @pytest.mark.full
-def test_a_worker_of_another_version_is_refused_before_the_run(
-    ray: Any, one_thread: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = mortal_material(tmp_path / "source")
-    monkeypatch.setattr(ray_workers, "here", lambda: {"python": "3.11.0", "tutelage": "0.0.1"})
-    with pytest.raises(
-        ConfigError, match=r"^the Ray worker on .* has python .*, but this run has 3.11.0"
-    ):
-        played(source, tmp_path / "run", **RAY)
-    assert not (tmp_path / "run" / "run" / "config.json").exists()
-
-
-@pytest.mark.full
 def test_more_workers_than_the_cluster_has_room_for_are_refused(
     ray: Any, one_thread: None, tmp_path: Path
 ) -> None:
     source = mortal_material(tmp_path / "source")
     with pytest.raises(ConfigError, match=r"has 2 CPUs, of which \d .* 9 are needed: set ray"):
         played(source, tmp_path / "run", **{**RAY, "ray_kwargs__ray_init__num_cpus": 9})
-
-
-@pytest.mark.parametrize(
-    ("there", "free", "asked", "way"),
-    [
-        (0, 0, "null", "at least 1 is needed: start a node"),
-        (0, 0, "2", "2 are needed: start a node"),
-        (2, 0, "1", "1 is needed: wait until some are free, or start a node"),
-        (2, 1, "9", "9 are needed: set ray_kwargs.ray_init.num_cpus=1, or start a node"),
-    ],
-)
-def test_what_is_advised_for_too_few_cpus_helps(
-    ray: Any, monkeypatch: pytest.MonkeyPatch, there: int, free: int, asked: str, way: str
-) -> None:
-    monkeypatch.setattr(ray_cluster, "_FREE_SECONDS", 0.1)
-    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": there} if there else {})
-    monkeypatch.setattr(ray, "available_resources", lambda: {"CPU": free} if free else {})
-    keys = ["agent.placement=ray", f"ray_kwargs.ray_init.num_cpus={asked}"]
-    address = ray.get_runtime_context().gcs_address
-    with pytest.raises(ConfigError) as refused:
-        ray_cluster.workers_of(resolve("math", keys, machine=LAPTOP).config)
-    told = f"ray start --address={address} --num-cpus=N`"
-    assert str(refused.value).endswith(f"{way} with `RAY_AUTH_MODE=token {told}")
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    with pytest.raises(ConfigError) as refused:
-        ray_cluster.workers_of(resolve("math", keys, machine=LAPTOP).config)
-    assert str(refused.value).endswith(f"{way} with `{told}")
 
 
 @pytest.mark.full

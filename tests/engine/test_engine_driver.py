@@ -5,33 +5,39 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from playback import one, prompt, request
 
+from tutelage.engine import call_barrier
+from tutelage.engine.chat import ChatSession
 from tutelage.engine.driver import EngineDriver
 from tutelage.engine.native import NativeEngine
 from tutelage.engine.protocol import Request
 from tutelage.errors import ContextOverflowError, EngineError
+from tutelage.seeds import SeedTree
 from tutelage.testing import tiny_engine
-from tutelage.types import Sampled, Sampling, StopReason
+from tutelage.types import Message, Sampled, Sampling, StopReason, ToolSpec
 
 Tool = Callable[[int, int], Awaitable[None]]
+Log = list[tuple[int, int, tuple[tuple[int, ...], ...]]]
 
 
-class Recorder:
-    """An engine that notes which requests each step worked on."""
+def recorded(engine: NativeEngine) -> Log:
+    """Notes what each step of an engine did."""
+    log: Log = []
+    step = engine.step
 
-    def __init__(self, engine: NativeEngine) -> None:
-        self.engine, self.log = engine, []
-        self._step, self._submit = engine.step, engine.submit
-        engine.step = self.step
-
-    def step(self) -> list[tuple[int, Sampled]]:
-        ended = self._step()
-        self.log.append((self.engine.prefilled_tokens, [s.token_ids for _, s in ended]))
+    def noting() -> Any:
+        ended = step()
+        said = tuple(s.token_ids for _, s in ended)
+        log.append((engine.prefilled_tokens, engine.decoded_tokens, said))
         return ended
+
+    engine.step = noting
+    return log
 
 
 async def talk(driver: EngineDriver, number: int, tool: Tool, said: list[Sampled]) -> None:
@@ -73,9 +79,9 @@ async def no_tool(number: int, turn: int) -> None:
 async def test_the_deterministic_schedule_does_not_see_the_order_of_tools(tiny: Any) -> None:
     runs = []
     for seed in range(4):
-        recorder = Recorder(tiny_engine(tiny("qwen2"), slots=4))
-        said = await talks(EngineDriver(recorder.engine), random_tool(seed))
-        runs.append((said, recorder.log))
+        engine = tiny_engine(tiny("qwen2"), slots=4)
+        log = recorded(engine)
+        runs.append((await talks(EngineDriver(engine), random_tool(seed)), log))
     assert all(run == runs[0] for run in runs)
 
 
@@ -119,15 +125,6 @@ async def test_free_schedule_in_invariant_mode_repeats_bit_for_bit(tiny: Any) ->
         for seed in range(2)
     ]
     assert runs[0] == runs[1]
-
-
-async def test_a_caller_outside_any_rollout_is_served(tiny: Any) -> None:
-    driver = EngineDriver(tiny_engine(tiny("qwen2")))
-    got = await asyncio.gather(*(driver.sample(request(s)) for s in range(5)))
-    assert [g.token_ids for g in got] == [
-        one(tiny_engine(tiny("qwen2")), request(s)).token_ids for s in range(5)
-    ]
-    assert driver.max_length == 256
 
 
 @pytest.mark.parametrize("schedule", ["deterministic", "free"])
@@ -215,3 +212,212 @@ async def test_conversations_that_keep_every_slot_are_an_error_and_not_a_hang(ti
             await asyncio.wait_for(driver.sample(request(2, session="worker")), 30)
         driver.release("planner")
         assert (await driver.sample(request(2, session="worker"))).token_ids
+
+
+Pause = Callable[[], Awaitable[None]]
+
+
+async def team(chat: ChatSession, tool: Pause) -> None:
+    """One agent that thinks aloud, asks two helpers at the same time, and sums up."""
+    ask = Message("user", "What is 12 + 34?")
+    sampling = Sampling(max_tokens=7)
+    first = await chat.chat([ask], sampling=sampling)
+
+    async def helper(question: str, turns: int) -> str:
+        history = [ask, first.reply, Message("user", question)]
+        for _ in range(turns):
+            call = await chat.chat(history, sampling=sampling)
+            await tool()
+            history += [call.reply, Message("user", "and?")]
+        return str(history[-2].content)
+
+    said = await asyncio.gather(helper("one?", 3), helper("two?", 2))
+    await tool()
+    last = [ask, first.reply, Message("user", " ".join(said)[:40])]
+    await chat.chat(last, sampling=sampling)
+    await asyncio.gather(
+        *(chat.chat([*last[:2], Message("user", q)], sampling=sampling) for q in "ab")
+    )
+
+
+async def play(policy: Any, seed: int, **engine: Any) -> tuple[list[list[Any]], Log]:
+    built = tiny_engine(policy, **engine)
+    log = recorded(built)
+    driver = EngineDriver(built)
+    chance = random.Random(seed)
+    sessions: list[ChatSession] = []
+
+    async def tool() -> None:
+        await asyncio.sleep(chance.choice([0, 0.001, 0.003]))
+
+    async def rollout(number: int) -> None:
+        async with driver.participant():
+            seeds = SeedTree(0, ("rollout", number))
+            chat = ChatSession(driver, policy.codec, seeds=seeds, name=f"r{number}", order=number)
+            sessions[number] = chat
+            await team(chat, tool)
+            chat.close()
+
+    count = 5
+    sessions += [None] * count  # pyright: ignore
+    async with asyncio.TaskGroup() as group, driver.participant():
+        for number in range(count):
+            group.create_task(rollout(number))
+        await asyncio.sleep(0)
+    assert driver.barrier.thinking == 0
+    return [s.calls for s in sessions], log
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("engine", [{"slots": 3}, {"slots": 16}, {"slots": 16, "invariant": True}])
+async def test_agents_that_ask_twice_at_the_same_time_repeat_bit_for_bit(
+    engine: dict[str, Any], tiny: Any
+) -> None:
+    runs = [await play(tiny("qwen2"), seed, **engine) for seed in range(4)]
+    assert all(run == runs[0] for run in runs)
+    assert [len(calls) for calls in runs[0][0]] == [9] * 5
+
+
+async def test_the_engine_waits_for_a_branch_whose_tool_runs(tiny: Any) -> None:
+    """While one branch waits for the engine and the other for its tool, nothing is decoded."""
+    engine = tiny_engine(tiny("qwen2"))
+    driver = EngineDriver(engine)
+    opened = asyncio.Event()
+
+    async def quick() -> None:
+        await driver.sample(request(1, max_tokens=1))
+        await opened.wait()
+        await driver.sample(request(3, max_tokens=1))
+
+    async def slow() -> None:
+        await driver.sample(request(2, max_tokens=1))
+        await driver.sample(request(4, max_tokens=1))
+
+    async with driver.participant():
+        both = [asyncio.create_task(quick()), asyncio.create_task(slow())]
+        await asyncio.sleep(0.02)
+        decoded = engine.decoded_tokens
+        assert decoded == 2
+        opened.set()
+        await asyncio.wait_for(asyncio.gather(*both), 60)
+    assert engine.decoded_tokens == 4
+
+
+async def test_a_branch_that_ended_holds_nobody_up(tiny: Any) -> None:
+    driver = EngineDriver(tiny_engine(tiny("qwen2")))
+
+    async def sample(seed: int, tokens: int) -> tuple[int, ...]:
+        return (await driver.sample(request(seed, max_tokens=tokens))).token_ids
+
+    async with driver.participant():
+        await sample(0, 2)
+        short, long = await asyncio.wait_for(asyncio.gather(sample(1, 1), sample(2, 30)), 60)
+        assert len(short) == 1
+        assert long
+        async with asyncio.timeout(60):  # which makes no task, while wait_for does
+            await sample(3, 3)
+        await asyncio.wait_for(sample(4, 3), 60)
+
+
+async def test_branches_that_wait_for_each_other_do_not_stop_the_engine(
+    tiny: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two actors with mailboxes, neither a child of the other."""
+    monkeypatch.setattr(call_barrier, "_PATIENCE", 0.05)
+    driver = EngineDriver(tiny_engine(tiny("qwen2")))
+    mail: asyncio.Queue[int] = asyncio.Queue()
+
+    async def writer() -> None:
+        for turn in range(4):
+            await driver.sample(request(turn, max_tokens=5))
+            await mail.put(turn)
+
+    async def reader() -> None:
+        await driver.sample(request(9, max_tokens=1))
+        for turn in range(4):
+            assert await mail.get() == turn
+            await driver.sample(request(10 + turn, max_tokens=1))
+
+    async with driver.participant():
+        await asyncio.wait_for(asyncio.gather(writer(), reader()), 60)
+    assert "wait for each other" in caplog.text
+    assert driver.barrier.thinking == 0
+
+
+async def test_lanes_beside_the_main_one_keep_no_slot_in_invariant_mode(tiny: Any) -> None:
+    """Else rollouts that ask twice at the same time would need more slots than there are."""
+    engine = tiny_engine(tiny("qwen2"), slots=2, invariant=True)
+    driver = EngineDriver(engine)
+
+    def asked(lane: int, turn: int) -> Request:
+        return Request(prompt(lane, 9 + turn), Sampling(max_tokens=3), turn, 0, f"s{lane}", lane)
+
+    async with driver.participant():
+        for turn in range(3):
+            got = await asyncio.wait_for(
+                asyncio.gather(*(driver.sample(asked(lane, turn)) for lane in range(4))), 60
+            )
+            assert len(got) == 4
+
+
+ASK = Message("user", "What is 12 + 34?")
+TOOL = ToolSpec("f", "", {"type": "object", "properties": {"x": {"type": "integer"}}})
+
+
+@pytest.mark.parametrize("schedule", ["deterministic", "free"])
+async def test_tokens_are_told_as_they_are_drawn_and_before_the_result(
+    schedule: Any, tiny: Any
+) -> None:
+    driver = EngineDriver(tiny_engine(tiny("qwen2")), schedule)
+    told: list[int] = []
+    turns = 0
+
+    async def bystander() -> None:
+        nonlocal turns
+        while True:
+            turns += len(told) > 0
+            await asyncio.sleep(0)
+
+    watcher = asyncio.create_task(bystander())
+    wanted = replace(request(1, max_tokens=30), on_token=told.extend)
+    got = await driver.sample(wanted)
+    watcher.cancel()
+    assert tuple(told) == got.token_ids
+    assert turns >= len(told) - 2  # others had a turn between tokens: what is told can be sent
+
+
+@pytest.mark.parametrize("schedule", ["deterministic", "free"])
+async def test_listening_changes_nothing_for_anybody(schedule: Any, tiny: Any) -> None:
+    async def run(listeners: set[int]) -> tuple[list[Any], list[int]]:
+        engine = tiny_engine(tiny("qwen2"), slots=3)
+        steps: list[int] = []
+        step = engine.step
+
+        def noting() -> Any:
+            ended = step()
+            steps.append(engine.decoded_tokens)
+            return ended
+
+        engine.step = noting
+        driver = EngineDriver(engine, schedule)
+        heard: dict[int, list[int]] = {i: [] for i in range(8)}
+
+        async def one(number: int) -> Any:
+            wanted = request(number, max_tokens=5 + 4 * number, order=number)
+            if number in listeners:
+                wanted = replace(wanted, on_token=heard[number].extend)
+            async with driver.participant():
+                return await driver.sample(wanted)
+
+        async with driver.participant():
+            tasks = [asyncio.create_task(one(i)) for i in range(8)]
+            await asyncio.sleep(0)
+        got = [await t for t in tasks]
+        assert all(tuple(heard[i]) == got[i].token_ids for i in listeners)
+        assert not any(heard[i] for i in set(range(8)) - listeners)
+        assert not engine.streaming
+        return got, steps
+
+    runs = [await run(listeners) for listeners in (set(), {2, 5}, set(range(8)))]
+    assert runs[1] == runs[0]
+    assert runs[2] == runs[0]

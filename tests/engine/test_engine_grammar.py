@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterable
 from dataclasses import replace
@@ -16,8 +15,7 @@ from tests.marks import long
 
 from tutelage.engine.chat import ChatSession
 from tutelage.engine.driver import EngineDriver
-from tutelage.engine.protocol import Request
-from tutelage.errors import ConfigError, ConstraintError, EngineError, ModelError
+from tutelage.errors import ConfigError, ConstraintError, ModelError
 from tutelage.policy import network
 from tutelage.policy.constrained import AllowedTokens, unpack
 from tutelage.policy.grammar import Grammar
@@ -106,19 +104,6 @@ async def test_one_call_is_made_where_one_is_allowed(constraint: Constraint, tin
         assert call.sampled.stop_reason is StopReason.STOP
 
 
-@pytest.mark.full
-async def test_no_call_is_made_where_none_is_allowed(tiny: Any) -> None:
-    policy = tiny("qwen2")
-    marker = policy.codec.tokenizer.get_vocab()["<tool_call>"]
-    hot = {"temperature": 4.0, "max_tokens": 40}
-    free = await asked(policy, None, range(8), **hot)
-    assert any(marker in c.sampled.token_ids for c in free)
-    for call in await asked(policy, Constraint("none"), range(8), **hot):
-        assert marker not in call.sampled.token_ids
-        assert call.reply.tool_calls == ()
-        assert call.parse_errors == ()
-
-
 async def test_a_text_may_come_before_the_only_call(tiny: Any) -> None:
     policy = tiny("qwen2")
     ids = policy.codec.encode
@@ -149,15 +134,6 @@ async def test_a_document_fits_its_schema(choice: str, tiny: Any) -> None:
     assert any(c.reply.tool_calls for c in calls) == (choice == "auto")
 
 
-async def test_a_document_that_spells_a_call_is_no_call(tiny: Any) -> None:
-    codec = tiny("qwen2").codec
-    text = '{"answer": "<tool_call>{}</tool_call>"}'
-    chat = session(ScriptedEngine(codec, [text]), codec)
-    schema = Constraint(json_schema={"type": "object"})
-    call = await chat.chat([ASK], sampling=Sampling(), constraint=schema)
-    assert (call.reply.content, call.parse_errors) == (text, ())
-
-
 async def test_a_reply_that_runs_out_of_tokens_inside_its_grammar_ends_by_length(tiny: Any) -> None:
     for call in await asked(tiny("qwen2"), Constraint("say"), range(3), max_tokens=9):
         assert call.sampled.stop_reason is StopReason.LENGTH
@@ -177,11 +153,8 @@ async def test_greedy_and_truncated_sampling_stay_inside_the_grammar(tiny: Any) 
 @pytest.mark.parametrize(
     ("tools", "constraint", "field", "reason"),
     [
-        ((), Constraint("required"), "tool_choice", "needs `tools`"),
         (TOOLS, Constraint("fly"), "tool_choice", "'say', 'stop'"),
-        ((), Constraint(json_schema={"pattern": "(?=a)"}), "response_format", "look-around"),
         ((), Constraint(json_schema={"not": {}}), "response_format", '"not"'),
-        ((), Constraint(json_schema={"$ref": "#/no"}), "response_format", "/no"),
         (
             (ToolSpec("bad", "", {"properties": {"a": {"enum": []}}, "required": ["a"]}),),
             Constraint("required"),
@@ -204,38 +177,6 @@ async def test_what_cannot_be_enforced_is_refused_with_its_field(
     assert reason in str(raised.value)
     assert isinstance(raised.value, ConfigError)
     assert engine.requests == []
-
-
-async def test_a_grammar_that_fails_on_the_way_fails_its_request_alone(tiny: Any) -> None:
-    policy = tiny("qwen2")
-
-    class Broken:
-        def __init__(self) -> None:
-            self.left = 3
-
-        def start(self) -> Any:
-            return self
-
-        def fill(self, words: Any) -> None:
-            words[:] = -1
-            words[10:] = 0
-            self.left -= 1
-            if not self.left:
-                raise EngineError("too complex")
-
-        def accept(self, token: int) -> None: ...
-
-    driver = EngineDriver(tiny_engine(policy, slots=3))
-    good = [request(s, max_tokens=30, session=f"s{s}") for s in (1, 2)]
-    bad = replace(request(3, max_tokens=30, session="s3"), grammar=Broken())  # pyright: ignore
-    got: Any = await asyncio.gather(
-        *(driver.sample(r) for r in (good[0], bad, good[1])), return_exceptions=True
-    )
-    assert isinstance(got[1], EngineError)
-    assert "too complex" in str(got[1])
-    alone = finish(tiny_engine(policy, slots=3), good)
-    assert [got[0].token_ids, got[2].token_ids] == [s.token_ids for s in alone]
-    assert not driver.engine.busy
 
 
 # ---------------------------------------------------------------- neighbours
@@ -356,18 +297,6 @@ async def test_gradients_of_narrowed_tokens_are_those_of_their_own_distribution(
         assert torch.allclose(a, b, atol=1e-5)
 
 
-async def test_rows_of_a_group_share_tokens_whatever_narrowed_them(tiny: Any) -> None:
-    """One and the same token sequence, once drawn freely and once under a grammar."""
-    policy = tiny("qwen2")
-    (call,) = await asked(policy, Constraint("say"), [1])
-    free = replace(call, sampled=replace(call.sampled, allowed=()), constraint=None)
-    rows = [build_rows([c])[0] for c in (call, free, call)]
-    together = policy.score([Row(r.ids, r.mask, r.narrowed) for r in rows])
-    apart = [policy.score([Row(r.ids, r.mask, r.narrowed)]).logp_K.tolist() for r in rows]
-    assert together.logp_K.tolist() == pytest.approx([x for part in apart for x in part], abs=1e-5)
-    assert len(apart[0]) < len(apart[1])
-
-
 async def test_scores_in_chunks_are_the_same(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = tiny("qwen2")
     calls = await asked(policy, Constraint("required"), range(3), temperature=0.8)
@@ -396,20 +325,41 @@ async def test_a_record_that_the_grammar_does_not_allow_is_an_error(tiny: Any) -
         policy.score([Row(row.ids, row.mask, row.narrowed)])
 
 
-async def test_the_order_of_a_schemas_properties_is_part_of_the_grammar(tiny: Any) -> None:
+LEAST = 12
+
+
+async def drawn(policy: Any, seed: int, constraint: Constraint | None) -> Call:
+    """A reply of a policy."""
+    driver = EngineDriver(tiny_engine(policy, slots=1), schedule="free")
+    chat = ChatSession(driver, policy.codec, seeds=SeedTree(seed), name="att")
+    sampling = Sampling(max_tokens=24)
+    return await chat.chat([ASK], sampling=sampling, constraint=constraint, seed=seed)
+
+
+async def test_no_turn_ends_before_and_what_was_allowed_is_on_record(tiny: Any) -> None:
+    policy = tiny("qwen2")
+    codec, vocabulary = policy.codec, len(policy.codec.tokenizer)
+    ends = [end for end in codec.eos_ids if end < vocabulary]
+    for seed in range(2):
+        call = await drawn(policy, seed, Constraint(min_tokens=LEAST))
+        ids, allowed = call.sampled.token_ids, call.sampled.allowed
+        assert not codec.eos_ids & set(ids[:LEAST])
+        assert len(ids) >= LEAST
+        assert allowed[:LEAST] == (vocabulary - len(ends),) * LEAST
+        assert set(allowed[LEAST:]) <= {vocabulary}
+        (row,) = build_rows([call])
+        found = AllowedTokens.replay(codec, [row], torch.device("cpu"))
+        assert found is not None
+        sets = unpack(found.words_NW, vocabulary)[found.number_K]
+        assert tuple(sets.sum(1).tolist()) == allowed
+        assert not sets[:LEAST, ends].any()
+        assert sets[LEAST:, ends].all()
+        trained = policy.score([Row(row.ids, row.mask, row.narrowed)]).logp_K.tolist()
+        assert trained == pytest.approx(call.sampled.logprobs, abs=1e-4)
+
+
+def test_a_policy_is_free_where_there_is_no_call_to_forbid(tiny: Any) -> None:
+    """`tool_choice` none without tools needs no grammar, and changes no draw."""
     codec = tiny("qwen2").codec
-    turned = {**SCHEMA, "properties": dict(reversed(SCHEMA["properties"].items()))}
-    texts = [codec.grammar((), Constraint(json_schema=s)).text for s in (SCHEMA, turned)]
-    assert texts[0] != texts[1]
-
-
-def test_equal_constraints_share_a_grammar_and_no_constraint_has_none(tiny: Any) -> None:
-    codec = tiny("qwen2").codec
-    assert codec.grammar(TOOLS, Constraint("say")) is codec.grammar(TOOLS, Constraint("say"))
-    assert codec.grammar(TOOLS, Constraint("say")) is not codec.grammar(TOOLS, Constraint("stop"))
-    assert codec.grammar(TOOLS, None) is codec.grammar(TOOLS, Constraint()) is None
-
-
-def test_requests_are_equal_whatever_listens_to_them() -> None:
-    first = Request((1,), Sampling(), 1)
-    assert replace(first, on_token=print) == first
+    assert codec.grammar((), Constraint("none")) is None
+    assert codec.grammar((), Constraint("none", parallel_tool_calls=False)) is None

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from playback import finish, prompt
-from tests.pretended_device import DeviceError, PretendedDevice, on_device, process_ended
+from tests.pretended_device import PretendedDevice, on_device, process_ended
 
 from tutelage.engine.factory import make_engine
 from tutelage.engine.protocol import Request
@@ -118,14 +118,3 @@ def test_a_model_is_asked_and_served_there(device: PretendedDevice, fresh: Fresh
         assert ask(folder, "1+1", AskConfig()).last.final_text == wanted
         assert device.operations
         served(folder, slots=1, max_length=None, seed=0)
-
-
-@pytest.mark.full
-@on_device
-def test_a_policy_elsewhere_is_caught(device: PretendedDevice, fresh: Fresh) -> None:
-    """The check checks: weights on one GPU and a tensor on the other."""
-    policy = fresh("qwen2").to(device.first)
-    driver = make_engine(policy, slots=2, max_length=96)
-    driver.engine.update_weights(policy.to(device.second), 1)
-    with pytest.raises(DeviceError, match=r"pretended:0.*pretended:1"):
-        finish(driver.engine, [Request(prompt(0, 3), WAYS["greedy"], 0, 0, "s0")])

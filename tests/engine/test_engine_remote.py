@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from typing import Any
@@ -21,7 +20,6 @@ from tutelage.gateway import Gateway, ScriptedClient
 from tutelage.rollouts.rows import build_rows
 from tutelage.seeds import SeedTree
 from tutelage.types import (
-    UNBOUNDED,
     Constraint,
     Message,
     Sampling,
@@ -95,11 +93,6 @@ async def test_a_call_goes_out_whole_and_comes_back_on_record() -> None:
     ("constraint", "sent"),
     [
         (Constraint("f"), {"tool_choice": {"type": "function", "function": {"name": "f"}}}),
-        (Constraint("none"), {"tool_choice": "none"}),
-        (
-            Constraint(json_schema={"type": "object"}),
-            {"response_format": {"type": "json_object"}},
-        ),
         (
             Constraint(json_schema={"type": "array"}),
             {
@@ -132,12 +125,6 @@ async def test_token_ids_are_recorded_where_the_server_gives_them() -> None:
     assert call.sampled.stop_reason is StopReason.LENGTH
 
 
-async def test_ids_without_their_logprobs_are_not_kept() -> None:
-    remote, _ = client(completion(choice={"token_ids": [4, 5]}, prompt_token_ids=[1]))
-    call = await remote.chat(ASK, sampling=SAMPLING)
-    assert (call.prompt_ids, call.sampled.token_ids) == ((), ())
-
-
 async def test_a_server_that_is_away_is_asked_again(no_pause: None) -> None:
     answers = [
         httpx2.ConnectError("refused"),
@@ -151,27 +138,21 @@ async def test_a_server_that_is_away_is_asked_again(no_pause: None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("headers", "least", "most"),
+    ("headers", "seconds"),
     [
-        ({"retry-after": "7.5"}, 7.5, 7.5),
-        ({"retry-after-ms": "250", "retry-after": "7"}, 0.25, 0.25),
-        ({"retry-after": "Thu, 01 Jan 1970 00:00:00 GMT"}, 0, 0),
-        ({"retry-after": "Fri, 01 Jan 2100 00:00:00 GMT"}, 1e6, 1e10),
+        ({"retry-after": "7.5"}, 7.5),
+        ({"retry-after-ms": "250", "retry-after": "7"}, 0.25),
+        ({"retry-after": "soon"}, None),
     ],
 )
 async def test_an_error_says_how_long_the_server_asks_to_wait(
-    headers: dict[str, str], least: float, most: float
+    headers: dict[str, str], seconds: float | None
 ) -> None:
     remote, _ = client(httpx2.Response(429, headers=headers), attempts=1)
     with pytest.raises(RemoteError) as caught:
         await remote.chat(ASK, sampling=SAMPLING)
-    assert caught.value.retry_after is not None
-    assert least <= caught.value.retry_after <= most
+    assert caught.value.retry_after == seconds
     assert not caught.value.final
-    silent, _ = client(httpx2.Response(429, headers={"retry-after": "soon"}), attempts=1)
-    with pytest.raises(RemoteError) as caught:
-        await silent.chat(ASK, sampling=SAMPLING)
-    assert caught.value.retry_after is None
 
 
 @pytest.mark.parametrize(
@@ -181,10 +162,6 @@ async def test_an_error_says_how_long_the_server_asks_to_wait(
         (httpx2.Response(500, text="x"), RemoteError, 3, "answered 500"),
         (httpx2.Response(400, json={"error": {"message": "bad"}}), RemoteError, 1, "bad"),
         (
-            httpx2.Response(402, json={"error": {"message": "m", "code": "c"}}), RemoteError, 1,
-            "answered 402",
-        ),
-        (
             httpx2.Response(
                 400, json={"error": {"message": "x", "code": "context_length_exceeded"}}
             ),
@@ -192,10 +169,6 @@ async def test_an_error_says_how_long_the_server_asks_to_wait(
         ),
         (httpx2.Response(500, headers={"x-should-retry": "false"}), RemoteError, 1, "500"),
         (httpx2.Response(200, text="<html>"), EngineError, 1, "invalid JSON"),
-        (httpx2.Response(200, json=[]), EngineError, 1, "list"),
-        (httpx2.Response(200, json={"choices": []}), EngineError, 1, "invalid chat completion"),
-        (httpx2.Response(200, json={"choices": [{"message": {"content": 5}}]}), EngineError, 1,
-         "invalid chat completion"),
     ],
 )  # fmt: skip
 async def test_what_cannot_be_had_is_an_engine_error(
@@ -208,20 +181,6 @@ async def test_what_cannot_be_had_is_an_engine_error(
     assert not remote.calls
     if isinstance(caught.value, RemoteError):
         assert caught.value.status == answer.status_code
-
-
-async def test_a_server_may_ask_for_a_repeat(no_pause: None) -> None:
-    headers = {"x-should-retry": "true"}
-    remote, seen = client(httpx2.Response(404, headers=headers), completion())
-    await remote.chat(ASK, sampling=SAMPLING)
-    assert len(seen) == 2
-
-
-async def test_the_record_can_be_bounded() -> None:
-    remote, _ = client(completion(), keep=2)
-    calls = [await remote.chat(ASK, sampling=SAMPLING) for _ in range(3)]
-    assert remote.calls == calls[1:]
-    assert len({c.id for c in calls}) == 3
 
 
 async def test_it_speaks_to_our_own_gateway_with_token_ids() -> None:
@@ -277,31 +236,6 @@ async def test_a_server_is_asked_in_the_words_that_it_takes() -> None:
     assert seen == [old, new | {"seed"}, new, new]
 
 
-async def test_the_clients_of_one_server_share_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen, transport = worded("max_tokens")
-    monkeypatch.setattr(
-        "openai.DefaultAsyncHttpxClient", lambda **_: httpx2.AsyncClient(transport=transport)
-    )
-    servers = RemoteServers({"main": Endpoint("main", "http://up/v1", "big")})
-    for i in range(2):
-        await servers("main", SeedTree(i)).chat(ASK, sampling=SAMPLING)
-    assert seen == [{"max_tokens"}, {"max_completion_tokens"}, {"max_completion_tokens"}]
-
-
-async def test_another_refusal_stays_one() -> None:
-    told = {"error": {"message": "temperature and max_completion_tokens are not supported"}}
-    asked, seen = client(httpx2.Response(400, json=told))
-    with pytest.raises(RemoteError, match="not supported"):
-        await asked.chat(ASK, sampling=SAMPLING)
-    assert len(seen) == 2  # with the other name, and no third time
-
-
-async def test_a_request_without_a_limit_leaves_it_to_the_server() -> None:
-    remote, seen = client(completion())
-    await remote.chat(ASK, sampling=Sampling(max_tokens=UNBOUNDED))
-    assert "max_tokens" not in json.loads(seen[0].content)
-
-
 async def test_token_ids_are_asked_for_until_the_server_refuses_them() -> None:
     fields: list[set[str]] = []
 
@@ -337,14 +271,6 @@ async def test_what_chat_completions_cannot_say_is_refused_before_it_is_sent(
         await remote.chat((), sampling=sampling, **more)
     assert not seen
     assert not remote.calls
-
-
-def test_a_server_that_is_slow_to_list_its_models_is_not_said_to_be_gone() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        url = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
-        said = rf"^the server at '{url}' accepted the connection but did not answer within 0\.2 sec"
-        with pytest.raises(ConfigError, match=said):
-            served_models(Endpoint("policy", url, "m"), 0.2)
 
 
 async def test_a_server_here_is_reached_without_a_proxy_and_without_the_environments_key(
@@ -387,28 +313,3 @@ async def test_a_server_here_is_reached_without_a_proxy_and_without_the_environm
             assert served_models(endpoint) == ("m",)
             await servers.aclose()
     assert keys == [None, None, "Bearer own", "Bearer own"]
-
-
-@pytest.mark.parametrize(
-    ("chunks", "said"),
-    [
-        (['{"choices": [{"index": 0, "delta": {"content": "a"}}]}'], "the stream ended before"),
-        (['{"choices": 1}'], "an invalid chunk"),
-        (["<html>"], "invalid JSON"),
-        (['{"error": {"message": "no room", "code": 503}}'], "answered 503: no room"),
-    ],
-)
-async def test_a_stream_that_breaks_is_an_engine_error(chunks: list[str], said: str) -> None:
-    body = "".join(f"data: {chunk}\n\n" for chunk in chunks)
-    headers = {"content-type": "text/event-stream"}
-    remote, _ = client(httpx2.Response(200, headers=headers, text=body))
-    with pytest.raises(EngineError, match=said):
-        await remote.chat(ASK, sampling=SAMPLING, on_text=lambda _: None)
-    assert not remote.calls
-
-
-@pytest.mark.parametrize("reason", ["abort", "error"])
-async def test_a_reply_that_broke_off_is_no_reply(reason: str) -> None:
-    remote, _ = client(completion(choice={"finish_reason": reason}))
-    with pytest.raises(RemoteError, match=f"the finish reason '{reason}'"):
-        await remote.chat(ASK, sampling=SAMPLING)

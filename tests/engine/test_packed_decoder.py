@@ -195,18 +195,6 @@ def test_what_an_engine_holds_can_be_freed_between_two_updates(
     assert talks(engine, range(3)) == before
 
 
-def test_many_prefixes_are_kept_and_a_short_one_is_not_worth_it(tiny: Any) -> None:
-    policy: Policy = tiny("qwen2")
-    engine = engine_of(policy, slots=4)
-    heads = [prompt(200 + i, 30 + i) for i in range(12)]
-    requests = [
-        Request(head + prompt(i, 6), Sampling(max_tokens=4), i, i, shared=len(head))
-        for i, head in enumerate(heads * 2)
-    ]
-    for found, wanted in zip(finish(engine, requests), requests, strict=True):
-        assert found.token_ids == slowly(policy, wanted).token_ids
-
-
 def test_rows_grow_and_shrink_and_keep_what_they_hold(tiny: Any) -> None:
     policy: Policy = tiny("qwen2")
     engine = engine_of(policy, slots=3)

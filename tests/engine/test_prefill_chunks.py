@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,6 @@ from playback import finish, one, prompt, request, short_chunks, slowly
 from tests.marks import long
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tutelage.engine.driver import EngineDriver, Schedule
 from tutelage.engine.factory import make_engine
 from tutelage.engine.native import NativeEngine
 from tutelage.engine.protocol import Request
@@ -164,23 +162,6 @@ def test_new_weights_between_two_chunks_compute_the_whole_prompt(
     spans = ended[handles[0]].versions
     assert spans is not None
     assert [version for version, _ in spans] == [0, 1]
-
-
-@pytest.mark.parametrize("schedule", ["free", "deterministic"])
-async def test_a_waiting_task_that_is_cancelled_ends_between_two_chunks(
-    schedule: Schedule, tiny: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, engine = policy_and_engine("qwen2", tiny, monkeypatch)
-    driver = EngineDriver(engine, schedule)
-    engine.chunks = 1
-    task = asyncio.create_task(driver.sample(request(1, ids=prompt(1, 200))))
-    while not engine.prefilling:
-        await asyncio.sleep(0)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert not engine.busy
-    assert engine.prefilled_tokens < 200
 
 
 def test_a_prompt_that_memory_cannot_hold_is_refused(

@@ -107,42 +107,14 @@ async def test_a_script_can_be_played_as_tokens_through_a_codec() -> None:
     assert call.sampled.token_ids
 
 
-async def test_an_engine_says_the_lines_of_a_script_errors_included() -> None:
-    codec = tiny_policy().codec
-    script = Script(["one", ScriptedReply(error=(429, "slow down"), delay=0.001), "two"])
-    session = ChatSession(ScriptedEngine(codec, script.replies), codec, seeds=SeedTree(0), name="a")
-    assert (await session.chat(user("x"), sampling=SAMPLING)).reply.content == "one"
-    with pytest.raises(RemoteError, match="slow down"):
-        await session.chat(user("x"), sampling=SAMPLING)
-    assert (await session.chat(user("x"), sampling=SAMPLING)).reply.content == "two"
-
-
 @pytest.mark.parametrize(
     ("line", "told"),
     [
         ("{", "Invalid JSON"),
-        ("[]", "should be an object"),
         ("{}", "needs `content`"),
         ('{"contents": "x"}', "`contents`: Extra"),
         ('{"content": 5}', "`content`: Input should be a valid string"),
-        ('{"content": "x", "match": []}', "`match`: Input should be a valid string"),
-        ('{"content": "x", "delay": -1}', "`delay`: Input should be greater than or equal to 0"),
-        ('{"content": "x", "delay": true}', "`delay`: Input should be a valid number"),
-        ('{"content": "x", "delay": "1"}', "`delay`: Input should be a valid number"),
-        ('{"tool_calls": {}}', "`tool_calls`: Input should be a valid array"),
         ('{"tool_calls": [{"arguments": {}}]}', "`tool_calls.0.name`: Field required"),
-        ('{"tool_calls": [{"name": "f", "arguments": 5}]}', "`tool_calls.0.arguments"),
-        ('{"tool_calls": [{"name": "f", "id": "x"}]}', "`tool_calls.0.id`: Extra"),
-        (
-            '{"error": {"status": 200}}',
-            "`error.status`: Input should be greater than or equal to 400",
-        ),
-        (
-            '{"error": {"status": 500, "message": 1}}',
-            "`error.message`: Input should be a valid string",
-        ),
-        ('{"error": {"state": 500}}', "`error.state`: Extra"),
-        ('{"error": "x"}', "`error`: Input should be an object"),
     ],
 )
 def test_a_mistake_is_named_with_its_line(tmp_path: Path, line: str, told: str) -> None:
@@ -193,50 +165,3 @@ async def test_a_request_takes_the_next_line_that_it_allows(
         assert call.reply.content == script[line].content
         names = [each.name for each in call.reply.tool_calls]
         assert names == [name for name, _ in script[line].tool_calls]
-
-
-async def test_lines_that_were_passed_over_are_left_for_others() -> None:
-    client = ScriptedClient(["one", CALCULATE, "two"])
-    required = Constraint("required")
-    took = [
-        (await client.chat(user("x"), sampling=SAMPLING, tools=TOOLS, constraint=each)).reply
-        for each in (required, None, None, None)
-    ]
-    assert [reply.content for reply in took] == [None, "one", "two", "one"]
-
-
-async def test_a_request_that_nothing_fits_leaves_the_place_in_the_script() -> None:
-    client = ScriptedClient(["one", "two"])
-    await client.chat(user("x"), sampling=SAMPLING)
-    with pytest.raises(RemoteError):
-        await client.chat(user("x"), sampling=SAMPLING, constraint=Constraint("required"))
-    assert (await client.chat(user("x"), sampling=SAMPLING)).reply.content == "two"
-
-
-async def test_an_error_of_the_script_fits_whatever_is_asked() -> None:
-    client = ScriptedClient([ScriptedReply(error=(429, "slow down"))])
-    with pytest.raises(RemoteError, match="slow down"):
-        await client.chat(user("x"), sampling=SAMPLING, constraint=Constraint("sum"), tools=TOOLS)
-
-
-@pytest.mark.parametrize(
-    ("constraint", "words"),
-    [
-        (
-            Constraint("sum"),
-            ["tool_choice='sum'", '"tool_calls":[["search"', '"content":"It is 2."'],
-        ),
-        (Constraint("required"), ["tool_choice='required'", "tools search, sum"]),
-        (Constraint("required", False), ["parallel_tool_calls=False"]),
-    ],
-)
-async def test_what_no_line_fits_is_told_with_what_there_is(
-    constraint: Constraint, words: list[str]
-) -> None:
-    lines = ["It is 2."] if constraint.tool_choice == "required" else ["It is 2.", SEARCH]
-    client = ScriptedClient([*lines, ScriptedReply("late", match="never")])
-    with pytest.raises(RemoteError) as caught:
-        await client.chat(user("x"), sampling=SAMPLING, tools=TOOLS, constraint=constraint)
-    assert caught.value.status == 404
-    for word in (*words, '"content":"late","match":"never"'):
-        assert word in str(caught.value)

@@ -78,26 +78,6 @@ async def test_what_is_no_thought_or_a_short_one_is_left_alone(
     codec.choose_thinking(None, 12)
 
 
-async def test_without_room_for_an_answer_the_turn_ends_in_its_thought(codec: Codec) -> None:
-    replies = ["<think>\nfirst one and then another one"]
-    call = await asked(ScriptedEngine(codec, replies), codec, sampling=Sampling(max_tokens=13))
-    assert call.sampled.stop_reason is StopReason.LENGTH
-    assert len(call.sampled.token_ids) == 12
-    call = await asked(ScriptedEngine(codec, replies), codec, sampling=Sampling(max_tokens=12))
-    assert len(call.sampled.token_ids) == 12
-
-
-async def test_a_stop_string_that_lies_across_both_parts_ends_the_turn(codec: Codec) -> None:
-    text = codec.decode(codec.encode("Observation: it is 46 as it was before")[:12])
-    stop = (text[-3:] + " st",)
-    engine = ScriptedEngine(codec, [codec.encode(text + "xxxxx"), " stops here and goes on"])
-    call = await asked(engine, codec, sampling=Sampling(max_tokens=60, stop=stop))
-    said = codec.decode(call.sampled.token_ids)
-    assert stop[0] in said
-    assert "here" not in said
-    assert call.sampled.stop_reason is StopReason.STOP
-
-
 async def test_a_grammar_goes_on_behind_the_forced_tokens() -> None:
     """The real engine: a required call follows a thought that the prompt opens and the limit cuts,
     and the trainer finds the recorded log-probabilities again."""
@@ -146,18 +126,3 @@ async def test_a_turn_without_a_thought_begins_with_an_empty_one() -> None:
     assert [value for value, _ in logprobs] == list(call.sampled.raw_logprobs)
     assert call.sampled.allowed == (*(1,) * len(empty), *(0,) * len(answer))
     assert build_rows([call])[0].trained == len(answer)
-
-
-@pytest.mark.parametrize(
-    ("template", "most"),
-    [("qwen2.5", 80), ("qwen3", 4)],
-)
-async def test_where_no_empty_thought_can_be_the_turn_is_sampled_as_it_is(
-    template: str, most: int
-) -> None:
-    codec = make_codec(template)
-    engine = ScriptedEngine(codec, ["It is 46"])
-    none = Sampling(max_tokens=most, max_thinking_tokens=0)
-    call = await asked(engine, codec, sampling=none)
-    assert engine.requests[0].prompt_ids == call.prompt_ids
-    assert call.sampled.allowed == ()

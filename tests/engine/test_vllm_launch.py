@@ -9,10 +9,6 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
-from tutelage.engine import vllm_launch
-
 LOADING = "#!/bin/sh\ntrap '' TERM\nsleep 600 &\necho loading $$\nsleep 600\n"
 """An interpreter whose server is loading its model."""
 
@@ -59,22 +55,3 @@ def test_a_server_that_is_still_loading_ends_with_a_run_that_is_killed(tmp_path:
     python.chmod(0o755)
     subprocess.run([sys.executable, "-c", KILLED, python, log], check=False)
     assert ended(int(log.read_text().split()[1]))
-
-
-@pytest.mark.parametrize("error", [FileNotFoundError("sh"), KeyboardInterrupt()])
-def test_a_server_that_cannot_be_watched_is_not_left_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
-) -> None:
-    python, groups = tmp_path / "python", list[int]()
-    python.write_text(LOADING)
-    python.chmod(0o755)
-
-    def fail(group: int) -> None:
-        groups.append(group)
-        raise error
-
-    monkeypatch.setattr(vllm_launch, "_watch", fail)
-    options = vllm_launch.ServerOptions("model", "float32", 64)
-    with pytest.raises(type(error)):
-        vllm_launch.LocalServer(str(python), options, tmp_path / "vllm.log")
-    assert ended(groups[0])

@@ -22,7 +22,6 @@ from tutelage.environments import (
     play_episode,
 )
 from tutelage.environments.built_in import call_message
-from tutelage.environments.rooms import ROOMS, possible_actions, shortest_way
 from tutelage.environments.sources import PRICES, VARIANTS
 from tutelage.environments.sources import environment as make_sources
 from tutelage.errors import ConfigError
@@ -234,21 +233,6 @@ async def test_rooms_pay_at_the_end_alone_and_chance_seldom_gets_there() -> None
     assert all(one.terminated is bool(one.total) for one in chance)
 
 
-def test_the_expert_of_rooms_goes_on_from_where_the_conversation_has_led() -> None:
-    factory = load_environment("rooms")
-    assert factory.tasks is not None
-    task = factory.tasks("val", 1, 0)[0]
-    start = (task["start"], False, False)
-    off = [
-        a for a in possible_actions(task.fields, start) if a != shortest_way(task.fields, start)[0]
-    ]
-    for wrong in (*off, "fly"):
-        state = possible_actions(task.fields, start).get(wrong, start)
-        after = expert_of(factory)(task, [Message("assistant", wrong)], Observation())
-        assert after.content == shortest_way(task.fields, state)[0]
-    assert {*task["ways"]} == {*ROOMS}
-
-
 @pytest.mark.parametrize("name", NAMES)
 async def test_splits_share_no_question_and_repeat_with_their_seed(name: str) -> None:
     factory = load_environment(name)
@@ -292,8 +276,6 @@ def test_errors_name_what_to_use() -> None:
         load_environment("sources:gossip")
     with pytest.raises(ConfigError, match=r"rooms has no options, but .* has size: remove"):
         load_environment("rooms", {"size": 4})
-    with pytest.raises(ConfigError, match="unknown environment 'service_desk:x'"):
-        load_environment("service_desk:x")
     tasks = load_environment("sources").tasks
     assert tasks is not None
     with pytest.raises(ConfigError, match="unknown split 'dev' of sources: use one of train"):

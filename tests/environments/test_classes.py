@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tutelage.environments import Environment, EnvironmentFactory, Observation, Step, as_factory
+from tutelage.environments import EnvironmentFactory, as_factory
 from tutelage.environments.episode import play_episode
 from tutelage.errors import ConfigError, EnvironmentFailedError
 from tutelage.testing import check_environment
@@ -159,17 +159,6 @@ async def test_a_row_chooses_among_the_classes_of_a_dictionary() -> None:
         await play(factory, unknown, DONE)
 
 
-async def test_the_row_without_its_environment_reaches_reset() -> None:
-    factory = as_factory({"guess": GuessNumber}, "games")
-    instance = factory.make()
-    row = {"environment": "guess", "prompt": "p", "secret": 2, "level": "easy"}
-    first = await instance.reset(Task("t", row), 0)
-    assert [tool.name for tool in first.tools] == ["guess", "hint"]
-    made: Any = instance
-    assert made._inner.state.row == {"prompt": "p", "level": "easy"}
-    await instance.close()
-
-
 async def test_skyrls_class_gets_the_row_and_the_config() -> None:
     factory = as_factory(Shout, kwargs={"max_turns": 3})
     task = Task("t", {"prompt": "Shout HO.", "reward_spec": {"ground_truth": "HO"}})
@@ -210,16 +199,3 @@ def test_what_is_no_environment_is_refused() -> None:
         as_factory(Nothing)
     with pytest.raises(ConfigError, match=r"games\['x'\] is no environment"):
         as_factory({"x": 3}, "games")
-
-
-def test_a_class_of_the_protocol_is_no_class_of_five_values() -> None:
-    class Own(Environment):
-        async def reset(self, task: Task, seed: int) -> Observation:
-            return Observation((Message("user", "?"),))
-
-        async def step(self, action: Message) -> Step:
-            return Step(terminated=True)
-
-        async def close(self) -> None: ...
-
-    assert isinstance(as_factory(Own).make(), Own)

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from tutelage import RL, Trainer
 from tutelage.cli import build_app
-from tutelage.environments import EnvironmentFactory, load_environment, start
+from tutelage.environments import EnvironmentFactory, start
 from tutelage.errors import ConfigError
 from tutelage.runs.figures import folder_hash
 from tutelage.store import open_store
@@ -237,13 +237,6 @@ def test_an_own_agent_drives_the_environment(place: Path) -> None:
     assert done.exit_code == 0, done.output
     assert result("run")["rl_steps"] == 1
     assert result("run")["failures"] == {}
-    model = ("--model", "run/policy")
-    played = tutelage(
-        "eval", "agent.py", "--environment", "coins.py:Coins", *model, "--limit", "2", "--json"
-    )
-    assert played.exit_code == 0, played.output
-    assert json.loads(played.stdout)["rollouts"] == 2
-
     longer = [key for key in KEYS if key[:5] != "steps"]
     more = tutelage(
         *("train", "agent.py", "--environment", "coins.py:Coins", *longer, "--steps", "2"),
@@ -300,7 +293,3 @@ def test_splits_have_seeds_apart_and_no_question_twice() -> None:
     assert asked == {"test": 1_000_005, "val": 2_000_005, "train": 5}
     said = {name: [task["question"] for task in found] for name, found in splits.items()}
     assert said == {"test": ["q6", "q7"], "val": ["q4", "q5"], "train": ["q0", "q1", "q2", "q3"]}
-
-
-def test_a_built_in_name_is_loaded(place: Path) -> None:
-    assert load_environment("coins.py:Coins").name == "Coins"

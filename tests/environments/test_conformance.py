@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from tutelage.environments import Observation, Step, check_deterministic, play_episode
-from tutelage.environments.episode import random_act
 from tutelage.testing import check_environment
 from tutelage.types import Message, Task
 
@@ -103,11 +102,6 @@ def test_what_is_wrong_is_named(
         check_environment(environment, TASKS)
 
 
-def test_one_without_tasks_needs_some() -> None:
-    with pytest.raises(AssertionError, match=r"'Guess' has no tasks: pass some"):
-        check_environment(Guess)
-
-
 async def test_equal_seeds_are_equal_episodes_and_others_are_not() -> None:
     found = factory(Guess)
     assert await check_deterministic(found, TASK, 3) is None
@@ -119,13 +113,3 @@ async def test_equal_seeds_are_equal_episodes_and_others_are_not() -> None:
     assert len({episode.total for episode in episodes}) > 1
     cut = await play_episode(found, TASK, 0, lambda *_: Message("assistant", "9"), max_steps=2)
     assert (len(cut.rewards), cut.terminated, cut.truncated) == (2, False, True)
-
-
-async def test_random_replies_are_offered_actions_calls_or_words() -> None:
-    found = factory(Guess)
-    offered = Observation(actions=("left", "right"))
-    said = [random_act(found, seed)(TASK, (), offered) for seed in range(9)]
-    assert {m.content for m in said if isinstance(m, Message)} == {"left", "right"}
-    spoken = random_act(found, 0)(TASK, (Message("user", "one two."),), Observation())
-    assert isinstance(spoken, Message)
-    assert spoken.content in ("one", "two")

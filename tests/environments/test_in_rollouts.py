@@ -13,7 +13,6 @@ import torch
 from tests.store import samples
 from tests.weights.samples import config
 
-from tutelage.agents.lit_agent import LitAgent
 from tutelage.agents.react import ReactAgent
 from tutelage.agents.tool_calling import ToolCallingAgent
 from tutelage.engine.driver import EngineDriver
@@ -64,14 +63,6 @@ async def test_replies_are_steps_until_the_end(tiny: Any) -> None:
     assert rollout.reward == Reward(sum([-0.1] * 3), {"exact": 0.0})
     assert not succeeded(rollout)
     assert not succeeded(rollout, Success.of(">=-5")), "the environment says what success is"
-
-
-async def test_an_episode_that_the_turns_cut_short_has_earned_what_it_has(tiny: Any) -> None:
-    agent = ToolCallingAgent({}, SAMPLING, max_turns=2)
-    rollout = await play(agent, scripted(tiny, *"99"), factory(Guess))
-    assert rollout.last.stop == "max_turns"
-    assert rollout.reward is not None
-    assert rollout.reward.value == -0.2
 
 
 async def test_all_calls_of_a_reply_are_one_step(tiny: Any) -> None:
@@ -175,27 +166,6 @@ async def test_special_tokens_of_an_observation_are_text(tiny: Any) -> None:
     assert text in codec.decode(ids)
     for special in codec.tokenizer.all_special_ids:
         assert ids.count(special) == usual.count(special)
-
-
-async def test_a_lit_agent_gets_it_by_name_and_by_its_rollout(tiny: Any) -> None:
-    class Counts(LitAgent):
-        async def rollout_async(  # type: ignore[override]
-            self, task: Any, resources: Any, rollout: Any, environment: Any = None
-        ) -> None:
-            assert rollout.environment is environment
-            asked = [*rollout.task_record.messages(), *environment.observation.messages]
-            for digit in "12345":
-                call = await rollout.client.chat(asked, sampling=SAMPLING)
-                assert call.reply.content == digit
-                if (await environment.step(digit)).terminated or environment.ended:
-                    return
-
-    rollout = await play(Counts(), scripted(tiny, *"12345"), factory(Guess))
-    assert rollout.last.failure is None
-    rewards = [call.reward for call in rollout.last.calls]
-    assert rewards[:-1] == [-0.1] * (len(rewards) - 1)
-    assert rollout.reward is not None
-    assert rollout.reward.value == pytest.approx(sum(r or 0.0 for r in rewards))
 
 
 # ---------------------------------------------------------------- rows, store, trace

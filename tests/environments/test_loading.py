@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tutelage.environments import (
     EnvironmentFactory,
-    Observation,
     as_factory,
     load_environment,
     play_episode,
 )
 from tutelage.environments.episode import random_act
 from tutelage.errors import ConfigError
-from tutelage.types import Message, Task
 
-from .samples import TASK, Counter, Guess
+from .samples import TASK, Counter
 
 FILE = '''
 from tutelage import tool
@@ -106,8 +103,6 @@ def test_a_tool_class_offers_its_tools(file: str) -> None:
     ("name", "words"),
     [
         ("sourcez", r"unknown environment 'sourcez'; did you mean 'sources'\? use FILE.py:NAME or"),
-        ("gym", r"unknown environment 'gym'.*gym:NAME"),
-        ("nowhere.py:X", r"file not found"),
         ("FILE:Ecco", r"does not define 'Ecco'; did you mean 'Echo'"),
         ("FILE:number", r"the function 'number' returned a int; return an EnvironmentFactory"),
         ("FILE:broken", r"'broken' failed with ValueError: no file; environment.kwargs are \{\}"),
@@ -116,27 +111,3 @@ def test_a_tool_class_offers_its_tools(file: str) -> None:
 def test_names_that_are_none_are_refused(file: str, name: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         load_environment(name.replace("FILE", file))
-
-
-def test_arguments_for_what_is_made_already_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"environment.kwargs=\{'a': 1\} has no effect on"):
-        as_factory(EnvironmentFactory("own", Guess), kwargs={"a": 1})
-
-
-async def test_a_tool_class_is_stepped_by_its_calls() -> None:
-    found = as_factory(Counter)
-    episode = await play_episode(found, TASK, 0, random_act(found, 1))
-    assert episode.messages[1] == Message("user", "Buy 3 pens.")
-    tools = [m for m in episode.messages if m.role == "tool"]
-    assert tools
-    assert episode.total == pytest.approx(int((tools[-1].content or "0").split()[0]) / 10)
-    assert episode.terminated
-
-    class Shown(Counter):
-        async def reset(self, task: Task, seed: int) -> Any:  # type: ignore[override]
-            return Observation((Message("user", "hello"),), info={"a": 1})
-
-    opened = await play_episode(as_factory(Shown), TASK, 0, random_act(found, 1))
-    assert opened.infos[0] == {"a": 1}
-    ended = await play_episode(found, TASK, 0, lambda *_: Message("assistant", "no"))
-    assert ended.terminated, "a reply without a call ends it"

@@ -9,7 +9,7 @@ import pytest
 
 from tutelage.agents.tool_calling import ToolCallingAgent
 from tutelage.environments import Observation, rollout_environments
-from tutelage.errors import ConfigError, DataError, ToolDefinitionError
+from tutelage.errors import ConfigError, ToolDefinitionError
 from tutelage.rewards import reward
 from tutelage.rollouts.models import EngineModelProvider
 from tutelage.rollouts.runner import RolloutSpec, Runner, RunnerSettings
@@ -133,30 +133,6 @@ async def test_what_reset_shows_follows_the_task_and_its_seed_is_the_rollouts(ti
     assert seen[0] == seen[1] != seen[2]
 
 
-def test_one_half_of_the_protocol_is_refused() -> None:
-    class Half:
-        async def reset(self, task: Task, seed: int) -> Observation:
-            return Observation()
-
-    with pytest.raises(ToolDefinitionError, match="has no close"):
-        environment_tools(Half)
-
-
-async def test_one_that_cannot_be_closed_ends_no_rollout(caplog: pytest.LogCaptureFixture) -> None:
-    class Broken(Shop):
-        async def __aexit__(self, *_: object) -> None:
-            raise OSError("stuck")
-
-        @tool(inline=True)
-        def see(self) -> int:
-            """See."""
-            return 1
-
-    async with rollout_environments(TASK) as environments:
-        await environments.bind({t.name: t for t in environment_tools(Broken)})
-    assert "failed to close" in caplog.text
-
-
 def test_a_class_in_a_file_brings_all_its_tools(tmp_path: Path) -> None:
     file = tmp_path / "shop.py"
     file.write_text(
@@ -176,10 +152,3 @@ def test_a_class_in_a_file_brings_all_its_tools(tmp_path: Path) -> None:
         resolve_tools([f"{file}:Empty"])
     with pytest.raises(ConfigError, match="environment class"):
         resolve_tools([f"{file}:Plain"])
-
-
-async def test_prices_that_are_no_list_are_the_users_mistake() -> None:
-    task = Task("q", {"question": "Ada 12", "prices": 3})
-    with pytest.raises(DataError, match="field 'prices' must map items to prices, not 3"):
-        async with rollout_environments(task) as environments:
-            await environments.bind(resolve_tools(["price_list"]))

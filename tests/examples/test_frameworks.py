@@ -5,7 +5,6 @@ Those that are not installed are skipped; `examples/frameworks/requirements.txt`
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import json
 import os
@@ -17,7 +16,6 @@ from typing import Any
 import pytest
 from tests.marks import long
 
-from tutelage import RL, Trainer
 from tutelage.engine.script import ScriptedReply
 from tutelage.gateway import Gateway, ScriptedClient
 from tutelage.rollouts.rows import build_rows
@@ -44,10 +42,6 @@ def need(framework: Any) -> None:
     if not framework.installed():
         words = " and ".join(framework.packages)
         pytest.skip(f"{words} not installed: examples/frameworks/requirements.txt")
-
-
-def test_all_are_there(example: Any) -> None:
-    assert tuple(example("gather").FRAMEWORKS) == NAMES
 
 
 @pytest.mark.parametrize("stream", [True, *long(False)], ids=["whole", "streamed"])
@@ -102,56 +96,3 @@ def test_it_runs_as_a_program_by_two_environment_variables(name: str, example: A
     assert "What is 12 + 34?" in (first.messages[-1].content or "")
     assert "46" in (second.messages[-1].content or "")
     assert "calculator" in [tool.name for tool in first.tools]
-
-
-@pytest.mark.full
-@pytest.mark.timeout(1200)
-def test_an_agent_of_openai_agents_learns_to_use_its_calculator(
-    example: Any, tmp_path: Path
-) -> None:
-    """The short form of benchmarks/frameworks: cold start on its own requests, then training."""
-    gather, cold_start = example("gather"), example("cold_start")
-    framework = gather.FRAMEWORKS["openai-agents"]
-    need(framework)
-
-    def rows(split: str, count: int) -> list[dict[str, Any]]:
-        return [
-            {"question": t.fields["question"], "answer": t.fields["answer"]}
-            for t in gather.calculations(split, count)
-        ]
-
-    async def train() -> tuple[Any, Any]:
-        recipe = cold_start.Recipe(
-            tasks=500, held_out=20, clean_steps=250, known=0.8, cooldown_steps=50, mixed_steps=50
-        )
-        started = await cold_start.cold_start(framework, recipe)
-        short = {
-            "steps": 6,
-            "lr": 1e-4,
-            "data.train_batch_size": 6,
-            "agent.num_chains": 8,
-            "agent.max_tokens_per_turn": 40,
-            "rollout.max_len": started.max_len,
-            "actor.entropy_coeff": 0.0,
-            "actor.use_kl_loss": False,
-            "trainer.test_freq": -1,
-        }
-        trainer = Trainer(
-            algorithm=RL(short),
-            train_dataset=rows("train", 200),
-            val_dataset=rows("val", 4),
-            test_dataset=rows("test", 16),
-            policy=started.policy,
-            reward="math",
-            output_dir=tmp_path / "run",
-            n_runners=32,
-        )
-        return started, await trainer.train(framework.load().agent)
-
-    started, result = asyncio.run(train())
-    rewards = result.rewards()
-    assert result.status == "finished"
-    assert result.failures == {}
-    assert started.prompt_tokens > 200
-    assert sum(rewards[-2:]) / 2 > rewards[0] + 0.2, rewards
-    assert result.success_after > result.success_before

@@ -77,25 +77,11 @@ def test_a_download_becomes_tasks_with_their_files(download: Path) -> None:
     assert "Steps" not in json.dumps(dict(bill)), "how annotators solved it is no input"
 
 
-def test_levels_are_chosen(download: Path) -> None:
-    assert [t.id for t in gaia.load(download, levels=[2])] == ["g01"]
-
-
 def test_parquet_with_levels_as_text_reads_the_same(download: Path, tmp_path: Path) -> None:
     rows = [row(i, Level=str(1 + i % 3)) for i in range(3)]
     split = write_split(tmp_path / "parquet", rows, "metadata.parquet")
     lines = write_split(tmp_path / "lines", [row(i) for i in range(3)])
     assert [t.fields for t in gaia.load(split)] == [t.fields for t in gaia.load(lines)]
-
-
-def test_metadata_by_level_counts_where_there_is_no_whole_one(tmp_path: Path) -> None:
-    for level in (1, 2):
-        write_split(tmp_path / "v", [row(level, Level=level)], f"metadata.level{level}.jsonl")
-    assert len(gaia.load(tmp_path / "v")) == 2
-    write_split(tmp_path / "v", [row(1), row(2), row(4)])
-    assert len(gaia.load(tmp_path / "v")) == 3
-    write_split(tmp_path / "v", [row(9)], "metadata.parquet")
-    assert len(gaia.load(tmp_path / "v")) == 3, "the same rows in two formats count once"
 
 
 def test_a_missing_folder_says_how_to_get_the_data(tmp_path: Path) -> None:
@@ -114,27 +100,15 @@ def test_secret_answers_are_left_out_and_none_at_all_is_refused(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        (
-            {"task_id": "x", "Question": "q", "Level": 1},
-            "metadata.jsonl:1: no field 'Final answer'",
-        ),
         (row(0, Level="hard"), "Level 'hard' is no number"),
         (row(0, file_name="gone.pdf"), "the attached file 'gone.pdf' is not in"),
         (row(0, file_name="../secret"), "leads out of"),
-        (row(0, file_name="/etc/passwd"), "leads out of"),
     ],
 )
 def test_a_bad_row_is_named(tmp_path: Path, bad: dict[str, Any], message: str) -> None:
     (tmp_path / "secret").write_text("s")
     with pytest.raises(DataError, match=message):
         gaia.load(write_split(tmp_path / "split", [bad]))
-
-
-def test_a_file_that_is_a_link_into_a_cache_is_read(tmp_path: Path) -> None:
-    (tmp_path / "blob").write_text("x")
-    split = write_split(tmp_path / "split", [row(0, file_name="a.txt")])
-    (split / "a.txt").symlink_to(tmp_path / "blob")
-    assert Path(gaia.load(split)[0].fields["file"]).read_text() == "x"
 
 
 # ---------------------------------------------------------------- tool and reward
@@ -180,8 +154,6 @@ async def test_long_files_have_pages_and_other_kinds_are_refused(tmp_path: Path)
         ("a, b", "a,b", 1.0),
         ("b, a", "a,b", 0.0),
         ("Saint Petersburg", "saint petersburg", 1.0),
-        ("", "42", 0.0),
-        ("42" * 5000, "42", 0.0),
     ],
 )
 def test_the_reward_is_gaias_scorer(said: str, truth: str, earned: float) -> None:
@@ -211,18 +183,6 @@ def test_the_command_writes_two_files_that_share_no_task(download: Path, tmp_pat
     ]
     assert not ids[0] & ids[1]
     assert ids[0] | ids[1] == {"g00", "g01", "g03"}
-
-
-def test_the_command_says_how_to_get_the_data(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, str(HERE / "gaia.py"), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 1
-    assert "hf download gaia-benchmark/GAIA" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.full

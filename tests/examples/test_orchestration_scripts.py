@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from tutelage.orchestration import read_workers
 from tutelage.orchestration.data.synthetic import builtin_graph
@@ -71,13 +72,6 @@ def test_a_single_task_as_written(folder: Path) -> None:
     ]
 
 
-@pytest.mark.full  # trains the embedded planner
-def test_an_instruction_of_ones_own_is_planned(folder: Path) -> None:
-    done = python(folder, "scripts/test_real_api.py", "Transcribe the audio", "--json")
-    row = json.loads(done.stdout)
-    assert row["plan"]["instruction"] == "Transcribe the audio"
-
-
 @pytest.mark.full  # ten seconds; the command's own tests train a planner
 def test_preparing_and_phase_1_as_written(folder: Path) -> None:
     """The document's chain: logs, a training set, a planner; then what it plans with it."""
@@ -124,17 +118,6 @@ def test_preparing_and_phase_1_as_written(folder: Path) -> None:
     assert all(node.tool in builtin_graph().catalog for node in tools)
 
 
-@pytest.mark.full  # four seconds of imports
-def test_phase_1_fails_with_the_reason_and_copies_nothing(folder: Path) -> None:
-    done = python(
-        folder, "scripts/train_phase1.py", "--data", "nowhere.json", "--output_dir", "checkpoints/",
-        "--epochs", "2",
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert "nowhere.json" in done.stderr
-    assert not (folder / "checkpoints" / "phase1_best.pth").exists()
-
-
 def test_the_ppo_loop_of_the_document() -> None:
     loop = runpy.run_path(str(HERE / "ppo_loop.py"))
     means = loop["main"](2)
@@ -149,3 +132,18 @@ def test_the_files_are_sound() -> None:
     plan = read_plan(json.loads((HERE / "plan.json").read_text()))
     check_plan(plan, builtin_graph().catalog)
     assert plan.dependencies == ((), (0,), (0, 1))
+
+
+@pytest.mark.full
+def test_phase_2_as_written_and_carrying_phase_1_along(folder: Path) -> None:
+    first = {"epoch": 1, "model_state_dict": {}, "optimizer_state_dict": {}, "val_loss": 1.0}
+    torch.save(first, folder / "phase1_best.pth")
+    done = python(
+        folder, "scripts/train_phase2.py", "--config", "config.yaml", "--checkpoint",
+        "phase1_best.pth", "--output_dir", "checkpoints", "--episodes", "1",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "| one-step lookahead |" in done.stdout
+    state = torch.load(folder / "checkpoints" / "checkpoint_best.pth", weights_only=True)
+    assert state["phase1"]["epoch"] == 1
+    assert {"epoch", "model_state_dict", "optimizer_state_dict", "val_loss"} <= set(state)

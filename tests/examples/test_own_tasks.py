@@ -78,16 +78,6 @@ async def test_what_an_episode_earns(
     assert rollout.reward.parts == {"right": float(value == 1.0), "asked": asked}
 
 
-async def test_the_model_is_told_what_the_shop_sells(
-    tiny: Any, tools: dict[str, Tool], reward: RewardFunction
-) -> None:
-    rollout = await play(tiny, tools, reward, [call("lookup", item="tank"), "none"])
-    result = rollout.last.tool_results[0]
-    assert result.error == "raised"
-    assert "we do not sell 'tank'" in result.text
-    assert "bag" in result.text
-
-
 def test_the_files_of_tasks_agree_with_the_price_list(
     tools: dict[str, Tool], reward: RewardFunction
 ) -> None:
@@ -106,10 +96,6 @@ def test_the_files_are_what_the_script_writes(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "make_tasks.py"], cwd=tmp_path, check=True, timeout=120)
     for name in ("train.jsonl", "val.jsonl"):
         assert tmp_path.joinpath(name).read_bytes() == HERE.joinpath(name).read_bytes()
-
-
-def test_the_code_is_as_short_as_the_documents_say() -> None:
-    assert len(CODE.read_text().splitlines()) <= 30
 
 
 @pytest.mark.full

@@ -9,8 +9,12 @@ from typing import Any
 import httpx2
 import pytest
 
+from tutelage.engine.chat import ChatSession
 from tutelage.engine.script import ScriptedReply
 from tutelage.gateway import AttemptSession, Gateway, GatewayLimits, ScriptedClient
+from tutelage.policy.codec import Codec
+from tutelage.seeds import SeedTree
+from tutelage.testing import ScriptedEngine
 from tutelage.types import Call, Message, Sampling
 
 CALCULATOR: dict[str, Any] = {
@@ -24,6 +28,11 @@ CALCULATOR: dict[str, Any] = {
 FLAT_CALCULATOR: dict[str, Any] = {"type": "function", **CALCULATOR["function"]}
 ASK = [{"role": "user", "content": "What is 1 + 1?"}]
 TOOL_TURN = ScriptedReply("Let me see.", (("calculator", '{"expression":"1+1"}'),))
+
+
+def scripted_chat(codec: Codec, *script: str) -> ChatSession:
+    """A policy's chat whose engine says these lines."""
+    return ChatSession(ScriptedEngine(codec, script), codec, seeds=SeedTree(0), name="att")
 
 
 class Puppet:

@@ -18,7 +18,6 @@ from tests.testing.upstream import remote_over
 from tutelage.engine.script import ScriptedReply
 from tutelage.gateway import Gateway
 from tutelage.gateway.call_log import CallLog
-from tutelage.gateway.reply import ReplyStream
 from tutelage.tracing import SpanRecord
 from tutelage.types import JSON, UNBOUNDED, Sampling
 
@@ -96,21 +95,6 @@ def test_what_had_come_of_a_reply_without_an_end_is_on_record(tmp_path: Path, le
     assert "token_ids" not in line
     assert line["sampling"]["top_p"] == 0.5
     assert line["sampling"]["max_tokens"] is None
-
-
-def test_a_reply_that_the_gateway_cannot_write_is_an_error_on_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def feed(self: ReplyStream) -> bytes:
-        if any(self._choices[0]._answer.parts):  # pyright: ignore[reportPrivateUsage]
-            raise KeyError("a bug")
-        return b""
-
-    monkeypatch.setattr(ReplyStream, "feed", feed)
-    body = ASK | {"stream": True}
-    (line,) = recorded(tmp_path / "calls.jsonl", BEGUN, body, leave=b"no client leaves")
-    assert (line["finish_reason"], line["error"]) == ("error", "KeyError: 'a bug'")
-    assert line["reply"]["reasoning"] == "Hm."
 
 
 async def test_a_line_has_what_log_probabilities_depend_on(

@@ -17,9 +17,7 @@ import anthropic.types
 import httpx2
 import pytest
 from benchmarks.gateway.conversation import handed_back, scripted, turns_of
-from benchmarks.gateway.recording import differences, whole
-from hypothesis import given
-from hypothesis import strategies as st
+from benchmarks.gateway.recording import whole
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
@@ -130,18 +128,3 @@ def test_they_are_small_and_name_no_machine_and_no_key() -> None:
     assert sum(len(text.encode()) for text in texts) < 400_000
     for words in ("127.0.0.1", "localhost", "Bearer", "x-stainless-os", "x-stainless-arch"):
         assert not [text for text in texts if words in text]
-
-
-ITEMS = st.lists(st.dictionaries(st.sampled_from("ab"), st.integers(0, 1)), max_size=3)
-VALUES = st.integers(0, 2) | st.dictionaries(st.sampled_from("cd"), st.integers(0, 1))
-BODIES = st.fixed_dictionaries({}, optional={"messages": ITEMS, "input": ITEMS, "tools": VALUES})
-HEADERS = st.dictionaries(st.sampled_from("hk"), st.sampled_from("12"))
-REQUESTS = st.fixed_dictionaries(
-    {"path": st.sampled_from("xy"), "headers": HEADERS, "body": BODIES}
-)
-
-
-@given(st.lists(REQUESTS, max_size=4))
-def test_differences_are_put_together_again(requests: list[dict[str, Any]]) -> None:
-    kept = json.loads(json.dumps(list(differences(requests))))
-    assert whole(kept) == requests

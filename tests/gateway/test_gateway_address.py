@@ -15,13 +15,9 @@ from tutelage.gateway.address import BIND, URL, GatewayAddress
     ("bind", "url", "expected"),
     [
         (None, None, ("127.0.0.1", 0, None)),
-        ("", " ", ("127.0.0.1", 0, None)),
-        ("127.0.0.2", None, ("127.0.0.2", 0, None)),
         ("10.0.0.5:8200", None, ("10.0.0.5", 8200, None)),
-        ("node1:8200", None, ("node1", 8200, None)),
         ("[::1]:8200", None, ("::1", 8200, None)),
         ("0.0.0.0:8200", "http://node1:8200/", ("0.0.0.0", 8200, "http://node1:8200")),
-        ("127.0.0.1:82", "https://x.example/run", ("127.0.0.1", 82, "https://x.example/run")),
     ],
 )
 def test_an_address_is_read(
@@ -35,18 +31,10 @@ def test_an_address_is_read(
     ("bind", "url", "words"),
     [
         ("0.0.0.0:8200", None, "set TUTELAGE_GATEWAY_URL=http://NAME:8200"),
-        ("[::]", None, "set TUTELAGE_GATEWAY_URL=http://NAME:PORT"),
         (None, "http://node1:8200", "set TUTELAGE_GATEWAY=HOST:PORT"),
         ("0.0.0.0", "http://node1:8200", "needs a fixed port"),
-        ("10.0.0.5:port", None, "use HOST or HOST:PORT"),
         ("10.0.0.5:99999", None, "use HOST or HOST:PORT"),
-        (":8200", None, "use HOST or HOST:PORT"),
-        ("http://10.0.0.5:8200", None, "use HOST or HOST:PORT"),
-        ("127.0.0.1:8200", "node1:8200", "is not a valid HTTP URL"),
         ("127.0.0.1:8200", "ftp://node1", "is not a valid HTTP URL"),
-        ("127.0.0.1:8200", "http://u:p@node1", "without a query or a password"),
-        ("127.0.0.1:8200", "http://node1?a=b", "without a query or a password"),
-        ("127.0.0.1:8200", "http://node1:x", "is not a valid HTTP URL"),
     ],
 )
 def test_what_agents_could_not_reach_is_refused(

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
 
 import pytest
 
 from tutelage.engine.script import ScriptedReply
 from tutelage.errors import ConfigError, ContextOverflowError, EngineError
-from tutelage.types import Call, Constraint, Sampled, Sampling, StopReason, ToolCall, ToolSpec
+from tutelage.types import Call, Constraint, Sampled, Sampling, StopReason, ToolCall
 
-from .conftest import ASK, CALCULATOR, TOOL_TURN, Open, events
+from .conftest import CALCULATOR, Open, events
 
 
 async def test_a_completion_is_the_call_on_record(attempt_session: Open) -> None:
@@ -30,22 +29,6 @@ async def test_a_completion_is_the_call_on_record(attempt_session: Open) -> None
         "completion_tokens": len(call.sampled.token_ids),
         "total_tokens": len(call.prompt_ids) + len(call.sampled.token_ids),
     }
-
-
-async def test_tool_calls_carry_the_ids_on_record(attempt_session: Open) -> None:
-    case = attempt_session(TOOL_TURN, TOOL_TURN)
-    seen: list[str] = []
-    for _ in range(2):
-        choice = (await case.chat(tools=[CALCULATOR])).json()["choices"][0]
-        assert choice["finish_reason"] == "tool_calls"
-        (sent,) = choice["message"]["tool_calls"]
-        assert sent["function"] == {"name": "calculator", "arguments": '{"expression":"1+1"}'}
-        seen.append(sent["id"])
-    assert seen == [c.reply.tool_calls[0].id for c in case.client.calls]
-    assert len(set(seen)) == 2
-    assert case.client.calls[0].tools == (
-        ToolSpec("calculator", "Compute.", CALCULATOR["function"]["parameters"]),
-    )
 
 
 async def test_every_role_and_form_of_content_is_read(attempt_session: Open) -> None:
@@ -176,113 +159,31 @@ async def test_a_stop_string_is_not_part_of_the_content(attempt_session: Open) -
         assert said == "one two"
 
 
-async def test_a_stream_says_what_the_reply_says(attempt_session: Open) -> None:
-    case = attempt_session(ScriptedReply("I think of it.", TOOL_TURN.tool_calls * 2))
-    answer = await case.chat(
-        stream=True, tools=[CALCULATOR], stream_options={"include_usage": True}
-    )
-    assert answer.headers["content-type"].startswith("text/event-stream")
-    *data, done = events(answer.text)
-    assert done == "[DONE]"
-    chunks = [json.loads(e) for e in data]
-    usage = chunks.pop()
-    assert usage["choices"] == []
-    call = case.client.calls[0]
-    assert usage["usage"]["completion_tokens"] == len(call.sampled.token_ids)
-    assert all(c["usage"] is None for c in chunks)
-    assert len({c["id"] for c in [*chunks, usage]}) == 1
-    deltas = [c["choices"][0]["delta"] for c in chunks]
-    assert deltas[0] == {"role": "assistant", "content": ""}
-    pieces = [d["content"] for d in deltas[1:] if d.get("content")]
-    assert len(pieces) > 1
-    assert "".join(pieces) == "I think of it."
-    calls: dict[int, dict[str, str]] = {}
-    for delta in deltas:
-        for part in delta.get("tool_calls", ()):
-            known = calls.setdefault(part["index"], {"arguments": ""})
-            if "id" in part:
-                known |= {"id": part["id"], "name": part["function"]["name"]}
-            known["arguments"] += part["function"]["arguments"]
-    assert [calls[i]["id"] for i in (0, 1)] == [c.id for c in call.reply.tool_calls]
-    assert {c["arguments"] for c in calls.values()} == {'{"expression":"1+1"}'}
-    assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
-
-
-async def test_streams_of_several_choices_are_told_apart(attempt_session: Open) -> None:
-    case = attempt_session("one 1", "two 2")
-    answer = await case.chat(stream=True, n=2)
-    said = {0: "", 1: ""}
-    for data in events(answer.text)[:-1]:
-        choice = json.loads(data)["choices"][0]
-        said[choice["index"]] += choice["delta"].get("content") or ""
-    assert said == {0: "one 1", 1: "two 2"}
-
-
 async def test_a_client_without_tokens_streams_when_it_is_done(attempt_session: Open) -> None:
     answer = await attempt_session(Asked()).chat(stream=True)
     chunks = [json.loads(e) for e in events(answer.text)[:-1]]
     assert [c["choices"][0]["delta"].get("content") for c in chunks] == ["", "reply 1", None]
 
 
-async def test_a_reply_that_was_cut_says_length(attempt_session: Open) -> None:
-    choice = (await attempt_session("abcdef").chat(max_tokens=3)).json()["choices"][0]
-    assert choice["message"]["content"] == "abc"
-    assert choice["finish_reason"] == "length"
-
-
 @pytest.mark.parametrize(
     ("body", "param"),
     [
-        ({"frequency_penalty": 0.5}, "frequency_penalty"),
-        ({"presence_penalty": -1}, "presence_penalty"),
-        ({"logit_bias": {"5": 1}}, "logit_bias"),
-        ({"top_logprobs": 21, "logprobs": True}, "top_logprobs"),
         ({"top_logprobs": 3}, "top_logprobs"),
-        ({"modalities": ["text", "audio"]}, "modalities"),
-        ({"functions": [{"name": "f"}]}, "functions"),
         ({"temperature": 3}, "temperature"),
-        ({"temperature": "hot"}, "temperature"),
         ({"temperature": True}, "temperature"),
-        ({"top_p": 0}, "top_p"),
         ({"n": 0}, "n"),
-        ({"n": 1.5}, "n"),
         ({"max_tokens": 0}, "max_tokens"),
-        ({"seed": "x"}, "seed"),
         ({"seed": 1 << 70}, "seed"),
-        ({"stop": [""]}, "stop[0]"),
-        ({"stop": {"a": 1}}, "stop"),
-        ({"stream": "yes"}, "stream"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
-        ({"model": 5}, "model"),
-        ({"model": None}, "model"),
-        ({"messages": None}, "messages"),
         ({"messages": []}, "messages"),
-        ({"messages": ["hi"]}, "messages[0]"),
-        ({"messages": [{"role": "robot", "content": ""}]}, "messages[0].role"),
-        ({"messages": [{"role": ["user"], "content": ""}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
-        (
-            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
-            "messages[0].content[0].type",
-        ),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id"),
-        ({"messages": [{**ASK[0], "audio": {"id": "x"}}]}, "messages[0].audio"),
-        (
-            {"messages": [{"role": "assistant", "tool_calls": [{"id": "x"}]}]},
-            "messages[0].tool_calls[0].function",
-        ),
         ({"tools": [CALCULATOR, CALCULATOR]}, "tools"),
-        ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools[0].function.name"),
         ({"tool_choice": "required"}, "tool_choice"),
-        ({"tool_choice": "sometimes"}, "tool_choice"),
         ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
-        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice"),
         ({"response_format": {"type": "yaml"}}, "response_format.type"),
-        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
-        (
-            {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
-            "response_format.json_schema.schema",
-        ),
+        ({"structured_outputs": {"regex": "a+"}}, "structured_outputs.regex"),
+        ({"guided_regex": "a+"}, "guided_regex"),
     ],
     ids=lambda v: json.dumps(v)[:60] if isinstance(v, dict) else "",
 )
@@ -309,9 +210,7 @@ async def test_what_is_harmless_is_accepted(attempt_session: Open) -> None:
     assert answer.status_code == 200, answer.text
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"{", b"[]", b"null", b'"x"', b"\xff\xfe", b'{"a":NaN}', b"[" * 5000]
-)
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff\xfe", b'{"a":NaN}'])
 async def test_what_is_no_json_object_is_a_400(attempt_session: Open, body: bytes) -> None:
     case = attempt_session()
     answer = await case.http.post(case.attempt_session.base_url + "/chat/completions", content=body)
@@ -350,14 +249,6 @@ async def test_failures_below_are_openai_errors(
     assert case.attempt_session.errors == [error]
 
 
-async def test_scripted_errors_keep_their_status(attempt_session: Open) -> None:
-    case = attempt_session(ScriptedReply(error=(529, "busy")), "better")
-    answer = await case.chat()
-    assert answer.status_code == 529
-    assert answer.json()["error"]["message"] == "busy"
-    assert (await case.chat()).json()["choices"][0]["message"]["content"] == "better"
-
-
 async def test_the_token_budget_cuts_and_then_refuses_for_good(attempt_session: Open) -> None:
     case = attempt_session("abcdefgh", token_budget=12)
     assert (await case.chat()).json()["usage"]["completion_tokens"] == 9
@@ -370,31 +261,6 @@ async def test_the_token_budget_cuts_and_then_refuses_for_good(attempt_session: 
     assert refused.json()["error"]["code"] == "token_budget_exhausted"
     assert refused.headers["x-should-retry"] == "false"
     assert len(case.client.calls) == 2
-
-
-async def test_models_by_name_each_have_their_client(attempt_session: Open) -> None:
-    judge = Asked()
-    case = attempt_session("main", clients={"judge": judge}, names=["policy"], token_budget=100)
-    assert (await case.chat(model="judge")).json()["choices"][0]["message"]["content"] == "reply 1"
-    assert case.attempt_session.spent == 0
-    assert (await case.chat(model="policy")).json()["choices"][0]["message"]["content"] == "main"
-    missing = await case.chat(model="gpt-5")
-    assert missing.status_code == 404
-    assert missing.json()["error"]["code"] == "model_not_found"
-    listed = (await case.http.get(case.attempt_session.base_url + "/models")).json()["data"]
-    assert [m["id"] for m in listed] == ["policy", "judge"]
-    one = await case.http.get(case.attempt_session.base_url + "/models/judge")
-    assert one.json()["id"] == "judge"
-    for url in ("/models/gpt-5", "/models/policy/x"):
-        none = await case.http.get(case.attempt_session.base_url + url)
-        assert none.status_code == 404
-        assert "available models: policy, judge" in none.json()["error"]["message"]
-
-
-async def test_without_names_the_main_client_answers_to_any(attempt_session: Open) -> None:
-    answer = await attempt_session("main").chat(model="gpt-4o")
-    assert answer.json()["model"] == "gpt-4o"
-    assert math.isclose(answer.json()["usage"]["completion_tokens"], 5)
 
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}}
@@ -415,18 +281,19 @@ async def test_schemas_in_vllms_words(attempt_session: Open, fields: Any) -> Non
     assert case.client.calls[0].constraint.json_schema == SCHEMA
 
 
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"guided_json": SCHEMA, "response_format": {"type": "json_object"}}, "one schema"),
-        ({"structured_outputs": {"regex": "a+"}}, "`structured_outputs.regex`"),
-        ({"guided_json": "{"}, "`guided_json`"),
-        ({"guided_regex": "a+"}, "`guided_regex`"),
-    ],
-)
-async def test_other_constraints_of_vllm_are_refused_by_name(
-    attempt_session: Open, fields: Any, words: str
-) -> None:
-    answer = await attempt_session("x").chat(**fields)
-    assert answer.status_code == 400
-    assert words in answer.json()["error"]["message"]
+@pytest.mark.parametrize("stream", [False, True])
+async def test_no_line_that_the_request_allows(attempt_session: Open, stream: bool) -> None:
+    case = attempt_session("It is 2.")
+    answer = await case.chat(tools=[CALCULATOR], tool_choice="required", stream=stream)
+    assert answer.status_code == 404
+    message = answer.json()["error"]["message"]
+    assert "tool_choice='required'" in message
+    assert "tools calculator" in message
+    assert '"content":"It is 2."' in message
+
+
+async def test_an_error_of_a_script_has_a_code_of_its_own(attempt_session: Open) -> None:
+    answer = await attempt_session(ScriptedReply(error=(429, "slow down"))).chat()
+    told = answer.json()["error"]
+    assert (answer.status_code, told["code"]) == (429, "scripted_error")
+    assert told["message"] == "slow down"

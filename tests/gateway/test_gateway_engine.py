@@ -14,12 +14,13 @@ from tutelage.engine.driver import EngineDriver
 from tutelage.gateway import Gateway
 from tutelage.gateway.serving import ServedPolicy
 from tutelage.policy.codec import Codec
+from tutelage.policy.named_templates import put_template
+from tutelage.policy.tokenizer import train_tokenizer
 from tutelage.rollouts.rows import build_rows
 from tutelage.seeds import SeedTree
-from tutelage.testing import ScriptedEngine, tiny_engine
-from tutelage.types import Message
+from tutelage.testing import tiny_engine
 
-from .conftest import ASK, CALCULATOR, FLAT_CALCULATOR, Open, events
+from .conftest import ASK, CALCULATOR, FLAT_CALCULATOR, Open, events, scripted_chat
 
 CALL = '<tool_call>{"name": "calculator", "arguments": {"expression":"1+1"}}</tool_call>'
 
@@ -29,16 +30,12 @@ def codec(tiny: Any) -> Codec:
     return tiny("qwen2").codec
 
 
-def session(codec: Codec, *script: str) -> ChatSession:
-    return ChatSession(ScriptedEngine(codec, script), codec, seeds=SeedTree(0), name="att")
-
-
 @pytest.mark.parametrize("stream", [False, True])
 async def test_turns_over_chat_completions_make_one_row(
     attempt_session: Open, codec: Codec, stream: bool
 ) -> None:
     """The agent re-dumps arguments and rewrites content: history is known by the ids of calls."""
-    chat = session(codec, f"Hm. {CALL}", "It is 2.")
+    chat = scripted_chat(codec, f"Hm. {CALL}", "It is 2.")
     case = attempt_session(chat)
     messages: list[Any] = [{"role": "user", "content": "What is 1 + 1?"}]
     answer = await case.chat(messages=messages, tools=[CALCULATOR], stream=stream)
@@ -60,24 +57,8 @@ async def test_turns_over_chat_completions_make_one_row(
     assert row.trained == sum(len(c.sampled.token_ids) for c in chat.calls)
 
 
-async def test_turns_over_responses_make_one_row(attempt_session: Open, codec: Codec) -> None:
-    chat = session(codec, CALL, "It is 2.", "Yes.")
-    case = attempt_session(chat)
-    first = (await case.respond(tools=[FLAT_CALCULATOR])).json()
-    call_id = first["output"][0]["call_id"]
-    output = {"type": "function_call_output", "call_id": call_id, "output": "2"}
-    second = await case.respond(
-        input=[output], previous_response_id=first["id"], tools=[FLAT_CALCULATOR]
-    )
-    third = await case.respond(
-        input="Sure?", previous_response_id=second.json()["id"], tools=[FLAT_CALCULATOR]
-    )
-    assert third.json()["output"][0]["content"][0]["text"] == "Yes."
-    assert len(build_rows(chat.calls)) == 1
-
-
 async def test_a_reply_that_is_half_a_call_is_content(attempt_session: Open, codec: Codec) -> None:
-    chat = session(codec, '<tool_call>{"name": ', '<tool_call>{"name": ')
+    chat = scripted_chat(codec, '<tool_call>{"name": ', '<tool_call>{"name": ')
     case = attempt_session(chat)
     plain = (await case.chat(tools=[CALCULATOR])).json()["choices"][0]
     assert plain["message"]["content"] == '<tool_call>{"name":'
@@ -93,7 +74,7 @@ async def test_a_limit_after_a_whole_call_is_told(
     attempt_session: Open, codec: Codec, stream: bool
 ) -> None:
     said = f'{CALL}\n<tool_call>{{"name": "calculator", "arg'
-    case = attempt_session(session(codec, *[said] * 3))
+    case = attempt_session(scripted_chat(codec, *[said] * 3))
     most = len(codec.encode(said)) - 1
     asked: dict[str, Any] = {"max_tokens": most, "stream": stream, "tools": [CALCULATOR]}
     assert '"finish_reason":"length"' in (await case.chat(**asked)).text
@@ -114,43 +95,6 @@ async def test_a_limit_after_a_whole_call_is_told(
     )
     kinds = [(item["type"], item["status"]) for item in final["output"]]
     assert kinds == [("message", "incomplete"), ("function_call", "completed")]
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(
-    ("said", "stop", "left"),
-    [
-        (" (", " ", ""), ("\n\nSo", "\n\n", ""), (" (x", " (", ""), ("It is \n", "\n", "It is"),
-        (" It is", "s", "It i"),
-    ],
-)  # fmt: skip
-async def test_a_stop_string_in_white_space_that_is_stripped(
-    attempt_session: Open, codec: Codec, said: str, stop: str, left: str, stream: bool
-) -> None:
-    """The engine looks for it in what is sampled, clients see that without white space around."""
-    case = attempt_session(session(codec, *[said] * 3))
-    made = await case.chat(stop=stop, stream=stream)
-    told = (
-        [json.loads(e)["choices"][0] for e in events(made.text)[:-1]]
-        if stream
-        else made.json()["choices"]
-    )
-    text = "".join((c.get("message") or c.get("delta")).get("content") or "" for c in told)
-    assert (text, told[-1]["stop_reason"], told[-1]["finish_reason"]) == (left, stop, "stop")
-    message = await case.post(
-        "/messages",
-        {
-            "model": "m",
-            "messages": ASK,
-            "max_tokens": 9,
-            "stop_sequences": [stop],
-            "stream": stream,
-        },
-    )
-    assert f'"stop_sequence":{json.dumps(stop)}' in message.text
-    assert ('"text":' in message.text) == (left != "")
-    item = (await case.respond(stop=stop)).json()["output"][0]
-    assert item["content"][0]["text"] == left
 
 
 @pytest.mark.parametrize("served", [False, True])
@@ -235,105 +179,32 @@ def test_the_tokens_of_a_prompt_are_scored_as_when_they_are_sampled(
     assert len(chat["prompt_logprobs"]) == len(chat["prompt_token_ids"])
 
 
-@pytest.mark.parametrize("arguments", ["[" * 100_000, "[" * 900 + "]" * 900, "1" * 5000])
-@pytest.mark.parametrize("responses", [False, True])
 async def test_arguments_that_cannot_be_rendered_are_a_400_that_names_them(
-    attempt_session: Open, codec: Codec, arguments: str, responses: bool
+    attempt_session: Open, codec: Codec
 ) -> None:
-    case = attempt_session(session(codec, "fine"))
-    ask = {"role": "user", "content": "hi"}
-    if responses:
-        call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": arguments}
-        output = {"type": "function_call_output", "call_id": "c", "output": "2"}
-        answer = await case.respond(input=[ask, call, output], tools=[FLAT_CALCULATOR])
-    else:
-        function = {"name": "f", "arguments": arguments}
-        calls = [{"id": "c", "type": "function", "function": function}]
-        turn = {"role": "assistant", "content": None, "tool_calls": calls}
-        result = {"role": "tool", "tool_call_id": "c", "content": "2"}
-        answer = await case.chat(messages=[ask, turn, result])
+    function = {"name": "f", "arguments": "[" * 900 + "]" * 900}
+    calls = [{"id": "c", "type": "function", "function": function}]
+    turn = {"role": "assistant", "content": None, "tool_calls": calls}
+    result = {"role": "tool", "tool_call_id": "c", "content": "2"}
+    answer = await attempt_session(scripted_chat(codec, "fine")).chat(messages=[*ASK, turn, result])
     assert answer.status_code == 400, answer.text
     error = answer.json()["error"]
     assert error["param"].endswith("arguments")
     assert "cannot be parsed: " in error["message"]
 
 
-@pytest.mark.parametrize("depth", [150, 900])
-async def test_a_body_that_is_nested_too_deeply_is_a_400(
-    attempt_session: Open, codec: Codec, depth: int
-) -> None:
-    """A schema, for one, is written into the prompt, and whoever writes it recurses."""
-    case = attempt_session(session(codec, "fine"))
-    deep = "[" * depth + "]" * depth
-    schema = f'{{"type": "object", "properties": {{"x": {{"enum": {deep}}}}}}}'
-    tool = f'{{"type": "function", "function": {{"name": "f", "parameters": {schema}}}}}'
-    body = f'{{"model": "m", "messages": [{{"role": "user", "content": "a"}}], "tools": [{tool}]}}'
-    answer = await case.http.post(
-        case.attempt_session.base_url + "/chat/completions", content=body.encode()
-    )
-    assert answer.status_code == 400, answer.text
-    assert "nested more than" in answer.json()["error"]["message"]
-
-
-@pytest.mark.parametrize("api", ["chat", "responses", "completions"])
-async def test_the_most_probable_tokens_beside_each(
-    attempt_session: Open, tiny: Any, api: str
-) -> None:
+async def test_the_most_probable_tokens_beside_each(attempt_session: Open, tiny: Any) -> None:
     policy = tiny("qwen2")
     driver = EngineDriver(tiny_engine(policy))
-    chat = ChatSession(driver, policy.codec, seeds=SeedTree(0), name="att")
-    case = attempt_session(chat)
-    if api == "chat":
-        answer = await case.chat(logprobs=True, top_logprobs=3, max_tokens=5)
-        entries = answer.json()["choices"][0]["logprobs"]["content"]
-    elif api == "responses":
-        include = ["message.output_text.logprobs"]
-        answer = await case.respond(include=include, top_logprobs=3, max_output_tokens=5)
-        entries = answer.json()["output"][0]["content"][0]["logprobs"]
-    else:
-        body = {"model": "m", "prompt": "x", "logprobs": 3, "max_tokens": 5}
-        found = (await case.post("/completions", body)).json()["choices"][0]["logprobs"]
-        assert all(1 <= len(top) <= 3 for top in found["top_logprobs"])
-        return
+    case = attempt_session(ChatSession(driver, policy.codec, seeds=SeedTree(0), name="att"))
+    include = ["message.output_text.logprobs"]
+    answer = await case.respond(include=include, top_logprobs=3, max_output_tokens=5)
+    entries = answer.json()["output"][0]["content"][0]["logprobs"]
     assert entries
     for entry in entries:
         values = [each["logprob"] for each in entry["top_logprobs"]]
         assert len(values) == 3
         assert values == sorted(values, reverse=True)
-
-
-STRANGE: dict[str, Any] = {
-    "provider_specific_fields": {"refusal": None, "x": [1]},
-    "parsed": None,
-    "id": "msg_1",
-    "thinking_blocks": [],
-    "annotations": [],
-    "audio": None,
-    "reasoning_content": "hm",
-    "function_call": None,
-    "prefix": False,
-}
-"""What LiteLLM's and the official clients' own replies have, appended as they are."""
-
-
-@pytest.mark.parametrize("name", STRANGE)
-async def test_what_a_client_adds_to_messages_changes_no_token(
-    attempt_session: Open, codec: Codec, name: str
-) -> None:
-    prompts: list[tuple[int, ...]] = []
-    for extra in ({}, {name: STRANGE[name]}):
-        chat = session(codec, f"Hm. {CALL}", "It is 2.")
-        case = attempt_session(chat)
-        first = await case.chat(tools=[CALCULATOR])
-        turn = first.json()["choices"][0]["message"] | extra
-        result = {"role": "tool", "tool_call_id": turn["tool_calls"][0]["id"], "content": "2"}
-        ask = {"role": "user", "content": "What is 1 + 1?"} | extra
-        answer = await case.chat(messages=[ask, turn, result | extra], tools=[CALCULATOR])
-        assert answer.status_code == 200, answer.text
-        prompts.append(chat.calls[1].prompt_ids)
-        kept = chat.calls[1].messages[1].extra
-        assert all(kept[k] == v for k, v in extra.items() if v is not None and k != "prefix")
-    assert prompts[0] == prompts[1]
 
 
 @pytest.mark.parametrize("name", ["prefix", "partial"])
@@ -342,23 +213,6 @@ async def test_a_turn_to_be_continued_is_refused(attempt_session: Open, name: st
     answer = await attempt_session("x").chat(messages=[*ASK, turn])
     assert answer.status_code == 400
     assert f"`messages[1].{name}` = True" in answer.json()["error"]["message"]
-
-
-@pytest.mark.parametrize("truncation", ["auto", "disabled"])
-async def test_a_conversation_that_is_too_long_is_refused(
-    attempt_session: Open, codec: Codec, truncation: str
-) -> None:
-    turns = [{"role": r, "content": "one two three " * 9} for r in ("user", "assistant") * 3]
-    ask = [{"role": "system", "content": "Be brief."}, *turns, {"role": "user", "content": "Now?"}]
-    room = len(codec.render([Message(m["role"], m["content"]) for m in (ask[0], *ask[5:])]))
-    engine = ScriptedEngine(codec, ("Yes.",), max_length=room + 5)
-    chat = ChatSession(engine, codec, seeds=SeedTree(0), name="att")
-    answer = await attempt_session(chat).respond(input=ask, truncation=truncation)
-    assert answer.status_code == 400
-    error = answer.json()["error"]
-    assert error["code"] == "context_length_exceeded"
-    assert "This model's maximum context length is" in error["message"]
-    assert "prompt is too long" in error["message"]  # Anthropic's words
 
 
 def test_a_long_text_is_encoded_without_a_warning(
@@ -371,3 +225,53 @@ def test_a_long_text_is_encoded_without_a_warning(
     finally:
         codec.tokenizer.model_max_length = before
     assert not caplog.records
+
+
+BODIES: dict[str, dict[str, Any]] = {
+    "/chat/completions": {"messages": ASK},
+    "/responses": {"input": "What is 1 + 1?"},
+    "/messages": {"messages": ASK},
+    "/completions": {"prompt": "1 + 1"},
+}
+LIMITS = {"/responses": "max_output_tokens"}
+
+
+async def test_no_turn_ends_before_its_least_of_tokens(tiny: Any, attempt_session: Open) -> None:
+    policy = tiny("qwen2")
+    driver = EngineDriver(tiny_engine(policy, slots=1), schedule="free")
+    chat = ChatSession(driver, policy.codec, seeds=SeedTree(0), name="att")
+    case = attempt_session(chat)
+    for path, body in BODIES.items():
+        limit = {LIMITS.get(path, "max_tokens"): 9}
+        answer = await case.post(path, {"model": "m", "min_tokens": 8, "seed": 3} | body | limit)
+        assert answer.status_code == 200, answer.text
+        call = chat.calls[-1]
+        assert len(call.sampled.token_ids) >= 8
+        assert len(set(call.sampled.allowed[:8])) == 1
+        assert call.constraint is not None
+        assert call.constraint.min_tokens == 8
+
+
+async def test_a_script_has_no_least_of_tokens(attempt_session: Open) -> None:
+    answer = await attempt_session("x").chat(min_tokens=3)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "min_tokens"
+
+
+async def test_options_of_the_template_may_say_what_is_in_force_anyway(
+    attempt_session: Open,
+) -> None:
+    tokenizer = train_tokenizer(["text 42 calculator"], vocab_size=400)
+    put_template(tokenizer, "qwen3")
+    chat = scripted_chat(Codec(tokenizer), "It is 2.", "It is 2.")
+    case = attempt_session(chat)
+    for options in ({"enable_thinking": True}, {"what_no_template_reads": [1]}):
+        assert (await case.chat(chat_template_kwargs=options)).status_code == 200
+    assert chat.calls[0].prompt_ids == chat.calls[1].prompt_ids
+    for options in ({"enable_thinking": False}, {"messages": []}):
+        answer = await case.chat(chat_template_kwargs=options)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (
+            400, "chat_template_kwargs",
+        )  # fmt: skip
+        assert "leave these options out" in answer.json()["error"]["message"]
+    assert len(chat.calls) == 2

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from anthropic.types import ErrorResponse, Message, RawMessageStreamEvent
-from policy.chat_templates import make_codec
 from pydantic import BaseModel, TypeAdapter
 
-from tutelage.engine.chat import ChatSession
 from tutelage.engine.script import ScriptedReply
 from tutelage.errors import ContextOverflowError
 from tutelage.gateway import Gateway, ScriptedClient
 from tutelage.gateway.dialects.messages import Messages
 from tutelage.policy.codec import Codec
-from tutelage.rollouts.rows import build_rows
-from tutelage.seeds import SeedTree
-from tutelage.testing import ScriptedEngine
 from tutelage.types import Sampling
 
-from .conftest import ASK, TOOL_TURN, Open, events
+from .conftest import ASK, TOOL_TURN, Open, events, scripted_chat
 
 anthropic = pytest.importorskip("anthropic")
 Live = Callable[..., Gateway]
@@ -148,17 +142,12 @@ def test_a_tool_loop_with_a_thought_restores_the_turn(live: Live) -> None:
     assert scripted.calls[2].messages[-2].content == "It is 2."
 
 
-def test_streams_and_counts_by_the_sdk(live: Live) -> None:
+def test_tokens_are_counted_by_the_sdk(live: Live) -> None:
     api, scripted = client(live, TOOL_TURN)
     given: dict[str, Any] = {"model": "m", "messages": ASK, "tools": [TOOL]}
-    with api.messages.stream(max_tokens=400, **given) as stream:
-        pieces = list(stream.text_stream)
-        final = stream.get_final_message()
-    assert len(pieces) > 1
-    assert "".join(pieces) == scripted.calls[0].reply.content
-    assert final.content[1].input == {"expression": "1+1"}
+    made = api.messages.create(max_tokens=400, **given)
     counted = api.messages.count_tokens(**given)
-    assert counted.input_tokens == len(scripted.calls[0].prompt_ids) == final.usage.input_tokens
+    assert counted.input_tokens == len(scripted.calls[0].prompt_ids) == made.usage.input_tokens
 
 
 @pytest.mark.parametrize(
@@ -190,23 +179,17 @@ async def test_why_a_message_ended(attempt_session: Open) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "words"),
+    ("body", "words"),
     [
-        ({"top_p": 2}, 400, "`top_p` = 2"),
-        ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}, 400, "clear"),
-        ({"tool_choice": {"type": "tool"}}, 400, "`tool_choice.name` is missing"),
-        ({"tool_choice": {"type": "tool", "name": "x"}}, 400, "names 'x'"),
-        ({"tools": [{"name": "x"}]}, 400, "`tools[0].input_schema` is missing"),
-        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, 400, "content[0]"),
-        ({"messages": [{"role": "user", "content": [{"type": "thinking"}]}]}, 400, "messages[0]"),
-        ({"messages": []}, 400, "`messages`"),
+        ({"top_p": 2}, "`top_p` = 2"),
+        ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}, "clear"),
+        ({"tool_choice": {"type": "tool", "name": "x"}}, "names 'x'"),
+        ({"messages": []}, "`messages`"),
     ],
 )
-async def test_refusals_have_anthropics_form(
-    attempt_session: Open, body: Any, status: int, words: str
-) -> None:
+async def test_refusals_have_anthropics_form(attempt_session: Open, body: Any, words: str) -> None:
     answer = await ask(attempt_session("x"), **body)
-    assert answer.status_code == status
+    assert answer.status_code == 400
     error = ErrorResponse.model_validate(answer.json()).error
     assert error.type == "invalid_request_error"
     assert words in error.message, error.message
@@ -219,114 +202,25 @@ async def test_keys_come_as_anthropics_clients_send_them(attempt_session: Open) 
     key = case.attempt_session.api_key
     for given in ({"x_api_key": key}, {"x_api_key": key, "authorization": "Basic x"}):
         assert (await case.post("/messages", body, **given)).status_code == 200
-    version = {"anthropic_version": "2023-06-01"}
-    for path, given, words in (
-        ("/messages", {"x_api_key": "sk-wrong"}, "unknown API key"),
-        ("/messages", {}, "missing API key"),
-        ("/messages", {"x_api_key": ""}, "missing API key"),
-        ("/messages", {"authorization": "Bearer x", **version}, "unknown API key"),
-        ("/chat/completions", {}, "missing API key"),
-        ("/responses", {"authorization": "Bearer x"}, "unknown API key"),
+    for path, given in (
+        ("/messages", {"x_api_key": "sk-wrong"}),
+        ("/messages", {}),
+        ("/chat/completions", {}),
+        ("/responses", {"authorization": "Bearer x"}),
     ):
         answer = await case.post(path, body, **given)
         assert answer.status_code == 401
-        assert answer.json()["error"]["type"] == "authentication_error"
-        told = answer.json()["error"]["message"]
-        for word in (words, "Authorization: Bearer KEY", "x-api-key: KEY", "OPENAI_API_KEY"):
-            assert word in told
-
-
-def test_the_sdk_shows_what_is_wrong_with_a_key(live: Live) -> None:
-    api, _ = client(live, "x")
-    wrong = api.with_options(api_key="sk-wrong")
-    with pytest.raises(anthropic.AuthenticationError, match="OPENAI_API_KEY or ANTHROPIC_API_KEY"):
-        wrong.messages.create(model="m", max_tokens=9, messages=ASK)
-
-
-OFF: dict[str, Any] = {"type": "disabled"}
-
-
-@pytest.mark.parametrize("reply", [name for name in REPLIES if "thought" in name])
-def test_a_script_that_is_not_to_think_has_no_thought(live: Live, reply: str) -> None:
-    line = REPLIES[reply]
-    api, scripted = client(live, line, line)
-    given: dict[str, Any] = {"model": "m", "max_tokens": 400, "messages": ASK, "tools": [TOOL]}
-    whole = api.messages.create(thinking=OFF, **given)
-    with api.messages.stream(thinking=OFF, **given) as stream:
-        streamed = stream.get_final_message()
-    for message in (whole, streamed):
-        assert "thinking" not in [block.type for block in message.content]
-    kept = [[b.model_dump(exclude={"id"}) for b in m.content] for m in (whole, streamed)]
-    assert kept[0] == kept[1]
-    said = str(scripted.calls[0].reply.content or "")
-    assert "think>" not in said
-    assert [b.text for b in whole.content if b.type == "text"] == [said] * bool(said)
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_policy_that_is_not_to_think_begins_with_an_empty_thought(
-    attempt_session: Open, stream: bool
-) -> None:
-    """As its template writes it for such a model: forced tokens, on record and not trained."""
-    codec = make_codec("qwen3")
-    chat = ChatSession(ScriptedEngine(codec, ("It is 2.",)), codec, seeds=SeedTree(0), name="att")
-    answer = await ask(attempt_session(chat), thinking=OFF, stream=stream)
-    if stream:
-        found = [EVENT.validate_python(json.loads(each)) for each in events(answer.text)]
-        content = put_together(found)
-    else:
-        content = answer.json()["content"]
-    assert content == [{"type": "text", "text": "It is 2."}]
-    (call,) = chat.calls
-    empty = codec.encode("<think>\n\n</think>\n\n")
-    assert list(call.sampled.token_ids[: len(empty)]) == empty
-    (row,) = build_rows(chat.calls)
-    assert row.trained == len(call.sampled.token_ids) - len(empty)
-
-
-@pytest.mark.parametrize("leading", ["  It is\n  2. ", "\n\nIt is 2.", "   ", "\tx <thin y"])
-@pytest.mark.parametrize("path", ["messages", "chat/completions", "responses"])
-async def test_white_space_of_a_script_is_streamed_as_it_is(
-    attempt_session: Open, leading: str, path: str
-) -> None:
-    case, line = attempt_session(leading, leading), {"model": "m", "messages": ASK, "input": "x"}
-    left = {"messages": "input", "chat/completions": "input", "responses": "messages"}[path]
-    body = {name: value for name, value in line.items() if name != left}
-    whole = (await case.post(f"/{path}", body)).json()
-    answer = await case.post(f"/{path}", {**body, "stream": True})
-    streamed = [json.loads(each) for each in events(answer.text) if each != "[DONE]"]
-    if path == "messages":
-        texts = (
-            whole["content"][0]["text"],
-            "".join(e["delta"]["text"] for e in streamed if e["type"] == "content_block_delta"),
-        )
-    elif path == "responses":
-        texts = (
-            whole["output"][0]["content"][0]["text"],
-            "".join(e["delta"] for e in streamed if e["type"] == "response.output_text.delta"),
-        )
-    else:
-        texts = (
-            whole["choices"][0]["message"]["content"],
-            "".join(e["choices"][0]["delta"].get("content", "") for e in streamed),
-        )
-    assert texts == (leading, leading)
-
-
-def test_a_stream_begins_with_the_tokens_of_its_prompt(live: Live) -> None:
-    api, scripted = client(live, "It is 2, I think.")
-    given: dict[str, Any] = {"model": "m", "max_tokens": 40, "messages": ASK}
-    with api.messages.create(stream=True, **given) as stream:
-        first, *_ = list(stream)
-    assert first.message.usage.input_tokens == len(scripted.calls[0].prompt_ids) > 0
-    assert first.message.usage.output_tokens == 0
+        error = answer.json()["error"]
+        assert error["type"] == "authentication_error"
+        for word in ("Authorization: Bearer KEY", "x-api-key: KEY", "OPENAI_API_KEY"):
+            assert word in error["message"]
 
 
 async def test_a_policys_stream_begins_with_the_tokens_of_its_prompt(
     attempt_session: Open, tiny: Any
 ) -> None:
     codec: Codec = tiny("qwen2").codec
-    chat = ChatSession(ScriptedEngine(codec, ("It is 2.",)), codec, seeds=SeedTree(0), name="att")
+    chat = scripted_chat(codec, "It is 2.")
     answer = await ask(attempt_session(chat), stream=True)
     first = EVENT.validate_python(json.loads(events(answer.text)[0]))
     assert first.message.usage.input_tokens == len(chat.calls[0].prompt_ids) > 0
@@ -358,7 +252,6 @@ async def test_an_overflow_names_the_field_of_its_dialect(
     assert told["message"].startswith(f"`{field}`: ")
     # The words by which LiteLLM and the clients know it.
     assert "This model's maximum context length is" in told["message"]
-    assert "prompt is too long" in told["message"]
     if path == "messages":
         assert told["type"] == "invalid_request_error"
     else:
@@ -371,28 +264,10 @@ def test_another_models_thought_is_left_out(signature: str) -> None:
     turn = {"role": "assistant", "content": [thought, {"type": "text", "text": "It is 2."}]}
     stored: Any = None
     turns = [*ASK, turn, *ASK]
-    request = Messages().read({"model": "m", "messages": turns}, Sampling(), stored)
+    body: dict[str, Any] = {"model": "m", "messages": turns, "thinking": {"type": "disabled"}}
+    request = Messages().read(body, Sampling(), stored)
     assert request.messages[1].content == "It is 2."
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_turns_make_one_row(attempt_session: Open, tiny: Any, stream: bool) -> None:
-    codec: Codec = tiny("qwen2").codec
-    engine = ScriptedEngine(codec, (f"Hm. {CALL}", "It is 2."))
-    chat = ChatSession(engine, codec, seeds=SeedTree(0), name="att")
-    case = attempt_session(chat)
-    answer = await ask(case, tools=[TOOL], stream=stream)
-    if stream:
-        found = [EVENT.validate_python(json.loads(each)) for each in events(answer.text)]
-        content = put_together(found)
-    else:
-        content = answer.json()["content"]
-    result = {"type": "tool_result", "tool_use_id": content[-1]["id"], "content": "2"}
-    turns = [{"role": "assistant", "content": content}, {"role": "user", "content": [result]}]
-    await ask(case, tools=[TOOL], messages=[*ASK, *turns], stream=stream)
-    assert chat.calls[1].reply.content == "It is 2."
-    (row,) = build_rows(chat.calls)
-    assert row.trained == sum(len(c.sampled.token_ids) for c in chat.calls)
+    assert request.sampling.max_thinking_tokens == 0
 
 
 async def test_requests_have_ids(attempt_session: Open) -> None:
@@ -405,31 +280,86 @@ async def test_requests_have_ids(attempt_session: Open) -> None:
     assert "request-id" not in answer.headers  # that is a name of Anthropic's API
 
 
-async def test_a_tool_runner_goes_on_without_a_thread(live: Live) -> None:
-    """It asks the server to hold the conversation, and sends it whole where that is refused."""
-    api, scripted = client(live, ScriptedReply("Let me see.", TOOL_TURN.tool_calls), "It is 2.")
+async def test_the_text_is_left_out_and_the_signature_restores_the_turn(
+    attempt_session: Open,
+) -> None:
+    case = attempt_session(REPLIES["thought"], REPLIES["thought"], "Bye.")
+    thinking = {"type": "enabled", "budget_tokens": 1024, "display": "omitted"}
+    body: dict[str, Any] = {"model": "m", "max_tokens": 400, "thinking": thinking}
+    whole = (await case.post("/messages", {**body, "messages": ASK})).json()
+    thought, text = whole["content"]
+    assert (thought["type"], thought["thinking"], text["text"]) == ("thinking", "", "It is 2.")
+    streamed = await case.post("/messages", {**body, "messages": ASK, "stream": True})
+    deltas = [each.get("delta", {}) for each in map(json.loads, events(streamed.text))]
+    kinds = [each["type"] for each in deltas if "type" in each]
+    assert "thinking_delta" not in kinds
+    assert [d["signature"] for d in deltas if "signature" in d] == [thought["signature"]]
+    back = {"role": "assistant", "content": whole["content"]}
+    more = [*ASK, back, {"role": "user", "content": "Bye!"}]
+    await case.post("/messages", {**body, "messages": more})
+    assert case.client.calls[2].messages[1].content == f"{THOUGHT}It is 2."
 
-    @anthropic.beta_tool
-    def calculator(expression: str) -> str:
-        """Compute."""
-        return f"{expression} is 2"
 
-    asked = {"model": "m", "max_tokens": 400, "messages": ASK, "tools": [calculator]}
-    final = await asyncio.to_thread(lambda: api.beta.messages.tool_runner(**asked).until_done())
-    assert final.content[0].text == "It is 2."
-    first, second = scripted.calls
-    user, turn, result = second.messages
-    assert (user,) == first.messages
-    assert turn.tool_calls[0].id == first.reply.tool_calls[0].id
-    assert result.content == "1+1 is 2"
+BASE64 = {
+    "type": "image",
+    "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"},
+}
+BEGUN: list[dict[str, Any]] = [*ASK, {"role": "assistant", "content": "It is"}]
+FOUND = {"type": "search_result", "source": "http://x", "title": "Sums",
+         "content": [{"type": "text", "text": "2 it is."}]}  # fmt: skip
+DOCUMENT = {"type": "document", "source": {"type": "text", "data": "One and one."}}
 
 
-async def test_a_thread_is_refused_in_the_words_of_the_api(attempt_session: Open) -> None:
-    case = attempt_session("hi")
-    for thread in ({"type": "create"}, {"type": "continue", "previous_message_id": "msg_1"}):
-        answer = await ask(case, thread=thread)
-        error = ErrorResponse.model_validate(answer.json()).error
-        assert (answer.status_code, error.type) == (400, "invalid_request_error")
-        assert "thread" in error.message
-        assert answer.json()["error"]["details"]["error_code"] == "thread_unsupported_request"
-    assert not case.client.calls
+# ---------------------------------------------------------------- the turn that is to be sampled
+
+
+async def test_a_turn_that_has_begun_is_refused(attempt_session: Open, tiny: Any) -> None:
+    codec: Codec = tiny("qwen2").codec
+    chat = scripted_chat(codec, "It is 2.")
+    case = attempt_session(chat)
+    for stream in (False, True):
+        answer = await ask(case, messages=BEGUN, stream=stream)
+        assert answer.status_code == 400
+        assert answer.json()["error"]["message"].startswith("`messages[1]` has the role assistant")
+    assert not chat.calls
+    counted = await case.post("/messages/count_tokens", {"model": "m", "messages": BEGUN})
+    assert counted.json()["input_tokens"] > 0, "a history may be counted wherever it ends"
+
+
+async def test_in_openais_apis_a_new_turn_follows_the_assistants(attempt_session: Open) -> None:
+    case = attempt_session("Two.", "Two.")
+    assert (await case.chat(messages=BEGUN)).status_code == 200
+    assert (await case.respond(input=BEGUN)).status_code == 200
+    assert [call.messages[-1].role for call in case.client.calls] == ["assistant"] * 2
+
+
+# ---------------------------------------------------------------- system messages
+
+
+@pytest.mark.parametrize("place", [0, 1])
+async def test_a_system_message_is_rendered_as_that_of_a_chat_completion(
+    attempt_session: Open, tiny: Any, place: int
+) -> None:
+    codec: Codec = tiny("qwen2").codec
+    chat = scripted_chat(codec, "It is 2.", "It is 2.")
+    turns: list[Any] = [*ASK, *ASK]
+    turns.insert(place, {"role": "system", "content": "Be brief."})
+    case = attempt_session(chat)
+    assert (await ask(case, messages=turns)).status_code == 200
+    assert (await case.chat(messages=turns)).status_code == 200
+    assert chat.calls[0].prompt_ids == chat.calls[1].prompt_ids
+    assert "Be brief." in codec.decode(list(chat.calls[0].prompt_ids))
+
+
+# ---------------------------------------------------------------- what is no text
+
+
+@pytest.mark.parametrize("block", [BASE64, FOUND, DOCUMENT])
+async def test_what_is_no_text_is_refused_by_name(attempt_session: Open, block: Any) -> None:
+    result = {"type": "tool_result", "tool_use_id": "c", "content": [block]}
+    for content, place in ((block, ""), (result, ".content[0]")):
+        turn = {"role": "user", "content": [content]}
+        answer = await ask(attempt_session("x"), messages=[turn])
+        assert answer.status_code == 400
+        named = f"`messages[0].content[0]{place}.type` = '{block['type']}'"
+        assert named in answer.json()["error"]["message"]

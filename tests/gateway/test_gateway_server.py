@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import httpx2
+import openai
 import pytest
 
 from tutelage.engine.script import ScriptedReply
@@ -61,19 +64,6 @@ def wait(condition: Callable[[], Any]) -> None:
     raise AssertionError("it never came about")
 
 
-def read_all(sock: socket.socket) -> bytes:
-    """Everything until the server closes."""
-    found = b""
-    while True:
-        try:
-            part = sock.recv(65536)
-        except ConnectionError:
-            return found
-        if not part:
-            return found
-        found += part
-
-
 async def test_an_agent_that_blocks_its_loop_is_answered(live: Live) -> None:
     """A synchronous client inside a running loop: the model must not live on that loop."""
     attempt_session = live().open("r", "a", ScriptedClient(["ok"]))
@@ -94,15 +84,6 @@ def test_many_attempts_at_once_get_their_own_replies(live: Live) -> None:
     assert {ask(attempt_session).status_code for attempt_session in doors[:3]} == {410}
 
 
-def test_clients_live_on_the_gateways_loop(live: Live) -> None:
-    gateway = live()
-
-    async def where() -> tuple[Any, str]:
-        return asyncio.get_running_loop(), threading.current_thread().name
-
-    assert gateway.run(where()) == (gateway.loop, "tutelage-gateway")
-
-
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_goes_away_cancels_the_sampling(live: Live, stream: bool) -> None:
     gateway = live()
@@ -115,23 +96,6 @@ def test_a_client_that_goes_away_cancels_the_sampling(live: Live, stream: bool) 
     wait(lambda: puppet.cancelled)
     wait(lambda: attempt_session.in_flight == 0)
     assert not puppet.inner.calls
-
-
-def test_a_client_that_leaves_in_the_middle_of_a_stream_cancels_it(live: Live) -> None:
-    gateway = live()
-    puppet = Puppet()
-    attempt_session = gateway.open("r", "a", puppet)
-    body = json.dumps({**BODY, "stream": True}).encode()
-    with connect(gateway) as sock:
-        sock.sendall(head(attempt_session, len(body)) + body)
-        wait(lambda: puppet.on_token)
-        assert puppet.on_token is not None
-        gateway.loop.call_soon_threadsafe(puppet.on_token, b"Hello")
-        got = b""
-        while b"Hello" not in got:
-            got += sock.recv(4096)
-        assert b"200 OK" in got
-    wait(lambda: puppet.cancelled)
 
 
 def test_tokens_arrive_while_others_are_still_sampled(live: Live) -> None:
@@ -168,29 +132,7 @@ def test_bodies_that_are_too_large_are_refused(live: Live) -> None:
     answer = ask(attempt_session, user="x" * 2000)
     assert answer.status_code == 413
     assert answer.json()["error"]["code"] == "request_too_large"
-    with connect(gateway) as sock:  # not announced
-        raw = head(attempt_session, 0).replace(b"content-length: 0", b"transfer-encoding: chunked")
-        sock.sendall(raw + b"4000\r\n" + b"x" * 16384 + b"\r\n")
-        assert b"413" in read_all(sock)
     assert ask(attempt_session).status_code == 200
-
-
-def test_a_request_beyond_the_bound_of_connections_is_told_to_come_back(live: Live) -> None:
-    gateway = live(limits=GatewayLimits(connections=5))
-    attempt_session = gateway.open("r", "a", ScriptedClient(["ok"]))
-    kept = [connect(gateway) for _ in range(5)]
-    wait(lambda: not _served(attempt_session))
-    assert ask(attempt_session).status_code == 503
-    for sock in kept:
-        sock.close()
-    wait(lambda: _served(attempt_session))
-
-
-def _served(attempt_session: AttemptSession) -> bool:
-    try:
-        return ask(attempt_session).status_code == 200
-    except httpx2.HTTPError:
-        return False
 
 
 @pytest.mark.full
@@ -206,26 +148,6 @@ def test_the_limit_of_files_is_raised_as_far_as_it_may_be() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120
     )
     assert done.stdout == "(1024, 1024)\n", done.stderr
-
-
-def test_what_is_no_http_is_refused(live: Live) -> None:
-    gateway = live()
-    with connect(gateway) as sock:
-        sock.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 nonsense\r\n\r\n")
-        assert b"400" in read_all(sock)
-    assert ask(gateway.open("r", "a", ScriptedClient(["ok"]))).status_code == 200
-
-
-def test_closing_a_door_from_another_thread_waits_for_the_cancelled(live: Live) -> None:
-    gateway = live()
-    puppet = Puppet()
-    attempt_session = gateway.open("r", "a", puppet)
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(ask, attempt_session)
-        wait(lambda: puppet.started)
-        attempt_session.close()
-        assert puppet.cancelled == 1
-        assert waiting.result().status_code == 410
 
 
 async def test_closing_from_a_loop_and_from_the_gateways_own(live: Live) -> None:
@@ -263,8 +185,10 @@ def test_closing_the_gateway_closes_its_doors_and_its_port() -> None:
 
 def test_an_address_in_use_is_a_users_error(live: Live) -> None:
     gateway = live()
-    with pytest.raises(ConfigError, match="cannot listen"):
-        Gateway(port=gateway.port).start()
+    for begin in (Gateway.start, Gateway.check_address):
+        with pytest.raises(ConfigError, match=f"port {gateway.port}"):
+            begin(Gateway(port=gateway.port))
+    Gateway().check_address()
     with pytest.raises(ConfigError, match="already started"):
         gateway.start()
 
@@ -277,18 +201,6 @@ def test_a_gateway_can_be_started_again() -> None:
             assert ask(attempt_session).status_code == 200
 
 
-def test_bytes_that_are_no_http_are_answered_in_plain_text_and_end_the_connection() -> None:
-    with Gateway() as gateway, socket.create_connection((gateway.host, gateway.port), 10) as sock:
-        sock.sendall(b"no http at all\r\n\r\n")
-        answer = b""
-        while part := sock.recv(4096):
-            answer += part
-    head, _, body = answer.partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 400 ")
-    assert b"content-type: text/plain" in head.lower()
-    assert body == b"Invalid HTTP request received."
-
-
 def test_health_and_head_need_no_key(live: Live) -> None:
     """Watchers ask so, and Claude Code before its first request."""
     gateway = live()
@@ -296,10 +208,7 @@ def test_health_and_head_need_no_key(live: Live) -> None:
         answer = httpx2.get(gateway.url + path)
         assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
         assert httpx2.head(gateway.url + path).status_code == 200
-
-
-def test_head_is_answered_where_get_is(live: Live) -> None:
-    attempt_session = live().open("r", "a", ScriptedClient(["ok"]))
+    attempt_session = gateway.open("r", "a", ScriptedClient(["ok"]))
     key = {"authorization": f"Bearer {attempt_session.api_key}"}
     answer = httpx2.head(f"{attempt_session.base_url}/models", headers=key)
     assert (answer.status_code, answer.content) == (200, b"")
@@ -323,3 +232,43 @@ def test_pages_of_allowed_origins_may_ask(live: Live, origins: tuple[str, ...], 
     answer = httpx2.post(url, json=BODY, headers=key)
     assert answer.status_code == 200
     assert answer.headers.get("access-control-allow-origin") == (origins[0] if origins else None)
+
+
+@pytest.fixture
+def by_hand() -> Generator[None]:
+    """Garbage is collected when a test says so."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+async def test_a_client_that_is_dropped_takes_no_connection_with_it(
+    live: Live, by_hand: None
+) -> None:
+    gateway = live()
+    attempt_session = gateway.open("r", "a", ScriptedClient(["x"]))
+    make = partial(
+        openai.AsyncOpenAI, base_url=attempt_session.base_url, api_key=attempt_session.api_key
+    )
+
+    async def said(api: Any) -> str:
+        answer = await api.chat.completions.create(model="m", messages=ASK)
+        return answer.choices[0].message.content
+
+    second = make()
+    assert await said(make()) == "x"  # a client for one rollout, never closed, as agno makes them
+    collected, waits = threading.Event(), threading.Event()
+
+    async def collect_and_work() -> None:
+        gc.collect()  # closes the first connection, whose file number is free again
+        collected.set()
+        waits.wait(20)  # as during an engine's step; the second connection takes that number
+
+    work = gateway.submit(collect_and_work())
+    await asyncio.to_thread(collected.wait)
+    asked = asyncio.create_task(said(second))
+    await asyncio.sleep(0.3)
+    waits.set()
+    assert await asyncio.wait_for(asked, 20) == "x"
+    work.result()
+    await second.close()

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tutelage.engine.scripted import ScriptedClient
 from tutelage.gateway.text import TextStream, cut_at_stop
-from tutelage.policy.codec import Codec
 
 
 class Stripping(type(ScriptedClient.codec)):
@@ -89,17 +86,6 @@ def test_plain_text_goes_out_at_once_and_doubtful_text_waits() -> None:
     assert stream.feed(b"X") == " ENX"
     assert stream.feed(b"<tool_call>{}") == ""
     assert stream.feed(b"</tool_call>after") == ""
-
-
-@pytest.mark.parametrize("text", ["It is 46. " * 40, "naïve — 🙂 " * 30])
-def test_long_texts_of_a_real_tokenizer(tiny: Any, text: str) -> None:
-    codec: Codec = tiny("qwen2").codec
-    ids = codec.encode(text)
-    stream = TextStream(codec)
-    sent = "".join(stream.feed([i]) for i in ids)
-    assert text.strip().startswith(sent)
-    assert len(sent) > len(text) - 8
-    assert sent + stream.finish(text.strip()) == text.strip()
 
 
 def test_a_llama_reply_that_may_be_a_call_waits() -> None:

@@ -6,11 +6,8 @@ import asyncio
 import threading
 from typing import Any
 
-import httpx2
 import pytest
 
-from tutelage.errors import ContextOverflowError
-from tutelage.gateway import Gateway
 from tutelage.gateway.serving import LONG, ServedPolicy
 from tutelage.policy.codec import Codec
 from tutelage.seeds import SeedTree
@@ -68,29 +65,6 @@ async def test_a_long_conversation_is_encoded_in_another_thread(
     assert max(watched.here, default=0) < LONG
 
 
-async def test_a_long_raw_prompt_is_too(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
-    watched = Watched(codec, monkeypatch)
-    call = await watched.policy.chat((), prompt=TEXT, sampling=SAMPLING)
-    assert watched.elsewhere == [len(TEXT)]
-    assert max(watched.here, default=0) < LONG
-    assert call.prompt_ids == tuple(codec.encode(TEXT))
-
-
-async def test_counting_its_tokens_is_done_there(
-    codec: Codec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wanted = len(Codec(codec.tokenizer).render([USER], (TOOL,), 1 << 16))
-    watched = Watched(codec, monkeypatch)
-    tool = {"name": TOOL.name, "description": TOOL.description, "input_schema": TOOL.parameters}
-    asked = {"messages": [{"role": "user", "content": TEXT}], "model": "m", "tools": [tool]}
-    with Gateway() as gateway:
-        session = gateway.open("r", "a", watched.policy)
-        async with httpx2.AsyncClient(headers={"x-api-key": session.api_key}) as http:
-            answer = await http.post(session.base_url + "/messages/count_tokens", json=asked)
-    assert answer.json() == {"input_tokens": wanted}
-    assert {name.partition("_")[0] for name in watched.threads} == {"asyncio"}
-
-
 async def test_a_short_one_needs_no_thread(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
     watched = Watched(codec, monkeypatch)
     await watched.policy.chat([Message("user", "hi")], sampling=SAMPLING)
@@ -127,14 +101,3 @@ async def test_one_thread_encodes_at_a_time_while_the_loop_serves_others(
     leave.set()
     calls = await asyncio.gather(*long)
     assert (most, len({call.prompt_ids for call in calls})) == (1, 3)
-
-
-async def test_what_does_not_fit_is_refused_from_there(
-    codec: Codec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    watched = Watched(codec, monkeypatch, context=64)
-    both: list[dict[str, Any]] = [{"messages": [USER]}, {"messages": (), "prompt": TEXT}]
-    for asked in both:
-        with pytest.raises(ContextOverflowError, match="more than 64 tokens"):
-            await watched.policy.chat(**asked, sampling=SAMPLING)
-    assert not [length for length in watched.here if length > 4096]

@@ -92,7 +92,7 @@ async def test_a_reason_that_is_an_error_is_told_as_one(
         assert reason in line["error"]
 
 
-@pytest.mark.parametrize("reason", ["eos", "end_turn", "stop_sequence"])
+@pytest.mark.parametrize("reason", ["eos", "end_turn"])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_reason_of_another_name_is_an_end(
     tmp_path: Path, reason: str, stream: bool
@@ -105,7 +105,7 @@ async def test_a_reason_of_another_name_is_an_end(
     assert "error" not in answer.text
 
 
-@pytest.mark.parametrize("code", [400, 502, None, "x"])
+@pytest.mark.parametrize("code", [400, 502])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_error_before_any_text_has_its_status(
     tmp_path: Path, code: Any, stream: bool
@@ -116,71 +116,6 @@ async def test_an_error_before_any_text_has_its_status(
     assert answer.status_code == (400 if code == 400 else 502)
     assert "provider died" in answer.json()["error"]["message"]
     assert case.asked == 1
-
-
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 405, 413, 422, 408, 409, 429, 500, 501])
-async def test_statuses_are_asked_about_again_as_by_the_openai_client(
-    tmp_path: Path, status: int
-) -> None:
-    case = Case(tmp_path, httpx2.Response(status, json={"error": {"message": "no"}}))
-    assert (await case.ask()).status_code == status
-    assert case.asked == (5 if status in (408, 409, 429) or status >= 500 else 1)
-
-
-NONSENSE = {
-    "no JSON": b"<html>Try later</html>",
-    "no object": b"[1, 2]",
-    "no choices": b'{"choices": [], "said": "Try later"}',
-    "no text": b'{"choices": [{"message": {"content": 7}}]}',
-}
-
-
-@pytest.mark.parametrize("body", NONSENSE.values(), ids=NONSENSE)
-@pytest.mark.parametrize("path", BODIES)
-async def test_a_body_that_is_no_completion_is_told_by_its_first_words(
-    tmp_path: Path, path: str, body: bytes
-) -> None:
-    case = Case(tmp_path, httpx2.Response(200, headers={"content-type": "x"}, content=body))
-    answer = await case.ask(path)
-    assert (answer.status_code, case.asked) == (502, 1)
-    error = answer.json()["error"]
-    assert "answered 200 with" in error["message"]
-    assert repr(body.decode())[1:-1] in error["message"]
-    messages = path == "/messages"
-    assert error["type"] == ("api_error" if messages else "server_error")
-    assert ("code" not in error) if messages else (error["code"] == "upstream_error")
-
-
-@pytest.mark.parametrize("path", BODIES)
-@pytest.mark.parametrize("begun", [False, True])
-async def test_and_so_is_an_event_that_is_no_chunk(tmp_path: Path, path: str, begun: bool) -> None:
-    before = chunk({"content": "It "}) if begun else b""
-    case = Case(tmp_path, before + b"data: <html>Try later\n\n" + DONE)
-    answer = await case.ask(path, stream=True)
-    assert (answer.status_code, case.asked) == (200 if begun else 502, 1)
-    assert "answered 200 with invalid JSON" in answer.text
-    assert "'<html>Try later'" in answer.text
-
-
-async def test_an_error_that_is_null_is_none(tmp_path: Path) -> None:
-    data = json.loads(whole({"content": "It is."}))
-    case = Case(tmp_path, json.dumps(data | {"error": None}).encode())
-    assert (await case.ask()).json()["choices"][0]["message"]["content"] == "It is."
-
-
-async def test_an_event_after_one_of_a_name_has_none(tmp_path: Path) -> None:
-    named = b"event: chunk\n" + chunk({"content": "It "}) + chunk({"content": "is."}, "stop") + DONE
-    answer = await Case(tmp_path, named).ask(stream=True)
-    assert "is." in answer.text
-    assert "error" not in answer.text
-
-
-@pytest.mark.parametrize("path", BODIES)
-async def test_a_stream_that_only_ends_is_no_reply(tmp_path: Path, path: str) -> None:
-    answer = await Case(tmp_path, DONE).ask(path, stream=True)
-    assert answer.status_code == 502
-    assert "ended before the reply was complete" in answer.text
-    assert "cannot reach" not in answer.text
 
 
 @pytest.mark.parametrize(("path", "stream"), EACH)
@@ -212,65 +147,11 @@ async def test_arguments_that_are_an_object_are_json_text(
     assert json.loads(call["function"]["arguments"]) == ARGUMENTS
 
 
-@pytest.mark.parametrize(("path", "stream"), EACH)
-async def test_half_a_surrogate_pair_is_replaced(tmp_path: Path, path: str, stream: bool) -> None:
-    message = {"content": "a\ud800b \U0001f600", "reasoning_content": "\udc00"}
-    streamed = chunk(message) + chunk({}, "stop") + DONE
-    case = Case(tmp_path, streamed if stream else whole(message))
-    answer = await case.ask(path, stream=stream)
-    assert answer.status_code == 200
-    (line,) = case.lines
-    assert (line["finish_reason"], line["reply"]["content"]) == ("stop", "a\ufffdb \U0001f600")
-    assert line["reply"]["reasoning_content"] == "\ufffd"
-    assert "a\ufffdb" in answer.text
-
-
-@pytest.mark.parametrize("status", [200, 500])
-async def test_half_a_surrogate_pair_in_an_error_is_replaced(tmp_path: Path, status: int) -> None:
-    told = json.dumps({"error": {"message": "a\ud800b"}}).encode()
-    answer = await Case(tmp_path, httpx2.Response(status, content=told)).ask()
-    assert "a\ufffdb" in answer.json()["error"]["message"]
-
-
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        (httpx2.ConnectError("refused"), "cannot reach the server"),
-        (httpx2.RemoteProtocolError("cut"), "incomplete reply from the server"),
-        (httpx2.ReadError("cut"), "incomplete reply from the server"),
-    ],
-)
-async def test_a_reply_that_is_cut_is_not_a_server_that_is_away(
-    tmp_path: Path, error: Exception, words: str
-) -> None:
-    answer = await Case(tmp_path, error).ask()
-    assert answer.status_code == 502
-    assert words in answer.text
-
-
-@pytest.mark.parametrize(("path", "stream"), EACH)
-async def test_a_call_without_arguments_has_an_empty_object(
-    tmp_path: Path, path: str, stream: bool
-) -> None:
-    made = {"name": "now", "arguments": ""}
-    call = {"index": 0, "id": "c1", "type": "function", "function": made}
-    message = {"content": None, "tool_calls": [call]}
-    streamed = chunk(message) + chunk({}, "tool_calls") + DONE
-    case = Case(tmp_path, streamed if stream else whole(message, "tool_calls"))
-    answer = await case.ask(path, stream=stream)
-    assert answer.status_code == 200
-    field = {"/messages": "partial_json" if stream else "input"}.get(path, "arguments")
-    empty = {} if field == "input" else "{}"
-    assert f'"{field}":{json.dumps(empty)}' in answer.text
-    assert case.lines[0]["reply"]["tool_calls"][0]["function"]["arguments"] == "{}"
-
-
 @pytest.mark.parametrize(
     ("error", "param", "code"),
     [
         ({"param": "tools[0]", "code": "invalid_function"}, "tools[0]", "invalid_function"),
         ({"code": 400, "param": None}, None, "upstream_error"),
-        ({"code": "400", "param": 3}, None, "upstream_error"),
     ],
 )
 @pytest.mark.parametrize("path", ["/chat/completions", "/responses"])
@@ -282,3 +163,19 @@ async def test_an_error_keeps_its_field_and_its_code(
     answer = await case.ask(path)
     told = answer.json()["error"]
     assert (answer.status_code, told["param"], told["code"]) == (400, param, code)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        ({"message": "the request exceeds the available context size"}, "context_length_exceeded"),
+        ({"message": "n_ctx", "type": "exceed_context_size_error"}, "context_length_exceeded"),
+        ({"message": "prompt is too long: 210000 tokens > 200000"}, "context_length_exceeded"),
+        ({"message": "tool is too long", "type": "invalid_request_error"}, "upstream_error"),
+    ],
+)
+async def test_a_prompt_that_is_too_long_is_known_in_their_words(
+    tmp_path: Path, error: dict[str, Any], code: str
+) -> None:
+    answer = await Case(tmp_path, httpx2.Response(400, json={"error": error})).ask()
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, code)

@@ -13,10 +13,8 @@ from tutelage.engine.chat import ChatSession
 from tutelage.engine.driver import EngineDriver
 from tutelage.engine.script import ScriptedReply
 from tutelage.gateway import Gateway, ScriptedClient
-from tutelage.gateway.text import TokenEnds
 from tutelage.seeds import SeedTree
 from tutelage.testing import tiny_engine
-from tutelage.types import Message, Sampling
 
 from .conftest import ASK, CALCULATOR, FLAT_CALCULATOR, TOOL_TURN
 
@@ -136,61 +134,3 @@ def test_a_policy(policy: openai.OpenAI) -> None:
         assert all(len(e.top_logprobs) == 3 for _, entries in pieces for e in entries)
         assert len({e.logprob for _, entries in pieces for e in entries}) > 4
         assert sum(bool(entries) for _, entries in pieces) > 4
-
-
-def test_a_policy_through_the_stream_helper(policy: openai.OpenAI) -> None:
-    """What the SDK itself puts together."""
-    asked: dict[str, Any] = {"model": "m", "messages": ASK, "logprobs": True, "seed": 3}
-    whole = policy.chat.completions.create(**asked, max_tokens=400)
-    if whole.choices[0].finish_reason == "length":
-        asked["stop"] = [(whole.choices[0].message.content or "")[4:6]]
-        whole = policy.chat.completions.create(**asked, max_tokens=400)
-    with policy.chat.completions.stream(**asked, max_tokens=400) as stream:
-        kinds = [each.type for each in stream]
-        final = stream.get_final_completion()
-    assert final.choices[0].logprobs is not None
-    assert whole.choices[0].logprobs is not None
-    assert final.choices[0].logprobs.content == whole.choices[0].logprobs.content
-    assert "logprobs.content.delta" in kinds
-
-
-def test_a_client_that_tells_tokens_alone(api: Any) -> None:
-    """Its log-probabilities come at the end."""
-
-    class Alone:
-        def __init__(self) -> None:
-            self.inner = ScriptedClient(["It is 2."])
-            self.codec = self.inner.codec
-
-        async def chat(self, messages: Any, *, on_token: Any = None, **more: Any) -> Any:
-            return await self.inner.chat(messages, on_token=on_token, **more)
-
-    client, asked = api(Alone()), {"model": "m", "messages": ASK, "logprobs": True}
-    whole = client.chat.completions.create(**asked).choices[0].logprobs.content
-    pieces = chat_pieces(client.chat.completions.create(**asked, stream=True))
-    assert [e for _, entries in pieces for e in entries] == whole
-    assert not any(entries for _, entries in pieces[:-1])
-
-
-async def test_a_chat_tells_the_log_probabilities_that_its_call_records(tiny: Any) -> None:
-    model = tiny("qwen2")
-    chat = ChatSession(EngineDriver(tiny_engine(model)), model.codec, seeds=SeedTree(0), name="a")
-    ids: list[int] = []
-    told: list[Any] = []
-    call = await chat.chat(
-        [Message("user", "hi")],
-        sampling=Sampling(max_tokens=20, temperature=0.7),
-        top_logprobs=2,
-        on_token=lambda new: (ids.extend(new), None)[1],
-        on_logprobs=told.extend,
-    )
-    assert [value for value, _ in told] == list(call.sampled.raw_logprobs)
-    assert [top for _, top in told] == list(call.sampled.top)
-    assert tuple(ids) == call.sampled.token_ids
-
-
-def test_a_part_of_a_character_ends_where_the_character_does() -> None:
-    ends = TokenEnds()
-    for end in (2, 4, 5, 3):
-        ends.add(end)
-    assert [ends.tokens_before(length) for length in range(5)] == [0, 0, 1, 4, 4]

@@ -30,16 +30,13 @@ from tutelage.store import (
 from tutelage.tracing.records import SpanRecord
 from tutelage.types import (
     Attempt,
-    Constraint,
     Failure,
     FailureCause,
-    Message,
     Mode,
     Reward,
     Rollout,
     RolloutStatus,
     Task,
-    ToolSpec,
 )
 
 from . import samples
@@ -90,13 +87,6 @@ class StoreConformance:
 
     # Exactness
 
-    def test_a_rollout_comes_back_equal(self, store: Store) -> None:
-        first = attempt(0, FAILED)
-        given = rollout("roll_0", first, attempt(1), step=4, label="after/greedy", mode=Mode.VAL)
-        assert store.put_rollouts([given]) == Counter(new=1)
-        assert store.rollout("roll_0") == given
-        assert repr(store.rollout("roll_0")) == repr(given)
-
     @settings(
         max_examples=60,
         deadline=None,
@@ -112,43 +102,6 @@ class StoreConformance:
         assert unsigned(repr(store.rollout(record.id))) == unsigned(repr(record))
         assert store.put_rollouts([record]) == Counter(unchanged=1)
 
-    def test_floats_come_back_bit_for_bit(self, store: Store) -> None:
-        values = (-0.0, 5e-324, 0.1 + 0.2, -1.7976931348623157e308, float("-inf"))
-        base = samples.call()
-        sampled = dataclasses.replace(base.sampled, logprobs=values, raw_logprobs=values)
-        call = dataclasses.replace(base, sampled=sampled)
-        reward = Reward(0.1 + 0.2, {"tiny": 5e-324})
-        store.put_rollouts(
-            [rollout("r", dataclasses.replace(attempt(), calls=(call,), reward=reward))]
-        )
-        back = store.rollout("r").last
-        assert [v.hex() for v in back.calls[0].sampled.logprobs] == [v.hex() for v in values]
-        assert back.reward == reward
-
-    def test_order_and_types_of_task_fields_are_kept(self, store: Store) -> None:
-        fields = {"z": 1, "a": 1.0, "big": 10**40, "flag": True, "none": None, "deep": [{"b": []}]}
-        store.put_rollouts([rollout(task=Task("t", fields))])
-        assert repr(store.rollout("roll_0").task.fields) == repr(fields)
-
-    def test_two_tasks_may_share_an_id(self, store: Store) -> None:
-        train, val = Task("0", {"question": "a"}), Task("0", {"question": "b"})
-        store.put_rollouts([rollout("r1", task=train), rollout("r2", task=val, mode=Mode.VAL)])
-        assert [store.rollout(r).task for r in ("r1", "r2")] == [train, val]
-
-    def test_tools_and_limits_come_back_in_the_order_of_their_keys(self, store: Store) -> None:
-        """The trainer makes the grammar of a constrained reply from them again."""
-        schema = {"type": "object", "properties": {"z": {"type": "string"}, "a": {"enum": [2, 1]}}}
-        tool = ToolSpec("calculator", "Works out sums.", schema)
-        limits = Constraint("required", parallel_tool_calls=False, json_schema=schema)
-        calls = tuple(
-            dataclasses.replace(samples.call(i), tools=(tool,), constraint=limits, policy=policy)
-            for i, policy in enumerate(("main", None, "second"))
-        )
-        given = rollout("r", dataclasses.replace(attempt(), calls=calls))
-        store.put_rollouts([given, rollout("none")])
-        assert repr(store.rollout("r")) == repr(given)
-        assert list(store.rollouts("run_a")) == [rollout("none"), given]
-
     def test_clock_readings_come_back_and_are_no_change(self, store: Store) -> None:
         timed = dataclasses.replace(samples.call(), started=1.7e9, seconds=0.25)
         result = dataclasses.replace(attempt().tool_results[0], started=1.7e9)
@@ -160,22 +113,13 @@ class StoreConformance:
         bare = dataclasses.replace(attempt(), calls=(samples.call(),), tool_results=(result,))
         assert store.put_rollouts([rollout("r", bare)]) == Counter(unchanged=1)
 
-    def test_data_outlives_the_store(self, store: Store, opened: Opened) -> None:
-        given = rollouts(3)
-        store.put_rollouts(given)
-        store.close()
-        with opened("main") as again:
-            assert list(again.rollouts("run_a")) == given
-
     # What cannot be stored exactly is refused, and the whole batch with it
 
     @pytest.mark.parametrize(
         ("bad", "message"),
         [
             (Task("t", {"x": [1.0, float("nan")]}), r"fields of task 't' .*\['x'\]\[1\] is nan"),
-            (Task("t", {"x": float("inf")}), r"fields of task 't' .*\['x'\] is inf"),
             (Task("t", {"x": {1: 2}}), r"has the key 1"),
-            (Task("t", {"x": {1, 2}}), r"type set"),
             (Task("t", {"x": b"raw"}), r"type bytes"),
         ],
     )
@@ -196,15 +140,6 @@ class StoreConformance:
         call = dataclasses.replace(samples.call(), prompt_ids=(2**31,))
         with pytest.raises(StoreError, match=r"prompt ids of rollout 'r', attempt 0, call 0"):
             store.put_rollouts([rollout("r", dataclasses.replace(attempt(), calls=(call,)))])
-
-    def test_a_number_beyond_64_bits(self, store: Store) -> None:
-        with pytest.raises(StoreError, match="64 bits"):
-            store.put_rollouts([rollout(step=2**63)])
-        assert store.count("run_a") == 0
-
-    def test_a_rollout_without_attempts(self, store: Store) -> None:
-        with pytest.raises(StoreError, match="has no attempts"):
-            store.put_rollouts([dataclasses.replace(rollout(), attempts=())])
 
     def test_a_rollout_of_an_unknown_run(self, store: Store) -> None:
         with pytest.raises(StoreError, match=r"run 'run_b' .* put_run"):
@@ -253,14 +188,6 @@ class StoreConformance:
         other = attempt(0, answer="later still")
         assert store.put_rollouts([rollout("r", other)]) == Counter(unchanged=1, late=1)
         assert store.late_results("run_a", "r") == (late, other)
-
-    def test_a_late_attempt_does_not_stop_the_retry(self, store: Store) -> None:
-        failed, running = attempt(0, FAILED), attempt(1, RUNNING, reward=None)
-        store.put_rollouts([rollout("r", failed, running)])
-        result = store.put_rollouts([rollout("r", attempt(0), attempt(1))])
-        assert result == Counter(updated=1, late=1)
-        assert store.rollout("r") == rollout("r", failed, attempt(1))
-        assert store.late_results("run_a", "r") == (attempt(0),)
 
     def test_a_retry_after_the_end_is_late(self, store: Store) -> None:
         store.put_rollouts([rollout("r", attempt(0))])
@@ -328,28 +255,18 @@ class StoreConformance:
         assert store.put_rollouts(given) == Counter(unchanged=1100)
         assert store.count("run_a") == 1100
 
-    def test_find_by_prefix(self, store: Store) -> None:
-        store.put_rollouts([rollout(name) for name in ("roll_5f2a", "roll_5f2b", "roll_77", "x")])
-        assert store.find_rollout("roll_5f2a").id == "roll_5f2a"
+    def test_a_rollout_is_found_by_the_beginning_of_its_id(self, store: Store) -> None:
+        names = ("roll_5f2a", "roll_5f2b", "roll_77", "x", "x1")
+        store.put_rollouts([rollout(name) for name in names])
         assert store.find_rollout("roll_7").id == "roll_77"
+        assert store.find_rollout("x").id == "x", "the whole id wins over longer ones"
         with pytest.raises(StoreError, match="'roll_5f2a', 'roll_5f2b'"):
             store.find_rollout("roll_5f2")
-        with pytest.raises(StoreError, match=r"closest are 'roll_5f2a', 'roll_5f2b'$"):
-            store.find_rollout("roll_5f9")
-        with pytest.raises(StoreError, match="closest"):
-            store.find_rollout("ROLL_77")
+        for prefix in ("roll_5f9", "roll%", "_"):  # wildcards are letters
+            with pytest.raises(StoreError, match="closest"):
+                store.find_rollout(prefix)
         with pytest.raises(StoreError, match="did you mean 'roll_77'"):
             store.rollout("roll_7")
-
-    def test_an_exact_id_wins_over_longer_ones(self, store: Store) -> None:
-        store.put_rollouts([rollout("r1"), rollout("r11")])
-        assert store.find_rollout("r1").id == "r1"
-
-    def test_wildcards_in_a_prefix_are_letters(self, store: Store) -> None:
-        store.put_rollouts([rollout("roll_1")])
-        for prefix in ("%", "roll%", "_"):
-            with pytest.raises(StoreError, match="closest are 'roll_1'"):
-                store.find_rollout(prefix)
 
     def test_two_runs_of_one_seed_share_a_store(self, store: Store) -> None:
         store.put_run("run_b", **samples.RUN)
@@ -361,22 +278,12 @@ class StoreConformance:
         store.discard_after("run_b", -1)
         assert store.rollout("r") == given[0]
 
-    def test_an_empty_store_says_so(self, store: Store) -> None:
-        with pytest.raises(StoreError, match="has no rollouts"):
-            store.find_rollout("roll")
-
     def test_an_unknown_run_is_an_error_everywhere(self, store: Store) -> None:
         questions: list[Callable[[], object]] = [
-            lambda: store.run("run_x"),
             lambda: store.rollouts("run_x"),
-            lambda: store.count("run_x"),
             lambda: store.metrics("run_x"),
-            lambda: store.checkpoints("run_x"),
-            lambda: store.resources("run_x"),
             lambda: store.put_metrics("run_x", 0, {}),
-            lambda: store.put_checkpoint("run_x", 0, "here"),
             lambda: store.discard_after("run_x", 0),
-            lambda: store.set_run_status("run_x", "failed"),
         ]
         for question in questions:
             with pytest.raises(StoreError, match=r"no run 'run_x' .* closest are 'run_a'"):
@@ -436,10 +343,6 @@ class StoreConformance:
             store.set_run_status("run_a", "failed")
         assert store.run("run_a").status is RolloutStatus.SUCCEEDED
 
-    def test_run_config_is_finite(self, store: Store) -> None:
-        with pytest.raises(StoreError, match=r"config of run 'b'\['lr'\] is nan"):
-            store.put_run("b", **samples.RUN | {"config": {"lr": float("nan")}})
-
     # Spans
 
     def test_spans_come_back_equal(self, store: Store) -> None:
@@ -468,10 +371,6 @@ class StoreConformance:
         store.put_rollouts((), {"run_a": [span(1), span(2)]})
         assert samples.count_spans(store, "run_a") == 3
 
-    def test_spans_go_in_with_their_rollouts(self, store: Store) -> None:
-        store.put_rollouts([rollout("r0")], {"run_a": [span(0, "r0")]})
-        assert store.spans("run_a", "r0") == [span(0, "r0")]
-
     def test_spans_that_nothing_can_hold(self, store: Store) -> None:
         with pytest.raises(StoreError, match="does not belong to a rollout"):
             store.put_rollouts((), {"run_a": [span(0, rollout_id=None)]})  # pyright: ignore
@@ -498,11 +397,6 @@ class StoreConformance:
             MetricsRow(1, {"loss": 5e-324}),
             MetricsRow(2, {"loss": 0.1 + 0.2, "kl": 2, "eval/reward": 0.5}),
         ]
-
-    def test_metrics_are_finite(self, store: Store) -> None:
-        with pytest.raises(StoreError, match=r"metrics of step 3\['loss'\] is nan"):
-            store.put_metrics("run_a", 3, {"reward": 1.0, "loss": float("nan")})
-        assert store.metrics("run_a") == []
 
     def test_events_come_back_in_order_under_their_keys(self, store: Store) -> None:
         store.put_events("run_a", "x", [{"event": "plan", "n": 2**70}, {"f": 0.1 + 0.2}])
@@ -560,11 +454,6 @@ class StoreConformance:
         again = [dataclasses.replace(r, attempts=(attempt(answer="again"),)) for r in gone]
         assert store.put_rollouts(again) == Counter(new=3)
         assert store.rollout("r2").last.answer == "again"
-
-    def test_discard_without_labels_keeps_evaluations_of_the_step(self, store: Store) -> None:
-        store.put_rollouts([rollout("e1", step=1, label="after"), rollout("r2", step=2)])
-        assert store.discard_after("run_a", 1)["rollouts"] == 1
-        assert store.count("run_a", label="after") == 1
 
     # Sums
 
@@ -635,26 +524,6 @@ class StoreConformance:
             RolloutSummary(PENDING, None, 0, 0, None, None),
         ]
 
-    def test_a_summary_follows_the_rollout(self, store: Store) -> None:
-        for status, reward in ((RUNNING, None), (SUCCEEDED, 0.75)):
-            store.put_rollouts([rollout("r", attempt(0, status, reward=reward))])
-            assert store.count("run_a", status=status) == 1
-        store.put_rollouts([rollout("r", answer="late", reward=0.0)])
-        assert store.count("run_a", min_reward=0.75) == 1
-
-    def test_rollouts_are_filtered_by_their_summary(self, store: Store) -> None:
-        rewards = {"a": 0.5, "b": None, "c": 1.0, "d": 0.0}
-        store.put_rollouts(
-            [rollout(name, reward=value, step=i) for i, (name, value) in enumerate(rewards.items())]
-        )
-
-        def ids(**chosen: object) -> str:
-            return "".join(r.id for r in store.rollouts("run_a", **chosen))  # pyright: ignore
-
-        assert ids(min_reward=0.5) == "ac"
-        assert ids(after=1) == "cd"
-        assert ids(cause=FailureCause.TIMEOUT) == ""
-
     def test_failures_are_counted_by_cause(self, store: Store) -> None:
         def failed(cause: FailureCause, said: str) -> Attempt:
             return dataclasses.replace(attempt(0, FAILED), failure=Failure(cause, said))
@@ -702,10 +571,6 @@ class StoreConformance:
         store.discard_rollout("run_a", "r0")
         assert store.training_rows("run_a") == []
 
-    def test_training_rows_of_an_unknown_run(self, store: Store) -> None:
-        with pytest.raises(StoreError, match="run 'run_b' is not in the store"):
-            store.put_rollouts([], None, {"run_b": [training_row(0)]})
-
     # Threads
 
     def test_threads_write_and_read_at_once(self, store: Store) -> None:
@@ -737,10 +602,3 @@ class StoreConformance:
             store.put_rollouts([rollout()])
 
     # Strange text reaches questions, too
-
-    def test_lone_surrogates_and_nul(self, store: Store) -> None:
-        odd = "half \ud83d a pair, \x00, \ud83d\ude00"
-        call = dataclasses.replace(samples.call(), messages=(Message("user", odd),))
-        given = rollout("r", dataclasses.replace(attempt(answer=odd), calls=(call,)), label=odd)
-        store.put_rollouts([given])
-        assert list(store.rollouts("run_a", label=odd)) == [given]

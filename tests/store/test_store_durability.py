@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from tests.marks import long
 
-from tutelage.store import Store, open_store
+from tutelage.store import open_store
 
 from . import samples
-
-ROOT = Path(__file__).parents[2]
-
-
-def spawn(path: Path, *args: object) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.store.child", str(path), *map(str, args)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-
-
-def assert_whole(store: Store, acknowledged: list[str]) -> None:
-    """All that was acknowledged is there and every record that is there is whole."""
-    found = {r.id: r for r in store.rollouts("run_a")}
-    assert set(acknowledged) <= set(found)
-    for rollout in found.values():
-        number = int(rollout.id.removeprefix("roll_"))
-        assert rollout == samples.rollouts(1, first=number, tokens=64)[0]
+from .child import acknowledged_by, assert_whole, rest_of, spawn
 
 
 @pytest.mark.system
@@ -39,14 +22,9 @@ def test_a_kill_loses_nothing_that_was_acknowledged(tmp_path: Path, how: str) ->
     acknowledged: list[str] = []
     for turn in range(4):
         child = spawn(path, how, turn * 100_000)
-        assert child.stdout is not None
-        for _ in range(draw.randrange(1, 30)):
-            acknowledged += child.stdout.readline().split()
+        acknowledged += acknowledged_by(child, draw.randrange(1, 30))
         child.kill()
-        # What the child managed to say before it died counts as well, but not half a line.
-        rest = child.stdout.read()
-        acknowledged += rest[: rest.rfind("\n") + 1].split()
-        child.wait()
+        acknowledged += rest_of(child)
         with open_store(path) as store:
             assert_whole(store, acknowledged)
     assert len(acknowledged) > 20

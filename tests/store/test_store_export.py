@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tutelage.errors import StoreError
 from tutelage.store import Store, dump_json, export_rows, open_store
 from tutelage.store.export import conversations
 from tutelage.types import Call, Message, Mode, RolloutStatus, ToolCall, ToolSpec
@@ -140,10 +139,3 @@ def test_a_turn_that_a_client_wrote_anew_stays_as_sampled() -> None:
     seen, end = Message("tool", "2", tool_call_id="call_1"), Message("assistant", "done")
     calls = [chat(ask, reply=sampled), chat(ask, anew, seen, reply=end)]
     assert conversations(calls) == [("main", (ask, sampled, seen, end), ())]
-
-
-def test_unknown_format_and_run(store: Store) -> None:
-    with pytest.raises(StoreError, match="unknown export format 'xml': choose one of jsonl, sft"):
-        export_rows(store, "run_a", "xml")
-    with pytest.raises(StoreError, match="no run 'run_x'"):
-        export_rows(store, "run_x", "jsonl")

@@ -19,6 +19,7 @@ from tutelage.store import StoreWriter, open_store
 from tutelage.store.postgres import safe_url
 
 from . import samples
+from .child import ROOT, acknowledged_by, assert_whole, rest_of, spawn
 from .conformance import Opened, StoreConformance
 from .postgres import Server, find_programs
 
@@ -27,7 +28,6 @@ PROGRAMS = find_programs()
 pytestmark = pytest.mark.skipif(
     PROGRAMS is None, reason="no PostgreSQL server here: install Debian's package `postgresql`"
 )
-ROOT = Path(__file__).parents[2]
 Fresh = Callable[[], str]
 
 
@@ -88,11 +88,6 @@ def test_a_database_of_something_else(server: Server) -> None:
         open_store(address)
 
 
-def test_a_server_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="the server is unreachable"):
-        open_store(f"postgresql://me:secret@/x?host={tmp_path}")
-
-
 def test_a_password_is_never_shown(tmp_path: Path) -> None:
     from sqlalchemy import make_url
 
@@ -107,18 +102,6 @@ def test_a_password_is_never_shown(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="has no database name") as caught:
         open_store("postgresql://me:secret@host")
     assert "secret" not in str(caught.value)
-
-
-def test_another_programs_database_is_refused(server: Server, fresh: Fresh) -> None:
-    from sqlalchemy import create_engine
-
-    address = fresh()
-    engine = create_engine(address.replace("postgresql:", "postgresql+psycopg:"))
-    with engine.begin() as conn:
-        conn.exec_driver_sql("create table books (title text)")
-    with pytest.raises(StoreError, match=r"another program \(tables \['books'\]\)"):
-        open_store(address)
-    engine.dispose()
 
 
 @pytest.mark.full
@@ -164,25 +147,6 @@ def test_several_processes_write_at_once(fresh: Fresh) -> None:
         assert [len(m.values) for m in store.metrics("run_a")] == [4] * 7
 
 
-def spawn(address: str, how: str, first: int) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.store.child", address, how, str(first)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-
-
-def acknowledged_by(child: subprocess.Popen[str], lines: int) -> list[str]:
-    assert child.stdout is not None
-    return [name for _ in range(lines) for name in child.stdout.readline().split()]
-
-
-def rest_of(child: subprocess.Popen[str]) -> list[str]:
-    """What it said before it died, but not half a line."""
-    assert child.stdout is not None
-    rest = child.stdout.read()
-    child.wait(60)
-    whole = rest[: rest.rfind("\n") + 1]
-    return [w for w in whole.split() if w.startswith("roll_")]
-
-
 @pytest.mark.full
 @pytest.mark.system
 @pytest.mark.parametrize("how", [pytest.param("put", marks=pytest.mark.full), "writer"])
@@ -194,15 +158,10 @@ def test_a_killed_writer_loses_nothing_that_was_acknowledged(fresh: Fresh, how: 
         child.kill()
         acknowledged += rest_of(child)
     with open_store(address) as store:
-        found = {r.id: r for r in store.rollouts("run_a")}
-        assert set(acknowledged) <= set(found)
-        for rollout in found.values():
-            number = int(rollout.id.removeprefix("roll_"))
-            assert rollout == samples.rollouts(1, first=number, tokens=64)[0]
+        assert_whole(store, acknowledged)
     assert len(acknowledged) >= 90
 
 
-@pytest.mark.full
 @pytest.mark.full
 @pytest.mark.system
 def test_a_killed_server_loses_nothing_that_was_acknowledged() -> None:
@@ -219,14 +178,11 @@ def test_a_killed_server_loses_nothing_that_was_acknowledged() -> None:
             with pytest.raises(StoreError, match="all acknowledged data is kept"):
                 open_before.count("run_a")
             server.start()
-            found = {r.id: r for r in open_before.rollouts("run_a")}  # the same Store goes on
-            assert {*acknowledged, *said} <= set(found)
-            for rollout in found.values():
-                number = int(rollout.id.removeprefix("roll_"))
-                assert rollout == samples.rollouts(1, first=number, tokens=64)[0]
+            assert_whole(open_before, [*acknowledged, *said])  # the same Store goes on
+            known = open_before.count("run_a")
             with StoreWriter(open_before) as writer:
                 writer.submit(samples.rollouts(3, first=900_000))
-            assert open_before.count("run_a") == len(found) + 3
+            assert open_before.count("run_a") == known + 3
     finally:
         server.stop()
     assert os.path.exists(server.folder) is False

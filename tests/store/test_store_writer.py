@@ -88,31 +88,6 @@ def test_training_rows_are_stored_after_their_rollouts(store: Store) -> None:
         assert store.training_rows("run_a") == [row]
 
 
-def test_what_waits_goes_in_one_batch() -> None:
-    gate, writer = gated(max_batch=3)
-    writer.submit(rollouts(1))
-    gate.entered.acquire()  # the first batch is running; the rest gathers behind it
-    writer.submit(rollouts(4, first=1))
-    gate.go.release(10)
-    writer.close()
-    assert [len(batch) for batch in gate.batches] == [1, 3, 1]
-    assert [name for batch in gate.batches for name in batch] == [r.id for r in rollouts(5)]
-
-
-def test_flush_waits_for_the_batch_under_way() -> None:
-    gate, writer = gated()
-    writer.submit(rollouts(1))
-    gate.entered.acquire()
-    done = threading.Event()
-    flusher = threading.Thread(target=lambda: (writer.flush(), done.set()))
-    flusher.start()
-    assert not done.wait(0.1)
-    gate.go.release()
-    flusher.join(10)
-    assert done.is_set()
-    writer.close()
-
-
 def test_a_full_queue_makes_the_loop_wait() -> None:
     gate, writer = gated(max_pending=2, max_batch=1)
     writer.submit(rollouts(1))
@@ -142,27 +117,6 @@ def test_an_error_is_raised_by_every_later_call(error: Exception) -> None:
     assert gate.batches == []
 
 
-def test_an_error_frees_a_waiting_submit() -> None:
-    gate, writer = gated(max_pending=1, max_batch=1)
-    gate.error = StoreError("disk full")
-    caught: list[BaseException] = []
-
-    def submit() -> None:
-        try:
-            writer.submit(rollouts(10))
-        except StoreError as error:
-            caught.append(error)
-
-    submitter = threading.Thread(target=submit)
-    submitter.start()
-    gate.entered.acquire()
-    gate.go.release()
-    submitter.join(10)
-    assert len(caught) == 1
-    with pytest.raises(StoreError):
-        writer.close()
-
-
 def test_leaving_the_block_raises_too(store: Store) -> None:
     with (
         pytest.raises(StoreError, match="run 'run_x' is not in the store"),
@@ -187,8 +141,3 @@ StoreWriter(store, max_batch=1).submit(samples.rollouts(30))
     subprocess.run([sys.executable, "-c", code, str(path)], check=True, cwd=root)
     with open_store(path) as store:
         assert store.count("run_a") == 30
-
-
-def test_sizes_are_positive(store: Store) -> None:
-    with pytest.raises(ValueError, match="max_batch=0"):
-        StoreWriter(store, max_batch=0)

@@ -67,19 +67,6 @@ def test_what_asks_for_nothing_more_or_for_something_else_is_refused(
     assert outcome(finished) == before
 
 
-@pytest.mark.full
-def test_a_rate_that_fell_towards_the_first_end_is_said(
-    with_tools: Arguments, tutelage: Command
-) -> None:
-    keys = {"actor.optim.lr_scheduler_type": "linear", "trainer.max_actor_ckpt_to_keep": 1}
-    tutelage(*with_tools(keys, steps="1")).check()
-    told = words(tutelage(*with_tools(keys, steps="2")).check().err)
-    assert "not bit-identical to a longer run: the learning rate of the first 1" in told
-    result = RunFolder(tutelage.cwd / "run").read_result()
-    assert result is not None
-    assert (result["rl_steps"], result["status"]) == (2, "finished")
-
-
 def test_the_last_checkpoints_and_the_best_are_folders_of_a_model(
     finished: Path, tutelage: Command
 ) -> None:

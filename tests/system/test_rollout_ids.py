@@ -8,8 +8,6 @@ from collections.abc import Callable
 
 import pytest
 
-from tutelage.testing import tiny_policy
-
 from .command import Command
 from .outcome import stored
 
@@ -42,15 +40,3 @@ def test_ids_are_unique_over_runs_and_found_from_any_folder(
     assert command is not None
     assert command[1] in ids[0]
     assert "-> nothing" not in listed
-
-
-@pytest.mark.full
-def test_runs_lists_runs_alone_with_their_steps(with_tools: Arguments, tutelage: Command) -> None:
-    keys = {"trainer.val_before_train": "false", "trainer.test_freq": -1}
-    tutelage(*with_tools(keys, steps="2", output="runs/trained")).check()
-    tutelage(*with_tools(keys, steps="40", output="runs/short", minutes="0.0001")).check()
-    tiny_policy().save(tutelage.cwd / "runs" / "model")
-    told = tutelage("runs").check().out
-    assert "model" not in told
-    rows = {line.split()[0]: line.split() for line in told.splitlines() if line.strip()}
-    assert rows["trained"][1:4] == ["finished", "3", "2"]
