@@ -45,7 +45,7 @@ def main() -> int:
     except KeyboardInterrupt as stopped:
         print("Stopped. Run it again with --resume to go on.", file=sys.stderr)
         return exit_code(stopped)
-    for table in routing_tables({"evaluation": result.evaluation.to_json()}):
+    for table in routing_tables(result.evaluation.to_json()):
         print(f"\n{table.title}. {table.lead}")
         for cells in (table.columns, *(row.cells for row in table.rows)):
             print("  ".join(f"{cell:<20.20}" for cell in cells))
