@@ -28,8 +28,8 @@ def test_the_flags_are_keys() -> None:
         ("store", "postgresql://db", "not the URL of a PostgreSQL database"),
         ("store", "mysql://me:secret@db/x", "not the URL of a PostgreSQL database"),
         ("store", "runs/store.db", "not the URL of a PostgreSQL database"),
-        ("otlp", "localhost:4318", "not an HTTP URL"),
-        ("otlp", "grpc://localhost:4317", "not an HTTP URL"),
+        ("otlp", "localhost:4318", "expected text such as http"),
+        ("otlp", "grpc://localhost:4317", "expected text such as http"),
     ],
 )
 def test_what_is_no_address_or_holds_a_secret(key: str, value: str, message: str) -> None:

@@ -84,28 +84,16 @@ def test_an_agent_that_plays_in_another_thread_is_not_played_ahead() -> None:
     )
 
 
-@in_one_item("override", ["agent.backend=openai", "rollout.name=openai"])
-def test_an_endpoint_is_refused_because_nothing_would_be_trained(override: str) -> None:
-    message = refusal(override)
+def test_an_endpoint_is_refused_because_nothing_would_be_trained() -> None:
+    message = refusal("agent.backend=openai")
     assert "the weights of a model at an endpoint cannot be trained" in message
     assert "tutelage train prompt" in message
 
 
-def test_a_gpu_by_its_number_is_refused_with_the_way_to_take_it() -> None:
-    for machine in (LAPTOP, EIGHT_GPUS):
-        message = refusal("trainer.device=cuda:1", machine=machine)
-        assert "Use CUDA_VISIBLE_DEVICES=1 and trainer.device=cuda" in message
-    assert "no CUDA device is available. Use trainer.device=cpu." in refusal("trainer.device=cuda")
-    assert "CUDA_VISIBLE" not in refusal("trainer.device=gpu")
-
-
 def test_the_number_of_gpus_is_resolved() -> None:
-    here = accepted(machine=EIGHT_GPUS)
-    assert here.config.trainer.n_gpus_per_node == 1
-    assert here.notes["trainer.n_gpus_per_node"] == "one of the 8 here is used"
+    assert accepted(machine=EIGHT_GPUS).config.trainer.n_gpus_per_node == 1
     for none in (accepted(), accepted("trainer.device=cpu", machine=EIGHT_GPUS)):
         assert none.config.trainer.n_gpus_per_node is None
-        assert "on the CPU" in none.notes["trainer.n_gpus_per_node"]
 
 
 @in_one_item(
@@ -114,8 +102,7 @@ def test_the_number_of_gpus_is_resolved() -> None:
 )
 def test_devices_that_are_not_there(override: str) -> None:
     message = refusal(override)
-    assert "than available" in message
-    assert "trainer.device=cpu" in message
+    assert "trainer.device=cpu trains on the CPU" in message
     resolved = accepted(override, "trainer.device=cpu")
     assert "CPU" in resolved.unused[override.partition("=")[0]]
 
@@ -188,20 +175,6 @@ def test_greedy_training() -> None:
     accepted("temperature=0", "algorithm=sft")
 
 
-@in_one_item(
-    ("switch", "coefficient"),
-    [
-        ("actor.use_kl_loss", "actor.kl_loss_coef"),
-        ("algorithm.use_kl_in_reward", "algorithm.kl_ctrl.kl_coef"),
-    ],
-)
-def test_kl_with_coefficient_zero(switch: str, coefficient: str) -> None:
-    message = refusal(f"{switch}=true", f"{coefficient}=0")
-    assert f"{coefficient}=0.0" in message
-    assert f"{switch}=false" in message
-    accepted(f"{switch}=false", f"{coefficient}=0")
-
-
 @in_one_item(("kind", "warned"), [("kl", 1), ("k1", 1), ("kl+", 0), ("mse", 0)])
 def test_kl_without_gradient_is_warned_of(kind: str, warned: int) -> None:
     resolved = accepted("actor.use_kl_loss=true", f"actor.kl_loss_type={kind}")
@@ -227,15 +200,9 @@ def test_the_code_agent_calls_no_tools() -> None:
     accepted("agent.agent_type=code")
 
 
-def test_gui_is_refused() -> None:
-    message = refusal("agent.agent_type=gui")
-    assert "agent.agent_type='gui'" in message
-    assert "Use one of hf, react, code" in message
-
-
 def test_resume() -> None:
     assert "resume_from_path" in refusal("trainer.resume_mode=resume_path")
-    assert "would ignore it" in refusal("trainer.resume_from_path=x")
+    assert "Set both, or neither" in refusal("trainer.resume_from_path=x")
     accepted("trainer.resume_mode=resume_path", "trainer.resume_from_path=x")
 
 
@@ -255,9 +222,3 @@ def test_a_selection_that_selects_nothing() -> None:
     keys = ("actor.policy_loss.clip_cov_lb=6",)
     assert "no token could be selected" in refusal(*keys, "actor.policy_loss.loss_mode=clip_cov")
     accepted(*keys)
-
-
-def test_the_critics_optimizer_batch_must_divide_the_batch() -> None:
-    asked = ("adv_estimator=gae", "critic.ppo_mini_batch_size=7")
-    assert "critic.ppo_mini_batch_size=7" in refusal(*asked)
-    accepted("critic.ppo_mini_batch_size=7")

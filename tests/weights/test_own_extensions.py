@@ -36,7 +36,7 @@ def halved(batch: Packed) -> Estimate:
     return Estimate(rewards_NL / 2, rewards_NL)
 
 
-@loss(clip=(0.1, 0.3), source="its author has it")
+@loss(clip=(0.1, 0.3))
 def unbounded(inputs, *, tau_pos=9.0):
     loss_BT = -tau_pos * inputs.advantages_BT * inputs.ratio_BT
     return TokenLoss(loss_BT, inputs.index.mask_BT.new_zeros(loss_BT.shape))

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from tutelage.config.fields import Count, Section
+from tutelage.config.fields import ClusterAddress, Count, Section
 from tutelage.config.unused import NO_RANKS_ON_CPU, NO_RAY, OTHERS_CPUS
 
 
 class _RayInitConfig(Section):
     """How Ray is found or started."""
 
-    address: Annotated[str | None, NO_RAY, NO_RANKS_ON_CPU] = None
+    address: Annotated[ClusterAddress | None, NO_RAY, NO_RANKS_ON_CPU] = None
     """Address of a Ray cluster, as HOST:PORT, or `auto` for the one that this machine is part of;
     null starts Ray on this machine, for this run."""
     num_cpus: Annotated[Count | None, NO_RAY, NO_RANKS_ON_CPU, OTHERS_CPUS] = None
