@@ -123,7 +123,7 @@ def _devices(config: RunConfig, machine: Machine) -> Iterator[Finding]:
             yield key, "only a model sharded over several ranks can be offloaded"
     for unfit, reason in (
         (placed, "Ray workers cannot play for ranks that Ray places (trainer.nnodes)"),
-        (gpu, "Ray workers sample on CPUs, but this run uses a GPU"),
+        (gpu, "Ray workers sample on CPUs, but this run uses a GPU unless trainer.device=cpu"),
         (config.rollout.name == "vllm", "Ray workers cannot sample from vLLM servers"),
         (config.environment.name is not None, "environments run in this process only"),
     ):
@@ -180,7 +180,7 @@ def _run(config: RunConfig) -> Iterator[Finding]:
         if get(config, key) < 0 and not (data.demonstrations or acts):
             yield key, "a number of passes needs data.demonstrations", "Use a number of steps."
     if (trainer.resume_mode == "resume_path") != (trainer.resume_from_path is not None):
-        message = "a path to resume from needs trainer.resume_mode=resume_path, and it a path"
+        message = "trainer.resume_mode=resume_path and trainer.resume_from_path go together"
         yield "trainer.resume_from_path", message, "Set both, or neither."
     if (store := trainer.store_url) is not None:  # it is written into the run folder
         if not re.match(r"postgres(ql)?(\+\w+)?://[^/]*/.", store):
