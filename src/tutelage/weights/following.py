@@ -28,9 +28,8 @@ from tutelage.runs.folder import RunFolder
 from tutelage.runs.lifecycle import Run
 from tutelage.runs.progress import Progress
 from tutelage.runs.signals import StopSignal
-from tutelage.store import StoreWriter, TrainingRow, open_store
-from tutelage.tracing import SpanRecord
-from tutelage.types import JSON, Rollout
+from tutelage.store import StoreWriter, open_store
+from tutelage.types import JSON
 from tutelage.weights.process_group import ProcessGroup, in_step, launched
 from tutelage.weights.run import TrainingRun
 
@@ -150,13 +149,7 @@ def check_shared(group: ProcessGroup, folder: RunFolder) -> None:
 class _NoWriter(StoreWriter):
     """Takes what rank 0 stores, and drops it."""
 
-    def submit(self, rollouts: Sequence[Rollout]) -> None:
-        """Drop it."""
-
-    def submit_spans(self, run_id: str, spans: Sequence[SpanRecord]) -> None:
-        """Drop it."""
-
-    def submit_training(self, run_id: str, rows: Sequence[TrainingRow]) -> None:
+    def _submit(self, items: Sequence[object]) -> None:
         """Drop it."""
 
 

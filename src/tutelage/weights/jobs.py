@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tutelage.config import Resolved
-from tutelage.errors import TutelageError
 from tutelage.rollouts.models import EngineModelProvider
 from tutelage.rollouts.runner import RolloutSpec, Runner
 from tutelage.runs import lifecycle
@@ -25,7 +24,7 @@ from tutelage.runs.progress import Progress
 from tutelage.types import JSON, Mode, Rollout
 from tutelage.weights.following import several_ranks, together
 from tutelage.weights.kinds import training
-from tutelage.weights.memory import Footprint
+from tutelage.weights.memory import Footprint, check_stored
 from tutelage.weights.paths import find_checkpoint
 from tutelage.weights.placement import check_workers
 from tutelage.weights.reference import check_models
@@ -82,14 +81,8 @@ def dry_run(
     if trainer.resume_mode == "resume_path" and trainer.resume_from_path is not None:
         find_checkpoint(Path(trainer.resume_from_path))
     check_workers(config)
-    if (footprint := Footprint.stored(config)) is not None:
-        footprint.check()
-    try:
-        setting = training(resolved).make_setting()
-    except TutelageError:  # such as weights that are still to come: the figures need none
-        if footprint is not None:
-            note(f"memory: {footprint.words()}")
-        raise
+    check_stored(config)
+    setting = training(resolved).make_setting()
     footprint = Footprint.loaded(setting)
     footprint.check()
     note(f"memory: {footprint.words()}")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from tutelage.config import RunConfig
 from tutelage.engine.driver import Schedule
@@ -23,10 +23,12 @@ from tutelage.policy.model import Policy
 from tutelage.resources import POLICY
 from tutelage.rollouts.models import EngineModelProvider
 from tutelage.rollouts.runner import OnSpans, Runner
-from tutelage.rollouts.workers import RolloutWorkers
 from tutelage.runs.job_inputs import grader_of
 from tutelage.types import JSON, Mode
 from tutelage.weights.inputs import EVALUATION_SLOTS, TrainingInputs
+
+if TYPE_CHECKING:
+    from tutelage.distributed.ray_workers import RayPlacement, RayPool
 
 FROZEN = "frozen "
 """Means the policy as it was before training, among the names of policies."""
@@ -46,48 +48,8 @@ class PlaySettings:
     """Whether the user's agent plays, and not the built-in one."""
 
 
-class Placement(Protocol):
-    """Where rollouts are played."""
-
-    def workers(
-        self,
-        play: PlaySettings,
-        on_spans: OnSpans | None = None,
-        on_traces: OnTraces | None = None,
-    ) -> RolloutWorkers:
-        """What plays a batch with the weights of now. Of a user's agent `on_spans` takes each
-        rollout with its spans, and `on_traces` the spans that agents send by themselves."""
-        ...
-
-    def free(self) -> None:
-        """Before an update, hold as little as can be until it is asked again."""
-        ...
-
-    def hand_over_weights(self) -> None:
-        """After an update, training's engines sample from the weights of now; those of
-        measurements when they are asked."""
-        ...
-
-
 Tell = Callable[[str, str, JSON], None]
 """Takes what happened to a worker: a sentence, and an event with its values."""
-
-
-class RolloutPool(Protocol):
-    """Workers outside of this process, started before a run begins and ended after it."""
-
-    def remarks(self) -> list[str]:
-        """What is not the same on every worker, so that rollouts may depend on who plays them."""
-        ...
-
-    def placement(self, policies: Callable[[str], Policy], tell: Tell) -> Placement:
-        """These workers as a run's placement. `policies` gives those that are trained by name, and
-        the one before training."""
-        ...
-
-    def close(self) -> None:
-        """End them."""
-        ...
 
 
 def check_workers(config: RunConfig) -> None:
@@ -105,8 +67,7 @@ def start_workers(setting: TrainingInputs) -> RolloutPool | None:
     """The workers that the configuration asks for; None where this process plays."""
     if setting.config.agent.placement == "local" or setting.group.rank != 0:
         return None
-    pool: RolloutPool = importlib.import_module("tutelage.distributed.ray_workers").RayPool(setting)
-    return pool
+    return importlib.import_module("tutelage.distributed.ray_workers").RayPool(setting)
 
 
 class LocalPlacement:
@@ -130,7 +91,8 @@ class LocalPlacement:
         on_spans: OnSpans | None = None,
         on_traces: OnTraces | None = None,
     ) -> Runner:
-        """See `Placement`."""
+        """What plays a batch with the weights of now. Of a user's agent `on_spans` takes each
+        rollout with its spans, and `on_traces` the spans that agents send by themselves."""
         setting, given = self._setting, self._setting.given
         if play.own_agent and given is not None:
             roles = given.roles
@@ -164,12 +126,13 @@ class LocalPlacement:
         )
 
     def free(self) -> None:
-        """See `Placement`."""
+        """Before an update, hold as little as can be until it is asked again."""
         for engine in self._engines.values():
             engine.free()
 
     def hand_over_weights(self) -> None:
-        """See `Placement`."""
+        """After an update, training's engines sample from the weights of now; those of
+        measurements when they are asked."""
         for key in [key for key in self._engines if not key[1]]:
             self._load(*key)
 
@@ -191,3 +154,9 @@ class LocalPlacement:
         if engine.version != policy.version:
             engine.update_weights(policy, policy.version)
         return engine
+
+
+RolloutPool: TypeAlias = "RayPool"
+"""Workers outside of this process, started before a run begins and ended after it."""
+Placement: TypeAlias = "LocalPlacement | RayPlacement"
+"""Where rollouts are played."""
