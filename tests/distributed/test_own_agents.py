@@ -97,7 +97,7 @@ def test_a_stop_is_asked_of_the_first_rank_and_ends_all(
 def test_ranks_with_other_tasks_are_refused_by_the_first(tmp_path: Path) -> None:
     with started(2, tmp_path / "two", own_agents.train_on_other_tasks, tmp_path / "run") as ranks:
         assert ranks.end() == [1, 0]
-    assert "rank 1 of 2 differs from rank 0 in the training tasks" in ranks.said(0)
+    assert "rank 1 of 2: it differs from rank 0 in the training tasks" in ranks.said(0)
     assert ranks.said(1) == ""
     assert not (tmp_path / "run" / "config.json").exists()
 

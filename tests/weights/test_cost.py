@@ -160,13 +160,11 @@ def test_a_pace_in_words() -> None:
     assert Pace(2, 0, 1.0).words(4) == "4 rollouts x 0 tokens = 0 tokens (measured on 2 rollouts)"
 
 
-def test_a_context_above_the_models_own_is_told_to_have_no_effect() -> None:
-    for asked, said in ((9000, "rollout.max_len=9000 has no effect"), (256, "context 256")):
-        config = resolve("math", [f"rollout.max_len={asked}"], machine=LAPTOP).config
-        policy = SimpleNamespace(max_positions=256)
-        setting: Any = SimpleNamespace(config=config, given=None, policy=policy, context=256)
-        assert said in cost._tokens(setting)
-        assert ("no effect" in cost._tokens(setting)) is (asked > 256)
+def test_the_context_is_told() -> None:
+    config = resolve("math", ["rollout.max_len=256"], machine=LAPTOP).config
+    policy = SimpleNamespace(max_positions=512)
+    setting: Any = SimpleNamespace(config=config, given=None, policy=policy, context=256)
+    assert cost._tokens(setting).endswith("context 256 (the model: 512)")
 
 
 def test_a_dry_run_tells_of_a_prompt_without_room(

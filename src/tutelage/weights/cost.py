@@ -33,12 +33,10 @@ def planned(setting: TrainingInputs, phases: Iterable[str]) -> dict[str, str]:
     if grader is None:
         whose = "the agent returns" if setting.environment is None else "the environment gives"
         return plan | {"reward": f"what {whose}"}
-    graded = f"{grader.name}, which never sees the reply: it has no parameter 'prediction'"
-    if grader.sees_attempt:
-        graded = f"{grader.name}, which grades the reply"
-        if grader.fields_read:
-            graded += f" by the task's {', '.join(map(repr, sorted(grader.fields_read)))}"
-    return plan | {"reward": graded}
+    seen = "grades the reply"
+    if not grader.sees_attempt:
+        seen = "never sees the reply: it has no parameter 'prediction'"
+    return plan | {"reward": f"{grader.name}, which {seen}"}
 
 
 def _rollouts(setting: TrainingInputs, phases: Iterable[str]) -> str:
@@ -48,9 +46,8 @@ def _rollouts(setting: TrainingInputs, phases: Iterable[str]) -> str:
         return f"{size * chains:,} rollouts a step, until the time is over"
     measuring = sum(_work(setting, phase)[2] for phase in phases)
     tasks = drawn(setting, limit)
-    last = f", {tasks % size} tasks in the last one," * (tasks < limit * size)
     return (
-        f"{counted(limit, 'step')} x {counted(size, 'task')} x {chains:,}{last} = "
+        f"{counted(limit, 'step')} x {counted(size, 'task')} x {chains:,} = "
         f"{counted(tasks * chains, 'rollout')}"
         f"{' twice, with the control' * (CONTROL in phases)}, {measuring:,} to measure"
     )
@@ -58,13 +55,11 @@ def _rollouts(setting: TrainingInputs, phases: Iterable[str]) -> str:
 
 def _tokens(setting: TrainingInputs) -> str:
     config, own = setting.config, setting.policy.max_positions
-    most = f"at most {config.turn_tokens:,} a turn, {config.response_tokens:,} a rollout"
-    if setting.given is not None and config.rollout.response_length is None:
-        most = f"at most {config.turn_tokens:,} a call for which the agent names no limit"
     bound = "" if setting.context == own else f" (the model: {own:,})"
-    if (asked := config.rollout.max_len) is not None and asked > own:
-        bound = f" (all that the model has: rollout.max_len={asked} has no effect)"
-    return f"{most}, context {setting.context:,}{bound}"
+    return (
+        f"at most {config.turn_tokens:,} a turn, {config.response_tokens:,} a rollout, context "
+        f"{setting.context:,}{bound}"
+    )
 
 
 # ---------------------------------------------------------------- time

@@ -22,9 +22,6 @@ import torch
 from tutelage.agents.builtin import AGENTS, template_tools
 from tutelage.agents.loop import LoopAgent
 from tutelage.config import RunConfig
-from tutelage.engine.driver import EngineDriver, Schedule
-from tutelage.engine.factory import make_engine
-from tutelage.engine.protocol import Engine
 from tutelage.environments.protocol import EnvironmentFactory
 from tutelage.environments.start import check_repeats, play_demonstrations
 from tutelage.errors import ConfigError, DataError, ModelError, counted
@@ -36,7 +33,6 @@ from tutelage.policy.row import Row
 from tutelage.policy.sources import model_folder
 from tutelage.resources import POLICY
 from tutelage.rewards import RewardFunction, check, resolve_reward
-from tutelage.rollouts.models import PolicySource
 from tutelage.rollouts.runner import AT_ONCE, RunnerSettings
 from tutelage.runs.inputs import (
     DemonstrationRows,
@@ -119,17 +115,13 @@ class TrainingInputs:
                 f"the environment {self.environment.name!r} is not deterministic: recorded "
                 "rollouts replay, and the same command may give another result"
             )
-        return [*self.overlap.notes(drawn=self.embedded_tasks), *more]
+        own = self.config.data.train_files or (self.given is not None and self.given.own_tasks)
+        return [*self.overlap.notes(drawn=not own), *more]  # drawn ones repeat by chance
 
     @property
     def examples(self) -> int:
         """Number of training tasks, or of rows of demonstrations."""
         return len(self.tasks.train if self.sft_dataset is None else self.sft_dataset.train)
-
-    @property
-    def embedded_tasks(self) -> bool:
-        """Whether the tasks are drawn, not the user's: those repeat one another by chance."""
-        return not self.config.data.train_files and (self.given is None or not self.given.own_tasks)
 
     def agent(self, temperature: float, *, with_tools: bool = True) -> LoopAgent:
         """The agent at a temperature; without tools it is given none and gets no results."""
@@ -163,18 +155,6 @@ class TrainingInputs:
             step_timeout=self.config.environment.step_timeout,
         )
 
-    def sources(
-        self, engines: Mapping[str, tuple[Engine | None, Policy]], temperature: float
-    ) -> dict[str, PolicySource]:
-        """What a Python agent's LLMs are sampled from, by resource: engines and their policies;
-        no engine for what is sampled at its endpoint."""
-        sampling = Sampling(temperature, self.config.rollout.top_p, self.config.rollout.top_k)
-        trained = {} if self.given is None else self.given.roles.policies
-        return {
-            name: PolicySource(engine, policy.codec, sampling, trained.get(name))
-            for name, (engine, policy) in engines.items()
-        }
-
     def save_policies(self, folder: Path) -> None:
         """Write what is trained: the policy as a Hugging Face folder, in it the others."""
         self.policy.save(folder, replace=True)
@@ -188,25 +168,6 @@ class TrainingInputs:
         at_once = min(rollout.slots, max(self.config.rollouts_per_batch, EVALUATION_SLOTS))
         known = rollout.max_len or self.policy.context(at_once, self.choice.numerics.dtype)
         return min(known, self.policy.max_positions)
-
-    def engine(
-        self,
-        *,
-        slots: int | None = None,
-        invariant: bool = False,
-        policy: Policy | None = None,
-        schedule: Schedule = "deterministic",
-    ) -> EngineDriver:
-        """An engine that samples from the policy, or from another one, as the run computes."""
-        return make_engine(
-            policy or self.policy,
-            slots=slots or self.config.rollout.slots,
-            max_length=self.context,
-            dtype=self.choice.numerics.dtype,
-            threads=self.config.trainer.threads,
-            invariant=invariant,
-            schedule=schedule,
-        )
 
 
 def step_limit(setting: TrainingInputs) -> int | None:

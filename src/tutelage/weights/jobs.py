@@ -9,11 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from pathlib import Path
 
 from tutelage.config import Resolved
-from tutelage.rollouts.models import EngineModelProvider
-from tutelage.rollouts.runner import RolloutSpec, Runner
+from tutelage.rollouts.runner import RolloutSpec
 from tutelage.runs import lifecycle
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.job_inputs import JobInputs
@@ -22,11 +20,10 @@ from tutelage.runs.loggers import check_loggers
 from tutelage.runs.metrics import untried_warning
 from tutelage.runs.progress import Progress
 from tutelage.types import JSON, Mode, Rollout
-from tutelage.weights.following import several_ranks, together
+from tutelage.weights.following import together
 from tutelage.weights.kinds import training
 from tutelage.weights.memory import Footprint, check_stored
-from tutelage.weights.paths import find_checkpoint
-from tutelage.weights.placement import check_workers
+from tutelage.weights.placement import LocalPlacement, PlaySettings, check_workers
 from tutelage.weights.reference import check_models
 from tutelage.weights.sft import SFTPreview, preview
 
@@ -46,9 +43,7 @@ def train(
     """
     check_loggers(resolved.config.trainer.logger)
     job = training(resolved, given)
-    if several_ranks(resolved.config):
-        return together(job, folder, lambda: lifecycle.start(job, folder, progress))
-    return lifecycle.start(job, folder, progress)
+    return together(job, folder, lambda: lifecycle.start(job, folder, progress))
 
 
 def resume(
@@ -66,7 +61,7 @@ def resume(
     def lead() -> JSON:
         return lifecycle.resume(type(job), folder, progress, job, allow_changes=allow_changes)
 
-    return together(job, folder, lead) if several_ranks(job.resolved.config) else lead()
+    return together(job, folder, lead)
 
 
 def dry_run(
@@ -74,12 +69,8 @@ def dry_run(
 ) -> Rollout | SFTPreview:
     """Play one task end to end with the untrained policy, or show what would be learned; nothing
     is written. What a rank would hold in memory goes to `note`."""
-    config, trainer = resolved.config, resolved.config.trainer
-    check_loggers(trainer.logger)
-    if config.output is not None:
-        lifecycle.check_place(training(resolved), RunFolder(Path(config.output)))
-    if trainer.resume_mode == "resume_path" and trainer.resume_from_path is not None:
-        find_checkpoint(Path(trainer.resume_from_path))
+    config = resolved.config
+    check_loggers(config.trainer.logger)
     check_workers(config)
     check_stored(config)
     setting = training(resolved).make_setting()
@@ -91,13 +82,8 @@ def dry_run(
     if setting.sft_dataset is not None:
         return preview(setting, setting.sft_dataset)
     check_models(setting.policy, setting.config)
-    runner = Runner(
-        setting.agent(config.rollout.temperature),
-        EngineModelProvider(setting.engine(slots=1), setting.policy.codec),
-        setting.limits("dry-run"),
-        reward=setting.reward,
-        environment=setting.environment,
-    )
+    placement = LocalPlacement(setting, lambda _: setting.policy)
+    runner = placement.workers(PlaySettings("dry-run", Mode.VAL, config.rollout.temperature))
     task, seeds = setting.tasks.train[0], setting.seeds.child("dry-run")
     played = asyncio.run(runner.run([RolloutSpec(task, Mode.VAL, "dry-run", 0, seeds)]))
     untried = untried_warning(played, setting.context, setting.policy.max_positions)

@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from tutelage.config import RunConfig
 from tutelage.engine.driver import Schedule
+from tutelage.engine.factory import make_engine
 from tutelage.engine.protocol import Engine
 from tutelage.gateway.app import OnTraces
 from tutelage.policy.machine import machine_facts
 from tutelage.policy.model import Policy
 from tutelage.resources import POLICY
-from tutelage.rollouts.models import EngineModelProvider
+from tutelage.rollouts.models import EngineModelProvider, PolicySource
 from tutelage.rollouts.runner import OnSpans, Runner
 from tutelage.runs.job_inputs import grader_of
-from tutelage.types import JSON, Mode
+from tutelage.types import JSON, Mode, Sampling
 from tutelage.weights.inputs import EVALUATION_SLOTS, TrainingInputs
 
 if TYPE_CHECKING:
@@ -94,29 +95,28 @@ class LocalPlacement:
         """What plays a batch with the weights of now. Of a user's agent `on_spans` takes each
         rollout with its spans, and `on_traces` the spans that agents send by themselves."""
         setting, given = self._setting, self._setting.given
+        config = setting.config
         if play.own_agent and given is not None:
-            roles = given.roles
-            policies = (*roles.policies.items(), *((n, FROZEN) for n in roles.frozen))
-            sources = {
-                resource: (
-                    None
-                    if resource in roles.remote
-                    else self._engine(name, play.invariant, "free"),
-                    self._policy_of(name),
-                )
-                for resource, name in policies
-            }
+            roles, rollout = given.roles, config.rollout
+            sampling = Sampling(play.temperature, rollout.top_p, rollout.top_k)
+            sources: dict[str, PolicySource] = {}
+            for name, trained in (*roles.policies.items(), *((n, None) for n in roles.frozen)):
+                policy = self._policy_of(trained or FROZEN)
+                engine = None  # of what is sampled at its endpoint
+                if name not in roles.remote:
+                    engine = self._engine(trained or FROZEN, play.invariant, "free")
+                sources[name] = PolicySource(engine, policy.codec, sampling, trained)
             return given.manager.runner(
-                setting.sources(sources, play.temperature),
+                sources,
                 setting.limits(play.run_id, play.mode),
-                max_tokens=setting.config.turn_tokens,
-                token_budget=setting.config.rollout.response_length,
+                max_tokens=config.turn_tokens,
+                token_budget=rollout.response_length,
                 reward=grader_of(given, setting.reward),
                 on_spans=on_spans,
                 on_traces=on_traces,
                 environment=setting.environment,
             )
-        engine = self._engine(POLICY, play.invariant, setting.config.rollout.schedule)
+        engine = self._engine(POLICY, play.invariant, config.rollout.schedule)
         return Runner(
             setting.agent(play.temperature, with_tools=play.with_tools),
             EngineModelProvider(engine, setting.policy.codec),
@@ -142,9 +142,15 @@ class LocalPlacement:
         if key not in self._engines and name == POLICY and self._servers is not None:
             self._engines[key] = self._servers
         elif key not in self._engines:
-            slots = min(EVALUATION_SLOTS, self._setting.config.rollout.slots) if invariant else None
-            self._engines[key] = self._setting.engine(
-                slots=slots, invariant=invariant, policy=self._policy_of(name), schedule=schedule
+            setting, slots = self._setting, self._setting.config.rollout.slots
+            self._engines[key] = make_engine(
+                self._policy_of(name),
+                slots=min(EVALUATION_SLOTS, slots) if invariant else slots,
+                max_length=setting.context,
+                dtype=setting.choice.numerics.dtype,
+                threads=setting.config.trainer.threads,
+                invariant=invariant,
+                schedule=schedule,
             )
         return self._load(*key)
 
