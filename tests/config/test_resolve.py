@@ -17,7 +17,7 @@ from tutelage.policy.machine import machine_facts
 from tutelage.runs.inputs import load_tasks
 from tutelage.tasks.word_problems import LEVELS
 from tutelage.weights.config import resolve
-from tutelage.weights.config.presets import MATH, METHOD_DEFAULTS, METHODS, RECIPES
+from tutelage.weights.config.presets import EMBEDDED_POLICY, METHOD_DEFAULTS, METHODS, RECIPES
 
 LAPTOP = Machine(cuda_devices=0, cores=2)
 
@@ -77,7 +77,7 @@ def test_a_level_of_another_recipe_is_refused_with_those_that_there_are() -> Non
 def test_math_resolves_as_built_today() -> None:
     resolved = resolve("math", machine=LAPTOP)
     assert resolved.config.algorithm.adv_estimator == "grpo"
-    assert resolved.config.actor.optim.lr == MATH["actor.optim.lr"]
+    assert resolved.config.actor.optim.lr == EMBEDDED_POLICY["actor.optim.lr"]
     assert resolved.unused == {}
     assert resolved.warnings == ()
     assert set(resolved.origin) == set(leaf_fields())

@@ -141,14 +141,22 @@ def test_the_time_of_a_run_is_estimated_before_it_begins_and_kept_by_phase(
         assert twice[phase] == pytest.approx(seconds * (1 if "after" in phase else 2))
 
 
-def test_a_plan_of_one_is_counted_as_one() -> None:
+def test_the_plan_counts_one_as_one_and_tells_the_context() -> None:
     keys = ("trainer.total_training_steps=1", "data.train_batch_size=1", "agent.num_chains=2")
     config = resolve("word-problems", keys, machine=LAPTOP).config
-    tasks = SimpleNamespace(val=(), test=())
     setting: Any = SimpleNamespace(
-        config=config, tasks=tasks, given=None, shown=None, policy=SimpleNamespace()
+        config=config,
+        tasks=SimpleNamespace(val=(), test=()),
+        given=None,
+        reward=None,
+        environment=None,
+        context=256,
+        policy=SimpleNamespace(max_positions=512),
     )
-    assert cost._rollouts(setting, ["rl"]).startswith("1 step x 1 task x 2 = 2 rollouts, ")
+    told = cost.planned(setting, ["rl"])
+    assert told["plan"].startswith("1 step x 1 task x 2 = 2 rollouts, ")
+    assert told["tokens"].endswith("context 256 (the model: 512)")
+    assert told["reward"] == "what the agent returns"
 
 
 def test_a_pace_in_words() -> None:
@@ -158,13 +166,6 @@ def test_a_pace_in_words() -> None:
         "rollouts)"
     )
     assert Pace(2, 0, 1.0).words(4) == "4 rollouts x 0 tokens = 0 tokens (measured on 2 rollouts)"
-
-
-def test_the_context_is_told() -> None:
-    config = resolve("math", ["rollout.max_len=256"], machine=LAPTOP).config
-    policy = SimpleNamespace(max_positions=512)
-    setting: Any = SimpleNamespace(config=config, given=None, policy=policy, context=256)
-    assert cost._tokens(setting).endswith("context 256 (the model: 512)")
 
 
 def test_a_dry_run_tells_of_a_prompt_without_room(

@@ -119,10 +119,6 @@ def test_a_loss_of_a_file_reads_the_clip_range(train: Train, tmp_path: Path) -> 
 
 LOSS_FILES = {
     "float": ("@loss(clip=0.2)\ndef own(inputs): ...\n", "must be (low, high), such as (0.2, 0.2)"),
-    "option": (
-        "def own(inputs, *, my_eps=0.3): ...\n",
-        "has the option 'my_eps', which is not a key of actor.policy_loss: loss_mode,",
-    ),
     "scalar": (
         "def own(inputs):\n    return TokenLoss(inputs.logp_BT.sum(), inputs.logp_BT > 0)\n",
         "returned a TokenLoss of the shapes [(), (",

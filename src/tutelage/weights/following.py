@@ -9,7 +9,6 @@ several ranks; `process_group.py` has the protocol.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import os
 import platform
@@ -80,13 +79,9 @@ def facts_of(resolved: Resolved) -> dict[str, str]:
     """What a step depends on and each rank has for itself: code, versions, configuration."""
     import torch
 
-    source, code = Path(__file__).parents[1], hashlib.sha256()
-    for path in sorted(source.rglob("*.py")):
-        code.update(path.relative_to(source).as_posix().encode() + path.read_bytes())
     keys = flatten(resolved.config.model_dump(mode="json"))
     return {
-        "the code of tutelage": code.hexdigest()[:12],
-        "python": platform.python_version(),
+        **importlib.import_module("tutelage.distributed.shipment").here(),
         "torch": torch.__version__,
         **{key: repr(value) for key, value in keys if key != "output"},
     }

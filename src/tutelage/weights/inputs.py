@@ -254,10 +254,7 @@ def prepare_rl(
     elif asked and factory is not None and config.agent.agent_type == "hf":
         tool_specs = [*(tool.spec for tool in tools.values()), *factory.tools]
     if given is not None and given.policies and config.model.lora.rank:
-        raise ConfigError(
-            "model.lora cannot be used with a model that is passed as an object; pass its folder "
-            "instead, or an object created by with_lora"
-        )
+        raise ConfigError("model.lora takes no model object; pass its folder, or with_lora(model)")
     texts = chain(_texts(demonstrated.rows[:2000]), _corpus(tasks.train, tools, seeds))
     length = max(512, config.rollout.max_len or EMBEDDED_LENGTH)
     policy = _make_policy(config, given, policy_folder, tool_specs, texts, length)

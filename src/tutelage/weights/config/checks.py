@@ -69,20 +69,19 @@ def unused_keys(
 ) -> dict[str, str]:
     """The keys among `set_keys` that have no effect on this run, each with its first reason."""
     on_cpu = machine.device_of(config) == "cpu"
-    readers: dict[str, list[str]] = {}  # of what another estimator or loss reads, as choices
+    readers: dict[str, list[str]] = {}  # of what another estimator or loss reads
     for key, registry in ((ESTIMATOR, ESTIMATORS), (LOSS, LOSSES)):
         rule = registry.load_or_none(get(config, key))
-        if rule is None:
-            continue
+        own = {*rule.reads} if rule else {read for one in registry.values() for read in one.reads}
         for name, other in registry.items():
-            for read in {*other.reads} - {*rule.reads}:
-                readers.setdefault(read.rstrip("."), [f"{key}="]).append(name)
+            for read in {*other.reads} - own:
+                readers.setdefault(read.rstrip("."), []).append(f"{key}={name}")
     values: dict[str, str] = {}
     for key in set_keys:
         reasons = UnusedRule.reasons(metadata(key), config, on_cpu=on_cpu, own_agent=own_agent)
         reasons += [
-            f"only {prefix}{' or '.join(names)} uses it"
-            for read, (prefix, *names) in readers.items()
+            f"only {' or '.join(names)} uses it"
+            for read, names in readers.items()
             if f"{key}.".startswith(f"{read}.")
         ]
         if reasons:

@@ -26,32 +26,17 @@ REWARDED: dict[str, Any] = {
 # The embedded job: tool use on arithmetic, on a laptop CPU, in minutes.
 MATH: dict[str, Any] = REWARDED | {
     "algorithm.adv_estimator": "grpo",
-    "actor.optim.lr": 2e-4,
-    "critic.optim.lr": 1e-3,
     "actor.clip_ratio_low": 0.2,
     "actor.clip_ratio_high": 0.28,
-    "agent.max_tokens_per_turn": 40,
-    "rollout.max_len": 256,
     "trainer.total_training_steps": 30,
     "trainer.test_freq": 10,
-    "trainer.val_tasks": 50,
-    "trainer.test_tasks": 200,
 }
-EMBEDDED_ONLY = (
-    "actor.optim.lr",
-    "critic.optim.lr",
-    "agent.max_tokens_per_turn",
-    "rollout.max_len",
-)
-"""Keys whose preset fits the embedded policy alone. A user's model takes the schema's
-defaults: real chat templates are longer, and a pretrained model needs a smaller rate."""
-EMBEDDED_TASKS = (
-    "agent.max_tokens_per_turn",
-    "rollout.max_len",
-    "trainer.val_tasks",
-    "trainer.test_tasks",
-)
-"""Keys whose preset fits the embedded tasks alone."""
+# A user's model takes the schema's defaults in place of the first, a user's tasks in place of the
+# second, and either in place of the last: real chat templates are longer, and a pretrained model
+# needs a smaller rate.
+EMBEDDED_POLICY: dict[str, Any] = {"actor.optim.lr": 2e-4, "critic.optim.lr": 1e-3}
+EMBEDDED_TASKS: dict[str, Any] = {"trainer.val_tasks": 50, "trainer.test_tasks": 200}
+EMBEDDED_LENGTHS: dict[str, Any] = {"agent.max_tokens_per_turn": 40, "rollout.max_len": 256}
 # Word problems in plain English, with a real model and a short cold start. A step plays many tasks
 # twice: each kind is there four or five times, and it trains where one of the two succeeded.
 WORD_PROBLEMS: dict[str, Any] = REWARDED | {
@@ -200,9 +185,7 @@ user's key that says otherwise is refused."""
 METHOD_DEFAULTS: dict[str, dict[str, Any]] = {
     "dr_grpo": {"actor.loss_agg_mode": "seq-mean-token-sum-norm", "actor.use_kl_loss": False},
     "dapo": {
-        "actor.clip_ratio_low": 0.2,
         "actor.clip_ratio_high": 0.28,
-        "actor.loss_agg_mode": "token-mean",
         "actor.use_kl_loss": False,
         "algorithm.filter_groups.enable": True,
     },
@@ -237,8 +220,9 @@ def recipe_preset(
         raise ConfigIssue("algorithm.name", algorithm, reason, way)
     rewarded = algorithm == "rl"
     if recipe == "math":
-        left = {*(EMBEDDED_ONLY if own_model else ()), *(EMBEDDED_TASKS if own_tasks else ())}
-        values = {k: v for k, v in (MATH | MATH_LEVELS[level]).items() if k not in left}
+        values = MATH | MATH_LEVELS[level] | ({} if own_model else EMBEDDED_POLICY)
+        values |= {} if own_tasks else EMBEDDED_TASKS
+        values |= {} if own_model or own_tasks else EMBEDDED_LENGTHS
         if not rewarded:
             return f"math/{level}/sft", values | {"sft.mixed_steps": 0}
         if own_model:

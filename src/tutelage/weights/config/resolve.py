@@ -128,7 +128,7 @@ def resolve(
         config=config,
         origin=origin,
         unused=unused_keys(config, machine, set_keys, own_agent=own_agent),
-        notes=_notes(config, machine),
+        notes=_notes(config),
         warnings=tuple(warnings),
     )
 
@@ -266,11 +266,10 @@ def _value(layer: Layer, key: str) -> Any:
     return layer[key].value if key in layer else defaults()[key]
 
 
-def _notes(config: RunConfig, machine: Machine) -> dict[str, str]:
+def _notes(config: RunConfig) -> dict[str, str]:
     """What follows from the values and a reader would otherwise have to work out."""
     trainer, optim = config.trainer, config.actor.optim
-    there = f"{machine.cuda_devices} CUDA devices here, {machine.cores} cores"
-    notes = {"trainer.device": f"{machine.device_of(config)}: {there}"}
+    notes: dict[str, str] = {}
     if optim.warmup_steps:
         notes[WARMUP] = f"{optim.lr:g} after a warm-up (optimizer steps: {optim.warmup_steps})"
     every, keep = f"every {trainer.save_freq} steps and ", trainer.max_actor_ckpt_to_keep
