@@ -1,7 +1,6 @@
 """Spellings: all lead to one key, and an unknown one to the nearest."""
 
 import re
-from pathlib import Path
 
 import pytest
 from tests.in_one_item import in_one_item
@@ -88,22 +87,9 @@ def test_nearest(typo: str, meant: str) -> None:
         canonical(typo, 1)
 
 
-def test_nothing_near_still_says_where_to_look() -> None:
-    assert nearest("zzzz.qqqq") is None
-    with pytest.raises(ConfigIssue, match="`tutelage config` lists every key"):
-        canonical("zzzz.qqqq", 1)
-
-
 def test_section_is_told_apart_from_key() -> None:
     with pytest.raises(ConfigIssue, match=r"section.*actor\.ppo_mini_batch_size="):
         canonical("actor", 3)
     with pytest.raises(ConfigIssue, match="section"):
         canonical("actor_rollout_ref.actor.optim", 3)
     assert canonical("model", "x") == "model.path"
-
-
-def test_no_spelling_is_unreachable_from_the_package_folder() -> None:
-    # The table is the only place that knows the guide's prefix.
-    folder = Path(canonical.__code__.co_filename).parent
-    users = [p.name for p in folder.glob("*.py") if '"actor_rollout_ref' in p.read_text()]
-    assert users == ["aliases.py"]

@@ -48,17 +48,6 @@ def test_gpus_that_are_not_there_are_refused(name: str) -> None:
         run(COMMANDS[name])
 
 
-@in_one_item("name", COMMANDS)
-def test_all_they_ask_for_is_built(name: str) -> None:
-    assert run(COMMANDS[name], "trainer.device=cpu").config.recipe == "rl"
-
-
-def test_what_needs_a_browser_is_refused() -> None:
-    command = [word for word in COMMANDS["math"] if not word.startswith("agent.agent_type")]
-    with pytest.raises(ConfigError, match=r"agent\.agent_type.*unknown extension"):
-        run(command, "agent.agent_type=gui", "trainer.device=cpu")
-
-
 def test_short_form() -> None:
     resolved = resolve(
         "rl",
