@@ -76,17 +76,18 @@ def unused_keys(
         for name, other in registry.items():
             for read in {*other.reads} - own:
                 readers.setdefault(read.rstrip("."), []).append(f"{key}={name}")
-    values: dict[str, str] = {}
-    for key in set_keys:
-        reasons = UnusedRule.reasons(metadata(key), config, on_cpu=on_cpu, own_agent=own_agent)
-        reasons += [
-            f"only {' or '.join(names)} uses it"
-            for read, names in readers.items()
-            if f"{key}.".startswith(f"{read}.")
+    found = {
+        key: [
+            *UnusedRule.reasons(metadata(key), config, on_cpu=on_cpu, own_agent=own_agent),
+            *(
+                f"only {' or '.join(names)} uses it"
+                for read, names in readers.items()
+                if f"{key}.".startswith(f"{read}.")
+            ),
         ]
-        if reasons:
-            values[key] = reasons[0]
-    return values
+        for key in set_keys
+    }
+    return {key: reasons[0] for key, reasons in found.items() if reasons}
 
 
 def _devices(config: RunConfig, machine: Machine) -> Iterator[Finding]:

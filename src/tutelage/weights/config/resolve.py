@@ -8,7 +8,6 @@ before any model loads, and what has no effect is listed. The result is a `Resol
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,9 +85,7 @@ def resolve(
     overrides and their parser is not installed.
     """
     if recipe not in RECIPES:
-        near = difflib.get_close_matches(recipe, RECIPES, n=1)
-        hint = f"Did you mean {near[0]!r}?" if near else f"Recipes: {', '.join(RECIPES)}."
-        raise ConfigError(f"unknown recipe {recipe!r}. {hint}")
+        raise ConfigError(f"unknown recipe {recipe!r}. Recipes: {', '.join(RECIPES)}.")
     first = _Set("recipe", recipe, f"train {recipe}", f"train {recipe}")
     parsed = parse_overrides(overrides)
     set_flags = {name: value for name, value in flags.items() if value is not None}
@@ -162,9 +159,9 @@ def _layer(given: Iterable[_Given], first: _Set) -> Layer:
         origin = source if key == spelling else origin
         other = layer.setdefault(key, _Set(key, fit, origin, spelling))
         if other.value != fit:
-            first_says = f"{other.spelling} says {plain(other.value)!r}"
-            second_says = f"{spelling} says {plain(fit)!r}"
-            reason = f"set twice, to different values: {first_says}, {second_says}"
+            both = ((other.spelling, other.value), (spelling, fit))
+            said = ", ".join(f"{name} says {plain(text)!r}" for name, text in both)
+            reason = f"set twice, to different values: {said}"
             problems.append(ConfigIssue(key, fit, reason, "Keep one of them.", origin))
     raise_issues(problems)
     return layer
