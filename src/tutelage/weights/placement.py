@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Protocol
 
 from tutelage.config import RunConfig
 from tutelage.engine.driver import Schedule
@@ -24,12 +24,10 @@ from tutelage.policy.model import Policy
 from tutelage.resources import POLICY
 from tutelage.rollouts.models import EngineModelProvider, PolicySource
 from tutelage.rollouts.runner import OnSpans, Runner
+from tutelage.rollouts.workers import RolloutWorkers
 from tutelage.runs.job_inputs import grader_of
 from tutelage.types import JSON, Mode, Sampling
 from tutelage.weights.inputs import EVALUATION_SLOTS, TrainingInputs
-
-if TYPE_CHECKING:
-    from tutelage.distributed.ray_workers import RayPlacement, RayPool
 
 FROZEN = "frozen "
 """Means the policy as it was before training, among the names of policies."""
@@ -53,6 +51,23 @@ Tell = Callable[[str, str, JSON], None]
 """Takes what happened to a worker: a sentence, and an event with its values."""
 
 
+class RolloutPool(Protocol):
+    """Workers outside of this process, started before a run begins and ended after it."""
+
+    def remarks(self) -> list[str]:
+        """What is not the same on every worker, so that rollouts may depend on who plays them."""
+        ...
+
+    def placement(self, policies: Callable[[str], Policy], tell: Tell) -> LocalPlacement:
+        """These workers as a run's placement. `policies` gives those that are trained by name, and
+        the one before training."""
+        ...
+
+    def close(self) -> None:
+        """End them."""
+        ...
+
+
 def check_workers(config: RunConfig) -> None:
     """Raise `MissingExtraError` or `ConfigError` where workers or ranks that the configuration has
     Ray place cannot be had, before anything is loaded for them."""
@@ -72,7 +87,7 @@ def start_workers(setting: TrainingInputs) -> RolloutPool | None:
 
 
 class LocalPlacement:
-    """This process; see the module's docstring."""
+    """Where rollouts are played: this process; a subclass has others play."""
 
     def __init__(
         self,
@@ -91,7 +106,7 @@ class LocalPlacement:
         play: PlaySettings,
         on_spans: OnSpans | None = None,
         on_traces: OnTraces | None = None,
-    ) -> Runner:
+    ) -> RolloutWorkers:
         """What plays a batch with the weights of now. Of a user's agent `on_spans` takes each
         rollout with its spans, and `on_traces` the spans that agents send by themselves."""
         setting, given = self._setting, self._setting.given
@@ -160,9 +175,3 @@ class LocalPlacement:
         if engine.version != policy.version:
             engine.update_weights(policy, policy.version)
         return engine
-
-
-RolloutPool: TypeAlias = "RayPool"
-"""Workers outside of this process, started before a run begins and ended after it."""
-Placement: TypeAlias = "LocalPlacement | RayPlacement"
-"""Where rollouts are played."""
