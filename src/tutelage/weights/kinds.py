@@ -128,13 +128,11 @@ class WeightTraining(RunKind):
         if not asks_for_more(changed):
             keys = [f"{key} ({was!r}, now {now!r})" for key, (was, now) in changed.items()]
             return f"differs in {', '.join(keys[:5])}"
-        auto = self.resolved.config.trainer.resume_mode == "auto"
-        return None if auto else "exists already"
+        return None if self.resolved.config.trainer.resume_mode == "auto" else "exists already"
 
     def sources(self, folder: RunFolder) -> dict[str, str]:
         """Those that the configuration names, and those of the caller's agent."""
-        values = {} if self.given is None else self.given.sources
-        return super().sources(folder) | values
+        return super().sources(folder) | ({} if self.given is None else self.given.sources)
 
     def extends(self, folder: RunFolder) -> bool:
         """Whether it is to train longer than the run in the folder, or to keep more of it."""

@@ -39,10 +39,6 @@ from tutelage.weights.config.presets import (
     recipe_preset,
 )
 
-_INSTEAD: Mapping[str, str] = dict.fromkeys(
-    ("actor.clip_ratio_low", "actor.clip_ratio_high"), "actor.clip_ratio"
-)
-"""Keys for which another one stands when it is set."""
 ALGORITHM = "algorithm.name"
 WARMUP, CHECKPOINTS = "actor.optim.warmup_steps", "trainer.max_actor_ckpt_to_keep"
 """Keys whose notes are part of a run's plan."""
@@ -248,8 +244,9 @@ def _derive_learning(settings: Layer, from_preset: Layer, users: Layer, derived:
             out = {k: s for k, s in out.items() if k not in others or k in users}
         if key == LOSS and _supervised(settings):
             continue
+        both_clips = "actor.clip_ratio" in out  # it stands for its two distances
         for target, value in own.items():
-            if target not in out and _INSTEAD.get(target) not in out:
+            if target not in out and not (both_clips and target.startswith("actor.clip_ratio_")):
                 derived[target] = _Set(target, value, f"derived from {key}", target)
     return out
 
