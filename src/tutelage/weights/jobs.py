@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from pathlib import Path
 
 from tutelage.config import Resolved
 from tutelage.rollouts.runner import RolloutSpec
@@ -23,6 +24,7 @@ from tutelage.types import JSON, Mode, Rollout
 from tutelage.weights.following import together
 from tutelage.weights.kinds import training
 from tutelage.weights.memory import Footprint, check_stored
+from tutelage.weights.paths import find_checkpoint
 from tutelage.weights.placement import LocalPlacement, PlaySettings, check_workers
 from tutelage.weights.reference import check_models
 from tutelage.weights.sft import SFTPreview, preview
@@ -71,6 +73,10 @@ def dry_run(
     is written. What a rank would hold in memory goes to `note`."""
     config = resolved.config
     check_loggers(config.trainer.logger)
+    if config.output is not None:
+        lifecycle.check_place(training(resolved), RunFolder(Path(config.output)))
+    if (start := config.trainer.resume_from_path) is not None:
+        find_checkpoint(Path(start))
     check_workers(config)
     check_stored(config)
     setting = training(resolved).make_setting()
