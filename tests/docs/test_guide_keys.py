@@ -21,7 +21,7 @@ from tutelage.config.fields import Section
 from tutelage.testing import tiny_policy
 
 ROWS = rows()
-DECIDED = {"rollout.name", "agent.backend", "trainer.nnodes", "trainer.n_gpus_per_node"}
+DECIDED = {"rollout.name", "trainer.nnodes", "trainer.n_gpus_per_node"}
 """Keys of which one value alone is possible, so that no run has to look at it."""
 STARTED = {"rollout.gpu_memory_utilization"}
 """What the start of a vLLM server reads: `tests/weights/test_vllm_run.py` starts one."""

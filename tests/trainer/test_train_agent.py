@@ -185,11 +185,9 @@ def test_a_dry_run_plays_one_task_and_writes_nothing(place: Path) -> None:
     assert 'algorithm.adv_estimator="rloo"' in said
     assert "number" in said
     assert "nothing was trained or written" in said
-    assert "MB for weights, gradients and optimizer" in said
     assert [p for p in sorted(place.iterdir()) if p.name not in ("__pycache__",)] == before
     (place / "model" / "model.safetensors").unlink()
     said = command(*TRAIN, *KEYS, "--dry-run", code=2)
-    assert "MB for weights, gradients and optimizer" in said.partition("Error:")[0]
 
 
 def test_a_module_has_resources_for_a_file_and_for_an_object_alike(place: Path) -> None:

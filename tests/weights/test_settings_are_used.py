@@ -89,7 +89,6 @@ def test_a_validation_file_is_played_whole_unless_a_number_is_set(
             "the weights of a model at an endpoint cannot be trained",
         ),
         ({"rollout__name": "vllm"}, 0, "vLLM is not available, so the native engine is used"),
-        ({"trainer__device": "cpu"}, 0, "n_gpus_per_node=null # no GPU: the run is on the CPU"),
     ],
 )
 def test_a_dry_run_says_what_becomes_of_the_guides_settings(

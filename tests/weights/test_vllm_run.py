@@ -245,16 +245,11 @@ def test_adapters_are_trained_at_servers(
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [
-        ({"rollout__servers": "[localhost:8000]"}, "not an HTTP URL"),
-        (
-            {"rollout__servers": "[http://a:1/v1]"},
-            r"'http://a:1/v1' must not have a path.*Use http://a:1, without /v1",
-        ),
-        ({"rollout__servers": "[http://a:1,http://a:1/]"}, "duplicate server"),
-        ({"rollout__weight_transfer": "nccl"}, "not tested on GPUs"),
+        ({"rollout__servers": "[localhost:8000]"}, "each text such as http://HOST:PORT"),
+        ({"rollout__servers": "[http://a:1/v1]"}, "each text such as http://HOST:PORT"),
         ({"rollout__weight_transfer": "lora"}, "model.lora.rank is 0"),
         ({"agent__tool_choice": "required"}, "grammar of a tool call"),
-        ({"agent__placement": "ray"}, "workers that sample from vLLM servers"),
+        ({"agent__placement": "ray"}, "Ray workers cannot sample from vLLM servers"),
     ],
 )
 def test_what_vllm_cannot_do_is_refused_before_anything_is_loaded(

@@ -57,7 +57,7 @@ def ask(
     for one in read:
         key = one.spelling
         inside = any(other.startswith(f"{key}.") for other in keys)
-        if one.delete or inside or keys.count(key) > 1 or key.startswith("question."):
+        if inside or keys.count(key) > 1 or key.startswith("question."):
             raise ConfigError(
                 f"invalid task field {key!r}: set each field once, as KEY=VALUE, and pass the "
                 "question first"

@@ -309,14 +309,13 @@ def _train_agent(
 ) -> None:
     """Train the agent in a file, or in a dry run show the configuration and play one task."""
     from tutelage.agents.loading import load_agent
-    from tutelage.cli.console import fetch, messages, prose, waiting
+    from tutelage.cli.console import fetch, waiting
     from tutelage.cli.job import run_job
     from tutelage.runs.folder import RunFolder, place_of
     from tutelage.runs.progress import Progress
 
     with waiting("loading torch ..."):
         from tutelage.trainer.agent_file import keys_of, trainer_of, with_file
-        from tutelage.weights.memory import Footprint
         from tutelage.weights.process_group import in_step, launched
 
     group, dry = launched(), options.dry_run
@@ -328,12 +327,8 @@ def _train_agent(
         return
     if dry:
         trainer = trainer_of(keys, flags, None, Progress())
-        try:
-            with waiting("playing one task ..."):
-                (rollout,) = trainer.dev(reference, n=1).rollouts
-        finally:  # also where the weights are still to come
-            if keys.resolved and (stored := Footprint.stored(keys.resolved.config)) is not None:
-                prose(messages(), f"memory: {stored.words()}")
+        with waiting("playing one task ..."):
+            (rollout,) = trainer.dev(reference, n=1).rollouts
         _show_dry_run(rollout, keys.resolved, (), options.all)
         return
     place = group.agree(lambda: place_of(flags.get("output"), agent.name))

@@ -16,11 +16,11 @@ from tutelage.config.fields import (
     CountOrZero,
     EngineName,
     Extension,
-    Names,
     NonNegative,
     Positive,
     PositiveShare,
     Section,
+    ServerUrls,
     Share,
     TopK,
 )
@@ -270,16 +270,16 @@ class RolloutConfig(Section):
     """How rollouts are sampled."""
 
     name: EngineName = "native"
-    """Inference engine, the same as `agent.backend`; `vllm` samples at `servers`, else at a server
+    """Inference engine: `vllm` (or async_verl, async_vllm) samples at `servers`, else at a server
     that `vllm_python` starts. Without both it becomes `native`, with a warning."""
-    servers: Annotated[Names, NO_VLLM] = ()
+    servers: Annotated[ServerUrls, NO_VLLM] = ()
     """Addresses of vLLM servers that are running, such as [http://127.0.0.1:8000]; none: one is
     started, and ended with the run."""
     vllm_python: Annotated[str | None, NO_VLLM, SERVERS_ARE_GIVEN] = None
     """Interpreter of the environment that has vLLM; null is the trainer's own."""
-    weight_transfer: Annotated[Literal["file", "lora", "nccl"], NO_VLLM] = "file"
+    weight_transfer: Annotated[Literal["file", "lora"], NO_VLLM] = "file"
     """How weights reach vLLM: `file` by a folder that both can read, with a plugin of the server;
-    `lora` sends the adapters alone. `nccl` is not built yet."""
+    `lora` sends the adapters alone."""
     server_patience: Annotated[Positive, NO_VLLM] = 600.0
     """Maximum wait in seconds while no vLLM server answers, before the run ends, to be resumed."""
     temperature: NonNegative = 1.0

@@ -16,7 +16,6 @@ from tutelage.config.fields import (
     Arguments,
     Count,
     CountOrZero,
-    EngineName,
     Every,
     Extension,
     Loggers,
@@ -30,6 +29,7 @@ from tutelage.config.fields import (
     Section,
     Share,
     SuccessRule,
+    Url,
 )
 from tutelage.config.ray import RayConfig
 from tutelage.config.rl import (
@@ -183,9 +183,6 @@ class AgentConfig(Section):
     max_thinking_tokens: Annotated[Count | None, NOT_PLAYED, THOUGHT_IS_SHORTER] = None
     """Maximum sampled tokens of a turn before the end of its reasoning, which is then closed by the
     template's own marker (not trained); null sets no limit."""
-    backend: Annotated[EngineName, NOT_PLAYED] = "native"
-    """Inference engine, the same as `rollout.name`; async_verl and async_vllm are aliases of
-    vllm."""
     max_turns: Annotated[Count, NOT_PLAYED, ONE_TURN] = 4
     """Maximum model calls per rollout."""
     num_chains: Annotated[Count, BY_REWARDS] = 8
@@ -299,7 +296,7 @@ class _TrainerConfig(Section):
     record_tokens: Annotated[CountOrZero, BY_REWARDS] = 10_000_000
     """Trained tokens per run, from the first, for which the store keeps the trainer's
     log-probability, entropy and importance weight. Advantages are stored for every row."""
-    otlp_endpoint: str | None = None
+    otlp_endpoint: Url | None = None
     """OTLP/HTTP endpoint for traces; null uses OTEL_EXPORTER_OTLP_ENDPOINT, if it is set."""
     otlp_content: bool = False
     """Include messages, tool arguments and results in exported traces."""

@@ -25,7 +25,8 @@ from tutelage.policy.model import Policy
 from tutelage.resources import POLICY, NamedResources
 from tutelage.rewards import resolve_reward
 from tutelage.rollouts.manager import RolloutManager
-from tutelage.rollouts.runner import RolloutSpec, Runner
+from tutelage.rollouts.runner import RolloutSpec
+from tutelage.rollouts.workers import RolloutWorkers
 from tutelage.runs.inputs import Tasks, load_tools, offered_tools, reward_of
 from tutelage.runs.job_inputs import JobInputs
 from tutelage.seeds import SeedTree
@@ -59,7 +60,7 @@ class RolloutWorker:
 
     def __init__(self) -> None:
         self._ready: asyncio.Future[_Stage] | None = None
-        self._runners: set[Runner] = set()
+        self._runners: set[RolloutWorkers] = set()
 
     async def prepare(self, trainer: JSON, shipment: Shipment) -> JSON:
         """Take over what is played, and say what bits depend on here. `trainer` is what they depend

@@ -29,7 +29,7 @@ from tutelage.resources import POLICY
 from tutelage.rollouts.runner import OnSpans, RolloutSpec
 from tutelage.types import JSON, Rollout
 from tutelage.weights.inputs import EVALUATION_SLOTS, TrainingInputs
-from tutelage.weights.placement import FROZEN, PlaySettings, Tell
+from tutelage.weights.placement import FROZEN, LocalPlacement, PlaySettings, Tell
 
 _LOSSES = 3
 """Workers that a group may lose while it plays there alone: then it is the group that ends them."""
@@ -144,7 +144,7 @@ class RayPool:
         return bool(worker.facts)
 
 
-class RayPlacement:
+class RayPlacement(LocalPlacement):
     """Rollouts are played by the workers of a pool, with the weights of now."""
 
     def __init__(self, pool: RayPool, policies: Callable[[str], Policy], tell: Tell) -> None:
@@ -157,7 +157,7 @@ class RayPlacement:
         on_spans: OnSpans | None = None,
         on_traces: OnTraces | None = None,
     ) -> RayWorkers:
-        """See `Placement`. What agents send by themselves comes with `on_spans`."""
+        """See `LocalPlacement`. What agents send by themselves comes with `on_spans`."""
         given = self._pool.setting.given
         names, at_once = [POLICY], self._pool.setting.limits(play.run_id, play.mode).concurrency
         if play.own_agent and given is not None:

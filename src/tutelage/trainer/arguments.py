@@ -27,7 +27,6 @@ from tutelage.types import Mode, Rollout, Task
 
 if TYPE_CHECKING:
     from tutelage.config import RunConfig
-    from tutelage.engine.protocol import Engine
     from tutelage.engine.remote import RemoteServers
     from tutelage.policy.model import Policy
     from tutelage.weights.inputs import TrainingInputs
@@ -183,27 +182,17 @@ def environment_of(given: Any) -> EnvironmentFactory | None:
 
 def play_once(setting: TrainingInputs, given: JobInputs, n: int) -> list[Rollout]:
     """Play the first tasks once each."""
-    policies = {POLICY: setting.policy, **setting.others}
-    names = {**given.roles.policies, **dict.fromkeys(given.roles.frozen, POLICY)}
-    sources: dict[str, tuple[Engine | None, Policy]] = {}
-    for resource, name in names.items():
-        here, policy = resource not in given.roles.remote, policies[name]
-        engine = setting.engine(slots=8, policy=policy, schedule="free") if here else None
-        sources[resource] = (engine, policy)
+    from tutelage.weights.placement import FROZEN, LocalPlacement, PlaySettings
+
+    policies = {POLICY: setting.policy, FROZEN: setting.policy, **setting.others}
+    placement = LocalPlacement(setting, policies.__getitem__)
+    play = PlaySettings("dev", Mode.TRAIN, setting.config.rollout.temperature, own_agent=True)
     specs = [
         RolloutSpec(task, Mode.TRAIN, "dev", i, setting.seeds.child("dev", i), label="dev")
         for i, task in enumerate(setting.tasks.train[:n])
     ]
-    rollout = setting.config.rollout
-    runner = given.manager.runner(
-        setting.sources(sources, rollout.temperature),
-        replace(setting.limits("dev"), group_deadline=None),
-        max_tokens=setting.config.turn_tokens,
-        token_budget=rollout.response_length,
-        reward=given.reward,
-        on_spans=lambda rollout, spans: None,  # they name the agents that are marked
-        environment=setting.environment,
-    )
+    # What takes spans has the agents named that are marked.
+    runner = placement.workers(play, lambda rollout, spans: None)
     return given.manager.play(runner, specs)
 
 

@@ -52,7 +52,6 @@ from tutelage.weights.inputs import TrainingInputs, step_limit
 from tutelage.weights.placement import (
     FROZEN,
     LocalPlacement,
-    Placement,
     PlaySettings,
     RolloutPool,
 )
@@ -96,7 +95,7 @@ class TrainingRun:
     """Where the policy is sampled, if not in this process."""
     run: Run = field(init=False)
     clock: Clock = field(init=False)
-    placement: Placement = field(init=False)
+    placement: LocalPlacement = field(init=False)
     """Where rollouts are played."""
     recorded: dict[tuple[int, str, str], dict[str, Rollout]] = field(
         default_factory=dict[tuple[int, str, str], dict[str, Rollout]]

@@ -34,7 +34,7 @@ from tutelage.weights.config.resolve import CHECKPOINTS, WARMUP
 from tutelage.weights.cost import planned, total_time
 from tutelage.weights.inputs import TrainingInputs, step_limit
 from tutelage.weights.measure import run_measurement
-from tutelage.weights.memory import Footprint
+from tutelage.weights.memory import Footprint, check_stored
 from tutelage.weights.paths import find_checkpoint
 from tutelage.weights.placement import check_workers, start_workers
 from tutelage.weights.reference import check_models
@@ -70,8 +70,7 @@ def prepare(job: WeightTraining, folder: RunFolder, progress: Progress) -> Train
     if folder.config.is_file():
         work = _continued(job, folder, progress)
     else:
-        if (stored := Footprint.stored(config)) is not None:
-            stored.check()
+        check_stored(config)
         start = trainer.resume_from_path if trainer.resume_mode == "resume_path" else None
         state, tensors = checkpoint.TrainingState(), dict[str, Any]()
         if start is not None:
