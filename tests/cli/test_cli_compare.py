@@ -53,7 +53,7 @@ def test_runs_of_three_kinds_in_one_table(tutelage: Tutelage, three: Path) -> No
     assert lines["optimiser calls"] == ["36", "0", "0"]
     assert lines["tokens"][0] == "1,234,567"
     assert "rl-1 over sft-1" in done.stdout
-    assert "The base models differ" in done.stdout
+    assert "other model: " in done.stdout
     assert "runs/apo-1/best_prompt.txt" in done.stdout
 
 

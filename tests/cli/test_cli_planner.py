@@ -244,9 +244,9 @@ def test_a_dry_run_says_where_settings_come_from_and_leaves_nothing(
     assert "batch_size=8   # --batch-size" in told
     # What is typed wins over the file.
     assert "num_epochs=2   # command line" in told
-    assert "lambda_dag=0.3   # default" in everything
+    assert "lambda_dag=0.3\n" in everything
     assert "lambda_dag" not in told
-    assert "other settings have their defaults; --all prints them" in told
+    assert "other keys have their defaults; --all prints them" in told
     assert "48 train, 12 validation, 30 test" in told
     first = read_workflows(files / "test.json")[0]
     assert first.instruction in told

@@ -105,7 +105,7 @@ def test_a_name_is_that_of_the_folder_and_goes_on_or_is_numbered(
     [
         (("math", "lerning_rate=1"), "Did you mean 'learning_rate'?"),
         (("maths",), "did you mean 'math'?"),
-        (("math", "--algorithm", "rll"), "Did you mean 'rl'?"),
+        (("math", "--algorithm", "rll"), "did you mean 'rl'?"),
         (("math", "--steps", "many"), "flag --steps"),
         (("math", "--minutes", "nan"), "flag --minutes"),
         (("math", "--output", "file"), "is a file; choose another --output"),

@@ -65,10 +65,10 @@ def watched(folder: RunFolder, display: Progress) -> Generator[None]:
         yield
     except KeyboardInterrupt as stopped:
         display.finish()
-        why, saved = why_stopped(stopped), "Nothing was there to save."
+        told = f"{why_stopped(stopped)}Stopped before there was anything to save."
         if folder.config.is_file():
-            saved = f"What was done is saved. {resume_hint(place)}"
-        tell(f"Stopped. {why}{saved}")
+            told = f"Stopped. {why_stopped(stopped)}What was done is saved. {resume_hint(place)}"
+        tell(told)
         raise typer.Exit(exit_code(stopped)) from None
     except RunBusyError:
         raise
