@@ -136,7 +136,8 @@ def resume(folder: RunFolder, allow_changes: bool) -> None:
 
     if folder.read_result() is not None:
         with LiveDisplay() as display:
-            _shown(folder, lifecycle.resume(PromptSearch, folder, display))
+            result = lifecycle.resume(PromptSearch, folder, display)
+        _shown(folder, result)
         return
     with LiveDisplay() as display:
         setup = read_setup(folder, display, allow_changes)
