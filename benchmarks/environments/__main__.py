@@ -140,13 +140,13 @@ def read_scores(folders: Sequence[Path]) -> Scores:
     for seed, folder in enumerate(folders):
         run = RunFolder(folder)
         found = read_facts(run, kind_of(run)).measured
-        measured = found["sampled"]
-        greedy += [score.reward for score in found["greedy"].after.values()]
-        for task, score in measured.after.items():
+        start, end = (side.tasks for side in found["sampled"])
+        greedy += [score.reward for score in found["greedy"][1].tasks.values()]
+        for task, score in end.items():
             rewards[f"{seed} {task}"] = score.reward
             successes[f"{seed} {task}"] = score.exact or 0.0
-        seeds.append(mean(score.reward for score in measured.after.values()))
-        before += [score.reward for score in measured.before.values()]
+        seeds.append(mean(score.reward for score in end.values()))
+        before += [score.reward for score in start.values()]
     cpu = [(took(folder) or {"cpu_seconds": 0.0})["cpu_seconds"] for folder in folders]
     return Scores(rewards, successes, seeds, mean(greedy), mean(before), mean(cpu) / 60)
 

@@ -64,13 +64,10 @@ def ask(
             )
     further = nest({one.spelling: one.value for one in read})
     fetch(target)
-    display = LiveDisplay().open()
-    try:
+    with LiveDisplay() as display:
         from tutelage.evaluate.targets import ask as play
 
         rollout = play(target, question, options, further, trust=trust, progress=display)
-    finally:
-        display.finish()
     show_rollout(output(), rollout, graded=False)
     with suppress(RunError):  # the target may be no run
         run = find(target)
