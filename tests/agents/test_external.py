@@ -122,7 +122,7 @@ async def test_what_the_output_means(
 @pytest.mark.parametrize(
     ("output", "code", "words"),
     [
-        ("reward", "print('well')", "must be a number or a JSON object, not 'well'"),
+        ("reward", "print('well')", "not 'well'"),
         ("json", "print('[1]')", "'answer' or 'reward'"),
         ("reward", "pass", "not ''"),
         ("answer", "import sys; sys.exit('no luck')", "exit status 1: no luck"),

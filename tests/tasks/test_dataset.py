@@ -267,8 +267,8 @@ def test_half_a_surrogate_pair_in_memory_is_refused() -> None:
     ("content", "place", "says"),
     [
         ('question,answer\n"two\nlines",1\nq,1,2\n', ":4:", "3 cells"),
-        ("question,question\na,b\n", ":1:", "occurs twice"),
-        ("question,\na,b\n", ":1:", "no name"),
+        ("question,question\na,b\n", ":1:", "need names"),
+        ("question,\na,b\n", ":1:", "need names"),
         ('question\n"open\n', ":2:", "invalid CSV"),
     ],
 )

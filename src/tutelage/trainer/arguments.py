@@ -222,15 +222,12 @@ def remotes_of(resources: NamedResources, roles: Roles, config: RunConfig) -> Re
     for name, url in roles.remote.items():
         llm: LLM = resources[name]
         trained = name in roles.policies
-        if trained and warm != 1.0:
+        if trained and (warm != 1.0 or agent.thinking or agent.max_thinking_tokens):
             raise ConfigError(
-                f"LLM {name!r} is trained on samples from {url!r}, and servers return "
-                f"log-probabilities at temperature 1; set rollout.temperature=1, not {warm:g}"
-            )
-        if trained and (agent.thinking or agent.max_thinking_tokens):
-            raise ConfigError(
-                f"LLM {name!r} is trained on samples from {url!r}, and that server renders the "
-                "history; remove agent.thinking and agent.max_thinking_tokens"
+                f"LLM {name!r} is trained on samples from {url!r}: that server returns "
+                f"log-probabilities at temperature 1, and renders the history; set "
+                f"rollout.temperature=1, not {warm:g}, and remove agent.thinking and "
+                "agent.max_thinking_tokens"
             )
         servers[name] = Endpoint(name, url, llm.model or llm.name or name, llm.api_key, trained)
     return RemoteServers(servers)
