@@ -8,41 +8,27 @@ import gc
 import importlib
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tutelage.config import Resolved
-from tutelage.engine.endpoint import environment, read_endpoints
-from tutelage.engine.prices import load_prices
-from tutelage.environments.protocol import EnvironmentFactory
-from tutelage.environments.start import TEST_TASKS, environment_tasks
-from tutelage.errors import ConfigError
-from tutelage.evaluate.config import EvaluationConfig
-from tutelage.evaluate.evaluated_agent import EvaluatedAgent, answered, equipped, reply_limit
 from tutelage.evaluate.kind import PolicyEvaluation, recorded
 from tutelage.evaluate.preparation import PreparedEvaluation
-from tutelage.policy.sources import model_folder
-from tutelage.resources import NamedResources
-from tutelage.rewards import RewardFunction, check
-from tutelage.rollouts.runner import RunnerSettings
 from tutelage.runs import lifecycle
 from tutelage.runs.folder import RunFolder, folder_at, fresh_name
-from tutelage.runs.job_inputs import AGENT_REWARD, ENVIRONMENT_REWARD, JobInputs
+from tutelage.runs.job_inputs import JobInputs
 from tutelage.runs.launched import follows
 from tutelage.runs.progress import Progress
 from tutelage.runs.result import TrainingResult, read_result
 from tutelage.runs.signals import StopSignal, graceful_exit
 from tutelage.statistics.outcome import Evaluation
-from tutelage.tasks.dataset import Dataset
 from tutelage.trainer.algorithm import packages_of_training
-from tutelage.trainer.arguments import Tasks, agent_of, files_of, tasks_of
-from tutelage.types import UNBOUNDED, Sampling
 
 if TYPE_CHECKING:
-    from tutelage.policy.model import Policy
+    pass
 
 T = TypeVar("T")
 Plan = tuple[Resolved, Path, JobInputs]
@@ -173,70 +159,6 @@ async def trained(
     if isinstance(result, KeyboardInterrupt | SystemExit):
         raise result
     return result
-
-
-def evaluation_of(
-    agent: Any,
-    keys: Mapping[str, Any],
-    given: Tasks | None,
-    resources: Mapping[str, Any],
-    endpoints: Mapping[str, str],
-    reward: RewardFunction | None,
-    policies: Mapping[str, Policy],
-    model: str | Path | None,
-    factory: EnvironmentFactory | None,
-) -> PreparedEvaluation:
-    """An agent with its tasks and what answers its LLMs, ready to be evaluated; `keys` are those of
-    an evaluation. Raises `ConfigError` where nothing answers an LLM."""
-    tasks = tasks_of(given, "test")
-    if tasks is None and factory is not None:
-        tasks = environment_tasks(factory, {"test": TEST_TASKS}, keys.get("seed", 0))["test"]
-    if tasks is None:
-        raise ConfigError("no tasks to evaluate on; pass test_dataset")
-    asked = EvaluationConfig(test=tuple(files_of(given)) or ("test_dataset",), **keys)
-    player, own, file = agent_of(agent, resources)
-    resolved = equipped(player, NamedResources(own), asked.sampled_at, None)
-    local = bool(policies) or model is not None
-    server = None if local else read_endpoints(environment()).get("task")
-    servers, here = answered(resolved, endpoints, server, None)
-    named = {name: str(model or model_folder(resolved[name]) or "") for name in here}
-    unanswered = [name for name in here if not policies and not named[name]]
-    if unanswered:
-        raise ConfigError(
-            f"no LLM is configured for {unanswered[0]!r} of the agent {player.name!r}; pass "
-            f"policy=, model=, or endpoints={{{unanswered[0]!r}: 'http://...'}}"
-        )
-    dataset = Dataset(tasks, name="test_dataset", input_required=False)
-    if reward is not None:
-        check(reward, dataset)
-    main = next(iter(policies.values()), None)
-    loaded: dict[str, Policy] = {}
-    if here and main is None:
-        from tutelage.policy.machine import sampling_device
-        from tutelage.policy.model import load_policy
-
-        device = sampling_device()
-        loaded = {folder: load_policy(folder, device=device) for folder in {*named.values()}}
-    found = {n: policies.get(resolved[n].policy) or main or loaded[named[n]] for n in here}
-    evaluated_agent = EvaluatedAgent(
-        agent=player,
-        sampling=Sampling(asked.sampled_at, max_tokens=reply_limit(asked.max_tokens, found)),
-        server_tokens=asked.max_tokens or UNBOUNDED,
-        resources=resolved,
-        policies=found,
-        weights=", ".join(sorted({*named.values()})) if not policies else "",
-        servers=servers,
-        prices=load_prices(asked.prices, environment()),
-        environment=factory,
-        max_length=None,
-        runners=asked.runners or (8 if servers else 64),
-        limits=RunnerSettings("", timeout=asked.timeout),
-    )
-    usual = AGENT_REWARD if factory is None else ENVIRONMENT_REWARD
-    name = usual if reward is None else reward.name
-    return PreparedEvaluation(
-        asked, evaluated_agent, dataset, reward, name, asked.success, agent=file or player.name
-    )
 
 
 async def evaluated(

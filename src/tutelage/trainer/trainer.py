@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import EllipsisType
@@ -20,24 +19,33 @@ from typing import TYPE_CHECKING, Any, Never, cast
 
 from tutelage.agents.agent import Isolation
 from tutelage.config import Resolved
+from tutelage.engine.endpoint import environment as variables
+from tutelage.engine.endpoint import read_endpoints
+from tutelage.engine.prices import load_prices
 from tutelage.environments.loading import load_environment
 from tutelage.environments.protocol import EnvironmentFactory
+from tutelage.environments.start import TEST_TASKS, environment_tasks
 from tutelage.errors import ConfigError
+from tutelage.evaluate.config import EvaluationConfig
+from tutelage.evaluate.evaluated_agent import EvaluatedAgent, answered, equipped, reply_limit
+from tutelage.evaluate.preparation import PreparedEvaluation
 from tutelage.policy.sources import check_unnamed, model_folder
 from tutelage.prompts import Algorithm
 from tutelage.prompts.play import AgentSpec
 from tutelage.prompts.run import preflight, search_agent
 from tutelage.prompts.setup import PROMPT_ALGORITHMS, SearchSetup, search_setup
 from tutelage.resources import LLM, POLICY, SHIPPED, NamedResources
-from tutelage.rewards import RewardFunction
+from tutelage.rewards import RewardFunction, check
 from tutelage.rollouts.manager import RolloutManager
+from tutelage.rollouts.runner import RunnerSettings
 from tutelage.runs.callbacks import Callback, CallbackProgress, on_rollout
 from tutelage.runs.folder import RunFolder, fresh_name
-from tutelage.runs.job_inputs import AGENT_REWARD, JobInputs
+from tutelage.runs.job_inputs import AGENT_REWARD, ENVIRONMENT_REWARD, JobInputs
 from tutelage.runs.launched import follows
 from tutelage.runs.progress import Progress
 from tutelage.runs.result import DevReport, TrainingResult
 from tutelage.statistics.outcome import Evaluation
+from tutelage.tasks.dataset import Dataset
 from tutelage.trainer.algorithm import RL, SFT
 from tutelage.trainer.arguments import (
     Tasks,
@@ -58,11 +66,10 @@ from tutelage.trainer.running import (
     blocking,
     default_progress,
     evaluated,
-    evaluation_of,
     stop_told,
     trained,
 )
-from tutelage.types import Task
+from tutelage.types import UNBOUNDED, Sampling, Task
 
 if TYPE_CHECKING:
     from tutelage.policy.model import Policy
@@ -213,15 +220,7 @@ class Trainer:
         asked: dict[str, Any] = {"samples": samples, "temperature": temperature}
         asked |= {"success": success, "seed": self.seed, "runners": self.n_runners}
         asked = {k: v for k, v in (asked | {"timeout": self.timeout}).items() if v is not None}
-        factory, named = self._factory, self.environment
-        if isinstance(named, str):
-            factory = load_environment(named)
-        ready = evaluation_of(
-            agent, asked, given, self.resources, self.endpoints, self._reward, self._policies,
-            self.model, factory,
-        )  # fmt: skip
-        player = replace(ready.evaluated_agent, isolation=self.isolation)
-        ready = replace(ready, evaluated_agent=player, on_rollout=on_rollout(self.callbacks))
+        ready = self._evaluation(agent, asked, given)
         progress = default_progress() if self.progress is None else self.progress
         try:
             return blocking(evaluated(ready, output_dir, progress))
@@ -263,6 +262,75 @@ class Trainer:
             "val": self.val_dataset if val is None else val,
             "test": self.test_dataset,
         }
+
+    def _evaluation(
+        self, agent: Any, keys: Mapping[str, Any], given: Tasks | None
+    ) -> PreparedEvaluation:
+        """Return an agent with its tasks and what answers its LLMs, ready to be evaluated.
+
+        `keys` are those of an evaluation. Raises `ConfigError` where nothing answers an LLM.
+        """
+        factory = self._factory
+        if isinstance(self.environment, str):
+            factory = load_environment(self.environment)
+        tasks = tasks_of(given, "test")
+        if tasks is None and factory is not None:
+            tasks = environment_tasks(factory, {"test": TEST_TASKS}, keys.get("seed", 0))["test"]
+        if tasks is None:
+            raise ConfigError("no tasks to evaluate on; pass test_dataset")
+        asked = EvaluationConfig(test=tuple(files_of(given)) or ("test_dataset",), **keys)
+        player, own, file = agent_of(agent, self.resources)
+        resolved = equipped(player, NamedResources(own), asked.sampled_at, None)
+        policies, model = self._policies, self.model
+        local = bool(policies) or model is not None
+        server = None if local else read_endpoints(variables()).get("task")
+        servers, here = answered(resolved, self.endpoints, server, None)
+        named = {name: str(model or model_folder(resolved[name]) or "") for name in here}
+        unanswered = [name for name in here if not policies and not named[name]]
+        if unanswered:
+            raise ConfigError(
+                f"no LLM is configured for {unanswered[0]!r} of the agent {player.name!r}; pass "
+                f"policy=, model=, or endpoints={{{unanswered[0]!r}: 'http://...'}}"
+            )
+        dataset = Dataset(tasks, name="test_dataset", input_required=False)
+        if self._reward is not None:
+            check(self._reward, dataset)
+        main = next(iter(policies.values()), None)
+        loaded: dict[str, Policy] = {}
+        if here and main is None:
+            from tutelage.policy.machine import sampling_device
+            from tutelage.policy.model import load_policy
+
+            device = sampling_device()
+            loaded = {folder: load_policy(folder, device=device) for folder in {*named.values()}}
+        found = {n: policies.get(resolved[n].policy) or main or loaded[named[n]] for n in here}
+        evaluated_agent = EvaluatedAgent(
+            agent=player,
+            sampling=Sampling(asked.sampled_at, max_tokens=reply_limit(asked.max_tokens, found)),
+            server_tokens=asked.max_tokens or UNBOUNDED,
+            resources=resolved,
+            policies=found,
+            weights=", ".join(sorted({*named.values()})) if not policies else "",
+            servers=servers,
+            prices=load_prices(asked.prices, variables()),
+            environment=factory,
+            max_length=None,
+            runners=asked.runners or (8 if servers else 64),
+            limits=RunnerSettings("", timeout=asked.timeout),
+            isolation=self.isolation,
+        )
+        usual = AGENT_REWARD if factory is None else ENVIRONMENT_REWARD
+        name = usual if self._reward is None else self._reward.name
+        return PreparedEvaluation(
+            asked,
+            evaluated_agent,
+            dataset,
+            self._reward,
+            name,
+            asked.success,
+            agent=file or player.name,
+            on_rollout=on_rollout(self.callbacks),
+        )
 
     def _search(
         self,
