@@ -92,9 +92,8 @@ class ExternalAgent(Agent):
                 path.write_text(json.dumps(session.task, ensure_ascii=False), encoding="utf-8")
                 given = Path(folder, "resources.json")
                 # Read again in each rollout, so that a search can put others in their place.
-                texts = {name: resource_text(value) for name, value in resources.items()}
-                known = {name: text for name, text in texts.items() if text is not None}
-                given.write_text(json.dumps(known), encoding="utf-8")
+                texts = {n: t for n, v in resources.items() if (t := resource_text(v)) is not None}
+                given.write_text(json.dumps(texts), encoding="utf-8")
                 words = [w.replace("{task}", str(path)) for w in self.command]
                 with open(path if self.task == "stdin" else os.devnull, "rb") as stdin:
                     out = await self._run(words, self._environment(session, path, given), stdin)

@@ -134,8 +134,6 @@ def paired_bootstrap(
     a: Sequence[float], b: Sequence[float], rng: np.random.Generator, draws: int = 10_000
 ) -> Difference:
     """Resample tasks with replacement; `a[i]` and `b[i]` belong to the same task."""
-    if len(a) != len(b) or not a:
-        raise ValueError(f"expected two non-empty lists of equal length, got {len(a)} and {len(b)}")
     gaps = np.asarray(b, dtype=np.float64) - np.asarray(a, dtype=np.float64)
     picks = rng.integers(0, len(gaps), size=(draws, len(gaps)))
     low, high = np.quantile(gaps[picks].mean(axis=1), [0.025, 0.975])

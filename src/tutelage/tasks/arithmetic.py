@@ -10,7 +10,6 @@ supervised cold start. The tools named here are built in `tutelage.tools.builtin
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import random
@@ -69,8 +68,6 @@ class Problem:
     words: Mapping[str, str]
 
 
-# Problems of sums and of shopping are few and come again and again where thousands are drawn.
-@functools.lru_cache(maxsize=8192)
 def split_of(key: str) -> Split:
     """The split that a problem belongs to: a hash of its key, free of seed, level and wording.
 
@@ -98,13 +95,11 @@ def arithmetic_problem(operands: Sequence[int], operators: Sequence[str]) -> Pro
     )
 
 
-@functools.lru_cache(maxsize=1024)
 def sum_problem(n: int) -> Problem:
     """The sum of the integers 1..n."""
     return Problem("sum", f"sum:{n}", n * (n + 1) // 2, (("sum_1_to_n", {"n": n}),), {"n": str(n)})
 
 
-@functools.lru_cache(maxsize=2048)
 def _shopping_problem(item: str, count: int) -> Problem:
     """The price of `count` pieces of `item`: a look-up, then a product."""
     calls: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -129,15 +124,9 @@ def make_tasks(level: str, split: str, n: int, seed: int) -> list[Task]:
         raise ConfigError(f"unknown split {split!r}; choose one of {', '.join(get_args(Split))}")
     if n < 1:
         raise ConfigError(f"invalid number of tasks {n!r}: must be at least 1")
-    return list(_tasks(level, split, n, seed))
-
-
-# A run, its resume and its report draw the same tasks.
-@functools.lru_cache(maxsize=8)
-def _tasks(level: str, split: str, n: int, seed: int) -> tuple[Task, ...]:
     tree = SeedTree(seed).child("arithmetic", level, split)
     seen: dict[str, int] = {}
-    return tuple(_draw_task(level, split, tree.child(index).python(), seen) for index in range(n))
+    return [_draw_task(level, split, tree.child(index).python(), seen) for index in range(n)]
 
 
 def demonstrations(task: Task, guess: bool, rng: random.Random) -> list[Message]:

@@ -64,8 +64,7 @@ def _within(value: Any) -> Any:
     return cast("JSON", value).get("function", value) if isinstance(value, dict) else value
 
 
-_WITHIN = BeforeValidator(_within)
-_TOOLS = TypeAdapter(list[Annotated[_DemonstratedTool, _WITHIN]] | None)
+_TOOLS = TypeAdapter(list[Annotated[_DemonstratedTool, BeforeValidator(_within)]] | None)
 
 
 def read_demonstration(row: RawRow, file: str) -> Demonstration:

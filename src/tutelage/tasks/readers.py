@@ -118,7 +118,8 @@ def _read_json(path: Path) -> Iterator[RawRow]:
     if isinstance(value, dict):
         found = cast("dict[str, Any]", value)
         is_row = any(name in found for name in ("id", *INPUT_FIELDS))
-        keys = [] if is_row else [key for key, rows in found.items() if _is_rows(rows)]
+        lists = {key: rows for key, rows in found.items() if isinstance(rows, list)}
+        keys = [] if is_row else [k for k, rows in lists.items() if {dict} == {*map(type, rows)}]
         if len(keys) > 1:
             raise DataError(
                 f"{path}: found lists of rows under {', '.join(map(repr, keys))}; write each to "
@@ -127,11 +128,6 @@ def _read_json(path: Path) -> Iterator[RawRow]:
         value = found[keys[0]] if keys else [found]
     for index, row in enumerate(cast("list[Any]", value) if isinstance(value, list) else [value]):
         yield RawRow(f"{path} (index {index})", row)
-
-
-def _is_rows(value: object) -> bool:
-    """True for a list of objects that is not empty."""
-    return isinstance(value, list) and {dict} == {type(row) for row in cast("list[Any]", value)}
 
 
 def _json_lines(path: Path) -> Iterator[RawRow]:

@@ -53,8 +53,6 @@ _WANTED: Mapping[str, tuple[tuple[type, ...], str]] = {
     "optimiser": ((LLM,), "an LLM, such as LLM('gpt-4o', endpoint='https://...')"),
     "search": (_MAPPING, "keys of a prompt search, as {'rollouts': 300}"),
     "timeout": ((int, float), "seconds, such as 60"),
-    "seed": ((int,), "a whole number"),
-    "num_epochs": ((int,), "a whole number"),
 }
 """What an argument has to be, by its name, and how that is said."""
 
@@ -97,9 +95,7 @@ def policies_of(policy: Policy | Mapping[str, Policy] | None) -> dict[str, Polic
         return {}
     from tutelage.policy.model import Policy
 
-    if not isinstance(cast("object", policy), (Policy, Mapping)):
-        raise ConfigError(f"policy={policy!r} must be a Policy, or a dict of policies")
-    found = {POLICY: policy} if isinstance(policy, Policy) else dict(policy)
+    found = dict(policy) if isinstance(policy, Mapping) else {POLICY: policy}
     for name, value in found.items():
         if not isinstance(cast("object", value), Policy):
             raise ConfigError(f"policy={name!r} must be a Policy, got {value!r}")
@@ -122,12 +118,8 @@ def reward_of(given: RewardFunction | Callable[..., Any] | str | None) -> Reward
 
 def files_of(given: Tasks | None) -> list[str]:
     """The files that tasks come from; none for rows."""
-    if isinstance(given, (str, Path)):
-        return [str(Path(given).resolve())]
-    if isinstance(given, Dataset) or given is None:
-        return []
-    paths = [row for row in given if isinstance(row, (str, Path))]
-    return [str(Path(path).resolve()) for path in paths]
+    rows = [given] if isinstance(given, (str, Path)) else given or ()
+    return [str(Path(row).resolve()) for row in rows if isinstance(row, (str, Path))]
 
 
 def tasks_of(given: Tasks | None, name: str) -> Sequence[Task] | None:
