@@ -106,13 +106,9 @@ RESULT = {"role": "tool", "tool_call_id": "c", "content": "2"}
     ("messages", "says"),
     [
         ('[{"role": "user", "content": "hi"}]', "'messages': Input should be a valid list"),
-        ("hi", "'messages': Input should be a valid list"),
-        ([], "at least 1 item"),
         (["hi"], "'messages[0]'"),
         ([{"content": "x"}], "'messages[0].role': Field required"),
-        ([{"role": "USER", "content": "hi"}], "'messages[0].role'"),
         ([{"role": "user"}], "'messages[0]'"),
-        ([{"role": "user", "content": " "}], "'messages[0]'"),
         ([{"role": "user", "content": [{"type": "image_url"}]}], "'messages[0].content'"),
         ([{"role": "system", "content": "hi"}], "for the agent to answer"),
         ([USER, SAYS], "for the agent to answer"),
