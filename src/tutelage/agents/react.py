@@ -23,7 +23,7 @@ from typing import ClassVar
 from tutelage.agents.loop import LoopAgent, Turn
 from tutelage.bounded import parse_json
 from tutelage.tools.tool import Tool
-from tutelage.types import Call, Message, ToolCall, ToolResult
+from tutelage.types import JSON, Call, Message, ToolCall, ToolResult
 
 STOP = "Observation:"
 _LABEL = re.compile(
@@ -146,7 +146,7 @@ def _as_arguments(text: str, tool: Tool | None) -> str:
     """
     fenced = re.fullmatch(r"```[a-zA-Z]*\n(.*)\n?```", text, re.DOTALL)
     text = fenced[1].strip() if fenced else text
-    properties = {} if tool is None else tool.parameters.get("properties", {})
+    properties: JSON = {} if tool is None else tool.parameters.get("properties", {})
     if not text or text.startswith("{") or len(properties) != 1:
         return text
     ((name, schema),) = properties.items()

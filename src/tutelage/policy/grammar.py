@@ -142,7 +142,7 @@ class AtLeast(Grammar):
         rest._left -= len(ids)
         return rest
 
-    def start(self) -> AtLeast:
+    def start(self) -> Self:
         """Return a copy that follows a reply from its beginning."""
         return copy(self)
 

@@ -118,7 +118,7 @@ def _read_json(path: Path) -> Iterator[RawRow]:
     if isinstance(value, dict):
         found = cast("dict[str, Any]", value)
         is_row = any(name in found for name in ("id", *INPUT_FIELDS))
-        lists = {key: rows for key, rows in found.items() if isinstance(rows, list)}
+        lists = {k: cast("list[Any]", v) for k, v in found.items() if isinstance(v, list)}
         keys = [] if is_row else [k for k, rows in lists.items() if {dict} == {*map(type, rows)}]
         if len(keys) > 1:
             raise DataError(
