@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, AnyStr, cast
 
 if TYPE_CHECKING:
@@ -105,16 +105,11 @@ def parse_json(
     deep = sum(text.count(each) for each in brackets) > deepest  # else it cannot be
     level: list[Any] = [[value]]
     for _ in range(deepest + 2 if deep else 0):  # without recursion
-        held = (each for outer in level for each in _content(outer))
-        level = [each for each in held if isinstance(each, (dict, list))]
+        held = (outer.values() if isinstance(outer, dict) else outer for outer in level)
+        level = [each for part in held for each in part if isinstance(each, (dict, list))]
     if deep and level:
         raise too_deep
     return value
-
-
-def _content(value: Any) -> Iterable[Any]:
-    """The values of an array or an object."""
-    return value.values() if isinstance(value, dict) else value
 
 
 def parse_arguments(text: str) -> Any:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol, Required, TypedDict, Unpack, cast
+from typing import Any, Protocol, Required, TypedDict, cast
 
 JSON = dict[str, Any]
 INPUT_FIELDS = ("question", "prompt", "instruction", "problem", "messages")
@@ -428,7 +428,18 @@ class ChatOptions(TypedDict, total=False):
 class ChatClient(Protocol):
     """Something that answers chat requests and keeps a record of every call it made."""
 
-    async def chat(self, messages: Sequence[Message], **options: Unpack[ChatOptions]) -> Call:
+    async def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[ToolSpec] = (),
+        sampling: Sampling,
+        agent: str = "main",
+        constraint: Constraint | None = None,
+        seed: int | None = None,
+        top_logprobs: int = 0,
+        prompt: str | tuple[int, ...] | None = None,
+    ) -> Call:
         """Send one request. Raises `EngineError` when the engine cannot serve it.
 
         `agent` names the caller, where several agents share an attempt. `seed` replaces the one

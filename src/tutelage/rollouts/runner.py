@@ -282,8 +282,7 @@ class Runner:
                     else:
                         value, failed = await _guarded(self._agent, session)
             except EnvironmentFailedError as error:  # it could not be opened
-                cause, text = FailureCause.ENVIRONMENT_ERROR, traceback.format_exc()
-                failed = Failure(cause, str(error), text)
+                failed = Failure(FailureCause.ENVIRONMENT_ERROR, str(error), traceback.format_exc())
             except BaseException:
                 await asyncio.shield(models.close(finish=False))
                 raise

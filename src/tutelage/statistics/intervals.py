@@ -94,9 +94,7 @@ def shown_interval(ends: tuple[float, float] | None, tasks: int) -> tuple[float,
 
 def has_interval(low: float | None, high: float | None) -> bool:
     """Whether these ends are an interval: neither None nor NaN, and apart by more than rounding."""
-    if low is None or high is None:
-        return False
-    return high - low > 1e-9 * max(abs(low), abs(high))
+    return low is not None and high is not None and high - low > 1e-9 * max(abs(low), abs(high))
 
 
 _STUDENT = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622)

@@ -156,9 +156,6 @@ class Dataset(Sequence[Task], Generic[RowT]):
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def __repr__(self) -> str:
-        return f"Dataset({self.name!r}, {len(self)} tasks, fields {', '.join(self.fields)})"
-
 
 def _unique(placed: Iterable[tuple[str, Task]]) -> tuple[Task, ...]:
     """The tasks, a repeated row with an id of its own.

@@ -88,9 +88,6 @@ class RL:
         )
         return self.resolved
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.keys!r})"
-
 
 VERL = RL
 
