@@ -336,7 +336,7 @@ class _SampledClient(_AttemptClient):
         self.codec, self.finishes = source.codec, source.trains is not None
         self._session, self._ruled = session, source.ruled
 
-    async def chat(
+    async def chat(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
         messages: Sequence[Message],
         *,
