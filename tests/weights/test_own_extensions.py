@@ -232,12 +232,7 @@ AGENTS: dict[str, tuple[str, str]] = {
     "other signature": (
         "from tutelage.agents.react import ReactAgent\nclass Own(ReactAgent):\n"
         "    def read(self): ...\n",
-        "has read with a wrong signature; expected def read(self, call)",
-    ),
-    "former name": (
-        "from tutelage.agents.react import ReactAgent\nclass Own(ReactAgent):\n"
-        "    def told(self): ...\n",
-        "has told, which is never called; expected def tool_specs(self)",
+        "has a wrong read; expected def read(self, call)",
     ),
     "other settings": (
         "from tutelage.agents.react import ReactAgent\nclass Own(ReactAgent):\n"

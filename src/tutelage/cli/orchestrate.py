@@ -373,8 +373,8 @@ def _print_json(
     names += " router path resumed rollout"
     row = {name: getattr(execution, name) for name in names.split()} | {
         "reward": execution.earned(config.reward).value,
-        "confidence": chosen.sure and chosen.sure.confidence,
-        "min_confidence": chosen.sure and chosen.sure.least,
+        "confidence": chosen.sure and chosen.sure[0],
+        "min_confidence": chosen.sure and chosen.sure[1],
         "plan": plan_json(execution.plan),
         "nodes": [asdict(node) for node in execution.nodes],
         "steps": [step.to_json() for step in execution.steps],

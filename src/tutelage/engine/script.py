@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from tutelage.bounded import json_lines
 from tutelage.errors import DataError
@@ -66,21 +66,17 @@ class ScriptedReply:
         return allowed.get(constraint.tool_choice, set(names) == {constraint.tool_choice})
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class _Call(_Strict):
+class _Call(BaseModel, extra="forbid", strict=True):
     name: str
     arguments: dict[str, Any] | str = {}
 
 
-class _Error(_Strict):
+class _Error(BaseModel, extra="forbid", strict=True):
     status: Annotated[int, Field(ge=400, le=599)] = 500
     message: str = "scripted error"
 
 
-class _Line(_Strict):
+class _Line(BaseModel, extra="forbid", strict=True):
     """One line of a script file."""
 
     content: str | None = None

@@ -147,7 +147,7 @@ class PendingCompletion(RecordedRequest):
         """
         hidden = self.request.sampling.max_thinking_tokens == 0
         decoder = self.model.decoder
-        marks = decoder.thoughts if decoder is not None and decoder.thoughts.known else None
+        marks = decoder.think_tags if decoder and decoder.think_tags.known else None
         return ThoughtStream(marks, hidden=hidden)
 
     def logprobs(self, choice: Call) -> list[JSON] | None:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from tutelage.engine.logprobs import TokenLogprob
-from tutelage.replies import ThoughtMarks, blank, overlap
+from tutelage.replies import ThinkTags, blank, overlap
 from tutelage.types import JSON
 
 _CALL = "<tool_call>"
@@ -39,7 +39,7 @@ class TextDecoder(Protocol):
         ...
 
     @property
-    def thoughts(self) -> ThoughtMarks:
+    def think_tags(self) -> ThinkTags:
         """Return the delimiters of the model's thinking."""
         ...
 
@@ -121,7 +121,8 @@ class TextStream:
         self._decoder, self._exact = decoder, exact
         self._strips = decoder.strips and not exact
         self._llama = decoder.call_format == "llama" and not exact
-        call = "{" if self._llama and decoder.thoughts.known else _CALL  # possible after a thought
+        # In Llama's format a call is possible after a thought.
+        call = "{" if self._llama and decoder.think_tags.known else _CALL
         self._marks = tuple(stops) if exact else (call, *stops)
         self._ids: list[int] = []
         self._start = 0

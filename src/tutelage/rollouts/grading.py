@@ -22,7 +22,7 @@ from tutelage.errors import (
 )
 from tutelage.rewards import RewardFunction, compute_reward
 from tutelage.rewards.function import split_answer
-from tutelage.rewards.values import LARGEST, to_reward
+from tutelage.rewards.values import to_reward
 from tutelage.types import (
     EXACT,
     SUCCESS,
@@ -69,9 +69,6 @@ class Grader:
             # What the turns earned before it is kept.
             earned = session.environment and session.environment.total
             return replace(attempt, reward=Reward((earned or 0.0) + self.failure_reward))
-        plain = attempt.info is None and not session.rewards
-        if plain and type(value) is float and abs(value) <= LARGEST:
-            return replace(attempt, reward=Reward(value))  # as most agents do
         try:
             attempt = await self._graded(task, attempt, session, value)
         except RewardError as error:

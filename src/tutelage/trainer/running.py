@@ -45,14 +45,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Plan = tuple[Resolved, Path, JobInputs]
 """A training, checked and ready to run: its configuration, its folder, and its objects."""
-_DISPLAY = "tutelage.cli.display"
-"""The module of the display, which stands below the trainer: it is found when it is shown."""
 
 
 def default_progress() -> Progress:
     """The display of a job: a live picture on a terminal, lines in a notebook, a file or a log."""
-    made: Progress = importlib.import_module(_DISPLAY).LiveDisplay().open()
-    return made
+    # The module stands below the trainer: it is found when it is shown.
+    return importlib.import_module("tutelage.cli.display").LiveDisplay().open()
 
 
 def blocking(work: Coroutine[Any, Any, T]) -> T:

@@ -20,7 +20,6 @@ from tutelage.gateway.dialects.reading import (
     MAX_TOOLS,
     UNSUPPORTED,
     Arguments,
-    CallObject,
     ChoicesReader,
     Content,
     FunctionTool,
@@ -57,7 +56,7 @@ class _CalledFunction(BaseModel):
     arguments: Arguments
 
 
-class _ToolCall(CallObject):
+class _ToolCall(BaseModel, extra="allow"):
     type: Literal["function"] | None = None
     id: StrictStr
     function: _CalledFunction

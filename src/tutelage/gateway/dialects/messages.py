@@ -33,7 +33,7 @@ from tutelage.gateway.dialects.reading import (
     FunctionTool,
     Items,
     MessageObject,
-    ReplyFormat,
+    OutputOptions,
     RequestObject,
     RequestReader,
     Stop,
@@ -124,10 +124,6 @@ class _Thinking(RequestObject):
     display: StrictStr | None = None
 
 
-class _Output(RequestObject):
-    format: ReplyFormat | None = None
-
-
 class _Request(RequestReader):
     refused: ClassVar[Mapping[str, Sequence[Any]]] = {**UNSUPPORTED, "thread": (), "n": (1,)}
     schema_name = "output_config.format"
@@ -137,7 +133,7 @@ class _Request(RequestReader):
     tools: Items[_Tool] = Field(default_factory=list[_Tool], max_length=MAX_TOOLS)
     stop_sequences: Items[Stop] = Field(default_factory=list[str], max_length=MAX_STOPS)
     thinking: _Thinking | None = None
-    output_config: _Output | None = None
+    output_config: OutputOptions | None = None
     context_management: Annotated[JSON | None, BeforeValidator(_check_context_edits)] = None
     max_tokens: StrictInt | None = Field(None, ge=1)
 

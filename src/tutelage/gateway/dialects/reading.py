@@ -327,6 +327,12 @@ class ReplyFormat(RequestObject):
     definition: JSON | None = Field(None, alias="schema")
 
 
+class OutputOptions(RequestObject):
+    """Options of the reply's text that only hold its format."""
+
+    format: ReplyFormat | None = None
+
+
 def reply_schema(kind: str, schema: JSON | None, path: str) -> JSON | None:
     """Return the JSON schema that a reply must match: none for `text`, any object for
     `json_object`."""
@@ -373,12 +379,6 @@ Content = Annotated[
     GetPydanticSchema(lambda _, schema: schema(Annotated[Items[_Part], WrapValidator(_join)])),
 ]
 Arguments = Annotated[StrictStr, AfterValidator(_check_arguments)]
-
-
-class CallObject(BaseModel):
-    """A tool call in a request; its extra fields stay with the message."""
-
-    model_config = ConfigDict(extra="allow")
 
 
 def read_parts(message: JSON, field: str) -> JSON:

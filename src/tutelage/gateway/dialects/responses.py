@@ -25,13 +25,11 @@ from tutelage.gateway.dialects.reading import (
     PARTS,
     UNSUPPORTED,
     Arguments,
-    CallObject,
     Content,
     FunctionTool,
     Items,
     MessageObject,
-    ReplyFormat,
-    RequestObject,
+    OutputOptions,
     RequestReader,
     TopLogprobs,
     call_fields,
@@ -74,10 +72,6 @@ _ECHOED: Mapping[str, Any] = {
 """Request fields that the reply repeats, with their defaults."""
 
 
-class _Text(RequestObject):
-    format: ReplyFormat | None = None
-
-
 class _Request(RequestReader):
     refused: ClassVar[Mapping[str, Sequence[Any]]] = {
         **UNSUPPORTED,
@@ -96,7 +90,7 @@ class _Request(RequestReader):
     instructions: StrictStr | None = None
     previous_response_id: StrictStr | None = None
     tools: Items[FunctionTool] = Field(default_factory=list[FunctionTool], max_length=MAX_TOOLS)
-    text: _Text | None = None
+    text: OutputOptions | None = None
     max_output_tokens: StrictInt | None = Field(None, ge=1)
     store: StrictBool = True
     top_logprobs: TopLogprobs = 0
@@ -241,7 +235,7 @@ class _Message(MessageObject):
     content: Content | None = None
 
 
-class _FunctionCall(CallObject):
+class _FunctionCall(BaseModel, extra="allow"):
     call_id: StrictStr
     name: StrictStr
     arguments: Arguments
