@@ -53,7 +53,7 @@ def make_rows(policy: Policy, grouped: bool) -> list[Row]:
 
 
 class Ours:
-    """`policy.score` over micro-batches, as `weights/update.py` calls it."""
+    """`policy.score` over micro-batches, as `weights/learner.py` calls it."""
 
     def __init__(self, policy: Policy, dtype: torch.dtype) -> None:
         self._policy, self._dtype = policy, dtype

@@ -19,7 +19,7 @@ from tutelage.policy.value import ValueModel
 from tutelage.seeds import SeedTree
 from tutelage.weights.batch import Batch
 from tutelage.weights.critic import Critic, explained_variance
-from tutelage.weights.learner import make_learner
+from tutelage.weights.learner import Learner
 from tutelage.weights.scoring import by_token
 
 from .samples import config, learn, make_batch, step_of_rollouts
@@ -84,11 +84,11 @@ def test_a_value_looks_at_nothing_from_its_own_token_on(fresh: Fresh, layout: st
 def test_a_fresh_critic_says_zero_and_shares_no_tensor(fresh: Fresh) -> None:
     policy = fresh("qwen2", 3)
     before = [t.clone() for t in policy.parameters()]
-    learner = make_learner(policy, config(*GAE), Numerics(), fresh=True)
+    learner = Learner(policy, config(*GAE), Numerics())
     critic = learner.critic
     assert critic is not None
     batch = make_batch(step_of_rollouts(policy, 3), config())
-    assert not critic.values(batch.rows, Numerics()).any()
+    assert not critic.values(batch.rows).any()
     with torch.no_grad():
         for tensor in critic.model.parameters():
             tensor.add_(1.0)
@@ -104,10 +104,10 @@ class Kept(Probe):
 
 
 def gradient(policy: Any, batch: Batch, *keys: str) -> tuple[list[Tensor], dict[str, float]]:
-    critic = Critic(value_model(policy), config(*GAE, *keys))
+    critic = Critic(value_model(policy), config(*GAE, *keys), Numerics())
     probe: Any = Kept(critic.model)
     critic._optimizer = probe  # pyright: ignore[reportPrivateUsage]
-    told = critic.update(batch, Numerics(), seeds=SeedTree(0), rate=1.0)
+    told = critic.update(batch, seeds=SeedTree(0), rate=1.0)
     (grads,) = probe.steps
     return grads, told
 
@@ -174,7 +174,7 @@ def test_it_learns_returns(fresh: Fresh) -> None:
     """On one batch again and again the critic comes to explain it."""
     policy = fresh("qwen2", 6)
     settings = config(*GAE)
-    learner = make_learner(policy, settings, Numerics(), fresh=True)
+    learner = Learner(policy, settings, Numerics())
     critic = learner.critic
     assert critic is not None
     rollouts = step_of_rollouts(policy, 6)
@@ -182,9 +182,9 @@ def test_it_learns_returns(fresh: Fresh) -> None:
     told: dict[str, float] = {}
     for n in range(60):
         rows = make_batch(rollouts, config()).rows
-        values = critic.values(rows, Numerics())
+        values = critic.values(rows)
         batch = make_batch(rollouts, settings, values_BT=values)
-        told = critic.update(batch, Numerics(), seeds=SeedTree(n), rate=1.0)
+        told = critic.update(batch, seeds=SeedTree(n), rate=1.0)
         first = first or told
     assert first["value/explained_variance"] == 0
     assert told["value/explained_variance"] > 0.9
@@ -217,7 +217,7 @@ def test_exactly_so_many_steps_train_the_critic_alone(
 def test_the_policy_moves_by_no_bit_in_the_warm_up(fresh: Fresh) -> None:
     policy = fresh("qwen2", 7)
     settings = config(*GAE, "trainer.critic_warmup=2", "actor.optim.lr=1e-2")
-    learner = make_learner(policy, settings, Numerics(), fresh=True)
+    learner = Learner(policy, settings, Numerics())
     rollouts = step_of_rollouts(policy, 7)
     for step in range(3):
         before, version = [t.clone() for t in policy.parameters()], policy.version

@@ -15,7 +15,7 @@ from tutelage.policy.numerics import Numerics
 from tutelage.store import Store, StoreWriter, TrainingRow, open_store
 from tutelage.types import Rollout
 from tutelage.weights.batch import Batch
-from tutelage.weights.learner import make_learner
+from tutelage.weights.learner import Learner
 from tutelage.weights.recording import StepRecorder
 
 from .samples import config, learn, make_batch, step_of_rollouts
@@ -37,7 +37,7 @@ def kept(
     with open_store(path) as store, StoreWriter(store) as writer:
         store.put_run("run", **RUN)
         recorder = StepRecorder(store, writer, "run", tick=0, limit=limit)
-        learner = make_learner(policy, config(*keys), Numerics(), fresh=True)
+        learner = Learner(policy, config(*keys), Numerics())
         batch, metrics = learn(learner, rollouts)
         recorder.record(1, {"main": batch})
         writer.flush()
@@ -97,7 +97,7 @@ def test_keeping_rows_changes_nothing(fresh: Fresh, tmp_path: Path, keys: tuple[
     policy, twin = fresh("qwen2", 1), fresh("qwen2", 1)
     rollouts = step_of_rollouts(policy, 1)
     _, metrics = kept(tmp_path / "x.db", policy, rollouts, *keys)
-    learner = make_learner(twin, config(*keys), Numerics(), fresh=True)
+    learner = Learner(twin, config(*keys), Numerics())
     assert learn(learner, rollouts)[1] == metrics
     for (name, a), (_, b) in zip(policy.named(), twin.named(), strict=True):
         assert torch.equal(a, b), name

@@ -65,7 +65,7 @@ class Estimator:
     def reads(self) -> tuple[str, ...]:
         """The keys that it reads and not every estimator does; `critic.` is a section."""
         compared = ("algorithm.single_member",) if self.groups else ()
-        critic = ("critic.", "trainer.critic_warmup", "algorithm.bootstrap_truncated")
+        critic = ("critic.", "trainer.critic_warmup")
         valued = critic if self.critic else ()
         lowered = () if self.positive else ("algorithm.negative_weight",)
         return (*self.settings, *compared, *lowered, *valued)

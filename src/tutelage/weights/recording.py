@@ -1,6 +1,6 @@
 """What a training step made of its rows, kept in the store: advantages, and numbers for each token.
 
-The numbers are what the update's forward passes said anyway (`update.py`); nothing is computed for
+The numbers are what the update's forward passes said anyway (`learner.py`); nothing is computed for
 them alone, so a row from which nothing could be learned, and which was skipped, has no numbers of
 its tokens. `StepRecorder` turns them into rows of the store. They are small beside the rollouts (8
 bytes a trained token), and `trainer.record_tokens` bounds them. `store/records.py` says what each

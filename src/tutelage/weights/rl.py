@@ -31,7 +31,7 @@ from tutelage.weights.asynchronous import GroupQueue
 from tutelage.weights.checkpoint import COLD, CONTROL, RL
 from tutelage.weights.cost import measure_cost
 from tutelage.weights.inputs import step_limit
-from tutelage.weights.learner import MultiPolicyLearner, make_learner
+from tutelage.weights.learner import Learner
 from tutelage.weights.loop import TrainingLoop
 from tutelage.weights.measure import quick_eval
 from tutelage.weights.recording import StepRecorder
@@ -50,7 +50,7 @@ def run_rl(work: TrainingRun, run: Run, phase: str = RL, config: RunConfig | Non
     control_steps = state.results.get("rl_steps", 0) if phase == CONTROL else None
     if phase == RL:
         run.progress.phase("reinforcement learning", steps=limit, seconds=work.seconds_left())
-    work.optimizer = learners = _learners(work, config)
+    learners = _learners(work, config)
     recorder = StepRecorder(
         run.store, run.writer, run.id, tick=state.tick, limit=config.trainer.record_tokens
     )
@@ -59,6 +59,7 @@ def run_rl(work: TrainingRun, run: Run, phase: str = RL, config: RunConfig | Non
         queue = GroupQueue(work, phase, config, limit)
     play = partial(play_groups, work, phase, config) if queue is None else queue.play_groups
     loop = TrainingLoop(work, phase, learners, recorder, limit, play)
+    work.optimizer = work.restore(loop)
     lines = run.folder.read_metrics() if state.phase_step else ()
     steps = [line for line in lines if line["phase"] == phase]
     while not (work.ended(RL, limit) if phase == RL else state.phase_step >= (control_steps or 0)):
@@ -133,8 +134,8 @@ def _start_is_own(config: RunConfig, done: Collection[str]) -> bool:
     return config.needs_reference and config.ref.path is None and made_here
 
 
-def _learners(work: TrainingRun, config: RunConfig) -> MultiPolicyLearner:
-    """The learners, in the state of the checkpoint when the phase was running."""
+def _learners(work: TrainingRun, config: RunConfig) -> dict[str, Learner]:
+    """A learner of each policy that is trained."""
     setting, state = work.setting, work.state
     fresh, control = state.phase_step == 0, config.trainer.control != "none"
     if fresh and (control or _start_is_own(config, state.results.get("done", ()))):
@@ -143,8 +144,8 @@ def _learners(work: TrainingRun, config: RunConfig) -> MultiPolicyLearner:
     if fresh and setting.others and (control or referred):
         work.kept["starts"] = {name: p.snapshot() for name, p in setting.others.items()}
     starts = {POLICY: work.kept.get("start"), **work.kept.get("starts", {})}
-    learners = {
-        name: make_learner(
+    return {
+        name: Learner(
             policy,
             config,
             setting.choice.numerics,
@@ -155,7 +156,6 @@ def _learners(work: TrainingRun, config: RunConfig) -> MultiPolicyLearner:
         )
         for name, policy in {POLICY: setting.policy, **setting.others}.items()
     }
-    return work.restore(MultiPolicyLearner(learners))
 
 
 def _validate(work: TrainingRun, phase: str, values: dict[str, float]) -> None:

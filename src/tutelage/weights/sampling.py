@@ -56,6 +56,11 @@ class RolloutGroups:
     """Reward of the greedy rollout of each group, for an estimator with baselines."""
     metrics: dict[str, float]
 
+    @property
+    def policies(self) -> set[str | None]:
+        """The policies that spoke."""
+        return {call.policy for r in self.rollouts for call in r.last.calls}
+
 
 def play_groups(work: TrainingRun, phase: str, config: RunConfig, step: int) -> RolloutGroups:
     """Play the rollouts of one step of reinforcement learning, as the phase's `config` says."""
