@@ -102,7 +102,7 @@ def test_a_damaged_one_is_set_aside_for_the_one_before(folder: RunFolder) -> Non
     assert found[0] == state(1)
     assert checkpoint.complete(folder) == [first]
     assert "step_000002': tensors.pt is damaged" in notes[0]
-    assert notes[1].endswith("continuing from the previous checkpoint, step_000001")
+    assert notes[0].endswith("continuing from the previous checkpoint, step_000001")
 
 
 def test_the_same_tick_again_replaces_it(folder: RunFolder) -> None:

@@ -12,8 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tutelage.config.rl import OptimizerConfig
 from tutelage.weights import optim
-from tutelage.weights.gradients import accumulate
 from tutelage.weights.optim import Optimizer, make_optimizer, supervised_optimizer
+from tutelage.weights.process_group import accumulate
 
 Made = tuple[list[tuple[str, Tensor]], Optimizer]
 

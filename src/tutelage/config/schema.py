@@ -70,7 +70,6 @@ from tutelage.config.unused import (
     STEPS_WIN,
     TAUGHT_ALREADY,
     THOUGHT_IS_SHORTER,
-    off,
 )
 
 
@@ -142,16 +141,9 @@ class _DataConfig(Section):
     """Tasks per training batch; each gets `agent.num_chains` rollouts."""
     val_batch_size: Annotated[Count | None, NOT_PLAYED] = None
     """Concurrent tasks of a validation or test; null leaves it to the engine."""
-    sampling: Annotated[Literal["epochs", "sequential", "difficulty"], BY_REWARDS] = "epochs"
+    sampling: Annotated[Literal["epochs", "sequential"], BY_REWARDS] = "epochs"
     """Task sampling: `epochs` uses each task once per epoch, shuffled; `sequential` the same in the
-    given order; `difficulty` prefers tasks with a success rate near 0.5."""
-    sampling_floor: Annotated[
-        PositiveShare,
-        BY_REWARDS,
-        off("data.sampling", "epochs"),
-        off("data.sampling", "sequential"),
-    ] = 0.1
-    """Smallest weight in difficulty sampling, at a success rate of 0 or 1; the largest is 1."""
+    given order."""
     max_length: Annotated[Count | None, NO_DEMONSTRATIONS] = None
     """Maximum tokens per demonstration; null uses the model's context length."""
     level: Annotated[Literal["default", "hard", "full"], OWN_TASKS] = "default"

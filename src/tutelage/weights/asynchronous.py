@@ -116,10 +116,11 @@ class GroupQueue:
     # ------------------------------------------------------------ what is on its way
 
     def _admit(self, step: int, dropped: int = 0) -> None:
-        """Admit as many groups as a step may have on their way, `dropped` of them in place of
-        others that it is about to drop."""
-        most = admission_limit(step, self._staleness, self._size, self._steps)
-        most = most if self._steps is None else min(most, drawn(self._work.setting, self._steps))
+        """Admit the groups of the steps until this one and of `staleness` more, and `dropped` in
+        place of others that it is about to drop."""
+        ahead = step + 1 + self._staleness
+        ahead = ahead if self._steps is None else min(ahead, self._steps)
+        most = drawn(self._work.setting, ahead)
         while self._admitted < most + self._dropped + dropped:
             self._open[self._admitted] = self._work.state.tick
             self._admitted += 1
@@ -164,7 +165,7 @@ class GroupQueue:
             step, place = divmod(number, self._size)
             if step not in self._tasks:
                 self._tasks = {n: tasks for n, tasks in self._tasks.items() if n >= step - 1}
-                self._tasks[step] = draw_tasks(work, step, self._size, 0)
+                self._tasks[step] = draw_tasks(work, step, self._size)
             group = [(place, self._tasks[step][place])]
             specs = specs_of(work, self._phase, step, group, self._label)
             playing = self._play(workers, number, specs)
@@ -234,14 +235,6 @@ class GroupQueue:
             "dropped": self._dropped,
             "open": sorted(map(list, self._open.items())),
         }
-
-
-def admission_limit(step: int, staleness: int, size: int, steps: int | None) -> int:
-    """Groups that may be accepted or running before step `step` is done, counted from 0: those of
-    the steps until it and of `staleness` more, `size` each, of `steps` in all where that is known.
-    """
-    ahead = step + 1 + staleness
-    return size * (ahead if steps is None else min(ahead, steps))
 
 
 def versions_behind(group: Sequence[Rollout], version: int) -> int:

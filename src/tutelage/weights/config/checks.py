@@ -35,7 +35,6 @@ CPU_FIX = "trainer.device=cpu trains on the CPU and lists this key as unused."
 THRESHOLD = "async_training.staleness_threshold"
 _AHEAD: Mapping[str, tuple[Any, str, str]] = {
     "algorithm.filter_groups.enable": (True, "played groups cannot be replaced", "false"),
-    "data.sampling": ("difficulty", "tasks are drawn before their difficulty is known", "epochs"),
     "rollout.schedule": ("deterministic", "rollouts would wait for the slowest one", "free"),
     "rollout.correction": ("none", "older samples need importance weights", "token_tis"),
     "agent.placement": ("ray", "workers cannot update weights during rollouts", "local"),
