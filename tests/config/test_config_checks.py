@@ -176,13 +176,6 @@ def test_groups_of_one(estimator: str) -> None:
         accepted(*asked, "algorithm.single_member=verl")
 
 
-@in_one_item("estimator", ["raft", "grpo_passk", "best_of_n", "advantage_filtered"])
-def test_advantages_that_are_never_negative_have_no_weight_for_it(estimator: str) -> None:
-    asked = (f"adv_estimator={estimator}", "num_chains=4", "algorithm.negative_weight=0.5")
-    assert "algorithm.negative_weight" in accepted(*asked).unused
-    accepted("adv_estimator=grpo", *asked[1:])
-
-
 def test_greedy_training() -> None:
     assert "rollout.temperature=0.0" in refusal("temperature=0")
     accepted("temperature=0", "algorithm=sft")

@@ -193,7 +193,7 @@ def test_no_gpu_is_put_on_reduced_precision_by_an_amd_host(
     be told of reduced precision, and nobody when the model is on another device (meta stands for
     a GPU)."""
     for name in ("_medium_is_float32", "_reduced_is_float32"):
-        monkeypatch.setattr(gradients, name, lambda: True, raising=False)
+        monkeypatch.setattr(process_group, name, lambda: True, raising=False)
     seen: list[tuple[str, str, bool]] = []
 
     def loss(_: int) -> tuple[torch.Tensor, None]:

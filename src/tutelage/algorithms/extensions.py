@@ -46,8 +46,6 @@ class Estimator:
     """Whether it compares the rollouts of one task."""
     lonely: bool = True
     """Whether `algorithm.single_member=verl` lets it learn from a group of one."""
-    positive: bool = False
-    """Whether none of its advantages is below 0."""
     critic: bool = False
     """Whether it needs a critic's values."""
     baselines: bool = False
@@ -67,8 +65,7 @@ class Estimator:
         compared = ("algorithm.single_member",) if self.groups else ()
         critic = ("critic.", "trainer.critic_warmup")
         valued = critic if self.critic else ()
-        lowered = () if self.positive else ("algorithm.negative_weight",)
-        return (*self.settings, *compared, *lowered, *valued)
+        return (*self.settings, *compared, *valued)
 
     @property
     def defaults(self) -> Mapping[str, object]:

@@ -93,9 +93,6 @@ class AlgorithmConfig(Section):
     """Divide GRPO's advantages by the group's standard deviation; false is Dr.GRPO."""
     single_member: Annotated[Literal["zero", "verl"], BY_REWARDS] = "zero"
     """Advantage of a group of one: `zero`, or as in `verl`."""
-    negative_weight: Annotated[Share, BY_REWARDS] = 1.0
-    """Factor of negative advantages: below 1 what failed is lowered less than what succeeded is
-    raised."""
     filter_groups: Annotated[_FilterGroupsConfig, BY_REWARDS] = _FilterGroupsConfig()
     """Dynamic sampling of groups."""
     mask_truncated: Annotated[bool, BY_REWARDS] = False

@@ -304,9 +304,6 @@ def with_advantages(
         norm_by_std=rule.norm_adv_by_std_in_grpo,
         single_member=rule.single_member,
     )
-    if rule.negative_weight != 1.0:
-        weighted_BT = rule.negative_weight * advantages_BT
-        advantages_BT = torch.where(advantages_BT < 0, weighted_BT, advantages_BT)
     counts = group_counts(
         _with_rowless(batch.rewards_BT, batch), mask_BT, groups_B, rollouts_B=rollouts_B
     )
@@ -342,16 +339,11 @@ def _unmarked(rollouts: Sequence[Rollout]) -> str:
         return "your agent never called llm.endpoint or llm.chat; "
     if not calls or any(call.policy is not None for call in calls):
         return ""
-    sampled = [call for call in calls if call.sampled.token_ids]
-    seen = ", ".join(map(repr, sorted({call.agent for call in sampled or calls})))
-    if not sampled:
-        return (
-            f"all {len(calls)} model calls, of the agents {seen}, went to models on other servers, "
-            "which are not trained: call the LLM without an endpoint; "
-        )
+    seen = ", ".join(map(repr, sorted({call.agent for call in calls})))
     return (
-        f"no call trains the policy: pass one of the agents {seen}, or a name set by "
-        "rollout.agent(NAME), to mark_agent_as_trainable; a frozen LLM is never trained; "
+        f"no call of the agents {seen} trains the policy: mark one of them, or a name set by "
+        "rollout.agent(NAME), with mark_agent_as_trainable; neither a frozen LLM nor a model on "
+        "another server is trained, so call the LLM without an endpoint; "
     )
 
 

@@ -154,10 +154,12 @@ def check_seal(folder: Path) -> None:
     try:
         sums: dict[str, str] = json.loads((folder / SUMS).read_text(encoding="utf-8"))
         wrong = [name for name in sums if _sum(folder / name) != sums[name]]
+        reason = f"{wrong[0]} is damaged: its checksum does not match" if wrong else ""
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise RunError(str(error).partition("\n")[0]) from error
-    if wrong:
-        raise RunError(f"{wrong[0]} is damaged: its checksum does not match")
+        reason = str(error).partition("\n")[0]
+    if reason:
+        way = f"restore a copy of {str(folder)!r}, or start with another --output"
+        raise RunError(f"cannot read {str(folder)!r}: {reason}; {way}")
 
 
 def _sum(path: Path) -> str:
@@ -167,21 +169,16 @@ def _sum(path: Path) -> str:
 
 def load(path: Path) -> tuple[TrainingState, dict[str, Any]]:
     """Read a checkpoint whose files have their checksums. Raises `RunError` for any other."""
+    check_seal(path)
     try:
-        check_seal(path)
         state = TrainingState(**json.loads((path / "state.json").read_text()))
         tensors: dict[str, Any] = torch.load(path / "tensors.pt", weights_only=True)
         if (path / _PARTS).is_dir():
             tensors |= importlib.import_module("tutelage.distributed.checkpoint").read(
                 path / _PARTS
             )
-    except (
-        RunError, OSError, ValueError, TypeError, RuntimeError, EOFError, UnpicklingError
-    ) as error:  # fmt: skip
-        # What torch says of a damaged pickle is about trust in its author, which helps nobody here.
-        damaged = isinstance(error, UnpicklingError)
-        reason = "tensors.pt is damaged" if damaged else str(error).partition("\n")[0]
-        raise RunError(f"cannot read the checkpoint {str(path)!r}: {reason}") from error
+    except (OSError, ValueError, TypeError, RuntimeError, EOFError, UnpicklingError) as error:
+        raise RunError(f"cannot read {str(path)!r}: it is of another version, {error}") from error
     return state, tensors
 
 
@@ -208,9 +205,7 @@ def load_newest(
             note(f"Warning: {error}; it was renamed to {aside.name}; {way}")
         return values
     if damaged:
-        path, error = next(iter(damaged.items()))
-        way = f"restore a copy of {str(path)!r}, or start with another --output"
-        raise RunError(f"{error}; {way}")
+        raise next(iter(damaged.values()))
     return None
 
 

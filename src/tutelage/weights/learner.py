@@ -498,12 +498,12 @@ def try_extensions(config: RunConfig) -> None:
     """Call the estimators and the loss that are in the user's files once, on two groups of short
     rollouts: a mistake would otherwise show only after the cold start. Raises `ConfigError` for
     what they raise or return."""
-    members, rule, actor = config.agent.num_chains, config.algorithm, config.actor
+    members, actor = config.agent.num_chains, config.actor
     signs_BT = torch.ones(2 * members, 4)
     signs_BT[1::2] = -1.0
     mask_BT, rollouts_B = torch.ones_like(signs_BT, dtype=torch.bool), range(2 * members)
     with torch.random.fork_rng(devices=[]):  # their draws here change no others
-        for name in {rule.adv_estimator, config.trainer.control}:
+        for name in {config.algorithm.adv_estimator, config.trainer.control}:
             if is_file_reference(name):
                 rewards_BT = torch.zeros_like(signs_BT)
                 rewards_BT[::2, -1] = 1.0
@@ -515,14 +515,10 @@ def try_extensions(config: RunConfig) -> None:
                     rollouts_B=rollouts_B,
                     values_BT=torch.zeros_like(rewards_BT),
                     baselines_B=torch.zeros(2 * members),
-                    gamma=rule.gamma,
-                    lam=rule.lam,
-                    norm_by_std=rule.norm_adv_by_std_in_grpo,
-                    single_member=rule.single_member,
                 )
-        if is_file_reference(actor.policy_loss.loss_mode):
+        mode = actor.policy_loss.loss_mode
+        if is_file_reference(mode):
             logp_BT = torch.full_like(signs_BT, -1.0, requires_grad=True)
             values = (logp_BT, logp_BT.detach() - 0.1, signs_BT, mask_BT)
-            selects = LOSSES.find(actor.policy_loss.loss_mode).select is not None
-            selected: dict[str, Any] = {"selection_BT": mask_BT} if selects else {}
+            selected: dict[str, Any] = {"selection_BT": mask_BT} if LOSSES.find(mode).select else {}
             _policy_loss(actor, *values, rollouts_B=rollouts_B, **selected)

@@ -57,13 +57,9 @@ def find_checkpoint(path: Path) -> Path:
         paths = checkpoint.of_training(RunFolder(inside[0]))
         if paths:
             return paths[-1]
-    there = [
-        p for place in (path, *path.parents[:2]) for p in checkpoint.complete(RunFolder(place))
-    ]
-    listed = f"; found: {', '.join(map(str, there))}" if there else ""
     raise RunError(
         f"trainer.resume_from_path={str(path)!r} is not a checkpoint folder, such as "
-        f"runs/RUN/checkpoints/step_000040{listed}"
+        "runs/RUN/checkpoints/step_000040"
     )
 
 

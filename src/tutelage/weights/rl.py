@@ -81,9 +81,8 @@ def run_rl(work: TrainingRun, run: Run, phase: str = RL, config: RunConfig | Non
         rows, rewriting = values.get("rollout/rows", 1.0), setting.policy.codec.thoughts.rewriting
         if rows > 1 and rewriting and not any("training rows" in text for text in warnings):
             warnings.append(
-                f"a rollout became {rows:.3g} training rows on average: the chat template "
-                f"{rewriting}, so the next prompt does not begin with what was sampled. The rows "
-                "count as one rollout, and each is computed by itself, which takes longer"
+                f"a rollout became {rows:.3g} training rows on average, which takes longer: the "
+                f"chat template {rewriting}"
             )
             work.warn(warnings[-1])
         _validate(work, phase, values)

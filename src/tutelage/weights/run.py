@@ -27,11 +27,9 @@ from tutelage.errors import FailureBudgetError, RewardError
 from tutelage.policy.machine import trim_memory
 from tutelage.policy.model import Policy
 from tutelage.resources import POLICY
-from tutelage.rollouts.grading import stop_if_text
 from tutelage.rollouts.runner import RolloutSpec
-from tutelage.rollouts.workers import RolloutWorkers
 from tutelage.runs.estimate import Pace
-from tutelage.runs.job_inputs import JobInputs, grader_of
+from tutelage.runs.job_inputs import JobInputs
 from tutelage.runs.lifecycle import Run
 from tutelage.runs.metrics import (
     all_failed,
@@ -66,17 +64,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T", bound="Stateful")
-LOOK_SECONDS = 0.5
-"""Between two looks at whether a stop was requested."""
-STOP_SECONDS = 5.0
-"""How long a reward may go on after a stop; then the step is given up, and repeated by a resume."""
-_GRADING = {
-    FailureCause.REWARD_ERROR: "there is no reward, so a rollout is left out",
-    FailureCause.ANSWER_ERROR: "the reward raised or gave no finite number, which counts as wrong",
-    FailureCause.GRADER_ERROR: "the grader could not run, so a rollout is left out",
-    FailureCause.REWARD_TIMEOUT: "the reward was too slow, so a rollout is left out",
-}
-"""Notes when a cause first occurs in a run."""
 
 
 @dataclass(slots=True)
@@ -330,23 +317,12 @@ class TrainingRun:
                 own_agent=given is not None,
             )
             if given is None:
-                workers = self.placement.workers(play)
-                # Its own task, so that a stop can cancel it while a reward is busy.
-                loop, work = self.loop.get_loop(), workers.run(specs, on_done)
-                task = loop.create_task(work, context=copy_context())
-                self.loop.run(self._unless_stuck(task, workers), context=copy_context())
-                if task.cancelled():
-                    raise self.run.stop.stopped()
-                self.run.writer.submit(found := task.result())
+                playing = self.placement.workers(play).run(specs, on_done)
+                found = self.loop.run(playing, context=copy_context())
+                self.run.writer.submit(found)
             else:
                 # A Python agent plays on its manager, and each rollout is stored as it ends.
-                grader, first = grader_of(given, self.setting.reward), self.state.rollouts == 0
-
                 def done(rollout: Rollout) -> None:
-                    nonlocal first
-                    if first:
-                        first = False
-                        stop_if_text(rollout, grader)
                     for listener in (on_done, given.on_rollout):
                         if listener is not None:
                             listener(rollout)
@@ -367,26 +343,15 @@ class TrainingRun:
             self.stop_if_ungraded(rollouts)
         elif fresh and (failures := all_failed(rollouts)):
             self.run.writer.flush()
-            what, purpose = ("step", "learn from")
-            if rollouts[0].mode is not Mode.TRAIN:
-                what, purpose = ("measurement", "measure")
+            what = "step" if rollouts[0].mode is Mode.TRAIN else "measurement"
             counts = Counter(cause_words(f.cause) for f in failures)
             raise FailureBudgetError(
                 f"all {len(rollouts)} rollouts of a {what} failed "
-                f"({', '.join(f'{n} x {end}' for end, n in counts.items())}), so there is nothing "
-                f"to {purpose}. The first error: {failures[0].message}. Inspect it with: tutelage "
-                f"show {rollouts[0].id} --run {shlex.quote(str(self.run.folder.path))}"
+                f"({', '.join(f'{n} x {end}' for end, n in counts.items())}). The first error: "
+                f"{failures[0].message}. Inspect it with: tutelage show {rollouts[0].id} --run "
+                f"{shlex.quote(str(self.run.folder.path))}"
             )
         return rollouts
-
-    async def _unless_stuck(
-        self, task: asyncio.Task[list[Rollout]], workers: RolloutWorkers
-    ) -> None:
-        """Wait for rollouts; cancel them where a stop was requested and a reward takes long."""
-        while not (await asyncio.wait({task}, timeout=LOOK_SECONDS))[0]:
-            if self.run.stop.asked and workers.busy_for() > STOP_SECONDS:
-                task.cancel()
-                await asyncio.wait({task})
 
     @property
     def _own_agent(self) -> JobInputs | None:
@@ -442,8 +407,8 @@ class TrainingRun:
         for failure in (r.last.failure for r in rollouts if r.last.failure is not None):
             if failure.cause.value not in first:
                 first[failure.cause.value] = failure.message
-                if failure.cause in _GRADING:
-                    self.run.progress.note(f"{_GRADING[failure.cause]}: {failure.message}")
+                words = f"the first failure by {cause_words(failure.cause)}"
+                self.run.progress.note(f"{words}: {failure.message}")
         warnings: list[str] = results.setdefault("warnings", [])
         limits = (setting.context, setting.policy.max_positions)
         odd = rollout_warnings(rollouts, setting.config.agent.failure_reward, *limits)

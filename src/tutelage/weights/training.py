@@ -17,7 +17,6 @@ from tutelage.environments.start import write_demonstrations
 from tutelage.errors import RunError, counted
 from tutelage.policy import machine
 from tutelage.policy.lora import save_adapter
-from tutelage.policy.sources import artefact
 from tutelage.resources import POLICY, SHIPPED
 from tutelage.runs.figures import read_object
 from tutelage.runs.findings import warnings_of
@@ -41,7 +40,7 @@ from tutelage.weights.reference import check_models
 from tutelage.weights.rl import ESTIMATOR, return_weights, run_control, run_rl
 from tutelage.weights.run import TrainingRun
 from tutelage.weights.sft import LEARNED, run_sft
-from tutelage.weights.vllm_sampler import servers_of
+from tutelage.weights.vllm_sampler import Servers
 
 if TYPE_CHECKING:
     from tutelage.weights.kinds import WeightTraining
@@ -95,7 +94,8 @@ def prepare(job: WeightTraining, folder: RunFolder, progress: Progress) -> Train
         size += 12 * footprint.parameters * has_critic(config)
         checkpoint.check_room(folder, size, trainer.max_actor_ckpt_to_keep)
     work.pool = start_workers(work.setting)
-    work.servers = servers_of(work.setting, folder, progress)
+    if config.rollout.name == "vllm" and work.setting.group.rank == 0:
+        work.servers = Servers(work.setting, folder, progress)
     return work
 
 
@@ -114,13 +114,7 @@ def _continued(job: WeightTraining, folder: RunFolder, progress: Progress) -> Tr
     cut to what that one knows of."""
     first, kept = folder.checkpoints / "initial", checkpoint.complete(folder)
     if first.is_dir() or (kept and job.resolved.config.model.path in (None, SHIPPED)):
-        try:
-            checkpoint.check_seal(first)
-        except RunError as error:
-            raise RunError(
-                f"cannot read the initial policy {str(first)!r} of the run: {error}; restore a "
-                "copy, or start with another --output"
-            ) from error
+        checkpoint.check_seal(first)
     imitated = folder.path / IMITATED
     job.imitated = imitated if imitated.is_file() else None
     setting = job.make_setting(first if first.is_dir() else None)
@@ -188,14 +182,11 @@ def _rewind(work: TrainingRun, folder: RunFolder, progress: Progress) -> None:
                 f"the run in {str(folder.path)!r} was trained for {steps} steps and ended at "
                 f"{over}; raise it to train further"
             )
-        rates = {"actor.optim": config.actor.optim}
-        rates |= {"critic.optim": config.critic.optim} if has_critic(config) else {}
-        types = {f"{key}.lr_scheduler_type": o.lr_scheduler_type for key, o in rates.items()}
-        falling = [f"{key}={name}" for key, name in types.items() if name != "constant"]
-        if falling and steps:
+        rates = [config.actor.optim, *([config.critic.optim] if has_critic(config) else ())]
+        if steps and any(optim.lr_scheduler_type != "constant" for optim in rates):
             progress.note(
-                f"not bit-identical to a longer run: the learning rate of the first {steps} steps "
-                f"was scheduled for their number ({', '.join(falling)})"
+                f"not bit-identical to a longer run: lr_scheduler_type has set the learning rate "
+                f"of the first {steps} steps by their number"
             )
     folder.result.unlink(missing_ok=True)
     for path in checkpoint.complete(folder) if trained else ():
@@ -217,13 +208,10 @@ def introduce(work: TrainingRun) -> None:
         "policy": f"{own or model.path or f'embedded {model.size}'}, {size:.2f} M parameters",
     }
     if model.path == SHIPPED and not own:
-        made = read_object(artefact("math") / "artefact.json")
         facts["start"] = (
-            f"shipped; trained from random weights in {made['minutes']:.0f} minutes "
-            f"(`--from-scratch` does it again): right in {made['clean_success']:.0%} after clean "
-            f"demonstrations, then shown logs of which {made['guess_share']:.0%} guess. RL makes "
-            "it call its tools again."
-        ).replace("%", " %")
+            "shipped, a policy that mostly guesses (`--from-scratch` trains it from random "
+            "weights); RL makes it call its tools again"
+        )
     elif model.path is None and not own:
         facts["start"] = "random weights"
     if setting.environment is not None:
