@@ -288,9 +288,6 @@ class _TrainerConfig(Section):
     """Loggers of metrics; the console and `metrics.jsonl` are always written."""
     store_url: str | None = None
     """Database for rollouts, as postgresql://HOST/DATABASE; null is a file in the run folder."""
-    record_tokens: Annotated[CountOrZero, BY_REWARDS] = 10_000_000
-    """Trained tokens per run, from the first, for which the store keeps the trainer's
-    log-probability, entropy and importance weight. Advantages are stored for every row."""
     otlp_endpoint: str | None = None
     """OTLP/HTTP endpoint for traces; null uses OTEL_EXPORTER_OTLP_ENDPOINT, if it is set."""
     otlp_content: bool = False

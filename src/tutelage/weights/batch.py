@@ -283,18 +283,20 @@ def with_advantages(
     if batch.kl_BT is not None:
         rewards_BT = kl_in_reward(rewards_BT, batch.kl_BT, batch.mask_BT, beta)
     # Rollouts without a row get one without a trained token for as long as statistics are made.
-    extra = len(batch.rowless)
+    rowless_BT = torch.zeros(len(batch.rowless), rewards_BT.shape[1])
+    rowless_BT[:, 0] = torch.tensor([batch.rollouts[number].reward for number in batch.rowless])
+    nothing_BT = torch.zeros_like(rowless_BT)
+    mask_BT = torch.cat([batch.mask_BT, nothing_BT.bool()])
     rollouts_B = batch.rollouts_B + batch.rowless
     played_B = [batch.rollouts[number] for number in rollouts_B]
     groups_B = [rollout.group for rollout in played_B]
-    mask_BT = _more(batch.mask_BT, extra)
     advantages_BT, returns_BT = estimate_advantages(
         rule.adv_estimator,
-        _with_rowless(rewards_BT, batch),
+        torch.cat([rewards_BT, rowless_BT]),
         mask_BT,
         groups_B=groups_B,
         rollouts_B=rollouts_B,
-        values_BT=None if values_BT is None else _more(values_BT, extra),
+        values_BT=None if values_BT is None else torch.cat([values_BT, nothing_BT]),
         baselines_B=None
         if baselines is None
         else torch.tensor([baselines[group] for group in groups_B]),
@@ -304,9 +306,8 @@ def with_advantages(
         norm_by_std=rule.norm_adv_by_std_in_grpo,
         single_member=rule.single_member,
     )
-    counts = group_counts(
-        _with_rowless(batch.rewards_BT, batch), mask_BT, groups_B, rollouts_B=rollouts_B
-    )
+    own_BT = torch.cat([batch.rewards_BT, rowless_BT])
+    counts = group_counts(own_BT, mask_BT, groups_B, rollouts_B=rollouts_B)
     out = torch.tensor([number in batch.left_out for number in batch.rollouts_B])
     return replace(
         batch,
@@ -317,19 +318,6 @@ def with_advantages(
         single_member=counts.single_member + batch.closed,
         groups=counts.groups + batch.closed,
     )
-
-
-def _more(x_BT: Tensor, extra: int) -> Tensor:
-    """The tensor with `extra` rows of zeros below."""
-    return torch.cat([x_BT, x_BT.new_zeros(extra, x_BT.shape[1])]) if extra else x_BT
-
-
-def _with_rowless(rewards_BT: Tensor, batch: Batch) -> Tensor:
-    """Rewards, with a row below for each rollout that has none of its own."""
-    out_BT = _more(rewards_BT, len(batch.rowless))
-    for row, number in enumerate(batch.rowless, start=rewards_BT.shape[0]):
-        out_BT[row, 0] = batch.rollouts[number].reward
-    return out_BT
 
 
 def _unmarked(rollouts: Sequence[Rollout]) -> str:

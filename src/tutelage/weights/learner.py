@@ -69,14 +69,17 @@ costs a forward pass."""
 @dataclass(frozen=True, slots=True)
 class MicroBatchReport:
     """What one micro-batch tells: its rows and what was said of their tokens, the policy loss's
-    metrics, its share of each term of the loss, and the sampler's error."""
+    metrics, and its share of each term of the loss."""
 
     rows: list[int]
     scores: TokenScores
     metrics: dict[str, Tensor]
     terms: dict[str, Tensor]
-    mismatch_max: Tensor | None
-    mismatch_k3_sum: Tensor
+
+    @property
+    def tokens(self) -> tuple[Tensor, Tensor]:
+        """Row and column in the batch of each token."""
+        return torch.tensor(self.rows)[self.scores.rows_K.cpu()], self.scores.columns_K.cpu()
 
 
 class Learner:
@@ -366,15 +369,7 @@ def _rows_loss(
         entropy = average(torch.zeros_like(old).index_put(where, scores.entropy_K))
         value = value - actor.entropy_coeff * entropy
         terms["loss/entropy"] = -entropy.detach()
-    gap_K = (scores.logp_K - sampled[where]).detach()
-    own_K = gap_K  # of rows of the trainer's own version
-    if batch.stale:
-        fresh_B = torch.tensor([b not in batch.stale for b in numbers], device=gap_K.device)
-        own_K = gap_K[fresh_B[scores.rows_K]]
-    largest = own_K.abs().max() if own_K.numel() else None
-    k3_sum = (gap_K.exp() - gap_K - 1).sum()
-    report = MicroBatchReport(numbers, scores.detached(), metrics, terms, largest, k3_sum)
-    return value, report
+    return value, MicroBatchReport(numbers, scores.detached(), metrics, terms)
 
 
 def _policy_loss(
@@ -443,16 +438,19 @@ def _summary(
         out[name] = float(sum(r.terms[name] for r in reports)) / len(norms)
     merged = merge_metrics([r.metrics for r in reports])
     tokens = max(1, sum(len(r.scores.logp_K) for r in reports))
-    seen = max(1, sum(len(r.scores.logp_K) for r in first))
-    found = [float(r.mismatch_max) for r in first if r.mismatch_max is not None]
-    gaps = [*batch.known_gap.values(), *found]
+    # How far the trainer is from the sampler before it takes a step, at tokens of its own version.
+    told = [r.scores.logp_K.float().cpu() - batch.old_logp_BT[r.tokens] for r in first]
+    gap_K = torch.cat([torch.zeros(0), *told])
+    fresh_K = torch.tensor([b not in batch.stale for r in first for b in r.tokens[0].tolist()])
+    own_K = gap_K[fresh_K.bool()].abs()
+    gaps = [*batch.known_gap.values(), *([float(own_K.max())] if len(own_K) else [])]
     return {
         **out,
         **({"max_dlogp": max(gaps)} if gaps else {}),
         "entropy": float(sum(r.scores.entropy_K.sum() for r in reports)) / tokens,
         "ratio/clip_fraction": float(merged["clip_fraction"]),
         "ratio/max": float(merged["ratio_max"]),
-        "kl/rollout": float(sum(r.mismatch_k3_sum for r in first)) / seen,
+        "kl/rollout": float((gap_K.exp() - gap_K - 1).sum()) / max(1, len(gap_K)),
     }
 
 
@@ -462,8 +460,7 @@ def _with_tokens(batch: Batch, passes: Sequence[MicroBatchReport], config: RunCo
     logp_BT, entropy_BT = (torch.full(batch.mask_BT.shape, torch.nan) for _ in range(2))
     before_BT = batch.trainer_logp_BT if config.updates_per_batch > 1 else None
     for report in passes:
-        scores = report.scores
-        where = (torch.tensor(report.rows)[scores.rows_K.cpu()], scores.columns_K.cpu())
+        scores, where = report.scores, report.tokens
         known_K = scores.logp_K if before_BT is None else before_BT[where]
         logp_BT[where] = known_K.float().cpu()
         entropy_BT[where] = scores.entropy_K.float().cpu()

@@ -18,7 +18,7 @@ from typing import Any
 from tutelage.resources import POLICY
 from tutelage.weights.batch import Batch
 from tutelage.weights.learner import Learner
-from tutelage.weights.recording import StepRecorder
+from tutelage.weights.recording import record
 from tutelage.weights.run import TrainingRun
 from tutelage.weights.sampling import RolloutGroups
 
@@ -31,7 +31,6 @@ class TrainingLoop:
     phase: str
     learners: Mapping[str, Learner]
     """Those of all policies that are trained; the main one is `POLICY`."""
-    recorder: StepRecorder
     limit: int | None
     """How many steps there will be, where that is known."""
     play_groups: Callable[[int], RolloutGroups]
@@ -59,7 +58,7 @@ class TrainingLoop:
             metrics |= {f"{prefix}{key}": value for key, value in values.items()}
             metrics |= {"max_dlogp": max(gaps)} if gaps else {}
         self.work.placement.hand_over_weights()
-        self.recorder.record(self.work.state.tick, batches)
+        record(self.work.run.writer, self.work.run.id, self.work.state.tick, batches)
         return groups, metrics
 
     def state_dict(self) -> dict[str, Any]:

@@ -76,13 +76,9 @@ class Footprint:
     def words(self) -> str:
         """What the first rank holds, and of how much."""
         place = "a GPU" if self.gpu else "a rank" if machine_facts().ranks > 1 else "this machine"
-        size, room = (
-            f"{n / 1e9:.3g} GB" if n >= 1e9 else f"{n / 1e6:.3g} MB"
-            for n in (self.bytes(), self.room())
-        )
         return (
-            f"{size} for weights, gradients and optimizer, beside activations and libraries; "
-            f"{place} has {room}"
+            f"{self.bytes() / 1e9:.3g} GB for weights, gradients and optimizer, beside activations "
+            f"and libraries; {place} has {self.room() / 1e9:.3g} GB"
         )
 
     def check(self) -> None:

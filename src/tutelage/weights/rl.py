@@ -34,7 +34,6 @@ from tutelage.weights.inputs import step_limit
 from tutelage.weights.learner import Learner
 from tutelage.weights.loop import TrainingLoop
 from tutelage.weights.measure import quick_eval
-from tutelage.weights.recording import StepRecorder
 from tutelage.weights.run import TrainingRun
 from tutelage.weights.sampling import play_groups
 
@@ -51,14 +50,12 @@ def run_rl(work: TrainingRun, run: Run, phase: str = RL, config: RunConfig | Non
     if phase == RL:
         run.progress.phase("reinforcement learning", steps=limit, seconds=work.seconds_left())
     learners = _learners(work, config)
-    recorder = StepRecorder(
-        run.store, run.writer, run.id, tick=state.tick, limit=config.trainer.record_tokens
-    )
+    run.store.discard_training(run.id, state.tick)  # what it has of later steps is done again
     queue = None
     if config.async_training.staleness_threshold:
         queue = GroupQueue(work, phase, config, limit)
     play = partial(play_groups, work, phase, config) if queue is None else queue.play_groups
-    loop = TrainingLoop(work, phase, learners, recorder, limit, play)
+    loop = TrainingLoop(work, phase, learners, limit, play)
     work.optimizer = work.restore(loop)
     lines = run.folder.read_metrics() if state.phase_step else ()
     steps = [line for line in lines if line["phase"] == phase]

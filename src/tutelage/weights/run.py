@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tutelage.config import Resolved
@@ -231,14 +232,14 @@ class TrainingRun:
     def reason_to_end(self) -> str | None:
         """The key that ends a training in this state; None where it goes on."""
         trainer, limit = self.setting.config.trainer, step_limit(self.setting)
-        seconds, key = self.state.seconds.get("total", 0.0), None
-        if limit is not None and self.state.phase_step >= limit:
-            key = "total_epochs" if trainer.total_training_steps is None else "total_training_steps"
-        elif self._solved():
-            key = "stop_at_success"
-        elif trainer.minutes is not None and seconds >= 60 * trainer.minutes:
-            key = "minutes"
-        return key and f"trainer.{key}={getattr(trainer, key)}"
+        steps = "total_epochs" if trainer.total_training_steps is None else "total_training_steps"
+        ends = {
+            steps: limit is not None and self.state.phase_step >= limit,
+            "stop_at_success": self._solved(),
+            "minutes": self.state.seconds.get("total", 0.0) >= 60 * (trainer.minutes or inf),
+        }
+        keys = [f"trainer.{key}={getattr(trainer, key)}" for key, ended in ends.items() if ended]
+        return keys[0] if keys else None
 
     def restore(self, trained: T) -> T:
         """Give what a phase trains the state of the checkpoint, if this phase was running."""

@@ -312,8 +312,7 @@ def outcome(work: TrainingRun, status: str) -> JSON:
         "level": None if config.data.train_files or setting.environment else config.data.level,
         "seed": config.seed,
         "wall_seconds": round(work.clock.elapsed(), 3),
-        "rl_steps": values.get("rl_steps", 0),
-        "cold_start_steps": values.get("cold_start_steps", 0),
+        **{k: values.get(k, 0) for k in ("rl_steps", "cold_start_steps", "mixed_steps")},
         "best_step": values.get(BEST, {}).get("step"),
         "rollouts": state.rollouts,
         "tokens": state.tokens,
@@ -325,7 +324,6 @@ def outcome(work: TrainingRun, status: str) -> JSON:
         **{k: values.get(k, {}) for k in ("failures", "failures_by_phase", "first_failures")},
         "warnings": [*values.get("warnings", []), *warnings_of(values.get("health", []))],
         "health": values.get("health", []),
-        "mixed_steps": values.get("mixed_steps", 0),
         "phases": {k: round(v, 3) for k, v in state.seconds.items() if k != "total"},
     }
     if setting.sft_dataset is not None:
