@@ -18,7 +18,7 @@ from tutelage.errors import FailureBudgetError
 from tutelage.types import Call, FailureCause, Rollout
 from tutelage.weights.batch import make_rows, with_advantages
 
-from .samples import call, config, conversation, make_batch, rollout, step_of_rollouts
+from .samples import config, conversation, make_batch, rollout
 
 CAUSES = list(FailureCause)
 
@@ -68,30 +68,6 @@ def test_what_stands_on_each_token() -> None:
     assert float(down[0]) == -float(up[0])
 
 
-@given(seed=st.integers(0, 10_000), extra=st.integers(1, 20))
-@settings(max_examples=25, deadline=None)
-def test_inserted_observations_change_no_trained_advantage(seed: int, extra: int) -> None:
-    def step(more: int) -> list[Rollout]:
-        rng = random.Random(seed)
-        out: list[Rollout] = []
-        for g in range(2):
-            for m in range(3):
-                known: tuple[int, ...] = ()
-                calls: list[Call] = []
-                for turn in range(rng.randint(1, 3)):
-                    observed = tuple(rng.randrange(300) for _ in range(rng.randint(1, 5)))
-                    sampled = tuple(rng.randrange(300) for _ in range(rng.randint(1, 5)))
-                    prompt = known + (7,) * more + observed
-                    calls.append(call(UNIFORM, turn, prompt, sampled, 0.2, rng.randrange(1 << 30)))
-                    known = prompt + sampled
-                out.append(rollout(f"{g}{m}", f"g{g}", calls, rng.choice([0.0, 0.5, 1.0])))
-        return out
-
-    plain, longer = make_batch(step(0), config()), make_batch(step(extra), config())
-    assert torch.equal(plain.advantages_BT[plain.mask_BT], longer.advantages_BT[longer.mask_BT])
-    assert torch.equal(plain.old_logp_BT[plain.mask_BT], longer.old_logp_BT[longer.mask_BT])
-
-
 def test_a_rollout_of_several_rows_is_one_rollout() -> None:
     """It counts once in its group, and all of its rows get its advantage."""
     rng = random.Random(1)
@@ -127,39 +103,6 @@ def test_who_is_to_blame_decides_what_counts(cause: FailureCause) -> None:
         assert len(batch.rows) == 3
         assert batch.zero_variance == 0
         assert (batch.advantages_BT[2][batch.mask_BT[2]] < 0).all()
-
-
-def test_a_group_with_one_survivor_has_no_advantage() -> None:
-    rng = random.Random(3)
-    lost = rollout("b", "g", [], None, cause=FailureCause.ENGINE_ERROR)
-    rollouts = [
-        rollout("a", "g", turns(rng, 2), 1.0),
-        lost,
-        rollout("c", "h", turns(rng, 1), 1.0),
-        rollout("d", "h", turns(rng, 1), 0.0),
-    ]
-    batch = make_batch(rollouts, config())
-    assert not batch.advantages_BT[0].any()
-    assert batch.advantages_BT[1:].any()
-    assert batch.groups == 2
-    assert batch.single_member == 1
-    assert batch.zero_variance == 0
-
-
-def test_rollouts_that_sampled_nothing_make_no_row_and_stay_in_their_group() -> None:
-    """There is no token to train, but the others are compared with it."""
-    rng = random.Random(4)
-    empty = rollout("b", "g", [], 0.0, stop="context")
-    batch = make_batch(
-        [rollout("a", "g", turns(rng, 1), 1.0), empty, rollout("c", "g", turns(rng, 1), 0.0)],
-        config(),
-    )
-    assert len(batch.rows) == len(batch.advantages_BT) == len(batch.mask_BT) == 2
-    # Numbers count the rollouts that have a reward; the one without a row leaves a gap.
-    assert batch.rollouts_B == [0, 2]
-    mean, std = 1 / 3, float(torch.tensor([1.0, 0.0, 0.0]).std())
-    assert float(batch.advantages_BT[0].max()) == pytest.approx((1 - mean) / std, rel=1e-4)
-    assert float(batch.advantages_BT[1].min()) == pytest.approx((0 - mean) / std, rel=1e-4)
 
 
 @pytest.mark.parametrize("cause", [FailureCause.AGENT_ERROR, FailureCause.TIMEOUT])
@@ -254,17 +197,6 @@ def test_a_rollout_of_another_policy_alone_is_no_sample_of_this_one() -> None:
         assert with_crash.rowless == [4, 5]
     assert with_advantages(make_rows(made, config()), config()).zero_variance == 1
     assert with_advantages(make_rows([*made, crash], config()), config()).zero_variance == 0
-
-
-def test_groups_without_variance_are_counted() -> None:
-    rollouts = step_of_rollouts(UNIFORM, 5, groups=4)
-    batch = make_batch(rollouts, config())
-    by_group: dict[str, set[float]] = {}
-    for made in rollouts:
-        assert made.reward is not None
-        by_group.setdefault(made.group, set()).add(made.reward.value)
-    assert batch.groups == 4
-    assert batch.zero_variance == sum(len(values) == 1 for values in by_group.values()) >= 1
 
 
 @pytest.mark.parametrize(("lost", "stops"), [(4, False), (5, True), (8, True)])

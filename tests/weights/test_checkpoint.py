@@ -68,12 +68,6 @@ def test_what_is_loaded_is_what_was_saved_bit_for_bit(folder: RunFolder) -> None
     assert loaded["optimizer"]["parts"][0]["state"][0]["step"] == 3
 
 
-def test_older_ones_are_removed(folder: RunFolder) -> None:
-    for tick in (1, 2, 30, 4):
-        checkpoint.save(folder, state(tick), tensors())
-    assert [p.name for p in checkpoint.complete(folder)] == ["step_000004", "step_000030"]
-
-
 def test_those_that_are_asked_for_stay_and_the_best(folder: RunFolder) -> None:
     """Steps and those between phases have different names; the best one outlives the newer."""
     for step in (1, 2, 3, 4):
@@ -195,23 +189,3 @@ def test_the_disk_is_counted_before_a_run_begins(
     told = r"12 checkpoints of 0\.\d MB do not fit in .*lower trainer\.max_actor_ckpt_to_keep"
     assert re.search(told, " ".join(done.stderr.split()))
     assert not (tmp_path / "run" / "config.json").exists()
-
-
-def test_a_critic_is_counted_with_the_checkpoints(
-    one_thread: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = material(tmp_path)
-    sizes: list[int] = []
-
-    def noted(folder: RunFolder, each: int, keep: int | None) -> None:
-        sizes.append(each)
-        raise RunError("no room")
-
-    monkeypatch.setattr(checkpoint, "check_room", noted)
-    for estimator in ("grpo", "gae"):
-        keys = [*overrides(source), f"algorithm.adv_estimator={estimator}"]
-        place = str(tmp_path / estimator)
-        done = CliRunner().invoke(build_app(), ["train", "math", "--output", place, *keys])
-        assert done.exit_code == 2, done.output
-    plain, critic = sizes
-    assert 4 * critic == 7 * plain

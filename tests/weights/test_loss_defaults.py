@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -55,14 +54,6 @@ def test_the_resolved_configuration_prints_what_a_loss_takes(
         assert found.origin[LOW] == found.origin[AGGREGATION] == f"derived from {LOSS}"
 
 
-def test_the_embedded_job_keeps_its_preset() -> None:
-    found = resolved()
-    table = printed(found)
-    assert (table[AGGREGATION], table[LOW], table[HIGH]) == ("token-mean", 0.2, 0.28)
-    assert found.origin[LOW].startswith("preset math")
-    assert table["actor.policy_loss.ppo_kl_coef"] == 0.1
-
-
 CHOICES = [
     ("gspo", {AGGREGATION: "token-mean"}, ("actor.loss_agg_mode='token-mean'", "2507.18071")),
     ("gspo", {LOW: 0.2, HIGH: 0.28}, ("actor.clip_ratio_low=0.2", "0.0003")),
@@ -104,12 +95,3 @@ def test_an_update_averages_by_sequence_where_the_loss_does(
     batch = make_batch(step_of_rollouts(policy, 3), plain)
     found, wanted = (gradient(policy, batch, c)[0] for c in (plain, by_hand))
     assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
-
-
-@pytest.mark.parametrize(("loss", "aggregation", "low", "high"), OWN)
-def test_the_page_lists_them(
-    loss: str, aggregation: str, low: float | None, high: float | None
-) -> None:
-    page = Path(__file__).parents[2] / "docs" / "reinforcement-learning.md"
-    clip = "none" if low is None else f"{low}, {high}"
-    assert f"| `{loss}` | `{aggregation}` | {clip} |" in page.read_text()

@@ -116,15 +116,6 @@ def test_a_step_clips_steps_and_clears(make: Callable[[], Made]) -> None:
     assert not any(a.equal(t) for a, (_, t) in zip(before, named, strict=True))
 
 
-def test_a_rate_of_zero_moves_nothing() -> None:
-    named, optimizer = make_adamw()
-    before = [t.detach().clone() for _, t in named]
-    for _, tensor in named:
-        tensor.grad = torch.ones_like(tensor)
-    optimizer.step(0.0)
-    assert all(a.equal(t) for a, (_, t) in zip(before, named, strict=True))
-
-
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_gradients_add_up_in_the_order_of_the_items(threads: int) -> None:
     weights = torch.randn(40, 40, generator=torch.Generator().manual_seed(1)).requires_grad_()

@@ -26,11 +26,6 @@ KINDS: dict[str, dict[str, object]] = {
         "algorithm__kl_ctrl__horizon": 20,
         "algorithm__kl_ctrl__kl_coef": 0.1,
     },
-    "curriculum": {
-        "data__sampling": "difficulty",
-        "algorithm__filter_groups__enable": "true",
-        "agent__num_chains": 2,
-    },
     "refills": {"algorithm__filter_groups__enable": "true", "agent__num_chains": 2},
     "greedy baselines": {"algorithm__adv_estimator": "remax"},
     "random selection": {
@@ -44,7 +39,6 @@ KINDS: dict[str, dict[str, object]] = {
 TOLD_BY_ANOTHER = (
     "critic of its own",
     "reference",  # which the adaptive coefficient has too
-    "refills",
     "greedy baselines",
     "random selection",
 )

@@ -255,21 +255,6 @@ def _turns(mask: Sequence[int]) -> list[tuple[int, int]]:
     return list(zip(edges[::2], edges[1::2], strict=True))
 
 
-@pytest.mark.parametrize("cut", ["actor.max_tokens_per_micro_batch=2048", "micro_batch_size=1"])
-@pytest.mark.parametrize("mode", FEW_MODES)
-def test_splitting_rollouts_into_rows_does_not_change_it(fresh: Fresh, mode: str, cut: str) -> None:
-    policy = fresh("qwen2", 7)
-    cut = cut.replace("micro_batch_size=", "actor.ppo_micro_batch_size_per_gpu=")
-    settings = config(f"actor.loss_agg_mode={mode}", "rollout.response_length=24", cut)
-    batch = make_batch(step_of_rollouts(policy, 7), settings)
-    pieces = split(batch)
-    assert len(pieces.rows) > len(batch.rows)
-    assert_same(
-        gradient(policy, pieces, settings)[0],
-        gradient(policy, batch, settings)[0],
-    )
-
-
 def without_attention(policy: Any) -> set[int]:
     """Make every token depend on the token before it alone; the tensors that still see context."""
     blind: set[int] = set()
@@ -316,20 +301,6 @@ def test_observations_carry_no_gradient(fresh: Fresh, mode: str) -> None:
     found, _ = gradient(policy, longer, settings)
     chosen = [i for i in range(len(wanted)) if i not in blind]
     assert_same([found[i] for i in chosen], [wanted[i] for i in chosen])
-
-
-@pytest.mark.parametrize("mode", FEW_MODES)
-def test_skipping_groups_without_variance_changes_nothing(fresh: Fresh, mode: str) -> None:
-    policy = fresh("qwen3", 9)
-    common = (f"actor.loss_agg_mode={mode}", "rollout.response_length=24")
-    rollouts = step_of_rollouts(policy, 9)
-    batch = make_batch(rollouts, config(*common))
-    assert batch.zero_variance >= 1
-    assert not batch.advantages_BT[0].any()
-    skipped, told = gradient(policy, batch, config(*common))
-    trained, _ = gradient(policy, batch, config(*common, "actor.skip_zero_variance=false"))
-    assert_same(skipped, trained)
-    assert told["group/zero_variance"] == pytest.approx(batch.zero_variance / batch.groups)
 
 
 @pytest.mark.parametrize(

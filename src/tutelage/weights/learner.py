@@ -180,21 +180,23 @@ class Learner:
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next step depends on beside the policy's weights."""
-        parts = {"policy": self.optimizer, "critic": self.critic, "reference": self.reference}
-        return {name: part.state_dict() for name, part in parts.items() if part is not None}
+        return {name: part.state_dict() for name, part in self._parts.items()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a `state_dict`, bit for bit. Raises `RunError` when a part is missing."""
-        parts = {"policy": self.optimizer, "critic": self.critic, "reference": self.reference}
-        for name, part in parts.items():
-            if part is None:
-                continue
+        for name, part in self._parts.items():
             if name not in state_dict:
                 raise RunError(
                     f"the checkpoint has no {name}, which this configuration needs; continue with "
                     "the configuration that saved it, or start a new run"
                 )
             part.load_state_dict(state_dict[name])
+
+    @property
+    def _parts(self) -> dict[str, Optimizer | Critic | ReferencePolicy]:
+        """What has a state, by name."""
+        parts = {"policy": self.optimizer, "critic": self.critic, "reference": self.reference}
+        return {name: part for name, part in parts.items() if part is not None}
 
     def trainer_logp(self, batch: Batch) -> Tensor:
         """What the trainer says of the sampled tokens before any update: as recorded where it

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from torch import Tensor
@@ -123,20 +123,15 @@ def _note_health(
         work.warn(str(finding)) if finding.warning else work.run.progress.note(str(finding))
 
 
-def _start_is_own(config: RunConfig, done: Collection[str]) -> bool:
-    """Whether a KL is from a policy that only this run has: a fresh one, or one that was shown
-    demonstrations first."""
-    made_here = config.model.path is None or COLD in done
-    return config.needs_reference and config.ref.path is None and made_here
-
-
 def _learners(work: TrainingRun, config: RunConfig) -> dict[str, Learner]:
     """A learner of each policy that is trained."""
     setting, state = work.setting, work.state
     fresh, control = state.phase_step == 0, config.trainer.control != "none"
-    if fresh and (control or _start_is_own(config, state.results.get("done", ()))):
-        work.kept["start"] = setting.policy.snapshot()
     referred = config.needs_reference and config.ref.path is None
+    # A policy that only this run has: a fresh one, or one that was shown demonstrations first.
+    made_here = config.model.path is None or COLD in state.results.get("done", ())
+    if fresh and (control or (referred and made_here)):
+        work.kept["start"] = setting.policy.snapshot()
     if fresh and setting.others and (control or referred):
         work.kept["starts"] = {name: p.snapshot() for name, p in setting.others.items()}
     starts = {POLICY: work.kept.get("start"), **work.kept.get("starts", {})}
@@ -150,7 +145,7 @@ def _learners(work: TrainingRun, config: RunConfig) -> dict[str, Learner]:
             name=name,
             group=setting.group,
         )
-        for name, policy in {POLICY: setting.policy, **setting.others}.items()
+        for name, policy in work.policies.items()
     }
 
 
@@ -193,12 +188,11 @@ def run_control(work: TrainingRun, run: Run) -> None:
             estimator = "best_of_n" if work.kind.graded and grouped else "raft"
         state.results[ESTIMATOR] = estimator
         if setting.given is not None and setting.given.policies:
-            policies = {POLICY: setting.policy, **setting.others}
-            work.kept["trained"] = {name: policy.snapshot() for name, policy in policies.items()}
+            work.kept["trained"] = {name: p.snapshot() for name, p in work.policies.items()}
         _load(work, {POLICY: work.kept["start"], **work.kept.get("starts", {})})
         state.phase_data["begun"] = True
     name = state.results[ESTIMATOR]
-    run.progress.phase(f"control: {name}", steps=state.results["rl_steps"])
+    run.progress.phase(f"control: {name}", steps=state.results.get("rl_steps", 0))
     rule = setting.config.algorithm.model_copy(update={"adv_estimator": name})
     run_rl(work, run, CONTROL, setting.config.model_copy(update={"algorithm": rule}))
 
@@ -210,6 +204,6 @@ def return_weights(work: TrainingRun) -> None:
 
 
 def _load(work: TrainingRun, weights: Mapping[str, dict[str, Tensor]]) -> None:
-    for name, policy in {POLICY: work.setting.policy, **work.setting.others}.items():
+    for name, policy in work.policies.items():
         policy.load_tensors(weights[name])
         policy.version += 1

@@ -106,14 +106,17 @@ class TrainingRun:
         """Take over a checkpoint's tensors and the rollouts recorded since; on several ranks, those
         of rank 0, with its weights."""
         self.run, setting, group = run, self.setting, self.setting.group
-        policies = {POLICY: setting.policy, **setting.others}
         if group.size > 1:
             if group.rank == 0:
                 in_step(group, lambda: None)  # the others have read their inputs
             self.state, self.tensors, weights = group.agree(
-                lambda: (self.state, self.tensors, {n: p.snapshot() for n, p in policies.items()})
+                lambda: (
+                    self.state,
+                    self.tensors,
+                    {n: p.snapshot() for n, p in self.policies.items()},
+                )
             )
-            for name, policy in policies.items():
+            for name, policy in self.policies.items():
                 policy.load_tensors(weights[name])
         state, tensors = self.state, self.tensors
         self.clock = Clock(state.seconds.get("total", 0.0))
@@ -141,6 +144,11 @@ class TrainingRun:
             }
         if "optimizer" in tensors:
             self.kept["optimizer"] = tensors["optimizer"]
+
+    @property
+    def policies(self) -> dict[str, Policy]:
+        """All that are trained, by name."""
+        return {POLICY: self.setting.policy, **self.setting.others}
 
     # ------------------------------------------------------------ records
 
@@ -309,14 +317,8 @@ class TrainingRun:
         group, given, found = self.setting.group, self._own_agent, self._recorded(specs)
         fresh, start = found is None, time.perf_counter()
         if fresh and group.rank == 0:
-            play = PlaySettings(
-                self.run.id,
-                specs[0].mode,
-                temperature,
-                with_tools=with_tools,
-                invariant=invariant,
-                own_agent=given is not None,
-            )
+            mode, own = specs[0].mode, given is not None
+            play = PlaySettings(self.run.id, mode, temperature, with_tools, invariant, own)
             if given is None:
                 playing = self.placement.workers(play).run(specs, on_done)
                 found = self.loop.run(playing, context=copy_context())
@@ -386,7 +388,7 @@ class TrainingRun:
     def _policy_of(self, name: str) -> Policy:
         """A policy that is trained, or as the main one was before training."""
         if name != FROZEN:
-            return self.setting.policy if name == POLICY else self.setting.others[name]
+            return self.policies[name]
         if self._frozen is None:
             if "start" not in self.kept:
                 self.kept["start"] = self.setting.policy.snapshot()

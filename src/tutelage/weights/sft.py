@@ -27,8 +27,8 @@ from tutelage.weights.run import TrainingRun
 from tutelage.weights.sampling import epoch_places
 
 LEARNED = ("epochs", "trained_tokens", "train_loss_before", "train_loss_after")
-"""What the phase remembers of its steps: passes over the examples, tokens from which it learned,
-and the loss of the first and of the last batch."""
+"""What the results have of the steps: passes over the examples, tokens from which it learned, and
+the loss of the first and of the last batch."""
 
 
 def run_sft(work: TrainingRun, run: Run) -> None:
@@ -51,7 +51,7 @@ def run_sft(work: TrainingRun, run: Run) -> None:
         work.log(SFT, 0, {"val/loss": number})
     order = setting.seeds.child(SFT, "order")
     while not work.ended(SFT, limit):
-        step, data = state.phase_step, state.phase_data
+        step, data = state.phase_step, state.results
         first, last = drawn(setting, step), drawn(setting, step + 1)
         places = epoch_places(setting.examples, first, last - first, order)
         rate = learning_rate_share(step, limit, config.actor.optim)

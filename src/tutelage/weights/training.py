@@ -94,7 +94,7 @@ def prepare(job: WeightTraining, folder: RunFolder, progress: Progress) -> Train
         size += 12 * footprint.parameters * has_critic(config)
         checkpoint.check_room(folder, size, trainer.max_actor_ckpt_to_keep)
     work.pool = start_workers(work.setting)
-    if config.rollout.name == "vllm" and work.setting.group.rank == 0:
+    if config.rollout.name == "vllm":
         work.servers = Servers(work.setting, folder, progress)
     return work
 
@@ -282,8 +282,6 @@ def leave(work: TrainingRun, phase: str) -> None:
     work.optimizer = None
     if phase in STEPS:
         state.results[STEPS[phase]] = state.phase_step
-    if phase == SFT:
-        state.results |= {key: state.phase_data[key] for key in LEARNED if key in state.phase_data}
     if phase == AFTER_CONTROL:
         return_weights(work)
     if phase in (AFTER, SFT) and setting.group.rank == 0:
@@ -303,8 +301,6 @@ def outcome(work: TrainingRun, status: str) -> JSON:
     policy = work.run.folder.policy
     if state.phase in STEPS:  # it was stopped within the phase
         values.setdefault(STEPS[state.phase], state.phase_step)
-    if state.phase == SFT:
-        values = {key: state.phase_data[key] for key in LEARNED if key in state.phase_data} | values
     out: JSON = {
         "status": status,
         "recipe": config.recipe,
