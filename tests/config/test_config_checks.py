@@ -60,7 +60,6 @@ def test_gpu_memory_keys(override: str) -> None:
     [
         ("algorithm.adv_estimator=remax", "greedy rollout"),
         ("algorithm.filter_groups.enable=true", "cannot be replaced"),
-        ("data.sampling=difficulty", "before their difficulty is known"),
         ("rollout.schedule=deterministic", "wait for the slowest"),
         ("rollout.correction=none", "importance weights"),
         ("agent.placement=ray", "cannot update weights during rollouts"),

@@ -301,7 +301,6 @@ EVERY_STATE: dict[str, object] = {
     "actor.use_kl_loss": "true",
     "actor.kl_loss_type": "k3+",
     "actor.entropy_coeff": 0.001,
-    "data.sampling": "difficulty",
     "trainer.logger": "[tensorboard]",
 }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +23,6 @@ from tutelage.weights.scoring import by_token
 
 from .samples import config, learn, make_batch, step_of_rollouts
 from .test_update import Probe, assert_same, split
-from .tiny_job import material, run, steps
 
 Fresh = Callable[..., Any]
 LAYOUTS = ("qwen2", "qwen3", "llama", "gpt2")
@@ -167,51 +165,6 @@ def test_explained_variance() -> None:
     assert explained_variance(-g, g) == pytest.approx(-3)
     assert explained_variance(g, torch.ones(4)) == 0
     assert explained_variance(g / 2, g) == pytest.approx(0.75)
-
-
-@pytest.mark.full
-def test_it_learns_returns(fresh: Fresh) -> None:
-    """On one batch again and again the critic comes to explain it."""
-    policy = fresh("qwen2", 6)
-    settings = config(*GAE)
-    learner = Learner(policy, settings, Numerics())
-    critic = learner.critic
-    assert critic is not None
-    rollouts = step_of_rollouts(policy, 6)
-    first: dict[str, float] = {}
-    told: dict[str, float] = {}
-    for n in range(60):
-        rows = make_batch(rollouts, config()).rows
-        values = critic.values(rows)
-        batch = make_batch(rollouts, settings, values_BT=values)
-        told = critic.update(batch, seeds=SeedTree(n), rate=1.0)
-        first = first or told
-    assert first["value/explained_variance"] == 0
-    assert told["value/explained_variance"] > 0.9
-    assert told["loss/value"] < first["loss/value"] / 10
-
-
-@pytest.fixture(scope="module")
-def source(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return material(tmp_path_factory.mktemp("source"))
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("warmup", [0, 1, 3])
-def test_exactly_so_many_steps_train_the_critic_alone(
-    source: Path, tmp_path: Path, warmup: int
-) -> None:
-    folder = run(
-        source,
-        tmp_path / "run",
-        algorithm__adv_estimator="gae",
-        trainer__critic_warmup=warmup,
-    )
-    lines = steps(folder)
-    assert ["loss/policy" in line for line in lines] == [i >= warmup for i in range(5)]
-    assert [line["lr"] > 0 for line in lines] == [i >= warmup for i in range(5)]
-    assert all("loss/value" in line for line in lines)
-    assert all(line["value/grad_norm"] > 0 for line in lines)
 
 
 def test_the_policy_moves_by_no_bit_in_the_warm_up(fresh: Fresh) -> None:

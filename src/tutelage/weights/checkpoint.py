@@ -178,7 +178,8 @@ def load(path: Path) -> tuple[TrainingState, dict[str, Any]]:
                 path / _PARTS
             )
     except (OSError, ValueError, TypeError, RuntimeError, EOFError, UnpicklingError) as error:
-        raise RunError(f"cannot read {str(path)!r}: it is of another version, {error}") from error
+        reason = str(error).partition("\n")[0]
+        raise RunError(f"cannot read {str(path)!r}: {reason}") from error
     return state, tensors
 
 

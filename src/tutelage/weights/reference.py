@@ -11,6 +11,7 @@ Legend: B rows, T tokens.
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -105,11 +106,14 @@ def check_models(policy: Policy, config: RunConfig) -> None:
     for key, path in named.items():
         if path is None or path == config.model.path:
             continue
-        from transformers import AutoTokenizer
+        from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+        place = Path(local_folder(path))
         try:
-            place = local_folder(path)
-            other: Any = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+            if (file := place / "tokenizer.json").is_file():
+                other: Any = PreTrainedTokenizerFast(tokenizer_file=str(file))
+            else:
+                other = AutoTokenizer.from_pretrained(str(place), trust_remote_code=False)
         except Exception as error:  # a broken file comes out of transformers as almost anything
             raise ModelError(f"cannot read the tokenizer of {key}={path!r}: {error}") from error
         if other.get_vocab() != policy.codec.tokenizer.get_vocab():

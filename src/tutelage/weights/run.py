@@ -410,7 +410,7 @@ class TrainingRun:
         for failure in (r.last.failure for r in rollouts if r.last.failure is not None):
             if failure.cause.value not in first:
                 first[failure.cause.value] = failure.message
-                words = f"the first failure by {cause_words(failure.cause)}"
+                words = f"first failure ({cause_words(failure.cause)})"
                 self.run.progress.note(f"{words}: {failure.message}")
         warnings: list[str] = results.setdefault("warnings", [])
         limits = (setting.context, setting.policy.max_positions)
