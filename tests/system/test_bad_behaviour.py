@@ -89,7 +89,7 @@ def test_a_reward_that_raises_on_an_answer_counts_it_wrong_and_the_run_goes_on(
     counted = Counter(r.last.failure.cause.value for r in played if r.last.failure)
     assert result["failures"] == counted
     assert "ConnectionRefusedError: the judge is down" in result["first_failures"]["grader_error"]
-    assert "the grader could not run, so a rollout is left out" in job.err
+    assert "first failure (grader error): " in job.err
     assert "the judge is down" in job.out
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     for cause in counted:

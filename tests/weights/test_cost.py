@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 from tutelage.cli import build_app
 from tutelage.runs.estimate import Pace
-from tutelage.types import FailureCause
 from tutelage.weights import cost, jobs, kinds, run, training
 from tutelage.weights.config import resolve
 
@@ -176,8 +175,3 @@ def test_a_dry_run_tells_of_a_prompt_without_room(
     jobs.dry_run(resolve("math", keys, machine=LAPTOP))
     assert "is longer than the context of 21 tokens" in caplog.text
     assert "raise `rollout.max_len`" in caplog.text
-
-
-def test_a_reward_that_is_no_number_is_not_said_to_have_raised() -> None:
-    told = run._GRADING[FailureCause.ANSWER_ERROR]
-    assert told == "the reward raised or gave no finite number, which counts as wrong"
