@@ -148,6 +148,7 @@ def test_the_step_stands_on_one_page_in_its_order() -> None:
     assert len(modules()[module].read_text().splitlines()) <= MOST_LINES
     functions = (n for n in ast.walk(tree(module)) if isinstance(n, ast.FunctionDef))
     (step,) = (n for n in functions if n.name == "step")
-    calls = [ast.unparse(node.func) for node in ast.walk(step) if isinstance(node, ast.Call)]
-    names = [call.rpartition(".")[2] for call in calls]
+    calls = [node for node in ast.walk(step) if isinstance(node, ast.Call)]
+    calls.sort(key=lambda node: (node.lineno, node.col_offset))
+    names = [ast.unparse(node.func).rpartition(".")[2] for node in calls]
     assert [name for name in names if name in PAGE] == PAGE
