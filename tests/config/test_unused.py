@@ -44,7 +44,6 @@ LAPTOP = Machine(cuda_devices=0, cores=2)
             ("algorithm.filter_groups.max_num_gen_batches=2",),
             "algorithm.filter_groups.max_num_gen_batches",
         ),
-        (("data.sampling_floor=0.2",), "data.sampling_floor"),
         (("ref.path=x",), "ref.path"),
         (("steps=3", "epochs=1"), "trainer.total_epochs"),
         (("trainer.project_name=p",), "trainer.project_name"),

@@ -18,7 +18,7 @@ from tutelage.errors import ConfigError, ModelError
 from tutelage.policy import machine
 from tutelage.policy.model import load_policy
 from tutelage.testing import tiny_policy
-from tutelage.weights import gradients
+from tutelage.weights import process_group
 
 SMALL, LARGE = 600_000, 500_000_000
 
@@ -186,7 +186,7 @@ def test_no_gpu_is_put_on_reduced_precision_by_an_amd_host(
     be told of reduced precision, and nobody when the model is on another device (meta stands for
     a GPU)."""
     for name in ("_medium_is_float32", "_reduced_is_float32"):
-        monkeypatch.setattr(gradients, name, lambda: True, raising=False)
+        monkeypatch.setattr(process_group, name, lambda: True, raising=False)
     seen: list[tuple[str, str, bool]] = []
 
     def loss(_: int) -> tuple[torch.Tensor, None]:
@@ -200,7 +200,7 @@ def test_no_gpu_is_put_on_reduced_precision_by_an_amd_host(
 
     weight = torch.ones(3, device=device, requires_grad=True)
     before = precisions()
-    gradients.accumulate([weight], [0], loss)
+    process_group.accumulate([weight], [0], loss)
     cpu = "bf16" if device == "cpu" else before[0]
     assert seen == [(cpu, *before[1:])]
     assert precisions() == before
@@ -224,8 +224,8 @@ def test_gradients_on_a_gpu_ask_for_kernels_that_repeat(parameter: Any) -> None:
         seen.append(torch.are_deterministic_algorithms_enabled())
         return weight.sum(), None
 
-    gradients.accumulate([parameter], [0], loss)
-    gradients.accumulate([weight], [0], loss)
+    process_group.accumulate([parameter], [0], loss)
+    process_group.accumulate([weight], [0], loss)
     assert seen == [True, False]
 
 
@@ -241,12 +241,12 @@ def test_kernels_repeat_while_gradients_are_computed_and_a_users_switch_stays() 
         )
 
     before = switches()
-    with gradients.repeating():
+    with process_group.repeating():
         assert switches() == (True, False, False)
     assert switches() == before == (False, True, True)
     torch.use_deterministic_algorithms(True)
     try:
-        with gradients.repeating():
+        with process_group.repeating():
             assert switches() == (True, True, True)
         assert switches() == (True, True, True)
     finally:

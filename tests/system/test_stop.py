@@ -160,31 +160,3 @@ def test_a_stop_during_an_evaluation_is_an_answer_too(
     assert job.until(lambda: job.says("measuring"))
     job.send(signal.SIGHUP)
     assert job.end().check(129).err.splitlines()[-1] == STOPPED
-
-
-HANGING_REWARD = r"""
-import re
-
-
-def hangs(prediction):
-    while True:
-        re.match(r"(a+)+$", "a" * 40 + "b")
-"""
-
-
-@pytest.mark.parametrize(
-    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.full)]
-)
-def test_a_signal_is_heard_while_a_reward_hangs(
-    number: signal.Signals, with_tools: Arguments, tutelage: Command
-) -> None:
-    """One is enough: the step that cannot end is given up, and a resume repeats it."""
-    (tutelage.cwd / "hanging.py").write_text(HANGING_REWARD)
-    keys: dict[str, object] = {"trainer.val_before_train": "false"}
-    job = tutelage.start(*with_tools(keys, reward="hanging.py:hangs"))
-    assert job.until(lambda: job.says("reinforcement learning"))
-    time.sleep(2.0)
-    job.send(number)
-    told = job.end().check(128 + number)
-    assert told.err.splitlines()[-1] == WAY_ON
-    assert status(tutelage)[0] == "stopped"

@@ -129,12 +129,11 @@ def test_an_agent_that_returned_nothing_is_measured_again_once_it_is_corrected(
     assert result["failures"] == result["first_failures"] == {}
 
 
-def test_a_text_that_nothing_grades_stops_a_training_at_once(place: Path) -> None:
+def test_a_text_that_nothing_grades_stops_a_training(place: Path) -> None:
     (place / "agent.py").write_text(AGENT.replace("sum(", "str(").replace(" / 4", ""))
     said = command(*TRAIN, *KEYS, "--val", "c.jsonl", "--output", "runs/a", code=1)
     assert "agent 'digits' returned no reward on task " in said
-    assert "(in Python Trainer(reward=...)); then start again (with another --output)" in said
-    assert "tutelage resume" not in said
+    assert "(in Python Trainer(reward=...))" in said
 
 
 @pytest.mark.full

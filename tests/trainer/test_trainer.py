@@ -225,7 +225,7 @@ def test_a_lost_rollout_leaves_the_gradient_of_the_others_alone(
     from tutelage.policy.numerics import Numerics
     from tutelage.seeds import SeedTree
     from tutelage.weights.config import resolve
-    from tutelage.weights.learner import make_learner
+    from tutelage.weights.learner import Learner
 
     lost = {"n": 0}
 
@@ -266,7 +266,7 @@ def test_a_lost_rollout_leaves_the_gradient_of_the_others_alone(
     after: list[dict[str, torch.Tensor]] = []
     for batch in (played, clean):
         policy = tiny_policy()
-        learner = make_learner(policy, config, Numerics(), fresh=True)
+        learner = Learner(policy, config, Numerics())
         learn(learner, batch)
         after.append(weights(policy))
     assert same(*after)

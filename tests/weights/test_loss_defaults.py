@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -87,12 +86,3 @@ def test_an_update_averages_by_sequence_where_the_loss_does(
     batch = make_batch(step_of_rollouts(policy, 3), plain)
     found, wanted = (gradient(policy, batch, c)[0] for c in (plain, by_hand))
     assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
-
-
-@pytest.mark.parametrize(("loss", "aggregation", "low", "high"), OWN)
-def test_the_page_lists_them(
-    loss: str, aggregation: str, low: float | None, high: float | None
-) -> None:
-    page = Path(__file__).parents[2] / "docs" / "reinforcement-learning.md"
-    clip = "none" if low is None else f"{low}, {high}"
-    assert f"| `{loss}` | `{aggregation}` | {clip} |" in page.read_text()

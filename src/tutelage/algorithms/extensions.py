@@ -45,8 +45,6 @@ class Estimator:
     """Whether it compares the rollouts of one task."""
     lonely: bool = True
     """Whether `algorithm.single_member=verl` lets it learn from a group of one."""
-    positive: bool = False
-    """Whether none of its advantages is below 0."""
     critic: bool = False
     """Whether it needs a critic's values."""
     baselines: bool = False
@@ -64,10 +62,9 @@ class Estimator:
     def reads(self) -> tuple[str, ...]:
         """The keys that it reads and not every estimator does; `critic.` is a section."""
         compared = ("algorithm.single_member",) if self.groups else ()
-        critic = ("critic.", "trainer.critic_warmup", "algorithm.bootstrap_truncated")
+        critic = ("critic.", "trainer.critic_warmup")
         valued = critic if self.critic else ()
-        lowered = () if self.positive else ("algorithm.negative_weight",)
-        return (*self.settings, *compared, *lowered, *valued)
+        return (*self.settings, *compared, *valued)
 
     @property
     def defaults(self) -> Mapping[str, object]:

@@ -33,8 +33,6 @@ from tutelage.weights.placement import FROZEN, LocalPlacement, PlaySettings, Tel
 
 _LOSSES = 3
 """Workers that a group may lose while it plays there alone: then it is the group that ends them."""
-_ASK_SECONDS = 1.0
-"""Between two questions how long rewards have been running."""
 _NOT_BITS = ("platform", "operation_threads", "shards")
 """Conditions of a machine that change no rollout."""
 
@@ -191,7 +189,6 @@ class RayWorkers:
     _on_spans: OnSpans | None
     _tell: Tell
     _running: int = 0
-    _busy: float = 0.0
     _change: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def run(
@@ -199,19 +196,12 @@ class RayWorkers:
     ) -> list[Rollout]:
         """See `RolloutWorkers`; `on_done` sees the rollouts of a group together."""
         groups = [list(g) for _, g in itertools.groupby(specs, lambda spec: spec.group)]
-        asking = asyncio.create_task(self._ask())
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self._group(*g, on_done)) for g in enumerate(groups)]
         except* TutelageError as stopped:
             raise stopped.exceptions[0] from None
-        finally:
-            asking.cancel()
         return [rollout for task in tasks for rollout in task.result()]
-
-    def busy_for(self) -> float:
-        """Seconds that the longest running reward had taken when workers were asked last."""
-        return self._busy
 
     async def _group(
         self, number: int, specs: Sequence[RolloutSpec], on_done: Callable[[Rollout], None] | None
@@ -287,14 +277,6 @@ class RayWorkers:
                 "worker_lost",
                 {"tick": step, "worker": worker.name, "groups": groups},
             )
-
-    async def _ask(self) -> None:
-        """Keep how long rewards have been running on workers."""
-        while True:
-            await asyncio.sleep(_ASK_SECONDS)
-            asked = [w.actor.busy_for.remote() for w in self._pool.workers if self._pool.known(w)]
-            times = await asyncio.gather(*asked, return_exceptions=True)
-            self._busy = max((t for t in times if isinstance(t, float)), default=0.0)
 
 
 def _bits(conditions: JSON) -> JSON:

@@ -181,7 +181,7 @@ def apply_settings(choice: ComputeSettings, *, large: bool) -> None:
 
     With a large model all threads allocate from one heap (with glibc), since a heap for each would
     keep much freed memory, and oneDNN caches fewer compiled kernels than its default of 1,024. On a
-    GPU, select the device and make cuBLAS deterministic; see also `gradients.py`."""
+    GPU, select the device and make cuBLAS deterministic; see also `process_group.py`."""
     if choice.device.type == "cuda":
         os.environ.setdefault(_CUBLAS, _WORKSPACE)  # must be set before the first product
         torch.cuda.set_device(choice.device)

@@ -177,10 +177,6 @@ class Runner:
             raise stopped.exceptions[0] from None
         return [task.result() for task in tasks]
 
-    def busy_for(self) -> float:
-        """Seconds that the longest running reward has taken so far."""
-        return self.grader.busy_for()
-
     async def _rollout(
         self,
         order: int,

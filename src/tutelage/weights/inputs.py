@@ -56,9 +56,9 @@ from tutelage.tasks.overlap import Overlap, content, count_overlap
 from tutelage.tools.tool import Tool
 from tutelage.types import Constraint, Message, Mode, Sampling, Task, ToolSpec
 from tutelage.weights.config.extensions import load_extensions
+from tutelage.weights.learner import try_extensions
 from tutelage.weights.paths import check_models_exist
 from tutelage.weights.process_group import ONE_PROCESS, ProcessGroup
-from tutelage.weights.update import try_extensions
 
 EMBEDDED_LENGTH = 1024
 """Positions of a policy that is made here, unless a key says otherwise."""

@@ -35,7 +35,6 @@ CPU_FIX = "trainer.device=cpu trains on the CPU and lists this key as unused."
 THRESHOLD = "async_training.staleness_threshold"
 _AHEAD: Mapping[str, tuple[Any, str, str]] = {
     "algorithm.filter_groups.enable": (True, "played groups cannot be replaced", "false"),
-    "data.sampling": ("difficulty", "tasks are drawn before their difficulty is known", "epochs"),
     "rollout.schedule": ("deterministic", "rollouts would wait for the slowest one", "free"),
     "rollout.correction": ("none", "older samples need importance weights", "token_tis"),
     "agent.placement": ("ray", "workers cannot update weights during rollouts", "local"),
@@ -205,9 +204,6 @@ def _learning(config: RunConfig) -> Iterator[Finding]:
         key = "reward_model.overlong_buffer.len"
         message = f"expected a number of tokens from 1 to the response length, {room}"
         yield key, message, f"Use {key}={max(1, room // 5)}, or another rollout.response_length."
-    if config.algorithm.mask_truncated and config.algorithm.bootstrap_truncated:
-        message = "algorithm.mask_truncated=true excludes the rollouts that it applies to"
-        yield "algorithm.bootstrap_truncated", message, "Keep one of them."
     if config.rollout.temperature <= 0:
         message = "greedy rollouts of a task are all equal, so there is nothing to learn from"
         yield "rollout.temperature", message
