@@ -1,24 +1,23 @@
 """A right plan for each request of `benchmarks/orchestration/requests/kit.jsonl`, written by hand.
 
 They test the tools and the graders, and are no result of any planner. `{note}` and its like are
-filled with the names of the folder. `run_plan` is the least that executes a plan: node after node,
-each reference replaced by the text of an earlier result, read as JSON where the tool takes no text.
+filled with the names of the folder.
 """
 
 from __future__ import annotations
 
-import json
+import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tutelage.orchestration import Node, Plan
-from tutelage.orchestration.plan.dag import references
-from tutelage.tools.schema import ArgumentError
-from tutelage.tools.tool import Tool, ToolError
-
-_REFERENCE = re.compile(r"<node-(\d+)>(?:\.(\w+))?")
+from tutelage.orchestration.execution.executor import Executor
+from tutelage.orchestration.execution.pools.tools import ToolPool
+from tutelage.orchestration.routing.contract import cheapest
+from tutelage.seeds import SeedTree
+from tutelage.tools.tool import Tool, ToolError, tool
 
 
 @dataclass(frozen=True)
@@ -43,57 +42,24 @@ def filled(value: Any, names: Mapping[str, str]) -> Any:
     return [filled(item, names) for item in value] if isinstance(value, list) else value
 
 
+@tool
+def left_out() -> str:
+    """Stand for a node that a plan lacks."""
+    raise ToolError("it is left out")
+
+
 def run_plan(
     nodes: Sequence[Node | None], tools: Mapping[str, Tool], names: Mapping[str, str]
 ) -> dict[int, str]:
     """The results of the nodes that could run; None stands where a node was left out."""
-    results: dict[int, str] = {}
-    for index, node in enumerate(nodes):
-        if node is None or not set(references(node.arguments)) <= {*results}:
-            continue
-        tool = tools[node.tool]
-        given = referred(filled(node.arguments, names), results)
-        try:
-            result = tool(**_read(tool, given))
-        except (ToolError, ArgumentError):
-            continue
-        results[index] = result if isinstance(result, str) else json.dumps(result)
-    return results
-
-
-def referred(value: Any, results: Mapping[int, str]) -> Any:
-    """A value with its references replaced; nothing stands for what is not there."""
-    if isinstance(value, str):
-        return _REFERENCE.sub(lambda m: _result(m, results), value)
-    if isinstance(value, Mapping):
-        return {key: referred(item, results) for key, item in value.items()}
-    return [referred(item, results) for item in value] if isinstance(value, list) else value
-
-
-def _result(match: re.Match[str], results: Mapping[int, str]) -> str:
-    text = results.get(int(match[1]), "(nothing)")
-    if match[2] is None or not text.startswith("{"):
-        return match[0].replace(f"<node-{match[1]}>", text)
-    return str(json.loads(text)[match[2]])
-
-
-def _read(tool: Tool, given: dict[str, Any]) -> dict[str, Any]:
-    try:
-        return tool.signature.read(json.dumps(given))
-    except ArgumentError:
-        return tool.signature.read(json.dumps({name: _json(v) for name, v in given.items()}))
-
-
-def _json(value: Any) -> Any:
-    try:
-        return [_json(v) for v in value] if isinstance(value, list) else json.loads(value)
-    except (TypeError, ValueError):
-        return value
-
-
-def plan_of(request: str) -> Plan:
-    """The plan as the package has plans, which checks that it is a DAG."""
-    return Plan(request, RIGHT[request].nodes)
+    pool = ToolPool({**tools, "left_out": left_out}, permit=lambda tool, arguments, doubt: "")
+    there = [
+        Node("left_out") if node is None else replace(node, arguments=filled(node.arguments, names))
+        for node in nodes
+    ]
+    running = Executor(pool, cheapest()).run(Plan("x", tuple(there)), seeds=SeedTree(0))
+    done = asyncio.run(running).nodes
+    return {node.node: node.output or "" for node in done if node.kept}
 
 
 def altered(plan: RightPlan) -> tuple[Node, ...]:
@@ -187,7 +153,7 @@ RIGHT: dict[str, RightPlan] = {
                 },
             ),
         ),
-        (0, {"of": "yesterday"}),
+        (1, {"table": "people"}),
     ),
     "r12": RightPlan(
         (

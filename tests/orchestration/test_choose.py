@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -80,3 +83,35 @@ def test_tools_of_ones_own_need_a_language_model(planner: Any) -> None:
         choose_plan(ExecutionConfig(planner=planner), "Say it", None, {"say": say}, None)
     with pytest.raises(ConfigError, match="--planner llm needs a language model"):
         choose_plan(ExecutionConfig(planner="llm"), "Say it", None, {}, None)
+
+
+# ------------------------------------------------------------ without torch
+
+
+WITHOUT = """
+import sys
+
+sys.modules["torch"] = None  # importing it fails, and it is not found
+from tutelage.cli import main
+
+main()
+"""
+TOLD = "the trained planner needs the package 'torch'"
+
+
+def run_without(code: str, words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run code in an interpreter of its own."""
+    command = [sys.executable, "-c", code, *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240)
+
+
+@pytest.mark.parametrize("verb", [pytest.param("plan", marks=pytest.mark.full), "run"])
+def test_no_plan_is_made_up_without_torch(verb: str, tmp_path: Path) -> None:
+    done = run_without(
+        WITHOUT, ["orchestrate", verb, "Summarise the report and translate it"], tmp_path
+    )
+    assert done.returncode == 69
+    assert TOLD in done.stderr
+    assert "pip install 'tutelage[train]'" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not done.stdout

@@ -9,7 +9,6 @@ import torch
 from benchmarks.house.planner_recipe import PlannerRecipe, train
 from torch import Tensor
 
-from tutelage.orchestration.data.synthetic import builtin_graph
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
 from tutelage.orchestration.planner import saving
 from tutelage.orchestration.planner.confidence import (
@@ -19,7 +18,6 @@ from tutelage.orchestration.planner.confidence import (
     fit_logistic,
     floor_of,
     other_requests,
-    reduced,
     same_tools,
 )
 from tutelage.seeds import SeedTree
@@ -52,27 +50,12 @@ def test_signals_that_tell_nothing_make_it_unsure_of_everything() -> None:
     assert ((fitted.of(signals) - 0.5).abs() < 0.35).all()
 
 
-@pytest.mark.parametrize("right", [True, False])
-def test_there_is_none_where_nothing_can_be_told_apart(right: bool) -> None:
-    signals, _ = drawn()
-    assert fit_confidence(signals, [right] * 400, 400) is None
-
-
 def test_a_logistic_fit_ends_at_the_least_loss() -> None:
     rows = torch.randn(40, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64) * 50
     wanted, penalty = (rows[:, 0] > 0).double(), torch.full((4,), 1e-3, dtype=torch.float64)
     weights = fit_logistic(rows, wanted, penalty, torch.zeros_like(penalty))
     slope = rows.T @ (torch.sigmoid(rows @ weights) - wanted) + penalty * weights
     assert float(slope.abs().max()) < 1e-6
-
-
-def test_the_threshold_of_few_requests_is_in_the_middle_of_what_it_parts() -> None:
-    signals = torch.zeros(22, 14)
-    signals[:2, 0] = torch.tensor([2.0, 2.2])
-    fitted = fit_confidence(signals, [True] * 2 + [False] * 20, 22)
-    assert fitted is not None
-    right, wrong = fitted.of(signals)[:2].min(), fitted.of(signals)[2:].max()
-    assert fitted.threshold == pytest.approx(float(right + wrong) / 2)
 
 
 def test_few_held_out_plans_allow_no_low_threshold() -> None:
@@ -99,13 +82,6 @@ def test_requests_of_a_topic_that_a_tool_has_to_do_with_are_left_out() -> None:
 
     assert asked("Translates a text.")
     assert not asked("Sets an alarm.")
-
-
-def test_parts_of_a_catalog_are_left_out_in_turn() -> None:
-    whole = builtin_graph().catalog
-    parts = [{*whole.names} - {*rest.names} for rest in reduced(whole, SEEDS)]
-    assert sorted(name for part in parts for name in part) == sorted(whole.names)
-    assert reduced(Catalog(whole.tools[:1]), SEEDS) == []
 
 
 @pytest.mark.full

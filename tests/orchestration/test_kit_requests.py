@@ -22,7 +22,6 @@ from benchmarks.orchestration.grading.requests import (
     FILE,
     FilledRequest,
     fill,
-    fill_from,
     read_requests,
 )
 from benchmarks.orchestration.grading.state import FolderState, read_state
@@ -32,8 +31,6 @@ from tests.orchestration.kit_plans import (
     RIGHT,
     altered,
     filled,
-    plan_of,
-    referred,
     run_plan,
 )
 
@@ -80,7 +77,8 @@ class Played:
 
     def told(self, results: Mapping[int, str]) -> str:
         """The sentence that tells results."""
-        return str(referred(filled(self.plan.answer, self.asked.names), results))
+        words = filled(self.plan.answer, self.asked.names)
+        return re.sub(r"<node-(\d+)>", lambda m: results.get(int(m[1]), "(nothing)"), words)
 
     def is_right(self, nodes: Sequence[Node | None]) -> bool:
         """Whether a plan is right, in words or as bare results."""
@@ -135,13 +133,6 @@ def test_every_request_has_a_grader_a_plan_and_its_names() -> None:
     assert sorted(GRADERS) == sorted(RIGHT) == sorted(REQUESTS)
     assert {name for name, plan in RIGHT.items() if plan.answer} == {*ANSWERED}
     assert all((grader.__doc__ or "").strip() for grader in GRADERS.values())
-
-
-@in_one_item("name", sorted(REQUESTS))
-def test_a_plan_is_a_dag_of_at_most_five_nodes_with_tools_that_may_be_used(name: str) -> None:
-    plan = plan_of(name)
-    assert {node.tool for node in plan.nodes} <= {*REQUESTS[name].uses}
-    assert len(plan.nodes) <= 5
 
 
 @each(sorted(REQUESTS))
@@ -215,26 +206,6 @@ def test_a_sentence_is_the_same_each_time_and_differs_by_seed(name: str) -> None
     assert all(sentence and "{" not in sentence for sentence in asked)
     # There is one shopping list.
     assert len({*asked}) > 1 or not REQUESTS[name].names or name == "r09"
-
-
-@pytest.mark.parametrize(
-    ("name", "files", "reason"),
-    [
-        ("r03", {}, "has no photos"),
-        ("r13", {"notes/todo.txt": "milk\nmilk\n"}, "no line in todo.txt that occurs once"),
-        ("r09", {"notes/a.txt": "a\nb\n"}, "no note that is not sorted"),
-        ("r22", {"calendar.txt": "2026-05-01 09:00 A\n2026-05-01 10:00 B\n"}, "occurs once"),
-        ("r25", {"notes/a.txt": "a\n"}, "fewer than two notes"),
-        ("r29", {"photos/a.png": ""}, "fewer than three photos"),
-        ("r26", {"invoices/a.csv": "pen,1,2\npen,1,3\n"}, "no invoice with an item"),
-    ],
-)
-def test_what_a_folder_cannot_fill_is_told(name: str, files: dict[str, str], reason: str) -> None:
-    asked = fill(REQUESTS[name], 1)
-    bare = replace(asked.folder, files=files)
-    found = fill_from(REQUESTS[name], bare)
-    assert found.sentence is None
-    assert reason in found.reason
 
 
 def test_the_page_of_the_requests_runs() -> None:

@@ -53,12 +53,6 @@ def test_costs_come_from_tokens_and_list_prices(tmp_path: Path) -> None:
     assert table.bounds_QW == pytest.approx(table.costs_QW)
 
 
-def test_seconds_grow_with_the_size(tmp_path: Path) -> None:
-    small, big = (worker.latency.per_token for worker in read(tmp_path, rows()).workers)
-    assert small == pytest.approx(0.004 + 0.0003 * 7)
-    assert big == pytest.approx(0.004 + 0.0003 * 70)
-
-
 def test_what_the_file_says_is_used(tmp_path: Path) -> None:
     row = rows(1)[0] | {
         "cost": {"small-7b": 0.5, "big": 0.7},
@@ -85,12 +79,8 @@ def test_a_worker_that_was_not_asked_is_unknown_there(tmp_path: Path) -> None:
             {"scores": {"small-7b": 1.5}},
             r"row 1: scores.small-7b is 1.5; input should be less than",
         ),
-        ({"scores": {"small-7b": "yes"}}, r"row 1: scores.small-7b is 'yes'"),
-        ({"scores": {}}, r"row 1: 'scores' is \{\}"),
         ({"scores": {"smal-7b": 1.0}}, r"no price for 'smal-7b'; did you mean 'small-7b'"),
         ({"instruction": ""}, r"row 1: 'instruction' is ''; give a text"),
-        ({"latency": [1]}, r"row 1: 'latency' is \[1\]"),
-        ({"cost": {"big": -1}}, r"cost\.big is -1; input should be greater than"),
     ],
 )
 def test_a_bad_row_is_named(tmp_path: Path, change: dict[str, Any], told: str) -> None:
@@ -98,12 +88,6 @@ def test_a_bad_row_is_named(tmp_path: Path, change: dict[str, Any], told: str) -
     two[1] |= change
     with pytest.raises(DataError, match=told):
         read(tmp_path, two)
-
-
-@pytest.mark.parametrize("table", [{}, [], ["x"], 3])
-def test_what_is_no_table_is_refused(tmp_path: Path, table: Any) -> None:
-    with pytest.raises(DataError):
-        read(tmp_path, table)
 
 
 def test_bad_models_are_refused(tmp_path: Path) -> None:
@@ -121,11 +105,6 @@ def test_splits_share_no_row_and_have_every_type() -> None:
     assert all(set(part.types) == set(TYPES) for part in parts)
     assert table.split(SeedTree(1))[2].ids == parts[2].ids
     assert table.split(SeedTree(2))[2].ids != parts[2].ids
-
-
-def test_a_table_too_small_to_split_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"too few queries in the table \(\d+\) to split"):
-        read(tmp_path, rows()).split(SeedTree(0))
 
 
 def test_a_worker_that_comes_later_changes_nobody_elses_draws(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 import pytest
 import torch
@@ -16,7 +18,14 @@ from tutelage.orchestration.planner.fit import PlannerTrainer, drawn, tune
 from tutelage.orchestration.planner.model import PlannerModel
 from tutelage.orchestration.planner.network import WINDOW, window_average
 from tutelage.orchestration.planner.settings import Phase1Settings
-from tutelage.orchestration.planner.targets import DagLoss, PlanTargets, dag_loss
+from tutelage.orchestration.planner.targets import (
+    DagLoss,
+    PlanTargets,
+    dag_loss,
+    edge_loss,
+    set_loss,
+    type_loss,
+)
 from tutelage.seeds import SeedTree
 
 SEEDS = SeedTree(3)
@@ -39,16 +48,6 @@ def test_every_workflow_stands_in_one_batch(sizes: list[int], batch: int, seed: 
     assert found == drawn(sizes, batch, np.random.default_rng(seed))
 
 
-def test_texts_of_a_batch_are_alike_in_length() -> None:
-    sizes = np.random.default_rng(0).integers(5, 80, 640).tolist()
-
-    def padded(batches: list[list[int]]) -> int:
-        return sum(len(rows) * max(sizes[i] for i in rows) for rows in batches)
-
-    plain = np.random.default_rng(1).permutation(640).reshape(-1, 32).tolist()
-    assert padded(drawn(sizes, 32, np.random.default_rng(1))) < 0.7 * padded(plain)
-
-
 @pytest.mark.parametrize("words", [1, 3, 9])
 def test_surroundings_are_the_weighed_neighbours(words: int) -> None:
     torch.manual_seed(0)
@@ -64,18 +63,6 @@ def test_surroundings_are_the_weighed_neighbours(words: int) -> None:
                 slow = slow + around[-step] * text[:, place + step]
         assert torch.allclose(made[:, place], slow)
     assert torch.autograd.gradcheck(window_average, (text, around))
-
-
-def test_mentions_are_distributions_over_the_words() -> None:
-    workflows = generate(builtin_graph(), 5, SEEDS)
-    model = small(workflows).eval()
-    text = model([w.instruction for w in workflows]).text
-    end = len(model.catalog)
-    tools = torch.tensor([[0, 7, end, end + 1]] * 5)
-    found = text.mentions(tools)
-    assert torch.allclose(found.words_BNP.sum(-1), torch.tensor([1.0, 1.0, 0.0, 0.0]).expand(5, 4))
-    assert not bool((found.words_BNP * ~text.real_BP[:, None]).any())
-    assert found.centre_BN[:, 2:].tolist() == [[0.0, -1.0]] * 5
 
 
 @pytest.mark.parametrize("kind", ["seed", "poly"])
@@ -126,26 +113,6 @@ def test_choices_after_the_search_search_once(monkeypatch: pytest.MonkeyPatch) -
     assert tune(model, workflows[40:], search) == with_reuse
 
 
-@pytest.mark.full
-def test_training_goes_on_with_the_held_out_share_too() -> None:
-    workflows = generate(builtin_graph(), 120, SEEDS, max_nodes=3)
-    settings = Phase1Settings(num_epochs=3, width=16, beam=1)
-    fitting = PlannerTrainer(
-        workflows[:90], workflows[90:], builtin_graph().catalog, settings, SEEDS
-    )
-    stages: list[str] = []
-    while not fitting.done:
-        stages.append(fitting.at.stage)
-        fitting.epoch()
-    assert fitting.best is not None
-    searched = fitting.best["model"]["network.table"]
-    assert stages.count("refit") == 1
-    assert not torch.equal(fitting.model.state_dict()["network.table"], searched)
-    assert fitting.remembered == workflows
-    assert fitting.model.memory is not None
-    assert len(fitting.model.memory.plans_MN) == len(workflows)
-
-
 def test_the_held_out_share_is_learned_at_the_best_rate_and_then_at_a_reduced_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -160,3 +127,73 @@ def test_the_held_out_share_is_learned_at_the_best_rate_and_then_at_a_reduced_on
     rates = [fitting.epoch()["learning_rate"] for _ in range(2)]
     assert fitting.done
     assert rates == pytest.approx([first, first * settings.plateau_factor])
+
+
+# ------------------------------------------------------------ the DAG losses
+
+
+KINDS = get_args(DagLoss)
+FOUR = torch.tensor([4])
+
+
+def soft(seed: int = 0, size: int = 4) -> torch.Tensor:
+    return torch.rand(1, size, size, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_zero_on_triangular_graphs_and_above_zero_on_cyclic_ones(kind: DagLoss) -> None:
+    upper = torch.triu(soft(), diagonal=1)
+    assert float(dag_loss(upper, FOUR, kind)) == pytest.approx(0.0, abs=1e-5)
+    assert float(dag_loss(soft(), FOUR, kind)) > 0.01
+    loop = torch.zeros(1, 4, 4)
+    loop[0, 2, 2] = 0.9
+    assert float(dag_loss(loop, FOUR, kind)) > 0.01
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_gradient_points_out_of_cycles_and_is_zero_on_triangular_graphs(kind: DagLoss) -> None:
+    cyclic = torch.zeros(1, 3, 3)
+    cyclic[0, 0, 1] = cyclic[0, 1, 2] = cyclic[0, 2, 0] = 0.6
+    cyclic.requires_grad_(True)
+    dag_loss(cyclic, torch.tensor([3]), kind).backward()
+    assert cyclic.grad is not None
+    assert float(cyclic.grad[0, 2, 0]) > 0
+    upper = torch.triu(soft(), diagonal=1).requires_grad_(True)
+    dag_loss(upper, FOUR, kind).backward()
+    assert upper.grad is not None
+    forward = torch.triu(upper.grad[0], diagonal=1)
+    assert float(forward.abs().max()) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_values_by_hand() -> None:
+    loop = torch.full((1, 1, 1), 0.5)
+    one = torch.tensor([1])
+    assert float(dag_loss(loop, one, "seed")) == pytest.approx(0.5)
+    assert float(dag_loss(loop, one, "poly")) == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_padding_changes_nothing(kind: DagLoss) -> None:
+    graphs = soft(size=3)
+    padded = torch.nn.functional.pad(graphs, (0, 4, 0, 4), value=0.7)
+    three = torch.tensor([3])
+    assert float(dag_loss(padded, three, kind)) == pytest.approx(
+        float(dag_loss(graphs, three, kind)), rel=1e-5
+    )
+
+
+def test_edges_are_scored_forward_and_within_the_plan_only() -> None:
+    logits = torch.zeros(1, 3, 3)
+    gold = torch.zeros(1, 3, 3)
+    base = edge_loss(logits, gold, torch.tensor([2]))
+    changed = logits.clone()
+    changed[0, 1, 0] = changed[0, 0, 0] = changed[0, 0, 2] = 50.0
+    assert edge_loss(changed, gold, torch.tensor([2])) == base == torch.log(torch.tensor(2.0))
+    assert float(edge_loss(logits, gold, torch.tensor([1]))) == 0.0
+
+
+def test_cross_entropies_by_hand() -> None:
+    targets = torch.tensor([[0, 2, -100]])
+    uniform = torch.zeros(1, 3, 3)
+    assert float(type_loss(uniform, targets)) == pytest.approx(1.0986123)
+    assert float(set_loss(torch.zeros(1, 2), targets)) == pytest.approx(2 * 0.6931472)

@@ -7,9 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from recorded import RecordedVerifier, as_plan, as_settings, result_of
-from replayed import ReplayPool
-from routing_world import world
+from executing import ScriptedPool, plan_of, run_plan, workers, wrong
+from routing_world import RecordedVerifier, ReplayPool, as_plan, as_settings, result_of, world
 from tests.marks import long
 
 from tutelage.errors import ConfigError
@@ -20,8 +19,20 @@ from tutelage.orchestration.execution.pools.tools import ToolPool
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.verifiers import Verifiers
 from tutelage.orchestration.execution.virtual_time import run_virtual
+from tutelage.orchestration.execution.workers import (
+    Latency,
+    Subtask,
+    Worker,
+    WorkerEstimate,
+)
 from tutelage.orchestration.plan.dag import Node, Plan
-from tutelage.orchestration.routing.contract import Choice, RouteState
+from tutelage.orchestration.routing.contract import (
+    Choice,
+    RouteState,
+    cascade,
+    cheapest,
+    most_accurate,
+)
 from tutelage.orchestration.routing.policy import DecisionFeatures, ModelSelector
 from tutelage.orchestration.routing.router import LearnedRouter
 from tutelage.orchestration.routing.simulator import (
@@ -149,23 +160,6 @@ def test_a_drawn_action_is_credited_under_the_mask_that_was_in_force() -> None:
         assert choice.log_prob <= 0
 
 
-def test_other_workers_than_it_was_trained_on_are_refused() -> None:
-    here = world(SCENARIOS["free"])
-    table = here.val.table
-    stranger = replace(table.workers[-1], name="stranger", skills={"*": 0.99})
-    renamed = replace(table, workers=(*table.workers[:-1], stranger))
-    flows = WorkflowBatch.draw(here.val, 1, SeedTree(6))
-    plan, rows = as_plan(renamed, flows, 0)
-    router = LearnedRouter(here.train.predictor, here.terms)
-    executor = Executor(
-        ReplayPool(renamed, rows), router, settings=as_settings(here.train.scenario, flows, 0)
-    )
-    with pytest.raises(
-        ConfigError, match=r"not trained on stranger, only on .*sim-3b.*workers\.json"
-    ):
-        run_virtual(executor.run(plan, seeds=SeedTree(0)))
-
-
 @tool
 def shout(text: str) -> str:
     """Write a text in capitals."""
@@ -199,3 +193,65 @@ def test_a_step_carries_what_the_loss_takes() -> None:
     assert loss["policy_loss"].item() == pytest.approx(-1.0, abs=1e-4)  # the ratios are 1
     assert loss["approx_kl"].item() == pytest.approx(0.0, abs=1e-6)
     loss["total_loss"].backward()
+
+
+# ------------------------------------------------------------ the simple routers
+
+
+WORKERS = (
+    Worker("dear", price_out=9.0, latency=Latency(0.5), skills={"*": 0.95}),
+    Worker("cheap", price_out=1.0, latency=Latency(2.0), skills={"*": 0.6}),
+    Worker("quick", price_out=3.0, latency=Latency(0.1), skills={"*": 0.7}),
+)
+
+
+def state(*closed: int, tries: tuple[int, ...] = (), accept: bool = False) -> RouteState:
+    return RouteState(
+        plan=plan_of(()),
+        work=Subtask(0, "t0", "text"),
+        workers=WORKERS,
+        mask=(*(i not in closed for i in range(3)), accept, True),
+        estimates=tuple(
+            WorkerEstimate(w.price_out, w.latency.seconds, w.price_out) for w in WORKERS
+        ),
+        tries=tries,
+    )
+
+
+FAILED = (1,)
+
+
+def test_each_takes_its_best_and_then_the_next() -> None:
+    assert cheapest().choose(state()).action == 1
+    assert cheapest().choose(state(1, tries=FAILED)).action == 2
+    assert most_accurate().choose(state()).action == 0
+    assert most_accurate().choose(state(0)).action == 2
+
+
+def test_where_nobody_is_left_they_stop() -> None:
+    for router in (cheapest(), cascade(["dear"])):
+        assert router.choose(state(0, 1, 2, accept=True)).action == state().stop
+
+
+def test_a_cascade_asks_in_its_order_and_nobody_else() -> None:
+    router = cascade(["quick", "dear"])
+    assert router.choose(state()).action == 2
+    assert router.choose(state(2, tries=FAILED)).action == 0
+    assert router.choose(state(0, 2)).action == state().stop
+
+
+def test_a_choice_keeps_to_the_mask() -> None:
+    given = state(0)
+    assert given.checked(Choice(1)).mask == given.mask
+    for bad in (Choice(0), Choice(5), Choice(-1)):
+        with pytest.raises(ConfigError, match="the mask allows"):
+            given.checked(bad)
+
+
+def test_the_choice_of_a_router_comes_back_with_its_step() -> None:
+    class Noting:
+        def choose(self, state: RouteState) -> Choice:
+            return replace(cheapest().choose(state), log_prob=-0.5 - len(state.tries))
+
+    found = run_plan(plan_of(()), ScriptedPool(workers("a", "b"), lambda w, k: wrong()), Noting())
+    assert [step.choice.log_prob for step in found.steps] == [-0.5, -1.5, -2.5]

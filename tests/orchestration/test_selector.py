@@ -7,11 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from recorded import result_of
-from routing_world import world
+from routing_world import result_of, world
 
 from tutelage.algorithms.rl.advantages.whiten import whiten
-from tutelage.errors import ConfigError
 from tutelage.orchestration.evaluation.rewards import (
     References,
     RewardWeights,
@@ -109,13 +107,6 @@ def test_success_is_that_of_right_answers_whatever_the_verifier_said() -> None:
     assert (~outcome.success_B & verified_B).any()
 
 
-def test_a_workflow_longer_than_allowed_is_given_up() -> None:
-    here, flows = world(), flows_of()
-    terms = replace(here.terms, max_steps=2)
-    outcome = run_chooser(here.val, flows, terms, rules()["random"])
-    assert outcome.steps_B.max() == 2
-
-
 def test_the_same_seed_draws_the_same_workflows_for_any_pool() -> None:
     here = world()
     fewer = QueryTable.of(
@@ -124,29 +115,6 @@ def test_the_same_seed_draws_the_same_workflows_for_any_pool() -> None:
     mine, theirs = flows_of(), WorkflowBatch.draw(fewer, 60, SeedTree(9).child("flows"))
     assert np.array_equal(mine.query_BN, theirs.query_BN)
     assert np.array_equal(mine.parents_BNN, theirs.parents_BNN)
-
-
-def test_a_query_that_nobody_can_do_is_refused() -> None:
-    here = world()
-    table = here.val.table
-    able = tuple(replace(worker, capabilities=("code",)) for worker in table.workers)
-    with pytest.raises(ConfigError, match="no worker supports query"):
-        QueryTable.of(replace(table, workers=able), here.train.predictor, here.train.scenario)
-
-
-def test_a_pool_that_is_free_still_has_a_reward() -> None:
-    here = world()
-    free = tuple(
-        replace(worker, price_in=0.0, price_out=0.0) for worker in here.train.predictor.workers
-    )
-    table = replace(here.val.table, workers=free, costs_QW=0 * here.val.table.costs_QW)
-    query_table = QueryTable.of(
-        table, replace(here.train.predictor, workers=free), here.train.scenario
-    )
-    flows = WorkflowBatch.draw(query_table, 40, SeedTree(1))
-    outcome = run_chooser(query_table, flows, here.terms, rules()["one-step lookahead"])
-    assert np.isfinite(outcome.reward_B).all()
-    assert (outcome.cost_B == 0).all()
 
 
 # ------------------------------------------------------------------ the policy

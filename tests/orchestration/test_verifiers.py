@@ -76,17 +76,6 @@ def test_a_pattern_that_backtracks_for_hours_is_no_verdict(
     assert check(verifier_of("regex", pattern=_ENDLESS), "aaa", mock=mock).passed
 
 
-def test_a_deadline_ends_a_pattern_that_backtracks_for_hours() -> None:
-    async def bounded() -> None:
-        verifier = verifier_of("regex", pattern=_ENDLESS)
-        await verifier.check(WORK, WorkerAnswer("aaa"))  # the process has begun
-        async with asyncio.timeout(0.02):
-            await verifier.check(WORK, WorkerAnswer("a" * 54 + "!"))
-
-    with pytest.raises(TimeoutError):
-        asyncio.run(bounded())
-
-
 def test_schema() -> None:
     schema = {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}}
     verifier = verifier_of("schema", schema=schema)
@@ -108,15 +97,6 @@ def test_an_error_never_passes_and_asks_nobody() -> None:
     assert verdict.reason == "truncated: cut"
 
 
-def test_a_check_need_not_be_async_and_returns_a_verification() -> None:
-    class Short:
-        def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
-            return Verification(len(answer.output) < 4, "counted")
-
-    assert check(Verifiers(Short()), "abc").passed
-    assert not check(Verifiers(Short()), "abcd").passed
-
-
 def test_a_type_then_its_kind_then_the_default() -> None:
     found = Verifiers(
         verifier_of("exact", expected="d"),
@@ -132,27 +112,15 @@ def test_defaults_by_pool() -> None:
     assert not check(Verifiers.of_pool(mock=False), "anything").checked
 
 
-def test_a_verifier_from_json() -> None:
-    assert check(make_verifier({"kind": "regex", "pattern": "a"}), "cat").passed
-    assert check(make_verifier({"kind": "exact", "expected": "a"}), "A").passed
-    with pytest.raises(ConfigError, match="unknown kind 'regexp'"):
-        make_verifier({"kind": "regexp"})
-    with pytest.raises(ConfigError, match="'regex'"):
-        make_verifier({"kind": "regex", "patern": "a"})
-
-
 @pytest.mark.parametrize(
     ("given", "words"),
     [
+        ({"kind": "regexp"}, "unknown kind 'regexp'"),
         ({"kind": "judge"}, r"a verifier \('judge'\) has no 'base_url'"),
         ({"kind": "regex", "pattern": "a", "patern": 1}, "unknown field 'patern'; remove it"),
-        ({"kind": "present", "min": 1}, "unknown field 'min'"),
-        ({"kind": "schema"}, "has no 'schema'"),
         ({"kind": "regex", "pattern": 3}, "'pattern' is 3; give a text"),
-        ({"kind": "judge", "max_tokens": 0}, "'base_url'"),
     ],
 )
 def test_options_that_a_verifier_lacks_are_named(given: Any, words: str) -> None:
-    with pytest.raises(ConfigError, match=words) as error:
+    with pytest.raises(ConfigError, match=words):
         make_verifier(given)
-    assert "__init__" not in str(error.value)

@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from tutelage.errors import ConfigError, DataError
-from tutelage.orchestration.data.synthetic import builtin_graph
+from tutelage.errors import ConfigError
 from tutelage.orchestration.execution.worker_files import (
-    KINDS,
     classic,
     read_workers,
     tool_kind,
@@ -50,18 +48,6 @@ def test_skill_is_looked_up_by_type_then_kind_then_star() -> None:
 
 def test_cost_is_for_a_million_tokens() -> None:
     assert Worker("a", price_in=2.0, price_out=10.0).cost(500_000, 100_000) == 2.0
-
-
-@pytest.mark.parametrize(
-    ("fields", "told"),
-    [
-        ({"name": ""}, "a unique name"),
-        ({"name": "a", "capabilities": ()}, r"capabilities \(\)"),
-    ],
-)
-def test_values_that_cannot_be_are_refused(fields: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
-        Worker(**fields)
 
 
 def test_no_workers_and_equal_names_are_refused() -> None:
@@ -103,12 +89,6 @@ def test_the_preset_has_the_published_prices_and_latencies() -> None:
     assert not found["whisper-base"].can("text")
 
 
-def test_the_preset_covers_every_tool_of_the_builtin_catalog() -> None:
-    for tool in builtin_graph().catalog.tools:
-        assert tool.kind in KINDS
-        assert any(capable_workers(classic(), Subtask(0, tool.name, tool.kind)))
-
-
 @pytest.mark.parametrize(
     ("name", "types", "kind"),
     [
@@ -141,30 +121,13 @@ def test_all_fields_come_back_as_they_were_written() -> None:
     assert worker_from(json.loads(json.dumps(worker_to(worker)))) == worker
 
 
-def test_numbers_written_as_text_are_numbers() -> None:
-    worker = worker_from(ROW | {"price_in": "3e-5", "latency": {"seconds": "0.5"}})
-    assert (worker.price_in, worker.latency.seconds) == (3e-5, 0.5)
-
-
 @pytest.mark.parametrize(
     ("change", "told"),
     [
         ({"price_out": "cheap"}, "'price_out' is 'cheap'"),
-        ({"price_in": True}, "'price_in' is True"),
         ({"price_in": -1.0}, "'price_in' is -1.0"),
-        ({"price_out": ".nan"}, "'price_out' is '.nan'"),
-        ({"skills": {"x": 1.5}}, "x.* is 1.5"),
-        ({"concurrency": 0}, "'concurrency' is 0"),
-        ({"latency": -0.1}, "seconds.* is -0.1"),
-        ({"latency": None}, "'latency' is None"),
-        ({"latency": {"spread": 1}}, "no 'seconds'"),
         ({"latency": {"seconds": 1, "sigma": 1}}, "unknown field 'sigma'"),
-        ({"prize_in": 1}, "unknown field 'prize_in'"),
         ({"name": 3}, "'name' is 3"),
-        ({"concurrency": 1.5}, "whole number"),
-        ({"capabilities": [1]}, r"capabilities\[0\] is 1; give a text"),
-        ({"skills": []}, "JSON object"),
-        ({"endpoint": 5}, "'endpoint' is 5"),
     ],
 )
 def test_a_bad_worker_is_told_with_its_place(
@@ -175,21 +138,3 @@ def test_a_bad_worker_is_told_with_its_place(
     with pytest.raises(ConfigError, match=told) as caught:
         read_workers(path)
     assert "worker 0" in str(caught.value)
-
-
-@pytest.mark.parametrize("missing", ["price_in", "price_out", "latency"])
-def test_no_price_and_no_latency_is_made_up(missing: str) -> None:
-    with pytest.raises(ConfigError, match=f"has no '{missing}'"):
-        worker_from({key: value for key, value in ROW.items() if key != missing})
-
-
-def test_a_file_that_is_none_is_told(tmp_path: Path) -> None:
-    path = tmp_path / "workers.json"
-    with pytest.raises(DataError, match="cannot read"):
-        read_workers(path)
-    path.write_text('{"models": []}')
-    with pytest.raises(DataError, match="must be a list of workers"):
-        read_workers(path)
-    path.write_text("[]")
-    with pytest.raises(ConfigError, match="no workers"):
-        read_workers(path)
