@@ -12,7 +12,7 @@ from torch import nn
 from tutelage.config.schema import LoraConfig
 from tutelage.engine.factory import make_engine
 from tutelage.policy.lora import with_lora
-from tutelage.policy.network import Block, FusedNetwork
+from tutelage.policy.network import FusedNetwork
 from tutelage.policy.row import Row
 
 FUSED = ("qwen2", "qwen3", "llama")
@@ -56,59 +56,6 @@ def test_its_state_goes_into_another_one_that_then_says_the_same(fresh: Fresh, n
         a.data_ptr() == b.data_ptr()
         for a, b in zip(weights.parameters(), other.network.weights.parameters(), strict=True)
     )
-
-
-def test_hooks_of_the_network_and_of_each_block_are_called(fresh: Fresh) -> None:
-    policy = fresh("qwen3")
-    wanted, seen = logp(policy).detach(), list[str]()
-    network: Any = policy.network
-    blocks = [m for m in network.modules() if isinstance(m, Block)]
-    assert len(blocks) == network.shape.layers
-    network.register_forward_pre_hook(lambda *_: seen.append("network"))
-    for i, block in enumerate(blocks):
-        block.register_forward_hook(lambda *_, i=i: seen.append(f"block {i}"))
-        block.register_full_backward_hook(lambda *_, i=i: seen.append(f"back {i}"))
-    found = logp(policy)
-    assert torch.equal(found, wanted)
-    assert seen == ["network", "block 0", "block 1"]
-    found.sum().backward()
-    assert seen[3:] == ["back 1", "back 0"]
-    blocks[0].register_forward_hook(lambda _module, _given, out: out * 1.5)
-    assert not torch.equal(logp(policy), wanted), "a hook may change what a block gives"
-
-
-def test_with_adapters_only_they_want_gradients(fresh: Fresh) -> None:
-    policy = with_lora(
-        fresh("qwen2"),
-        LoraConfig(rank=2, alpha=4.0, target_modules=("q_proj", "down_proj")),
-        seed=0,
-    )
-    network: Any = policy.network
-    wanted = [n for n, p in network.named_parameters() if p.requires_grad]
-    assert wanted == [n for n, _ in policy.named()]
-    assert wanted == [
-        f"layers.{i}.{module}.lora_{x}"
-        for i in range(2)
-        for module in ("q_proj", "down_proj")
-        for x in "AB"
-    ]
-    frozen = {n for n, p in network.named_parameters() if not p.requires_grad}
-    assert frozen == {n for n, _ in network.weights.named()}
-    other = policy.copy()
-    policy.load_tensors({n: torch.ones_like(t) for n, t in policy.named()})
-    other.network.load_state_dict(network.state_dict())
-    assert torch.equal(logp(other), logp(policy))
-
-
-def test_another_type_or_device_is_asked_for_as_of_any_module(fresh: Fresh) -> None:
-    for policy in (
-        fresh("qwen2"),
-        with_lora(fresh("qwen2"), LoraConfig(rank=2, alpha=4.0), seed=0),
-    ):
-        network: Any = policy.network
-        assert network.to(torch.device("meta")) is network
-        assert network.device.type == "meta"
-        assert {p.device.type for p in network.parameters()} == {"meta"}
 
 
 @pytest.mark.parametrize("adapted", [False, True])

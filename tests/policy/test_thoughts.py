@@ -22,9 +22,6 @@ TEMPLATES = {
     "always drops": TURNS.replace("SPOKEN", DROPS),
     "may keep": TURNS.replace("SPOKEN", f"m.content if keep_all else {DROPS}"),
     "trims": TURNS.replace("SPOKEN", "m.content | trim"),
-    "counts": "{{ messages | length }} turns\n" + TURNS.replace("SPOKEN", "m.content"),
-    "retells": "{% for m in messages %}{{ m.role + ': ' }}"
-    "{{ (m.content.split('</think>')[-1] if not loop.last else m.content) + '\\n' }}{% endfor %}",
 }
 ASK, MORE = Message("user", "What is 12 + 34?"), Message("user", "sure?")
 THOUGHT = Message("assistant", "<think>\n12 and 34 \n</think>\n\nIt is 46")
@@ -51,7 +48,7 @@ def codec_of(name: str) -> Codec:
             "drops reasoning (to </think>) from a turn that a user message or a tool result "
             "follows",
         ),
-        *((name, "changes earlier turns") for name in ("trims", "llama3.2", "counts")),
+        *((name, "changes earlier turns") for name in ("trims", "llama-3.2")),
     ],
 )
 def test_what_a_template_does_to_earlier_turns_is_found_by_trying(
@@ -84,7 +81,6 @@ def test_a_thought_is_left_out_or_kept_as_chosen(name: str, follows: Message) ->
     ("name", "choice", "limit", "reason"),
     [
         ("qwen2.5", "drop", None, "agent.thinking='drop': the chat template includes"),
-        ("retells", "keep", None, "agent.thinking='keep': the chat template does not mark the end"),
         ("qwen2.5", None, 8, "agent.max_thinking_tokens=8 needs a chat template"),
     ],
 )
