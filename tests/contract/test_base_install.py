@@ -78,17 +78,6 @@ print(trainer.fit(solve).verdict.value)
 
 
 @pytest.mark.full
-def test_a_prompt_search_over_an_endpoint_runs_to_its_verdict(tmp_path: Path) -> None:
-    words = "train math --algorithm apo --train-size 4 --val-size 4 --test-size 6 --iterations 1"
-    code = f"from tutelage.cli import main; sys.argv[1:] = {words.split()!r}; main()"
-    with served() as (environment, _server):
-        done = without_torch(code, tmp_path, **environment)
-    assert done.returncode in (0, 3, 4), done.stderr
-    assert "Verdict:" in done.stdout
-    assert next(tmp_path.glob("runs/*/best_prompt.txt")).read_text()
-
-
-@pytest.mark.full
 def test_training_weights_says_what_to_install(tmp_path: Path) -> None:
     code = """
 from tutelage import RL, Trainer

@@ -39,9 +39,6 @@ FAULTS = (
     ("tools", LONG, "tools/module.py, line 1: long has 101 lines"),
     ("tools", "x = 1\n" * 801, "tools/module.py: 801 lines"),
     ("prompts", "def f():\n    from tutelage.weights import jobs\n", "imports tutelage.weights"),
-    ("weights", "import tutelage.prompts.run\n", "imports tutelage.prompts.run"),
-    ("orchestration", "from tutelage import prompts\n", "imports tutelage.prompts"),
-    ("cli", "if run.kind == 'planner':\n    pass\n", "run.kind == 'planner'"),
     ("runs", "x = kind in ('prompt', 'weights')\n", "kind in ('prompt', 'weights')"),
     ("runs", "if True:\n    class A: ...\nclass B: ...\nclass B: ...\n", "is called B"),
 )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import re
-import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -16,13 +15,10 @@ from typing import Any
 
 import pytest
 from pages import ROOT, inline_code, pages
-from tests.in_one_item import in_one_item
 from typer.main import get_command
 
 from tutelage.cli import build_app
 from tutelage.cli.app import command
-from tutelage.cli.prompt_train import OF_ALGORITHMS, PROMPT_ALGORITHMS
-from tutelage.weights.config.presets import METHODS
 
 VALUE = "\0"
 """Stands where an f-string has a value."""
@@ -130,36 +126,3 @@ def test_every_option_that_is_named_exists() -> None:
         & (known if place.startswith("src/") else known | SCRIPTS)
     ]
     assert not wrong, "\n".join(wrong)
-
-
-def test_every_algorithm_that_is_named_exists() -> None:
-    known = {*OF_ALGORITHMS, *PROMPT_ALGORITHMS, *METHODS}
-    wrong = [
-        f"{place}: --algorithm {name}"
-        for place, text in every_text()
-        for names in re.findall(r"--algorithm[ =]([a-z_|+]+)", text)
-        for name in names.split("|")
-        if name not in known
-    ]
-    assert not wrong, "\n".join(wrong)
-
-
-def test_every_extra_that_is_named_exists() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    known = {*project["optional-dependencies"]}
-    wrong = [
-        f"{place}: [{name}]"
-        for place, text in every_text()
-        for names in re.findall(r"(?:tutelage|\.)\[([a-z, -]+)\]", text)
-        for name in names.replace(" ", "").split(",")
-        if name not in known
-    ]
-    assert not wrong, "\n".join(wrong)
-
-
-@in_one_item("kind", ["command", "option"])
-def test_the_texts_are_found(kind: str) -> None:
-    """Else the tests above could not fail."""
-    said = [text for _, text in every_text()]
-    word = {"command": "tutelage train ", "option": "--output"}[kind]
-    assert sum(word in text for text in said) > 5

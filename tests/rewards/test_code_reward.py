@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from typing import Any
 
 import pytest
@@ -97,13 +96,6 @@ async def test_a_tuple_is_a_list_in_a_file_and_a_tuple_in_an_assertion() -> None
     assert (await grade(code, ["assert f() == [[1, 2], {'k': [3]}]"])).value == 0.0
 
 
-@needs_sandbox
-async def test_a_function_may_have_the_name_of_one_of_pythons_own() -> None:
-    code = "def pow(x, n):\n    return x**n if n else 7"
-    tests = ["assert pow(2, 3) == 8", "assert pow(2, 0) == 7"]
-    assert (await grade(code, tests, entry_point="pow")).value == 1.0
-
-
 LEAKS = [
     "expected = [0, 1, 1, 2]\nassert fib(4) == expected",
     "n = 4\nfirst = [0, 1]\nexpected = first + [1, 2]\nassert fib(n) == expected",
@@ -161,18 +153,10 @@ async def test_no_trick_is_a_pass(code: str) -> None:
     ("tests", "words"),
     [
         ([], "no tests"),
-        ("", "no tests"),
-        ([5], "invalid test 5"),
-        ("assert f(", "invalid Python"),
         ("for i in range(3):\n    assert f(i)", "cannot be split into single checks"),
-        ("assert all(f(i) for i in range(3))", "cannot be split into single checks"),
         ("assert 1 == 1", "does not use the tested code"),
-        ([{"expected": 1}], "does not say what to call"),
         ([{"call": "f("}], "no 'expected'"),
-        ([{"call": "f(", "expected": 1}], "not a Python expression"),
         ("def check(candidate):\n    assert candidate(1)", "entry_point"),
-        ("print(f(1))", "cannot be split into single checks"),
-        ("n, expected = 4, 5\nassert f(n) == expected", "cannot be split into single checks"),
     ],
 )
 def test_a_test_that_cannot_be_used_is_refused(tests: Any, words: str) -> None:
@@ -186,49 +170,10 @@ def test_a_test_that_cannot_be_used_is_refused(tests: Any, words: str) -> None:
         ("x = 1", "x = 1"),
         ("the capital is Paris", None),
         ("```py\na\n```\n```\nb\n```", "b\n"),
-        ("no code (", None),
-        ("x" * 200_000, None),
     ],
 )
 def test_the_code_of_a_text(text: str, code: str | None) -> None:
     assert find_code(text) == code
-
-
-FORGED = """
-import os, struct
-body = {body}
-data = struct.pack(">I", len(body)) + body
-for fd in range(3, 10):
-    try:
-        while data:
-            data = data[os.write(fd, data):]
-    except OSError:
-        pass
-"""
-
-
-@needs_sandbox
-@pytest.mark.parametrize(
-    "body",
-    [
-        """b'{"error": null, "value": "5", "output": ' + b'[' * 900 + b']' * 900 + b'}'""",
-        """b'{"error": ' + b'[' * 900 + b']' * 900 + b', "output": "", "value": "5"}'""",
-        "b'[' * 1_000_000",
-        "b'[' + b'[],' * 8_000_000 + b'[]]'",
-        """b'{"error": null, "output": "", "value": "' + b'9' * 1_000_000 + b'"}'""",
-    ],
-    ids=["deep output", "deep error", "brackets", "many lists", "long value"],
-)
-async def test_a_forged_reply_is_wrong_within_bounds(body: str) -> None:
-    """The code writes to its end of the channel, where its replies should come from."""
-    tracemalloc.start()
-    try:
-        found = await grade(f"```python\n{FORGED.format(body=body)}```", ["assert f(1) == 5"])
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert found.value == 0.0
-    assert peak < 100e6
 
 
 @needs_sandbox

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import math
 import os
 import signal
-import time
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from pathlib import Path
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tutelage.rewards import compute_reward, resolve_reward
+from tutelage.rewards import RewardFunction, compute_reward, resolve_reward
 from tutelage.rewards import math_grader as graders
 from tutelage.rewards.math_grader import grade, split_list, symbolic_equal
+from tutelage.tools import ToolOptions
 from tutelage.types import Attempt, Reward, RolloutStatus, Task
 
 
@@ -201,36 +201,17 @@ def test_spellings_are_read_and_brackets_and_units_count(
     "prediction",
     [
         "9**9**9",
-        "9**9**9**9",
-        "(" * 400 + "5" + ")" * 400,
         "(" * 900,
-        "[" * 400 + "5" + "]" * 400,
         "1e999999999",
-        "1e308*1e308-1e308*1e308",
         "0/0",
-        "1/0",
-        "log(0)",
         "sqrt(-1)",
-        "(-8)^(1/3)",
-        "exp(exp(exp(100)))",
         "NaN",
-        "infinity",
         "٥",
-        "5²",
-        "5,00",
         "5.0.0",
-        "__import__('os')",
         "__import__('os').system('true')",
-        "().__class__",
-        "lambda: 5",
         "5 if True else 6",
-        "\\frac{" * 100,
         "x**x**x**x**x",
-        "sin(" * 200 + "x",
-        "",
-        "\x00",
         "5\x00",
-        "\ud800",
     ],
 )
 def test_hostile_answers_earn_nothing_and_reach_no_helper(prediction: str) -> None:
@@ -238,22 +219,9 @@ def test_hostile_answers_earn_nothing_and_reach_no_helper(prediction: str) -> No
         assert grade(prediction, answer, never) is False
 
 
-@pytest.mark.parametrize(
-    ("unit", "times"), [("answer is ", 100_000), ("5", 10_000_000), ("x", 10_000_000)]
-)
-def test_long_hostile_answers_earn_nothing_and_reach_no_helper(unit: str, times: int) -> None:
-    for answer in ("5", "x + 1", "[5, 6]", "B"):
-        assert grade(unit * times, answer, never) is False
-
-
 def test_code_in_an_answer_is_text() -> None:
     assert grade("__import__('os')", "__import__('os')", never) is True
     assert grade("__import__('os')", "__import__('sys')", never) is False
-
-
-@given(st.text(max_size=80), st.text(max_size=80))
-def test_any_two_texts_get_a_verdict(prediction: str, answer: str) -> None:
-    assert grade(prediction, answer, lambda a, b: None) in (True, False, None)
 
 
 @given(st.integers(-(10**6), 10**6), st.integers(-(10**6), 10**6))
@@ -302,24 +270,10 @@ def test_an_endless_question_is_killed_and_the_next_one_answered() -> None:
     assert symbolic_equal("x", "x", 0.8) is True
 
 
-def test_the_helper_has_no_threads_of_numpy() -> None:
-    """Each would take its part of the memory that the helper may use."""
-    given = Path(f"/proc/{helper()}/environ").read_text().split("\0")
-    assert {"OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1"} <= {*given}
-
-
 def test_a_helper_that_died_is_replaced() -> None:
     first = helper()
     os.kill(first, signal.SIGKILL)
     assert helper() != first
-
-
-def test_a_forked_child_has_a_helper_of_its_own() -> None:
-    """Else it would read the answers to its parent's questions."""
-    ours = helper()
-    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
-        assert pool.submit(helper).result(60) != ours
-    assert helper() == ours
 
 
 async def test_undecided_is_a_part_of_the_reward(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,14 +295,78 @@ def test_lists_are_split_at_their_own_commas() -> None:
     assert split_list("log(8, 2)") is None
 
 
-@pytest.mark.full
-def test_a_helper_that_somebody_else_kills_is_asked_again() -> None:
-    """The system may end it for memory that others took; that says nothing of the answer."""
-    process = helper()
-    os.kill(process, signal.SIGSTOP)
-    with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(symbolic_equal, "(x + 1)^2", "x^2 + 2x + 1", 60.0)
-        time.sleep(0.2)
-        assert not asked.done()
-        os.kill(process, signal.SIGKILL)
-        assert asked.result() is True
+# ------------------------------------------------------------ whatever a model writes
+
+
+INLINE = (
+    "math",
+    "math_reward_string_equal",
+    "numeric_partial_credit",
+    "exact_match",
+    "qa_f1_reward",
+    "gaia_scorer",
+    "math_grader",
+)
+ANSWERS: Sequence[Any] = ("5", "x + 1", "[5, 6]", "B", "Paris", 5, [1, 2], "1e300", "0", "50%")
+NASTY = (
+    "1e400 km", "-1e400 km", "1e400%", "1e-400 km", "1e999/3 km", "1E400", "1e308 * 1e308",
+    "\\boxed{1e400\\ km}", "answer is 1e400 km", "#### 1e400", "9" * 399 + " km", "9" * 400,
+    "9" * 5000, "1/" + "0" * 300, "0/0", "1/3" * 100, "5!", "5!!!!!!!!", "9!" * 200, "9^9^9^9^9",
+    "9**9**9**9", "2^(2^(2^(2^2)))", "exp(" * 60 + "5" + ")" * 60, "factorial(factorial(9))",
+    "x^" * 30 + "x", "(x+1)^99999999", "sqrt(" * 300 + "x", "\\frac{" * 500, "\\frac{1}{" * 100,
+    "\\sqrt{" * 300, "\\left(" * 300, "\\boxed{" * 1000, "\\boxed{" + "{" * 3900, "{" * 100_000,
+    "[" * 100_000, "[" * 400 + "5" + "]" * 400, "(" * 100_000 + ")" * 100_000, "," * 50_000,
+    "nan", "inf", "-Infinity", "NaN km", "1_000", "0x" + "f" * 100_000, "1e5_0", "٥", "५ km", "５",
+    "²", "½", "Ⅷ", "5\u0335", "\ud800", "5 \udfff", "\x00", "5\x00km", "\u202e5\u202c", "\ufeff5",
+    "e\u0301" * 2000, "5\u2028", "a" * 3_000_000, "5 " * 500_000,
+    "answer is " * 200_000, "```python\n" * 50_000, "```python\n" + "(" * 50_000 + "\n```",
+    "```python\n" + "-" * 90_000 + "1\n```", "```\nx = " + "[" * 150 + "]" * 150 + "\n```",
+    "```python\n\ud800\n```", "```python\n\x00\n```", '{"correct": ' + "[" * 100_000, "{}", "[]",
+    '{"correct": true}' * 10_000, "</think>" * 50_000, "__import__('os')", "%s%n{0.__class__}",
+    "\\text{" * 1000 + "5", "5 \\text{" + "a" * 50_000, "-" * 900 + "5", "--5", "−−5", "$" * 50_000,
+)  # fmt: skip
+
+
+async def earned(function: RewardFunction, text: str, answer: Any, **fields: Any) -> float:
+    """What a text earns, by the session that every reward has."""
+    task = Task("t", {"question": "q", "answer": answer, **fields})
+    attempt = Attempt("a", 0, RolloutStatus.SUCCEEDED, answer=text)
+    return (await compute_reward(function, task, attempt)).value
+
+
+@pytest.fixture
+def no_helper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The symbolic check is in a process that can be killed; here it is whoever asks it."""
+
+    def undecided(first: str, second: str) -> bool | None:
+        return None
+
+    monkeypatch.setattr(graders, "symbolic_equal", undecided)
+
+
+@pytest.mark.usefixtures("no_helper")
+@pytest.mark.parametrize("name", INLINE)
+async def test_nasty_right_answers_are_no_trouble_either(name: str) -> None:
+    """They are a data set's, and equal texts are the way into every branch."""
+    function = resolve_reward(name, ToolOptions())
+    for text in NASTY:
+        if len(text) < 10_000:
+            assert math.isfinite(await earned(function, text, text)), text[:60]
+            assert math.isfinite(await earned(function, "5 km", text)), text[:60]
+
+
+PIECES = (
+    *"0123456789+-*/^=().,;:!%$[]{}xe", "e400", "1e400", "\\frac{", "\\boxed{", "\\text{", "\\sqrt",
+    "\\mathrm{", "\\left", "\\pi", "answer is ", "#### ", " km", " or ", " million", "not ", "nan",
+    "٥", "\ud800", "\x00", "−", "≈", "```", "\n", " ",
+)  # fmt: skip
+SOUP = st.lists(st.sampled_from(PIECES), max_size=40).map("".join)
+
+
+@pytest.mark.usefixtures("no_helper")
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(text=SOUP | st.text(max_size=60), answer=SOUP | st.sampled_from(ANSWERS))
+async def test_any_text_earns_a_finite_number(text: str, answer: Any) -> None:
+    for name in INLINE:
+        function = resolve_reward(name, ToolOptions())
+        assert math.isfinite(await earned(function, text, answer)), name

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -98,39 +97,6 @@ async def test_one_that_cannot_leave_this_process_is_left_behind(tmp_path: Path)
     kept = resolve_reward(f"{tmp_path / 'mine.py'}:with_context")
     assert (await graded(kept, context={"shop": lambda: None})).value == os.getpid()
     assert (await graded(kept)).value != os.getpid()
-
-
-@pytest.mark.parametrize("kind", ["async", "thread"])
-async def test_nobody_waits_for_ever_for_one_that_hangs(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On the event loop's clock, which a test may turn: hours pass, and the rollout is given up."""
-    loop, begun, end = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
-    clock, later = loop.time, [0.0]
-    monkeypatch.setattr(loop, "time", lambda: clock() + later[0])
-
-    async def waits(prediction: str) -> float:
-        begun.set()
-        await asyncio.Event().wait()
-        return 1.0
-
-    def hangs(prediction: str) -> float:
-        loop.call_soon_threadsafe(begun.set)
-        end.wait()
-        return 1.0
-
-    work = asyncio.ensure_future(graded(reward(waits if kind == "async" else hangs)))
-    try:
-        await begun.wait()
-        for _ in range(24):
-            later[0] += 3600
-            await asyncio.sleep(0)
-        assert work.done(), "it is waited for after a day"
-        with pytest.raises(errors.RewardError, match="timed out after 60 seconds"):
-            await work
-    finally:
-        end.set()
-        work.cancel()
 
 
 async def test_who_is_cancelled_waits_for_no_worker(score: RewardFunction) -> None:

