@@ -117,13 +117,6 @@ def test_a_budget_that_buys_no_first_step_is_refused_before_anything_runs() -> N
     assert pool.asked == []
 
 
-def test_a_budget_of_nothing_is_enough_for_free_workers() -> None:
-    pool = ScriptedPool(
-        (Worker("a", latency=Latency(1.0)),), lambda w, work: WorkerAnswer("x", correct=True)
-    )
-    assert run_plan(plan_of(()), pool, budget=Budget(0.0)).success
-
-
 # ------------------------------------------------------------ paid verdicts
 
 
@@ -201,15 +194,6 @@ def test_a_refused_request_costs_nothing_and_a_busy_server_is_asked_again(
     busy = [httpx2.Response(503, json={}), answered(RIGHT)]
     verdict = check(judge(lambda _: busy.pop(0))[0], "two")
     assert (verdict.passed, verdict.cost) == (True, pytest.approx(PRICE))
-
-
-def test_nothing_to_judge_asks_nobody() -> None:
-    verifier, asked = judge(RIGHT)
-    assert not check(verifier, "  ").passed
-    assert not check(Verifiers(verifier), "").passed
-    failed = WorkerAnswer(error=WorkerError("truncated", "cut"))
-    assert Verifiers(verifier).bound(WORK, failed) == 0.0
-    assert not asked
 
 
 def test_a_judge_without_a_price_is_refused() -> None:

@@ -147,13 +147,6 @@ def test_failures_are_left_out_and_the_cheapest_success_is_kept(tmp_path: Path) 
     assert (made.executions, made.failed, made.repeated) == (4, 2, 1)
 
 
-def test_what_succeeded_by_a_further_plan_is_left_out_and_counted(tmp_path: Path) -> None:
-    ended = [{"node": 0, "status": "failed"}, {"node": 1, "status": "succeeded"}]
-    made = prepare([write_log(tmp_path, log_line("one", 0.1), log_line("two", 0.1, nodes=ended))])
-    assert (made.executions, made.failed) == (2, 1)
-    assert [workflow.instruction for workflow in made.workflows] == ["one"]
-
-
 def test_logs_that_teach_nothing_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no execution log"):
         prepare([tmp_path])

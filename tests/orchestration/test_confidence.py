@@ -9,15 +9,12 @@ import torch
 from benchmarks.house.planner_recipe import PlannerRecipe, train
 from torch import Tensor
 
-from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
 from tutelage.orchestration.planner import saving
 from tutelage.orchestration.planner.confidence import (
     KEEP,
     LOWEST,
     fit_confidence,
-    fit_logistic,
     floor_of,
-    other_requests,
     same_tools,
 )
 from tutelage.seeds import SeedTree
@@ -50,14 +47,6 @@ def test_signals_that_tell_nothing_make_it_unsure_of_everything() -> None:
     assert ((fitted.of(signals) - 0.5).abs() < 0.35).all()
 
 
-def test_a_logistic_fit_ends_at_the_least_loss() -> None:
-    rows = torch.randn(40, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64) * 50
-    wanted, penalty = (rows[:, 0] > 0).double(), torch.full((4,), 1e-3, dtype=torch.float64)
-    weights = fit_logistic(rows, wanted, penalty, torch.zeros_like(penalty))
-    slope = rows.T @ (torch.sigmoid(rows @ weights) - wanted) + penalty * weights
-    assert float(slope.abs().max()) < 1e-6
-
-
 def test_few_held_out_plans_allow_no_low_threshold() -> None:
     signals = torch.zeros(22, 14)
     signals[:2, 0] = torch.tensor([2.0, 2.2])
@@ -73,15 +62,6 @@ def test_few_held_out_plans_allow_no_low_threshold() -> None:
     assert (floors[0], floors[-1]) == (0.5, LOWEST)
     # Of plans of which such a share is wrong, 20 show none with the chance of one in twenty.
     assert (1 - floor_of(20)) ** 20 == pytest.approx(0.05)
-
-
-def test_requests_of_a_topic_that_a_tool_has_to_do_with_are_left_out() -> None:
-    def asked(text: str) -> bool:
-        tools = Catalog((CatalogTool("helper", text),))
-        return any("alarm" in each.lower() for each in other_requests(tools, 500, SEEDS))
-
-    assert asked("Translates a text.")
-    assert not asked("Sets an alarm.")
 
 
 @pytest.mark.full

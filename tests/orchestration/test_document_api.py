@@ -110,15 +110,6 @@ def test_the_reward_of_what_was_executed_needs_nothing_else() -> None:
         compute_reward(ExecutionResult(True), "normalized")
 
 
-def test_rows_of_a_log_and_results_have_each_others_names() -> None:
-    result = ExecutionResult(True, {"0": "a", "1": ""}, 0.045, 1200.0)
-    assert (result.cost, result.latency_ms) == (0.045, 1200.0)
-    fields = {"success": True, "outputs": {"0": "a", "1": ""}}
-    whole = {**fields, "total_cost": 0.045, "total_latency_ms": 1200.0}
-    for row in (whole, {"success": True, "cost": 0.045, "execution_result": whole}):
-        assert compute_reward(row, "seed") == pytest.approx(compute_reward(result, "seed"))
-
-
 def test_a_system_without_a_planner_asks_the_shipped_one() -> None:
     system = OrchestrationSystem()
     done = system.execute("Summarise the article and translate it to French")

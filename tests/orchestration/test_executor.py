@@ -140,14 +140,6 @@ def test_an_answer_that_is_wrong_escalates_and_costs() -> None:
     assert found.nodes[0].seconds == pytest.approx(2.0)
 
 
-def test_tries_are_bounded() -> None:
-    pool = ScriptedPool(workers("a", "b", "c"), lambda w, k: wrong())
-    found = run_plan(plan_of(()), pool, max_tries=2)
-    assert [name for name, _, _ in pool.asked] == ["a", "b"]
-    assert found.nodes[0].status == "failed"
-    assert not found.success
-
-
 @pytest.mark.parametrize(
     ("mode", "statuses"),
     [
@@ -300,14 +292,6 @@ def test_accepting_keeps_the_answer_and_is_no_success_unless_it_is_right() -> No
         assert [step.action for step in found.steps] == ["worker", "accept", "worker"]
 
 
-def test_stopping_gives_the_node_up() -> None:
-    pool = ScriptedPool(workers("a", "b"), lambda w, k: wrong())
-    found = run_plan(plan_of(()), pool, Scripted(0, "stop"))
-    assert found.nodes[0].reason == "stopped by the router: wrong"
-    assert len(pool.asked) == 1
-    assert found.steps[-1].choice.log_prob == -0.5
-
-
 @pytest.mark.parametrize("action", [0, 1, 17])
 def test_an_action_that_the_mask_forbids_is_refused(action: int) -> None:
     """Worker 0 lacks the capability, 1 was tried and failed, there is no third one."""
@@ -334,9 +318,6 @@ def test_a_router_sees_the_state_of_its_moment() -> None:
     assert third.ends[0] == pytest.approx(2.0)
     assert third.spent == pytest.approx(0.3)
     assert third.deadline_left == pytest.approx(8.0)
-
-
-# ------------------------------------------------------------ refused before it starts
 
 
 # ------------------------------------------------------------ laws
@@ -446,10 +427,3 @@ def test_a_timeout_fires_when_it_is_due() -> None:
         return asyncio.get_running_loop().time()
 
     assert run_virtual(run()) == pytest.approx(5.0)
-
-
-def test_a_thread_can_wake_it() -> None:
-    async def run() -> str:
-        return await asyncio.to_thread(lambda: "from a thread")
-
-    assert run_virtual(run()) == "from a thread"

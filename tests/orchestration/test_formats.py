@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tutelage.errors import DataError
 from tutelage.orchestration.data.rows import read_json
-from tutelage.orchestration.data.synthetic import builtin_graph, generate, graph_of, split
+from tutelage.orchestration.data.synthetic import builtin_graph, generate
 from tutelage.orchestration.data.workflows import catalog_of, read_workflows, workflow_of
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool, check_plan, read_catalog
 from tutelage.seeds import SeedTree
@@ -169,16 +169,3 @@ def test_all_shapes_occur_and_keep_to_catalog_types_and_workers() -> None:
         for before, after in workflow.plan.edges:
             assert workflow.tools[after] in graph.followers[workflow.tools[before]]
         assert "{" not in workflow.instruction
-
-
-def test_any_catalog_gets_words_of_its_own() -> None:
-    tools = tuple(CatalogTool(f"get_thing_{i}", f"Gets the thing {i} of a user.") for i in range(9))
-    made = generate(graph_of(Catalog(tools)), 30, SEEDS)
-    assert any("get thing" in w.instruction.lower() for w in made)
-
-
-def test_a_split_loses_nothing() -> None:
-    made = generate(builtin_graph(), 20, SEEDS)
-    kept, out = split(made, 0.2, SEEDS)
-    assert len(out) == 4
-    assert sorted(w.instruction for w in kept + out) == sorted(w.instruction for w in made)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import date
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
-from tests.orchestration.executing import cut_after, rewrite, stored_events
+from tests.orchestration.executing import rewrite, stored_events
 from tests.orchestration.test_tools import TOOLS
 
 from tutelage.errors import ConfigError, EngineError, UnreachableError
@@ -92,36 +90,6 @@ def test_a_model_may_say_that_no_tool_fits() -> None:
     llm, _ = planner('{"nodes": []}')
     with pytest.raises(NoPlanError, match="no tool fits"):
         llm.plan("Who won?")
-
-
-@dataclass
-class Place:
-    """Where."""
-
-    row: int
-    names: list[str] | None = None
-
-
-@tool
-def mark(
-    place: Place,
-    color: Literal["red", "blue"] | None = None,
-    day: date | None = None,
-    others: list[Place] | None = None,
-    size: int | str = 1,
-    sizes: dict[str, list[int | str]] | None = None,
-) -> str:
-    """Mark a place."""
-    return f"{place} {color} {day} {others} {size} {sizes}"
-
-
-def test_the_model_is_told_what_optional_and_structured_parameters_are() -> None:
-    llm, client = planner(nodes(("mark", {"place": {"row": 1}})), tools={"mark": mark})
-    llm.plan("Mark row 1")
-    place = "object {row: integer, names?: array of string}"
-    told = f"place: {place}, color?: red|blue, day?: string (date), others?: array of {place}, "
-    told += "size?: integer or string, sizes?: object of (array of (integer or string))"
-    assert f"- mark({told}): Mark a place." in (client.calls[0].messages[0].content or "")
 
 
 def test_of_many_tools_the_nearest_are_shown() -> None:
@@ -215,14 +183,6 @@ def test_further_plans_are_bounded_and_may_be_none() -> None:
     assert (len(client.calls), done.unplanned) == (1, "")
 
 
-def test_a_further_plan_cannot_take_what_has_no_result() -> None:
-    bad = nodes(("say", {"text": "<node-1>"}))
-    done, _ = execute(WRONG, bad, bad)
-    assert not done.success
-    assert "node 1 has no result" in done.unplanned
-    assert len(done.nodes) == 3
-
-
 def test_side_effects_that_a_further_plan_adds_are_in_doubt() -> None:
     """The model has read what a tool returned by then."""
     seen: list[Doubt] = []
@@ -235,28 +195,6 @@ def test_side_effects_that_a_further_plan_adds_are_in_doubt() -> None:
     done, _ = execute(first, nodes(("delete", {"path": "all"})), '{"nodes": []}', permit=permit)
     assert seen == ["", "replanned"]
     assert [node.status for node in done.nodes] == ["succeeded", "failed", "failed"]
-
-
-def test_a_refusal_is_final(tmp_path: Path) -> None:
-    """Nobody is asked twice about the same call; a process that goes on asks once more."""
-    asked: list[str] = []
-
-    async def permit(tool: Tool, arguments: str, doubt: Doubt) -> str:
-        asked.append(arguments)
-        return "you said no"
-
-    old, path = nodes(("delete", {"path": "old"})), tmp_path / "journal"
-    done, client = execute(old, old, old, permit=permit, journal=path)
-    assert (len(asked), len(client.calls)) == (1, 3)
-    assert [node.reason for node in done.nodes] == ["refused: you said no"] * 3
-    other_way = nodes(("read", {"path": "notes.txt"}))
-    done, client = execute(old, other_way, permit=permit)
-    assert (done.success, len(client.calls)) == (True, 2)
-    cut_after(path, "replan")
-    asked.clear()
-    done, client = execute(old, old, permit=permit, journal=path)
-    assert len(asked) == 1
-    assert not done.success
 
 
 def test_budgets_and_journals_hold_over_all_plans(tmp_path: Path) -> None:
@@ -375,19 +313,6 @@ def test_a_request_without_an_answer_counts_at_its_bound_where_it_may_be_billed(
     assert len(made) == calls
     assert all(call.cost == call.bound > 0 for call in made)
     assert (budget.reserved, budget.open) == (0.0, 0)
-
-
-async def test_plans_that_are_made_at_once_keep_their_own_calls() -> None:
-    class Waiting(ScriptedClient):
-        async def chat(self, *args: Any, **more: Any) -> Any:
-            await asyncio.sleep(0.01)
-            return await super().chat(*args, **more)
-
-    client = Waiting([SUM] * 4)
-    llm = LLMPlanner(lambda: client, TOOLS, constrained=False)
-    made = await asyncio.gather(*(llm.aplan(f"Sum {number}") for number in range(4)))
-    asked = [[call.messages[1][1] for call in plan.calls] for plan in made]
-    assert asked == [[f"Request: Sum {number}"] for number in range(4)]
 
 
 def test_a_request_that_the_budget_cannot_bear_is_not_sent() -> None:

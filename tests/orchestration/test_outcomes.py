@@ -90,13 +90,6 @@ def test_a_bad_row_is_named(tmp_path: Path, change: dict[str, Any], told: str) -
         read(tmp_path, two)
 
 
-def test_bad_models_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"models\.json': 'small-7b' has no 'output_price'"):
-        read(tmp_path, rows(), {"small-7b": {"input_price": 1}, "big": {}})
-    with pytest.raises(DataError, match=r"cannot read .*absent\.json'"):
-        read_outcomes(tmp_path / "table.json", tmp_path / "absent.json")
-
-
 def test_splits_share_no_row_and_have_every_type() -> None:
     table = topical_outcomes(400, SeedTree(0))
     parts = table.split(SeedTree(1))
@@ -105,16 +98,6 @@ def test_splits_share_no_row_and_have_every_type() -> None:
     assert all(set(part.types) == set(TYPES) for part in parts)
     assert table.split(SeedTree(1))[2].ids == parts[2].ids
     assert table.split(SeedTree(2))[2].ids != parts[2].ids
-
-
-def test_a_worker_that_comes_later_changes_nobody_elses_draws(tmp_path: Path) -> None:
-    before = read(tmp_path, rows())
-    more = [row | {"scores": {"unused": 1.0} | row["scores"]} for row in rows()]
-    after = read(tmp_path, more).only(before.names)
-    assert np.array_equal(before.draws_QW, after.draws_QW)
-    assert np.array_equal(before.seconds_QW, after.seconds_QW)
-    with pytest.raises(DataError, match="unknown worker 'x'"):
-        after.only(["x"])
 
 
 def test_simulated_outcomes_are_those_of_the_default_workers() -> None:

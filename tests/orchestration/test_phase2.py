@@ -15,7 +15,7 @@ import torch
 from routing_world import SMALL, table, topical_outcomes
 from tests.marks import long
 
-from tutelage.errors import ConfigError, RunError
+from tutelage.errors import ConfigError
 from tutelage.orchestration.evaluation.rewards import RewardWeights
 from tutelage.orchestration.evaluation.tables import routing_tables
 from tutelage.orchestration.execution.config import ExecutionConfig
@@ -50,7 +50,6 @@ from tutelage.orchestration.routing.simulator import (
     run_chooser,
 )
 from tutelage.seeds import SeedTree
-from tutelage.statistics.intervals import has_interval
 
 
 @pytest.fixture(scope="module")
@@ -166,14 +165,6 @@ def test_intervals_count_the_queries_that_workflows_share() -> None:
     assert alone.high - alone.low < 0.5
 
 
-def test_few_groups_of_queries_have_no_interval() -> None:
-    group_B = np.arange(1000) % 9
-    found = paired_difference(np.zeros(1000), group_B.astype(np.float64), group_B)
-    assert not has_interval(found.low, found.high)
-    same = paired_difference(np.zeros(1000), np.full(1000, 0.1), np.arange(1000))
-    assert not has_interval(same.low, same.high)
-
-
 class Killed(Exception):
     """Stands for a kill at a moment that the test chooses."""
 
@@ -200,30 +191,6 @@ def test_a_killed_run_goes_on_bit_for_bit(
         for number, state in theirs["optimizer_state_dict"]["state"].items():
             for key, value in state.items():
                 assert torch.equal(mine["optimizer_state_dict"]["state"][number][key], value)
-
-
-@pytest.mark.full
-def test_the_checkpoint_of_phase_1_travels_in_that_of_phase_2(tmp_path: Path) -> None:
-    first = {"epoch": 3, "model_state_dict": {"w": torch.ones(2)}, "optimizer_state_dict": {},
-             "val_loss": 0.5, "task_types": ["a", "b"]}  # fmt: skip
-    torch.save(first, tmp_path / "phase1_best.pth")
-    few = SMALL.model_copy(update={"num_episodes": 2})
-    result = train_phase2(
-        tmp_path / "one", table=table(), settings=few, checkpoint=tmp_path / "phase1_best.pth",
-        evaluate=False,
-    )  # fmt: skip
-    kept = read_checkpoint(result.checkpoint)["phase1"]
-    assert kept["task_types"] == ["a", "b"]
-    assert torch.equal(kept["model_state_dict"]["w"], torch.ones(2))
-    again = train_phase2(
-        tmp_path / "two", table=table(), settings=few, checkpoint=result.checkpoint, evaluate=False
-    )
-    assert read_checkpoint(again.checkpoint)["phase1"]["epoch"] == 3
-    torch.save({"epoch": 1}, tmp_path / "half.pth")
-    with pytest.raises(RunError, match="has no 'model_state_dict'"):
-        train_phase2(tmp_path / "x", table=table(), settings=few, checkpoint=tmp_path / "half.pth")
-    with pytest.raises(RunError, match="has no router"):
-        load_router(tmp_path / "phase1_best.pth")
 
 
 @pytest.mark.full

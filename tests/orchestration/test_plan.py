@@ -51,11 +51,6 @@ def test_edges_come_from_arguments_nested_and_several_in_one() -> None:
     assert plans.references({"a": [{"b": "<node-3>"}, ("<node-1><node-3>", 7)]}) == (1, 3)
 
 
-def test_an_argument_and_after_make_one_edge() -> None:
-    plan = Plan("x", (Node("a"), Node("b", {"text": "<node-0>"}, after=(0,))))
-    assert plan.edges == ((0, 1),)
-
-
 @pytest.mark.parametrize(
     ("nodes", "message"),
     [
@@ -95,12 +90,6 @@ def test_critical_path_is_the_longest_of_all_chains(plan: Plan, data: st.DataObj
     assert length == max(sum(seconds[n] for n in chain) for chain in chains)
     assert length == sum(seconds[n] for n in path)
     assert path in chains
-
-
-def test_an_empty_plan() -> None:
-    plan = Plan("nothing", ())
-    assert plans.levels(plan) == ()
-    assert plans.critical_path(plan, []) == (0.0, ())
 
 
 def test_drawings() -> None:

@@ -14,7 +14,7 @@ from tutelage.errors import DataError
 from tutelage.orchestration.data.synthetic import builtin_graph, generate
 from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.planner import fit
-from tutelage.orchestration.planner.fit import PlannerTrainer, drawn, tune
+from tutelage.orchestration.planner.fit import PlannerTrainer, drawn
 from tutelage.orchestration.planner.model import PlannerModel
 from tutelage.orchestration.planner.network import WINDOW, window_average
 from tutelage.orchestration.planner.settings import Phase1Settings
@@ -100,17 +100,6 @@ def test_prepared_instructions_are_planned_and_scored_alike() -> None:
     assert torch.equal(one["total_loss"], two["total_loss"])
     with pytest.raises(DataError, match="no instructions"):
         model.prepare([])
-
-
-@pytest.mark.full  # four seconds
-def test_choices_after_the_search_search_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    workflows = generate(builtin_graph(), 60, SEEDS, max_nodes=3)
-    model = small(workflows)
-    model.remember(workflows[:40])
-    search = model.settings
-    with_reuse = tune(model, workflows[40:], search)
-    monkeypatch.setattr(fit, "_AFTER_SEARCH", ())
-    assert tune(model, workflows[40:], search) == with_reuse
 
 
 def test_the_held_out_share_is_learned_at_the_best_rate_and_then_at_a_reduced_one(

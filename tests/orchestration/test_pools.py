@@ -14,15 +14,11 @@ from typing import Any
 
 import pytest
 from tests.loopback import listening
-from tests.orchestration.executing import plan_of
 
 from tutelage.errors import ConfigError
-from tutelage.gateway import Gateway
-from tutelage.orchestration.execution.executor import Executor, ExecutorSettings
 from tutelage.orchestration.execution.pools.openai import OpenAIPool
 from tutelage.orchestration.execution.pools.simulated import SimulatedPool
 from tutelage.orchestration.execution.workers import Latency, Subtask, Worker, WorkerAnswer
-from tutelage.orchestration.routing.contract import cheapest
 from tutelage.seeds import SeedTree
 
 
@@ -62,14 +58,6 @@ def test_what_is_hard_is_hard_for_all_by_the_correlation() -> None:
     assert agreement(1.0) == 1.0
 
 
-def test_latency_is_lognormal_around_its_median() -> None:
-    worker = Worker("a", latency=Latency(2.0, 0.5))
-    pool = SimulatedPool([worker], errors=0.0)
-    logs = [math.log(pool.draw(worker, work).seconds / 2.0) for work in works(3000)]
-    assert fmean(logs) == pytest.approx(0.0, abs=0.04)
-    assert fmean(x * x for x in logs) == pytest.approx(0.25, abs=0.03)
-
-
 def test_estimates_are_unbiased_and_bounds_hold() -> None:
     worker = Worker("a", price_in=1.0, price_out=3.0, latency=Latency(1.0, 0.3, 0.01))
     pool = SimulatedPool([worker], errors=0.0)
@@ -79,26 +67,6 @@ def test_estimates_are_unbiased_and_bounds_hold() -> None:
     assert fmean(a.cost for a in answers) == pytest.approx(estimate.cost, rel=0.05)
     assert fmean(a.seconds for a in answers) == pytest.approx(estimate.seconds, rel=0.05)
     assert max(a.cost for a in answers) <= estimate.bound
-
-
-def test_servers_are_busy_sometimes_and_answers_cut_off_where_they_are_too_long() -> None:
-    worker = Worker("a", skills={"*": 1.0}, price_out=1.0)
-    pool = SimulatedPool([worker], errors=0.2)
-    answers = [pool.draw(worker, work) for work in works(1000, max_tokens=150)]
-    busy = [a for a in answers if a.error is not None and a.error.transient]
-    cut = [a for a in answers if a.error is not None and a.error.kind == "truncated"]
-    assert len(busy) / 1000 == pytest.approx(0.2, abs=0.04)
-    assert all(a.cost == 0 for a in busy)
-    # The median answer is as long as what is allowed here, and a cut-off answer is paid for.
-    assert len(cut) / (1000 - len(busy)) == pytest.approx(0.5, abs=0.06)
-    assert all(a.cost > 0 and a.correct is False for a in cut)
-
-
-def test_a_wrong_input_makes_a_wrong_output() -> None:
-    worker = Worker("a", skills={"*": 1.0})
-    pool = SimulatedPool([worker], errors=0.0)
-    wrong = pool.draw(Worker("a", skills={"*": 0.0}), works(1)[0]).output
-    assert pool.draw(worker, works(1, inputs={0: wrong})[0]).correct is False
 
 
 # ------------------------------------------------------------ real HTTP
@@ -268,38 +236,3 @@ def test_the_bound_holds_for_text_of_any_language() -> None:
     )
     assert estimate.bound >= worker.cost(600, 10)
     assert estimate.cost < estimate.bound
-
-
-async def test_workers_are_our_own_gateway_serving_the_small_policy(tiny: Any) -> None:
-    from tutelage.engine.driver import EngineDriver
-    from tutelage.gateway.serving import ServedPolicy
-    from tutelage.testing import tiny_engine
-
-    policy = tiny("qwen2")
-    engine = tiny_engine(policy, slots=4)
-    client = ServedPolicy(EngineDriver(engine, schedule="free"), policy.codec, SeedTree(0))
-    with Gateway() as gateway:
-        attempt_session = gateway.open("flow", "att", client, model="small")
-        worker = Worker(
-            "small",
-            price_in=1.0,
-            price_out=2.0,
-            endpoint=attempt_session.base_url,
-            key_env="DOOR_KEY",
-            concurrency=2,
-        )
-        pool = OpenAIPool([worker], environ={"DOOR_KEY": attempt_session.api_key})
-        executor = Executor(pool, cheapest(), settings=ExecutorSettings(max_tokens=24, retries=0))
-        # An untrained policy says anything, or is cut off; what is tested is the way there.
-        found = await executor.run(plan_of((), ()), seeds=SeedTree(0))
-        await pool.close()
-    answers = [step.answer for step in found.steps]
-    assert len(answers) == 2
-    for answer in answers:
-        assert answer is not None
-        assert not answer.mock
-        assert answer.error is None or answer.error.kind in ("truncated", "empty"), answer.error
-        assert answer.tokens_in > 0
-        assert 0 < answer.tokens_out <= 24
-        assert answer.cost == pytest.approx(worker.cost(answer.tokens_in, answer.tokens_out))
-        assert not answer.estimated

@@ -9,7 +9,6 @@ import pytest
 import torch
 from routing_world import table, topical_outcomes
 
-from tutelage.errors import DataError
 from tutelage.orchestration.data.neighbours import NearestTexts, hashed
 from tutelage.orchestration.data.outcomes import OutcomeTable
 from tutelage.orchestration.routing.predictor import OutcomePredictor
@@ -99,18 +98,6 @@ def test_costs_and_seconds_are_near_what_they_come_to(
     )
     assert costs.mean(axis=0) == pytest.approx(test.costs_QW.mean(axis=0), rel=0.1)
     assert seconds.mean(axis=0) == pytest.approx(test.seconds_QW.mean(axis=0), rel=0.15)
-
-
-def test_gaps_in_a_table_are_filled_by_the_type() -> None:
-    whole = table()
-    scores = whole.scores_QW.copy()
-    scores[::3, 2] = np.nan
-    predictor, _ = OutcomePredictor.fit(replace(whole, scores_QW=scores), SeedTree(0))
-    assert ((predictor.right_QW > 0) & (predictor.right_QW < 1)).any()
-    assert np.isfinite(predictor.right_QW).all()
-    scores[:, 2] = np.nan
-    with pytest.raises(DataError, match="no outcomes of worker"):
-        OutcomePredictor.fit(replace(whole, scores_QW=scores), SeedTree(0))
 
 
 def test_the_state_reads_without_pickled_code(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -15,7 +15,6 @@ from tutelage.errors import ConfigError
 from tutelage.orchestration.evaluation.rewards import References, compute_reward
 from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.executor import Executor
-from tutelage.orchestration.execution.pools.tools import ToolPool
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.verifiers import Verifiers
 from tutelage.orchestration.execution.virtual_time import run_virtual
@@ -25,7 +24,6 @@ from tutelage.orchestration.execution.workers import (
     Worker,
     WorkerEstimate,
 )
-from tutelage.orchestration.plan.dag import Node, Plan
 from tutelage.orchestration.routing.contract import (
     Choice,
     RouteState,
@@ -43,7 +41,6 @@ from tutelage.orchestration.routing.simulator import (
     look_ahead,
 )
 from tutelage.seeds import SeedTree
-from tutelage.tools import tool
 
 SCENARIOS = {
     "free": Scenario(budgets=0.0, deadlines=0.0),
@@ -136,44 +133,6 @@ def router_log_probs(router: LearnedRouter, at: DecisionBatch) -> np.ndarray:
         return router.model(DecisionFeatures.of(at, router.terms))[0].numpy()
 
 
-def test_a_drawn_action_is_credited_under_the_mask_that_was_in_force() -> None:
-    scenario = SCENARIOS["free"]
-    here = world(scenario)
-    flows = WorkflowBatch.draw(here.val, 12, SeedTree(4))
-    seen: list[tuple[RouteState, Choice]] = []
-
-    class Watched(LearnedRouter):
-        def choose(self, state: RouteState) -> Choice:
-            choice = super().choose(state)
-            seen.append((state, choice))
-            return choice
-
-    router = Watched(here.train.predictor, here.terms, ModelSelector(0), sample=True)
-    for b in range(len(flows)):
-        before = len(seen)
-        ran = execute(flows, b, scenario, router)
-        chosen = [replace(choice, mask=state.mask) for state, choice in seen[before:]]
-        assert [step.choice for step in ran.steps] == chosen
-    assert len({choice.action for _, choice in seen}) > 3
-    for state, choice in seen:
-        assert state.mask[choice.action]
-        assert choice.log_prob <= 0
-
-
-@tool
-def shout(text: str) -> str:
-    """Write a text in capitals."""
-    return text.upper()
-
-
-def test_tools_need_no_trained_router() -> None:
-    here = world(SCENARIOS["free"])
-    router = LearnedRouter(here.train.predictor, here.terms, ModelSelector(0))
-    plan = Plan("Do it", (Node("shout", {"text": "hey"}),))
-    with pytest.raises(ConfigError, match=r"not trained on shout.*use no router with tools"):
-        run_virtual(Executor(ToolPool({"shout": shout}), router).run(plan, seeds=SeedTree(0)))
-
-
 def test_a_step_carries_what_the_loss_takes() -> None:
     """The document's update, with the executions of a router as its data."""
     here = world(SCENARIOS["free"])
@@ -226,11 +185,6 @@ def test_each_takes_its_best_and_then_the_next() -> None:
     assert cheapest().choose(state(1, tries=FAILED)).action == 2
     assert most_accurate().choose(state()).action == 0
     assert most_accurate().choose(state(0)).action == 2
-
-
-def test_where_nobody_is_left_they_stop() -> None:
-    for router in (cheapest(), cascade(["dear"])):
-        assert router.choose(state(0, 1, 2, accept=True)).action == state().stop
 
 
 def test_a_cascade_asks_in_its_order_and_nobody_else() -> None:

@@ -22,12 +22,10 @@ from tutelage.orchestration.routing.policy import (
     baselines,
     collect,
     compute_gae,
-    draw_actions,
 )
 from tutelage.orchestration.routing.simulator import (
     Chooser,
     DecisionBatch,
-    QueryTable,
     Scenario,
     WorkflowBatch,
     WorkflowSimulator,
@@ -98,25 +96,6 @@ def test_budgets_and_tries_and_deadlines_hold() -> None:
     assert (outcome.steps_B <= outcome.size_B * (scenario.max_tries + 1)).all()
 
 
-def test_success_is_that_of_right_answers_whatever_the_verifier_said() -> None:
-    scenario = Scenario(budgets=0.0, deadlines=0.0)
-    here, flows = world(scenario), flows_of(200, scenario)
-    outcome = run_chooser(here.val, flows, here.terms, rules()["most accurate"])
-    verified_B = (outcome.passed_BN | ~outcome.exists_BN).all(axis=1)
-    assert (outcome.success_B & ~verified_B).any()
-    assert (~outcome.success_B & verified_B).any()
-
-
-def test_the_same_seed_draws_the_same_workflows_for_any_pool() -> None:
-    here = world()
-    fewer = QueryTable.of(
-        here.val.table.only(here.val.table.names[:3]), here.train.predictor, here.train.scenario
-    )
-    mine, theirs = flows_of(), WorkflowBatch.draw(fewer, 60, SeedTree(9).child("flows"))
-    assert np.array_equal(mine.query_BN, theirs.query_BN)
-    assert np.array_equal(mine.parents_BNN, theirs.parents_BNN)
-
-
 # ------------------------------------------------------------------ the policy
 
 
@@ -135,51 +114,6 @@ def test_an_untrained_policy_is_the_soft_lookahead() -> None:
         dim=1,
     )
     assert torch.allclose(logp_DA.double(), wanted, atol=1e-3)
-
-
-def test_what_the_mask_forbids_has_no_probability() -> None:
-    _, at = first_situation()
-    logp_DA, _ = ModelSelector(0)(DecisionFeatures.of(at, world().terms))
-    assert (logp_DA.exp()[~torch.from_numpy(at.mask_DA)] == 0).all()
-    drawn = draw_actions(logp_DA, np.linspace(0, 1, len(logp_DA)))
-    assert at.mask_DA[np.arange(len(drawn)), drawn.numpy()].all()
-
-
-def test_the_order_of_workers_does_not_matter() -> None:
-    _, at = first_situation()
-    model = ModelSelector(0)
-    with torch.no_grad():
-        model.point.second.normal_(0, 0.1, generator=torch.Generator().manual_seed(1))
-        model.value.second.normal_(0, 0.1, generator=torch.Generator().manual_seed(2))
-    states = DecisionFeatures.of(at, world().terms)
-    workers = states.workers_DWF.shape[1]
-    order = torch.randperm(workers, generator=torch.Generator().manual_seed(3))
-    actions = torch.cat([order, torch.tensor([workers, workers + 1])])
-    turned = DecisionFeatures(
-        states.workers_DWF[:, order],
-        states.context_DF,
-        states.prior_DA[:, actions],
-        states.mask_DA[:, actions],
-        states.truth_DF,
-    )
-    mine, value = model(states)
-    theirs, other = model(turned)
-    assert torch.allclose(mine[:, actions], theirs, atol=1e-5)
-    assert torch.allclose(value, other, atol=1e-5)
-
-
-def test_the_policy_never_sees_what_the_critic_knows() -> None:
-    here = world()
-    batch = collect(here.train, flows_of(), here.terms, ModelSelector(0), SeedTree(0))
-    assert batch.states.truth_DF.abs().sum() > 0
-    model = ModelSelector(0)
-    with torch.no_grad():
-        model.value.second.normal_(0, 0.1, generator=torch.Generator().manual_seed(2))
-    blind = replace(batch.states, truth_DF=torch.zeros_like(batch.states.truth_DF))
-    seen, known = model(batch.states)
-    unseen, guessed = model(blind)
-    assert torch.equal(seen, unseen)
-    assert not torch.allclose(known, guessed)
 
 
 def test_trajectories_hold_what_was_executed() -> None:
@@ -250,25 +184,6 @@ def test_the_loss_is_the_documents_formula() -> None:
 
 
 # ------------------------------------------------------------------ baselines and curves
-
-
-def test_baselines_do_what_their_names_say() -> None:
-    simulator, at = first_situation()
-    rows = simulator.rows
-    places = np.arange(len(rows))
-    workers = at.chance_DW.shape[1]
-    able_DW = at.mask_DA[:, :workers]
-
-    def least(of_DW: np.ndarray) -> np.ndarray:
-        return np.where(able_DW, of_DW, np.inf).argmin(axis=1)
-
-    assert np.array_equal(rules()["cheapest"](simulator, rows, at), least(at.cost_DW))
-    accurate = world().train.table.right_QW.mean(axis=0)
-    wanted = least(-np.broadcast_to(accurate, able_DW.shape))
-    assert np.array_equal(rules()["most accurate"](simulator, rows, at), wanted)
-    chosen = rules(0)["random"](simulator, rows, at)
-    assert at.mask_DA[places, chosen].all()
-    assert (chosen < workers).all()
 
 
 def test_the_lookahead_is_above_greedy_and_greedy_above_random() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +12,6 @@ import pytest
 from tests.orchestration.executing import ScriptedPool, cut_after, right, workers
 
 from tutelage.errors import ConfigError, DataError
-from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.executor import Executor, ExecutorSettings
 from tutelage.orchestration.execution.permission import Doubt, Permit
 from tutelage.orchestration.execution.pools.tools import ToolPool
@@ -152,18 +150,6 @@ def test_a_reference_goes_any_number_of_steps_into_a_result(text: str, said: str
     assert outputs(run(Node("tables"), Node("say", {"text": text})))[1] == said
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "<note-1> <node> <b>3</b> a<node-b>",
-        "<node2> of a plan of two",
-    ],
-)
-def test_what_is_no_reference_is_text(text: str) -> None:
-    nodes = (Node("numbers", {"count": 2}), Node("say", {"text": text}))
-    assert outputs(run(*nodes))[1] == text
-
-
 def test_a_plan_is_checked_against_its_tools_before_any_of_them_runs() -> None:
     system = OrchestrationSystem(pool=ToolPool(TOOLS))
     plan = Plan("x", (Node("numbers", {"count": 2}), Node("say", {"txt": "a"})))
@@ -175,43 +161,6 @@ def test_a_plan_is_checked_against_its_tools_before_any_of_them_runs() -> None:
         with pytest.raises(DataError, match=r"^node 1 \(say\): unknown argument 'txt'"):
             refuse_it()
     assert not events
-
-
-WRONG = Node("say", {"txt": "a"})
-
-
-class _Corrects:
-    """Its first plan is wrong, and so is the first of its further plans."""
-
-    def __init__(self, *first: Node) -> None:
-        self.first, self.seen = first, list[Execution]()
-
-    def plan(self, instruction: str) -> Plan:
-        return Plan(instruction, self.first)
-
-    async def rest(self, execution: Execution, budget: Budget) -> Plan:
-        self.seen.append(execution)
-        more = WRONG if len(self.seen) == 1 else Node("say", {"text": "<node-0>"})
-        return replace(execution.plan, nodes=(*execution.plan.nodes, more))
-
-
-def test_a_wrong_plan_goes_back_to_a_planner_that_is_asked_again(tmp_path: Path) -> None:
-    planner = _Corrects(Node("numbers", {"count": 2}), Node("say", {"text": "It is <node0>"}))
-    system = OrchestrationSystem(planner, ToolPool(TOOLS))
-    system.check(planner.plan("x"))
-    done = system.execute("x", name="x", journal=tmp_path / "journal.jsonl")
-    assert outputs(done) == ["[1, 2]", None, None, "[1, 2]"]
-    assert done.success
-    assert (done.abandoned, len(done.steps)) == ((1, 2), 2)
-    first, second = planner.seen
-    assert "'<node0>' looks like a reference and is none" in first.nodes[1].reason
-    assert "node 2 (say): unknown argument 'txt'" in second.nodes[2].reason
-    again = system.execute("x", name="x", journal=tmp_path / "journal.jsonl")
-    assert (outputs(again), len(planner.seen)) == (outputs(done), 2)
-    for settings in (ExecutorSettings(max_replans=0), ExecutorSettings(on_failure="fail_fast")):
-        alone = OrchestrationSystem(planner, ToolPool(TOOLS), settings=settings)
-        with pytest.raises(DataError, match="looks like a reference"):
-            alone.execute("x")
 
 
 def test_what_looks_like_a_reference_in_an_output_is_text() -> None:
@@ -434,12 +383,3 @@ def test_models_do_what_is_no_tool() -> None:
     done = asyncio.run(executor.run(plan, seeds=SeedTree(0)))
     assert [node.worker for node in done.nodes] == ["say", "m"]
     assert [asked[0] for asked in models.asked] == ["m"]
-
-
-def test_what_cannot_run_beside_each_other_is_refused() -> None:
-    mocked = ScriptedPool(workers("m"), right())
-    with pytest.raises(ConfigError, match="tools cannot be combined with simulated workers"):
-        ToolPool(TOOLS, mocked)
-    mocked.workers, mocked.mock = workers("say"), False
-    with pytest.raises(ConfigError, match="both named 'say'"):
-        ToolPool(TOOLS, mocked)

@@ -107,11 +107,6 @@ def test_a_type_then_its_kind_then_the_default() -> None:
     assert check(found, "d", Subtask(0, "other", "audio")).passed
 
 
-def test_defaults_by_pool() -> None:
-    assert not check(Verifiers.of_pool(mock=True), "anything", correct=False).passed
-    assert not check(Verifiers.of_pool(mock=False), "anything").checked
-
-
 @pytest.mark.parametrize(
     ("given", "words"),
     [

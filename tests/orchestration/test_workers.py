@@ -21,7 +21,6 @@ from tutelage.orchestration.execution.workers import (
     Subtask,
     Worker,
     capable_workers,
-    check_workers,
 )
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
 
@@ -34,27 +33,6 @@ def test_a_worker_can_what_a_capability_fits() -> None:
     assert worker.can("translate_fr", "audio")
     assert not worker.can("audio", "speech")
     assert Worker("b").can("anything")
-
-
-def test_skill_is_looked_up_by_type_then_kind_then_star() -> None:
-    worker = Worker("a", skills={"sum": 0.9, "text": 0.7, "*": 0.1})
-    assert (worker.skill("sum", "text"), worker.skill("x", "text"), worker.skill("x", "y")) == (
-        0.9,
-        0.7,
-        0.1,
-    )
-    assert Worker("b").skill("x") == 0.5
-
-
-def test_cost_is_for_a_million_tokens() -> None:
-    assert Worker("a", price_in=2.0, price_out=10.0).cost(500_000, 100_000) == 2.0
-
-
-def test_no_workers_and_equal_names_are_refused() -> None:
-    with pytest.raises(ConfigError, match="no workers"):
-        check_workers([])
-    with pytest.raises(ConfigError, match="two workers are named 'a'"):
-        check_workers([Worker("a"), Worker("a")])
 
 
 def test_a_work_that_nobody_can_do_names_it_and_what_is_known() -> None:

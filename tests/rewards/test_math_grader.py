@@ -308,23 +308,6 @@ INLINE = (
     "math_grader",
 )
 ANSWERS: Sequence[Any] = ("5", "x + 1", "[5, 6]", "B", "Paris", 5, [1, 2], "1e300", "0", "50%")
-NASTY = (
-    "1e400 km", "-1e400 km", "1e400%", "1e-400 km", "1e999/3 km", "1E400", "1e308 * 1e308",
-    "\\boxed{1e400\\ km}", "answer is 1e400 km", "#### 1e400", "9" * 399 + " km", "9" * 400,
-    "9" * 5000, "1/" + "0" * 300, "0/0", "1/3" * 100, "5!", "5!!!!!!!!", "9!" * 200, "9^9^9^9^9",
-    "9**9**9**9", "2^(2^(2^(2^2)))", "exp(" * 60 + "5" + ")" * 60, "factorial(factorial(9))",
-    "x^" * 30 + "x", "(x+1)^99999999", "sqrt(" * 300 + "x", "\\frac{" * 500, "\\frac{1}{" * 100,
-    "\\sqrt{" * 300, "\\left(" * 300, "\\boxed{" * 1000, "\\boxed{" + "{" * 3900, "{" * 100_000,
-    "[" * 100_000, "[" * 400 + "5" + "]" * 400, "(" * 100_000 + ")" * 100_000, "," * 50_000,
-    "nan", "inf", "-Infinity", "NaN km", "1_000", "0x" + "f" * 100_000, "1e5_0", "٥", "५ km", "５",
-    "²", "½", "Ⅷ", "5\u0335", "\ud800", "5 \udfff", "\x00", "5\x00km", "\u202e5\u202c", "\ufeff5",
-    "e\u0301" * 2000, "5\u2028", "a" * 3_000_000, "5 " * 500_000,
-    "answer is " * 200_000, "```python\n" * 50_000, "```python\n" + "(" * 50_000 + "\n```",
-    "```python\n" + "-" * 90_000 + "1\n```", "```\nx = " + "[" * 150 + "]" * 150 + "\n```",
-    "```python\n\ud800\n```", "```python\n\x00\n```", '{"correct": ' + "[" * 100_000, "{}", "[]",
-    '{"correct": true}' * 10_000, "</think>" * 50_000, "__import__('os')", "%s%n{0.__class__}",
-    "\\text{" * 1000 + "5", "5 \\text{" + "a" * 50_000, "-" * 900 + "5", "--5", "−−5", "$" * 50_000,
-)  # fmt: skip
 
 
 async def earned(function: RewardFunction, text: str, answer: Any, **fields: Any) -> float:
@@ -342,17 +325,6 @@ def no_helper(monkeypatch: pytest.MonkeyPatch) -> None:
         return None
 
     monkeypatch.setattr(graders, "symbolic_equal", undecided)
-
-
-@pytest.mark.usefixtures("no_helper")
-@pytest.mark.parametrize("name", INLINE)
-async def test_nasty_right_answers_are_no_trouble_either(name: str) -> None:
-    """They are a data set's, and equal texts are the way into every branch."""
-    function = resolve_reward(name, ToolOptions())
-    for text in NASTY:
-        if len(text) < 10_000:
-            assert math.isfinite(await earned(function, text, text)), text[:60]
-            assert math.isfinite(await earned(function, "5 km", text)), text[:60]
 
 
 PIECES = (

@@ -55,13 +55,6 @@ try:
 except OSError as error:
     print('refused')
 """,
-    "fill the disk with one file": """
-with open('big', 'wb') as file:
-    for _ in range(4000):
-        file.write(bytes(1 << 20))
-        file.flush()
-print('FILLED')
-""",
     "fill the disk with many files": """
 written = 0
 for i in range(2000):
@@ -82,18 +75,6 @@ for i in range(40):
     time.sleep(0.02)
 print('FILLED')
 """,
-    "fill the disk through memory": """
-import mmap, os, time
-kept = []
-for i in range(40):
-    with open('hidden', 'w+b') as file:
-        file.truncate(4 << 20)
-        kept.append(mmap.mmap(file.fileno(), 4 << 20))
-    os.unlink('hidden')
-    kept[-1][:] = b'x' * (4 << 20)
-    time.sleep(0.02)
-print('FILLED')
-""",
     "files on their way through a socket": """
 import os, socket, time
 left, right = socket.socketpair()
@@ -105,11 +86,6 @@ for i in range(40):
         file.flush()
         socket.send_fds(left, [b'x'], [file.fileno()])
     time.sleep(0.02)
-print('FILLED')
-""",
-    "fill the disk with empty files": """
-for i in range(200_000):
-    open(f'{i}', 'w').close()
 print('FILLED')
 """,
     "fill the disk where nobody may look": """
@@ -166,13 +142,6 @@ import signal
 for n in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGXCPU):
     signal.signal(n, signal.SIG_IGN)
 while True: pass
-""",
-    "swallow every exception": """
-while True:
-    try:
-        while True: pass
-    except BaseException:
-        continue
 """,
     "kill the parent": """
 import os, signal, ctypes, fcntl
@@ -317,7 +286,6 @@ for place in READABLE:
         pass
 print('LEAK' if SECRET_HALF in seen or 'root:' in seen else 'nothing')
 """,
-    "memory at once": "x = bytearray(4 << 30)\nprint('GOT', len(x))",
     "memory bit by bit": """
 kept = []
 while True:
@@ -386,7 +354,6 @@ print('GOT' if libc.mount(b'proc', b'.', b'proc', 0, None) == 0 else 'refused')
 
 ENDLESS = (
     "compute for ever, deaf to signals",
-    "swallow every exception",
     "forged messages",
 )
 
@@ -402,13 +369,13 @@ def held(name: str, seen: Any, files: list[str]) -> bool:
         case "threads":
             started = output.partition("started ")[2]
             return error in ("timeout", "died") or int(started or "9999") < 200
-        case "compute for ever, deaf to signals" | "swallow every exception":
+        case "compute for ever, deaf to signals":
             return error == "timeout"
         case "kill the parent":
             return "alive" in output
         case "write outside":
             return output.strip() == "[]" and not any(os.path.exists(f) for f in files)
-        case "memory at once" | "memory bit by bit":
+        case "memory bit by bit":
             return clean and error in ("MemoryError", "died")
         case "output without end":
             return len(output) < 6000 and error == "OSError" and "File too large" in output

@@ -80,14 +80,6 @@ async def test_time_runs_out_and_the_next_code_starts_anew(tier: Tier) -> None:
 
 
 @every_tier
-async def test_executions_at_the_same_time_take_turns_in_order(tier: Tier) -> None:
-    async with Sandbox(tier=tier) as sandbox:
-        await sandbox.run("seen = []")
-        await asyncio.gather(*(sandbox.run(f"seen.append({i})") for i in range(9)))
-        assert (await sandbox.run("seen")).output == "[0, 1, 2, 3, 4, 5, 6, 7, 8]\n"
-
-
-@every_tier
 async def test_being_cancelled_ends_the_interpreter(tier: Tier) -> None:
     async with Sandbox(SandboxLimits(seconds=60), tier=tier) as sandbox:
         await sandbox.run("x = 1")
@@ -147,14 +139,6 @@ async def test_values_that_only_look_like_data_do_not(tier: Tier, expression: st
         )
         with pytest.raises(ValueError, match=r"no result value|not a Python literal|malformed"):
             (await sandbox.evaluate(expression)).plain_value()
-
-
-async def test_nothing_starts_before_code_runs() -> None:
-    sandbox = Sandbox()
-    await sandbox.close()
-    assert (await sandbox.run("1")).output == "1\n"
-    await sandbox.close()
-    await sandbox.close()
 
 
 async def test_a_server_that_is_killed_while_it_starts_a_sandbox_fails_nobody() -> None:

@@ -173,10 +173,6 @@ def untyped(x, y: int) -> int:
     return x + y
 
 
-def anything(*args: int) -> int:
-    return len(args)
-
-
 def positional(x: int, /) -> int:
     return x
 
@@ -193,7 +189,6 @@ def opaque(x: Opaque) -> int:
     ("fn", "says"),
     [
         (untyped, "'x' has no type hint"),
-        (anything, "declare each parameter by name"),
         (positional, "positional-only"),
         (opaque, "cannot create a JSON schema"),
         (functools.partial(positional, 1), "invalid tool name"),
