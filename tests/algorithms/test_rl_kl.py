@@ -1,4 +1,4 @@
-"""KL estimators, the exact KL, entropy, and the coefficient's controllers."""
+"""KL estimators, the exact KL, entropy, controllers; weights for the sampler's mismatch."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""`import tutelage` is light, and its public names stay what they are."""
+"""`import tutelage` is light, and what works without torch."""
 
 from __future__ import annotations
 

@@ -167,20 +167,3 @@ def test_a_module_opens_with_a_paragraph_about_itself(name: str) -> None:
     assert words, f"{modules()[name].relative_to(ROOT)} has no docstring"
     assert words[0].isupper() or not words[0].isalpha(), words
     assert words.rstrip()[-1] in ".:`)", words
-
-
-JSON_READERS = {"loads", "raw_decode", "parse_json", "parse_arguments", "model_validate_json"}
-
-
-def test_only_json_lines_cuts_text_that_holds_json() -> None:
-    """`splitlines` and httpx's `iter_lines` also cut at U+2028, U+2029 and U+0085, which may stand
-    in a JSON string. So a module that reads JSON has no `splitlines`: `bounded.json_lines` cuts
-    lines of JSON, `split("\\n")` other text."""
-    wrong: list[str] = []
-    for name in modules():
-        words = {node.attr for node in ast.walk(tree(name)) if isinstance(node, ast.Attribute)}
-        words |= {node.id for node in ast.walk(tree(name)) if isinstance(node, ast.Name)}
-        reads_json = words & JSON_READERS
-        if words & {"aiter_lines", "iter_lines"} or (reads_json and "splitlines" in words):
-            wrong.append(name)
-    assert wrong == []

@@ -1,4 +1,4 @@
-"""What every error promises, and that folders are packages."""
+"""What every error promises, that skips are listed, and that the public surface is pinned."""
 
 from __future__ import annotations
 
@@ -45,22 +45,6 @@ def test_an_error_is_ours_and_also_a_standard_one(error: type[Exception]) -> Non
     if error is not TutelageError:
         standard = [b for b in error.__mro__ if b.__module__ == "builtins"]
         assert standard[0] not in (Exception, BaseException)
-
-
-def test_the_tree_of_errors_in_the_docstring_is_the_tree_of_classes() -> None:
-    lines = [
-        (len(m.group(1)), m.group(2))
-        for m in re.finditer(r"^([ │├└─]*)([A-Z]\w+Error) ", errors.__doc__ or "", re.MULTILINE)
-    ]
-    assert sorted(name for _, name in lines) == sorted(e.__name__ for e in ERRORS)
-    parents: list[tuple[int, str]] = []
-    for depth, name in lines:
-        while parents and parents[-1][0] >= depth:
-            parents.pop()
-        bases = [b.__name__ for b in getattr(errors, name).__bases__]
-        if parents:
-            assert parents[-1][1] in bases, f"{name} stands below {parents[-1][1]}"
-        parents.append((depth, name))
 
 
 def test_exit_codes_are_those_of_the_tree() -> None:

@@ -1,4 +1,4 @@
-"""Every code block of the documents is run or checked, every link and file name resolves."""
+"""Every code block of the documents is run or checked; every link, file and option is there."""
 
 from __future__ import annotations
 

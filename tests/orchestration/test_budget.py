@@ -1,4 +1,4 @@
-"""The budget: reserve a bound, settle the cost, and never pass an enforced limit."""
+"""The budget: reserve, settle, never pass an enforced limit; verdicts that cost money."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collecting: what is logged, which labels it can give, and that wrong plans do not count."""
+"""Collecting: what is logged, logs as training data, and episodes with workers."""
 
 from __future__ import annotations
 
@@ -145,6 +145,13 @@ def test_failures_are_left_out_and_the_cheapest_success_is_kept(tmp_path: Path) 
     assert [w.instruction for w in made.workflows] == ["one"]
     assert made.workflows[0].rewards["cost"] == -0.1
     assert (made.executions, made.failed, made.repeated) == (4, 2, 1)
+
+
+def test_what_succeeded_by_a_further_plan_is_left_out_and_counted(tmp_path: Path) -> None:
+    ended = [{"node": 0, "status": "failed"}, {"node": 1, "status": "succeeded"}]
+    made = prepare([write_log(tmp_path, log_line("one", 0.1), log_line("two", 0.1, nodes=ended))])
+    assert (made.executions, made.failed) == (2, 1)
+    assert [workflow.instruction for workflow in made.workflows] == ["one"]
 
 
 def test_logs_that_teach_nothing_are_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The executor: order, time, retries, escalation, failure modes, cancellation, and its sums."""
+"""The executor: order, time, retries, escalation, modes of failure, its sums; the jumping clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of workflows: each format by its content, and what is refused with file, row and field."""
+"""Files of workflows, by their content, and synthetic workflows."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import time
@@ -14,7 +15,7 @@ import pytest
 from tests.orchestration.executing import rewrite, stored_events
 from tests.orchestration.test_tools import TOOLS
 
-from tutelage.errors import ConfigError, EngineError, UnreachableError
+from tutelage.errors import ConfigError, EngineError, RemoteError, UnreachableError
 from tutelage.gateway import ScriptedClient
 from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.executor import ExecutorSettings
@@ -263,6 +264,18 @@ def test_what_planning_costs_is_of_the_same_budget(tmp_path: Path) -> None:
     rewrite(path, [*events[: first + 1], *starts, events[first]])
     again = system(WRONG, RIGHT).execute("Read the notes", name="run", journal=path)
     assert again.total_cost == pytest.approx(0.75 + 2 * bound)
+
+
+def test_a_server_without_schemas_is_asked_without() -> None:
+    class Refusing(ScriptedClient):
+        async def chat(self, *args: Any, constraint: Any = None, **more: Any) -> Any:
+            if constraint is not None:
+                raise RemoteError("response_format is not supported", 400)
+            return await super().chat(*args, **more)
+
+    client = Refusing([SUM])
+    llm = LLMPlanner(lambda: client, TOOLS)
+    assert len(asyncio.run(llm.aplan("Sum")).nodes) == 2
 
 
 def test_what_the_model_was_asked_is_in_the_store_and_the_trace(tmp_path: Path) -> None:

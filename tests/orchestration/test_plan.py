@@ -1,4 +1,4 @@
-"""Plans: edges from arguments, refusals, levels, critical path, drawings."""
+"""Plans: edges from arguments, refusals, levels, drawings; catalogs; references in prompts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Both reward presets against numbers worked out by hand."""
+"""Both reward presets against numbers worked out by hand, and scores of plans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The document's configuration: numbers as text, unknown keys, words where numbers belong."""
+"""The document's configuration, and what the data of a planner's run holds twice."""
 
 from __future__ import annotations
 

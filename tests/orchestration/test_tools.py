@@ -273,6 +273,14 @@ def test_who_runs_the_plan_is_asked_with_the_arguments_as_they_will_be() -> None
     assert [node.status for node in done.nodes] == ["succeeded", "succeeded", "failed"]
 
 
+def test_the_time_of_a_try_begins_after_the_question() -> None:
+    async def permit(tool: Tool, arguments: str, doubt: Doubt) -> str:
+        await asyncio.sleep(0.05)
+        return ""
+
+    assert run(Node("delete", {"path": "a"}), permit=permit, try_timeout=0.04).success
+
+
 @pytest.mark.parametrize("answer", ["you said no", WorkerAnswer("a is gone"), ""])
 def test_what_may_have_run_before_a_kill_is_asked_about_again(
     answer: str | WorkerAnswer, tmp_path: Path
@@ -312,6 +320,7 @@ def test_what_may_have_run_before_a_kill_is_asked_about_again(
         (Node("total", {}), "missing argument 'values'"),
         (Node("total", {"values": [1], "sum": 2}), "unknown argument 'sum'"),
         (Node("numbers", {"count": "many"}), "argument 'count'"),
+        (Node("say", {"text": "It is <node0>."}), "'<node0>' looks like a reference"),
     ],
 )
 def test_arguments_that_cannot_fit_are_found_before_anything_runs(node: Node, words: str) -> None:

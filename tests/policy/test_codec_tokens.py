@@ -1,4 +1,4 @@
-"""Special tokens that contents spell stay text; ordinary contents encode as ever."""
+"""Special tokens that contents spell stay text; grammars let only a template's calls through."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import zipfile
@@ -19,7 +18,7 @@ from tutelage.cli import build_app
 from tutelage.errors import ConfigError, MissingExtraError, ModelError
 from tutelage.policy import sources
 from tutelage.policy.model import load_codec, load_policy
-from tutelage.policy.sources import HUB_ID, local_folder, missing_folder
+from tutelage.policy.sources import local_folder, missing_folder
 from tutelage.tools.builtin import calculator
 from tutelage.types import Message
 
@@ -181,36 +180,6 @@ def test_a_damaged_folder_of_the_cache_is_made_again(
     assert local_folder("smollm2", lambda text, done: told.append(text)) == str(made)
     assert told[0] == f"the model in {str(made)!r} is corrupt and is created again"
     assert {p.name: p.read_bytes() for p in made.iterdir()} == before
-
-
-def test_a_small_machine_is_told_what_runs_on_it(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    known = os.sysconf
-    monkeypatch.setattr(os, "sysconf", lambda name: 10**5 if "PHYS" in name else known(name))
-    text = refused()
-    assert "smollm2 needs 4 GB of memory, but this machine has 0.4 GB" in text
-    assert "tutelage train math" in text
-
-
-def test_the_name_on_the_hub_means_the_same_where_no_hub_answers(
-    place: Path, pip: Pip, tiny_wheel: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import huggingface_hub
-
-    def answers(*_: object, **__: object) -> None:
-        return None
-
-    calls = pip(served=tiny_wheel)
-    with monkeypatch.context() as reached:
-        reached.setattr(huggingface_hub.HfApi, "model_info", answers)
-        assert local_folder(HUB_ID) == HUB_ID
-    assert not calls.exists()
-    folder = local_folder(HUB_ID)  # HF_HUB_OFFLINE is set for all tests
-    assert folder == local_folder("smollm2")
-    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", answers)
-    assert local_folder(HUB_ID) == folder
-    assert calls.read_text().count("call") == 1
 
 
 def test_a_gguf_file_is_a_model_for_every_command(place: Path) -> None:

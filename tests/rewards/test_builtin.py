@@ -1,4 +1,4 @@
-"""The numeric and string rewards: what they read in a final text, and what earns nothing."""
+"""The numeric, string and short-answer rewards, and the sentences of their page."""
 
 from __future__ import annotations
 

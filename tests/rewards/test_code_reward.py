@@ -40,8 +40,6 @@ async def grade(prediction: str, tests: Any, **fields: Any) -> Reward:
         (f"Here it is:\n```python\n{ADD}\n```\nDone.", ADD_TESTS, 1.0),
         ("def add(a, b):\n    return 3", ADD_TESTS, 1 / 3),
         ("def sub(a, b):\n    return 3", ADD_TESTS, 0.0),
-        ("def add(a, b:", ADD_TESTS, 0.0),
-        ("", ADD_TESTS, 0.0),
         ("I do not know.", ADD_TESTS, 0.0),
         (
             "print(2 * int(input()))",
@@ -55,16 +53,6 @@ async def grade(prediction: str, tests: Any, **fields: Any) -> Reward:
                 "import math\nassert math.isclose(f(1)[0], 1 / 3)\n"
                 "assert abs(f(2)[0] - 0.6667) < 1e-3\nassert f(2)[1] == (2,)\nassert f(1) != 5"
             ],
-            1.0,
-        ),
-        (
-            "class S:\n    def two(self):\n        return 2",
-            ["assert S().two() == 2", "assert not S().two() == 3"],
-            1.0,
-        ),
-        (
-            "def f():\n    return float('inf')",
-            ["assert f() == float('inf')", "assert f() > 10"],
             1.0,
         ),
         (
@@ -206,10 +194,8 @@ async def test_an_interpreter_that_the_system_killed_once_costs_no_test(
         ("print(int(input()) + int(input()))", {"inputs": [["4", "5"]], "outputs": [["9"]]}, 1.0),
         (ADD, {"fn_name": "add", "inputs": [[1, 2]], "outputs": [3]}, 1.0),
         (ADD, '{"fn_name": "add", "inputs": [[1, 2]], "outputs": [4]}', 0.0),
-        ("print(2 * int(input()))", '[{"input": "4", "output": "8"}]', 1.0),
         ("print(sum(range(11)))", "55", 1.0),
         ("print(sum(range(11)))", 54, 0.0),
-        ("print([1, 2])", "[1, 2]", 1.0),
     ],
 )
 async def test_rows_of_question_and_answer(code: str, answer: Any, share: float) -> None:

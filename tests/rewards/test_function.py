@@ -194,23 +194,6 @@ def test_a_row_without_an_answer_is_refused_where_a_built_in_reward_reads_it(
     check(function, Dataset.load(path)[:4])
 
 
-@pytest.mark.parametrize(
-    "grader",
-    [lambda prediction, answer: 1.0, lambda prediction, task: 1.0, lambda **fields: 1.0],
-)
-def test_an_own_reward_is_warned_of_rows_without_an_answer_once(
-    grader: Callable[..., float], caplog: pytest.LogCaptureFixture
-) -> None:
-    rows = [{"question": str(i), "answer": None if i % 2 else "4"} for i in range(20)]
-    check(reward("own")(grader), Dataset(rows, name="rows"))
-    (record,) = caplog.records
-    assert "'own'" in record.message
-    assert "rows (index 1): field 'answer' is None" in record.message
-    assert "5 more" in record.message
-    check(reward("own")(grader), [TASK, Task("t", {"solution": None, "answer": "4"})])
-    assert len(caplog.records) == 1
-
-
 async def test_rewards_are_found_by_name_and_in_files(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(
@@ -232,6 +215,23 @@ async def test_rewards_are_found_by_name_and_in_files(tmp_path: Path) -> None:
     names = ("math", "exact_number")
     assert [resolve_reward(name).name for name in names] == [*names]
     assert len({resolve_reward(name).fn for name in names}) == 1
+
+
+@pytest.mark.parametrize(
+    "grader",
+    [lambda prediction, answer: 1.0, lambda prediction, task: 1.0, lambda **fields: 1.0],
+)
+def test_an_own_reward_is_warned_of_rows_without_an_answer_once(
+    grader: Callable[..., float], caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [{"question": str(i), "answer": None if i % 2 else "4"} for i in range(20)]
+    check(reward("own")(grader), Dataset(rows, name="rows"))
+    (record,) = caplog.records
+    assert "'own'" in record.message
+    assert "rows (index 1): field 'answer' is None" in record.message
+    assert "5 more" in record.message
+    check(reward("own")(grader), [TASK, Task("t", {"solution": None, "answer": "4"})])
+    assert len(caplog.records) == 1
 
 
 def test_a_reward_knows_whether_it_is_given_what_the_agent_did() -> None:

@@ -1,4 +1,4 @@
-"""The local corpus: what becomes a passage, what is found, and what is refused."""
+"""The local corpus, the tools over it, and the web search against a server of our own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tool calls: whatever a model writes and a tool does becomes a result, in order, in time."""
+"""Tool calls: each becomes a result, in order, in time; the calculator against a slow reference."""
 
 from __future__ import annotations
 

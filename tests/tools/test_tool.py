@@ -1,4 +1,4 @@
-"""`@tool`: schemas from signatures, and signatures that are refused."""
+"""`@tool`: schemas from signatures, arguments that do not fit, and names to tools."""
 
 from __future__ import annotations
 
