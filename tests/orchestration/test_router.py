@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from executing import ScriptedPool, plan_of, run_plan, workers, wrong
+from executing import plan_of
 from routing_world import RecordedVerifier, ReplayPool, as_plan, as_settings, result_of, world
 from tests.marks import long
 
@@ -30,7 +30,6 @@ from tutelage.orchestration.execution.workers import (
     WorkerEstimate,
 )
 from tutelage.orchestration.routing.contract import (
-    Choice,
     RouteState,
     cascade,
     cheapest,
@@ -206,23 +205,6 @@ def test_a_cascade_asks_in_its_order_and_nobody_else() -> None:
     assert router.choose(state()).action == 2
     assert router.choose(state(2, tries=FAILED)).action == 0
     assert router.choose(state(0, 2)).action == state().stop
-
-
-def test_a_choice_keeps_to_the_mask() -> None:
-    given = state(0)
-    assert given.checked(Choice(1)).mask == given.mask
-    for bad in (Choice(0), Choice(5), Choice(-1)):
-        with pytest.raises(ConfigError, match="the mask allows"):
-            given.checked(bad)
-
-
-def test_the_choice_of_a_router_comes_back_with_its_step() -> None:
-    class Noting:
-        def choose(self, state: RouteState) -> Choice:
-            return replace(cheapest().choose(state), log_prob=-0.5 - len(state.tries))
-
-    found = run_plan(plan_of(()), ScriptedPool(workers("a", "b"), lambda w, k: wrong()), Noting())
-    assert [step.choice.log_prob for step in found.steps] == [-0.5, -1.5, -2.5]
 
 
 # ------------------------------------------------------------ simulator, policy and loss
