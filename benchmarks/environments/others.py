@@ -53,7 +53,7 @@ CASES = {
     "gcd": Case("reasoning_gym:gcd", {"max_value": 30}),
     "frozen_lake": Case(
         "gym:FrozenLake-v1",
-        {"is_slippery": False, "reward_schedule": [1, -1, 0]},
+        {"is_slippery": False},
         ("--success", ">=1"),
     ),
     "textworld": Case(
