@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.orchestration.executing import rewrite, stored_events
+from tests.orchestration.executing import rewrite, stored_events, walk
 from tests.orchestration.test_tools import TOOLS
 
 from tutelage.errors import ConfigError, EngineError, RemoteError, UnreachableError
@@ -301,7 +301,7 @@ def test_what_the_model_was_asked_is_in_the_store_and_the_trace(tmp_path: Path) 
     assert [message.role for message in calls[0].messages] == ["system", "user"]
     assert all(call.policy is None for call in calls)
     (tree,) = rollout_trees(rollout, spans)
-    told = [(depth, span.name) for depth, span in tree.walk()]
+    told = [(depth, span.name) for depth, span in walk(tree)]
     assert told[2:5] == [(2, "plan"), (3, "chat planner"), (3, "chat planner")]
 
 

@@ -211,9 +211,9 @@ def test_conditions_hold_what_repetition_depends_on_and_not_the_gradient_threads
 @pytest.mark.parametrize(
     ("cuda", "mps", "devices", "told"),
     [
-        (True, False, 2, "torch sees a GPU"),
+        (True, False, 2, "cuda, bfloat16"),
         (False, True, 0, "Apple's GPU (mps) is not supported"),
-        (False, False, 0, "no GPU"),
+        (False, False, 0, "cpu, float32"),
     ],
 )
 def test_what_torch_sees_decides_the_device(

@@ -195,7 +195,6 @@ def test_a_misspelled_folder_is_refused_before_the_hub_is_asked(place: Path) -> 
         (place / folder).mkdir(parents=True)
     for wrong, near in {
         "runs/frist": "runs/first",
-        "model/mine": "models/mine",
         "smolm2": "smollm2",
     }.items():
         with pytest.raises(ModelError, match=f"folder not found: '{wrong}'; did you mean '{near}'"):
