@@ -141,22 +141,6 @@ def test_the_markdown_holds_the_same_cells(tutelage: Tutelage, three: Path) -> N
     assert {len(row) for row in rows[1:20]} == {3}
 
 
-def test_tasks_without_a_question_meet_by_all_that_they_have(
-    tutelage: Tutelage, tmp_path: Path
-) -> None:
-    from tutelage.types import Task
-
-    runs = tmp_path / "runs"
-    rows = [{"left": i, "right": 3, "target": "the same for all"} for i in range(60)]
-    for name, value in (("a", 0.5), ("b", 1.0)):
-        own = [Task(f"{name}-{row['left']}", row) for row in rows]
-        weights_run(runs / name, [0.0] * 60, [value] * 60, agent=AGENT, test=own)
-    told = found(tutelage, "a", "b")
-    assert (told["same_tasks"], told["shared_tasks"]) == (True, 60)
-    assert [row["tasks"] for row in told["runs"]] == [60, 60]
-    assert told["pairs"][0]["reward"]["wins"] == 60
-
-
 def test_a_seed_prompt_that_won_is_compared_with_itself(tutelage: Tutelage, tmp_path: Path) -> None:
     run = prompt_run(tmp_path / "runs" / "a", [0.5] * 60, [0.5] * 60)
     from sqlalchemy import create_engine, text
@@ -187,24 +171,6 @@ def test_a_run_that_was_stopped_or_lost_its_store_says_less(
     assert told["reward"] is None
 
 
-def test_a_planner_stands_beside_them_without_scores_by_task(
-    tutelage: Tutelage, three: Path
-) -> None:
-    place = three / "planner-1"
-    place.mkdir()
-    config = {"kind": "planner", "config": {"recipe": "planner", "phase": "1"}}
-    (place / "config.json").write_text(json.dumps(config))
-    (place / "result.json").write_text(json.dumps({"status": "finished", "wall_seconds": 60}))
-    told = found(tutelage, "rl-1", "planner-1")
-    row = told["runs"][1]
-    assert (row["run"]["trained"], row["run"]["algorithm"]) == ("orchestration", "planner")
-    assert row["reward"] is None
-    assert told["conclusion"] is None
-    done = tutelage("compare", "rl-1", "planner-1")
-    assert "a planner is scored on plans, not tasks" in done.stdout
-    assert "not measured" in done.stdout
-
-
 def test_bad_input_is_refused_in_words(tutelage: Tutelage, three: Path) -> None:
     done = tutelage("compare", "rl-1", "--out", "table.pdf")
     assert done.exit_code == 2
@@ -217,20 +183,3 @@ def test_bad_input_is_refused_in_words(tutelage: Tutelage, three: Path) -> None:
     done = tutelage("compare", "rl-1", "--out", "file/table.md")
     assert done.exit_code == 2
     assert "cannot write" in done.stderr
-
-
-@pytest.mark.full
-def test_it_needs_no_torch(three: Path) -> None:
-    import subprocess
-    import sys
-
-    code = (
-        "import sys; from tutelage.evaluate.compared import read_facts; "
-        "from tutelage.runs.folder import RunFolder; from pathlib import Path; "
-        "from tutelage.cli.kinds import kind_of; "
-        f"folder = RunFolder(Path({str(three / 'rl-1')!r})); "
-        "print(read_facts(folder, kind_of(folder)).algorithm); "
-        "print('torch' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout.split() == ["grpo", "False"], done.stderr

@@ -3,9 +3,8 @@
 from tests.in_one_item import in_one_item
 
 from tutelage.algorithms.extensions import ESTIMATORS, LOSSES
-from tutelage.config import Machine, unused
-from tutelage.config.keys import leaf_fields, metadata, section_names
-from tutelage.config.unused import UnusedRule
+from tutelage.config import Machine
+from tutelage.config.keys import leaf_fields, section_names
 from tutelage.weights.config import resolve
 
 LAPTOP = Machine(cuda_devices=0, cores=2)
@@ -73,12 +72,6 @@ def test_listed(overrides: tuple[str, ...], unused: str) -> None:
 def test_not_listed(overrides: tuple[str, ...]) -> None:
     resolved = resolve("math", overrides, machine=LAPTOP)
     assert resolved.unused == {}
-
-
-def test_every_reason_stands_at_a_key() -> None:
-    used = {note for key in leaf_fields() for note in metadata(key) if isinstance(note, UnusedRule)}
-    named = {value for value in vars(unused).values() if isinstance(value, UnusedRule)}
-    assert named <= used
 
 
 @in_one_item("name", [*ESTIMATORS, *LOSSES])

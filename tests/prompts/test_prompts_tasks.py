@@ -10,7 +10,7 @@ from tests.prompts.prompt_parts import configured, set_up
 
 from tutelage.errors import ConfigError
 from tutelage.prompts import Splits
-from tutelage.prompts.config import PromptConfig, prompt_rows, resolve_prompt
+from tutelage.prompts.config import PromptConfig, resolve_prompt
 from tutelage.prompts.tasks import cut, fresh, make_splits
 from tutelage.runs.folder import RunFolder, write_json
 from tutelage.runs.kinds import stored_settings
@@ -107,9 +107,3 @@ def test_a_configuration_comes_back_from_its_file(tmp_path: Path) -> None:
     assert config.hints == ("Be kind, always.",)
     with pytest.raises(ConfigError, match="not a valid configuration"):
         stored_settings(RunFolder(tmp_path / "none"), PromptConfig)
-
-
-def test_every_key_has_its_help() -> None:
-    rows = prompt_rows()
-    assert all(row.help.endswith(".") or row.help.endswith("it.") for row in rows), rows
-    assert len({row.key for row in rows}) == len(rows)

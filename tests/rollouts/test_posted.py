@@ -127,14 +127,6 @@ async def test_an_agent_waits_for_a_reward_until_its_time_is_up(
     assert causes == [None, FailureCause.TIMEOUT, None]
 
 
-async def test_without_a_gateway_there_is_nothing_to_wait_for() -> None:
-    from tutelage.agents.session import RolloutSession
-    from tutelage.types import Task
-
-    with pytest.raises(ConfigError, match="this needs an LLM among the resources"):
-        await RolloutSession(Task("t", {})).posted_reward()
-
-
 async def test_parts_of_the_task_become_variables(gateway: Gateway, codec: Codec) -> None:
     mapped = {"QUESTION": "input.question", "ALL": "input", "SAID": "as it is"}
     code = "import os, json; print(json.dumps([os.environ[n] for n in ('QUESTION','ALL','SAID')]))"

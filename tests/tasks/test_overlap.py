@@ -9,13 +9,9 @@ import pytest
 from tutelage.rewards import resolve_reward, reward
 from tutelage.tasks.overlap import (
     Overlap,
-    also_trained,
     content,
     count_overlap,
-    footnote,
     hold_out,
-    listed,
-    success_title,
 )
 from tutelage.types import Task
 
@@ -80,21 +76,6 @@ def test_counts_and_what_is_said() -> None:
     assert len(said) == 3
     assert Overlap(train=9, val=3, test=3).notes() == []
     assert found.notes(drawn=True) == [said[0], said[2]]
-
-
-def test_names_of_what_both_have() -> None:
-    assert also_trained(["a", "b"], ["c", "b", "a", "b"], str) == [1, 2, 3]
-    assert listed(["a", "b"]) == "a, b"
-    assert listed([str(i) for i in range(119)]) == "0, 1, 2, 3, 4 and 114 more"
-
-
-def test_titles_follow_the_count() -> None:
-    clean = {"test_tasks": 4, "overlap": Overlap(test=4).record()}
-    seen = {"test_tasks": 4, "overlap": Overlap(test=4, test_in_train=1).record()}
-    assert (success_title(clean, "success"), footnote(clean)) == ("held-out success", None)
-    assert success_title({}, "success") == "held-out success"
-    assert success_title(seen, "success") == "success"
-    assert footnote(seen) == "1 of 4 test tasks are also training tasks."
 
 
 def test_what_is_held_out_is_not_kept() -> None:
