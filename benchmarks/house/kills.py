@@ -48,7 +48,7 @@ KINDS: dict[str, list[str]] = {
         *("trainer.test_tasks=8", "trainer.val_tasks=4"),
     ],
     "prompt": [
-        *("train", "math", "--algorithm", "screen", "--model", "MODEL", "--iterations", "2"),
+        *("train", "math", "--algorithm", "screen", "--model", "MODEL", "--rollouts", "60"),
         *("--train-size", "6", "--val-size", "6", "--test-size", "20", "--seed", "0"),
     ],
     "planner": [
