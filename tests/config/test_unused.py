@@ -51,10 +51,6 @@ LAPTOP = Machine(cuda_devices=0, cores=2)
         (("actor.fsdp_config.param_offload=true",), "actor.fsdp_config.param_offload"),
         (("trainer.nnodes=1",), "trainer.nnodes"),
         (("critic.ppo_mini_batch_size=5",), "critic.ppo_mini_batch_size"),
-        (
-            ("adv_estimator=raft", "num_chains=4", "algorithm.negative_weight=0.5"),
-            "algorithm.negative_weight",
-        ),
         (("actor.fsdp_config.optimizer_offload=true",), "actor.fsdp_config.optimizer_offload"),
     ],
 )
@@ -70,7 +66,6 @@ def test_listed(overrides: tuple[str, ...], unused: str) -> None:
         ("adv_estimator=gae", "algorithm.gamma=0.9", "algorithm.lam=0.9", "critic.model.path=x"),
         ("actor.use_kl_loss=true", "actor.kl_loss_coef=0.1"),
         ("model.size=s", "sft.lr=1e-3", "level=hard"),
-        ("adv_estimator=grpo", "algorithm.negative_weight=0.5"),
         ("steps=3", "minutes=1"),
         ("algorithm=sft", "sft.lr=1e-3"),
     ],

@@ -237,7 +237,7 @@ def test_its_prompt_is_searched_for_by_the_algorithm(
     words = ("--train", "a.jsonl", "--model", "model", "--algorithm", "screen", "--dry-run")
     shown = command("train", "agent.py", *words)
     assert "screen" in shown
-    assert "nothing was searched for or written" in shown
+    assert "nothing was trained or written" in shown
     other = command("train", "prompt", "agent.py", *words)
     assert shown.partition(" after ")[0] == other.partition(" after ")[0]
 

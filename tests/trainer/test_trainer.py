@@ -319,7 +319,7 @@ def test_a_mark_that_names_no_agent_says_which_were_seen(tmp_path: Path, one_thr
             rollout.mark_agent_as_trainable("MathAgent")
             return digits(reply.reply.content)
 
-    with pytest.raises(FailureBudgetError, match=r"agents 'Math Agent', .* to mark_agent_as"):
+    with pytest.raises(FailureBudgetError, match=r"agents 'Math Agent' trains .* mark_agent_as"):
         trainer(tmp_path, 1).fit(Misnamed())
 
 

@@ -31,12 +31,14 @@ def run_job(folder: RunFolder, job: Job, rank: int = 0) -> None:
     Raises `typer.Exit` after an interruption, and where no rollout could be graded; other errors
     pass, with a note on how to go on.
     """
+    from tutelage.cli.display import LiveDisplay
     from tutelage.cli.outcome import show_outcome
 
     if rank:
         job(Progress())
         return
-    result = displayed(folder, job)
+    with LiveDisplay() as display, watched(folder, display):
+        result = job(display)
     console = output()
     say(console)
     show_outcome(console, folder, result, go_on=True)

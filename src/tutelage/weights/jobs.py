@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from tutelage.config import Resolved
@@ -45,7 +46,7 @@ def train(
     """
     check_loggers(resolved.config.trainer.logger)
     job = training(resolved, given)
-    return together(job, folder, lambda: lifecycle.start(job, folder, progress))
+    return together(job, folder, partial(lifecycle.start, job, folder, progress))
 
 
 def resume(
