@@ -17,17 +17,7 @@ from typing import Any
 
 import commands_page
 import pytest
-from pages import (
-    ROOT,
-    Block,
-    anchors,
-    blocks,
-    commands,
-    inline_code,
-    links,
-    pages,
-    write_files,
-)
+from pages import ROOT, Block, anchors, blocks, commands, inline_code, links, pages, write_files
 from tests.in_one_item import in_one_item
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -180,32 +170,6 @@ def check_make(words: list[str]) -> None:
         variable, equals, _ = word.partition("=")
         pattern = rf"^{variable} \?=" if equals else rf"^{word}:.* ## "
         assert re.search(pattern, text, re.MULTILINE), f"the Makefile has no {word!r}"
-
-
-@pytest.mark.parametrize(
-    "args",
-    [["train", "--help"], ["doctor"], ["config", "lr"], ["config", "--markdown"], ["runs"]],
-    ids=" ".join,
-)
-def test_quick_commands_of_the_documents_work(
-    args: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(build_app(), args, prog_name="tutelage")
-    assert done.exit_code == 0, done.output
-    assert done.stdout.strip()
-
-
-def test_a_dry_run_plays_a_task_and_writes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_thread: None
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    line = "train math lr=1e-4 num_chains=16 --dry-run"
-    assert f"tutelage {line}" in ROOT.joinpath("docs/start.md").read_text(encoding="utf-8")
-    done = CliRunner().invoke(build_app(), line.split(), prog_name="tutelage")
-    assert done.exit_code == 0, done.output
-    assert "agent.num_chains=16" in done.stdout
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_execution_of_the_readme_succeeds(

@@ -16,7 +16,6 @@ from tests.marks import long
 from tutelage.engine.chat import ChatSession
 from tutelage.engine.driver import EngineDriver
 from tutelage.errors import ConfigError, ConstraintError, ModelError
-from tutelage.policy import network
 from tutelage.policy.constrained import AllowedTokens, unpack
 from tutelage.policy.grammar import Grammar
 from tutelage.policy.packing import MicroBatch
@@ -141,12 +140,6 @@ async def test_a_reply_that_runs_out_of_tokens_inside_its_grammar_ends_by_length
         assert call.parse_errors
 
 
-async def test_greedy_and_truncated_sampling_stay_inside_the_grammar(tiny: Any) -> None:
-    for sampling in ({"temperature": 0.0}, {"top_k": 1}, {"top_p": 0.3}, {"temperature": 3.0}):
-        for call in await asked(tiny("qwen2"), Constraint("say"), range(2), **sampling):
-            assert [fits(t.arguments, t.name) for t in call.reply.tool_calls] == [True]
-
-
 # ---------------------------------------------------------------- errors
 
 
@@ -222,16 +215,6 @@ def test_a_constrained_request_is_independent_of_its_neighbours_in_invariant_mod
         assert finish(tiny_engine(policy, slots=9, invariant=True), mixed)[at] == alone
 
 
-def test_a_slot_forgets_its_grammar(tiny: Any) -> None:
-    policy = tiny("qwen2")
-    grammar = policy.codec.grammar(TOOLS, Constraint("stop"))
-    engine = tiny_engine(policy, slots=1)
-    first = finish(engine, [replace(request(1, max_tokens=60), grammar=grammar)])[0]
-    second = finish(engine, [request(2)])[0]
-    assert first.allowed
-    assert second == finish(tiny_engine(policy, slots=1), [request(2)])[0]
-
-
 # ---------------------------------------------------------------- the trainer
 
 
@@ -295,17 +278,6 @@ async def test_gradients_of_narrowed_tokens_are_those_of_their_own_distribution(
     theirs = gradients(total)
     for a, b in zip(mine, theirs, strict=True):
         assert torch.allclose(a, b, atol=1e-5)
-
-
-async def test_scores_in_chunks_are_the_same(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = tiny("qwen2")
-    calls = await asked(policy, Constraint("required"), range(3), temperature=0.8)
-    rows = [Row(r.ids, r.mask, r.narrowed) for c in calls for r in build_rows([c])]
-    whole = policy.score(rows, temperature=0.8)
-    monkeypatch.setattr(network, "_LOGITS_LIMIT", policy.config.vocab_size * 5)
-    chunked = policy.score(rows, temperature=0.8)
-    assert chunked.logp_K.tolist() == pytest.approx(whole.logp_K.tolist(), abs=1e-6)
-    assert chunked.entropy_K.tolist() == pytest.approx(whole.entropy_K.tolist(), abs=1e-6)
 
 
 async def test_a_reply_without_any_choice_trains_nothing(tiny: Any) -> None:

@@ -21,11 +21,10 @@ from tutelage.evaluate.config import AskConfig
 from tutelage.evaluate.targets import ask, served
 from tutelage.policy import machine
 from tutelage.policy.model import Policy
-from tutelage.types import Constraint, Sampled, Sampling, ToolSpec
+from tutelage.types import Sampled, Sampling
 
 __all__ = ["process_ended"]
 Fresh = Callable[..., Policy]
-SAY = ToolSpec("say", "Says it.", {"type": "object", "properties": {"loud": {"type": "boolean"}}})
 WAYS = {
     "plain": Sampling(1.0, max_tokens=5),
     "top-p and top-k": Sampling(0.7, top_p=0.9, top_k=20, max_tokens=5),
@@ -70,26 +69,6 @@ def test_it_samples_what_the_cpu_does(
         "engine/backends.py",
         "engine/sampler.py",
     }
-
-
-@pytest.mark.full
-@on_device
-def test_bfloat16_and_the_invariant_mode_run(device: PretendedDevice, fresh: Fresh) -> None:
-    policy, there = fresh("qwen2"), fresh("qwen2").to(device.first)
-    assert_same(*(sampled(p, WAYS["plain"], invariant=True) for p in (there, policy)))
-    for one in sampled(there, WAYS["plain"], dtype=torch.bfloat16):
-        assert one.token_ids
-
-
-@pytest.mark.full
-@on_device
-def test_a_grammar_narrows_it(device: PretendedDevice, fresh: Fresh) -> None:
-    policy, there = fresh("qwen2"), fresh("qwen2").to(device.first)
-    found, wanted = (
-        sampled(p, WAYS["plain"], grammar=p.codec.grammar([SAY], Constraint("required")))
-        for p in (there, policy)
-    )
-    assert_same(found, wanted)
 
 
 @on_device

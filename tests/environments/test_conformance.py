@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from tutelage.environments import Observation, Step, check_deterministic, play_episode
+from tutelage.environments import Observation, Step
 from tutelage.testing import check_environment
 from tutelage.types import Message, Task
 
-from .samples import TASK, Counter, Guess, factory
+from .samples import Counter, Guess
 
 TASKS = [Task(f"t{i}", {"question": f"{i}?"}) for i in range(3)]
 
@@ -100,16 +100,3 @@ def test_what_is_wrong_is_named(
     monkeypatch.setattr("tutelage.testing.environments.LEAVE_SECONDS", 0.1)
     with pytest.raises(Exception, match=words):
         check_environment(environment, TASKS)
-
-
-async def test_equal_seeds_are_equal_episodes_and_others_are_not() -> None:
-    found = factory(Guess)
-    assert await check_deterministic(found, TASK, 3) is None
-    assert await check_deterministic(factory(Random), TASK, 3) is not None
-    episodes = [
-        await play_episode(found, TASK, seed, lambda *_: Message("assistant", "1"))
-        for seed in range(8)
-    ]
-    assert len({episode.total for episode in episodes}) > 1
-    cut = await play_episode(found, TASK, 0, lambda *_: Message("assistant", "9"), max_steps=2)
-    assert (len(cut.rewards), cut.terminated, cut.truncated) == (2, False, True)

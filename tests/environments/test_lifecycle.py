@@ -6,7 +6,6 @@ import asyncio
 import threading
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tutelage.agents.function import AgentFunction
@@ -68,14 +67,6 @@ async def test_a_bad_step_is_a_failure_of_the_environment(then: Any, words: str)
     assert words in failure_of(rollout)
 
 
-async def test_numbers_of_numpy_are_numbers() -> None:
-    info = {"x": np.arange(3), "y": np.float32(0.5), "success": np.bool_(True)}
-    step = Step(GO, np.float32(0.5), np.bool_(True), info=info)  # type: ignore[arg-type]
-    (rollout,) = await play(guesses, factory(lambda: Fixed(None, step)))
-    assert rollout.reward == Reward(0.5, {"exact": 1.0})
-    assert rollout.last.info == {"x": [0, 1, 2], "y": 0.5, "success": True}
-
-
 async def test_an_agent_that_catches_the_failure_does_not_hide_it() -> None:
     async def catches(task: Any, environment: Any) -> float:
         try:
@@ -123,18 +114,6 @@ async def test_a_step_that_hangs_ends_with_its_rollout_alone(kind: str) -> None:
     told = "step: it took longer than 0.3 seconds; raise environment.step_timeout"
     assert told in failure_of(rollout)
     assert fine.last.failure is None, "a thread that is blocked is replaced"
-
-
-async def test_a_close_that_fails_is_logged_and_ends_no_rollout(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    class Stuck(Guess):
-        async def close(self) -> None:
-            raise OSError("stuck")
-
-    (rollout,) = await play(guesses, factory(Stuck))
-    assert rollout.last.failure is None
-    assert "'env' failed to close" in caplog.text
 
 
 @pytest.mark.parametrize("how", ["ends", "raises", "hangs", "cancelled"])

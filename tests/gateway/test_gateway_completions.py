@@ -66,26 +66,3 @@ async def test_token_ids_go_in_and_out_and_make_one_row(attempt_session: Open, t
     assert second["text"] == "Bye."
     (row,) = build_rows(chat.calls)
     assert row.trained == len(first["token_ids"]) + len(second["token_ids"])
-
-
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        ({"prompt": []}, "`prompt`"),
-        ({"prompt": [10**9]}, "no id above"),
-        ({"prompt": "x", "suffix": "y"}, "`suffix`"),
-        ({"prompt": "x", "best_of": 3}, "`best_of`"),
-        ({"prompt": "x", "logprobs": 21}, "`logprobs`"),
-        ({"prompt": [1], "echo": True, "logprobs": 1}, "log-probabilities of the prompt"),
-        ({"prompt": [1], "prompt_logprobs": 1, "stream": True}, "cannot be streamed"),
-        ({"prompt": ["x"] * 100, "n": 2}, "choices"),
-        ({"prompt": ""}, "at least one token"),
-    ],
-)
-async def test_refusals(attempt_session: Open, tiny: Any, body: Any, words: str) -> None:
-    codec: Codec = tiny("qwen2").codec
-    answer = await attempt_session(scripted_chat(codec, "x")).post(
-        "/completions", {"model": "m", **body}
-    )
-    assert answer.status_code == 400, answer.text
-    assert words in answer.json()["error"]["message"], answer.text

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import openai
-import pytest
 
 from tutelage.engine.script import ScriptedReply
 from tutelage.gateway import Gateway, ScriptedClient
@@ -151,28 +150,6 @@ async def test_formats_choices_and_logprobs(attempt_session: Open) -> None:
     assert [e["logprob"] for e in entries] == list(call.sampled.raw_logprobs)[:-1]
 
 
-@pytest.mark.parametrize(
-    ("body", "param"),
-    [
-        ({"conversation": "conv_1"}, "conversation"),
-        ({"input": []}, "input"),
-        ({"input": [{"type": "computer_call"}]}, "input[0].type"),
-        ({"input": [{"role": "robot", "content": "x"}]}, "input[0].role"),
-        ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id"),
-        ({"max_output_tokens": 0}, "max_output_tokens"),
-    ],
-    ids=lambda v: json.dumps(v)[:60] if isinstance(v, dict) else "",
-)
-async def test_what_cannot_be_honoured_is_a_400_that_names_it(
-    attempt_session: Open, body: dict[str, Any], param: str
-) -> None:
-    case = attempt_session()
-    answer = await case.respond(**body)
-    assert answer.status_code == 400
-    assert answer.json()["error"]["param"] == param
-    assert not case.client.calls
-
-
 async def test_tokens_of_an_input_are_counted(attempt_session: Open) -> None:
     case = attempt_session("Yes.")
     made = (await case.respond(instructions="Be brief.")).json()
@@ -195,3 +172,23 @@ def test_input_items_come_all_at_once(live: Callable[..., Gateway]) -> None:
     listed = api.responses.input_items.list
     texts = [[item.content[0].text for item in listed(kept.id, **more)] for more in ({}, ASCENDING)]
     assert texts == [words[::-1], words], "the latest first, as at OpenAI"
+
+
+async def test_a_stream_that_breaks(attempt_session: Open) -> None:
+    """The failure comes after text has gone out."""
+
+    class Breaking:
+        def __init__(self, inner: Any) -> None:
+            self.inner, self.codec = inner, inner.codec
+
+        async def chat(self, *given: Any, on_token: Any = None, **more: Any) -> Any:
+            await self.inner.chat(*given, on_token=on_token, **more)
+            raise ValueError("a secret")
+
+    inner = attempt_session("some words that go out before the end").client
+    answer = await attempt_session(Breaking(inner)).respond(stream=True)
+    found = [json.loads(each) for each in events(answer.text)]
+    *_, error, failed = found
+    assert (error["type"], failed["type"]) == ("error", "response.failed")
+    assert failed["response"]["error"]["message"] == error["message"]
+    assert "secret" not in answer.text

@@ -131,19 +131,3 @@ async def test_agents_of_agent_lightning_find_their_attempt(
     other = {"event_type": "agent_output", "data": {"patch": "..."}}
     assert (await case.http.post(env["AGL_EVENT_URL"], json=other, headers=key)).status_code == 200
     assert case.attempt_session.posted.named == [("reward", 0.75)]
-
-
-@pytest.mark.parametrize(
-    "event",
-    [
-        {},
-        {"event_type": "reward", "data": {}},
-        {"event_type": "reward", "data": {"value": "high"}},
-    ],
-)
-async def test_an_event_that_says_no_number_is_refused(attempt_session: Open, event: Any) -> None:
-    case = attempt_session()
-    answer = await post(case, event, "/events")
-    assert answer.status_code == 400
-    assert answer.json()["error"]["message"]
-    assert case.attempt_session.posted.named == []

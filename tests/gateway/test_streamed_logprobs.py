@@ -16,9 +16,8 @@ from tutelage.gateway import Gateway, ScriptedClient
 from tutelage.seeds import SeedTree
 from tutelage.testing import tiny_engine
 
-from .conftest import ASK, CALCULATOR, FLAT_CALCULATOR, TOOL_TURN
+from .conftest import ASK, CALCULATOR, TOOL_TURN
 
-INCLUDE = ["message.output_text.logprobs"]
 SCRIPTS = {
     "text": "It is 2, and more than that.",
     "characters of several tokens": "Grün — 緑 🌿 und mehr",
@@ -86,38 +85,6 @@ def test_chat_completions(api: Any, script: str, ids: bool) -> None:
     if script == "text":
         assert all(said(entries) == text.encode() for text, entries in pieces[:-2])
         assert sum(bool(entries) for _, entries in pieces) > 3
-
-
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_responses(api: Any, script: str) -> None:
-    client = api(ScriptedClient([SCRIPTS[script]]))
-    asked: dict[str, Any] = {
-        "model": "m", "input": "hi", "include": INCLUDE, "tools": [FLAT_CALCULATOR],
-        "extra_body": {"stop": ["STOP"]},
-    }  # fmt: skip
-    whole = client.responses.create(**asked)
-    parts = [p for item in whole.output if item.type == "message" for p in item.content]
-    events = list(client.responses.create(**asked, stream=True))
-    deltas = [each for each in events if each.type == "response.output_text.delta"]
-    assert "".join(each.delta for each in deltas) == whole.output_text
-    told = [(e.token, e.logprob) for delta in deltas for e in delta.logprobs]
-    assert told == [(e.token, e.logprob) for part in parts for e in part.logprobs]
-    done = [each.logprobs for each in events if each.type == "response.output_text.done"]
-    assert [(e.token, e.logprob) for entries in done for e in entries] == told
-    assert [each.sequence_number for each in events] == list(range(len(events)))
-
-
-@pytest.mark.parametrize("script", ["text", "characters of several tokens", "white space"])
-def test_completions(api: Any, script: str) -> None:
-    client = api(ScriptedClient([SCRIPTS[script]]))
-    asked: dict[str, Any] = {"model": "m", "prompt": "hi", "logprobs": 0, "max_tokens": 99}
-    whole = client.completions.create(**asked).choices[0]
-    chunks = [c.choices[0] for c in client.completions.create(**asked, stream=True) if c.choices]
-    assert "".join(choice.text for choice in chunks) == whole.text
-    for name in ("tokens", "token_logprobs", "text_offset"):
-        told = [value for choice in chunks for value in getattr(choice.logprobs, name)]
-        assert told == getattr(whole.logprobs, name)
-    assert sum(bool(choice.logprobs.tokens) for choice in chunks) > 2
 
 
 def test_a_policy(policy: openai.OpenAI) -> None:

@@ -20,7 +20,6 @@ from tutelage.orchestration.data.outcomes import read_outcomes
 from tutelage.orchestration.data.prepare import prepare
 from tutelage.orchestration.data.synthetic import builtin_graph, generate
 from tutelage.orchestration.data.workflows import Workflow, read_workflows
-from tutelage.orchestration.execution.executor import ExecutorSettings
 from tutelage.orchestration.execution.pools.simulated import SimulatedPool
 from tutelage.orchestration.execution.stored import ExecutionLogger
 from tutelage.orchestration.execution.system import OrchestrationSystem
@@ -67,15 +66,6 @@ def served(kind: str, every: int, tmp_path: Path) -> tuple[Any, list[dict[str, A
     logger = ExecutionLogger(tmp_path, workers=pool.workers)
     told = run_virtual(collect(system, plans, logger))
     return told, [json.loads(line) for line in logger.path.read_text().splitlines()]
-
-
-def test_a_subtask_that_ran_out_of_time_is_counted_as_that(tmp_path: Path) -> None:
-    pool = ScriptedPool((Worker("a", latency=Latency(1.0)),), right(100.0))
-    settings = ExecutorSettings(node_timeout=2.0)
-    system = OrchestrationSystem(pool=pool, router=cascade(["a"]), settings=settings)
-    plan = Plan("Do it", (Node("t0"),))
-    told = run_virtual(collect(system, [plan], ExecutionLogger(tmp_path)))
-    assert told.failed == {"timeout": 1}
 
 
 def test_what_a_server_lost_is_no_failure_and_too_much_of_it_leaves_no_rate(

@@ -12,28 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.orchestration.executing import rewrite, stored_events, walk
+from tests.orchestration.executing import rewrite, stored_events
 from tests.orchestration.test_tools import TOOLS
 
 from tutelage.errors import ConfigError, EngineError, RemoteError, UnreachableError
 from tutelage.gateway import ScriptedClient
 from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.executor import ExecutorSettings
-from tutelage.orchestration.execution.permission import Doubt, Permit
+from tutelage.orchestration.execution.permission import Permit
 from tutelage.orchestration.execution.pools.tools import ToolPool
 from tutelage.orchestration.execution.record import Execution, Observer
-from tutelage.orchestration.execution.stored import ExecutionRecorder
 from tutelage.orchestration.execution.system import OrchestrationSystem
 from tutelage.orchestration.plan.dag import Node, Plan, PlannerCall
-from tutelage.orchestration.planner.llm import (
-    LLMPlanner,
-    NoPlanError,
-    nearest_tools,
-    plan_schema,
-)
-from tutelage.store import StoreWriter, open_store
+from tutelage.orchestration.planner.llm import LLMPlanner, NoPlanError, nearest_tools, plan_schema
 from tutelage.tools import Tool, tool
-from tutelage.tracing.tree import rollout_trees
 from tutelage.types import JSON
 
 
@@ -184,20 +176,6 @@ def test_further_plans_are_bounded_and_may_be_none() -> None:
     assert (len(client.calls), done.unplanned) == (1, "")
 
 
-def test_side_effects_that_a_further_plan_adds_are_in_doubt() -> None:
-    """The model has read what a tool returned by then."""
-    seen: list[Doubt] = []
-
-    async def permit(tool: Tool, arguments: str, doubt: Doubt) -> str:
-        seen.append(doubt)
-        return "no" if doubt else ""
-
-    first = nodes(("delete", {"path": "old"}), ("read", {"path": "note.txt"}))
-    done, _ = execute(first, nodes(("delete", {"path": "all"})), '{"nodes": []}', permit=permit)
-    assert seen == ["", "replanned"]
-    assert [node.status for node in done.nodes] == ["succeeded", "failed", "failed"]
-
-
 def test_budgets_and_journals_hold_over_all_plans(tmp_path: Path) -> None:
     """Killed at each event, with the answers of the model that a process before it had not asked
     for: nothing that ended runs again."""
@@ -276,33 +254,6 @@ def test_a_server_without_schemas_is_asked_without() -> None:
     client = Refusing([SUM])
     llm = LLMPlanner(lambda: client, TOOLS)
     assert len(asyncio.run(llm.aplan("Sum")).nodes) == 2
-
-
-def test_what_the_model_was_asked_is_in_the_store_and_the_trace(tmp_path: Path) -> None:
-    tools = {"read": read, **TOOLS}
-    client = ScriptedClient([WRONG, RIGHT])
-    with open_store(tmp_path / "store.db") as store:
-        store.put_run(
-            "run", name="run", recipe="orchestrate", algorithm="llm", config={}, seed=0,
-            folder=str(tmp_path), status="running",
-        )  # fmt: skip
-        with StoreWriter(store) as writer:
-            llm = LLMPlanner(lambda: client, tools, constrained=False)
-            recorder = ExecutionRecorder(writer, "run")
-            system = OrchestrationSystem(llm, ToolPool(tools), recorder=recorder)
-            assert system.execute("Read the notes").success
-        (rollout,) = store.rollouts("run")
-        spans = store.spans("run", rollout.id)
-    calls = rollout.last.calls
-    assert [(call.agent, call.reply.content) for call in calls] == [
-        ("planner", WRONG),
-        ("planner", RIGHT),
-    ]
-    assert [message.role for message in calls[0].messages] == ["system", "user"]
-    assert all(call.policy is None for call in calls)
-    (tree,) = rollout_trees(rollout, spans)
-    told = [(depth, span.name) for depth, span in walk(tree)]
-    assert told[2:5] == [(2, "plan"), (3, "chat planner"), (3, "chat planner")]
 
 
 # ---------------------------------------------------------------- the bound of a request

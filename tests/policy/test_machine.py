@@ -15,7 +15,6 @@ from tutelage.errors import ConfigError, ModelError
 from tutelage.policy import machine
 from tutelage.policy.model import load_policy
 from tutelage.testing import tiny_policy
-from tutelage.weights import process_group
 
 SMALL, LARGE = 600_000, 500_000_000
 
@@ -114,32 +113,6 @@ def test_a_given_format_is_used_everywhere() -> None:
     assert "model.dtype=bfloat16" in choice.reason
 
 
-def test_no_gpu_is_put_on_reduced_precision_by_an_amd_host(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """While gradients are computed on a host whose CPU products go through oneDNN: only oneDNN may
-    be told of reduced precision."""
-    for name in ("_medium_is_float32", "_reduced_is_float32"):
-        monkeypatch.setattr(process_group, name, lambda: True, raising=False)
-    seen: list[tuple[str, str, bool]] = []
-
-    def loss(_: int) -> tuple[torch.Tensor, None]:
-        seen.append(precisions())
-        return (weight * 2).sum(), None
-
-    def precisions() -> tuple[str, str, bool]:
-        backends: Any = torch.backends
-        matmul = backends.cuda.matmul
-        return backends.mkldnn.matmul.fp32_precision, matmul.fp32_precision, matmul.allow_tf32
-
-    weight = torch.ones(3, requires_grad=True)
-    before = precisions()
-    process_group.accumulate([weight], [0], loss)
-    assert seen == [("bf16", *before[1:])]
-    assert precisions() == before
-    assert before[2] is False
-
-
 @pytest.fixture
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, object]]:
     """What torch is told on a machine that seems to have two GPUs."""
@@ -197,35 +170,3 @@ def test_a_gpu_repeats_where_torch_can_and_says_what_it_is(
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
     machine.apply_settings(on_gpu, large=False)
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8", "who sets it knows why"
-
-
-def test_conditions_hold_what_repetition_depends_on_and_not_the_gradient_threads() -> None:
-    one, two = (
-        machine.compute_conditions(machine.choose_compute(config(f"trainer.threads={n}"), SMALL))
-        for n in (1, 2)
-    )
-    assert one == two
-    assert {"torch", "cpu_capability", "matmul", "dtype", "device", "operation_threads"} <= {*one}
-
-
-@pytest.mark.parametrize(
-    ("cuda", "mps", "devices", "told"),
-    [
-        (True, False, 2, "cuda, bfloat16"),
-        (False, True, 0, "Apple's GPU (mps) is not supported"),
-        (False, False, 0, "cpu, float32"),
-    ],
-)
-def test_what_torch_sees_decides_the_device(
-    monkeypatch: pytest.MonkeyPatch, cuda: bool, mps: bool, devices: int, told: str
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
-    monkeypatch.setattr(torch.version, "hip", None)
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
-    choice = machine.choose_compute(config(), SMALL)
-    assert choice.device.type == ("cuda" if devices else "cpu")
-    assert told in choice.reason
-    remark = machine.this_platform().remark
-    assert remark in {name: found for name, found, _ in machine.describe_machine()}["device"]

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shlex
-import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -75,22 +72,6 @@ def test_a_signal_stops_after_the_step_and_a_resume_finishes(
         assert row[2:5] == ["rl", "3", f"{steps}/5"]
     references[kind].check(tutelage)
     assert status(tutelage) == ("finished", RolloutStatus.SUCCEEDED)
-
-
-@pytest.mark.full
-def test_the_installed_script_stops_too(
-    references: dict[str, Reference], tutelage: Command
-) -> None:
-    script = Command(tutelage.cwd, real=True)
-    job = script.start(*references["with_tools"].arguments)
-    assert job.until(lambda: job.says("reinforcement learning"))
-    job.send(signal.SIGINT)
-    told = job.end().check(130).err.splitlines()[-1]
-    assert told.startswith("Stopped. What was done is saved. Continue with: ")
-    way = shlex.split(told.partition("Continue with: ")[2])
-    assert way[-2:] == ["resume", "run"]
-    assert shutil.which(way[0], path=os.environ["PATH"]) is not None, "this works as it is typed"
-    references["with_tools"].check(tutelage)
 
 
 SLOW_TOOL = '''
