@@ -186,6 +186,54 @@ def test_a_checkpoint_with_a_flipped_bit_is_said_and_the_one_before_is_used(
 
 
 @pytest.mark.full
+def test_records_that_are_missing_are_said(
+    references: dict[str, Reference], tutelage: Command
+) -> None:
+    """What cannot be had again: the run goes on without, and ends with the same weights."""
+    reference, run = references["with_tools"], tutelage.cwd / "run"
+    job = tutelage.start(*reference.arguments)
+    assert killed_when(job, lambda: len(RunFolder(run).read_metrics()) >= 4)
+    for path in (*run.glob("store.db*"), run / "metrics.jsonl"):
+        path.unlink()
+    (run / "conditions.json").write_text("{")
+    told = " ".join(tutelage("resume", "run").check().err.split())
+    assert "Warning: metrics.jsonl has 0 of the" in told
+    assert "Warning: store.db is missing" in told
+    assert "Warning: conditions.json cannot be read" in told
+    assert outcome(run)["policy"] == reference.outcome["policy"]
+
+
+@pytest.mark.full
+def test_a_damaged_line_is_named_with_the_way_out(
+    references: dict[str, Reference], tutelage: Command
+) -> None:
+    reference, run = references["with_tools"], tutelage.cwd / "run"
+    job = tutelage.start(*reference.arguments)
+    assert killed_when(job, lambda: len(RunFolder(run).read_metrics()) >= 4)
+    for name in ("metrics.jsonl", "events.jsonl"):
+        kept = (run / name).read_bytes() if (run / name).is_file() else b""
+        (run / name).write_bytes(b"{'no\n" + kept)
+        told = tutelage("resume", "run").check(2).err
+        assert f"'run/{name}' is damaged" in told
+        assert "restore a copy, or remove line 1" in told
+        (run / name).write_bytes(kept)
+    reference.check(tutelage)
+
+
+@pytest.mark.full
+def test_changed_conditions_are_a_warning(
+    references: dict[str, Reference], tutelage: Command
+) -> None:
+    run = tutelage.cwd / "run"
+    job = tutelage.start(*references["with_tools"].arguments)
+    assert killed_when(job, lambda: bool(checkpoint.complete(RunFolder(run))))
+    conditions = json.loads((run / "conditions.json").read_text())
+    (run / "conditions.json").write_text(json.dumps({**conditions, "torch": "1.0"}))
+    told = tutelage("resume", "run").check()
+    assert "not bit-identical from here: torch was '1.0'" in told.err
+
+
+@pytest.mark.full
 def test_the_clocks_decision_is_recorded_and_honoured(
     with_tools: Arguments, tutelage: Command
 ) -> None:
