@@ -204,9 +204,8 @@ def test_a_planner_that_is_unsure_declines_as_the_command_does() -> None:
         r"not sure enough to plan: the confidence of the best guess \(summarize_text\) is 10 %, "
         r"below the threshold of 40 %; set --min-confidence \(min_confidence in Python\) to 0"
     )
-    with pytest.raises(NoPlanError, match=told) as declined:
+    with pytest.raises(NoPlanError, match=told):
         OrchestrationSystem(Unsure()).execute("Buy bread")
-    assert declined.value.calls == ()
     with pytest.raises(NoPlanError, match="threshold of 50 %"):
         OrchestrationSystem(Unsure(), min_confidence=0.5).execute("Buy bread")
     assert OrchestrationSystem(Unsure(), min_confidence=0).execute("Buy bread").plan.nodes

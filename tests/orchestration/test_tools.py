@@ -19,7 +19,11 @@ from tutelage.orchestration.execution.config import ExecutionConfig
 from tutelage.orchestration.execution.executor import Executor, ExecutorSettings
 from tutelage.orchestration.execution.permission import Doubt, Permission, Permit
 from tutelage.orchestration.execution.pools.tools import ToolPool, described
-from tutelage.orchestration.execution.record import Execution, ExecutionJournal
+from tutelage.orchestration.execution.record import (
+    Execution,
+    ExecutionJournal,
+    PlanningObserver,
+)
 from tutelage.orchestration.execution.system import OrchestrationSystem, execution_seeds
 from tutelage.orchestration.execution.verifiers import Verifiers, make_verifier
 from tutelage.orchestration.execution.workers import WorkerAnswer
@@ -309,7 +313,7 @@ class _Corrects:
     def plan(self, instruction: str) -> Plan:
         return Plan(instruction, self.first)
 
-    async def rest(self, execution: Execution, budget: Budget) -> Plan:
+    async def rest(self, execution: Execution, budget: Budget, record: PlanningObserver) -> Plan:
         self.seen.append(execution)
         more = WRONG if len(self.seen) == 1 else Node("say", {"text": "<node-0>"})
         return replace(execution.plan, nodes=(*execution.plan.nodes, more))

@@ -31,7 +31,6 @@ from tutelage.orchestration.execution.permission import Doubt
 from tutelage.orchestration.execution.pools.tools import LATE, ToolPool
 from tutelage.orchestration.execution.prompts import node_prompt
 from tutelage.orchestration.execution.record import (
-    PLANNING,
     Action,
     Event,
     Execution,
@@ -41,6 +40,7 @@ from tutelage.orchestration.execution.record import (
     NodeStatus,
     NodeStep,
     Observer,
+    PlanningObserver,
     calls_json,
     nodes_json,
     steps_by_node,
@@ -62,9 +62,10 @@ from tutelage.orchestration.plan.dag import Node, Plan, PlannerCall, critical_pa
 from tutelage.orchestration.routing.contract import Choice, Router, RouteState
 from tutelage.seeds import SeedTree
 
-Rest = Callable[[Execution, Budget], Awaitable[Plan]]
+Rest = Callable[[Execution, Budget, PlanningObserver], Awaitable[Plan]]
 """Replanner: receives an execution with failed nodes and returns its plan with further nodes. No
-further nodes means that the planner cannot continue."""
+further nodes means that the planner cannot continue. It spends its cost from the budget and reports
+each request to the observer."""
 BACKOFF_MAX = 8.0
 """Maximum pause in seconds before a request is repeated."""
 
@@ -393,23 +394,20 @@ class _PlanRun:
             return False
         count, nodes, made = len(state.plan.nodes), tuple[Node, ...](), dict[int, PlannerCall]()
 
-        def planning(request: int, call: PlannerCall) -> None:
+        def record(request: int, call: PlannerCall) -> None:
             made[request] = call
             self.tell("planning", request=request, call=calls_json((call,))[0])
 
-        watched = PLANNING.set(planning)
         state.elapsed = self.now
         try:
-            grown = await rest(state.execution(), self.budget)
+            grown = await rest(state.execution(), self.budget, record)
             self.place.check(grown)
             nodes = grown.nodes[count:]
             state.unplanned = "" if nodes else "the planner knows nothing more to do"
         except TutelageError as error:
             state.unplanned = str(error)
         finally:
-            PLANNING.reset(watched)
             calls, given_up = tuple(made.values()), sorted(lost) if nodes else []
-            self.budget.spent += math.fsum(call.cost for call in calls)
             state.grow(nodes, given_up, calls)
             self._link()
             self.tell(

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -43,9 +42,7 @@ from tutelage.types import JSON, Reward
 Event = dict[str, Any]
 Observer = Callable[[Event], None]
 """Called with every event, as JSON. It must not block."""
-PLANNING: ContextVar[Callable[[int, PlannerCall], None]] = ContextVar(
-    "planning", default=lambda request, call: None
-)
+PlanningObserver = Callable[[int, PlannerCall], None]
 """Called for each request to a language model planner with the request's number in the plan: before
 it is sent, with its cost bound, and again with the response."""
 NodeStatus = Literal["succeeded", "accepted", "failed", "skipped", "cancelled"]

@@ -102,11 +102,6 @@ class PlannerCall:
 class NoPlanError(DataError):
     """The planner has no plan for an instruction. The message has the reason."""
 
-    def __init__(self, message: str, calls: tuple[PlannerCall, ...] = ()) -> None:
-        """Create the error with the requests made so far in `calls`."""
-        super().__init__(message)
-        self.calls = calls
-
 
 class LatePlanError(NoPlanError):
     """The deadline of an execution passed during planning."""
