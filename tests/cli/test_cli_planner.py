@@ -97,7 +97,6 @@ def test_a_run_leaves_what_the_document_says(run: Path) -> None:
     assert result["phase1"]["test"]["scores"]["planner"]["validity"] == 1.0
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert {"train_loss", "val_loss", "workflow_validity"} <= set(lines[0])
-    assert "<table" in (run / "report.html").read_text()
 
 
 def test_the_plans_of_the_test_are_rollouts_that_show_and_compare_read(run: Path) -> None:
@@ -251,14 +250,10 @@ def test_a_run_of_phase_2_names_only_what_it_left(
     )  # fmt: skip
     assert "phase1_best.pth" not in told
     assert "20 test workflows, run once by each router" in " ".join(told.split())
-    page = (tmp_path / "routing" / "report.html").read_text()
-    assert "20 test workflows, run once by each router" in page
-    assert "a workflow (20 judged), the greedy router" in page  # too few for an interval
     result = json.loads((tmp_path / "routing" / "result.json").read_text())
     assert {row["workflows"] for row in result["phase2"]["evaluation"]["rows"]} == {20}
-    for name in ("phase2/checkpoint_best.pth", "report.html"):
-        assert name in told
-        assert (tmp_path / "routing" / name).is_file()
+    assert "phase2/checkpoint_best.pth" in told
+    assert (tmp_path / "routing" / "phase2" / "checkpoint_best.pth").is_file()
 
 
 def test_a_router_of_real_servers_is_run_with_them(

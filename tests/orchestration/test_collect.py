@@ -15,7 +15,6 @@ from tutelage.orchestration import Node, Plan
 from tutelage.orchestration.data.collect import collect
 from tutelage.orchestration.data.synthetic import builtin_graph, generate
 from tutelage.orchestration.data.workflows import read_workflows
-from tutelage.orchestration.execution.executor import ExecutorSettings
 from tutelage.orchestration.execution.pools.simulated import SimulatedPool
 from tutelage.orchestration.execution.pools.tools import ToolPool
 from tutelage.orchestration.execution.stored import ExecutionLogger
@@ -42,8 +41,8 @@ def test_a_collection_of_synthetic_instructions_reads_back_as_workflows(tmp_path
         )
         logger = ExecutionLogger(folder, workers=pool.workers, clock=lambda: 0.0)
         told = run_virtual(collect(system, [w.plan for w in workflows], logger))
-        assert told.rollouts == 80
-        assert (told.success or 0.0) > 0.5
+        assert told.executions == 80
+        assert told.succeeded > 40
         assert told.mean_latency > 0
         return logger.path.read_bytes()
 
@@ -69,34 +68,15 @@ def served(kind: str, every: int, tmp_path: Path) -> tuple[Any, list[dict[str, A
     return told, [json.loads(line) for line in logger.path.read_text().splitlines()]
 
 
-def test_a_subtask_that_ran_out_of_time_is_counted_as_that(tmp_path: Path) -> None:
-    pool = ScriptedPool((Worker("a", latency=Latency(1.0)),), right(100.0))
-    settings = ExecutorSettings(node_timeout=2.0)
-    system = OrchestrationSystem(pool=pool, router=cascade(["a"]), settings=settings)
-    plan = Plan("Do it", (Node("t0"),))
-    told = run_virtual(collect(system, [plan], ExecutionLogger(tmp_path)))
-    assert told.failed == {"timeout": 1}
-
-
-def test_what_a_server_lost_is_no_failure_and_too_much_of_it_leaves_no_rate(
+def test_what_a_server_lost_is_counted_apart(
     tmp_path: Path,
 ) -> None:
     few, rows = served("network", 100, tmp_path / "few")
-    assert few.success == 1.0
-    assert (few.judged, few.lost, few.reason) == (198, {"network": 2}, "scripted")
+    assert (few.succeeded, few.executions, few.lost) == (198, 200, 2)
     reasons = [row["nodes"][0]["reason"] for row in rows if not row["success"]]
     assert reasons == ["no worker is left: network: scripted"] * 2
     many, rows = served("unavailable", 20, tmp_path / "many")
-    assert many.success is None
-    assert many.mean_reward is None
-    assert many.interval is None
-    assert (many.succeeded, many.judged, many.lost) == (190, 190, {"unavailable": 10})
-
-
-def test_timeouts_count_as_failures_and_are_named(tmp_path: Path) -> None:
-    told, _ = served("timeout", 20, tmp_path)
-    assert (told.success, told.judged, told.lost) == (0.95, 200, {})
-    assert told.failed == {"timeout": 10}
+    assert (many.succeeded, many.lost) == (190, 10)
 
 
 def test_a_plan_that_cannot_be_begun_is_counted_and_the_rest_is_collected() -> None:
@@ -104,9 +84,7 @@ def test_a_plan_that_cannot_be_begun_is_counted_and_the_rest_is_collected() -> N
     system = OrchestrationSystem(pool=pool, router=cascade(["a"]))
     good, bad = plan_of(()), plan_of((), (0,))
     told = run_virtual(collect(system, [bad, good, bad]))
-    assert (told.rollouts, told.executions, told.succeeded) == (3, 1, 1)
-    assert (told.judged, told.failed, told.lost) == (3, {"refused": 2}, {})
-    assert told.success == pytest.approx(1 / 3)
+    assert (told.executions, told.succeeded, told.refused, told.lost) == (1, 1, 2, 0)
     with pytest.raises(ConfigError, match="node 1 needs a worker for 't1'"):
         run_virtual(collect(system, [bad, bad]))
 
@@ -121,8 +99,7 @@ def test_a_plan_with_wrong_arguments_loses_none_of_the_others(tmp_path: Path) ->
     plans = [Plan(f"{k}", (Node("say", each), Node("say", each))) for k, each in enumerate(given)]
     system, logger = OrchestrationSystem(pool=ToolPool({"say": say})), ExecutionLogger(tmp_path)
     told = asyncio.run(collect(system, plans, logger))
-    assert (told.rollouts, told.succeeded) == (4, 2)
-    assert told.failed == {"refused": 2}
+    assert (told.executions, told.succeeded, told.refused) == (2, 2, 2)
     rows = [json.loads(line) for line in logger.path.read_text("utf-8").splitlines()]
     assert [row["instruction"] for row in rows] == ["0", "3"]
 

@@ -198,15 +198,6 @@ def test_a_try_that_takes_too_long_is_ended_and_another_worker_asked() -> None:
     assert found.total_cost == 0.25
 
 
-def test_a_node_has_a_time_of_its_own() -> None:
-    pool = ScriptedPool(workers("a"), right(100.0))
-    found = run_plan(plan_of((), ()), pool, node_timeout=2.0)
-    told = "timeout: not done within 2 s (--node-timeout gives it longer)"
-    assert [node.reason for node in found.nodes] == [told, told]
-    assert found.wall_seconds == pytest.approx(2.0)
-    assert pool.cancelled == [0, 1]
-
-
 @pytest.mark.parametrize("limit", [None, 600.0])
 def test_a_timeout_of_a_verifier_or_a_pool_is_told_as_its_own(limit: float | None) -> None:
     class Slow:
@@ -216,7 +207,7 @@ def test_a_timeout_of_a_verifier_or_a_pool_is_told_as_its_own(limit: float | Non
     def lost(worker: Any, work: Any) -> WorkerAnswer:
         raise TimeoutError("the socket timed out")
 
-    limits = ExecutorSettings(node_timeout=limit, try_timeout=limit)
+    limits = ExecutorSettings(try_timeout=limit)
     for behave, told in ((right(), "the database took too long"), (lost, "the socket timed out")):
         pool = ScriptedPool(workers("a"), behave)
         executor = Executor(pool, cheapest(), settings=limits, verifiers=Verifiers(Slow()))
@@ -253,7 +244,7 @@ def test_cancelling_leaves_no_request_no_task_and_no_reservation() -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         assert pool.running == 0
-        assert executor.slots().load == [0]
+        assert executor.load == [0]
         assert len(asyncio.all_tasks()) == 1
         # All places are free again.
         assert (await executor.run(plan_of(()), seeds=SeedTree(1))).success

@@ -19,7 +19,6 @@ from tutelage.errors import ConfigError, DataError, RunError
 from tutelage.orchestration.data.outcomes import read_tables
 from tutelage.orchestration.evaluation.rewards import RewardWeights
 from tutelage.orchestration.evaluation.tables import NO_INTERVAL, routing_tables
-from tutelage.orchestration.pages import write_report
 from tutelage.orchestration.planner.settings import read_settings
 from tutelage.orchestration.routing import policy
 from tutelage.orchestration.routing.phase2 import (
@@ -48,7 +47,6 @@ from tutelage.orchestration.routing.simulator import (
     plain_utility,
     run_chooser,
 )
-from tutelage.runs.folder import RunFolder
 from tutelage.seeds import SeedTree
 from tutelage.statistics.intervals import has_interval
 
@@ -196,12 +194,9 @@ def test_what_has_no_interval_has_no_verdict(tmp_path: Path) -> None:
     evaluation = train_phase2(tmp_path, table=few, settings=tiny).evaluation
     assert evaluation is not None
     phase2 = {"evaluation": evaluation.to_json()}
-    (tmp_path / "result.json").write_text(json.dumps({"phase2": phase2}))
     for shown in routing_tables(phase2["evaluation"]):
         assert NO_INTERVAL in shown.lead
         assert not any("[" in cell for row in shown.rows for cell in row.cells)
-    write_report(RunFolder(tmp_path))
-    assert NO_INTERVAL in (tmp_path / "report.html").read_text()
 
 
 def test_workflows_of_two_groups_share_no_query() -> None:

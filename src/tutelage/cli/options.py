@@ -54,7 +54,7 @@ _METAVARS: dict[str, str] = {
         "URL": "otlp store upstream endpoint",
         "SERVER": "mcp",
         "A,B": "tools",
-        "SECONDS": "deadline node_timeout try_timeout",
+        "SECONDS": "deadline try_timeout",
         "USD": "budget budget_usd",
         "N": "iterations train_size val_size test_size steps seed runners rollouts epochs "
         "batch_size episodes",

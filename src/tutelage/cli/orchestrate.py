@@ -30,7 +30,6 @@ from tutelage.cli.console import (
     number,
     one_line,
     output,
-    percent,
     plain_table,
     prose,
     say,
@@ -460,8 +459,6 @@ def _collect(config: _CollectConfig, as_json: AsJson = False) -> None:
     """Execute many instructions, log them and prepare training data."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    from tutelage.runs.stored_evaluation import REWARD, SUCCESS, evaluation_of_record, judged_text
-
     if config.logs and config.prepare is None:
         raise ConfigError("--logs needs --prepare FILE")
     found: JSON = {}
@@ -470,33 +467,29 @@ def _collect(config: _CollectConfig, as_json: AsJson = False) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
         with Progress(*columns, console=messages(), transient=True) as bar:
             task = bar.add_task("executing", total=config.num_executions)
-            made = run_collection(
+            collection, log, folder = run_collection(
                 config,
                 note=lambda text: prose(messages(), text, "dim"),
                 on_done=lambda _: bar.advance(task),
             )
         logs = (config.output_dir,)
-        found |= asdict(made.collection) | {"log": str(made.log), "run": str(made.folder)}
+        found |= asdict(collection) | {"log": str(log), "run": str(folder)}
         if not as_json:
-            collection = made.collection
-            evaluation = evaluation_of_record(collection.record())
-            done = f"{number(collection.succeeded)} of {number(collection.judged)}"
-            if not evaluation.withheld:
-                done += f": {SUCCESS.cell(evaluation, percent, ends=True)}"
-            pairs = [("succeeded", done)]
-            pairs += [("judged", judged_text(evaluation))] if evaluation.eventful else []
-            pairs += [
-                ("reward", f"{REWARD.cell(evaluation, number, ends=True)} (normalized)"),
-                ("executions", number(collection.executions)),
+            pairs = [
+                ("succeeded", f"{collection.succeeded} of {collection.executions}"),
                 ("cost", f"{collection.cost:.6f} USD"),
                 ("latency", f"{collection.mean_latency:.2f} s on average"),
             ]
-            if refused := collection.failed.get("refused"):
+            if collection.lost:
+                pairs.append(("not served", counted(collection.lost, "execution")))
+            if collection.refused:
                 why = "a plan that nobody can do, with wrong arguments, or above the budget"
-                pairs.append(("refused", f"{counted(refused, 'instruction')} with {why}"))
-            pairs += [("log", shown_path(made.log)), ("run", shown_path(made.folder))]
+                pairs.append(
+                    ("refused", f"{counted(collection.refused, 'instruction')} with {why}")
+                )
+            pairs += [("log", shown_path(log)), ("run", shown_path(folder))]
             facts(output(), pairs)
-            again = f"tutelage orchestrate collect --logs {shown_path(made.log.parent)}"
+            again = f"tutelage orchestrate collect --logs {shown_path(log.parent)}"
             say(output(), ("\nNext:", "bold"), f" {again} --prepare training_data.json")
     if config.prepare is not None:
         training, tools = write_training_set(logs, config.prepare, config.catalog)

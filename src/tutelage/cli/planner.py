@@ -156,7 +156,6 @@ def _show_planner_outcome(folder: RunFolder, result: Mapping[str, Any]) -> None:
         for table in routing_tables(result["phase2"].get("evaluation")):
             show_table(console, table)
         pairs.append(("router", shown_path(folder.path / result["phase2"]["checkpoint"])))
-    pairs.append(("report", shown_path(folder.report)))
     if "wall_seconds" in result:
         pairs.append(("time", duration(result["wall_seconds"])))
     say(console)

@@ -6,7 +6,7 @@
     checkpoints/phase1_last.pth  training state of phase 1, until it ends
     phase2/                      the router; episodes.db and outcomes.json of real workers
     store.db                     the run with its metrics, and the plans of the test set as rollouts
-    result.json, report.html     the results
+    result.json                  the results
 
 A checkpoint is written after each epoch, so a killed run resumes with bit-identical results.
 `setup.py` reads the data, `evaluation/metrics.py` evaluates, `runs/lifecycle.py` runs it.
@@ -32,7 +32,6 @@ from tutelage.orchestration.evaluation.metrics import (
 )
 from tutelage.orchestration.execution.config import WorkConfig
 from tutelage.orchestration.execution.stored import stored_call, stored_rollout
-from tutelage.orchestration.pages import write_report
 from tutelage.orchestration.plan.dag import Plan, to_text
 from tutelage.orchestration.planner import saving
 from tutelage.orchestration.planner.fit import PlannerTrainer
@@ -86,11 +85,6 @@ class PlannerTraining(RunKind):
     def read(cls, folder: RunFolder, progress: Progress) -> Self:
         """Read the request from the folder."""
         return cls(stored_settings(folder, PlannerConfig))
-
-    @classmethod
-    def report(cls, folder: RunFolder) -> None:
-        """Write the report of both phases."""
-        write_report(folder)
 
     @classmethod
     def figures(cls, files: RunFiles) -> Figures:

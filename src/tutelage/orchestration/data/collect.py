@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -18,7 +18,6 @@ from tutelage.config.fields import Count, RunSettings
 from tutelage.errors import ConfigError, DataError, EngineError, TutelageError, counted
 from tutelage.orchestration.data.synthetic import builtin_graph, generate, graph_of
 from tutelage.orchestration.data.workflows import read_workflows
-from tutelage.orchestration.evaluation.rewards import DEADLINE
 from tutelage.orchestration.execution.config import WorkConfig
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.runs import ExecutionRun
@@ -32,7 +31,6 @@ from tutelage.runs.folder import create, place_of
 from tutelage.runs.lifecycle import Run
 from tutelage.runs.progress import Progress
 from tutelage.seeds import SeedTree
-from tutelage.statistics.outcome import OutcomeSums, RewardKind, RolloutOutcome, add_up
 from tutelage.types import JSON
 
 RECIPE = "collect"
@@ -41,12 +39,15 @@ CHUNK = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Collection(OutcomeSums):
-    """Totals of a collection; each instruction is a rollout. Instructions are lost if no server
-    answered, and failed with the cause `refused` if their plan could not be started."""
+class Collection:
+    """Totals of a collection."""
 
     executions: int
     succeeded: int
+    lost: int
+    """Executions that failed because no worker's server answered."""
+    refused: int
+    """Instructions whose plan could not be started."""
     cost: float
     """USD."""
     mean_latency: float
@@ -102,31 +103,14 @@ async def collect(
     executions = [each for each in gathered if isinstance(each, Execution)]
     if not executions and isinstance(gathered[0], TutelageError):
         raise gathered[0]
-    outcomes = [_outcome(str(place), each) for place, each in enumerate(gathered)]
-    sums = add_up(outcomes, RewardKind())
     return Collection(
-        **{each.name: getattr(sums, each.name) for each in fields(sums)},
         executions=len(executions),
         succeeded=sum(each.success for each in executions),
+        lost=sum(each.unserved is not None for each in executions),
+        refused=len(gathered) - len(executions),
         cost=math.fsum(each.total_cost for each in executions),
         mean_latency=sum(each.total_latency_ms / 1000.0 for each in executions) / len(executions),
     )
-
-
-def _outcome(task: str, done: Execution | TutelageError) -> RolloutOutcome:
-    """Return the outcome of an instruction. Each instruction counts as a separate task."""
-    if isinstance(done, TutelageError):
-        return RolloutOutcome(task, 0.0, False, "refused")
-    if (gone := done.unserved) is not None:
-        return RolloutOutcome(task, None, False, gone.kind, gone.message)
-    reward = done.earned().value
-    if done.success or done.reason in (DEADLINE, "budget"):
-        return RolloutOutcome(task, reward, done.success, done.reason or None)
-    last = {step.node: step.answer for step in done.steps if step.answer is not None}
-    failed = [last[n.node].error for n in done.nodes if n.status == "failed" and n.node in last]
-    late = any(error is not None and error.kind == "timeout" for error in failed)
-    late |= any(node.reason.startswith("timeout") for node in done.nodes)
-    return RolloutOutcome(task, reward, False, "timeout" if late else None)
 
 
 # ------------------------------------------------------------------ run
@@ -146,24 +130,15 @@ class CollectConfig(WorkConfig, RunSettings):
     the path of a router checkpoint from phase 2."""
 
 
-@dataclass(frozen=True, slots=True)
-class CollectionRun:
-    """Result of `run_collection`: the totals, the log file and the run folder."""
-
-    collection: Collection
-    log: Path
-    folder: Path
-
-
 def run_collection(
     config: CollectConfig,
     *,
     note: Callable[[str], None],
     on_done: Callable[[Execution | TutelageError], None] | None = None,
-) -> CollectionRun:
-    """Collect executions in a run folder. Before the start, `note` is called with a description of
-    the workers, the source of the plans and any warnings; `on_done` is called after each
-    instruction. Mock workers run on a virtual clock.
+) -> tuple[Collection, Path, Path]:
+    """Collect executions in a run folder; return the totals, the log file and the folder. Before
+    the start, `note` is called with a description of the workers and of the plans; `on_done` is
+    called after each instruction. Mock workers run on a virtual clock.
 
     Raises the errors of `collect`, and `KeyboardInterrupt` with a note that names the log file.
     """
@@ -204,4 +179,4 @@ def run_collection(
         stopped.add_note(f"What ended is in {logger.path}. {again} begins again and adds to it;")
         stopped.add_note("another --output-dir keeps them apart.")
         raise
-    return CollectionRun(done[0], logger.path, folder.path)
+    return done[0], logger.path, folder.path

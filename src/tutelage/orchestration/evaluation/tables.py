@@ -1,7 +1,4 @@
-"""Result tables of planning and routing, for the terminal and the report.
-
-`orchestration/pages.py` and the command line render them.
-"""
+"""Result tables of planning and routing, which the command line prints."""
 
 from __future__ import annotations
 
