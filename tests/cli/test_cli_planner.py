@@ -256,23 +256,6 @@ def test_a_run_of_phase_2_names_only_what_it_left(
     assert (tmp_path / "routing" / "phase2" / "checkpoint_best.pth").is_file()
 
 
-def test_a_router_of_real_servers_is_run_with_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    listed = [{"name": n, "price_in": 1, "price_out": 2, "latency": 1} for n in ("a", "b")]
-    Path("own.json").write_text(json.dumps(listed))
-    few = ("val_workflows=20", "test_workflows=20", "--num-tasks", 12, "--output", "run")
-    told = invoke(
-        "train", "planner", "--phase", 2, "--workers", "own.json", "--pool", "simulated", *few
-    )
-    assert "--workers run/phase2/workers.json" in " ".join(told.split())
-    config = json.loads(Path("run/config.json").read_text())
-    config["config"] |= {"pool": "openai", "verifiers": "v.json", "budget": 1.0}
-    Path("run/config.json").write_text(json.dumps(config))
-    assert "--pool openai --workers own.json" in " ".join(invoke("show", "run").split())
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -309,11 +292,6 @@ def test_a_table_that_is_too_small_is_refused_without_a_resume_that_cannot_help(
     told = " ".join(invoke("train", "planner", "--phase", 2, *named, code=2).split())
     assert told.startswith("Error: too few queries in the table (2)")
     assert not Path("run").exists()
-    listed = [{"name": n, "price_in": 1, "price_out": 2, "latency": 1} for n in ("a", "b")]
-    Path("own.json").write_text(json.dumps(listed))
-    own = ("--workers", "own.json", "--pool", "simulated", "--num-tasks", 1, "--output", "run")
-    told = invoke("train", "planner", "--phase", 2, *own, code=2)
-    assert "(with --workers, set --num-tasks)" in " ".join(told.split())
     assert "resume" not in told
 
 
@@ -360,7 +338,7 @@ def test_the_recipe_has_options_of_its_own() -> None:
     assert "--catalog" in told
     for shown in ("--epochs N", "--batch-size N", "--episodes N"):
         assert f"{shown}  " in told
-    for shown in ("--workers FILE", "--tasks FILE", "--verifiers FILE", "--checkpoint RUN"):
+    for shown in ("--outcomes FILE", "--models FILE", "--checkpoint RUN"):
         assert f"{shown}  " in told
 
 

@@ -31,7 +31,7 @@ def main() -> int:
             print(f"{done} of {count} instructions", file=sys.stderr, flush=True)
 
     try:
-        made = run_collection(
+        found, log, _ = run_collection(
             CollectConfig.model_validate(options),
             note=lambda text: print(text, file=sys.stderr),
             on_done=progress,
@@ -42,8 +42,7 @@ def main() -> int:
     except KeyboardInterrupt as stopped:
         print("\n".join(stopped.__notes__), file=sys.stderr)
         return exit_code(stopped)
-    found = made.collection
-    print(f"{found.succeeded} of {found.rollouts} succeeded, {found.cost:.6f} USD: {made.log}")
+    print(f"{found.succeeded} of {found.executions} succeeded, {found.cost:.6f} USD: {log}")
     return 0
 
 

@@ -163,18 +163,14 @@ def _show_planner_outcome(folder: RunFolder, result: Mapping[str, Any]) -> None:
     say(console, ("\nNext", "bold"))
     asked, path = stored_settings(folder, PlannerConfig), shown_path(folder.path)
     # The example instruction fits the built-in tools only.
-    own = (asked.train, asked.catalog, asked.checkpoint, asked.tasks)
+    own = (asked.train, asked.catalog, asked.checkpoint)
     example = EXAMPLE if all(file is None for file in own) else '"..."'
     if planner.is_file():
         say(console, f"  tutelage orchestrate plan {example} --checkpoint {path} --explain")
     if "phase2" in result:
         router = shown_path(folder.path / result["phase2"]["checkpoint"])
-        # Real servers are in the user's own file, simulated workers in the file of the run.
-        options = f"--router {router} "
-        if asked.workers is not None and asked.pool == "openai":
-            options += f"--pool openai --workers {asked.workers}"
-        else:
-            options += f"--workers {shown_path(folder.path / 'phase2' / 'workers.json')}"
+        workers = shown_path(folder.path / "phase2" / "workers.json")
+        options = f"--router {router} --workers {workers}"
         say(console, f"  tutelage orchestrate run {example} {options}")
 
 

@@ -126,14 +126,6 @@ def _files(
     return catalog, workflows, test, fields
 
 
-def read_episodes(request: PlannerConfig) -> tuple[list[Workflow], Catalog | None]:
-    """Return the workflows for the episodes of phase 2, and their catalog (None for a file)."""
-    if request.tasks is not None:
-        return read_workflows(request.tasks)[: request.num_tasks], None
-    graph, seeds = builtin_graph(), SeedTree(request.seed).child("phase2", "tasks")
-    return generate_plain(graph, request.num_tasks, seeds), graph.catalog
-
-
 def instruction_mark(workflow: Workflow) -> str:
     """Return a key that is the same for workflows whose instructions have the same words."""
     return content_of(workflow.instruction)
