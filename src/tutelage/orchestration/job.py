@@ -259,7 +259,7 @@ def _stored_plans(
         place = SeedTree(seed).child("planner", "stored", PLANNED, i)
         fields = {"instruction": wanted.instruction, "expected": to_text(wanted.plan)}
         messages, answer = (Message("user", wanted.instruction),), to_text(plan)
-        call = stored_call(place.child("call", 0).id("call"), 0, "planner", messages, answer)
+        call = stored_call(place.child("call", 0).id("call"), "planner", 0, messages, answer)
         task = Task(wanted.name or f"test-{i}", fields)
         rollouts.append(
             stored_rollout(
