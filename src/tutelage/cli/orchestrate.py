@@ -372,8 +372,8 @@ def _print_json(
     names += " router path resumed rollout"
     row = {name: getattr(execution, name) for name in names.split()} | {
         "reward": execution.earned(config.reward).value,
-        "confidence": chosen.sure and chosen.sure.confidence,
-        "min_confidence": chosen.sure and chosen.sure.least,
+        "confidence": chosen.confidence,
+        "min_confidence": chosen.min_confidence,
         "plan": plan_json(execution.plan),
         "nodes": [asdict(node) for node in execution.nodes],
         "steps": [step.to_json() for step in execution.steps],
@@ -411,9 +411,9 @@ def _show_result(
         ("latency", f"{execution.total_latency_ms / 1000:.2f} s{planning} along {path}"),
         ("reward", f"{number(execution.earned(config.reward).value)} ({config.reward})"),
     ]
-    if chosen.sure is not None:
-        own, least = (f"{100 * share:.0f} %" for share in chosen.sure)
-        pairs.append(("planner", f"{own} sure of its plan; {least} is the least"))
+    if chosen.confidence is not None:
+        least = f"{100 * (chosen.min_confidence or 0.0):.0f} % is the least"
+        pairs.append(("planner", f"{100 * chosen.confidence:.0f} % sure of its plan; {least}"))
     if execution.abandoned:
         lost = counted(len(execution.abandoned), "node")
         pairs.append(("replanned", f"{lost} failed or skipped, replaced by a further plan"))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, Field, TypeAdapter, model_validator
+from pydantic import AfterValidator, AliasPath, Field, TypeAdapter, model_validator
 
 from tutelage.errors import DataError, counted
 from tutelage.orchestration.data.rows import (
@@ -120,26 +120,21 @@ _Matrix = Annotated[list[list[Any]], AfterValidator(dependencies_of)]
 _Instruction = Annotated[str, Field(pattern=r"\S")]
 
 
-class _Graph(FileRecord):
-    """Dependencies of a plan in a log."""
-
-    adjacency: _Matrix
-
-
 class _PlanRecord(FileRecord):
     """Plan in a training set or log; its parents are in `dependencies` or `workflow_graph`."""
 
     task_types: list[_NameOrNumber]
     dependencies: list[list[Whole]] | None = None
-    workflow_graph: _Graph | None = None
+    adjacency: Annotated[
+        _Matrix | None, Field(validation_alias=AliasPath("workflow_graph", "adjacency"))
+    ] = None
     model_selections: list[_NameOrNumber] | None = None
     subtasks: Sequence[str] = ()
 
     @property
     def parents(self) -> Sequence[Sequence[int]]:
         """Parents of each subtask."""
-        graph = None if self.workflow_graph is None else self.workflow_graph.adjacency
-        found = graph if self.dependencies is None else self.dependencies
+        found = self.adjacency if self.dependencies is None else self.dependencies
         if found is None:
             raise ValueError(
                 "'dependencies' is missing; it lists the parents of each subtask, such as [[], [0]]"

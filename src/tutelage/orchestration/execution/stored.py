@@ -417,4 +417,11 @@ def _planner_outputs(
         entries = outputs.get(name, matrix)
         if not isinstance(entries, list) or len(entries) != len(matrix):
             raise DataError(f"{name} must be a list of length {len(matrix)}, got {entries!r:.80}")
+    known = {*workers, *range(len(workers))}
+    for worker in outputs.get("model_selections", ()):
+        if workers and worker not in known:
+            raise DataError(
+                f"unknown worker {worker!r:.80} in model_selections; use names or numbers of the "
+                f"workers {list(workers)!r}"
+            )
     return outputs

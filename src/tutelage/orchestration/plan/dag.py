@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, cast
 
+from pydantic import ConfigDict
+
 from tutelage.errors import DataError, check_given, counted
 
 PLANS = "the planning model"
@@ -112,6 +114,8 @@ class LatePlanError(NoPlanError):
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Instruction and its subtasks. Raises `DataError` if the subtasks do not form a DAG."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     instruction: str
     nodes: tuple[Node, ...]
