@@ -369,17 +369,13 @@ def test_a_dry_run_says_where_settings_come_from_and_leaves_nothing(
     assert "lambda_dag=0.3   # default" in everything
     assert "lambda_dag" not in told
     assert "other settings have their defaults; --all prints them" in told
-    assert "48 train, 12 validation, 30 test" in told
-    first = read_workflows(files / "test.json")[0]
-    assert first.instruction in told
     assert "nothing was trained or written" in told
     assert [path.name for path in tmp_path.iterdir()] == ["keys.yaml"]
 
 
-def test_a_dry_run_of_phase_2_reads_its_table(tmp_path: Path) -> None:
+def test_a_dry_run_of_phase_2_checks_its_options(tmp_path: Path) -> None:
     told = invoke("train", "planner", "--phase", "2", "--dry-run", "--episodes", "5")
     assert "num_episodes=5   # --episodes" in told
-    assert "simulated" in told
     assert "phase1_supervised" not in told
     missing = invoke(
         "train", "planner", "--phase", "2", "--dry-run", "--outcomes", "x.json", code=2

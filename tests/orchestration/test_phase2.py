@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from routing_world import SMALL, table, topical_outcomes
+from routing_world import SMALL, plain_utility, table, topical_outcomes
 from tests.marks import long
 
 from tutelage.errors import ConfigError, DataError, RunError
@@ -31,11 +31,9 @@ from tutelage.orchestration.routing.phase2 import (
     train_phase2,
 )
 from tutelage.orchestration.routing.policy import (
-    GREEDY,
     LOOKAHEAD,
     POLICY,
     ModelSelector,
-    baselines,
     policy_chooser,
 )
 from tutelage.orchestration.routing.router import load_router
@@ -44,7 +42,6 @@ from tutelage.orchestration.routing.simulator import (
     QueryTable,
     Scenario,
     WorkflowBatch,
-    plain_utility,
     run_chooser,
 )
 from tutelage.seeds import SeedTree
@@ -103,7 +100,7 @@ def test_the_evaluation_has_every_router(
     found = json.loads(json.dumps(result.evaluation.to_json(), allow_nan=False))
     names = [row["name"] for row in found["rows"]]
     plain = ("cheapest", "most accurate")
-    assert set(names) == {*plain, GREEDY, LOOKAHEAD, POLICY}
+    assert set(names) == {*plain, LOOKAHEAD, POLICY}
     assert set(found["differences"]) == set(names) - {POLICY}
     for row in found["rows"]:
         assert row["workflows"] == SMALL.test_workflows
@@ -282,8 +279,12 @@ def test_ppo_learns_what_a_greedy_router_lacks(
     world = result.world
     query_table = QueryTable.of(world.test, world.train.predictor, world.train.scenario)
     flows = WorkflowBatch.draw(query_table, 1500, SeedTree(3))
-    rules = baselines(world.train.table, world.terms)
-    greedy = run_chooser(query_table, flows, world.terms, rules[GREEDY]).reward_B
+    greedy = run_chooser(
+        query_table,
+        flows,
+        world.terms,
+        lambda _, rows, at: plain_utility(at, world.terms).argmax(axis=1),
+    ).reward_B
     learned = run_chooser(
         query_table, flows, world.terms, policy_chooser(result.model, world.terms)
     ).reward_B

@@ -1,7 +1,7 @@
 """`tutelage train planner`: plans from instructions (phase 1), routing from outcomes (phase 2).
 
 The command has its own options, so `KeyedCommand` delegates to it if the recipe is `planner`. The
-run is in `orchestration/job.py`, the preview of `--dry-run` in `orchestration/setup.py`.
+run is in `orchestration/job.py`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tutelage.config.fields import Section
+from tutelage.config.keys import flatten
 from tutelage.config.overrides import parse_overrides
 from tutelage.errors import ConfigError
 from tutelage.orchestration.planner.settings import (
@@ -47,7 +48,7 @@ class _Flags(Section):
     config: Path | None = None
     """YAML file with keys."""
     dry_run: bool = False
-    """Show the changed settings and the data without training."""
+    """Show the changed settings without training."""
     all: bool = False
     """With --dry-run: show all settings."""
 
@@ -81,11 +82,11 @@ def train_planner(
     origins |= dict.fromkeys(typed, "command line")
     origins |= {_KEYS[name]: f"--{name.replace('_', '-')}" for name in values}
     request = asked.model_copy(update={"keys": keys})
-    request.checked()
+    settings = request.checked()
     if flags.all and not flags.dry_run:
         raise ConfigError("--all needs --dry-run; pass both, or remove --all")
     if flags.dry_run:
-        _show_dry_run(request, origins, flags.all)
+        _show_dry_run(dict(flatten({"training": settings.model_dump()})), origins, flags.all)
         return
     from tutelage.cli.job import displayed
     from tutelage.orchestration.job import PlannerTraining
@@ -97,15 +98,10 @@ def train_planner(
     _show_planner_outcome(folder, result)
 
 
-def _show_dry_run(request: PlannerConfig, origins: Mapping[str, str], all_keys: bool) -> None:
-    """Print the settings and data of a run. `origins` maps each changed key to its source."""
-    from tutelage.cli.console import facts, output, prose, say, visible, waiting
-    from tutelage.orchestration.plan.dag import to_text
+def _show_dry_run(settings: Mapping[str, Any], origins: Mapping[str, str], all_keys: bool) -> None:
+    """Print the settings of a run. `origins` maps each changed key to its source."""
+    from tutelage.cli.console import output, say, visible
 
-    with waiting("reading workflows ..."):
-        from tutelage.orchestration.setup import preview
-
-        settings, data, wanted = preview(request)
     console = output()
     shown = {k: v for k, v in settings.items() if all_keys or k in origins}
     for key, value in shown.items():
@@ -116,12 +112,6 @@ def _show_dry_run(request: PlannerConfig, origins: Mapping[str, str], all_keys: 
     if not all_keys:
         rest = len(settings) - len(shown)
         say(console, (f"\n{rest} other settings have their defaults; --all prints them", "dim"))
-    say(console, ("\nData", "bold"))
-    facts(console, data.items(), indent=2)
-    if wanted is not None:
-        say(console, ("\nOne workflow", "bold"))
-        prose(console, wanted.instruction)
-        say(console, visible(to_text(wanted.plan)))
     say(console, "\nDry run: nothing was trained or written.")
 
 

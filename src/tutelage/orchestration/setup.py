@@ -1,4 +1,4 @@
-"""Data of a planner run, and a preview of the run without training (`--dry-run`).
+"""Data of a planner run.
 
 Without a training file, the workflows are synthetic, over the built-in tool graph. Without a test
 file, a tenth of the training file is held back for the test. `job.py` executes the run.
@@ -10,11 +10,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from tutelage.config.keys import flatten
 from tutelage.errors import DataError, counted
-from tutelage.orchestration.data.outcomes import read_tables
 from tutelage.orchestration.data.synthetic import (
     builtin_graph,
     generate,
@@ -25,8 +22,6 @@ from tutelage.orchestration.data.synthetic import (
 from tutelage.orchestration.data.workflows import Workflow, catalog_of, read_workflows
 from tutelage.orchestration.plan.catalog import Catalog, read_catalog
 from tutelage.orchestration.planner.settings import Phase1Settings, PlannerConfig
-from tutelage.orchestration.routing.phase2 import read_checkpoint
-from tutelage.runs.loggers import check_loggers
 from tutelage.seeds import SeedTree
 from tutelage.tasks.overlap import also_trained, content_of, count_overlap
 
@@ -129,32 +124,3 @@ def _files(
 def instruction_mark(workflow: Workflow) -> str:
     """Return a key that is the same for workflows whose instructions have the same words."""
     return content_of(workflow.instruction)
-
-
-# ------------------------------------------------------------------ preview
-
-
-def preview(
-    request: PlannerConfig,
-) -> tuple[Mapping[str, Any], Mapping[str, str], Workflow | None]:
-    """Return the data of a run without training: the configuration keys of its phases with values,
-    a description of the data, and the first test workflow (or the first held-out workflow, or None
-    without phase 1). Raises the same errors as the run before training."""
-    settings = request.checked()
-    check_loggers(settings.logger)
-    keys = dict(flatten({"training": settings.model_dump()}))
-    other = {"1": "training.phase2_rl.", "2": "training.phase1_supervised."}.get(request.phase)
-    keys = {key: value for key, value in keys.items() if not other or not key.startswith(other)}
-    facts: dict[str, str] = {}
-    if request.phase != "1":
-        if request.checkpoint is not None:
-            read_checkpoint(request.checkpoint)
-        facts["outcomes"] = "simulated"
-        if request.outcomes is not None and request.models is not None:
-            seeds = SeedTree(request.seed).child("phase2")
-            table, _ = read_tables(request.outcomes, request.models, request.test_outcomes, seeds)
-            facts["outcomes"] = f"{len(table)} queries, {len(table.workers)} workers"
-    if request.phase == "2":
-        return keys, facts, None
-    sets = read_sets(request, settings.phase1_supervised)
-    return keys, {**sets.facts, **facts}, (sets.test or sets.held_out)[0]

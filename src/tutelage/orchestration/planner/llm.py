@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
+from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -20,7 +22,6 @@ from pydantic import Field, TypeAdapter
 from tutelage.bounded import parse_json
 from tutelage.engine.remote import RemoteChatClient
 from tutelage.errors import ConfigError, DataError, EngineError, RemoteError
-from tutelage.orchestration.data.neighbours import NearestTexts, hashed
 from tutelage.orchestration.data.rows import FileRecord, loads, read_as
 from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.pools.openai import OVERHEAD, error_kind
@@ -285,14 +286,18 @@ def plan_schema(tools: Mapping[str, Tool]) -> JSON:
 
 
 def nearest_tools(tools: Mapping[str, Tool], instruction: str) -> dict[str, Tool]:
-    """Return the tools for a prompt: all, or the most similar ones, in their original order."""
-    if len(tools) <= SHOWN_TOOLS:
-        return dict(tools)
-    texts = [f"{name.replace('_', ' ')} {tool.description}" for name, tool in tools.items()]
-    scores = NearestTexts.of(texts).scores(hashed(instruction))
-    best = sorted(range(len(texts)), key=lambda place: -scores[place])[:SHOWN_TOOLS]
-    names = list(tools)
-    return {names[place]: tools[names[place]] for place in sorted(best)}
+    """Return the tools for a prompt: all, or those that share the rarest words with the
+    instruction, in their original order."""
+
+    def words_of(text: str) -> set[str]:
+        return {*re.findall(r"[a-z]+|\d+", text.lower())}
+
+    words = {name: words_of(f"{name} {tool.description}") for name, tool in tools.items()}
+    uses = Counter(word for own in words.values() for word in own)
+    asked = words_of(instruction)
+    scores = {name: sum(1 / uses[word] for word in own & asked) for name, own in words.items()}
+    best = sorted(tools, key=lambda name: -scores[name])[:SHOWN_TOOLS]
+    return {name: tool for name, tool in tools.items() if name in best}
 
 
 def _described(tool: Tool) -> str:
