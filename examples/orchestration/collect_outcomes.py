@@ -1,4 +1,4 @@
-"""`python examples/orchestration/collect_outcomes.py OUT --workers FILE --verifiers FILE --budget 1`.
+"""`python examples/orchestration/collect_outcomes.py OUT --workers FILE --verifiers V --budget 1`.
 
 Workflows are executed by your workers, and the results form an outcome table for phase 2:
 `tutelage train planner --phase 2 --outcomes OUT/outcomes.json --models OUT/models.json`.

@@ -74,15 +74,15 @@ def test_a_plan_is_read_from_a_reply(said: str) -> None:
         (SUM[:-20], "no JSON"),
         (
             '{"nodes": [{"tool": "num',
-            "it is no JSON, at character 21 of 24: Unterminated string start",
+            "it is no JSON: Unterminated string starting at: line 1 column 21",
         ),
-        ('{"nodes": [{"tool": "numbers", "arguments": {}}', "no JSON, it breaks off after 47: "),
+        ('{"nodes": [{"tool": "numbers", "arguments": {}}', "it is no JSON: Expecting"),
         ('{"plan": []}', "That plan cannot run: this is no plan: it has no 'nodes'; give one."),
         ("[]", "That plan cannot run: this is no plan: the row is []; give a JSON object."),
         ('{"nodes": [{"tool": "numbers", "args": {}}]}', "missing argument 'count'"),
         (
             '{"nodes": [], "nodes": []}',
-            "cannot be read: the key 'nodes' stands twice in one object",
+            "it is no JSON: the key 'nodes' stands twice in one object",
         ),
         (nodes(("fly", {})), "there is no tool 'fly'"),
         (nodes(("Numbers", {})), "there is no tool 'Numbers'; did you mean 'numbers'?"),

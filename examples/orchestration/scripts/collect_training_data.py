@@ -40,7 +40,7 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt as stopped:
-        print("\n".join(stopped.__notes__), file=sys.stderr)
+        print(f"What ended is in {options['output_dir']}", file=sys.stderr)
         return exit_code(stopped)
     print(f"{found.succeeded} of {found.executions} succeeded, {found.cost:.6f} USD: {log}")
     return 0

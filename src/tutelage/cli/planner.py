@@ -130,14 +130,14 @@ def resume(folder: RunFolder, allow_changes: bool) -> None:
 def _show_planner_outcome(folder: RunFolder, result: Mapping[str, Any]) -> None:
     """Print the result tables, the paths of the files, and the next commands."""
     from tutelage.cli.console import facts, output, say, show_table, shown_path
-    from tutelage.orchestration.evaluation.tables import planning_tables, routing_tables
+    from tutelage.orchestration.evaluation.tables import planning_table, routing_tables
     from tutelage.runs.estimate import duration
     from tutelage.runs.kinds import stored_settings
 
     console = output()
     test = result.get("phase1", {}).get("test")
-    for table in planning_tables(test) if test else []:
-        show_table(console, table)
+    if test:
+        show_table(console, planning_table(test))
     planner = folder.checkpoints / "phase1_best.pth"
     pairs = [("run", shown_path(folder.path))]
     if planner.is_file():

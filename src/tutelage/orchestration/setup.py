@@ -6,7 +6,6 @@ file, a tenth of the training file is held back for the test. `job.py` executes 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from tutelage.orchestration.data.synthetic import (
     split,
 )
 from tutelage.orchestration.data.workflows import Workflow, catalog_of, read_workflows
-from tutelage.orchestration.plan.catalog import Catalog, read_catalog
+from tutelage.orchestration.plan.catalog import Catalog, check_plan, read_catalog
 from tutelage.orchestration.planner.settings import Phase1Settings, PlannerConfig
 from tutelage.seeds import SeedTree
 from tutelage.tasks.overlap import also_trained, content_of, count_overlap
@@ -96,19 +95,14 @@ def _files(
     beside = Path(request.train).with_name(f"{Path(request.train).stem}.catalog.json")
     named = request.catalog or (str(beside) if beside.is_file() else None)
     known = None if named is None else read_catalog(named)
-    workflows = read_workflows(request.train, known, strict=False)
-    test = [] if request.test is None else read_workflows(request.test, known, strict=False)
+    workflows = read_workflows(request.train, known)
+    test = [] if request.test is None else read_workflows(request.test, known)
     catalog = known or catalog_of(workflows)
     fields = {"workflows": f"{len(workflows)} from {request.train}, {len(catalog)} tools"}
     if known is None:
         fields["catalog"] = "made of the tools in the training file; --catalog FILE names all"
-    uses = Counter(tool for w in (*workflows, *test) for tool in w.tools if tool not in catalog)
-    if uses:
-        names = ", ".join(f"{name} ({count})" for name, count in uses.most_common())
-        raise DataError(
-            f"the catalog {named or request.train!r} lacks {len(uses)} tools of {uses.total()} "
-            f"subtasks: {names}; add them to the catalog, --catalog FILE"
-        )
+    for workflow in test:
+        check_plan(workflow.plan, catalog)
     if request.test is None and len(workflows) >= FEWEST_TO_SPLIT:
         workflows, test = split(workflows, TEST_SHARE, seeds.child("test"))
         held = {instruction_mark(w) for w in test}

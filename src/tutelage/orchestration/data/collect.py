@@ -140,7 +140,7 @@ def run_collection(
     the start, `note` is called with a description of the workers and of the plans; `on_done` is
     called after each instruction. Mock workers run on a virtual clock.
 
-    Raises the errors of `collect`, and `KeyboardInterrupt` with a note that names the log file.
+    Raises the errors of `collect`.
     """
     pool, catalog = config.make_pool(), config.read_catalog()
     count = config.num_executions
@@ -172,11 +172,5 @@ def run_collection(
         return {"status": "succeeded", **row, "log": str(logger.path)}
 
     folder = create(place_of(config.output, RECIPE))
-    try:
-        lifecycle.start(ExecutionRun(config, work, recipe=RECIPE), folder, Progress())
-    except KeyboardInterrupt as stopped:
-        again = "The same command" + (" with another --output" if config.output else "")
-        stopped.add_note(f"What ended is in {logger.path}. {again} begins again and adds to it;")
-        stopped.add_note("another --output-dir keeps them apart.")
-        raise
+    lifecycle.start(ExecutionRun(config, work, recipe=RECIPE), folder, Progress())
     return done[0], logger.path, folder.path

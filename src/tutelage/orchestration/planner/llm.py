@@ -245,12 +245,8 @@ def _json_of(said: str) -> Any:
     text = said[begin : end + 1] if 0 <= begin < end else said
     try:
         return parse_json(text, loads=loads)
-    except json.JSONDecodeError as error:
-        at, size = error.pos + 1, len(text)
-        where = f"at character {at} of {size}" if at <= size else f"it breaks off after {size}"
-        raise DataError(f"it is no JSON, {where}: {error.msg.removesuffix(' at')}") from error
     except ValueError as error:
-        raise DataError(f"it cannot be read: {error}") from error
+        raise DataError(f"it is no JSON: {error}") from error
 
 
 def demonstration(instruction: str, plan: str, tools: Mapping[str, Tool]) -> list[Message]:

@@ -57,8 +57,6 @@ class Phase1Settings(Section):
     number of synthetic workflows (default: 300)."""
     synthetic_augmentations: CountOrZero | None = None
     """Synthetic workflows added for training. Default: 0 with a training file, otherwise 1,000."""
-    dag_loss: Literal["seed", "poly"] = "poly"
-    """Kind of DAG loss."""
     validation_share: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """Share of the training set held out to choose the epoch and the search weights."""
     plateau_patience: CountOrZero = 1
