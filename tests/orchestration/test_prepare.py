@@ -38,7 +38,7 @@ def write(folder: Path, *rows: dict[str, Any]) -> Path:
 
 
 def test_failures_are_left_out_and_the_cheapest_success_is_kept(tmp_path: Path) -> None:
-    made = prepare(
+    made, counts = prepare(
         [
             write(
                 tmp_path,
@@ -49,16 +49,16 @@ def test_failures_are_left_out_and_the_cheapest_success_is_kept(tmp_path: Path) 
             )
         ]
     )
-    assert [w.instruction for w in made.workflows] == ["one"]
-    assert made.workflows[0].rewards["cost"] == -0.1
-    assert (made.executions, made.failed, made.repeated) == (4, 2, 1)
+    assert [w.instruction for w in made] == ["one"]
+    assert made[0].rewards["cost"] == -0.1
+    assert counts == {"executions": 4, "failed": 2, "examples": 1}
 
 
 def test_what_succeeded_by_a_further_plan_is_left_out_and_counted(tmp_path: Path) -> None:
     ended = [{"node": 0, "status": "failed"}, {"node": 1, "status": "succeeded"}]
-    made = prepare([write(tmp_path, line("one", 0.1), line("two", 0.1, nodes=ended))])
-    assert (made.executions, made.failed) == (2, 1)
-    assert [workflow.instruction for workflow in made.workflows] == ["one"]
+    made, counts = prepare([write(tmp_path, line("one", 0.1), line("two", 0.1, nodes=ended))])
+    assert (counts["executions"], counts["failed"]) == (2, 1)
+    assert [workflow.instruction for workflow in made] == ["one"]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_what_succeeded_by_a_further_plan_is_left_out_and_counted(tmp_path: Path
 )
 def test_what_others_write_of_nodes_stops_nothing(tmp_path: Path, nodes: Any) -> None:
     row = line("one", 0.1)
-    assert prepare([write(tmp_path, {**row, "nodes": nodes})]).workflows == [workflow_of(row)]
+    assert prepare([write(tmp_path, {**row, "nodes": nodes})])[0] == [workflow_of(row)]
 
 
 @pytest.mark.parametrize("given", [5, {"x": 1}, [{}, {}]])

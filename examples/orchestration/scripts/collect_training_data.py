@@ -42,7 +42,7 @@ def main() -> int:
     except KeyboardInterrupt as stopped:
         print(f"What ended is in {options['output_dir']}", file=sys.stderr)
         return exit_code(stopped)
-    print(f"{found.succeeded} of {found.executions} succeeded, {found.cost:.6f} USD: {log}")
+    print("{succeeded} of {executions} succeeded, {cost:.6f} USD".format(**found) + f": {log}")
     return 0
 
 

@@ -473,28 +473,27 @@ def _collect(config: _CollectConfig, as_json: AsJson = False) -> None:
                 on_done=lambda _: bar.advance(task),
             )
         logs = (config.output_dir,)
-        found |= asdict(collection) | {"log": str(log), "run": str(folder)}
+        found |= collection | {"log": str(log), "run": str(folder)}
         if not as_json:
             pairs = [
-                ("succeeded", f"{collection.succeeded} of {collection.executions}"),
-                ("cost", f"{collection.cost:.6f} USD"),
-                ("latency", f"{collection.mean_latency:.2f} s on average"),
+                ("succeeded", "{succeeded} of {executions}".format(**collection)),
+                ("cost", f"{collection['cost']:.6f} USD"),
+                ("latency", f"{collection['mean_latency']:.2f} s on average"),
             ]
-            if collection.lost:
-                pairs.append(("not served", counted(collection.lost, "execution")))
-            if collection.refused:
+            if collection["lost"]:
+                pairs.append(("not served", counted(collection["lost"], "execution")))
+            if collection["refused"]:
                 why = "a plan that nobody can do, with wrong arguments, or above the budget"
                 pairs.append(
-                    ("refused", f"{counted(collection.refused, 'instruction')} with {why}")
+                    ("refused", f"{counted(collection['refused'], 'instruction')} with {why}")
                 )
             pairs += [("log", shown_path(log)), ("run", shown_path(folder))]
             facts(output(), pairs)
             again = f"tutelage orchestrate collect --logs {shown_path(log.parent)}"
             say(output(), ("\nNext:", "bold"), f" {again} --prepare training_data.json")
     if config.prepare is not None:
-        training, tools = write_training_set(logs, config.prepare, config.catalog)
-        counts = {k: v for k, v in asdict(training).items() if isinstance(v, int)}
-        found["prepared"] = {**counts, "examples": len(training.workflows), "catalog": str(tools)}
+        counts, tools = write_training_set(logs, config.prepare, config.catalog)
+        found["prepared"] = {**counts, "catalog": str(tools)}
         if not as_json:
             rows = [(name, str(value)) for name, value in found["prepared"].items()]
             again = f"tutelage train planner --phase 1 --train {config.prepare} --catalog {tools}"

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
+from statistics import fmean
 
 from tutelage.config.fields import Count, RunSettings
 from tutelage.errors import ConfigError, DataError, EngineError, TutelageError, counted
@@ -38,22 +38,6 @@ CHUNK = 64
 """Maximum number of concurrent executions."""
 
 
-@dataclass(frozen=True, slots=True)
-class Collection:
-    """Totals of a collection."""
-
-    executions: int
-    succeeded: int
-    lost: int
-    """Executions that failed because no worker's server answered."""
-    refused: int
-    """Instructions whose plan could not be started."""
-    cost: float
-    """USD."""
-    mean_latency: float
-    """Seconds, over the executions."""
-
-
 async def collect(
     system: OrchestrationSystem,
     plans: Iterable[Plan],
@@ -61,8 +45,10 @@ async def collect(
     *,
     budget: float | None = None,
     on_done: Callable[[Execution | TutelageError], None] | None = None,
-) -> Collection:
-    """Execute plans, log each execution and return the totals.
+) -> dict[str, float]:
+    """Execute plans, log each execution and return the totals: `executions`, `succeeded`, `lost`
+    (no worker's server answered), `refused` (instructions whose plan could not be started), `cost`
+    in USD and `mean_latency` in seconds.
 
     `budget` is in USD per execution. `on_done` is called with each execution, or with the error if
     its plan could not be started. Raises `ConfigError` if there are no plans or no plan could be
@@ -103,14 +89,14 @@ async def collect(
     executions = [each for each in gathered if isinstance(each, Execution)]
     if not executions and isinstance(gathered[0], TutelageError):
         raise gathered[0]
-    return Collection(
-        executions=len(executions),
-        succeeded=sum(each.success for each in executions),
-        lost=sum(each.unserved is not None for each in executions),
-        refused=len(gathered) - len(executions),
-        cost=math.fsum(each.total_cost for each in executions),
-        mean_latency=sum(each.total_latency_ms / 1000.0 for each in executions) / len(executions),
-    )
+    return {
+        "executions": len(executions),
+        "succeeded": sum(each.success for each in executions),
+        "lost": sum(each.unserved is not None for each in executions),
+        "refused": len(gathered) - len(executions),
+        "cost": math.fsum(each.total_cost for each in executions),
+        "mean_latency": fmean(each.total_latency_ms / 1000.0 for each in executions),
+    }
 
 
 # ------------------------------------------------------------------ run
@@ -135,7 +121,7 @@ def run_collection(
     *,
     note: Callable[[str], None],
     on_done: Callable[[Execution | TutelageError], None] | None = None,
-) -> tuple[Collection, Path, Path]:
+) -> tuple[dict[str, float], Path, Path]:
     """Collect executions in a run folder; return the totals, the log file and the folder. Before
     the start, `note` is called with a description of the workers and of the plans; `on_done` is
     called after each instruction. Mock workers run on a virtual clock.
@@ -154,9 +140,9 @@ def run_collection(
     logger = ExecutionLogger(config.output_dir, workers=pool.workers)
     note(f"workers: {describe_pool(pool)}")
     note("plans: those that the instructions were made from")
-    done: list[Collection] = []
+    done: list[dict[str, float]] = []
 
-    async def play() -> Collection:
+    async def play() -> dict[str, float]:
         try:
             return await collect(system, plans, logger, budget=config.budget, on_done=on_done)
         finally:
@@ -166,10 +152,8 @@ def run_collection(
         system.recorder = ExecutionRecorder(run.writer, run.id, label=RECIPE)
         logger.run_id = run.id
         done.append(run_virtual(play(), jumps=pool.mock))
-        row = asdict(done[0])
-        numbers = {k: v for k, v in row.items() if isinstance(v, int | float)}
-        run.log({"phase": RECIPE, "step": 0, **numbers})
-        return {"status": "succeeded", **row, "log": str(logger.path)}
+        run.log({"phase": RECIPE, "step": 0, **done[0]})
+        return {"status": "succeeded", **done[0], "log": str(logger.path)}
 
     folder = create(place_of(config.output, RECIPE))
     lifecycle.start(ExecutionRun(config, work, recipe=RECIPE), folder, Progress())
