@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 import time
 from collections import Counter
@@ -291,7 +292,7 @@ def nearest_tools(tools: Mapping[str, Tool], instruction: str) -> dict[str, Tool
     words = {name: words_of(f"{name} {tool.description}") for name, tool in tools.items()}
     uses = Counter(word for own in words.values() for word in own)
     asked = words_of(instruction)
-    scores = {name: sum(1 / uses[word] for word in own & asked) for name, own in words.items()}
+    scores = {n: math.fsum(1 / uses[word] for word in own & asked) for n, own in words.items()}
     best = sorted(tools, key=lambda name: -scores[name])[:SHOWN_TOOLS]
     return {name: tool for name, tool in tools.items() if name in best}
 
