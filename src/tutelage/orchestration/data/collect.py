@@ -45,7 +45,7 @@ async def collect(
     *,
     budget: float | None = None,
     on_done: Callable[[Execution | TutelageError], None] | None = None,
-) -> dict[str, float]:
+) -> JSON:
     """Execute plans, log each execution and return the totals: `executions`, `succeeded`, `lost`
     (no worker's server answered), `refused` (instructions whose plan could not be started), `cost`
     in USD and `mean_latency` in seconds.
@@ -121,7 +121,7 @@ def run_collection(
     *,
     note: Callable[[str], None],
     on_done: Callable[[Execution | TutelageError], None] | None = None,
-) -> tuple[dict[str, float], Path, Path]:
+) -> tuple[JSON, Path, Path]:
     """Collect executions in a run folder; return the totals, the log file and the folder. Before
     the start, `note` is called with a description of the workers and of the plans; `on_done` is
     called after each instruction. Mock workers run on a virtual clock.
@@ -140,9 +140,9 @@ def run_collection(
     logger = ExecutionLogger(config.output_dir, workers=pool.workers)
     note(f"workers: {describe_pool(pool)}")
     note("plans: those that the instructions were made from")
-    done: list[dict[str, float]] = []
+    done: list[JSON] = []
 
-    async def play() -> dict[str, float]:
+    async def play() -> JSON:
         try:
             return await collect(system, plans, logger, budget=config.budget, on_done=on_done)
         finally:

@@ -96,7 +96,7 @@ def stored_call(
     reply: str,
     sampling: Sampling = Sampling(),  # noqa: B008
     stop: StopReason = StopReason.STOP,
-    **times: float,
+    **times: Any,
 ) -> Call:
     """Return a call without tokens, which is not used for training; `times` are `started` and
     `seconds`."""
