@@ -222,7 +222,7 @@ def test_each_execution_of_a_collection_is_a_rollout(here: Path) -> None:
     assert "12 rollouts match" in show(told["run"], "--rollouts", "2")
     shown = show(told["run"])
     assert "12 rollouts" in shown
-    assert "mean_reward" in shown
+    assert "mean_latency" in shown
     one = show(found[0].id, "--run", told["run"])
     assert "invoke_workflow" in one
     assert "execute_tool" in one
@@ -255,6 +255,5 @@ def test_collect_takes_the_documents_flags_and_can_be_read(here: Path) -> None:
     done = call("collect", "--num_executions", "5", "--output_dir", "execution_logs/")
     assert done.exit_code == 0, done.output
     assert "SIMULATED" in done.stderr
-    assert re.search(r"succeeded +\d of 5: \d+\.\d % \(95 % interval", done.stdout)
-    assert re.search(r"reward +\d+\.\d+ \(95 % interval", done.stdout)
+    assert re.search(r"succeeded +\d of 5\n", done.stdout)
     assert "collect --logs execution_logs --prepare training_data.json" in done.stdout

@@ -57,10 +57,11 @@ def test_a_sure_trained_planner_plans_and_says_how_sure_it_is(sure_by: Any) -> N
     llm, client = model()
     chosen = choose_plan(ExecutionConfig(), "Summarise it", None, {}, llm)
     assert [node.tool for node in chosen.plan.nodes] == ["summarize_text"]
-    assert (chosen.source, chosen.sure, chosen.llm) == ("of a test", (0.62, 0.4), llm)
+    assert (chosen.source, chosen.llm) == ("of a test", llm)
+    assert (chosen.confidence, chosen.min_confidence) == (0.62, 0.4)
     assert not client.calls
     lower = ExecutionConfig(min_confidence=0.25)
-    assert choose_plan(lower, "Summarise it", None, {}, None).sure == (0.62, 0.25)
+    assert choose_plan(lower, "Summarise it", None, {}, None).min_confidence == 0.25
 
 
 def test_an_unsure_one_goes_to_the_language_model_or_names_both_ways(sure_by: Any) -> None:
@@ -70,7 +71,7 @@ def test_an_unsure_one_goes_to_the_language_model_or_names_both_ways(sure_by: An
     llm, client = model({"tool": "translate_text", "arguments": {"input": "the letter"}})
     chosen = choose_plan(ExecutionConfig(model="m"), "Translate the letter", None, {}, llm)
     assert chosen.plan.nodes == (Node("translate_text", {"input": "the letter"}),)
-    assert (chosen.source, chosen.sure) == ("of the language model m", None)
+    assert (chosen.source, chosen.confidence) == ("of the language model m", None)
     assert "- translate_text(input?: string): " in (client.calls[0].messages[0].content or "")
 
 

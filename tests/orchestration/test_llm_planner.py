@@ -59,8 +59,20 @@ def test_a_plan_is_read_from_a_reply(said: str) -> None:
     ("wrong", "words"),
     [
         ("I cannot do that.", "no JSON"),
-        ('{"nodes": [{"tool": "numbers", "arguments": {}}', "no JSON, it breaks off after 47: "),
-        ('{"plan": []}', "it has no 'nodes'"),
+        (SUM[:-20], "no JSON"),
+        (
+            '{"nodes": [{"tool": "num',
+            "it is no JSON: Unterminated string starting at: line 1 column 21",
+        ),
+        ('{"nodes": [{"tool": "numbers", "arguments": {}}', "it is no JSON: Expecting"),
+        ('{"plan": []}', "That plan cannot run: this is no plan: it has no 'nodes'; give one."),
+        ("[]", "That plan cannot run: this is no plan: the row is []; give a JSON object."),
+        ('{"nodes": [{"tool": "numbers", "args": {}}]}', "missing argument 'count'"),
+        (
+            '{"nodes": [], "nodes": []}',
+            "it is no JSON: the key 'nodes' stands twice in one object",
+        ),
+        (nodes(("fly", {})), "there is no tool 'fly'"),
         (nodes(("Numbers", {})), "there is no tool 'Numbers'; did you mean 'numbers'?"),
         (nodes(("total", {"values": "<node-0>"})), "cycle"),
         (nodes(("total", {})), "missing argument 'values'"),
@@ -271,11 +283,11 @@ def test_a_request_without_an_answer_counts_at_its_bound_where_it_may_be_billed(
         lambda: Broken([SUM]), TOOLS, constrained=False, price=lambda i, o: 1e-6 * (i + o)
     )
     budget = Budget(1.0)
-    with pytest.raises((NoPlanError, EngineError), match="it broke") as caught:
+    with pytest.raises((NoPlanError, EngineError), match="it broke"):
         OrchestrationSystem(llm, ToolPool(TOOLS)).execute("Sum 1 and 2", budget=budget)
-    made = getattr(caught.value, "calls", ())
-    assert len(made) == calls
-    assert all(call.cost == call.bound > 0 for call in made)
+    assert len(llm.calls) == calls
+    assert all(call.cost == call.bound > 0 for call in llm.calls)
+    assert budget.spent == sum(call.cost for call in llm.calls)
     assert (budget.reserved, budget.open) == (0.0, 0)
 
 

@@ -30,7 +30,7 @@ from tutelage.orchestration.routing.phase2 import (
     read_checkpoint,
     train_phase2,
 )
-from tutelage.orchestration.routing.policy import GREEDY, LOOKAHEAD, POLICY
+from tutelage.orchestration.routing.policy import LOOKAHEAD, POLICY
 from tutelage.orchestration.routing.router import load_router
 from tutelage.orchestration.routing.settings import NORMALIZED, Phase2Settings
 
@@ -67,7 +67,7 @@ def test_the_evaluation_has_every_router(
     found = json.loads(json.dumps(result.evaluation.to_json(), allow_nan=False))
     names = [row["name"] for row in found["rows"]]
     plain = ("cheapest", "most accurate")
-    assert set(names) == {*plain, GREEDY, LOOKAHEAD, POLICY}
+    assert set(names) == {*plain, LOOKAHEAD, POLICY}
     assert set(found["differences"]) == set(names) - {POLICY}
     for row in found["rows"]:
         assert row["workflows"] == SMALL.test_workflows

@@ -114,7 +114,7 @@ def maybe(text: str | None = None) -> str:
     return f"said {text!r}"
 
 
-@pytest.mark.parametrize("text", ['["root"]', "null"])
+@pytest.mark.parametrize("text", ['{"a": 1}', "[]"])
 def test_a_result_that_a_tool_returned_as_text_stays_it(text: str, tmp_path: Path) -> None:
     first = Node("say", {"text": text})
     plan = Plan(
@@ -140,8 +140,10 @@ def test_a_result_that_a_tool_returned_as_text_stays_it(text: str, tmp_path: Pat
         ("/data/<node-0>.rows[1][1].name.txt", "/data/Ada.txt"),
     ],
 )
-def test_a_reference_goes_any_number_of_steps_into_a_result(text: str, said: str) -> None:
-    assert outputs(run(Node("tables"), Node("say", {"text": text})))[1] == said
+def test_a_reference_goes_any_number_of_steps_into_a_result(text: str, said: str | None) -> None:
+    done = run(Node("tables"), Node("say", {"text": text}))
+    assert done.nodes[1].output == said
+    assert said or "'rows[1]' in the output of node 0 has no member 'more'" in done.nodes[1].reason
 
 
 def test_a_plan_is_checked_against_its_tools_before_any_of_them_runs() -> None:

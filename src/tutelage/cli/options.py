@@ -56,7 +56,7 @@ _METAVARS: dict[str, str] = {
         "A,B": "tools",
         "JSON": "environment_kwargs",
         "default|hard": "level",
-        "SECONDS": "deadline node_timeout try_timeout",
+        "SECONDS": "deadline try_timeout",
         "USD": "budget budget_usd",
         "N": "iterations train_size val_size test_size steps seed runners rollouts epochs "
         "batch_size episodes",

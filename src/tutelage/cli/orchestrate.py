@@ -30,7 +30,6 @@ from tutelage.cli.console import (
     number,
     one_line,
     output,
-    percent,
     plain_table,
     prose,
     say,
@@ -373,8 +372,8 @@ def _print_json(
     names += " router path resumed rollout"
     row = {name: getattr(execution, name) for name in names.split()} | {
         "reward": execution.earned(config.reward).value,
-        "confidence": chosen.sure and chosen.sure[0],
-        "min_confidence": chosen.sure and chosen.sure[1],
+        "confidence": chosen.confidence,
+        "min_confidence": chosen.min_confidence,
         "plan": plan_json(execution.plan),
         "nodes": [asdict(node) for node in execution.nodes],
         "steps": [step.to_json() for step in execution.steps],
@@ -412,9 +411,9 @@ def _show_result(
         ("latency", f"{execution.total_latency_ms / 1000:.2f} s{planning} along {path}"),
         ("reward", f"{number(execution.earned(config.reward).value)} ({config.reward})"),
     ]
-    if chosen.sure is not None:
-        own, least = (f"{100 * share:.0f} %" for share in chosen.sure)
-        pairs.append(("planner", f"{own} sure of its plan; {least} is the least"))
+    if chosen.confidence is not None:
+        least = f"{100 * (chosen.min_confidence or 0.0):.0f} % is the least"
+        pairs.append(("planner", f"{100 * chosen.confidence:.0f} % sure of its plan; {least}"))
     if execution.abandoned:
         lost = counted(len(execution.abandoned), "node")
         pairs.append(("replanned", f"{lost} failed or skipped, replaced by a further plan"))
@@ -460,8 +459,6 @@ def _collect(config: _CollectConfig, as_json: AsJson = False) -> None:
     """Execute many instructions, log them and prepare training data."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    from tutelage.runs.stored_evaluation import REWARD, SUCCESS, evaluation_of_record, judged_text
-
     if config.logs and config.prepare is None:
         raise ConfigError("--logs needs --prepare FILE")
     found: JSON = {}
@@ -470,38 +467,33 @@ def _collect(config: _CollectConfig, as_json: AsJson = False) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
         with Progress(*columns, console=messages(), transient=True) as bar:
             task = bar.add_task("executing", total=config.num_executions)
-            made = run_collection(
+            collection, log, folder = run_collection(
                 config,
                 note=lambda text: prose(messages(), text, "dim"),
                 on_done=lambda _: bar.advance(task),
             )
         logs = (config.output_dir,)
-        found |= asdict(made.collection) | {"log": str(made.log), "run": str(made.folder)}
+        found |= collection | {"log": str(log), "run": str(folder)}
         if not as_json:
-            collection = made.collection
-            evaluation = evaluation_of_record(collection.record())
-            done = f"{number(collection.succeeded)} of {number(collection.judged)}"
-            if not evaluation.withheld:
-                done += f": {SUCCESS.cell(evaluation, percent, ends=True)}"
-            pairs = [("succeeded", done)]
-            pairs += [("judged", judged_text(evaluation))] if evaluation.eventful else []
-            pairs += [
-                ("reward", f"{REWARD.cell(evaluation, number, ends=True)} (normalized)"),
-                ("executions", number(collection.executions)),
-                ("cost", f"{collection.cost:.6f} USD"),
-                ("latency", f"{collection.mean_latency:.2f} s on average"),
+            pairs = [
+                ("succeeded", "{succeeded} of {executions}".format(**collection)),
+                ("cost", f"{collection['cost']:.6f} USD"),
+                ("latency", f"{collection['mean_latency']:.2f} s on average"),
             ]
-            if refused := collection.failed.get("refused"):
+            if collection["lost"]:
+                pairs.append(("not served", counted(collection["lost"], "execution")))
+            if collection["refused"]:
                 why = "a plan that nobody can do, with wrong arguments, or above the budget"
-                pairs.append(("refused", f"{counted(refused, 'instruction')} with {why}"))
-            pairs += [("log", shown_path(made.log)), ("run", shown_path(made.folder))]
+                pairs.append(
+                    ("refused", f"{counted(collection['refused'], 'instruction')} with {why}")
+                )
+            pairs += [("log", shown_path(log)), ("run", shown_path(folder))]
             facts(output(), pairs)
-            again = f"tutelage orchestrate collect --logs {shown_path(made.log.parent)}"
+            again = f"tutelage orchestrate collect --logs {shown_path(log.parent)}"
             say(output(), ("\nNext:", "bold"), f" {again} --prepare training_data.json")
     if config.prepare is not None:
-        training, tools = write_training_set(logs, config.prepare, config.catalog)
-        counts = {k: v for k, v in asdict(training).items() if isinstance(v, int)}
-        found["prepared"] = {**counts, "examples": len(training.workflows), "catalog": str(tools)}
+        counts, tools = write_training_set(logs, config.prepare, config.catalog)
+        found["prepared"] = {**counts, "catalog": str(tools)}
         if not as_json:
             rows = [(name, str(value)) for name, value in found["prepared"].items()]
             again = f"tutelage train planner --phase 1 --train {config.prepare} --catalog {tools}"

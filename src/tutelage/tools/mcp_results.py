@@ -19,25 +19,18 @@ from tutelage.bounded import parse_json
 from tutelage.types import JSON
 
 
-class SentText(str):
-    """Text sent by a server, possibly serialised JSON.
-
-    It is a class of its own because `execute.py` marks only `str` as plain text.
-    """
-
-
 def result_text(result: CallToolResult, name: str, typed: bool) -> str:
     """Convert the result of an MCP tool to the observation for the model.
 
-    It is the result's text with placeholders for other blocks, or its structured content as JSON. A
-    plain `str` is returned only for a text of a `typed` tool, that is one with an output schema.
+    It is the result's text with placeholders for other blocks, or its structured content as JSON.
 
-    Warns if a typed tool's text differs from its structured content; that text is dropped.
+    Warns if the text of a `typed` tool, that is one with an output schema, differs from its
+    structured content; that text is dropped.
     """
     parts = [_block_text(block) for block in result.content]
     text, content = "\n".join(parts), cast("object", result.structured_content)
     if content is None:
-        return SentText(text)
+        return text
     value, differs = content, False
     # Servers wrap values that are not objects, and send each item of a list as a separate block.
     if isinstance(content, dict) and list(cast("JSON", content)) == ["result"]:
@@ -51,13 +44,13 @@ def result_text(result: CallToolResult, name: str, typed: bool) -> str:
         differs = not _represents(text, value)
         serialised = serialised if differs or isinstance(value, str) else text
     if differs and not typed:
-        return SentText(f"{text}\n{serialised}")
+        return f"{text}\n{serialised}"
     if differs:
         warnings.warn(
             f"the MCP tool {name!r} returned text beside its structured result; text ignored",
             stacklevel=2,
         )
-    return serialised if typed and isinstance(value, str) else SentText(serialised)
+    return serialised
 
 
 def _flatten(value: object) -> list[object]:

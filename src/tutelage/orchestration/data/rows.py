@@ -134,7 +134,7 @@ def read_as(
         row = where.removesuffix(": it")  # location without a field
         inside = [part for part in (row if above else where, _place(above)) if part]
         remedy = remedy_of(found)
-        if found["type"] == "missing":
+        if found["type"].startswith("missing"):
             message = f"{': '.join(inside) or 'the row'} has no {last!r}; give one"
         elif found["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
             message = f"{': '.join(inside) or 'the row'} has an unknown field {last!r}; remove it"

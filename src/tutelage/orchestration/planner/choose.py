@@ -44,8 +44,9 @@ class ChosenPlan:
     plan: Plan
     source: str
     llm: LLMPlanner | None = None
-    sure: tuple[float, float] | None = None
-    """Confidence of the planner, and the minimum for a plan; None if it computes none."""
+    confidence: float | None = None
+    """None if the planner computes no confidence."""
+    min_confidence: float | None = None
 
 
 def choose_plan(
@@ -75,8 +76,7 @@ def choose_plan(
                 raise type(error)(f"{error}. {_WAYS}") from error
         else:
             least = made.least if config.min_confidence is None else config.min_confidence
-            sure = None if made.confidence is None else (made.confidence, least)
-            return ChosenPlan(plan, source, llm, sure)
+            return ChosenPlan(plan, source, llm, made.confidence, least)
     assert llm is not None
     request = llm.aplan(instruction, Budget(config.budget))
     plan = asyncio.run(planned_within(config.deadline, request))
