@@ -1,11 +1,11 @@
 """`ProcessGroup` over torch.distributed: the ranks that a launcher has started, with gloo on CPUs.
 
-Objects go from rank to rank as bytes and arrive in main memory. Every rank works on each size-th
-micro-batch of a plan. Gradients are added by torch's own reduction, which repeats for the same
-number of ranks; `tree` adds them in the order of a binary tree over the micro-batches instead,
-which is the same sum on 1, 2 and 4 ranks: for the test of exactness, since it costs more. A rank
-that ends closes its connections, which ends the others; one that stands still does so after torch's
-timeout (`WORKING`). `weights/process_group.py` loads this module where there are several ranks.
+Objects are sent between ranks as bytes, into main memory. Rank r computes every size-th micro-batch
+of a plan, from the r-th on. Gradients are added by torch's reduction, which is reproducible for the
+same number of ranks; `tree` adds them in the order of a binary tree over the micro-batches, which
+gives the same sum on 1, 2 and 4 ranks but is slower (for tests of exactness). A rank that ends
+closes its connections, which ends the other ranks; a rank that hangs ends them after torch's
+timeout (`WORKING`). `weights/process_group.py` loads this module if there are several ranks.
 """
 
 from __future__ import annotations
@@ -45,22 +45,24 @@ Out = TypeVar("Out")
 MEETING = datetime.timedelta(minutes=5)
 """Timeout of ranks that wait for each other at the start."""
 WORKING = datetime.timedelta(minutes=10)
-"""Timeout of what ranks compute together."""
+"""Timeout of collective operations."""
 PLAYING = datetime.timedelta(days=7)
-"""Timeout of ranks that wait for rank 0: rollouts take what they take."""
+"""Timeout of ranks that wait for rank 0, which plays rollouts."""
 LOST = "another rank has ended, so the run cannot continue"
-"""How rank 0's message begins where another rank has ended."""
+"""Beginning of rank 0's error message if another rank has ended."""
 
 
 class TorchProcessGroup(ProcessGroup):
-    """Ranks of torch.distributed."""
+    """The ranks of torch.distributed. All ranks call the same methods in the same order."""
 
     def __init__(
         self, rank: int = 0, size: int = 1, *, tree: bool = False, shard_from: int = SMALL_MODEL
     ) -> None:
-        """The default group has been made where `size` is above 1; all ranks make this object. Each
-        rank has the whole of a model below `shard_from` parameters. Raises `ConfigError` for a
-        number of ranks that no binary tree has."""
+        """Create the group of this rank; if `size` is above 1, the default group must exist.
+
+        Models below `shard_from` parameters are not sharded. Raises `ConfigError` if `tree` is set
+        and the number of ranks is not a power of two.
+        """
         if tree and size & (size - 1):
             raise ConfigError(
                 f"the number of ranks must be a power of two (1, 2, 4, 8 ...), got {size}"
@@ -72,7 +74,8 @@ class TorchProcessGroup(ProcessGroup):
             self._patient = dist.new_group(timeout=PLAYING, backend="gloo")
 
     def agree(self, make: Callable[[], Out]) -> Out:
-        """See `ProcessGroup`. An error of `make` ends rank 0, and with it the others."""
+        """Return rank 0's value of `make` on every rank; see `ProcessGroup`. An error of `make`
+        ends all ranks."""
         made = make() if self.rank == 0 else None
         if self.size > 1:
             packed = [_packed(made) if self.rank == 0 else b""]
@@ -81,7 +84,7 @@ class TorchProcessGroup(ProcessGroup):
         return cast("Out", made)
 
     def map(self, items: Sequence[Item], work: Callable[[Item], Out]) -> list[Out]:
-        """See `ProcessGroup`."""
+        """Apply `work` to the items of all ranks; see `ProcessGroup`."""
         mine = items[self.rank :: self.size]
         with self._peers():
             found = [work(item) for item in mine]
@@ -99,7 +102,7 @@ class TorchProcessGroup(ProcessGroup):
         *,
         threads: int = 1,
     ) -> list[Out]:
-        """See `ProcessGroup`."""
+        """Add up the gradients of all ranks; see `ProcessGroup`."""
         mine: Sequence[Any] = items[self.rank :: self.size]
         turns, count, of = -(-len(items) // self.size), len(mine), cast("Any", loss)
         sharded = sharding.is_sharded(parameters)
@@ -117,7 +120,7 @@ class TorchProcessGroup(ProcessGroup):
         return self._together(cast("list[Out]", reports[:count]), len(items))
 
     def clip(self, parameters: Sequence[Tensor], limit: float) -> float:
-        """See `ProcessGroup`."""
+        """Clip the gradients by the norm over all ranks; see `ProcessGroup`."""
         if not sharding.is_sharded(parameters):
             return super().clip(parameters, limit)
         with self._peers():
@@ -126,7 +129,7 @@ class TorchProcessGroup(ProcessGroup):
     def shard(
         self, policy: Policy, dtype: torch.dtype, *, offload: bool = False, head: bool = True
     ) -> Policy:
-        """See `ProcessGroup`."""
+        """Return the policy, or a sharded copy if it is large; see `ProcessGroup`."""
         if self.size == 1 or policy.count() < self._shard_from:
             return policy
         made = sharding.sharded(
@@ -138,31 +141,32 @@ class TorchProcessGroup(ProcessGroup):
         return made
 
     def publish(self, trained: Policy, whole: Policy) -> None:
-        """See `ProcessGroup`."""
+        """Copy sharded weights to rank 0's whole policy; see `ProcessGroup`."""
         if trained is not whole:
             with self._peers():
                 sharding.publish(trained, whole, self.rank)
 
     def share_out(self, optimizer: torch.optim.Optimizer) -> None:
-        """See `ProcessGroup`."""
+        """Shard an optimizer state that was loaded whole; see `ProcessGroup`."""
         sharding.share_out(optimizer)
 
     def load(self, named: Iterable[tuple[str, Tensor]], whole: Mapping[str, Tensor]) -> None:
-        """See `ProcessGroup`."""
+        """Load whole tensors into this rank's shards; see `ProcessGroup`."""
         sharding.load(named, whole)
 
     def in_parts(self, values: object) -> bool:
-        """See `ProcessGroup`."""
+        """Return True if a state contains sharded tensors; see `ProcessGroup`."""
         return sharding.in_parts(values)
 
     def write_parts(self, place: Path | None, values: dict[str, Any]) -> None:
-        """See `ProcessGroup`."""
+        """Write the shards of all ranks to a folder; see `ProcessGroup`."""
         there = self.agree(lambda: str(place))
         with self._peers():
             write(there, values)
 
     def _reduce(self, parameters: Sequence[Tensor]) -> None:
-        """Add the gradients of all ranks; a parameter that none has a gradient for stays so."""
+        """Add up the gradients of all ranks. A parameter without a gradient on every rank keeps
+        None."""
         if self.size == 1 or not parameters:
             return
         there = torch.tensor([p.grad is not None for p in parameters], dtype=torch.int32)
@@ -173,7 +177,7 @@ class TorchProcessGroup(ProcessGroup):
             dist.all_reduce(parameter.grad)
 
     def _together(self, mine: list[Out], count: int) -> list[Out]:
-        """Gather what all ranks have, in the order of the items."""
+        """Gather the results of all ranks, in the order of the items."""
         if self.size == 1:
             return mine
         parts: list[Any] = [None] * self.size
@@ -183,8 +187,11 @@ class TorchProcessGroup(ProcessGroup):
         return [by_rank[i % self.size][i // self.size] for i in range(count)]
 
     def _wait(self, collective: Callable[[], object]) -> None:
-        """Wait for the other ranks: on rank 0, which receives signals, in a thread, since torch
-        handles none before all ranks have come."""
+        """Run a collective operation.
+
+        On rank 0, which receives signals, it runs in a thread, since torch blocks signals until all
+        ranks have called it.
+        """
         with self._peers():
             if self.rank or threading.current_thread() is not threading.main_thread():
                 collective()
@@ -193,7 +200,8 @@ class TorchProcessGroup(ProcessGroup):
 
     @contextmanager
     def _peers(self) -> Generator[None]:
-        """Convert the error of a rank that has ended: rank 0 raises `RunError`, others end."""
+        """Convert errors caused by the end of another rank: rank 0 raises `RunError`, other ranks
+        exit."""
         try:
             yield
         except RuntimeError as error:
@@ -206,8 +214,11 @@ class TorchProcessGroup(ProcessGroup):
 
 
 def joined() -> TorchProcessGroup:
-    """Return the group that this process was started in. Raises `ConfigError` where a launcher's
-    variables are missing or wrong, `RunError` where the other ranks do not come."""
+    """Join the process group that a launcher describes in environment variables, and return it.
+
+    Raises `ConfigError` for missing or invalid variables, and `RunError` if the other ranks do not
+    connect.
+    """
     for name in ("WORLD_SIZE", "RANK", "MASTER_ADDR", "MASTER_PORT"):
         value, many = os.environ.get(name, ""), os.environ["WORLD_SIZE"]
         if not value:
@@ -244,9 +255,12 @@ def joined() -> TorchProcessGroup:
 
 
 def meet(store: Any, rank: int, size: int) -> str:
-    """Return a name that the ranks of this start agree on. A launcher's store keeps the values of
-    ranks before a restart, so each rank asks with a word that nobody has used, and is answered
-    under it. Raises `RuntimeError` where a rank does not come in time."""
+    """Return a name for this start, equal on all ranks.
+
+    A launcher's store still has the values of ranks before a restart. So each rank asks under a new
+    random key, and rank 0 answers under that key. Raises `RuntimeError` if a rank does not connect
+    in time.
+    """
     word, until = secrets.token_hex(8), time.monotonic() + MEETING.total_seconds()
     if rank:
         store.set(f"asks/{rank}", word)

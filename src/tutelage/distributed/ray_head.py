@@ -1,8 +1,8 @@
-"""Notices that Ray's head node is gone, and has the run end while it still can.
+"""Detect the loss of Ray's head node, and end the run with a checkpoint.
 
-Ray ends every process of a cluster a minute after its head is lost, without a word of the run. So
-a thread looks for it: once it has not answered for some seconds the run is asked to end after its
-step, as by SIGTERM, and soon after that to end at once, since what it waits for may never come.
+Ray kills every process of a cluster a minute after its head node is lost. So a thread checks the
+head node: after some seconds without an answer it asks the run to end after its step, as SIGTERM
+does, and later to end at once, since the run may be waiting for a worker that never answers.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from tutelage.distributed.waiting import in_thread
 from tutelage.runs.signals import ask_to_end
 
 _LOOK_SECONDS = 2.0
-"""Between two looks."""
+"""Seconds between two checks."""
 _GONE_SECONDS = 10.0
-"""Without an answer: then the head counts as lost."""
+"""Seconds without an answer after which the head node counts as lost."""
 _INSIST_SECONDS = 25.0
-"""How long the step may take to its end then; Ray leaves a minute in all."""
+"""Seconds that the step then has to end, out of the minute that Ray allows."""
 
 
 class HeadWatch:
-    """Looks for the head node at `address` until it is closed."""
+    """A watch on Ray's head node at `address`, in a thread, until `close`."""
 
     def __init__(self, address: str, *, scale: float = 1.0) -> None:
-        """`scale` makes all times shorter or longer, for tests."""
+        """Start the watch. `scale` multiplies all intervals, for tests."""
         self.address, self.gone = address, False
         self.reason = f"Ray's head node, {address}, no longer answers"
         self._scale = scale
@@ -36,12 +36,11 @@ class HeadWatch:
         self._thread.start()
 
     def reachable(self) -> bool:
-        """Whether the head node answers now."""
+        """Return True if the head node answers."""
         return not self.gone and self._answers()
 
     def ask(self, question: Callable[[], object]) -> bool:
-        """Ask Ray something, which may never return without the head node. Returns False if that
-        does not answer any more."""
+        """Call a function that needs the head node. Returns False if the head node is lost."""
         if reachable := self.reachable():
             try:
                 in_thread(question, lambda: not self.reachable())
@@ -50,7 +49,7 @@ class HeadWatch:
         return reachable
 
     def close(self) -> None:
-        """End looking."""
+        """End the watch."""
         self._over.set()
         self._thread.join()
 

@@ -1,9 +1,9 @@
-"""Ranks that Ray places, where no torchrun has started them.
+"""Start the ranks of a training on Ray, in place of torchrun.
 
-The process of the command is rank 0: it has the console, the signals and the run folder, as under
-torchrun. Each other rank is a Ray actor, in a placement group that keeps a place for rank 0 too. An
-actor gets the variables that torchrun would set and does what the command does there
-(`weights/jobs.py`). Whatever ends a rank ends all of them, and what it said is told here.
+The process of the command is rank 0, which has the console, the signals and the run folder, as
+under torchrun. Each other rank is a Ray actor, in a placement group that reserves room for rank 0
+too. An actor sets the variables that torchrun would set and runs the same training
+(`weights/jobs.py`). If a rank ends, all ranks end, and its error is raised here.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ from tutelage.weights import jobs
 from tutelage.weights.process_group import ProcessGroup, launched
 
 _ROOM_SECONDS = 20.0
-"""How long those who hold CPUs may take to give them up."""
+"""Seconds to wait for free CPUs or GPUs."""
 _WORD_SECONDS = 10.0
-"""How long Ray may take to tell what ended a rank."""
+"""Seconds that Ray may take to report the error of a rank."""
 _LOOK_SECONDS = 0.5
 _INTERFACE = "GLOO_SOCKET_IFNAME"
 _ADDRESS_OF_INTERFACE = 0x8915
-"""Linux's number of the question which address an interface has."""
+"""Linux's ioctl request for the address of an interface (SIOCGIFADDR)."""
 
 
 class RayRank:
-    """The process of a rank beside the first."""
+    """A Ray actor that runs one rank other than rank 0."""
 
     def prepare(self) -> JSON:
-        """Return where this is."""
+        """Return the node, host and process id of this actor."""
         import ray
 
         node = ray.get_runtime_context().get_node_id()
         return {"node": node, "host": platform.node(), "pid": os.getpid()}
 
     def work(self, env: Mapping[str, str], place: str, resolved: str, folder: str) -> bool:
-        """Follow rank 0 to its end; returns whether it was a good one."""
+        """Run this rank to the end of the training; return True unless it exited early."""
         os.environ.update({**_of_interface(), **env})
         with suppress(OSError):
             os.chdir(place)
@@ -69,8 +69,11 @@ class RayRank:
 
 @contextmanager
 def placed(resolved: Resolved, folder: Path) -> Generator[ProcessGroup]:
-    """Around the work of rank 0: the group of this process and of the ranks that Ray places.
-    Raises `ConfigError`, `MissingExtraError` and `RunError` for what stands against it."""
+    """Start the ranks on Ray, and yield the process group that this process leads.
+
+    Raises `ConfigError`, `MissingExtraError` and `RunError` if the ranks cannot be started or one
+    of them ends.
+    """
     ranks = _RayRanks(resolved.config)
     try:
         with ranks.joined(resolved, folder) as group:
@@ -84,7 +87,7 @@ def placed(resolved: Resolved, folder: Path) -> Generator[ProcessGroup]:
 
 
 class _RayRanks:
-    """The actors, and the errors that ended them."""
+    """The actors of the ranks, and the errors of those that ended."""
 
     def __init__(self, config: RunConfig) -> None:
         self._ray = ray_cluster.import_ray(f"trainer.nnodes={config.trainer.nnodes}")
@@ -94,7 +97,7 @@ class _RayRanks:
         self._actors, self._facts = list[Any](), list[JSON]()
         self._group: Any = None
         self._errors = dict[int, Exception]()
-        """By actor: what ended its rank."""
+        """The error that ended a rank, by the index of its actor."""
         self._over = threading.Event()
         self._watcher: threading.Thread | None = None
         try:
@@ -104,7 +107,7 @@ class _RayRanks:
             raise
 
     def _start(self, config: RunConfig) -> None:
-        """Have all actors started, each at its place."""
+        """Start all actors, each in its bundle of the placement group."""
         gpu, nodes = machine_facts().device_of(config) == "cuda", config.trainer.nnodes
         each = config.trainer.n_gpus_per_node or 1 if gpu else 1
         self._group = self._room(nodes, each, gpu=gpu)
@@ -120,7 +123,7 @@ class _RayRanks:
         self._facts = ray_cluster.prepared([a.prepare.remote() for a in self._actors])
 
     def _room(self, nodes: int, each: int, *, gpu: bool) -> Any:
-        """A place for each rank, that of rank 0 on this node. Raises `ConfigError`."""
+        """Reserve CPUs or GPUs for all ranks, with rank 0 on this node. Raises `ConfigError`."""
         util, address = self._ray.util, self._ray.util.get_node_ip_address()
         bundle: dict[str, float] = {"CPU": each, **({"GPU": each} if gpu else {})}
         bundles = [{**bundle, f"node:{address}": 0.001}, *([bundle] * (nodes - 1))]
@@ -140,8 +143,10 @@ class _RayRanks:
 
     @contextmanager
     def joined(self, resolved: Resolved, folder: Path) -> Generator[ProcessGroup]:
-        """Have all ranks at work, this one too, until the block ends. Raises `RunError` where one
-        ends before all have come."""
+        """Run all ranks until the block ends, and yield the process group.
+
+        Raises `RunError` if a rank ends before all have connected.
+        """
         address, c10d = self._ray.util.get_node_ip_address(), cast("Any", dist)
         store = c10d.TCPStore(address, 0, is_master=True, wait_for_workers=False)
         nodes = [self._ray.get_runtime_context().get_node_id(), *(f["node"] for f in self._facts)]
@@ -185,7 +190,7 @@ class _RayRanks:
             os.environ.update(before)
 
     def _watch(self, refs: Sequence[Any]) -> None:
-        """Keep what ends a rank, and end its process, whose connections the others wait for."""
+        """Record the error of a rank that ends, and kill its process to close its connections."""
         left = dict(zip(refs, range(len(refs)), strict=True))
         while left and not self._over.is_set():
             done, _ = self._ray.wait(list(left), timeout=_LOOK_SECONDS)
@@ -199,8 +204,10 @@ class _RayRanks:
                     self._end(self._actors[number])
 
     def explain(self, lost: RunError) -> None:
-        """Raise what ended a rank, in Ray's words or its own, where it is known. A head node that
-        is lost takes the ranks of its machine along."""
+        """Raise the error that ended a rank, if it is known within some seconds.
+
+        If the head node is lost, this is named as the cause.
+        """
         until, reachable = time.monotonic() + _WORD_SECONDS, self._head.reachable()
         while reachable and not self._errors and time.monotonic() < until:
             time.sleep(_LOOK_SECONDS / 10)
@@ -217,7 +224,7 @@ class _RayRanks:
             raise told from lost
 
     def close(self) -> None:
-        """End the actors, and Ray where it was begun here; without its head it ends by itself."""
+        """Kill the actors, and shut Ray down if this run started it."""
         self._over.set()
         self._head.close()
         if self._watcher is not None:
@@ -238,8 +245,11 @@ class _RayRanks:
 
 
 def _of_interface() -> dict[str, str]:
-    """The network by which Ray reaches this node, for torch, which would take that of the host's
-    name."""
+    """Return the environment variable that makes torch use the network by which Ray reaches this
+    node.
+
+    By default torch uses the network of the host's name.
+    """
     if os.environ.get(_INTERFACE) or platform.system() != "Linux":
         return {}
     import fcntl

@@ -1,11 +1,11 @@
-"""A pool of Ray actors that play rollouts, a group at a time, and lose none.
+"""A pool of Ray actors that play groups of rollouts.
 
-The pool is started before a run begins: Ray is connected, every worker has said that it is of the
-same Python and version, and has loaded what it plays with. A group goes to the least busy worker.
-When a worker dies, what it was playing is played again by others with the same seeds, and a new
-worker takes its place; only a whole group counts as played, so nothing is recorded twice. A
-rollout is a function of its seeds, the weights and the agent, so nobody sees who played it. The
-worker's side is `ray_actor.py`, what is sent to it `shipment.py`, Ray itself `ray_cluster.py`.
+The pool is started before a run begins: Ray is connected, and every worker has checked its versions
+and loaded its shipment. A group is assigned to the least busy worker. If a worker dies, its groups
+are played again on other workers with the same seeds, and a new worker replaces it; only whole
+groups are recorded, so no rollout is recorded twice. A rollout depends only on its seeds, the
+weights and the agent, not on its worker. `ray_actor.py` is the worker, `shipment.py` its inputs,
+and `ray_cluster.py` connects to Ray.
 """
 
 from __future__ import annotations
@@ -32,40 +32,41 @@ from tutelage.weights.inputs import EVALUATION_SLOTS, TrainingInputs
 from tutelage.weights.placement import FROZEN, LocalPlacement, PlaySettings, Tell
 
 _LOSSES = 3
-"""Workers that a group may lose while it plays there alone: then it is the group that ends them."""
+"""Number of workers that may die while they play only one group, before the run fails."""
 _NOT_BITS = ("platform", "operation_threads", "shards")
-"""Conditions of a machine that change no rollout."""
+"""Compute conditions that do not change rollouts."""
 
 
 @dataclass(slots=True, eq=False)
 class _RayActor:
-    """One actor: what it has in hand, and its answer to being prepared."""
+    """An actor, the groups that it is playing, and the reference to the result of `prepare`."""
 
     actor: Any
     prepared: Any
     facts: JSON = field(default_factory=dict[str, Any])
-    """Host, process and conditions, once it said so."""
+    """Host, process id and compute conditions, empty until the actor is ready."""
     groups: dict[int, Sequence[RolloutSpec]] = field(
         default_factory=dict[int, Sequence[RolloutSpec]]
     )
     alone: bool = False
-    """Whether it plays a group that was lost before, and no other beside it."""
+    """True if the actor plays a group that lost a worker before, and no other group."""
 
     @property
     def load(self) -> int:
-        """Rollouts that it plays now."""
+        """Return the number of rollouts that the actor is playing."""
         return sum(len(specs) for specs in self.groups.values())
 
     @property
     def name(self) -> str:
+        """Return the process and host of the actor, for messages."""
         return f"{self.facts['pid']} on {self.facts['host']}" if self.facts else "a new one"
 
 
 class RayPool:
-    """See the module's docstring."""
+    """The rollout workers of a run, as Ray actors."""
 
     def __init__(self, setting: TrainingInputs) -> None:
-        """Start workers. Raises `ConfigError` and `MissingExtraError` for what stands against."""
+        """Start the workers. Raises `ConfigError` and `MissingExtraError` if that fails."""
         self._ray = ray_cluster.import_ray()
         self.lost: type[Exception] = self._ray.exceptions.RayActorError
         self.setting, self.workers = setting, list[_RayActor]()
@@ -86,7 +87,7 @@ class RayPool:
             raise
 
     def remarks(self) -> list[str]:
-        """What rollouts may depend on and is not the same on every worker."""
+        """Describe the differences of workers that may change rollouts."""
         mine = machine.compute_conditions(self.setting.choice)
         return [
             f"rollouts of the Ray worker {worker.name} are not bit-identical to those of this "
@@ -96,11 +97,14 @@ class RayPool:
         ]
 
     def placement(self, policies: Callable[[str], Policy], tell: Tell) -> RayPlacement:
-        """See `weights/placement.py`."""
+        """Return the placement of rollouts on these workers; see `weights/placement.py`."""
         return RayPlacement(self, policies, tell)
 
     def close(self) -> None:
-        """End the workers, and Ray where it was begun here; without its head it ends by itself."""
+        """Kill the workers, and shut Ray down if this run started it.
+
+        If the head node is lost, Ray ends by itself.
+        """
         self._head.close()
         if not self._head.reachable():
             return
@@ -111,13 +115,13 @@ class RayPool:
             self._ray.shutdown()
 
     def _fill(self) -> None:
-        """Start as many workers as there should be; they get ready by themselves."""
+        """Start the missing workers, which load their shipment in the background."""
         while len(self.workers) < self.size:
             actor = self._actor.remote()
             self.workers.append(_RayActor(actor, actor.prepare.remote(here(), self._shipment)))
 
     def _end(self, worker: _RayActor) -> None:
-        """End a worker, whether or not it lives."""
+        """Kill a worker, if it is still alive."""
 
         def kill() -> None:
             with suppress(Exception):
@@ -126,7 +130,7 @@ class RayPool:
         self._head.ask(kill)
 
     def replace(self, worker: _RayActor) -> bool:
-        """Put a new worker in the place of a lost one; False where that was done before."""
+        """Replace a lost worker by a new one. Returns False if it has been replaced before."""
         if worker not in self.workers:
             return False
         self.workers.remove(worker)
@@ -143,7 +147,7 @@ class RayPool:
 
 
 class RayPlacement(LocalPlacement):
-    """Rollouts are played by the workers of a pool, with the weights of now."""
+    """A placement of rollouts on the workers of a pool, with the current weights."""
 
     def __init__(self, pool: RayPool, policies: Callable[[str], Policy], tell: Tell) -> None:
         self._pool, self._policies, self._tell = pool, policies, tell
@@ -155,7 +159,8 @@ class RayPlacement(LocalPlacement):
         on_spans: OnSpans | None = None,
         on_traces: OnTraces | None = None,
     ) -> RayWorkers:
-        """See `LocalPlacement`. What agents send by themselves comes with `on_spans`."""
+        """Return the workers for a batch; see `LocalPlacement`. Agents' own spans come with
+        `on_spans`."""
         given = self._pool.setting.given
         names, at_once = [POLICY], self._pool.setting.limits(play.run_id, play.mode).concurrency
         if play.own_agent and given is not None:
@@ -165,10 +170,10 @@ class RayPlacement(LocalPlacement):
         return RayWorkers(self._pool, play, weights, at_once, on_spans, self._tell)
 
     def free(self) -> None:
-        """Workers have memory of their own."""
+        """Do nothing, since workers have their own memory."""
 
     def hand_over_weights(self) -> None:
-        """Workers take them with the first group that needs them."""
+        """Do nothing, since workers load new weights with the next group."""
 
     def _weights(self, name: str) -> tuple[int, list[Any]]:
         policy, known = self._policies(name), self._put.get(name)
@@ -180,7 +185,7 @@ class RayPlacement(LocalPlacement):
 
 @dataclass(eq=False)
 class RayWorkers:
-    """Plays the rollouts of one batch; see `RolloutWorkers`."""
+    """The rollout workers of one batch; see `RolloutWorkers`."""
 
     _pool: RayPool
     _play: PlaySettings
@@ -194,7 +199,7 @@ class RayWorkers:
     async def run(
         self, specs: Sequence[RolloutSpec], on_done: Callable[[Rollout], None] | None = None
     ) -> list[Rollout]:
-        """See `RolloutWorkers`; `on_done` sees the rollouts of a group together."""
+        """Play rollouts; see `RolloutWorkers`. `on_done` gets the rollouts of a group together."""
         groups = [list(g) for _, g in itertools.groupby(specs, lambda spec: spec.group)]
         try:
             async with asyncio.TaskGroup() as group:
@@ -206,8 +211,11 @@ class RayWorkers:
     async def _group(
         self, number: int, specs: Sequence[RolloutSpec], on_done: Callable[[Rollout], None] | None
     ) -> list[Rollout]:
-        """Play a group until a worker has played it whole. Once lost it plays alone, so that a
-        group that ends its workers takes no others along."""
+        """Play a group, again if its worker is lost.
+
+        After a loss it is played alone on a worker, so that a group that kills its workers does not
+        affect other groups.
+        """
         reason: Exception | None = None
         for losses in range(_LOSSES + 1):
             worker = await self._worker(number, specs, alone=losses > 0)
@@ -247,7 +255,7 @@ class RayWorkers:
     async def _worker(
         self, number: int, specs: Sequence[RolloutSpec], *, alone: bool = False
     ) -> _RayActor:
-        """Wait for a worker with room for a group, and give it to the least busy one."""
+        """Wait until a worker has room for a group, and assign the group to the least busy one."""
         room = min(EVALUATION_SLOTS, self._pool.setting.config.rollout.slots)
         async with self._change:
             while True:
@@ -266,7 +274,7 @@ class RayWorkers:
                 await self._change.wait()
 
     def _say_lost(self, worker: _RayActor) -> None:
-        """Say once that a worker was lost, and what is played again."""
+        """Report once that a worker was lost and which groups are played again."""
         groups = [specs[0].group for specs in worker.groups.values()]
         step = next((specs[0].step for specs in worker.groups.values()), 0)
         if self._pool.replace(worker):

@@ -1,9 +1,9 @@
-"""From rewards to advantages: thirteen estimators, one in each file, behind one function.
+"""Compute advantages from rewards: one function for thirteen estimators, each in its own file.
 
-`estimate_advantages` packs the rows into rollouts (`packed.py`), calls the estimator and puts the
-result back into rows, so that each estimator is little more than its formula. Group statistics are
-in `groups.py`, the recursion over tokens in `discount.py`, the names of the estimators and what
-they declare in `algorithms/extensions.py`. What advantages are for: `../losses/`.
+`estimate_advantages` packs the rows into rollouts (`packed.py`), calls the estimator and unpacks
+the result into rows, so that an estimator's file has little more than its formula. Group statistics
+are in `groups.py`, the recursion over tokens in `discount.py`, the registry of estimators in
+`algorithms/extensions.py`. `../losses/` uses the advantages.
 
 Legend: B rows, T tokens.
 """
@@ -24,10 +24,10 @@ from tutelage.algorithms.rl.lookup import unknown
 from tutelage.errors import ConfigError
 
 SUCCESS = 1.0 - 1e-9
-"""From which reward on a rollout is a success where `successes_B` does not say."""
+"""Minimum reward of a successful rollout if `successes_B` is not passed."""
 
 SINGLE_MEMBER = ("zero", "verl")
-"""What a group of fewer than two members gets: advantage 0, or what verl gives it."""
+"""Treatment of a group of one rollout: advantage 0, or the same as in verl."""
 
 
 @torch.no_grad()
@@ -46,21 +46,23 @@ def estimate_advantages(
     norm_by_std: bool = True,
     single_member: str = "zero",
 ) -> tuple[Tensor, Tensor]:
-    """(advantages, returns), [B, T] each in the rewards' dtype, exactly 0 where the mask is 0.
+    """Return the advantages and returns, each [B, T] in the rewards' dtype and 0 where the mask is
+    0.
 
-    Give the whole batch at once: groups and whitening need it. `rewards_BT` holds the reward of
-    each token; one that falls on a masked token moves to the last trained token of its rollout.
-    The sum of a rollout's rewards is its R. `groups_B` and `rollouts_B` are ids per row; rows of
-    one rollout stand in time order (others may stand between them) and share group and baseline.
-    `values_BT` is for gae, `baselines_B` [B] for remax, `successes_B` [B] for raft (whether the
-    rollout succeeded; by default where R is at least 1), `gamma` for gae and reinforce_plus_plus,
-    `lam` for gae, `norm_by_std` for grpo and grpo_passk, `single_member` (`zero` or `verl`) for
-    the group estimators. Returns are targets of the critic for gae, rewards to go for
-    reinforce_plus_plus and remax, and the advantages again for the group estimators. A rollout
-    without a trained token gets nothing but counts, by its R, in its group.
+    Pass the whole batch at once, since groups and whitening need it. `rewards_BT` holds the reward
+    of each token; the reward of a masked token moves to the last trained token of its rollout. The
+    sum of a rollout's rewards is its R. `groups_B` and `rollouts_B` are ids per row. Rows of one
+    rollout are in time order, possibly with other rows between them, and have the same group and
+    baseline. `values_BT` is for gae, `baselines_B` [B] for remax, `successes_B` [B] for raft (True
+    if the rollout succeeded; by default if R is at least 1), `gamma` for gae and
+    reinforce_plus_plus, `lam` for gae, `norm_by_std` for grpo and grpo_passk, `single_member`
+    (`zero` or `verl`) for the group estimators. Returns are the critic's targets for gae, rewards
+    to go for reinforce_plus_plus and remax, and equal to the advantages for the group estimators. A
+    rollout without a trained token gets no advantage, but its R counts in its group.
 
-    Raises `ConfigError` for an unknown name or a setting out of range, `ValueError` for shapes, for
-    rows of one rollout that disagree, and where an estimator lacks what it needs.
+    Raises `ConfigError` for an unknown name or a setting out of range, and `ValueError` for wrong
+    shapes, for contradicting rows of one rollout, and for inputs that the estimator needs and that
+    are missing.
     """
     estimator = ESTIMATORS.find(name)
     if single_member not in SINGLE_MEMBER:
@@ -92,7 +94,7 @@ def estimate_advantages(
 
 
 def _checked(name: str, estimate: object, batch: Packed) -> Estimate:
-    """What an estimator returned. Raises `ConfigError` unless it is an estimate of this batch."""
+    """Return an estimator's result. Raises `ConfigError` unless it is an estimate of this batch."""
     shape = tuple(batch.mask_NL.shape)
     if isinstance(estimate, Estimate) and all(tuple(x_NL.shape) == shape for x_NL in estimate):
         return estimate

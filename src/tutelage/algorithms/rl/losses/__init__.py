@@ -1,11 +1,10 @@
-"""From advantages to a loss: eight policy losses, one in each file, behind one function.
+"""Compute a loss from advantages: one function for eight policy losses, each in its own file.
 
-`policy_loss` fills what is masked with 0, calls the loss of the mode (a number per token) and
-averages with `../aggregate.py`. `common.py` says what a loss is given, and each file what its loss
-takes by default (`algorithms/extensions.py` has the names and what may be declared). Losses that
-look at a whole sequence (`gspo`, `geo_mean`, and any mode under `seq-mean-token-mean`) need all
-rows of a rollout in the same micro-batch; losses that select tokens of the whole batch (`clip_cov`,
-`kl_cov`) take the selection as an option.
+`policy_loss` sets masked values to 0, calls the mode's loss (one value per token) and averages with
+`../aggregate.py`. `common.py` has the inputs of a loss, `algorithms/extensions.py` the registry and
+the declarations. Losses of a whole sequence (`gspo`, `geo_mean`, and any mode under
+`seq-mean-token-mean`) need all rows of a rollout in the same micro-batch; losses that select tokens
+of the whole batch (`clip_cov`, `kl_cov`) take the selection as an option.
 
 Legend: B rows, T tokens.
 """
@@ -47,26 +46,26 @@ def policy_loss(
     denominator: float | Tensor | None = None,
     **mode_options: Any,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The policy loss of some rows (0-dim, gradient to `logp_BT` only) and what to log of them.
+    """Return the policy loss of rows (0-dim, gradient to `logp_BT` only) and its metrics.
 
-    All tensors are [B, T]. `clip_ratio` is the default of low and high; a value of None,
-    and an `aggregation` of None, is what the mode declares (`LOSSES`). `denominator` is
+    All tensors are [B, T]. `clip_ratio` is the default of low and high; a clip bound or an
+    `aggregation` of None is the mode's default (`LOSSES`). `denominator` is the
     `aggregation_denominator` of the whole optimizer batch: with it the losses of micro-batches add
-    up; without it these rows are the whole batch. What stands where the mask is 0 is not read.
+    up; without it these rows are the whole batch. Values where the mask is 0 are not read.
 
-    Options of every mode: `weights_BT` (from `importance_weights`; multiplies each token's loss,
-    no gradient) and `scale` (of `seq-mean-token-sum-norm`, where no denominator is given). Options
-    of one mode are the keyword arguments of its function: `tau_pos`, `tau_neg` (sapo);
-    `clip_cov_ratio`, `clip_cov_lb`, `clip_cov_ub`, `selection_BT`, `generator` (clip_cov);
-    `kl_cov_ratio`, `ppo_kl_coef`, `selection_BT` (kl_cov).
+    Options of every mode: `weights_BT` (from `importance_weights`; multiplies each token's loss, no
+    gradient) and `scale` (of `seq-mean-token-sum-norm`, if there is no denominator). Options of one
+    mode are the keyword arguments of its function: `tau_pos`, `tau_neg` (sapo); `clip_cov_ratio`,
+    `clip_cov_lb`, `clip_cov_ub`, `selection_BT`, `generator` (clip_cov); `kl_cov_ratio`,
+    `ppo_kl_coef`, `selection_BT` (kl_cov).
 
-    The metrics are detached 0-dim tensors, over the trained tokens of these rows: `clip_fraction`
+    The metrics are detached 0-dim tensors over the trained tokens of these rows: `clip_fraction`
     (tokens whose loss a clip or selection changed), `approx_kl` (mean k3 of the old policy against
-    the new), `ratio_max` (greatest q) and `tokens` (how many). The first two are means, so average
-    them by `tokens` over micro-batches and take the greatest `ratio_max`: `merge_metrics` does.
+    the new), `ratio_max` (greatest q) and `tokens` (their number). `merge_metrics` combines
+    micro-batches: means weighted by `tokens`, and the greatest `ratio_max`.
 
     Raises `ConfigError` for an unknown mode, aggregation or option and a clip out of range,
-    `ValueError` for shapes.
+    `ValueError` for wrong shapes.
     """
     loss = LOSSES.find(mode)
     _check_options(mode, loss, mode_options)
@@ -95,7 +94,7 @@ def _inputs(
     index: RolloutIndex,
     clip: tuple[float, float, float],
 ) -> LossInputs:
-    """Filled before any arithmetic, so that a NaN in padding reaches no gradient."""
+    """Build the inputs of a loss, with 0 for masked values: a NaN in padding has no effect."""
     low, high, dual = clip
     return LossInputs(
         logp_BT=logp_BT.masked_fill(~index.mask_BT, 0),
@@ -109,8 +108,11 @@ def _inputs(
 
 
 def _checked(mode: str, token: object, inputs: LossInputs) -> TokenLoss:
-    """What a loss returned. Raises `ConfigError` unless it is a number for each of these tokens,
-    with a gradient; whether the numbers of a user's loss are finite is checked too."""
+    """Return a loss's result. Raises `ConfigError` for a result without gradient or of another
+    shape.
+
+    The values of a user's loss must be finite too.
+    """
     shape, name = tuple(inputs.logp_BT.shape), type(token).__name__
     shapes = [getattr(x, "shape", None) for x in token] if isinstance(token, TokenLoss) else []
     if isinstance(token, TokenLoss) and shapes == [shape, shape]:
@@ -134,7 +136,7 @@ def _checked(mode: str, token: object, inputs: LossInputs) -> TokenLoss:
 
 
 def merge_metrics(parts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The metrics of `policy_loss` over several micro-batches: those of the rows together."""
+    """Combine the metrics of `policy_loss` of several micro-batches to those of all their rows."""
     known = list(parts)
     if not known:
         raise ValueError("no metrics to merge; pass those of at least one micro-batch")
