@@ -31,7 +31,7 @@ OWN_CLIP = (0.2, 0.2)
 """The clip range of a user's loss that declares none: PPO's (arXiv 1707.06347, section 3)."""
 
 
-def _none_wrong(**options: Any) -> Iterable[tuple[str, str, str]]:
+def _accept_all(**options: Any) -> Iterable[tuple[str, str, str]]:
     return ()
 
 
@@ -97,7 +97,7 @@ class Loss:
     select: Callable[..., Any] | None = None
     """Selects tokens of a whole optimizer batch, [B, T] bool, from `(logp_BT, advantages_BT,
     mask_BT)` and options; the loss gets its rows of the selection as `selection_BT`."""
-    wrong: Callable[..., Iterable[tuple[str, str, str]]] = _none_wrong
+    wrong: Callable[..., Iterable[tuple[str, str, str]]] = _accept_all
     """Finds invalid options; see `impossible`. Takes the options as keyword arguments."""
 
     def __post_init__(self) -> None:
@@ -117,12 +117,12 @@ class Loss:
     @property
     def options(self) -> tuple[str, ...]:
         """Return the names of the function's keyword arguments."""
-        return _keywords(self.function)
+        return _keyword_names(self.function)
 
     @property
     def selecting(self) -> tuple[str, ...]:
         """Return the names of the keyword arguments of `select`, or none without a selection."""
-        return () if self.select is None else _keywords(self.select)
+        return () if self.select is None else _keyword_names(self.select)
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -144,7 +144,7 @@ class Loss:
 
 
 @cache
-def _keywords(function: Callable[..., object]) -> tuple[str, ...]:
+def _keyword_names(function: Callable[..., object]) -> tuple[str, ...]:
     parameters = inspect.signature(function).parameters.values()
     return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
 
@@ -157,7 +157,7 @@ def estimator(
     `needs` are fields of `Estimator`. Raises `TypeError` for other names, and if the parentheses
     are missing.
     """
-    _check_needs("estimator", Estimator, misplaced, needs)
+    _check_fields("estimator", Estimator, misplaced, needs)
     return partial(Estimator, **needs)
 
 
@@ -167,11 +167,11 @@ def loss(*misplaced: object, **needs: Any) -> Callable[[Callable[..., TokenLoss]
     `needs` are fields of `Loss`. Raises `TypeError` for other names, and if the parentheses are
     missing.
     """
-    _check_needs("loss", Loss, misplaced, needs)
+    _check_fields("loss", Loss, misplaced, needs)
     return partial(Loss, **needs)
 
 
-def _check_needs(name: str, made: type, misplaced: Iterable[object], needs: Iterable[str]) -> None:
+def _check_fields(name: str, made: type, misplaced: Iterable[object], needs: Iterable[str]) -> None:
     if any(True for _ in misplaced):
         raise TypeError(f"use @{name}() with parentheses")
     known = [field.name for field in fields(made) if field.name != "function"]
@@ -182,22 +182,22 @@ def _check_needs(name: str, made: type, misplaced: Iterable[object], needs: Iter
             )
 
 
-def _as_estimator(found: object) -> Estimator:
+def _to_estimator(found: object) -> Estimator:
     """Convert an object of a user's file to an estimator. A plain function gets the defaults."""
-    made = found if isinstance(found, Estimator) else Estimator(_function(found))
+    made = found if isinstance(found, Estimator) else Estimator(_require_function(found))
     _check_call(made.function, "(batch)", "batch: Packed")
     return made
 
 
-def _as_loss(found: object) -> Loss:
+def _to_loss(found: object) -> Loss:
     """Convert an object of a user's file to a loss, which may use the clip range without declaring
     one."""
-    made = found if isinstance(found, Loss) else Loss(_function(found))
+    made = found if isinstance(found, Loss) else Loss(_require_function(found))
     _check_call(made.function, "(inputs)", "inputs: LossInputs, *, option=default")
     return replace(made, clip=made.clip or OWN_CLIP, dual_clip=True)
 
 
-def _function(found: object) -> Callable[..., Any]:
+def _require_function(found: object) -> Callable[..., Any]:
     if not inspect.isfunction(found):
         raise ConfigError(f"is a {type(found).__name__}; pass a function")
     return found
@@ -238,7 +238,7 @@ ESTIMATORS = ExtensionRegistry(
             "advantage_filtered",
         )
     },
-    _as_estimator,
+    _to_estimator,
 )
 """The built-in values of `algorithm.adv_estimator`; estimator `NAME` is in `advantages/NAME.py`."""
 
@@ -257,6 +257,6 @@ LOSSES = ExtensionRegistry(
             "kl_cov",
         )
     },
-    _as_loss,
+    _to_loss,
 )
 """The built-in values of `actor.policy_loss.loss_mode`; loss `NAME` is in `losses/NAME.py`."""

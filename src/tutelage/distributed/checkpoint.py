@@ -26,15 +26,15 @@ def read(place: Path) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="tutelage-parts-") as folder:
         file = Path(folder) / "whole.pt"
         dcp_to_torch_save(str(place), str(file))
-        return cast("dict[str, Any]", _numbered(torch.load(file, weights_only=True)))
+        return cast("dict[str, Any]", _restore_integer_keys(torch.load(file, weights_only=True)))
 
 
-def _numbered(values: object) -> object:
+def _restore_integer_keys(values: object) -> object:
     """Convert keys that are digits to integers, since the format turns an optimizer's keys into
     texts."""
     if isinstance(values, dict):
         items = cast("dict[str, object]", values).items()
-        return {int(k) if k.isdecimal() else k: _numbered(v) for k, v in items}
+        return {int(k) if k.isdecimal() else k: _restore_integer_keys(v) for k, v in items}
     if isinstance(values, list):
-        return [_numbered(value) for value in cast("list[object]", values)]
+        return [_restore_integer_keys(value) for value in cast("list[object]", values)]
     return values

@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tutelage.distributed.shipment import Parts, Shipment, check_same, unpacked
+from tutelage.distributed.shipment import Parts, Shipment, check_versions, load_shipment
 from tutelage.gateway.address import BIND, URL
 from tutelage.policy import machine
 from tutelage.policy.model import Policy
@@ -58,7 +58,7 @@ class RolloutWorker:
     """A Ray actor that plays groups of rollouts. Ray runs all of its methods in one event loop."""
 
     def __init__(self) -> None:
-        self._ready: asyncio.Future[_Stage] | None = None
+        self._ready: asyncio.Future[_WorkerState] | None = None
 
     async def prepare(self, trainer: JSON, shipment: Shipment) -> JSON:
         """Load the shipment and return this worker's host, process and compute conditions.
@@ -70,8 +70,8 @@ class RolloutWorker:
         try:
             for name in (BIND, URL):  # each worker has a gateway of its own
                 os.environ.pop(name, None)
-            check_same(trainer, host := platform.node())
-            stage = await _Stage.open(await unpacked(shipment, host))
+            check_versions(trainer, host := platform.node())
+            stage = await _WorkerState.open(await load_shipment(shipment, host))
             self._ready.set_result(stage)
         except Exception as error:
             self._ready.set_exception(error)
@@ -100,18 +100,18 @@ class RolloutWorker:
         return Played(rollouts, kept, stage.traces())
 
 
-class _Stage:
+class _WorkerState:
     """A worker's training inputs, policies and engines."""
 
     def __init__(self, setting: TrainingInputs, policies: dict[str, Policy]) -> None:
         self.setting, self._policies = setting, policies
         self.placement = LocalPlacement(setting, policies.__getitem__)
         self._versions: dict[str, int] = {}
-        self._taking = asyncio.Lock()
+        self._loading = asyncio.Lock()
         self._traces: list[SpanRecord] = []
 
     @classmethod
-    async def open(cls, parts: Parts) -> _Stage:
+    async def open(cls, parts: Parts) -> _WorkerState:
         """Build the training inputs from a shipment, and start the agent's rollout manager.
 
         The manager stays open until this process ends.
@@ -151,7 +151,7 @@ class _Stage:
 
     async def take(self, weights: Weights) -> None:
         """Load the weights whose version has changed."""
-        async with self._taking:
+        async with self._loading:
             for name, (version, (reference,)) in weights.items():
                 if self._versions.get(name) != version:
                     tensors: dict[str, Tensor] = await reference

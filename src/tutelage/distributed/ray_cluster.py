@@ -32,7 +32,7 @@ _AUTH_MODE = "RAY_AUTH_MODE"
 _TOKEN_FILE = "~/.ray/auth_token"
 _TOKEN_SETUP = "ray._private.authentication.authentication_token_setup"
 _NO_TOKEN = "needs a token, and got none or a wrong one"
-_LEAST_STORE = 100 * 2**20
+_MIN_STORE_BYTES = 100 * 2**20
 """Minimum size in bytes of Ray's object store, which holds the weights for workers."""
 
 
@@ -61,7 +61,7 @@ def check_address(config: RunConfig) -> None:
         socket.create_connection((host.strip("[]"), int(port)), _REACH_SECONDS).close()
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise _unreachable(address, reason) from error
+        raise _connection_error(address, reason) from error
 
 
 def connect(config: RunConfig, weights: int) -> bool:
@@ -80,12 +80,12 @@ def connect(config: RunConfig, weights: int) -> bool:
             "address": "local",  # else RAY_ADDRESS would be read
             "num_cpus": asked.num_cpus,
             "include_dashboard": False,
-            "object_store_memory": max(_LEAST_STORE, 4 * weights),
+            "object_store_memory": max(_MIN_STORE_BYTES, 4 * weights),
             "_node_ip_address": "127.0.0.1",
         }
     else:
         _send_token()
-    with _own_signals():
+    with _keep_signal_handler():
         try:
             ray.init(**options, log_to_driver=False, logging_level="ERROR", configure_logging=True)
         except BaseException as error:
@@ -93,7 +93,7 @@ def connect(config: RunConfig, weights: int) -> bool:
                 ray.shutdown()
             if not isinstance(error, Exception):
                 raise
-            raise _unreachable(asked.address or "local", _reason(error)) from error
+            raise _connection_error(asked.address or "local", _describe_failure(error)) from error
     return True
 
 
@@ -102,7 +102,7 @@ def watch_head() -> HeadWatch:
     return HeadWatch(import_ray().get_runtime_context().gcs_address)
 
 
-def workers_of(config: RunConfig) -> int:
+def count_workers(config: RunConfig) -> int:
     """Return the number of rollout workers. Raises `ConfigError` if the cluster lacks free CPUs."""
     ray, asked = import_ray(), config.ray_kwargs.ray_init.num_cpus
     there, free = (int(f().get("CPU", 0)) for f in (ray.cluster_resources, ray.available_resources))
@@ -116,20 +116,20 @@ def workers_of(config: RunConfig) -> int:
         raise ConfigError(
             f"the Ray cluster has {there} CPUs, of which {free} are free, but "
             f"{asked or 'at least 1'} {'are' if asked and asked > 1 else 'is'} needed: "
-            f"{fewer}{wait}{add_node()}"
+            f"{fewer}{wait}{node_advice()}"
         )
     return min(asked or free, config.data.train_batch_size)
 
 
-def add_node(what: str = "CPU") -> str:
+def node_advice(what: str = "CPU") -> str:
     """Return advice on adding a node with CPUs or GPUs to the connected cluster."""
     address = import_ray().get_runtime_context().gcs_address
     option = {"CPU": "--num-cpus", "GPU": "--num-gpus"}[what]
-    mode = "RAY_AUTH_MODE=token " if _mode() == "token" else ""
+    mode = "RAY_AUTH_MODE=token " if _auth_mode() == "token" else ""
     return f"start a node with `{mode}ray start --address={address} {option}=N`"
 
 
-def _mode() -> str | None:
+def _auth_mode() -> str | None:
     """Return the value of `RAY_AUTH_MODE` in lower case, or None if it is not set."""
     mode = os.environ.get(_AUTH_MODE)
     return None if mode is None else mode.lower()
@@ -150,13 +150,13 @@ def _send_token() -> None:
     enable(warn_if_disabled=False)
 
 
-def prepared(references: list[Any]) -> list[JSON]:
+def wait_until_ready(references: list[Any]) -> list[JSON]:
     """Wait for actors to start, and return their facts. Raises `ConfigError` if one fails."""
     ray = import_ray()
     try:
         return ray.get(references)
     except TutelageError as error:
-        raise ConfigError(own_words(error)) from error
+        raise ConfigError(remote_message(error)) from error
     except ray.exceptions.RayActorError as error:
         raise ConfigError(
             f"cannot start a Ray actor: {' '.join(str(error).split())[-600:]}. Install this "
@@ -164,17 +164,17 @@ def prepared(references: list[Any]) -> list[JSON]:
         ) from error
 
 
-def own_words(error: BaseException) -> str:
+def remote_message(error: BaseException) -> str:
     """Return the message of the exception that an actor raised, without Ray's traceback."""
     cause = getattr(error, "cause", None)
     return str(cause if cause is not None else error)
 
 
-def _unreachable(address: str, reason: object) -> ConfigError:
+def _connection_error(address: str, reason: object) -> ConfigError:
     if reason is _NO_TOKEN:
         mend = f"copy {_TOKEN_FILE} of its head node here, or set RAY_AUTH_TOKEN to it"
-        if _mode() not in (None, "token"):
-            mend = f"set {_AUTH_MODE}=token (it is {_mode()!r}); {mend}"
+        if _auth_mode() not in (None, "token"):
+            mend = f"set {_AUTH_MODE}=token (it is {_auth_mode()!r}); {mend}"
         return ConfigError(f"the Ray cluster at {address!r} {_NO_TOKEN}: {mend}")
     port = address.rpartition(":")[2]
     start = f"ray start --head --port={port}" if port.isdecimal() else "ray start --head"
@@ -190,7 +190,7 @@ def _unreachable(address: str, reason: object) -> ConfigError:
     return ConfigError(f"cannot use a Ray cluster at {address!r}: {reason}; {way}")
 
 
-def _reason(error: Exception) -> str:
+def _describe_failure(error: Exception) -> str:
     """Describe why connecting to Ray failed. A missing token is only mentioned in the causes."""
     account = "".join(traceback.format_exception(error))
     if "AuthenticationError" in account or "InvalidAuthToken" in account:
@@ -199,7 +199,7 @@ def _reason(error: Exception) -> str:
 
 
 @contextmanager
-def _own_signals() -> Generator[None]:
+def _keep_signal_handler() -> Generator[None]:
     """Restore the run's handler of SIGTERM, which Ray replaces by one that exits silently."""
     if threading.current_thread() is not threading.main_thread():
         yield

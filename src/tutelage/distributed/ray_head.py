@@ -12,14 +12,14 @@ import threading
 import time
 from collections.abc import Callable
 
-from tutelage.distributed.waiting import in_thread
+from tutelage.distributed.waiting import run_in_thread
 from tutelage.runs.signals import ask_to_end
 
-_LOOK_SECONDS = 2.0
+_CHECK_SECONDS = 2.0
 """Seconds between two checks."""
-_GONE_SECONDS = 10.0
+_LOST_SECONDS = 10.0
 """Seconds without an answer after which the head node counts as lost."""
-_INSIST_SECONDS = 25.0
+_END_SECONDS = 25.0
 """Seconds that the step then has to end, out of the minute that Ray allows."""
 
 
@@ -31,45 +31,45 @@ class HeadWatch:
         self.address, self.gone = address, False
         self.reason = f"Ray's head node, {address}, no longer answers"
         self._scale = scale
-        self._over = threading.Event()
+        self._closed = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
     def reachable(self) -> bool:
         """Return True if the head node answers."""
-        return not self.gone and self._answers()
+        return not self.gone and self._connects()
 
     def ask(self, question: Callable[[], object]) -> bool:
         """Call a function that needs the head node. Returns False if the head node is lost."""
         if reachable := self.reachable():
             try:
-                in_thread(question, lambda: not self.reachable())
+                run_in_thread(question, lambda: not self.reachable())
             except ConnectionError:
                 return False
         return reachable
 
     def close(self) -> None:
         """End the watch."""
-        self._over.set()
+        self._closed.set()
         self._thread.join()
 
     def _watch(self) -> None:
         seen = time.monotonic()
-        while not self._over.wait(_LOOK_SECONDS * self._scale):
-            if self._answers():
+        while not self._closed.wait(_CHECK_SECONDS * self._scale):
+            if self._connects():
                 seen = time.monotonic()
-            elif time.monotonic() - seen >= _GONE_SECONDS * self._scale:
+            elif time.monotonic() - seen >= _LOST_SECONDS * self._scale:
                 self.gone = True
                 break
         if self.gone:
             ask_to_end(f"{self.reason}.")
-            if not self._over.wait(_INSIST_SECONDS * self._scale):
+            if not self._closed.wait(_END_SECONDS * self._scale):
                 ask_to_end(f"{self.reason}.")
 
-    def _answers(self) -> bool:
+    def _connects(self) -> bool:
         host, _, port = self.address.rpartition(":")
         try:
-            socket.create_connection((host.strip("[]"), int(port)), _LOOK_SECONDS).close()
+            socket.create_connection((host.strip("[]"), int(port)), _CHECK_SECONDS).close()
         except OSError:
             return False
         return True

@@ -24,9 +24,9 @@ import torch.distributed as dist
 
 from tutelage.config import Resolved, RunConfig
 from tutelage.distributed import ray_cluster
-from tutelage.distributed.process_group import LOST
-from tutelage.distributed.ray_cluster import own_words
-from tutelage.distributed.waiting import in_thread
+from tutelage.distributed.process_group import RANK_LOST
+from tutelage.distributed.ray_cluster import remote_message
+from tutelage.distributed.waiting import run_in_thread
 from tutelage.errors import ConfigError, RunError, TutelageError
 from tutelage.policy.machine import OMP, machine_facts
 from tutelage.runs.folder import RunFolder
@@ -35,11 +35,11 @@ from tutelage.types import JSON
 from tutelage.weights import jobs
 from tutelage.weights.process_group import ProcessGroup, launched
 
-_ROOM_SECONDS = 20.0
+_RESERVE_SECONDS = 20.0
 """Seconds to wait for free CPUs or GPUs."""
-_WORD_SECONDS = 10.0
+_ERROR_SECONDS = 10.0
 """Seconds that Ray may take to report the error of a rank."""
-_LOOK_SECONDS = 0.5
+_CHECK_SECONDS = 0.5
 _INTERFACE = "GLOO_SOCKET_IFNAME"
 _ADDRESS_OF_INTERFACE = 0x8915
 """Linux's ioctl request for the address of an interface (SIOCGIFADDR)."""
@@ -57,7 +57,7 @@ class RayRank:
 
     def work(self, env: Mapping[str, str], place: str, resolved: str, folder: str) -> bool:
         """Run this rank to the end of the training; return True unless it exited early."""
-        os.environ.update({**_of_interface(), **env})
+        os.environ.update({**_interface_variables(), **env})
         with suppress(OSError):
             os.chdir(place)
         try:
@@ -79,7 +79,7 @@ def placed(resolved: Resolved, folder: Path) -> Generator[ProcessGroup]:
         with ranks.joined(resolved, folder) as group:
             yield group
     except RunError as error:
-        if str(error).startswith(LOST):
+        if str(error).startswith(RANK_LOST):
             ranks.explain(error)
         raise
     finally:
@@ -98,19 +98,19 @@ class _RayRanks:
         self._group: Any = None
         self._errors = dict[int, Exception]()
         """The error that ended a rank, by the index of its actor."""
-        self._over = threading.Event()
+        self._closed = threading.Event()
         self._watcher: threading.Thread | None = None
         try:
-            self._start(config)
+            self._start_actors(config)
         except BaseException:
             self.close()
             raise
 
-    def _start(self, config: RunConfig) -> None:
+    def _start_actors(self, config: RunConfig) -> None:
         """Start all actors, each in its bundle of the placement group."""
         gpu, nodes = machine_facts().device_of(config) == "cuda", config.trainer.nnodes
         each = config.trainer.n_gpus_per_node or 1 if gpu else 1
-        self._group = self._room(nodes, each, gpu=gpu)
+        self._group = self._reserve_resources(nodes, each, gpu=gpu)
         schedule: Any = importlib.import_module("ray.util.scheduling_strategies")
         # A GPU is chosen by LOCAL_RANK, so an actor has to see all of its node.
         env = {"runtime_env": {"env_vars": {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}}}
@@ -120,15 +120,15 @@ class _RayRanks:
                 self._group, placement_group_bundle_index=rank // each
             )
             self._actors.append(make.options(scheduling_strategy=where).remote())
-        self._facts = ray_cluster.prepared([a.prepare.remote() for a in self._actors])
+        self._facts = ray_cluster.wait_until_ready([a.prepare.remote() for a in self._actors])
 
-    def _room(self, nodes: int, each: int, *, gpu: bool) -> Any:
+    def _reserve_resources(self, nodes: int, each: int, *, gpu: bool) -> Any:
         """Reserve CPUs or GPUs for all ranks, with rank 0 on this node. Raises `ConfigError`."""
         util, address = self._ray.util, self._ray.util.get_node_ip_address()
         bundle: dict[str, float] = {"CPU": each, **({"GPU": each} if gpu else {})}
         bundles = [{**bundle, f"node:{address}": 0.001}, *([bundle] * (nodes - 1))]
         group = util.placement_group(bundles, strategy="STRICT_SPREAD" if gpu else "SPREAD")
-        if group.wait(_ROOM_SECONDS):
+        if group.wait(_RESERVE_SECONDS):
             return group
         free, what = self._ray.available_resources(), "GPU" if gpu else "CPU"
         util.remove_placement_group(group)
@@ -138,7 +138,7 @@ class _RayRanks:
             f"the Ray cluster has no room for trainer.nnodes={nodes}: each needs {each} "
             f"{what}{'s' if each > 1 else ''}{' on a separate node' if gpu else ''}, the first "
             f"on this node, which has {here.get(what, 0):.0f}, and {free.get(what, 0):.0f} "
-            f"are free in total; lower it, or {ray_cluster.add_node(what)}"
+            f"are free in total; lower it, or {ray_cluster.node_advice(what)}"
         )
 
     @contextmanager
@@ -174,13 +174,13 @@ class _RayRanks:
         self._watcher = threading.Thread(target=self._watch, args=(refs,), daemon=True)
         self._watcher.start()
         before = dict(os.environ)
-        os.environ.update({**_of_interface(), **variables[0]})
+        os.environ.update({**_interface_variables(), **variables[0]})
         launched.cache_clear()
         try:
             try:
-                group = in_thread(launched, lambda: bool(self._errors), LOST)
+                group = run_in_thread(launched, lambda: bool(self._errors), RANK_LOST)
             except ConnectionError as error:
-                raise RunError(LOST) from error
+                raise RunError(RANK_LOST) from error
             yield group
         finally:
             with suppress(Exception):
@@ -192,8 +192,8 @@ class _RayRanks:
     def _watch(self, refs: Sequence[Any]) -> None:
         """Record the error of a rank that ends, and kill its process to close its connections."""
         left = dict(zip(refs, range(len(refs)), strict=True))
-        while left and not self._over.is_set():
-            done, _ = self._ray.wait(list(left), timeout=_LOOK_SECONDS)
+        while left and not self._closed.is_set():
+            done, _ = self._ray.wait(list(left), timeout=_CHECK_SECONDS)
             for ref in done:
                 number, well = left.pop(ref), False
                 try:
@@ -201,50 +201,50 @@ class _RayRanks:
                 except Exception as error:
                     self._errors[number] = error
                 if not well:
-                    self._end(self._actors[number])
+                    self._kill(self._actors[number])
 
     def explain(self, lost: RunError) -> None:
         """Raise the error that ended a rank, if it is known within some seconds.
 
         If the head node is lost, this is named as the cause.
         """
-        until, reachable = time.monotonic() + _WORD_SECONDS, self._head.reachable()
+        until, reachable = time.monotonic() + _ERROR_SECONDS, self._head.reachable()
         while reachable and not self._errors and time.monotonic() < until:
-            time.sleep(_LOOK_SECONDS / 10)
+            time.sleep(_CHECK_SECONDS / 10)
             reachable = self._head.reachable()
         if not reachable:
             raise RunError(f"{self._head.reason}, so the run cannot continue") from lost
         for number, error in sorted(self._errors.items()):
             if isinstance(error, TutelageError):
-                raise RunError(own_words(error)) from lost
+                raise RunError(remote_message(error)) from lost
             facts, size = self._facts[number], len(self._facts) + 1
             name = f"rank {number + 1} of {size}, process {facts['pid']} on {facts['host']}"
-            told = RunError(f"{name}: {own_words(error).partition(chr(10))[0]}")
+            told = RunError(f"{name}: {remote_message(error).partition(chr(10))[0]}")
             told.add_note(str(error))
             raise told from lost
 
     def close(self) -> None:
         """Kill the actors, and shut Ray down if this run started it."""
-        self._over.set()
+        self._closed.set()
         self._head.close()
         if self._watcher is not None:
             self._head.ask(self._watcher.join)
-        if self._head.ask(self._end_all) and self._connected:
+        if self._head.ask(self._kill_all) and self._connected:
             self._ray.shutdown()
 
-    def _end_all(self) -> None:
+    def _kill_all(self) -> None:
         for actor in self._actors:
-            self._end(actor)
+            self._kill(actor)
         if self._group is not None:
             with suppress(Exception):
                 self._ray.util.remove_placement_group(self._group)
 
-    def _end(self, actor: Any) -> None:
+    def _kill(self, actor: Any) -> None:
         with suppress(Exception):
             self._ray.kill(actor)
 
 
-def _of_interface() -> dict[str, str]:
+def _interface_variables() -> dict[str, str]:
     """Return the environment variable that makes torch use the network by which Ray reaches this
     node.
 

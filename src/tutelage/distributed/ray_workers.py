@@ -19,8 +19,8 @@ from typing import Any
 
 from tutelage.distributed import ray_cluster
 from tutelage.distributed.ray_actor import Played, RolloutWorker, Weights
-from tutelage.distributed.ray_cluster import own_words
-from tutelage.distributed.shipment import here, ship
+from tutelage.distributed.ray_cluster import remote_message
+from tutelage.distributed.shipment import here, put_inputs
 from tutelage.errors import RunError, TutelageError
 from tutelage.gateway.app import OnTraces
 from tutelage.policy import machine
@@ -31,9 +31,9 @@ from tutelage.types import JSON, Rollout
 from tutelage.weights.inputs import EVALUATION_SLOTS, TrainingInputs
 from tutelage.weights.placement import FROZEN, LocalPlacement, PlaySettings, Tell
 
-_LOSSES = 3
+_MAX_LOSSES = 3
 """Number of workers that may die while they play only one group, before the run fails."""
-_NOT_BITS = ("platform", "operation_threads", "shards")
+_IGNORED_CONDITIONS = ("platform", "operation_threads", "shards")
 """Compute conditions that do not change rollouts."""
 
 
@@ -75,11 +75,11 @@ class RayPool:
         self._connected = ray_cluster.connect(setting.config, size)
         self._head = ray_cluster.watch_head()
         try:
-            self.size = ray_cluster.workers_of(setting.config)
-            self._shipment = ship(setting)
+            self.size = ray_cluster.count_workers(setting.config)
+            self._shipment = put_inputs(setting)
             self._actor = self._ray.remote(num_cpus=1, max_restarts=0)(RolloutWorker)
-            self._fill()
-            facts = ray_cluster.prepared([worker.prepared for worker in self.workers])
+            self._start_workers()
+            facts = ray_cluster.wait_until_ready([worker.prepared for worker in self.workers])
             for worker, told in zip(self.workers, facts, strict=True):
                 worker.facts = told
         except BaseException:
@@ -93,7 +93,9 @@ class RayPool:
             f"rollouts of the Ray worker {worker.name} are not bit-identical to those of this "
             f"machine: here {change.replace(' and is ', ', there ')}"
             for worker in self.workers
-            for change in machine.changed_conditions(_bits(mine), _bits(worker.facts["conditions"]))
+            for change in machine.changed_conditions(
+                _relevant_conditions(mine), _relevant_conditions(worker.facts["conditions"])
+            )
         ]
 
     def placement(self, policies: Callable[[str], Policy], tell: Tell) -> RayPlacement:
@@ -109,18 +111,18 @@ class RayPool:
         if not self._head.reachable():
             return
         for worker in self.workers:
-            self._end(worker)
+            self._kill(worker)
         self.workers.clear()
         if self._connected:
             self._ray.shutdown()
 
-    def _fill(self) -> None:
+    def _start_workers(self) -> None:
         """Start the missing workers, which load their shipment in the background."""
         while len(self.workers) < self.size:
             actor = self._actor.remote()
             self.workers.append(_RayActor(actor, actor.prepare.remote(here(), self._shipment)))
 
-    def _end(self, worker: _RayActor) -> None:
+    def _kill(self, worker: _RayActor) -> None:
         """Kill a worker, if it is still alive."""
 
         def kill() -> None:
@@ -134,8 +136,8 @@ class RayPool:
         if worker not in self.workers:
             return False
         self.workers.remove(worker)
-        self._end(worker)
-        self._fill()
+        self._kill(worker)
+        self._start_workers()
         return True
 
     def known(self, worker: _RayActor) -> bool:
@@ -151,7 +153,7 @@ class RayPlacement(LocalPlacement):
 
     def __init__(self, pool: RayPool, policies: Callable[[str], Policy], tell: Tell) -> None:
         self._pool, self._policies, self._tell = pool, policies, tell
-        self._put: dict[str, tuple[int, list[Any]]] = {}
+        self._references: dict[str, tuple[int, list[Any]]] = {}
 
     def workers(
         self,
@@ -176,11 +178,11 @@ class RayPlacement(LocalPlacement):
         """Do nothing, since workers load new weights with the next group."""
 
     def _weights(self, name: str) -> tuple[int, list[Any]]:
-        policy, known = self._policies(name), self._put.get(name)
+        policy, known = self._policies(name), self._references.get(name)
         if known is None or known[0] != policy.version:
             tensors = {n: t.detach().cpu() for n, t in policy.named()}
-            self._put[name] = policy.version, [ray_cluster.import_ray().put(tensors)]
-        return self._put[name]
+            self._references[name] = policy.version, [ray_cluster.import_ray().put(tensors)]
+        return self._references[name]
 
 
 @dataclass(eq=False)
@@ -190,7 +192,7 @@ class RayWorkers:
     _pool: RayPool
     _play: PlaySettings
     _weights: Weights
-    _at_once: int
+    _max_running: int
     _on_spans: OnSpans | None
     _tell: Tell
     _running: int = 0
@@ -203,12 +205,14 @@ class RayWorkers:
         groups = [list(g) for _, g in itertools.groupby(specs, lambda spec: spec.group)]
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._group(*g, on_done)) for g in enumerate(groups)]
+                tasks = [
+                    group.create_task(self._play_group(*g, on_done)) for g in enumerate(groups)
+                ]
         except* TutelageError as stopped:
             raise stopped.exceptions[0] from None
         return [rollout for task in tasks for rollout in task.result()]
 
-    async def _group(
+    async def _play_group(
         self, number: int, specs: Sequence[RolloutSpec], on_done: Callable[[Rollout], None] | None
     ) -> list[Rollout]:
         """Play a group, again if its worker is lost.
@@ -217,8 +221,8 @@ class RayWorkers:
         affect other groups.
         """
         reason: Exception | None = None
-        for losses in range(_LOSSES + 1):
-            worker = await self._worker(number, specs, alone=losses > 0)
+        for losses in range(_MAX_LOSSES + 1):
+            worker = await self._assign_worker(number, specs, alone=losses > 0)
             spans = self._on_spans is not None
             work = worker.actor.play.remote(specs, self._play, self._weights, spans=spans)
             try:
@@ -228,9 +232,9 @@ class RayWorkers:
                 raise
             except self._pool.lost as error:
                 reason = error
-                self._say_lost(worker)
+                self._report_lost(worker)
             except TutelageError as error:
-                raise RunError(own_words(error)) from error
+                raise RunError(remote_message(error)) from error
             else:
                 traces = played.traces
                 for rollout in played.rollouts:
@@ -247,12 +251,13 @@ class RayWorkers:
                 async with self._change:
                     self._change.notify_all()
         raise RunError(
-            f"{_LOSSES} Ray workers were lost while they played only the group {specs[0].group!r} "
-            f"(task {specs[0].task.id!r}): a tool or an environment of it may end its process, or "
-            f"there is too little memory. Last error: {' '.join(str(reason).split())[:300]}"
+            f"{_MAX_LOSSES} Ray workers were lost while they played only the group "
+            f"{specs[0].group!r} (task {specs[0].task.id!r}): a tool or an environment of it may "
+            "end its process, or there is too little memory. Last error: "
+            f"{' '.join(str(reason).split())[:300]}"
         )
 
-    async def _worker(
+    async def _assign_worker(
         self, number: int, specs: Sequence[RolloutSpec], *, alone: bool = False
     ) -> _RayActor:
         """Wait until a worker has room for a group, and assign the group to the least busy one."""
@@ -266,14 +271,14 @@ class RayWorkers:
                     if not worker.load
                     or not (alone or worker.alone or worker.load + len(specs) > room)
                 ]
-                if free and (not self._running or self._running + len(specs) <= self._at_once):
+                if free and (not self._running or self._running + len(specs) <= self._max_running):
                     worker = min(free, key=lambda w: w.load)
                     worker.groups[number], worker.alone = specs, alone
                     self._running += len(specs)
                     return worker
                 await self._change.wait()
 
-    def _say_lost(self, worker: _RayActor) -> None:
+    def _report_lost(self, worker: _RayActor) -> None:
         """Report once that a worker was lost and which groups are played again."""
         groups = [specs[0].group for specs in worker.groups.values()]
         step = next((specs[0].step for specs in worker.groups.values()), 0)
@@ -287,5 +292,5 @@ class RayWorkers:
             )
 
 
-def _bits(conditions: JSON) -> JSON:
-    return {key: value for key, value in conditions.items() if key not in _NOT_BITS}
+def _relevant_conditions(conditions: JSON) -> JSON:
+    return {key: value for key, value in conditions.items() if key not in _IGNORED_CONDITIONS}

@@ -32,7 +32,7 @@ Item = TypeVar("Item")
 Out = TypeVar("Out")
 
 
-def sharded(
+def shard_policy(
     policy: Policy, size: int, dtype: torch.dtype, *, offload: bool, tree: bool, head: bool = True
 ) -> Policy:
     """Return a copy of the policy, sharded over all ranks.
@@ -50,7 +50,7 @@ def sharded(
         settings["mp_policy"] = MixedPrecisionPolicy(dtype, torch.float32)
     if device != "cpu":
         settings["offload_policy"] = CPUOffloadPolicy() if offload else OffloadPolicy()
-    parts = [*blocks(network), module]
+    parts = [*find_blocks(network), module]
     for part in parts:
         fully_shard(part, **settings)
     for part in parts:
@@ -64,7 +64,7 @@ def sharded(
     return Policy(network, policy.config, policy.codec, version=policy.version)
 
 
-def blocks(network: Any) -> list[nn.Module]:
+def find_blocks(network: Any) -> list[nn.Module]:
     """Return the blocks of a model, whose tensors are gathered one block after another."""
     if not isinstance(network, HFNetwork):
         return list(network.layers)
@@ -79,7 +79,7 @@ def release(network: Network) -> None:
     Otherwise the next forward pass would use weights from before the next update.
     """
     whole: nn.Module = network.model if isinstance(network, HFNetwork) else network
-    parts: list[Any] = [*blocks(network), whole]
+    parts: list[Any] = [*find_blocks(network), whole]
     for part in parts:
         part.reshard()
 
@@ -88,23 +88,23 @@ def release(network: Network) -> None:
 def publish(trained: Policy, whole: Policy, rank: int) -> None:
     """Copy the sharded weights to the whole policy of rank 0."""
     for (_, part), (_, tensor) in zip(trained.named(), whole.named(), strict=True):
-        now = full(part)
+        now = gather_tensor(part)
         if rank == 0:
             tensor.copy_(now)
     whole.version = trained.version
 
 
-def full(tensor: Tensor) -> Tensor:
+def gather_tensor(tensor: Tensor) -> Tensor:
     """Gather a tensor, whole on every rank."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def share_out(optimizer: torch.optim.Optimizer) -> None:
+def shard_optimizer(optimizer: torch.optim.Optimizer) -> None:
     """Shard an optimizer state that was loaded whole."""
     for parameter, state in optimizer.state.items():
         for name, value in state.items():
             if isinstance(parameter, DTensor) and value.shape == parameter.shape:
-                state[name] = _part(value, parameter)
+                state[name] = _shard_like(value, parameter)
 
 
 @torch.no_grad()
@@ -112,21 +112,21 @@ def load(named: Iterable[tuple[str, Tensor]], values: Mapping[str, Tensor]) -> N
     """Load whole tensors, of which a sharded tensor keeps this rank's shard."""
     for name, tensor in named:
         value = values[name]
-        tensor.copy_(_part(value, tensor) if isinstance(tensor, DTensor) else value)
+        tensor.copy_(_shard_like(value, tensor) if isinstance(tensor, DTensor) else value)
 
 
-def _part(value: Tensor, like: DTensor) -> DTensor:
+def _shard_like(value: Tensor, like: DTensor) -> DTensor:
     """Shard a whole tensor in the same way as the tensor `like`."""
     mesh, places = like.device_mesh, like.placements
     return distribute_tensor(value.to(like.device), mesh, places, src_data_rank=None)
 
 
-def in_parts(values: object) -> bool:
+def has_shards(values: object) -> bool:
     """Return True if nested dictionaries and lists contain a sharded tensor."""
     if isinstance(values, dict):
-        return any(map(in_parts, cast("dict[object, object]", values).values()))
+        return any(map(has_shards, cast("dict[object, object]", values).values()))
     if isinstance(values, list):
-        return any(map(in_parts, cast("list[object]", values)))
+        return any(map(has_shards, cast("list[object]", values)))
     return isinstance(values, DTensor)
 
 
@@ -135,7 +135,7 @@ def is_sharded(parameters: Sequence[Tensor]) -> bool:
     return any(isinstance(p, DTensor) for p in parameters)
 
 
-def whole(parameters: Sequence[Tensor]) -> list[Tensor]:
+def replicated(parameters: Sequence[Tensor]) -> list[Tensor]:
     """Return the tensors that are not sharded, such as the head of a critic."""
     return [p for p in parameters if not isinstance(p, DTensor)]
 
@@ -146,15 +146,15 @@ def clip(parameters: Sequence[Tensor], limit: float, *, exact: bool) -> float:
     `exact` computes the norm as a single process does, from whole gradients one by one.
     """
     gradients = [p.grad for p in parameters if p.grad is not None]
-    others = whole(gradients)
+    others = replicated(gradients)
     if not exact and not others:
         norm = torch.nn.utils.clip_grad_norm_(parameters, limit)
-        return float(full(norm))
+        return float(gather_tensor(norm))
     if exact:
-        norms = [torch.linalg.vector_norm(full(g)) for g in gradients]
+        norms = [torch.linalg.vector_norm(gather_tensor(g)) for g in gradients]
     else:
         parts = [g for g in gradients if isinstance(g, DTensor)]
-        norms = [full(get_total_norm(parts)).cpu(), get_total_norm(others).cpu()]
+        norms = [gather_tensor(get_total_norm(parts)).cpu(), get_total_norm(others).cpu()]
     norm = torch.linalg.vector_norm(torch.stack(norms))
     scale = float(torch.clamp(limit / (norm + 1e-6), max=1.0))
     for gradient in gradients:
@@ -162,7 +162,7 @@ def clip(parameters: Sequence[Tensor], limit: float, *, exact: bool) -> float:
     return float(norm)
 
 
-def padded(
+def pad_items(
     items: Sequence[Item], rank: int, size: int, loss: Callable[[Item], tuple[Tensor, Out]]
 ) -> tuple[list[Item | None], Callable[[Item | None], tuple[Tensor, Out | None]]]:
     """Return this rank's items, filled up with None to the same number on all ranks, and their

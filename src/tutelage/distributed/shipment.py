@@ -53,7 +53,7 @@ class Parts:
     resources: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
-def ship(inputs: TrainingInputs) -> Shipment:
+def put_inputs(inputs: TrainingInputs) -> Shipment:
     """Put the inputs of rollout workers into Ray's object store. Raises `ConfigError`."""
     ray, given = import_ray(), inputs.given
     # The context follows from the memory of a machine, and all have to play the same.
@@ -76,11 +76,13 @@ def ship(inputs: TrainingInputs) -> Shipment:
             "play": ("its settings", (given.manager.n_runners, isolation, given.own_tasks)),
             **{f"/{n}": (f"the resource {n!r}", value) for n, value in given.resources.items()},
         }
-    ray.util.register_serializer(AgentFunction, serializer=_parts, deserializer=_agent)
-    return {key: (what, [put(what, value)]) for key, (what, value) in parts.items()}
+    ray.util.register_serializer(
+        AgentFunction, serializer=_reduce_agent, deserializer=_rebuild_agent
+    )
+    return {key: (what, [put_part(what, value)]) for key, (what, value) in parts.items()}
 
 
-def put(what: str, value: object) -> Any:
+def put_part(what: str, value: object) -> Any:
     """Put a value into the object store and return its reference.
 
     Raises `ConfigError`, which calls the value `what`, if it cannot be serialised.
@@ -101,18 +103,18 @@ def put(what: str, value: object) -> Any:
         ) from error
 
 
-def _parts(agent: AgentFunction) -> tuple[Callable[..., Any], Isolation, Mapping[str, Any]]:
+def _reduce_agent(agent: AgentFunction) -> tuple[Callable[..., Any], Isolation, Mapping[str, Any]]:
     return agent.fn, agent.isolation, agent.own_resources()
 
 
-def _agent(parts: tuple[Callable[..., Any], Isolation, Mapping[str, Any]]) -> AgentFunction:
+def _rebuild_agent(parts: tuple[Callable[..., Any], Isolation, Mapping[str, Any]]) -> AgentFunction:
     fn, isolation, own = parts
     return AgentFunction(
         fn, model=own.get(MODEL), tokenizer=own.get(TOKENIZER), isolation=isolation
     )
 
 
-async def unpacked(shipment: Shipment, host: str) -> Parts:
+async def load_shipment(shipment: Shipment, host: str) -> Parts:
     """Load a shipment. Raises `ConfigError` for a part that cannot be loaded on `host`."""
     values: dict[str, Any] = {}
     for key, (what, (reference,)) in shipment.items():
@@ -129,7 +131,7 @@ async def unpacked(shipment: Shipment, host: str) -> Parts:
 
 
 @functools.cache
-def source_mark() -> str:
+def source_version() -> str:
     """Return the version of this package with a hash of its source."""
     root, digest = Path(__file__).parents[1], hashlib.blake2b(digest_size=8)
     for path in sorted(root.rglob("*.py")):
@@ -139,10 +141,10 @@ def source_mark() -> str:
 
 def here() -> JSON:
     """Return the versions that must be equal on trainer and workers."""
-    return {"python": platform.python_version(), "tutelage": source_mark()}
+    return {"python": platform.python_version(), "tutelage": source_version()}
 
 
-def check_same(there: JSON, host: str) -> None:
+def check_versions(there: JSON, host: str) -> None:
     """Raise `ConfigError` if this worker's versions differ from the trainer's."""
     odd = [(name, was, now) for name, was in there.items() if (now := here()[name]) != was]
     for name, was, now in odd:

@@ -37,7 +37,7 @@ def accumulate_in_tree(
     trees: dict[int, list[Tensor]] = {}
     for turn in range(turns):
         reports += accumulate(parameters, mine[turn : turn + 1], loss)
-        height, total = size.bit_length() - 1, [_over_ranks(p, size) for p in parameters]
+        height, total = size.bit_length() - 1, [_sum_over_ranks(p, size) for p in parameters]
         for parameter in parameters:
             parameter.grad = None
         while height in trees:
@@ -49,11 +49,11 @@ def accumulate_in_tree(
         left = trees[height]
         whole = [x + y for x, y in zip(left, whole, strict=True)] if whole else left
     for parameter, gradient in zip(parameters, whole, strict=False):
-        parameter.grad = _like(parameter, gradient)
+        parameter.grad = _shard_like(parameter, gradient)
     return reports
 
 
-def _over_ranks(parameter: Tensor, size: int) -> Tensor:
+def _sum_over_ranks(parameter: Tensor, size: int) -> Tensor:
     """Return a parameter's gradient summed pairwise over the ranks.
 
     For a sharded parameter it is this rank's shard, which is already summed.
@@ -65,16 +65,16 @@ def _over_ranks(parameter: Tensor, size: int) -> Tensor:
         return own
     parts = [torch.empty_like(own) for _ in range(size)]
     dist.all_gather(parts, own.contiguous())
-    return _pairwise(parts)
+    return _sum_pairwise(parts)
 
 
-def _pairwise(parts: list[Tensor]) -> Tensor:
+def _sum_pairwise(parts: list[Tensor]) -> Tensor:
     while len(parts) > 1:
         parts = [x + y for x, y in zip(parts[::2], parts[1::2], strict=True)]
     return parts[0]
 
 
-def _like(parameter: Tensor, gradient: Tensor) -> Tensor:
+def _shard_like(parameter: Tensor, gradient: Tensor) -> Tensor:
     if not isinstance(parameter, DTensor):
         return gradient
     mesh, places = parameter.device_mesh, parameter.placements
@@ -100,4 +100,4 @@ class TreeReduceScatter(ReduceScatter):
         """Reduce the ranks' `input_tensor`s into `output_tensor`."""
         found = torch.empty_like(input_tensor)
         dist.all_to_all_single(found, input_tensor, group=group)
-        output_tensor.copy_(_pairwise(list(found.view(group.size(), -1))))
+        output_tensor.copy_(_sum_pairwise(list(found.view(group.size(), -1))))

@@ -10,7 +10,7 @@ from typing import TypeVar
 Out = TypeVar("Out")
 
 
-def in_thread(
+def run_in_thread(
     work: Callable[[], Out], lost: Callable[[], bool] = lambda: False, reason: str = ""
 ) -> Out:
     """Return the result of `work`, run in a thread so that this thread handles signals.

@@ -137,9 +137,9 @@ class Codec:
         self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), *, open_turn: bool = True
     ) -> str:
         """Render messages as text, with an open assistant turn if `open_turn` is True."""
-        return self._apply(*template_forms(messages, tools), None, open_turn)
+        return self._apply_template(*template_forms(messages, tools), None, open_turn)
 
-    def _apply(
+    def _apply_template(
         self, messages: list[JSON], tools: list[JSON], breaker: str | None, open_turn: bool
     ) -> str:
         """Render messages with the chat template, escaping special tokens with `breaker`.
@@ -195,7 +195,7 @@ class Codec:
         if ids is None:
             forms, records = template_forms(messages, tools)
             breaker = self._markers.breaker([*forms, *records])
-            text = self._apply(forms, records, breaker, open_turn=True)
+            text = self._apply_template(forms, records, breaker, open_turn=True)
             ids = tuple(self._encode_broken(text, breaker, limit))
             if len(self._prompts) >= _CACHE_LIMIT:
                 self._prompts.clear()
@@ -225,15 +225,15 @@ class Codec:
         breaker, frame = self._markers.breaker(template_forms([*results, reply])[0]), None
         plain = all(self._markers.is_plain(t) for r in results for t in (r.name, r.tool_call_id))
         if plain and all(r.content and not r.tool_calls for r in results):
-            frame = self._frame(reply, results)
+            frame = self._render_frame(reply, results)
         if frame is None:
-            text = self._delta(reply, results, breaker)
+            text = self._render_appended(reply, results, breaker)
         else:
             forms = [self._markers.message(f, breaker) for f in template_forms(results)[0]]
             text = _fill_frame(frame, [form["content"] for form in forms])
         return None if text is None else tuple(self._encode_broken(text, breaker, limit))
 
-    def _frame(self, reply: Message, results: Sequence[Message]) -> tuple[str, ...] | None:
+    def _render_frame(self, reply: Message, results: Sequence[Message]) -> tuple[str, ...] | None:
         """Return the rendered text around the contents of tool results, and cache it.
 
         Returns None if the template changes contents.
@@ -245,16 +245,20 @@ class Codec:
             key = (key, ids)
         if key not in self._frames:
             marks = [replace(r, content=f"{_MARK}{i}{_MARK}") for i, r in enumerate(results)]
-            text = self._delta(reply, marks, None)
+            text = self._render_appended(reply, marks, None)
             parts = () if text is None else tuple(re.split(f"{_MARK}\\d+{_MARK}", text))
             # Detect templates that trim contents, quote them as JSON or escape them as HTML.
             probe = [replace(r, content=f"\n \"\\<&{_MARK}'{i} \n") for i, r in enumerate(results)]
             contents, valid = [r.content or "" for r in probe], len(parts) == len(results) + 1
-            valid = valid and _fill_frame(parts, contents) == self._delta(reply, probe, None)
+            valid = valid and _fill_frame(parts, contents) == self._render_appended(
+                reply, probe, None
+            )
             self._frames[key] = parts if valid else None
         return self._frames[key]
 
-    def _delta(self, reply: Message, results: Sequence[Message], breaker: str | None) -> str | None:
+    def _render_appended(
+        self, reply: Message, results: Sequence[Message], breaker: str | None
+    ) -> str | None:
         """Return the text that the template adds after an assistant turn to append tool results."""
         forms = template_forms([reply, *results])[0]
         turn, *rest = (self._markers.message(form, breaker) for form in forms)
@@ -287,8 +291,8 @@ class Codec:
         for i, message in enumerate(messages):
             if message.role != "assistant":
                 continue
-            before = self._apply(forms[:i], records, breaker, open_turn=True)
-            after = self._apply(forms[: i + 1], records, breaker, open_turn=False)
+            before = self._apply_template(forms[:i], records, breaker, open_turn=True)
+            after = self._apply_template(forms[: i + 1], records, breaker, open_turn=False)
             end = self.thoughts.end_of_turn(after)
             if not before.startswith(encoded) or not after.startswith(before) or end < len(before):
                 raise ModelError(
@@ -356,7 +360,7 @@ def _parse_hermes(text: str, new_id: Callable[[int], str]) -> _ParsedTurn:
     while (start := text.find(_OPEN, at)) >= 0:
         content_parts.append(text[at:start])
         begin = start + len(_OPEN)
-        end = _call_end(text, begin)
+        end = _find_call_end(text, begin)
         at = min(end + len(_CLOSE), len(text))
         call = _read_call(text[begin:end], "arguments", new_id(len(calls)))
         if isinstance(call, ToolCall) and at > end:
@@ -372,7 +376,7 @@ def _parse_hermes(text: str, new_id: Callable[[int], str]) -> _ParsedTurn:
     return _ParsedTurn(Message("assistant", content or None, tuple(calls)), tuple(errors))
 
 
-def _call_end(text: str, begin: int) -> int:
+def _find_call_end(text: str, begin: int) -> int:
     """Return the position of the closing tag of a tool call.
 
     It is the tag after the call's JSON value, whose strings may contain tags, or the first tag if

@@ -41,7 +41,7 @@ _NORMAL, _CONTROL, _USER_DEFINED, _UNUSED = 1, 3, 4, 5
 # ---------------------------------------------------------------- tokenizers
 
 
-def _splitters() -> dict[str, Any]:
+def _pre_tokenizers() -> dict[str, Any]:
     """Return the pre-tokenizers of byte-level BPE by their GGUF names."""
     from tokenizers import Regex
     from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence, Split
@@ -65,7 +65,7 @@ def _read_tokenizer(meta: Mapping[str, Any], template: str | None) -> PreTrained
     from transformers import PreTrainedTokenizerFast
 
     kind, rule = meta.get("tokenizer.ggml.model"), meta.get("tokenizer.ggml.pre")
-    splits = _splitters()
+    splits = _pre_tokenizers()
     if kind != "gpt2" or rule not in splits:
         raise ModelError(
             f"unsupported tokenizer {kind!r} with pre-tokenizer {rule!r}; supported: byte-level "
@@ -103,11 +103,13 @@ def _write_tokenizer(writer: Any, tokenizer: PreTrainedTokenizerBase, size: int)
         return re.sub(r'"trim_offsets": \w+(, )?', "", json.dumps(rule))
 
     own = settings(backend["pre_tokenizer"])
-    rules = [n for n, r in _splitters().items() if settings(json.loads(r.__getstate__())) == own]
+    rules = [
+        n for n, r in _pre_tokenizers().items() if settings(json.loads(r.__getstate__())) == own
+    ]
     if not rules or backend["model"]["type"] != "BPE" or backend["normalizer"] is not None:
         raise ModelError(
             "GGUF has no name for its pre-tokenizer, so other programs would produce different "
-            f"tokens; supported: {', '.join(map(repr, _splitters()))}"
+            f"tokens; supported: {', '.join(map(repr, _pre_tokenizers()))}"
         )
     tokens = {number: token for token, number in tokenizer.get_vocab().items()}
     kinds = dict.fromkeys(tokens, _NORMAL)
@@ -157,7 +159,7 @@ def read_gguf(
             f"package gguf here ({error}); copy or create the file again"
         ) from error
     try:
-        config = _config(meta)
+        config = _read_config(meta)
         tokenizer = _read_tokenizer(meta, template)
         names = {name: hf for hf, name in _tensor_names(config.num_hidden_layers).items()}
         for tensor in reader.tensors:
@@ -202,7 +204,7 @@ def read_gguf(
     tokenizer.save_pretrained(folder)
 
 
-def _config(meta: Mapping[str, Any]) -> Any:
+def _read_config(meta: Mapping[str, Any]) -> Any:
     """Build a transformers config from GGUF metadata."""
     from transformers import LlamaConfig
 
@@ -219,7 +221,7 @@ def _config(meta: Mapping[str, Any]) -> Any:
     head_dim = own.get("attention.key_length", own["embedding_length"] // heads)
     if own.get("rope.dimension_count", head_dim) != head_dim:
         raise ModelError("partial rotary embeddings are not supported")
-    theta = _decimal(own.get("rope.freq_base", 10000.0))
+    theta = _shortest_decimal(own.get("rope.freq_base", 10000.0))
     ids = {ours: meta.get(f"tokenizer.ggml.{name}_token_id") for ours, name in _ROLES.items()}
     return LlamaConfig(
         architectures=["LlamaForCausalLM"],
@@ -230,7 +232,7 @@ def _config(meta: Mapping[str, Any]) -> Any:
         num_key_value_heads=own.get("attention.head_count_kv", heads),
         head_dim=head_dim,
         max_position_embeddings=own["context_length"],
-        rms_norm_eps=_decimal(own["attention.layer_norm_rms_epsilon"]),
+        rms_norm_eps=_shortest_decimal(own["attention.layer_norm_rms_epsilon"]),
         rope_parameters={"rope_type": "default", "rope_theta": theta},
         dtype="float32",
         bos_token_id=ids["bos"],
@@ -239,7 +241,7 @@ def _config(meta: Mapping[str, Any]) -> Any:
     )
 
 
-def _decimal(value: float) -> float:
+def _shortest_decimal(value: float) -> float:
     """Return the shortest decimal with the same float32 value, as 1e-05 for 9.9999997e-06."""
     return float(str(np.float32(value)))
 

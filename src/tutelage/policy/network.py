@@ -201,7 +201,7 @@ class FusedNetwork(nn.Module):
         batch = MicroBatch.of(rows, self.device, how.dtype)
         hidden, head = self(batch, how.dtype, scored=True), self._output
         if len(hidden) * len(head) > _LOGITS_LIMIT:
-            scores: Any = _Chunked.apply(hidden, head, batch, how)
+            scores: Any = _ChunkedScores.apply(hidden, head, batch, how)
             logp, entropy = scores
         else:
             z, lines_K = _logits(hidden, head, how.temperature), batch.lines_K
@@ -233,7 +233,7 @@ def _logits(hidden_SH: Tensor, head_VH: Tensor, temperature: float) -> Tensor:
     return z_SV if temperature == 1.0 else z_SV / temperature
 
 
-class _Chunked(torch.autograd.Function):
+class _ChunkedScores(torch.autograd.Function):
     """Token scores computed in chunks of logits, which the backward pass recomputes to save
     memory."""
 

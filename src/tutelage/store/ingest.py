@@ -82,7 +82,7 @@ class _IngestBatch:
         key = tuple((t.name, t.description, id(t.parameters)) for t in tools)
         if key not in self._digests:
             text = dump_json(tools, f"tools of {where}")
-            digest = _digest([{"tools": text}])
+            digest = _hash_rows([{"tools": text}])
             self._digests[key] = (digest, tools)
             self.toolsets[digest] = {"digest": digest, "tools": text}
         return self._digests[key][0]
@@ -109,7 +109,7 @@ def encode(
             raise StoreError(f"rollout {rollout.id!r} has no attempts: add a pending attempt")
         where = f"rollout {rollout.id!r}"
         task = schema.TASK.encode(rollout.task, f"task {rollout.task.id!r} of {where}")
-        digest = _digest([task])
+        digest = _hash_rows([task])
         keys: Row = {"run_id": rollout.run_id, "rollout_id": rollout.id}
         encoded = _RolloutRows(
             head=schema.ROLLOUT.encode(rollout, where) | {"task": digest},
@@ -161,12 +161,12 @@ def _encode_attempt(
         name: [key_values | {"position": i} | r for i, r in enumerate(rows)]
         for name, rows in parts.items()
     }
-    digest = _digest(compared)
+    digest = _hash_rows(compared)
     attempt_row = keys | {"position": position, "late": 0, "digest": digest} | row
     return _AttemptRows(attempt_row, part_rows, (RolloutStatus(attempt.status), digest))
 
 
-def _digest(rows: Sequence[Row]) -> str:
+def _hash_rows(rows: Sequence[Row]) -> str:
     """Hash table rows unambiguously, including the length of each value."""
     state = hashlib.blake2b(digest_size=16)
     for row in rows:
@@ -182,7 +182,7 @@ def _digest(rows: Sequence[Row]) -> str:
 
 
 @dataclass(slots=True)
-class _Stored:
+class _StoredState:
     """The state of one rollout in the store."""
 
     head: Row
@@ -254,7 +254,9 @@ def _dialect(conn: Connection) -> Any:
     return postgresql if conn.dialect.name == "postgresql" else sqlite
 
 
-def _add_rollout(changes: _Changes, rollout: _RolloutRows, stored: _Stored | None) -> Counter[str]:
+def _add_rollout(
+    changes: _Changes, rollout: _RolloutRows, stored: _StoredState | None
+) -> Counter[str]:
     """Add the changes for one rollout, given its stored state."""
     if stored is None:
         changes.rollouts.append(rollout.head | rollout.summary)
@@ -286,17 +288,17 @@ def _add_rollout(changes: _Changes, rollout: _RolloutRows, stored: _Stored | Non
     return Counter(updated=1, late=len(late))
 
 
-def _load_stored(conn: Connection, keys: Iterable[_Key]) -> dict[_Key, _Stored]:
+def _load_stored(conn: Connection, keys: Iterable[_Key]) -> dict[_Key, _StoredState]:
     by_run: defaultdict[str, list[str]] = defaultdict(list)
     for run_id, rollout_id in keys:
         by_run[run_id].append(rollout_id)
-    stored: dict[_Key, _Stored] = {}
+    stored: dict[_Key, _StoredState] = {}
     head, c = schema.rollouts.c, schema.attempts.c
     chunks = ((run, start) for run, ids in by_run.items() for start in range(0, len(ids), _CHUNK))
     for run_id, start in chunks:
         ids = by_run[run_id][start : start + _CHUNK]
         heads = select(schema.rollouts).where(head.run_id == run_id, head.id.in_(ids))
-        stored |= {(run_id, r["id"]): _Stored(dict(r)) for r in conn.execute(heads).mappings()}
+        stored |= {(run_id, r["id"]): _StoredState(dict(r)) for r in conn.execute(heads).mappings()}
         stamps = (
             select(c.rollout_id, c.position, c.late, c.status, c.digest)
             .where(c.run_id == run_id, c.rollout_id.in_(ids))

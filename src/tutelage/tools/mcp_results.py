@@ -42,13 +42,13 @@ def result_text(result: CallToolResult, name: str, typed: bool) -> str:
     # Servers wrap values that are not objects, and send each item of a list as a separate block.
     if isinstance(content, dict) and list(cast("JSON", content)) == ["result"]:
         inner = cast("JSON", content)["result"]
-        value = content if parts and _represents(text, content) else inner
+        value = content if parts and _is_serialisation(text, content) else inner
     items = _flatten(value)  # nested lists are flattened
     listed = value is not content and isinstance(value, list) and len(parts) == len(items)
-    listed = listed and all(map(_represents, parts, items))
+    listed = listed and all(map(_is_serialisation, parts, items))
     serialised = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     if parts and not listed:
-        differs = not _represents(text, value)
+        differs = not _is_serialisation(text, value)
         serialised = serialised if differs or isinstance(value, str) else text
     if differs and not typed:
         return SentText(f"{text}\n{serialised}")
@@ -66,7 +66,7 @@ def _flatten(value: object) -> list[object]:
     return [item for each in cast("list[object]", value) for item in _flatten(each)]
 
 
-def _represents(text: str, value: object) -> bool:
+def _is_serialisation(text: str, value: object) -> bool:
     """Return True if a text equals a value or is its JSON serialisation."""
     if text == value:
         return True

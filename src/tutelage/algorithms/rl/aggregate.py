@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from tutelage.algorithms.rl.index import Ids, RolloutIndex, check_shapes
-from tutelage.algorithms.rl.lookup import unknown
+from tutelage.algorithms.rl.lookup import unknown_name_error
 from tutelage.errors import ConfigError
 
 
@@ -46,19 +46,19 @@ class _Aggregation:
     """True if the count is multiplied by `scale`."""
 
 
-def _tokens(index: RolloutIndex) -> int:
+def _count_tokens(index: RolloutIndex) -> int:
     return int(index.lengths_N.sum())
 
 
-def _rollouts(index: RolloutIndex) -> int:
+def _count_rollouts(index: RolloutIndex) -> int:
     return int((index.lengths_N > 0).sum())
 
 
 AGGREGATIONS: dict[str, _Aggregation] = {
-    "token-mean": _Aggregation(token_mean=False, count=_tokens),
-    "seq-mean-token-sum": _Aggregation(token_mean=False, count=_rollouts),
-    "seq-mean-token-mean": _Aggregation(token_mean=True, count=_rollouts),
-    "seq-mean-token-sum-norm": _Aggregation(token_mean=False, count=_rollouts, scaled=True),
+    "token-mean": _Aggregation(token_mean=False, count=_count_tokens),
+    "seq-mean-token-sum": _Aggregation(token_mean=False, count=_count_rollouts),
+    "seq-mean-token-mean": _Aggregation(token_mean=True, count=_count_rollouts),
+    "seq-mean-token-sum-norm": _Aggregation(token_mean=False, count=_count_rollouts, scaled=True),
 }
 """The modes of `actor.loss_agg_mode`."""
 
@@ -73,7 +73,7 @@ def aggregation_denominator(
     only. The denominators of two batches without a common rollout may be added. A batch without
     trained tokens gives 0. Raises `ConfigError` for an unknown mode or a missing scale.
     """
-    return _denominator(RolloutIndex.of(mask_BT, rollouts_B), mode, scale)
+    return _compute_denominator(RolloutIndex.of(mask_BT, rollouts_B), mode, scale)
 
 
 def aggregate(
@@ -105,14 +105,14 @@ def aggregate_indexed(
     scale: float | None = None,
 ) -> Tensor:
     """Compute `aggregate` with a `RolloutIndex` in place of a mask and rollout ids."""
-    way = _way(mode)
+    way = _find_mode(mode)
     sums_N = index.mean_N(x_BT) if way.token_mean else index.sum_N(x_BT)
     total = sums_N.sum()
     if denominator is None:
         # Nothing to average: the sum is an exact 0 that keeps its place in the graph.
-        return total / (_denominator(index, mode, scale) or 1.0)
-    if not _positive(denominator):
-        if _tokens(index) == 0 and float(denominator) == 0:
+        return total / (_compute_denominator(index, mode, scale) or 1.0)
+    if not _is_positive(denominator):
+        if _count_tokens(index) == 0 and float(denominator) == 0:
             return total
         raise ValueError(
             f"denominator={denominator!r} must be positive; compute it over the whole optimizer "
@@ -121,17 +121,17 @@ def aggregate_indexed(
     return total / denominator
 
 
-def _way(mode: str) -> _Aggregation:
+def _find_mode(mode: str) -> _Aggregation:
     if mode not in AGGREGATIONS:
-        raise unknown(mode, AGGREGATIONS, "actor.loss_agg_mode")
+        raise unknown_name_error(mode, AGGREGATIONS, "actor.loss_agg_mode")
     return AGGREGATIONS[mode]
 
 
-def _denominator(index: RolloutIndex, mode: str, scale: float | None) -> float:
-    way = _way(mode)
+def _compute_denominator(index: RolloutIndex, mode: str, scale: float | None) -> float:
+    way = _find_mode(mode)
     if not way.scaled:
         return float(way.count(index))
-    if scale is None or not _positive(scale):
+    if scale is None or not _is_positive(scale):
         # The padded width would do, and would make the loss depend on padding.
         raise ConfigError(
             f"actor.loss_agg_mode={mode!r} divides by a fixed length, but loss_scale_factor is "
@@ -141,6 +141,6 @@ def _denominator(index: RolloutIndex, mode: str, scale: float | None) -> float:
     return way.count(index) * float(scale)
 
 
-def _positive(number: float | Tensor) -> bool:
+def _is_positive(number: float | Tensor) -> bool:
     value = float(number.detach()) if isinstance(number, torch.Tensor) else float(number)
     return math.isfinite(value) and value > 0

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from tutelage.algorithms.rl.index import Ids, RolloutIndex, check_shapes
-from tutelage.algorithms.rl.lookup import unknown
+from tutelage.algorithms.rl.lookup import unknown_name_error
 from tutelage.errors import ConfigError
 
 CORRECTIONS: tuple[str, ...] = ("none", "token_tis", "sequence_tis", "sequence_mask", "icepop")
@@ -48,7 +48,7 @@ def importance_weights(
     `ConfigError` for an unknown level or a cap below 1.
     """
     if level not in CORRECTIONS:
-        raise unknown(level, CORRECTIONS, "correction")
+        raise unknown_name_error(level, CORRECTIONS, "correction")
     if not (math.isfinite(cap) and cap >= 1):
         raise ConfigError(f"correction cap={cap!r} must be a number of at least 1, such as 2.0")
     check_shapes(mask_BT, log_ratio_BT=log_ratio_BT)

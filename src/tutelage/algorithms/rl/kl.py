@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tutelage.algorithms.rl.lookup import unknown
+from tutelage.algorithms.rl.lookup import unknown_name_error
 from tutelage.errors import ConfigError
 
 
@@ -64,7 +64,7 @@ def kl_penalty(logp_BT: Tensor, ref_logp_BT: Tensor, kind: str) -> Tensor:
     """
     estimator = _ESTIMATORS.get(kind.removesuffix("+"))
     if estimator is None or kind not in KL_KINDS:
-        raise unknown(kind, KL_KINDS, "kl kind")
+        raise unknown_name_error(kind, KL_KINDS, "kl kind")
     if logp_BT.shape != ref_logp_BT.shape:
         raise ValueError(
             f"logp_BT has shape {tuple(logp_BT.shape)!r} but ref_logp_BT has "

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from tutelage.errors import ConfigError
 
 
-def unknown(name: str, known: Iterable[str], key: str) -> ConfigError:
+def unknown_name_error(name: str, known: Iterable[str], key: str) -> ConfigError:
     """Return the error for a `name` that is not in the `known` values of the config key `key`."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)

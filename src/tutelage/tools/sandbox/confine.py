@@ -171,11 +171,11 @@ def _limit_resources(tier: Tier, limits: SandboxLimits, single: bool) -> None:
 # ---------------------------------------------------------------- system calls
 
 
-def _libc() -> ctypes.CDLL:
+def _load_libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
-def _checked(result: int, call: str) -> int:
+def _check_result(result: int, call: str) -> int:
     if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, f"{call}: {os.strerror(code)}")
@@ -184,68 +184,68 @@ def _checked(result: int, call: str) -> int:
 
 def unshare_namespaces() -> None:
     """Move this process to new namespaces of every kind."""
-    _checked(_libc().unshare(_ALL_NAMESPACES), "unshare")
+    _check_result(_load_libc().unshare(_ALL_NAMESPACES), "unshare")
 
 
 def _mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
     """Mount a file system with mount(2)."""
-    result = _libc().mount(
+    result = _load_libc().mount(
         source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), data.encode()
     )
-    _checked(result, f"mount {target}")
+    _check_result(result, f"mount {target}")
 
 
 def _make_read_only(target: str) -> None:
     """Make a mount and all mounts below it read-only and `nosuid` (Linux 5.12)."""
     attributes = struct.pack("=QQQQ", 1 | 2, 0, 0, 0)
-    result = _libc().syscall(
+    result = _load_libc().syscall(
         _NR_MOUNT_SETATTR, _AT_FDCWD, target.encode(), _AT_RECURSIVE, attributes, len(attributes)
     )
-    _checked(result, f"mount_setattr {target}")
+    _check_result(result, f"mount_setattr {target}")
 
 
 def _change_root(new: str) -> None:
     """Switch to a new root mount and detach the old root."""
     os.chdir(new)
-    libc = _libc()
+    libc = _load_libc()
     number = 41 if os.uname().machine == "aarch64" else 155
-    _checked(libc.syscall(number, b".", b"."), "pivot_root")
-    _checked(libc.umount2(b".", _MNT_DETACH), "umount the old root")
+    _check_result(libc.syscall(number, b".", b"."), "pivot_root")
+    _check_result(libc.umount2(b".", _MNT_DETACH), "umount the old root")
     os.chdir("/")
 
 
 def die_with_parent() -> None:
     """Ask the kernel to kill this process when its parent ends."""
-    _checked(_libc().prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0), "PR_SET_PDEATHSIG")
+    _check_result(_load_libc().prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0), "PR_SET_PDEATHSIG")
 
 
 def adopt_orphans() -> None:
     """Adopt orphaned descendant processes."""
-    _checked(_libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "PR_SET_CHILD_SUBREAPER")
+    _check_result(_load_libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "PR_SET_CHILD_SUBREAPER")
 
 
 def hide_from_debuggers() -> None:
     """Protect this process from debuggers of the same user."""
-    _checked(_libc().prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "PR_SET_DUMPABLE")
+    _check_result(_load_libc().prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "PR_SET_DUMPABLE")
 
 
 def _drop_privileges() -> None:
     """Drop all capabilities permanently, including those that set-uid programs would grant."""
-    libc = _libc()
+    libc = _load_libc()
     for capability in range(64):
         if libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
             break  # past the last capability of this kernel, or not permitted
     header = struct.pack("=Ii", _CAPABILITY_VERSION, 0)
-    _checked(libc.capset(header, bytes(24)), "capset")
-    _checked(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "PR_SET_NO_NEW_PRIVS")
+    _check_result(libc.capset(header, bytes(24)), "capset")
+    _check_result(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "PR_SET_NO_NEW_PRIVS")
 
 
 def _install_filter(program: bytes) -> None:
     """Install a seccomp filter for the system calls of this process."""
     instructions = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("=HxxxxxxQ", len(program) // 8, ctypes.addressof(instructions))
-    result = _libc().prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, header, 0, 0)
-    _checked(result, "PR_SET_SECCOMP")
+    result = _load_libc().prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, header, 0, 0)
+    _check_result(result, "PR_SET_SECCOMP")
 
 
 def _restrict_files(
@@ -255,7 +255,7 @@ def _restrict_files(
 
     Folders below `listed` can be listed too. Raises `OSError` without Landlock.
     """
-    version = int(_libc().syscall(_NR_LANDLOCK_CREATE, None, 0, 1))
+    version = int(_load_libc().syscall(_NR_LANDLOCK_CREATE, None, 0, 1))
     if version <= 0:
         raise OSError("the kernel does not support Landlock")
     rights = _FIRST_RIGHTS
@@ -264,15 +264,15 @@ def _restrict_files(
     attributes = struct.pack("=Q", rights)
     if version >= 6:  # also no TCP, no abstract sockets and no signals to processes outside
         attributes = struct.pack("=QQQ", rights, 3, 3)
-    libc = _libc()
-    number = _checked(
+    libc = _load_libc()
+    number = _check_result(
         libc.syscall(_NR_LANDLOCK_CREATE, attributes, len(attributes), 0), "landlock_create_ruleset"
     )
     values = ((_READ_RIGHTS, readable), (rights, writable), (_LIST_RIGHT, listed))
     for allowed, paths in values:
         for path in paths:
             _allow_below(libc, number, path, allowed)
-    _checked(libc.syscall(_NR_LANDLOCK_RESTRICT, number, 0), "landlock_restrict_self")
+    _check_result(libc.syscall(_NR_LANDLOCK_RESTRICT, number, 0), "landlock_restrict_self")
     os.close(number)
 
 
@@ -285,6 +285,8 @@ def _allow_below(libc: ctypes.CDLL, ruleset: int, path: str, allowed: int) -> No
         if not os.path.isdir(path):
             allowed &= 1 | 2 | 4 | 1 << 14
         rule = struct.pack("=Qi", allowed, opened)
-        _checked(libc.syscall(_NR_LANDLOCK_ADD, ruleset, 1, rule, 0), f"landlock_add_rule {path}")
+        _check_result(
+            libc.syscall(_NR_LANDLOCK_ADD, ruleset, 1, rule, 0), f"landlock_add_rule {path}"
+        )
     finally:
         os.close(opened)

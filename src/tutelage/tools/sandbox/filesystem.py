@@ -92,12 +92,12 @@ def filesystem_view(
     if programs:
         paths += [path for path in _PROGRAMS if not os.path.islink(path)]
         files.append(os.path.realpath(sys.executable))
-    folders = _outermost(paths)
+    folders = _outermost_paths(paths)
     modules = _find_modules(packages, places)
     hidden = [h for f in folders for name in _PACKAGE_FOLDERS for h in _hidden_names(f, name)]
-    parts = [part for folder in folders for part in _parts(folder, hidden)]
+    parts = [part for folder in folders for part in _split_hidden(folder, hidden)]
     return FileSystemView(
-        tuple(folders), tuple(hidden), tuple(parts), tuple(_outermost(files)), modules
+        tuple(folders), tuple(hidden), tuple(parts), tuple(_outermost_paths(files)), modules
     )
 
 
@@ -112,7 +112,7 @@ def _libraries() -> list[str]:
     return [path for path in names if os.path.isdir(path)]
 
 
-def _outermost(paths: Iterable[str]) -> list[str]:
+def _outermost_paths(paths: Iterable[str]) -> list[str]:
     outermost: list[str] = []
     for path in sorted({os.path.abspath(path) for path in paths}):
         inside = any(path == k or path.startswith(k.rstrip("/") + "/") for k in outermost)
@@ -121,7 +121,7 @@ def _outermost(paths: Iterable[str]) -> list[str]:
     return outermost
 
 
-def _parts(folder: str, hidden: Sequence[str]) -> list[str]:
+def _split_hidden(folder: str, hidden: Sequence[str]) -> list[str]:
     if folder in hidden:
         return []
     if not any(path.startswith(folder + "/") for path in hidden):
@@ -131,7 +131,7 @@ def _parts(folder: str, hidden: Sequence[str]) -> list[str]:
         path = os.path.join(folder, name)
         # Skip links that lead out of the folder, since they would open their target.
         if not os.path.islink(path) or os.path.realpath(path).startswith(folder + "/"):
-            names += _parts(path, hidden)
+            names += _split_hidden(path, hidden)
     return names
 
 

@@ -89,7 +89,7 @@ def main(control: int, base: str, places: Sequence[str]) -> NoReturn:
         count += 1
         request = json.loads(body)
         limits = SandboxLimits(**request["limits"])
-        view = _view(tuple(limits.packages), tuple(places), limits.processes > 1)
+        view = _make_view(tuple(limits.packages), tuple(places), limits.processes > 1)
         if os.fork() == 0:
             line.close()
             watch = functools.partial(_watch, request, fds, base, root, view, count)
@@ -113,7 +113,9 @@ def _load_library() -> None:
 
 
 @functools.cache
-def _view(packages: tuple[str, ...], places: tuple[str, ...], programs: bool) -> FileSystemView:
+def _make_view(
+    packages: tuple[str, ...], places: tuple[str, ...], programs: bool
+) -> FileSystemView:
     return filesystem_view(packages, places, programs=programs)
 
 

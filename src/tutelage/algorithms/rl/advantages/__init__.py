@@ -20,7 +20,7 @@ from tutelage.algorithms.rl.advantages.packed import (
     TokenSlots,
 )
 from tutelage.algorithms.rl.index import Ids, check_shapes
-from tutelage.algorithms.rl.lookup import unknown
+from tutelage.algorithms.rl.lookup import unknown_name_error
 from tutelage.errors import ConfigError
 
 SUCCESS = 1.0 - 1e-9
@@ -66,7 +66,7 @@ def estimate_advantages(
     """
     estimator = ESTIMATORS.find(name)
     if single_member not in SINGLE_MEMBER:
-        raise unknown(single_member, SINGLE_MEMBER, "single_member")
+        raise unknown_name_error(single_member, SINGLE_MEMBER, "single_member")
     for key, value in (("gamma", gamma), ("lam", lam)):
         if not 0.0 <= value <= 1.0:
             raise ConfigError(f"algorithm.{key}={value!r} must be between 0 and 1")
@@ -89,11 +89,11 @@ def estimate_advantages(
         norm_by_std=norm_by_std,
         single_member=single_member,
     )
-    estimate = _checked(name, ESTIMATORS.call(name, estimator.function, batch), batch)
+    estimate = _check_estimate(name, ESTIMATORS.call(name, estimator.function, batch), batch)
     return places.unpack(estimate.advantages_NL), places.unpack(estimate.returns_NL)
 
 
-def _checked(name: str, estimate: object, batch: Packed) -> Estimate:
+def _check_estimate(name: str, estimate: object, batch: Packed) -> Estimate:
     """Return an estimator's result. Raises `ConfigError` unless it is an estimate of this batch."""
     shape = tuple(batch.mask_NL.shape)
     if isinstance(estimate, Estimate) and all(tuple(x_NL.shape) == shape for x_NL in estimate):

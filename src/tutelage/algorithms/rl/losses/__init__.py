@@ -22,7 +22,7 @@ from tutelage.algorithms.extensions import LOSSES, Loss
 from tutelage.algorithms.rl.aggregate import aggregate_indexed
 from tutelage.algorithms.rl.index import Ids, RolloutIndex, check_shapes
 from tutelage.algorithms.rl.kl import kl_penalty
-from tutelage.algorithms.rl.lookup import unknown
+from tutelage.algorithms.rl.lookup import unknown_name_error
 from tutelage.algorithms.rl.losses.common import LossInputs, TokenLoss
 from tutelage.errors import ConfigError
 from tutelage.tools.loading import is_file_reference
@@ -76,18 +76,18 @@ def policy_loss(
         if isinstance(extra_BT, Tensor):
             check_shapes(mask_BT, **{name: extra_BT})
     index = RolloutIndex.of(mask_BT, rollouts_B)
-    low, high = _clip_range(loss, clip_ratio, clip_ratio_low, clip_ratio_high, clip_ratio_c)
-    inputs = _inputs(logp_BT, old_logp_BT, advantages_BT, index, (low, high, clip_ratio_c))
-    token = _checked(mode, LOSSES.call(mode, loss.function, inputs, **mode_options), inputs)
+    low, high = _resolve_clip_range(loss, clip_ratio, clip_ratio_low, clip_ratio_high, clip_ratio_c)
+    inputs = _make_inputs(logp_BT, old_logp_BT, advantages_BT, index, (low, high, clip_ratio_c))
+    token = _check_loss(mode, LOSSES.call(mode, loss.function, inputs, **mode_options), inputs)
     loss_BT = token.loss_BT
     if weights_BT is not None:
         loss_BT = loss_BT * weights_BT.detach().masked_fill(~index.mask_BT, 0)
     way = aggregation or loss.aggregation
     value = aggregate_indexed(loss_BT, index, way, denominator=denominator, scale=scale)
-    return value, _metrics(inputs, token.clipped_BT)
+    return value, _compute_metrics(inputs, token.clipped_BT)
 
 
-def _inputs(
+def _make_inputs(
     logp_BT: Tensor,
     old_logp_BT: Tensor,
     advantages_BT: Tensor,
@@ -107,7 +107,7 @@ def _inputs(
     )
 
 
-def _checked(mode: str, token: object, inputs: LossInputs) -> TokenLoss:
+def _check_loss(mode: str, token: object, inputs: LossInputs) -> TokenLoss:
     """Return a loss's result. Raises `ConfigError` for a result without gradient or of another
     shape.
 
@@ -150,7 +150,7 @@ def merge_metrics(parts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def _metrics(inputs: LossInputs, clipped_BT: Tensor) -> dict[str, Tensor]:
+def _compute_metrics(inputs: LossInputs, clipped_BT: Tensor) -> dict[str, Tensor]:
     index = inputs.index
     ratio_BT = inputs.ratio_BT.masked_fill(~index.mask_BT, 0)
     divergence_BT = kl_penalty(inputs.old_logp_BT, inputs.logp_BT.detach(), "k3")
@@ -162,7 +162,7 @@ def _metrics(inputs: LossInputs, clipped_BT: Tensor) -> dict[str, Tensor]:
     }
 
 
-def _clip_range(
+def _resolve_clip_range(
     loss: Loss, both: float | None, low: float | None, high: float | None, dual: float
 ) -> tuple[float, float]:
     own = (both, both) if both is not None else loss.clip or (0.0, 0.0)
@@ -180,4 +180,4 @@ def _check_options(mode: str, loss: Loss, options: Mapping[str, Any]) -> None:
     known = [*COMMON_OPTIONS, *loss.options]
     for name in options:
         if name not in known:
-            raise unknown(name, known, f"option of loss_mode {mode!r}")
+            raise unknown_name_error(name, known, f"option of loss_mode {mode!r}")

@@ -26,7 +26,7 @@ from tutelage.algorithms.rl.losses.common import (
     TokenLoss,
     clipped_surrogate,
 )
-from tutelage.algorithms.rl.losses.covariance import covariance_K, mark, share
+from tutelage.algorithms.rl.losses.covariance import count_selected, covariance_K, mark_tokens
 
 
 def select_clip_cov(
@@ -47,13 +47,13 @@ def select_clip_cov(
     covariances_K = covariance_K(logp_BT, advantages_BT, mask_BT)
     inside_K = (covariances_K > clip_cov_lb) & (covariances_K < clip_cov_ub)
     candidates = inside_K.nonzero().squeeze(1)
-    wanted = share(clip_cov_ratio, covariances_K.numel(), "clip_cov_ratio")
+    wanted = count_selected(clip_cov_ratio, covariances_K.numel(), "clip_cov_ratio")
     generator = torch.Generator().manual_seed(0) if generator is None else generator
     drawn = torch.randperm(candidates.numel(), generator=generator)[:wanted]
-    return mark(mask_BT, candidates[drawn.to(candidates.device)])
+    return mark_tokens(mask_BT, candidates[drawn.to(candidates.device)])
 
 
-def _empty_range(
+def _find_empty_range(
     *, clip_cov_lb: float, clip_cov_ub: float, **_: object
 ) -> Iterator[tuple[str, str, str]]:
     if clip_cov_lb >= clip_cov_ub:
@@ -64,7 +64,7 @@ def _empty_range(
 @loss(
     clip=(1.0, 1.0),
     select=select_clip_cov,
-    wrong=_empty_range,
+    wrong=_find_empty_range,
 )
 def clip_cov(
     inputs: LossInputs,

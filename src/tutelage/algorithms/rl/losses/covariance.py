@@ -24,7 +24,7 @@ def covariance_K(logp_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor) -> Ten
     return (advantages_K - advantages_K.mean()) * (logp_K - logp_K.mean())
 
 
-def share(ratio: float, tokens: int, key: str) -> int:
+def count_selected(ratio: float, tokens: int, key: str) -> int:
     """Return the number of tokens that a ratio selects, at least 1. Raises `ConfigError` outside
     (0, 1]."""
     if not 0 < ratio <= 1:
@@ -32,7 +32,7 @@ def share(ratio: float, tokens: int, key: str) -> int:
     return max(1, int(ratio * tokens))
 
 
-def mark(mask_BT: Tensor, chosen_K: Tensor) -> Tensor:
+def mark_tokens(mask_BT: Tensor, chosen_K: Tensor) -> Tensor:
     """Return a mask [B, T] that is True at the trained tokens with the indices `chosen_K`."""
     trained = mask_BT != 0
     flags_K = torch.zeros(int(trained.sum()), dtype=torch.bool, device=mask_BT.device)

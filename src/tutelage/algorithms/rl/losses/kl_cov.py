@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tutelage.algorithms.extensions import loss
 from tutelage.algorithms.rl.losses.common import LossInputs, TokenLoss
-from tutelage.algorithms.rl.losses.covariance import covariance_K, mark, share
+from tutelage.algorithms.rl.losses.covariance import count_selected, covariance_K, mark_tokens
 
 
 def select_kl_cov(
@@ -26,10 +26,10 @@ def select_kl_cov(
 ) -> Tensor:
     """Return the tokens of the optimizer batch to penalise, [B, T] bool."""
     covariances_K = covariance_K(logp_BT, advantages_BT, mask_BT)
-    wanted = share(kl_cov_ratio, covariances_K.numel(), "kl_cov_ratio")
+    wanted = count_selected(kl_cov_ratio, covariances_K.numel(), "kl_cov_ratio")
     # Stable, so that equal covariances are taken in row order on every machine.
     ranked = covariances_K.argsort(descending=True, stable=True)
-    return mark(mask_BT, ranked[:wanted])
+    return mark_tokens(mask_BT, ranked[:wanted])
 
 
 @loss(select=select_kl_cov, zero_advantages=True)
