@@ -13,7 +13,6 @@ from tutelage.errors import ConfigError
 from tutelage.tools.sandbox import (
     TIERS,
     Sandbox,
-    SandboxError,
     SandboxLimits,
     Tier,
     client,
@@ -154,13 +153,6 @@ async def test_a_server_that_is_killed_while_it_starts_a_sandbox_fails_nobody() 
             os.kill(server, signal.SIGKILL)
             assert (await opening).output == "42\n"
         assert (await first.run("x + 1")).output == "42\n", "who plays is not disturbed"
-
-
-async def test_several_processes_need_namespaces() -> None:
-    if tier_problems()["rlimit"] is not None:
-        pytest.skip("no tier rlimit here")
-    with pytest.raises(SandboxError, match="'namespaces'"):
-        await Sandbox(SandboxLimits(processes=3), tier="rlimit").run("1")
 
 
 def test_no_protection_must_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

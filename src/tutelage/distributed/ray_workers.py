@@ -94,7 +94,7 @@ class RayPool:
             f"machine: here {change.replace(' and is ', ', there ')}"
             for worker in self.workers
             for change in machine.changed_conditions(
-                _relevant_conditions(mine), _relevant_conditions(worker.facts["conditions"])
+                _relevant(mine), _relevant(worker.facts["conditions"])
             )
         ]
 
@@ -204,10 +204,8 @@ class RayWorkers:
         """Play rollouts; see `RolloutWorkers`. `on_done` gets the rollouts of a group together."""
         groups = [list(g) for _, g in itertools.groupby(specs, lambda spec: spec.group)]
         try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [
-                    group.create_task(self._play_group(*g, on_done)) for g in enumerate(groups)
-                ]
+            async with asyncio.TaskGroup() as tg:
+                tasks = [tg.create_task(self._play_group(*g, on_done)) for g in enumerate(groups)]
         except* TutelageError as stopped:
             raise stopped.exceptions[0] from None
         return [rollout for task in tasks for rollout in task.result()]
@@ -292,5 +290,5 @@ class RayWorkers:
             )
 
 
-def _relevant_conditions(conditions: JSON) -> JSON:
+def _relevant(conditions: JSON) -> JSON:
     return {key: value for key, value in conditions.items() if key not in _IGNORED_CONDITIONS}

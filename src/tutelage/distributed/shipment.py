@@ -76,9 +76,7 @@ def put_inputs(inputs: TrainingInputs) -> Shipment:
             "play": ("its settings", (given.manager.n_runners, isolation, given.own_tasks)),
             **{f"/{n}": (f"the resource {n!r}", value) for n, value in given.resources.items()},
         }
-    ray.util.register_serializer(
-        AgentFunction, serializer=_reduce_agent, deserializer=_rebuild_agent
-    )
+    ray.util.register_serializer(AgentFunction, serializer=_dump, deserializer=_load)
     return {key: (what, [put_part(what, value)]) for key, (what, value) in parts.items()}
 
 
@@ -103,11 +101,11 @@ def put_part(what: str, value: object) -> Any:
         ) from error
 
 
-def _reduce_agent(agent: AgentFunction) -> tuple[Callable[..., Any], Isolation, Mapping[str, Any]]:
+def _dump(agent: AgentFunction) -> tuple[Callable[..., Any], Isolation, Mapping[str, Any]]:
     return agent.fn, agent.isolation, agent.own_resources()
 
 
-def _rebuild_agent(parts: tuple[Callable[..., Any], Isolation, Mapping[str, Any]]) -> AgentFunction:
+def _load(parts: tuple[Callable[..., Any], Isolation, Mapping[str, Any]]) -> AgentFunction:
     fn, isolation, own = parts
     return AgentFunction(
         fn, model=own.get(MODEL), tokenizer=own.get(TOKENIZER), isolation=isolation

@@ -227,7 +227,7 @@ class Codec:
         if plain and all(r.content and not r.tool_calls for r in results):
             frame = self._render_frame(reply, results)
         if frame is None:
-            text = self._render_appended(reply, results, breaker)
+            text = self._delta(reply, results, breaker)
         else:
             forms = [self._markers.message(f, breaker) for f in template_forms(results)[0]]
             text = _fill_frame(frame, [form["content"] for form in forms])
@@ -245,20 +245,16 @@ class Codec:
             key = (key, ids)
         if key not in self._frames:
             marks = [replace(r, content=f"{_MARK}{i}{_MARK}") for i, r in enumerate(results)]
-            text = self._render_appended(reply, marks, None)
+            text = self._delta(reply, marks, None)
             parts = () if text is None else tuple(re.split(f"{_MARK}\\d+{_MARK}", text))
             # Detect templates that trim contents, quote them as JSON or escape them as HTML.
             probe = [replace(r, content=f"\n \"\\<&{_MARK}'{i} \n") for i, r in enumerate(results)]
             contents, valid = [r.content or "" for r in probe], len(parts) == len(results) + 1
-            valid = valid and _fill_frame(parts, contents) == self._render_appended(
-                reply, probe, None
-            )
+            valid = valid and _fill_frame(parts, contents) == self._delta(reply, probe, None)
             self._frames[key] = parts if valid else None
         return self._frames[key]
 
-    def _render_appended(
-        self, reply: Message, results: Sequence[Message], breaker: str | None
-    ) -> str | None:
+    def _delta(self, reply: Message, results: Sequence[Message], breaker: str | None) -> str | None:
         """Return the text that the template adds after an assistant turn to append tool results."""
         forms = template_forms([reply, *results])[0]
         turn, *rest = (self._markers.message(form, breaker) for form in forms)

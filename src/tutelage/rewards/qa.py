@@ -67,16 +67,14 @@ def qa_f1_reward(prediction: str, answer: Any) -> dict[str, float]:
         return {"reward": 0.0, "exact": 0.0}
     return {
         "reward": max((_compute_f1(prediction, truth) for truth in truths), default=0.0),
-        "exact": _is_exact(prediction, truths),
+        "exact": _score_exact(prediction, truths),
     }
 
 
 @reward(inline=True)
 def exact_match(prediction: str, answer: Any) -> float:
     """Return 1.0 if the final text equals a right answer after SQuAD's normalisation."""
-    return (
-        0.0 if len(prediction) > MAX_ANSWER_CHARS else _is_exact(prediction, _gold_answers(answer))
-    )
+    return _score_exact(prediction, _gold_answers(answer))
 
 
 def _gold_answers(answer: Any) -> list[str]:
@@ -86,7 +84,9 @@ def _gold_answers(answer: Any) -> list[str]:
     return [answer_text(answer)]
 
 
-def _is_exact(prediction: str, truths: Sequence[str]) -> float:
+def _score_exact(prediction: str, truths: Sequence[str]) -> float:
+    if len(prediction) > MAX_ANSWER_CHARS:
+        return 0.0
     text = normalise(prediction)
     return float(bool(text) and any(text == normalise(truth) for truth in truths))
 

@@ -48,7 +48,7 @@ _REJECTED: Sequence[tuple[str, str, str, Sequence[str]]] = (
      ("{all}", " ".join(map(str, range(1000))))),
 )  # fmt: skip
 """Texts that must earn less than the full reward: name, expectation, advice and text templates of a
-probe. `_fill_templates` fills the templates."""
+probe. `_fill` fills the templates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +132,7 @@ async def validate_reward(
     advice = "accept answers in the format of the tasks, or name their field with --gold"
     probes = [Probe("gold answer", "it earns 1 every time", gold, wrong, advice)]
     for name, expected, advice, forms in _REJECTED:
-        cases = [
-            (tasks[i], text) for i in range(len(tasks)) for text in _fill_templates(forms, golds, i)
-        ]
+        cases = [(tasks[i], text) for i in range(len(tasks)) for text in _fill(forms, golds, i)]
         results = await trials(cases)
         broken = [t for t in results if t.full or t.problem]
         probes.append(Probe(name, expected, results, broken, advice))
@@ -162,12 +160,10 @@ def _gold_answer(task: Task, gold_field: str | None) -> str:
     )
 
 
-def _fill_templates(forms: Sequence[str], golds: Sequence[str], i: int) -> Iterator[str]:
+def _fill(forms: Sequence[str], golds: Sequence[str], i: int) -> Iterator[str]:
     """Fill a probe's text templates for task `i`, skipping those that need a missing answer."""
     gold, parts = golds[i], dict[str, object]()
-    other = next(
-        (each for each in [*golds[i + 1 :], *golds[:i]] if _is_different(each, gold)), None
-    )
+    other = next((each for each in [*golds[i + 1 :], *golds[:i]] if _differs(each, gold)), None)
     if other is not None:
         parts["other"] = other
     if _SHORT.fullmatch(gold):
@@ -182,7 +178,7 @@ def _fill_templates(forms: Sequence[str], golds: Sequence[str], i: int) -> Itera
             yield form.format_map(parts)
 
 
-def _is_different(text: str, gold: str) -> bool:
+def _differs(text: str, gold: str) -> bool:
     """Return True if a text differs from the right answer in its letters or digits."""
     first, second = (re.sub(r"[\W_]+", "", each.casefold()) for each in (text, gold))
     return first != second

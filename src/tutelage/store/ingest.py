@@ -182,7 +182,7 @@ def _hash_rows(rows: Sequence[Row]) -> str:
 
 
 @dataclass(slots=True)
-class _StoredState:
+class _Stored:
     """The state of one rollout in the store."""
 
     head: Row
@@ -254,9 +254,7 @@ def _dialect(conn: Connection) -> Any:
     return postgresql if conn.dialect.name == "postgresql" else sqlite
 
 
-def _add_rollout(
-    changes: _Changes, rollout: _RolloutRows, stored: _StoredState | None
-) -> Counter[str]:
+def _add_rollout(changes: _Changes, rollout: _RolloutRows, stored: _Stored | None) -> Counter[str]:
     """Add the changes for one rollout, given its stored state."""
     if stored is None:
         changes.rollouts.append(rollout.head | rollout.summary)
@@ -288,17 +286,17 @@ def _add_rollout(
     return Counter(updated=1, late=len(late))
 
 
-def _load_stored(conn: Connection, keys: Iterable[_Key]) -> dict[_Key, _StoredState]:
+def _load_stored(conn: Connection, keys: Iterable[_Key]) -> dict[_Key, _Stored]:
     by_run: defaultdict[str, list[str]] = defaultdict(list)
     for run_id, rollout_id in keys:
         by_run[run_id].append(rollout_id)
-    stored: dict[_Key, _StoredState] = {}
+    stored: dict[_Key, _Stored] = {}
     head, c = schema.rollouts.c, schema.attempts.c
     chunks = ((run, start) for run, ids in by_run.items() for start in range(0, len(ids), _CHUNK))
     for run_id, start in chunks:
         ids = by_run[run_id][start : start + _CHUNK]
         heads = select(schema.rollouts).where(head.run_id == run_id, head.id.in_(ids))
-        stored |= {(run_id, r["id"]): _StoredState(dict(r)) for r in conn.execute(heads).mappings()}
+        stored |= {(run_id, r["id"]): _Stored(dict(r)) for r in conn.execute(heads).mappings()}
         stamps = (
             select(c.rollout_id, c.position, c.late, c.status, c.digest)
             .where(c.run_id == run_id, c.rollout_id.in_(ids))

@@ -99,7 +99,7 @@ class Queries:
         unknown run.
         """
         with self._read("read rollouts from", run_id) as conn:
-            query = select(schema.rollouts.c.id).where(*_filter_conditions(run_id, filters))
+            query = select(schema.rollouts.c.id).where(*_where(run_id, filters))
             ids = list(conn.scalars(query.order_by(*rollout_order()).limit(limit)))
         return self._read_pages(run_id, ids)
 
@@ -111,11 +111,7 @@ class Queries:
 
     def count(self, run_id: str, **filters: Unpack[RolloutFilter]) -> int:
         """Count matching rollouts. Raises `StoreError` for an unknown run."""
-        query = (
-            select(func.count())
-            .select_from(schema.rollouts)
-            .where(*_filter_conditions(run_id, filters))
-        )
+        query = select(func.count()).select_from(schema.rollouts).where(*_where(run_id, filters))
         with self._read("count rollouts of", run_id) as conn:
             return conn.execute(query).scalar_one()
 
@@ -132,7 +128,7 @@ class Queries:
         query = (
             select(heads.c.cause, heads.c.id, attempts.c.failure_message)
             .select_from(heads.outerjoin(attempts, last_attempt))
-            .where(*_filter_conditions(run_id, filters), heads.c.status.in_(ended))
+            .where(*_where(run_id, filters), heads.c.status.in_(ended))
             .order_by(*rollout_order(), attempts.c.position.desc())
         )
         messages_by_cause: dict[str | None, dict[str, str]] = {}
@@ -311,7 +307,7 @@ def read_run(conn: Connection, run_id: str) -> RunRow:
     raise StoreError(f"no run {run_id!r} in the store: {hint}")
 
 
-def _filter_conditions(run_id: str, filters: RolloutFilter) -> list[ColumnElement[bool]]:
+def _where(run_id: str, filters: RolloutFilter) -> list[ColumnElement[bool]]:
     """Convert a rollout filter to SQL conditions."""
     c = schema.rollouts.c
     tests: dict[str, Callable[[Any], ColumnElement[bool]]] = {

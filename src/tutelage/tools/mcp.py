@@ -86,7 +86,7 @@ def mcp_tools(reference: str) -> list[Tool]:
             raise ConfigError(f"cannot parse the command {text!r}: {error}") from None
     shared = _Server(target, MAX_RESTARTS)
     try:
-        tools = _convert_tools(shared.open(), _server_name(target))
+        tools = _convert_tools(shared.open(), _label(target))
     except BaseException:
         shared.close_after_run()
         raise
@@ -94,7 +94,7 @@ def mcp_tools(reference: str) -> list[Tool]:
         atexit.register(shared.close_after_run)
         return [tool.bind(shared) for tool in tools]
     shared.close_after_run()  # opened only to list its tools; each rollout opens its own
-    environment = ToolClass(_server_name(target), lambda task: _Server(target))
+    environment = ToolClass(_label(target), lambda task: _Server(target))
     return [replace(tool, environment=environment) for tool in tools]
 
 
@@ -155,9 +155,7 @@ class _Server:
             output.seek(0)
             last = output.read()[-_TAIL:].strip()
         text = f"; its output: {last}" if last else ""
-        raise ConfigError(
-            f"cannot use the MCP server {_server_name(self._target)!r}: {reason}{text}"
-        )
+        raise ConfigError(f"cannot use the MCP server {_label(self._target)!r}: {reason}{text}")
 
     async def _run_client(self, ready: Future[list[McpTool]], output: IO[str]) -> None:
         """Run the client within a single task, until `_disconnect` is called."""
@@ -223,7 +221,7 @@ class _Server:
             raise failed from error
 
 
-def _server_name(target: _Target) -> str:
+def _label(target: _Target) -> str:
     """Return a server's display name for messages."""
     if isinstance(target, MCPServer):
         return target.name

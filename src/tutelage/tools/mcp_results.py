@@ -1,4 +1,4 @@
-"""Convert results of MCP tools to observations, and shorten the log messages of the MCP library.
+"""Convert results of MCP tools to observations.
 
 A result has blocks, mostly of text, and may have structured content; by the protocol the text
 should be its serialisation. If both agree, one is kept. If they differ, the structured content is
@@ -8,12 +8,10 @@ kept for a tool that declares an output schema, and both for other tools. `mcp.p
 from __future__ import annotations
 
 import json
-import logging
 import warnings
 from typing import Any, cast
 
 from mcp_types import CallToolResult
-from pydantic import ValidationError
 
 from tutelage.bounded import parse_json
 from tutelage.types import JSON
@@ -84,16 +82,3 @@ def _block_text(block: Any) -> str:
         return str(resource.text)
     kind = getattr(block, "mime_type", None) or getattr(resource, "mime_type", None) or ""
     return f"[{block.type} {kind}]".replace(" ]", "]")
-
-
-def shorten_record(record: logging.LogRecord) -> bool:
-    """Shorten the library's log record of an invalid protocol message to one line."""
-    error = record.exc_info[1] if record.exc_info else None
-    if isinstance(error, ValidationError):
-        printed = str(error.errors(include_url=False)[0]["input"])[:80]
-        record.msg = f"{record.msg}: {printed!r} (logs belong on standard error)"
-        record.exc_info = None
-    return True
-
-
-logging.getLogger("mcp.client.stdio").addFilter(shorten_record)

@@ -78,7 +78,7 @@ def _build_tree(own: Sequence[SpanRecord], extra: Sequence[SpanRecord]) -> SpanN
     nodes = {span_id: SpanNode(span) for span_id, span in spans.items()}
     for span_id, node in nodes.items():
         if span_id != root.span_id:
-            above = _find_ancestors(spans, moved, span_id)
+            above = _ancestors(spans, moved, span_id)
             nodes[above[0] if above else root.span_id].children.append(node)
 
     for node in nodes.values():
@@ -167,7 +167,7 @@ def _remove_duplicate_agents(
             del spans[span.span_id]
     if root.attributes.get(names.OPERATION) != names.INVOKE_AGENT:
         return
-    top = [i for i in traced if not traced & {*_find_ancestors(spans, moved, i)}]
+    top = [i for i in traced if not traced & {*_ancestors(spans, moved, i)}]
     if len(top) == 1:
         inner = spans.pop(top[0])
         moved[top[0]] = root.span_id
@@ -176,7 +176,7 @@ def _remove_duplicate_agents(
         spans[root.span_id] = as_workflow(root)
 
 
-def _find_ancestors(
+def _ancestors(
     spans: Mapping[str, SpanRecord], moved: Mapping[str, str], span_id: str
 ) -> list[str]:
     """Return the ancestors of a span, the nearest first, or none if its parents form a cycle."""

@@ -131,10 +131,7 @@ def _become_nobody() -> None:
 
 def restrict(tier: Tier, limits: SandboxLimits, view: FileSystemView, home: str) -> None:
     """Restrict the resources, files and system calls of this process, before it runs code."""
-    single = limits.processes == 1
-    if not single and tier != "namespaces":
-        raise OSError(f"a limit of {limits.processes} processes needs the tier 'namespaces'")
-    _limit_resources(tier, limits, single)
+    _limit_resources(tier, limits)
     if tier == "none":
         return
     _drop_privileges()
@@ -142,13 +139,10 @@ def restrict(tier: Tier, limits: SandboxLimits, view: FileSystemView, home: str)
         readable = [*view.parts, *view.files, *view.package_paths()]
         readable += [*_SYSTEM_FILES, *_DEVICES[1:]]
         _restrict_files(readable, [home, "/dev/null"], listed=view.folders)
-    shared = tier != "namespaces"
-    _install_filter(program(os.getpid(), one_process=single, shared_files=shared))
+    _install_filter(program(os.getpid(), shared_files=tier != "namespaces"))
 
 
-def _limit_resources(tier: Tier, limits: SandboxLimits, single: bool) -> None:
-    # The first process of the namespace is counted too.
-    tasks = TASKS if single else limits.processes + 1
+def _limit_resources(tier: Tier, limits: SandboxLimits) -> None:
     maxima = {
         resource.RLIMIT_AS: limits.memory,
         resource.RLIMIT_FSIZE: limits.disk,
@@ -161,7 +155,7 @@ def _limit_resources(tier: Tier, limits: SandboxLimits, single: bool) -> None:
     if tier == "namespaces":
         # Counted per user namespace. In other tiers it would count all processes of the user, and
         # there the system call filter prevents new processes.
-        maxima[resource.RLIMIT_NPROC] = tasks
+        maxima[resource.RLIMIT_NPROC] = TASKS
     for kind, value in maxima.items():
         _, hard = resource.getrlimit(kind)
         allowed = value if hard == resource.RLIM_INFINITY else min(value, hard)
@@ -171,11 +165,11 @@ def _limit_resources(tier: Tier, limits: SandboxLimits, single: bool) -> None:
 # ---------------------------------------------------------------- system calls
 
 
-def _load_libc() -> ctypes.CDLL:
+def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
-def _check_result(result: int, call: str) -> int:
+def _check(result: int, call: str) -> int:
     if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, f"{call}: {os.strerror(code)}")
@@ -184,68 +178,68 @@ def _check_result(result: int, call: str) -> int:
 
 def unshare_namespaces() -> None:
     """Move this process to new namespaces of every kind."""
-    _check_result(_load_libc().unshare(_ALL_NAMESPACES), "unshare")
+    _check(_libc().unshare(_ALL_NAMESPACES), "unshare")
 
 
 def _mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
     """Mount a file system with mount(2)."""
-    result = _load_libc().mount(
+    result = _libc().mount(
         source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), data.encode()
     )
-    _check_result(result, f"mount {target}")
+    _check(result, f"mount {target}")
 
 
 def _make_read_only(target: str) -> None:
     """Make a mount and all mounts below it read-only and `nosuid` (Linux 5.12)."""
     attributes = struct.pack("=QQQQ", 1 | 2, 0, 0, 0)
-    result = _load_libc().syscall(
+    result = _libc().syscall(
         _NR_MOUNT_SETATTR, _AT_FDCWD, target.encode(), _AT_RECURSIVE, attributes, len(attributes)
     )
-    _check_result(result, f"mount_setattr {target}")
+    _check(result, f"mount_setattr {target}")
 
 
 def _change_root(new: str) -> None:
     """Switch to a new root mount and detach the old root."""
     os.chdir(new)
-    libc = _load_libc()
+    libc = _libc()
     number = 41 if os.uname().machine == "aarch64" else 155
-    _check_result(libc.syscall(number, b".", b"."), "pivot_root")
-    _check_result(libc.umount2(b".", _MNT_DETACH), "umount the old root")
+    _check(libc.syscall(number, b".", b"."), "pivot_root")
+    _check(libc.umount2(b".", _MNT_DETACH), "umount the old root")
     os.chdir("/")
 
 
 def die_with_parent() -> None:
     """Ask the kernel to kill this process when its parent ends."""
-    _check_result(_load_libc().prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0), "PR_SET_PDEATHSIG")
+    _check(_libc().prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0), "PR_SET_PDEATHSIG")
 
 
 def adopt_orphans() -> None:
     """Adopt orphaned descendant processes."""
-    _check_result(_load_libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "PR_SET_CHILD_SUBREAPER")
+    _check(_libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "PR_SET_CHILD_SUBREAPER")
 
 
 def hide_from_debuggers() -> None:
     """Protect this process from debuggers of the same user."""
-    _check_result(_load_libc().prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "PR_SET_DUMPABLE")
+    _check(_libc().prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "PR_SET_DUMPABLE")
 
 
 def _drop_privileges() -> None:
     """Drop all capabilities permanently, including those that set-uid programs would grant."""
-    libc = _load_libc()
+    libc = _libc()
     for capability in range(64):
         if libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
             break  # past the last capability of this kernel, or not permitted
     header = struct.pack("=Ii", _CAPABILITY_VERSION, 0)
-    _check_result(libc.capset(header, bytes(24)), "capset")
-    _check_result(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "PR_SET_NO_NEW_PRIVS")
+    _check(libc.capset(header, bytes(24)), "capset")
+    _check(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "PR_SET_NO_NEW_PRIVS")
 
 
 def _install_filter(program: bytes) -> None:
     """Install a seccomp filter for the system calls of this process."""
     instructions = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("=HxxxxxxQ", len(program) // 8, ctypes.addressof(instructions))
-    result = _load_libc().prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, header, 0, 0)
-    _check_result(result, "PR_SET_SECCOMP")
+    result = _libc().prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, header, 0, 0)
+    _check(result, "PR_SET_SECCOMP")
 
 
 def _restrict_files(
@@ -255,7 +249,7 @@ def _restrict_files(
 
     Folders below `listed` can be listed too. Raises `OSError` without Landlock.
     """
-    version = int(_load_libc().syscall(_NR_LANDLOCK_CREATE, None, 0, 1))
+    version = int(_libc().syscall(_NR_LANDLOCK_CREATE, None, 0, 1))
     if version <= 0:
         raise OSError("the kernel does not support Landlock")
     rights = _FIRST_RIGHTS
@@ -264,15 +258,15 @@ def _restrict_files(
     attributes = struct.pack("=Q", rights)
     if version >= 6:  # also no TCP, no abstract sockets and no signals to processes outside
         attributes = struct.pack("=QQQ", rights, 3, 3)
-    libc = _load_libc()
-    number = _check_result(
+    libc = _libc()
+    number = _check(
         libc.syscall(_NR_LANDLOCK_CREATE, attributes, len(attributes), 0), "landlock_create_ruleset"
     )
     values = ((_READ_RIGHTS, readable), (rights, writable), (_LIST_RIGHT, listed))
     for allowed, paths in values:
         for path in paths:
             _allow_below(libc, number, path, allowed)
-    _check_result(libc.syscall(_NR_LANDLOCK_RESTRICT, number, 0), "landlock_restrict_self")
+    _check(libc.syscall(_NR_LANDLOCK_RESTRICT, number, 0), "landlock_restrict_self")
     os.close(number)
 
 
@@ -285,8 +279,6 @@ def _allow_below(libc: ctypes.CDLL, ruleset: int, path: str, allowed: int) -> No
         if not os.path.isdir(path):
             allowed &= 1 | 2 | 4 | 1 << 14
         rule = struct.pack("=Qi", allowed, opened)
-        _check_result(
-            libc.syscall(_NR_LANDLOCK_ADD, ruleset, 1, rule, 0), f"landlock_add_rule {path}"
-        )
+        _check(libc.syscall(_NR_LANDLOCK_ADD, ruleset, 1, rule, 0), f"landlock_add_rule {path}")
     finally:
         os.close(opened)

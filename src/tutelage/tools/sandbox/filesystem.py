@@ -21,7 +21,6 @@ _PACKAGE_FOLDERS = ("site-packages", "dist-packages")
 _LIBRARIES = ("/lib/*-linux-*", "/usr/lib/*-linux-*", "/lib64", "/usr/lib64")
 _FALLBACK_LIBRARIES = ("/lib", "/usr/lib")
 _SHARED_DATA = ("/usr/share/zoneinfo",)
-_PROGRAMS = ("/bin", "/usr/bin")
 _SYSTEM_PREFIXES = ("/usr", "/usr/local")
 
 
@@ -71,14 +70,11 @@ def _find_modules(names: Iterable[str], places: Sequence[str]) -> dict[str, str]
     return values
 
 
-def filesystem_view(
-    packages: Iterable[str], places: Sequence[str], *, programs: bool
-) -> FileSystemView:
+def filesystem_view(packages: Iterable[str], places: Sequence[str]) -> FileSystemView:
     """Return the readable paths of a sandbox with this interpreter.
 
     They are the standard library and the `packages` that are installed in one of `places`. The
-    interpreter must run without `site`. `programs` adds the system's programs, for sandboxes that
-    may start processes.
+    interpreter must run without `site`.
     """
     paths = [path for path in sys.path if os.path.isdir(path)]
     paths += [os.path.realpath(path) for path in paths]
@@ -89,9 +85,6 @@ def filesystem_view(
     else:
         files += glob(os.path.join(sys.base_prefix, "lib", "lib*.so*"))
     paths += [path for path in _SHARED_DATA if os.path.isdir(path)]
-    if programs:
-        paths += [path for path in _PROGRAMS if not os.path.islink(path)]
-        files.append(os.path.realpath(sys.executable))
     folders = _outermost_paths(paths)
     modules = _find_modules(packages, places)
     hidden = [h for f in folders for name in _PACKAGE_FOLDERS for h in _hidden_names(f, name)]

@@ -89,7 +89,7 @@ def main(control: int, base: str, places: Sequence[str]) -> NoReturn:
         count += 1
         request = json.loads(body)
         limits = SandboxLimits(**request["limits"])
-        view = _make_view(tuple(limits.packages), tuple(places), limits.processes > 1)
+        view = _make_view(tuple(limits.packages), tuple(places))
         if os.fork() == 0:
             line.close()
             watch = functools.partial(_watch, request, fds, base, root, view, count)
@@ -113,10 +113,8 @@ def _load_library() -> None:
 
 
 @functools.cache
-def _make_view(
-    packages: tuple[str, ...], places: tuple[str, ...], programs: bool
-) -> FileSystemView:
-    return filesystem_view(packages, places, programs=programs)
+def _make_view(packages: tuple[str, ...], places: tuple[str, ...]) -> FileSystemView:
+    return filesystem_view(packages, places)
 
 
 def _die_on_error(work: Callable[[], None], channel: int) -> NoReturn:

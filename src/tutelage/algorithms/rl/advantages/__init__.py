@@ -74,6 +74,12 @@ def estimate_advantages(
     index = places.index
     rewards_NL, final_N = places.pack_rewards(rewards_BT)
     group_N, groups = (None, 0) if groups_B is None else places.groups(groups_B)
+    values_NL, success_N = None, final_N >= SUCCESS
+    if values_BT is not None:
+        check_shapes(index.mask_BT, values_BT=values_BT)
+        values_NL = places.pack(values_BT)
+    if successes_B is not None:
+        success_N = places.per_rollout(successes_B, "successes_B") != 0
     batch = Packed(
         rewards_NL=rewards_NL,
         mask_NL=places.pack(index.mask_BT),
@@ -81,9 +87,9 @@ def estimate_advantages(
         final_N=final_N,
         group_N=group_N,
         groups=groups,
-        values_NL=_packed_values(places, values_BT),
+        values_NL=values_NL,
         baseline_N=None if baselines_B is None else places.per_rollout(baselines_B, "baselines_B"),
-        success_N=_successes(places, final_N, successes_B),
+        success_N=success_N,
         gamma=gamma,
         lam=lam,
         norm_by_std=norm_by_std,
@@ -102,16 +108,3 @@ def _check_estimate(name: str, estimate: object, batch: Packed) -> Estimate:
         f"algorithm.adv_estimator={name!r} returned a {type(estimate).__name__}; return "
         f"Estimate(advantages_NL, returns_NL) with tensors of the shape {shape!r} of batch.mask_NL"
     )
-
-
-def _packed_values(places: TokenSlots, values_BT: Tensor | None) -> Tensor | None:
-    if values_BT is None:
-        return None
-    check_shapes(places.index.mask_BT, values_BT=values_BT)
-    return places.pack(values_BT)
-
-
-def _successes(places: TokenSlots, final_N: Tensor, successes_B: Tensor | None) -> Tensor:
-    if successes_B is None:
-        return final_N >= SUCCESS
-    return places.per_rollout(successes_B, "successes_B") != 0

@@ -68,7 +68,10 @@ def policy_loss(
     `ValueError` for wrong shapes.
     """
     loss = LOSSES.find(mode)
-    _check_options(mode, loss, mode_options)
+    known = [*COMMON_OPTIONS, *loss.options]
+    for name in mode_options:
+        if name not in known:
+            raise unknown_name_error(name, known, f"option of loss_mode {mode!r}")
     weights_BT: Tensor | None = mode_options.pop("weights_BT", None)
     scale: float | None = mode_options.pop("scale", None)
     check_shapes(mask_BT, logp_BT=logp_BT, old_logp_BT=old_logp_BT, advantages_BT=advantages_BT)
@@ -77,7 +80,15 @@ def policy_loss(
             check_shapes(mask_BT, **{name: extra_BT})
     index = RolloutIndex.of(mask_BT, rollouts_B)
     low, high = _resolve_clip_range(loss, clip_ratio, clip_ratio_low, clip_ratio_high, clip_ratio_c)
-    inputs = _make_inputs(logp_BT, old_logp_BT, advantages_BT, index, (low, high, clip_ratio_c))
+    inputs = LossInputs(  # without masked values: a NaN in padding has no effect
+        logp_BT=logp_BT.masked_fill(~index.mask_BT, 0),
+        old_logp_BT=old_logp_BT.detach().masked_fill(~index.mask_BT, 0),
+        advantages_BT=advantages_BT.detach().masked_fill(~index.mask_BT, 0),
+        index=index,
+        low=low,
+        high=high,
+        dual=clip_ratio_c,
+    )
     token = _check_loss(mode, LOSSES.call(mode, loss.function, inputs, **mode_options), inputs)
     loss_BT = token.loss_BT
     if weights_BT is not None:
@@ -85,26 +96,6 @@ def policy_loss(
     way = aggregation or loss.aggregation
     value = aggregate_indexed(loss_BT, index, way, denominator=denominator, scale=scale)
     return value, _compute_metrics(inputs, token.clipped_BT)
-
-
-def _make_inputs(
-    logp_BT: Tensor,
-    old_logp_BT: Tensor,
-    advantages_BT: Tensor,
-    index: RolloutIndex,
-    clip: tuple[float, float, float],
-) -> LossInputs:
-    """Build the inputs of a loss, with 0 for masked values: a NaN in padding has no effect."""
-    low, high, dual = clip
-    return LossInputs(
-        logp_BT=logp_BT.masked_fill(~index.mask_BT, 0),
-        old_logp_BT=old_logp_BT.detach().masked_fill(~index.mask_BT, 0),
-        advantages_BT=advantages_BT.detach().masked_fill(~index.mask_BT, 0),
-        index=index,
-        low=low,
-        high=high,
-        dual=dual,
-    )
 
 
 def _check_loss(mode: str, token: object, inputs: LossInputs) -> TokenLoss:
@@ -174,10 +165,3 @@ def _resolve_clip_range(
     if not dual > 1:
         raise ConfigError(f"actor.clip_ratio_c={dual!r} must be above 1 (the default is 3.0)")
     return low, high
-
-
-def _check_options(mode: str, loss: Loss, options: Mapping[str, Any]) -> None:
-    known = [*COMMON_OPTIONS, *loss.options]
-    for name in options:
-        if name not in known:
-            raise unknown_name_error(name, known, f"option of loss_mode {mode!r}")
