@@ -88,14 +88,12 @@ class RayPool:
 
     def remarks(self) -> list[str]:
         """Describe the differences of workers that may change rollouts."""
-        mine = machine.compute_conditions(self.setting.choice)
+        mine = _relevant(machine.compute_conditions(self.setting.choice))
         return [
             f"rollouts of the Ray worker {worker.name} are not bit-identical to those of this "
             f"machine: here {change.replace(' and is ', ', there ')}"
             for worker in self.workers
-            for change in machine.changed_conditions(
-                _relevant(mine), _relevant(worker.facts["conditions"])
-            )
+            for change in machine.changed_conditions(mine, _relevant(worker.facts["conditions"]))
         ]
 
     def placement(self, policies: Callable[[str], Policy], tell: Tell) -> RayPlacement:

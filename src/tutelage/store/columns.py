@@ -138,8 +138,6 @@ def _column_codec(type_hint: Any) -> tuple[TypeEngine[Any], Encode, Decode]:
         return ExactText(), lambda value, _: type_hint(value).value, type_hint
     if get_origin(type_hint) is Literal:
         type_hint = str
-    if type_hint is bool:
-        raise TypeError("bool columns are not supported yet: define here how they are written")
     if type_hint in _PLAIN:
         return _PLAIN[type_hint]
     read = TypeAdapter[Any](type_hint).validate_python

@@ -8,6 +8,7 @@ system or access rules from these paths; see also `docs/sandbox.md`.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import sys
@@ -70,7 +71,8 @@ def _find_modules(names: Iterable[str], places: Sequence[str]) -> dict[str, str]
     return values
 
 
-def filesystem_view(packages: Iterable[str], places: Sequence[str]) -> FileSystemView:
+@functools.cache
+def filesystem_view(packages: tuple[str, ...], places: tuple[str, ...]) -> FileSystemView:
     """Return the readable paths of a sandbox with this interpreter.
 
     They are the standard library and the `packages` that are installed in one of `places`. The
