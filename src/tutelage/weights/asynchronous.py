@@ -47,10 +47,13 @@ STATE = "async"
 
 
 class GroupQueue:
-    """The groups of a phase; see the module's docstring."""
+    """The queue of a phase's rollout groups, which are played ahead of their steps."""
 
     def __init__(self, work: TrainingRun, phase: str, config: RunConfig, steps: int | None) -> None:
-        """Goes on from where the checkpoint left the phase, which has `steps` if that is known."""
+        """Create the queue, continuing from the phase's checkpoint.
+
+        `steps` is the number of steps of the phase, if it is known.
+        """
         self._work, self._phase, self._steps = work, phase, steps
         self._size, self._chains = config.data.train_batch_size, config.agent.num_chains
         self._staleness = config.async_training.staleness_threshold
@@ -73,7 +76,7 @@ class GroupQueue:
         self._tasks: dict[int, list[Task]] = {}
 
     def play_groups(self, step: int) -> RolloutGroups:
-        """The groups of a step: those that the record has for it, else the first complete ones."""
+        """Return the groups of a step: the recorded ones, else the first complete ones."""
         start, work = time.perf_counter(), self._work
         self._admit(step)
         event = None if self._live else self._replayed.get(step)
@@ -99,7 +102,7 @@ class GroupQueue:
         return RolloutGroups([*chain(*groups)], played, None, metrics)
 
     def close(self) -> None:
-        """Cancel what runs: the phase is over."""
+        """Cancel the running groups, at the end of the phase."""
         tasks = [*self._running.values()]
         for task in tasks:
             task.cancel()
@@ -110,8 +113,10 @@ class GroupQueue:
     # ------------------------------------------------------------ what is on its way
 
     def _admit(self, step: int, dropped: int = 0) -> None:
-        """Admit the groups of the steps until this one and of `staleness` more, and `dropped` in
-        place of others that it is about to drop."""
+        """Admit the groups of the steps up to this one and `staleness` more.
+
+        `dropped` more groups replace those that are about to be discarded.
+        """
         ahead = step + 1 + self._staleness
         ahead = ahead if self._steps is None else min(ahead, self._steps)
         most = drawn(self._work.setting, ahead)
@@ -120,7 +125,7 @@ class GroupQueue:
             self._admitted += 1
 
     def _fresh(self, step: int) -> tuple[list[int], list[int]]:
-        """Play until the groups of a step are complete, and record which they are."""
+        """Play until the groups of a step are complete, and record their numbers."""
         work, version = self._work, self._work.setting.policy.version
         size = drawn(work.setting, step + 1) - drawn(work.setting, step)
         if not self._live:
@@ -148,7 +153,7 @@ class GroupQueue:
         return taken, dropped
 
     def _start(self) -> None:
-        """Play the groups that are admitted, and neither complete nor running."""
+        """Start the admitted groups that are neither complete nor running."""
         missing = self._open.keys() - self._complete.keys() - self._running.keys()
         if not missing:
             return
@@ -177,8 +182,8 @@ class GroupQueue:
         del self._running[number]
 
     async def _next(self) -> None:
-        """Let rollouts go on until a group has ended, or it is time to look around. Raises what a
-        group raised."""
+        """Wait until a group has ended or a check is due. Raises the exception of a failed
+        group."""
         tasks = [*self._running.values()]
         if not tasks:  # the last one has ended just before this began
             return
@@ -191,7 +196,7 @@ class GroupQueue:
     # ------------------------------------------------------------ what is on record
 
     def _recorded(self) -> dict[int, list[Rollout]]:
-        """The complete groups that the store has and no step before the checkpoint took."""
+        """Return the stored complete groups that no step before the checkpoint has used."""
         work, mode, tick = self._work, Mode.TRAIN, self._work.state.tick
         for key in [key for key in work.recorded if key[1:] == (mode.value, self._label)]:
             del work.recorded[key]
@@ -221,7 +226,7 @@ class GroupQueue:
             self._work.run.store.discard_rollout(rollout.run_id, rollout.id)
 
     def _remember(self) -> None:
-        """Keep for the checkpoint what is on its way."""
+        """Save the state of the queue for the checkpoint."""
         self._work.state.phase_data[STATE] = {
             "admitted": self._admitted,
             "dropped": self._dropped,
@@ -230,15 +235,16 @@ class GroupQueue:
 
 
 def versions_behind(group: Sequence[Rollout], version: int) -> int:
-    """How many versions the oldest token of a group is behind."""
+    """Return the number of versions between a group's oldest token and `version`."""
     return version - min((s.policy_version for s in _sampled(group)), default=version)
 
 
 def comes_after(group: Sequence[Rollout], version: int) -> bool:
-    """Whether a version later than this one sampled any token of a group."""
+    """Return True if any token of a group was sampled by a later version than `version`."""
     return any(newest_version(sampled) > version for sampled in _sampled(group))
 
 
 def _sampled(group: Sequence[Rollout]) -> list[Sampled]:
-    """What a policy that is trained sampled in the attempts that count."""
+    """Return the sampled tokens of all calls of trained policies in the last attempts of a
+    group."""
     return [c.sampled for r in group for c in r.last.calls if c.policy is not None]

@@ -49,7 +49,7 @@ _DAMAGED = ".damaged"
 
 @dataclass(slots=True)
 class TrainingState:
-    """Where a run stands. Everything here is a function of config and seed, but for `seconds`."""
+    """The state of a run. All fields but `seconds` depend on config and seed only."""
 
     phase: str = ""
     """The phase in progress."""
@@ -72,7 +72,7 @@ class TrainingState:
 
 
 def place(folder: RunFolder, state: TrainingState) -> Path:
-    """Where the checkpoint of a state lies."""
+    """Return the folder of a state's checkpoint."""
     done = state.results.get("done", ())
     if state.phase in TRAINED and state.phase not in done:
         return folder.checkpoints / f"step_{state.phase_step:06d}"
@@ -88,11 +88,11 @@ def save(
     keep: int | None = KEPT,
     write_parts: Callable[[Path], None] | None = None,
 ) -> Path:
-    """Write a checkpoint, whose folder `write_policy` makes with the policy in it, and remove older
-    ones: the last `keep` of training stay (None for all), and the best. `write_parts` writes what
-    is shared out over ranks.
+    """Write a checkpoint and remove older ones.
 
-    Raises `RunError` when the disk is full; older ones stay then.
+    `write_policy` creates the folder with the policy in it. The last `keep` checkpoints of training
+    (None for all) and the best one are kept. `write_parts` writes the tensors that are sharded over
+    ranks. Raises `RunError` if the disk is full; older checkpoints are kept then.
     """
     final = place(folder, state)
     aside = final.with_name(f".{final.name}.tmp")
@@ -128,8 +128,11 @@ def save(
 
 
 def check_room(folder: RunFolder, each: int, keep: int | None) -> None:
-    """Raise `RunError` if the disk has no room for the checkpoints of a run, `each` of so many
-    bytes: those that stay, the best one, and one that is being written."""
+    """Raise `RunError` if the disk has no room for the checkpoints of a run.
+
+    `each` is the size of one in bytes. Room is needed for the kept ones, the best one, and one
+    being written.
+    """
     kept = 2 + (keep or 1)
     place = next(path for path in (folder.path, *folder.path.absolute().parents) if path.is_dir())
     free = shutil.disk_usage(place).free
@@ -142,7 +145,7 @@ def check_room(folder: RunFolder, each: int, keep: int | None) -> None:
 
 
 def seal(folder: Path) -> None:
-    """Flush the files of a folder to the disk, and keep a checksum of each in a last one."""
+    """Flush the files of a folder to the disk, and write their checksums to a last file."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != SUMS)
     for path in paths:
         _flush(path)
@@ -150,7 +153,7 @@ def seal(folder: Path) -> None:
 
 
 def check_seal(folder: Path) -> None:
-    """Raise `RunError` where a file of a complete folder is not as it was written."""
+    """Raise `RunError` if a file of a complete folder differs from its checksum."""
     try:
         sums: dict[str, str] = json.loads((folder / SUMS).read_text(encoding="utf-8"))
         wrong = [name for name in sums if _sum(folder / name) != sums[name]]
@@ -168,7 +171,7 @@ def _sum(path: Path) -> str:
 
 
 def load(path: Path) -> tuple[TrainingState, dict[str, Any]]:
-    """Read a checkpoint whose files have their checksums. Raises `RunError` for any other."""
+    """Read a checkpoint. Raises `RunError` if a file is missing or differs from its checksum."""
     check_seal(path)
     try:
         state = TrainingState(**json.loads((path / "state.json").read_text()))
@@ -186,10 +189,10 @@ def load(path: Path) -> tuple[TrainingState, dict[str, Any]]:
 def load_newest(
     folder: RunFolder, note: Callable[[str], None]
 ) -> tuple[TrainingState, dict[str, Any]] | None:
-    """Read the newest checkpoint of a run that is as it was written, None if there is none yet.
+    """Read the newest intact checkpoint of a run, or return None without any checkpoint.
 
-    Newer ones that are damaged are said to `note` and set aside. Raises `RunError` where no
-    checkpoint is left.
+    Newer damaged ones are reported to `note` and renamed. Raises `RunError` if all checkpoints are
+    damaged.
     """
     damaged: dict[Path, RunError] = {}
     for path in reversed(complete(folder)):
@@ -211,7 +214,7 @@ def load_newest(
 
 
 def complete(folder: RunFolder) -> list[Path]:
-    """All complete checkpoints, oldest first."""
+    """Return all complete checkpoints, oldest first."""
     if not folder.checkpoints.is_dir():
         return []
     paths = (p for p in folder.checkpoints.iterdir() if _NAME.fullmatch(p.name))
@@ -219,12 +222,13 @@ def complete(folder: RunFolder) -> list[Path]:
 
 
 def of_training(folder: RunFolder) -> list[Path]:
-    """The complete checkpoints that were saved in the middle of training, oldest first."""
+    """Return the complete checkpoints that were saved during training, oldest first."""
     return [path for path in complete(folder) if _BETWEEN not in path.name]
 
 
 def drop_between(folder: RunFolder) -> None:
-    """Remove the checkpoints that were saved after training, where training can go on from one."""
+    """Remove the checkpoints that were saved after training, if one saved during training
+    exists."""
     trained = of_training(folder)
     for path in complete(folder) if trained else ():
         if path not in trained:
@@ -232,7 +236,7 @@ def drop_between(folder: RunFolder) -> None:
 
 
 def _flush(path: Path) -> None:
-    """Have the operating system write a file or folder to the disk."""
+    """Flush a file or folder to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

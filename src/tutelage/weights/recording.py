@@ -54,7 +54,7 @@ def record(writer: StoreWriter, run_id: str, tick: int, batches: Mapping[str, Ba
 
 
 def _packed(values_K: Floats | None, here: slice, kind: str) -> bytes | None:
-    """Numbers of a row as they are stored; None where it was not scored."""
+    """Pack the values of a row's trained tokens, or return None if the row was not scored."""
     if values_K is None or np.isnan(values_K[here.start]):
         return None
     with np.errstate(over="ignore"):  # a weight beyond float16 is stored as infinity

@@ -42,7 +42,7 @@ ESTIMATOR = "control_estimator"
 
 
 def run_rl(work: TrainingRun, run: Run, phase: str = RL, config: RunConfig | None = None) -> None:
-    """The phase, from where the checkpoint left it; or the control, whose `config` has another
+    """Run reinforcement learning from its checkpoint; the control has a `config` with another
     estimator."""
     setting, state, begun = work.setting, work.state, work.state.phase_step
     config, limit = config or setting.config, step_limit(setting)
@@ -101,7 +101,7 @@ def run_rl(work: TrainingRun, run: Run, phase: str = RL, config: RunConfig | Non
 def _note_health(
     work: TrainingRun, steps: Sequence[Mapping[str, float]], *, ended: bool = False
 ) -> None:
-    """Show at once what is wrong with the training, and keep it for the result."""
+    """Show problems of the training at once, and keep them for the result."""
     config = work.setting.config
     limits = (
         f"agent.max_tokens_per_turn={config.turn_tokens}, "
@@ -124,7 +124,7 @@ def _note_health(
 
 
 def _learners(work: TrainingRun, config: RunConfig) -> dict[str, Learner]:
-    """A learner of each policy that is trained."""
+    """Create a learner of each trained policy."""
     setting, state = work.setting, work.state
     fresh, control = state.phase_step == 0, config.trainer.control != "none"
     referred = config.needs_reference and config.ref.path is None
@@ -150,7 +150,8 @@ def _learners(work: TrainingRun, config: RunConfig) -> dict[str, Learner]:
 
 
 def _validate(work: TrainingRun, phase: str, values: dict[str, float]) -> None:
-    """Every `test_freq` steps: held-out success, sampled and greedy; the end when it is solved."""
+    """Measure validation tasks every `test_freq` steps, sampled and greedy; end when they are
+    solved."""
     trainer, state = work.setting.config.trainer, work.state
     if trainer.test_freq <= 0 or state.phase_step % trainer.test_freq:
         return
@@ -178,7 +179,7 @@ def _validate(work: TrainingRun, phase: str, values: dict[str, float]) -> None:
 
 
 def run_control(work: TrainingRun, run: Run) -> None:
-    """The control, from where the checkpoint left it."""
+    """Run the control from its checkpoint."""
     setting, state = work.setting, work.state
     if "begun" not in state.phase_data:
         estimator = setting.config.trainer.control
@@ -198,7 +199,7 @@ def run_control(work: TrainingRun, run: Run) -> None:
 
 
 def return_weights(work: TrainingRun) -> None:
-    """Put the trained weights back into the objects that a caller passed."""
+    """Copy the trained weights back to the objects that a caller passed."""
     if "trained" in work.kept:
         _load(work, work.kept.pop("trained"))
 

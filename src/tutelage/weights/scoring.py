@@ -31,8 +31,10 @@ def by_token(
     shared: bool = False,
     group: ProcessGroup = ONE_PROCESS,
 ) -> Tensor:
-    """What `ask` says of the trained tokens of some rows, for all rows, [B, T] on the CPU. The rows
-    are cut as `plan_micro_batches` says."""
+    """Compute values of the trained tokens of all rows, [B, T] on the CPU, with `ask`.
+
+    The rows are split as in `plan_micro_batches`.
+    """
     out_BT = torch.zeros(len(rows), max(len(r.ids) for r in rows))
 
     def said(chosen: list[int]) -> tuple[Tensor, Tensor, Tensor]:
@@ -52,7 +54,7 @@ def logp_of(
     dtype: torch.dtype,
     group: ProcessGroup = ONE_PROCESS,
 ) -> Tensor:
-    """Log-probabilities at the sampling temperature, [B, T]."""
+    """Compute log-probabilities at the sampling temperature, [B, T]."""
 
     def ask(some: list[Row]) -> TokenTensors:
         scores = policy.score(some, temperature=config.rollout.temperature, dtype=dtype)

@@ -32,7 +32,7 @@ the loss of the first and of the last batch."""
 
 
 def run_sft(work: TrainingRun, run: Run) -> None:
-    """The phase, from where the checkpoint left it."""
+    """Run supervised training from its checkpoint."""
     setting, state = work.setting, work.state
     sft_dataset, config = setting.sft_dataset, setting.config
     if sft_dataset is None:
@@ -78,7 +78,7 @@ def run_sft(work: TrainingRun, run: Run) -> None:
 
 @torch.no_grad()
 def _loss_of(setting: TrainingInputs, rows: Sequence[Row], policy: Policy) -> float:
-    """Mean negative log-likelihood of the rows' trained tokens, in nats."""
+    """Compute the mean negative log-likelihood of the rows' trained tokens, in nats."""
     dtype = setting.choice.cold_start.dtype
 
     def said(chosen: list[int]) -> float:
@@ -93,7 +93,7 @@ def _loss_of(setting: TrainingInputs, rows: Sequence[Row], policy: Policy) -> fl
 
 @dataclass(frozen=True, slots=True)
 class SFTPreview:
-    """What a run would learn, without learning it."""
+    """A description of the data of supervised training."""
 
     rows: int
     tokens: int
@@ -108,7 +108,7 @@ class SFTPreview:
 
 
 def preview(setting: TrainingInputs, sft_dataset: SFTDataset) -> SFTPreview:
-    """What the first demonstration looks like, and how much there is."""
+    """Describe the first demonstration and the amount of data."""
     first, train = sft_dataset.train[0], sft_dataset.train
     decode = setting.policy.codec.decode
     pairs = zip(first.ids, first.mask, strict=True)

@@ -29,11 +29,14 @@ serves."""
 
 
 class Servers:
-    """The engine, and what has to be closed with it."""
+    """The vLLM engine of a run, with the servers and clients to close."""
 
     def __init__(self, setting: TrainingInputs, folder: RunFolder, progress: Progress) -> None:
-        """Raises `ConfigError` or `EngineError` where a server cannot be used; then all that was
-        written is the log of a server of the run's own."""
+        """Connect to the servers, or start one.
+
+        Raises `ConfigError` or `EngineError` if a server cannot be used; then only the log of a
+        started server was written.
+        """
         from tutelage.engine.vllm import VLLMEngine
         from tutelage.engine.vllm_launch import LocalServer, ServerOptions
         from tutelage.engine.weight_transfer import WeightTransfer
@@ -84,17 +87,16 @@ class Servers:
             self._closing = closing.pop_all()
 
     def metrics(self) -> dict[str, float]:
-        """What the last update of the weights showed, for a step's metrics."""
+        """Return the metrics of the last weight update."""
         return {} if self.engine.probed is None else {"vllm/probe": self.engine.probed}
 
     def close(self) -> None:
-        """Give up servers of others, and end the run's own."""
+        """Disconnect from servers, and end one that the run started."""
         self._closing.close()
 
 
 def _base(setting: TrainingInputs, place: Path) -> str:
-    """A folder with the model: the one that is named, else a copy at `place` of what was made or
-    passed."""
+    """Return a folder with the model: the configured one, or a copy at `place`."""
     path, given = setting.config.model.path, setting.given
     if path is not None and (given is None or not given.policies):
         return local_folder(path)

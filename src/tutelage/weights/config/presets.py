@@ -203,12 +203,12 @@ def recipe_preset(
     own_start: bool = False,
     environment: bool = False,
 ) -> tuple[str, dict[str, Any]]:
-    """The name of a preset and its values by key; `own_model` when `model.path` is given,
-    `own_tasks` when `data.train_files` is, `own_start` when keys of the cold start or of new
-    weights are: without these the embedded job begins with the shipped policy. `environment` when
-    `environment.name` is given.
+    """Return the name of a recipe's preset and its values by key.
 
-    Raises `ConfigIssue` when the recipe has no such level or algorithm.
+    `own_model` is True if `model.path` is set, `own_tasks` if `data.train_files` is, `own_start` if
+    a key of the cold start or of new weights is; without them the embedded job starts from the
+    shipped policy. `environment` is True if `environment.name` is set. Raises `ConfigIssue` if the
+    recipe has no such level or algorithm.
     """
     levels = {"math": MATH_LEVELS, "word-problems": WORD_PROBLEMS_LEVELS}.get(recipe, {level: {}})
     if level not in levels:
