@@ -39,11 +39,11 @@ from tutelage.weights.sampling import (
 )
 
 EVENT = "groups"
-"""Which groups met in a step, and which were dropped before it."""
+"""The event with a step's groups, and those dropped before it."""
 LOOK_SECONDS = 0.5
-"""Between two looks at whether a stop was requested."""
+"""Seconds between two checks for a requested stop."""
 STATE = "async"
-"""Where a phase remembers which groups are on their way."""
+"""Key of the queue's state in the phase's data."""
 
 
 class GroupQueue:
@@ -62,11 +62,11 @@ class GroupQueue:
         self._admitted: int = kept.get("admitted", 0)
         self._dropped: int = kept.get("dropped", 0)
         self._open: dict[int, int] = dict(kept.get("open", ()))
-        """Groups that are admitted, and neither trained nor dropped, with the tick of admission."""
+        """Admitted groups that are neither trained nor dropped, with their tick of admission."""
         self._complete = self._recorded()
         self._running: dict[int, asyncio.Task[None]] = {}
         self._replayed: dict[int, JSON] = {}
-        """The last event of each step; one that was written again makes those after it void."""
+        """The last event of each step; a repeated event invalidates those of later steps."""
         for event in work.run.events:
             if event["event"] == EVENT and event["phase"] == phase:
                 step = event["step"]

@@ -1,4 +1,4 @@
-"""Rollouts to a training batch: rows, rewards, groups, advantages, and what is left out and why.
+"""Convert rollouts to a training batch: rows, rewards, groups and advantages.
 
 A failed rollout is data: one that failed for the agent's own reasons counts with its failure
 reward, also where it failed before a token was sampled: it has no row then, and stays in its
@@ -48,7 +48,7 @@ class _Played:
     truncated: bool
     overlong: float
     tool_errors: float
-    """What its length and its failed tool calls cost, 0 or less; `reward` has both."""
+    """Deduction for failed tool calls, 0 or less, like `overlong`; `reward` includes both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,37 +68,37 @@ class Batch:
     one, or a grammar left them nothing to choose."""
     mask_BT: Tensor
     old_logp_BT: Tensor
-    """Log-probabilities as the engine recorded them."""
+    """Log-probabilities that the engine recorded."""
     rewards_BT: Tensor
     """The rollout's reward on the last token of its last row, less those of its turns, each on the
     last trained token of its turn."""
     advantages_BT: Tensor
     returns_BT: Tensor
-    """What the critic aims at; the estimator's own where there is no critic."""
+    """The critic's targets, or the estimator's returns without a critic."""
     old_values_BT: Tensor
     """The critic's values before the update, 0 without a critic."""
     left_out: frozenset[int] = frozenset()
     """Rollouts that count in their group and have no loss."""
     stale: frozenset[int] = frozenset()
-    """Rows of which an older version of the policy sampled a token."""
+    """Rows with a token sampled by an older version of the policy."""
     closed: int = 0
-    """Groups of which no rollout is left."""
+    """Number of groups without a valid rollout."""
     groups: int = 0
     zero_variance: int = 0
-    """Groups whose rewards are all equal."""
+    """Number of groups whose rewards are all equal."""
     single_member: int = 0
-    """Groups of which fewer than two rollouts are left, so that there is nothing to compare."""
+    """Number of groups with fewer than two valid rollouts."""
     trainer_logp_BT: Tensor | None = None
-    """The trainer's log-probabilities before the update, which ratios are taken against; None where
-    the update's own forward pass tells them."""
+    """The trainer's log-probabilities before the update, the denominator of ratios; None if the
+    update's own forward pass computes them."""
     ref_logp_BT: Tensor | None = None
-    """Log-probabilities of the reference, where there is one."""
+    """Log-probabilities of the reference, if there is one."""
     kl_BT: Tensor | None = None
-    """The distance from the reference that is taken from the reward, where it is."""
+    """The KL to subtract from the reward, if it is configured there."""
     weights_BT: Tensor | None = None
-    """Importance weights between sampler and trainer, where one is corrected by the other."""
+    """Importance weights between sampler and trainer, if a correction is on."""
     logp_BT: Tensor | None = None
-    """What the update's first passes over the tokens said, NaN where none was made."""
+    """Log-probabilities of the update's first pass over each token, NaN without one."""
     entropy_BT: Tensor | None = None
 
     @property

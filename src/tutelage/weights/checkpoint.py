@@ -31,19 +31,19 @@ from tutelage.errors import RunError
 from tutelage.runs.folder import RunFolder, disk_error, write_json
 
 KEPT = 2
-"""Checkpoints of training that stay beside the best one, unless the run asks for another number."""
+"""Default number of training checkpoints that are kept in addition to the best one."""
 SUMS = "checksums.json"
 BEST = "best"
-"""Where the results have the step that did best in validation, and how well."""
+"""Key of the results for the step with the best validation result, and that result."""
 DROPPED = "dropped_groups"
-"""Where the results have how many groups asynchronous training has dropped."""
+"""Key of the results for the number of groups that asynchronous training has dropped."""
 COLD, RL, CONTROL, SFT = "cold_start", "rl", "control", "sft"
 TRAINED: Mapping[str, str] = {RL: "rl_steps", SFT: "sft_steps"}
-"""Phases from whose checkpoints training can go on, and what the results call their steps."""
+"""Phases from whose checkpoints training can continue, and the keys of their steps in results."""
 _NAME = re.compile(r"step_\d{6,}(_tick_\d{6,})?")
 _BETWEEN = "_tick_"
 _PARTS = "parts"
-"""A folder in torch's distributed format, with the state of what is shared out over ranks."""
+"""A folder in torch's distributed format, with the state that is sharded over ranks."""
 _DAMAGED = ".damaged"
 
 
@@ -54,7 +54,7 @@ class TrainingState:
     phase: str = ""
     """The phase in progress."""
     phase_step: int = 0
-    """Steps of it that are done."""
+    """Number of completed steps of the phase."""
     tick: int = 0
     """The run's clock: grows by one with each training step and each evaluation."""
     policy_version: int = 0
@@ -64,9 +64,9 @@ class TrainingState:
     max_dlogp: float | None = None
     """None until rows have been compared."""
     results: dict[str, Any] = field(default_factory=dict[str, Any])
-    """What ended phases found."""
+    """Results of the phases that have ended."""
     phase_data: dict[str, Any] = field(default_factory=dict[str, Any])
-    """What the phase in progress remembers."""
+    """Data of the phase in progress."""
     seconds: dict[str, float] = field(default_factory=dict[str, float])
     """Wall-clock seconds by phase."""
 

@@ -31,13 +31,13 @@ from tutelage.weights.run import TrainingRun
 from tutelage.weights.sampling import epoch_places
 
 WARMUP = 20
-"""Steps over which the learning rate rises."""
+"""Number of steps over which the learning rate rises."""
 
 FLOOR = 0.05
-"""Share of the learning rate at the end of the cool-down, and in the mixed part."""
+"""Factor of the learning rate at the end of the cool-down, and in the mixed part."""
 
 MIXED_EVERY = 10
-"""Steps of the mixed part between two measurements of sampled success."""
+"""Number of steps of the mixed part between two measurements of sampled success."""
 
 
 def run_cold_start(work: TrainingRun, run: Run) -> None:

@@ -1,4 +1,4 @@
-"""What a training will cost: how much is played, said before it starts, and how long that takes.
+"""Estimate the cost of a training: the number of rollouts and the time.
 
 How many rollouts there will be is known from the configuration (`planned`). How long they take is
 estimated from passes of the policy on this machine (`total_time`), until rollouts and updates have

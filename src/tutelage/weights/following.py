@@ -1,5 +1,4 @@
-"""What the ranks beside the first do in a run: the same phases, without its folder, store and
-console.
+"""Run a training on the ranks other than rank 0, without run folder, store and console.
 
 Rank 0 leads. It alone plays rollouts, decides by the clock, writes and shows; the others get what
 it has played and decided (`ProcessGroup.agree`) and do the same step with it. What they note of a
@@ -36,14 +35,14 @@ if TYPE_CHECKING:
     from tutelage.weights.kinds import WeightTraining
 
 MARK = ".ranks"
-"""A file that rank 0 makes in the run folder for the others to look for."""
+"""A file in the run folder by which the other ranks check that they see the folder."""
 NOT_BY_RAY = (
     "custom agents cannot be trained by ranks placed by Ray: remove trainer.nnodes, and start with "
     "torchrun --nproc-per-node=2 SCRIPT.py (or -m tutelage train AGENT.py)"
 )
-"""What is said where Ray would place the ranks that train one."""
+"""Error message for a custom agent whose ranks would be placed by Ray."""
 PATIENCE = 20.0
-"""Seconds that a rank which has failed listens whether rank 0 has too."""
+"""Seconds that a failed rank waits to see if rank 0 has failed too."""
 
 
 def together(job: WeightTraining, folder: RunFolder, lead: Callable[[], JSON]) -> JSON:

@@ -1,4 +1,4 @@
-"""Everything a job works with, made from a configuration: tasks, tools, reward, policy, engines.
+"""Create the inputs of a training from its configuration: tasks, tools, reward and policy.
 
 Cheap and fallible things come first (files, names, the reward's parameters), so that bad input is
 refused before any model loads. The phases run on a `TrainingInputs`. Of demonstrations, only what
@@ -61,7 +61,7 @@ from tutelage.weights.paths import check_models_exist
 from tutelage.weights.process_group import ONE_PROCESS, ProcessGroup
 
 EMBEDDED_LENGTH = 1024
-"""Positions of a policy that is made here, unless a key says otherwise."""
+"""Default maximum sequence length of an embedded policy."""
 EVALUATION_SLOTS = 64
 
 
@@ -72,9 +72,9 @@ class SFTDataset:
     train: Sequence[Row]
     val: Sequence[Row] = ()
     remarks: Sequence[str] = ()
-    """A line for each file of which something is left out."""
+    """A note for each file with rows that are left out."""
     origin: str = ""
-    """Where rows that precede reinforcement learning come from, and what they cost."""
+    """Origin and cost of the rows that are learned before reinforcement learning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,25 +86,25 @@ class TrainingInputs:
     tasks: Tasks
     tools: Mapping[str, Tool]
     reward: RewardFunction | None
-    """None where the rewards of an agent's turns count."""
+    """None if the rewards of an agent's turns count."""
     policy: Policy
     choice: ComputeSettings
     given: JobInputs | None = None
-    """The Python agent that is trained, and what came with it; None for a built-in agent."""
+    """The Python agent to train and its inputs, or None for a built-in agent."""
     others: Mapping[str, Policy] = field(default_factory=dict[str, "Policy"])
-    """Further policies that are trained at once, by name."""
+    """Further policies that are trained at the same time, by name."""
     sft_dataset: SFTDataset | None = None
-    """What the recipe `sft` trains on; see `sft.py`."""
+    """The data of the recipe `sft`; see `sft.py`."""
     shown: SFTDataset | None = None
-    """What is learned before reinforcement learning, from `data.demonstrations`."""
+    """The rows of `data.demonstrations`, learned before reinforcement learning."""
     overlap: Overlap = field(default_factory=Overlap)
-    """Tasks that stand in more than one split."""
+    """Tasks that are in more than one split."""
     group: ProcessGroup = ONE_PROCESS
     """The processes that train."""
     environment: EnvironmentFactory | None = None
-    """What answers the agent over several turns."""
+    """Creates the environment that answers the agent over several turns."""
     imitated: Sequence[Demonstration] = ()
-    """Episodes of the environment that are learned before reinforcement learning."""
+    """Episodes of the environment to imitate before reinforcement learning."""
 
     def notes(self) -> list[str]:
         """Return notes on the data, shown at the start."""

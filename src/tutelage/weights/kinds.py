@@ -52,11 +52,11 @@ class WeightTraining(RunKind):
     given: JobInputs | None = None
     """A Python agent to train, with its tasks."""
     loop: asyncio.Runner = field(default_factory=asyncio.Runner)
-    """The one event loop that built-in agents and their engines have for the whole run."""
+    """The event loop of built-in agents and their engines, for the whole run."""
     imitated: Path | None = None
-    """The episodes of its environment that a run that is resumed has learned."""
+    """File with the imitated episodes of a resumed run's environment."""
     work: TrainingRun = field(init=False)
-    """The training in this process, once it is prepared."""
+    """The training in this process, set by `prepare`."""
 
     @classmethod
     def read(cls, folder: RunFolder, progress: Progress) -> Self:

@@ -1,4 +1,4 @@
-"""The learner: everything that one step of reinforcement learning trains or asks, in one object.
+"""The learner: the models of one step of reinforcement learning and their updates.
 
 The policy's optimizer, the critic where the estimator has one, the reference where a KL is on. It
 makes rows of a step's rollouts, has the models say what the estimator and the KL need, and updates
@@ -62,8 +62,8 @@ from tutelage.weights.reference import ReferencePolicy
 from tutelage.weights.scoring import logp_of
 
 DISTANCE_ROWS = 8
-"""Rows that are scored again after an update, to say how far it moved the policy: few, since each
-costs a forward pass."""
+"""Number of rows that are scored again after an update, to measure how far it moved the policy.
+Each costs a forward pass."""
 
 
 @dataclass(frozen=True, slots=True)

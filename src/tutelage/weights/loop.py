@@ -30,11 +30,11 @@ class TrainingLoop:
     work: TrainingRun
     phase: str
     learners: Mapping[str, Learner]
-    """Those of all policies that are trained; the main one is `POLICY`."""
+    """The learners of all trained policies; the main one is `POLICY`."""
     limit: int | None
-    """How many steps there will be, where that is known."""
+    """Number of steps of the phase, or None if it is unknown."""
     play_groups: Callable[[int], RolloutGroups]
-    """Gives the rollouts of a step."""
+    """Returns the rollouts of a step."""
 
     def step(self, number: int) -> tuple[RolloutGroups, dict[str, float]]:
         """Train all policies on new rollouts; return their groups, and the metrics of the updates.

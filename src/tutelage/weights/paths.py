@@ -1,4 +1,4 @@
-"""What a configuration points at on the disk: models, checkpoints, and the run that it began.
+"""Find the models, checkpoints and runs on the disk that a configuration refers to.
 
 It is looked for before any model loads: a path that is not there would otherwise be taken for a
 name of the hub, and end in a message about network or spelling after other work was done.
@@ -23,9 +23,9 @@ _ENDS = tuple(
     f"trainer.{key}"
     for key in ("total_training_steps", "total_epochs", "minutes", "stop_at_success")
 )
-"""Keys that say when training ends."""
+"""Keys for the end of training."""
 _KEPT = ("trainer.save_freq", "trainer.max_actor_ckpt_to_keep")
-"""Keys that change what is kept of a run, and nothing that it computes."""
+"""Keys that change which files a run keeps, but no results."""
 
 
 def check_models_exist(config: RunConfig) -> None:

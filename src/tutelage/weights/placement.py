@@ -1,4 +1,4 @@
-"""Where a training's rollouts are played, and by what: its agent, on engines of its policies.
+"""The placement of a training's rollouts: its agent, on engines of its policies.
 
 `LocalPlacement` plays in this process: it makes an engine of a policy when it is first asked for,
 keeps it at the policy's version, and makes the one `Runner` for the run's own built-in agent or for
@@ -30,7 +30,7 @@ from tutelage.types import JSON, Mode, Sampling
 from tutelage.weights.inputs import EVALUATION_SLOTS, TrainingInputs
 
 FROZEN = "frozen "
-"""Means the policy as it was before training, among the names of policies."""
+"""Name of the policy as it was before training."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +42,13 @@ class PlaySettings:
     temperature: float
     with_tools: bool = True
     invariant: bool = False
-    """Whether a sample may not depend on what else is sampled, as in a measurement."""
+    """True if samples must not depend on other samples of the batch, as in a measurement."""
     own_agent: bool = False
-    """Whether the user's agent plays, and not the built-in one."""
+    """True if the user's agent plays instead of the built-in one."""
 
 
 Tell = Callable[[str, str, JSON], None]
-"""Takes what happened to a worker: a sentence, and an event with its values."""
+"""Callback for an event of a worker: receives a message, the event's name and its values."""
 
 
 class RolloutPool(Protocol):
@@ -104,7 +104,7 @@ class LocalPlacement:
         """
         self._setting, self._policy_of, self._servers = setting, policies, servers
         self._engines: dict[tuple[str, bool, Schedule], Engine] = {}
-        """By policy, whether samples are independent of their neighbours, and schedule."""
+        """Engines by policy, by whether samples are independent of the batch, and by schedule."""
 
     def workers(
         self,

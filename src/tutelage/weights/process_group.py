@@ -1,4 +1,4 @@
-"""Which processes train together: this one alone, or the ranks of torch.distributed.
+"""The processes that train together: this one alone, or the ranks of torch.distributed.
 
 Every rank runs the same step on the same rows: the first one plays the rollouts and hands them to
 the others (`agree`), each works on its share of a plan of micro-batches (`map`, `accumulate`), and
@@ -109,7 +109,7 @@ class ProcessGroup:
 
 
 ONE_PROCESS = ProcessGroup()
-"""What trains unless a launcher has started several ranks."""
+"""The group of this process alone, used unless a launcher has started several ranks."""
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""What a training step made of its rows, kept in the store: advantages, and numbers for each token.
+"""Store the rows of a training step with their advantages and values per token.
 
 The numbers are what the update's forward passes said anyway (`learner.py`); nothing is computed for
 them alone, so a row from which nothing could be learned, and which was skipped, has no numbers of

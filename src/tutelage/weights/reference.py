@@ -1,4 +1,4 @@
-"""The reference policy and what the distance from it costs.
+"""The reference policy and the KL penalty.
 
 The reference is loaded only where some KL is on: the policy that reinforcement learning starts
 from, frozen, or the model of `ref.path`. The KL may enter the reward, where a controller steers its

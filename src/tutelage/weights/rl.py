@@ -38,7 +38,7 @@ from tutelage.weights.run import TrainingRun
 from tutelage.weights.sampling import play_groups
 
 ESTIMATOR = "control_estimator"
-"""Where the result has the name of the estimator."""
+"""Key of the result for the name of the control's estimator."""
 
 
 def run_rl(work: TrainingRun, run: Run, phase: str = RL, config: RunConfig | None = None) -> None:

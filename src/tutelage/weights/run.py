@@ -76,27 +76,27 @@ class TrainingRun:
     """The one event loop that built-in agents and their engines have for the whole run."""
     state: TrainingState = field(default_factory=TrainingState)
     tensors: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Those of the checkpoint, empty without one."""
+    """Tensors of the checkpoint, empty without one."""
     pool: RolloutPool | None = None
     """Workers outside of this process that play rollouts."""
     servers: Servers | None = None
-    """Where the policy is sampled, if not in this process."""
+    """vLLM servers that sample the policy, if not this process."""
     run: Run = field(init=False)
     clock: Clock = field(init=False)
     placement: LocalPlacement = field(init=False)
-    """Where rollouts are played."""
+    """The placement of rollouts."""
     recorded: dict[tuple[int, str, str], dict[str, Rollout]] = field(
         default_factory=dict[tuple[int, str, str], dict[str, Rollout]]
     )
-    """Rollouts of the store that lie after the checkpoint, by (tick, mode, label) and id."""
+    """Stored rollouts from after the checkpoint, by (tick, mode, label) and id."""
     optimizer: Stateful | None = None
-    """What the phase in progress trains beside the policy's weights."""
+    """State that the phase in progress trains in addition to the policy's weights."""
     kept: dict[str, Any] = field(default_factory=dict[str, Any])
     """Tensors that outlive a phase, such as the policy that reinforcement learning starts from."""
     pace: Pace | None = None
-    """What rollouts at the training temperature took, the latest that were played."""
+    """Time of the latest rollouts at the training temperature."""
     expected: dict[str, float | None] = field(default_factory=dict[str, "float | None"])
-    """Seconds that each phase of the run will take, in order; None if that is not known."""
+    """Expected seconds of each phase of the run, in order; None if unknown."""
     phase_began: float = 0.0
     finished: bool = False
     _frozen: Policy | None = None

@@ -1,4 +1,4 @@
-"""Where a step's rollouts come from: tasks, groups, refills and greedy baselines.
+"""Play the rollouts of a step: tasks, groups, refills and greedy baselines.
 
 A step draws tasks in epochs, plays `agent.num_chains` rollouts of each, replaces groups whose
 rewards are all equal by fresh ones where that is asked for, and for an estimator with baselines
@@ -25,7 +25,7 @@ from tutelage.weights.inputs import drawn
 from tutelage.weights.run import TrainingRun
 
 BASELINE, REFILL = "baseline", "refill"
-"""Labels of greedy baseline rollouts, and of what was played to replace flat groups."""
+"""Labels of greedy baseline rollouts, and of rollouts that replace groups with equal rewards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class RolloutGroups:
     rollouts: list[Rollout]
     """The rollouts of the batch, group by group."""
     played: list[Rollout]
-    """All rollouts that were sampled for it; the batch is among them."""
+    """All rollouts that were sampled for the step, including the batch."""
     baselines: dict[str, float] | None
     """Reward of the greedy rollout of each group, for an estimator with baselines."""
     metrics: dict[str, float]

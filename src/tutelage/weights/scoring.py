@@ -1,4 +1,4 @@
-"""Numbers per token of a whole batch without gradients: log-probabilities, and what is asked.
+"""Compute values per token of a whole batch without gradients, such as log-probabilities.
 
 The rows are cut into micro-batches by tokens and what a model says of each trained token is put
 back into one [B, T] tensor, 0 where nothing is trained. `learner.py` asks for what the estimator

@@ -27,8 +27,7 @@ from tutelage.weights.run import TrainingRun
 from tutelage.weights.sampling import epoch_places
 
 LEARNED = ("epochs", "trained_tokens", "train_loss_before", "train_loss_after")
-"""What the results have of the steps: passes over the examples, tokens from which it learned, and
-the loss of the first and of the last batch."""
+"""Keys of the results: epochs, trained tokens, and the loss of the first and of the last batch."""
 
 
 def run_sft(work: TrainingRun, run: Run) -> None:
@@ -98,13 +97,13 @@ class SFTPreview:
     rows: int
     tokens: int
     trained: int
-    """Tokens that the assistant wrote."""
+    """Number of tokens that the assistant wrote."""
     longest: int
     steps: int | None
     loss: float
-    """Of the untrained policy on one batch, in nats a trained token."""
+    """Loss of the untrained policy on one batch, in nats per trained token."""
     pieces: tuple[tuple[str, bool], ...]
-    """The first demonstration as the model sees it, in pieces, and which of them are trained."""
+    """The first demonstration as rendered for the model: its parts, each with True if trained."""
 
 
 def preview(setting: TrainingInputs, sft_dataset: SFTDataset) -> SFTPreview:

@@ -55,7 +55,7 @@ EVALUATIONS = (
 )
 """Labels of evaluations in the order of `result.json`."""
 IMITATED = "demonstrations.jsonl"
-"""In the run folder: the episodes of an environment that are learned before rewards."""
+"""File in the run folder with the episodes of an environment to imitate."""
 STEPS = {RL: "rl_steps", COLD: "cold_start_steps", SFT: "sft_steps"}
 """The keys of `result.json` for the steps of a phase."""
 

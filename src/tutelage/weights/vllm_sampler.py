@@ -1,4 +1,4 @@
-"""The vLLM servers of a run: those that others started, or one of its own; made from its keys.
+"""The vLLM servers of a run: existing ones, or one that the run starts.
 
 `placement.py` samples the trained policy there; a policy beside it, and the one before training,
 are sampled in this process. Of several ranks the first one, which has the whole policy, talks to
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from tutelage.engine.vllm import VLLMEngine
 
 WEIGHTS, MODEL = "vllm_weights", "vllm_model"
-"""In the run folder until the run ends: what is sent to the servers, and what one of its own
-serves."""
+"""Folders in the run folder until the run ends: the weights sent to servers, and the model that a
+started server loads."""
 
 
 class Servers:

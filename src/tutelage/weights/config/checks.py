@@ -1,4 +1,4 @@
-"""What a configuration may not ask for, found before any model loads.
+"""Validate a configuration before any model loads.
 
 Each function yields findings about one subject: key, reason, and the way out unless it is the key's
 default; `find_problems` runs them all. Keys of parts that the package does not have yet are refused
@@ -30,7 +30,7 @@ from tutelage.weights.config.extensions import (
 )
 
 Finding = tuple[str, str] | tuple[str, str, str]
-"""Key, reason, way out."""
+"""Key, reason, and how to fix it."""
 CPU_FIX = "trainer.device=cpu trains on the CPU and lists this key as unused."
 THRESHOLD = "async_training.staleness_threshold"
 _AHEAD: Mapping[str, tuple[Any, str, str]] = {

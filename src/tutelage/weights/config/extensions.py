@@ -23,7 +23,7 @@ ESTIMATOR, LOSS, AGENT = (
 )
 CONTROL = "trainer.control"
 NO_ESTIMATOR = ("none", "auto")
-"""What `trainer.control` may say instead of the name of an estimator."""
+"""Values of `trainer.control` other than names of estimators."""
 
 
 def registered_names() -> dict[str, tuple[str, ...]]:

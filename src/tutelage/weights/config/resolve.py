@@ -41,7 +41,7 @@ from tutelage.weights.config.presets import (
 
 ALGORITHM = "algorithm.name"
 WARMUP, CHECKPOINTS = "actor.optim.warmup_steps", "trainer.max_actor_ckpt_to_keep"
-"""Keys whose notes are part of a run's plan."""
+"""Keys whose notes belong to a run's plan."""
 _NO_GRADIENT = (
     "has an expected gradient of zero as a loss, so it does not keep the policy near the "
     "reference; use low_var_kl or kl+"
