@@ -1,17 +1,17 @@
-"""Asynchronous training: groups of rollouts are played ahead of the steps that learn from them.
+"""Asynchronous training: play groups of rollouts ahead of the steps that learn from them.
 
-Groups are numbered in the order in which the step-by-step loop would play them, with its tasks and
-seeds. One is admitted while `accepted + running < (step + 1 + staleness) * batch`; a step takes the
-first `batch` groups that are complete, and drops those of which a token is more than `staleness`
-versions old. They stay in the store, and nothing is trained on them; others are admitted in their
-place. The rollouts are tasks of the run's event loop, which stands still while the learner
-computes: an engine never sees weights that are half updated, and what goes on meanwhile is what
-environments wait for. Between two steps the engine takes the new weights, and rollouts go on.
+Groups are numbered in the order in which the synchronous loop would play them, with the same tasks
+and seeds. A group is admitted while `accepted + running < (step + 1 + staleness) * batch`. A step
+takes the first `batch` complete groups, and drops groups with a token that is more than `staleness`
+versions old; they stay in the store without being trained on, and other groups are admitted in
+their place. Rollouts are tasks of the run's event loop, which does not run while the learner
+computes, so an engine never sees partly updated weights. Between two steps the engine loads the new
+weights, and the rollouts continue.
 
-Which groups a step takes depends on the clock, so it is an event, written before the update when
-the store has the rollouts. After a resume the steps that have one take their groups from the store,
-bit for bit; then the groups that were complete wait for their step again, and those that were
-running are played again. `sampling.py` has the loop that plays a step's rollouts and then learns.
+Which groups a step takes depends on time, so it is recorded as an event before the update, when the
+store has the rollouts. After a resume the recorded steps take their groups from the store, bit for
+bit; then the complete groups wait for their step again, and the running ones are played again.
+`sampling.py` has the synchronous loop.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Convert rollouts to a training batch: rows, rewards, groups and advantages.
 
-A failed rollout is data: one that failed for the agent's own reasons counts with its failure
-reward, also where it failed before a token was sampled: it has no row then, and stays in its
-group's statistics. One that infrastructure lost is left out of baselines and losses, and counted. A
-rollout that became several rows stays one rollout in every statistic. `make_rows` makes rows of
-rollouts, `with_advantages` gives them advantages; between the two `learner.py` asks models for what
-an estimator needs (values, log-probabilities of a reference). `learner.py` turns the batch into an
-optimizer step; the mathematics is `algorithms/rl`.
+A rollout that failed by the agent's fault counts with its failure reward. If it failed before a
+token was sampled, it has no row but counts in its group's statistics. A rollout that failed by
+infrastructure is left out of baselines and losses, and counted. A rollout with several rows is one
+rollout in every statistic. `make_rows` creates the rows and `with_advantages` adds advantages; in
+between `learner.py` computes the estimator's other inputs (values, log-probabilities of a
+reference). `learner.py` makes an optimizer step from the batch; the mathematics is in
+`algorithms/rl`.
 
 Legend: B rows, T tokens.
 """

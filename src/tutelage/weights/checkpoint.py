@@ -1,14 +1,15 @@
-"""Checkpoints: all that the rest of a run depends on, written aside and renamed.
+"""Checkpoints: the whole state of a run, written to a temporary folder that is then renamed.
 
-A checkpoint is a folder named by training steps, `step_000040/`: the policy as an ordinary Hugging
-Face folder, `tensors.pt` with the bits of weights and optimizer, the counters as JSON, and
-`checksums.json`, written last, which `load` compares with every file. It is saved in the middle of
-training, so training goes on from any of them, also after the run has finished. Between phases
-there are `step_000040_tick_000045/`, named by the run's clock too; they go when the run has
-finished. Random generators need no place in it: every draw is addressed by the seed tree.
+A checkpoint is a folder named by its number of training steps, such as `step_000040/`. It has the
+policy as an ordinary Hugging Face folder, `tensors.pt` with the exact weights and optimizer state,
+the counters as JSON, and `checksums.json`, which is written last and compared with every file by
+`load`. Training can continue from any checkpoint that was saved during training, also after the run
+has finished. Checkpoints between phases, such as `step_000040_tick_000045/`, are also named by the
+run's clock and are removed when the run has finished. They have no random state, since every draw
+is addressed by the seed tree.
 
-A kill while one is written leaves the one before it, and a folder without its last file is ignored.
-The format of the tensors is torch's, read with `weights_only=True`.
+If the process is killed while it writes a checkpoint, the previous one remains, and a folder
+without its last file is ignored. The tensors have torch's format, read with `weights_only=True`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The cold start: supervised steps on demonstrations, before the first rollout is rewarded.
+"""The cold start: supervised steps on demonstrations before reinforcement learning.
 
-Two parts. Clean demonstrations, until measured greedy success shows that the skills are there
-(calling a tool, copying numbers into it, reading its result), and a cool-down that makes them
-sharp. Then demonstrations of mixed quality, as real logs are: a stated share of them guesses an
-answer instead of calling its tools, so the policy that reinforcement learning receives mostly
-guesses, and has to find out what pays. Each step is a function of seed and step number. `run.py`
-has the shared parts of all phases; `sft.py` takes the step from here.
+It has two parts. The first trains on clean demonstrations until measured greedy success shows the
+skills (calling a tool, copying numbers into it, reading its result), and then cools down. The
+second trains on demonstrations of mixed quality, as in real logs: a configured share of them
+guesses an answer instead of calling its tools, so the policy at the start of reinforcement learning
+mostly guesses, and has to learn what is rewarded. Each step depends only on seed and step number.
+`run.py` has the shared parts of all phases; `sft.py` uses the supervised step.
 """
 
 from __future__ import annotations

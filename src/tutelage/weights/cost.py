@@ -1,8 +1,8 @@
 """Estimate the cost of a training: the number of rollouts and the time.
 
-How many rollouts there will be is known from the configuration (`planned`). How long they take is
-estimated from passes of the policy on this machine (`total_time`), until rollouts and updates have
-been measured. `runs/estimate.py` puts both into words.
+The number of rollouts follows from the configuration (`planned`). Their time is estimated from
+forward passes of the policy on this machine (`total_time`), until rollouts and updates have been
+measured. `runs/estimate.py` formats both.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The critic: a value model, its optimizer, and one update of it from a batch.
+"""The critic: a value model, its optimizer, and its update from a batch.
 
-Only estimators that declare it have one. Its trunk begins as a copy of the policy that
-reinforcement learning starts from or as the model of `critic.model.path`. A batch is cut into
-optimizer batches of rollouts as the policy's is, each with the number of its own trained tokens as
-the denominator, so that neither micro-batches nor rows change the gradient. The loss is
-`algorithms/rl/value.py`; `learner.py` says when to step.
+Only estimators that declare it have one. Its trunk starts as a copy of the policy at the start of
+reinforcement learning, or as the model of `critic.model.path`. A batch is split into optimizer
+batches of rollouts in the same way as the policy's, each with its number of trained tokens as the
+denominator, so that neither micro-batches nor rows change the gradient. The loss is in
+`algorithms/rl/value.py`; `learner.py` calls the update.
 
 Legend: B rows, T tokens.
 """

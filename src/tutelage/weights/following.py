@@ -1,9 +1,9 @@
 """Run a training on the ranks other than rank 0, without run folder, store and console.
 
-Rank 0 leads. It alone plays rollouts, decides by the clock, writes and shows; the others get what
-it has played and decided (`ProcessGroup.agree`) and do the same step with it. What they note of a
-run goes to a folder of their own that ends with them. `jobs.py` asks here how a run begins on
-several ranks; `process_group.py` has the protocol.
+Only rank 0 plays rollouts, makes decisions by time, writes files and shows progress. The other
+ranks get its rollouts and decisions (`ProcessGroup.agree`) and compute the same steps. They write
+to a temporary folder. `jobs.py` starts a run on several ranks here; `process_group.py` has the
+protocol.
 """
 
 from __future__ import annotations

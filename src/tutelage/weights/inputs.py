@@ -1,8 +1,9 @@
 """Create the inputs of a training from its configuration: tasks, tools, reward and policy.
 
-Cheap and fallible things come first (files, names, the reward's parameters), so that bad input is
-refused before any model loads. The phases run on a `TrainingInputs`. Of demonstrations, only what
-the assistant wrote is trained (`Codec.demonstration`); what does not fit the model is refused.
+Inputs that are cheap to check come first (files, names, the reward's parameters), so that invalid
+ones are refused before any model loads. All phases use `TrainingInputs`. Of demonstrations, only
+the assistant's tokens are trained (`Codec.demonstration`); those that do not fit the model are
+refused.
 """
 
 from __future__ import annotations

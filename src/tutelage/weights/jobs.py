@@ -1,7 +1,7 @@
-"""Trainings of weights as functions: start one, continue one, or try one out.
+"""Start, continue or try out a training of weights.
 
-The command line and `Trainer` are thin callers of `train`, `resume` and `dry_run`. What kinds of
-run they are stands in `kinds.py`, what such a run does in `training.py`.
+The command line and `Trainer` call `train`, `resume` and `dry_run`. `kinds.py` declares the kinds
+of run, and `training.py` has their phases.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Training of weights as kinds of run: `weights` learns from rewards, `supervised` from examples.
+"""The two kinds of run that train weights: `weights` from rewards, `supervised` from examples.
 
-Both have the same configuration and the same work (`training.py`); each reads its inputs in its own
-way. What loads torch is imported when a run is prepared, so that listing and comparing runs needs
-none of it.
+Both have the same configuration and phases (`training.py`) but different inputs. Modules that need
+torch are imported when a run is prepared, so that listing and comparing runs does not need torch.
 """
 
 from __future__ import annotations

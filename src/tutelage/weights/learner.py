@@ -1,24 +1,24 @@
 """The learner: the models of one step of reinforcement learning and their updates.
 
-The policy's optimizer, the critic where the estimator has one, the reference where a KL is on. It
-makes rows of a step's rollouts, has the models say what the estimator and the KL need, and updates
-critic and policy. What it holds beyond the policy's weights is its `state_dict`, so a checkpoint
-taken between two steps has all of it. Batches come from `batch.py`, losses and their formulas from
-`algorithms/rl`.
+It has the policy's optimizer, the critic if the estimator needs one, and the reference if a KL is
+on. It creates the rows of a step's rollouts, computes the inputs of estimator and KL, and updates
+critic and policy. Its `state_dict` is all state except the policy's weights, so a checkpoint
+between two steps is complete. Batches come from `batch.py`, losses from `algorithms/rl`.
 
-A batch is cut into optimizer batches of `ppo_mini_batch_size` rollouts, each into micro-batches
-by tokens; every micro-batch is divided by the whole optimizer batch's denominator, so the gradient
-does not depend on the cut. Rows whose advantages are all zero have a gradient of exactly zero when
-no KL or entropy term is on: they are skipped, and still counted in the denominator. Tokens that a
-loss selects are selected once for the optimizer batch. The loss of one micro-batch is its share of
+A batch is split into optimizer batches of `ppo_mini_batch_size` rollouts, and each into
+micro-batches by tokens; every micro-batch is divided by the whole optimizer batch's denominator, so
+the gradient does not depend on the split. Rows whose advantages are all zero have a gradient of
+exactly zero without KL and entropy terms: they are skipped, but count in the denominator. Losses
+that select tokens select them once for the optimizer batch. The loss of one micro-batch is its
+share of
 
     loss = policy_loss + kl_loss_coef * agg(kl) - entropy_coeff * agg(entropy)
 
-where every term is averaged by the same rule with the same denominator. What is reported of the
-terms is before their coefficients.
+where every term is averaged by the same mode with the same denominator. Reported terms do not
+include their coefficients.
 
-Several policies may learn from the same rollouts, each from its own calls, with a learner each:
-they share tasks, rewards and groups.
+Several policies may learn from the same rollouts, each from its own calls and with a separate
+learner; they share tasks, rewards and groups.
 
 Legend: B rows, T tokens, K trained tokens.
 """

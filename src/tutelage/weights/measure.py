@@ -1,8 +1,8 @@
-"""Measurements: held-out tasks played once each, within a phase or as a phase of their own.
+"""Measurements: held-out tasks played once each, within a phase or as a separate phase.
 
 A phase of measurement plays the test tasks, sampled and greedy, with samples that do not depend on
-the other tasks; a glance within a phase plays validation tasks, faster. `statistics/outcome.py`
-sums up; `run.py` has the shared parts of all phases.
+other tasks. Within a phase validation tasks are played, which is faster. `statistics/outcome.py`
+computes the results; `run.py` has the shared parts of all phases.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The memory that a training needs beside activations, and a refusal of what cannot fit.
+"""Estimate the memory of a training without activations, and refuse a training that cannot fit.
 
-A trained parameter has four numbers of float32: itself, its gradient, AdamW's two. From 20 million
-on parameters are shared out over the ranks, and the first one has the whole policy to sample from.
+A trained parameter has four numbers in float32: its value, its gradient, and two of AdamW. Models
+of 20 million parameters or more are sharded over the ranks, and rank 0 also has the whole policy
+for sampling.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Find the models, checkpoints and runs on the disk that a configuration refers to.
 
-It is looked for before any model loads: a path that is not there would otherwise be taken for a
-name of the hub, and end in a message about network or spelling after other work was done.
-`inputs.py`, `training.py` and the command line call this first.
+This is done before any model loads: otherwise a missing path would be taken for a name on the hub,
+and fail late with a message about the network. `inputs.py`, `training.py` and the command line call
+this first.
 """
 
 from __future__ import annotations

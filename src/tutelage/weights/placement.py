@@ -1,10 +1,9 @@
 """The placement of a training's rollouts: its agent, on engines of its policies.
 
-`LocalPlacement` plays in this process: it makes an engine of a policy when it is first asked for,
-keeps it at the policy's version, and makes the one `Runner` for the run's own built-in agent or for
-the user's. A worker on another machine holds one too, so that the same code plays a rollout there
-(`distributed/ray_workers.py`, loaded where `agent.placement` names it). `run.py` asks, and
-stores what comes back.
+`LocalPlacement` plays in this process: it creates an engine of a policy on first use, keeps it at
+the policy's version, and creates the `Runner` for the built-in agent or the user's. A worker on
+another machine has one too, so that the same code plays its rollouts (`distributed/ray_workers.py`,
+loaded if `agent.placement` names it). `run.py` calls this and stores the rollouts.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """The processes that train together: this one alone, or the ranks of torch.distributed.
 
-Every rank runs the same step on the same rows: the first one plays the rollouts and hands them to
-the others (`agree`), each works on its share of a plan of micro-batches (`map`, `accumulate`), and
-all get the same reports, gradients and metrics. `tutelage.distributed.process_group` has several
-ranks; it is loaded by name when a launcher has started this process.
+Every rank runs the same step on the same rows: rank 0 plays the rollouts and sends them to the
+other ranks (`agree`), each rank computes its share of the micro-batches (`map`, `accumulate`), and
+all get the same reports, gradients and metrics. `tutelage.distributed.process_group` implements
+several ranks; it is imported if a launcher has started this process.
 
-The gradient of a batch is added micro-batch by micro-batch, on one or more threads: each
-parameter's in the order of the micro-batches, as they come, and a backward pass that is ahead waits
-where it would add before its turn. So the sum does not depend on how many threads worked, and no
-thread holds gradients of its own. Tensor operations release Python's lock, and threads that each
-use one core need no barrier between operations, which makes them faster than one thread with
-parallel operations, and immune to a busy core. Callers give every micro-batch the whole batch's
+The gradient of a batch is added micro-batch by micro-batch, on one or more threads. Each
+parameter's gradients are added in the order of the micro-batches; a backward pass that is ahead
+waits for its turn. So the sum does not depend on the number of threads, and threads have no
+separate gradients. Tensor operations release Python's lock, and threads that each use one core need
+no barrier between operations, so they are faster than one thread with parallel operations, and a
+busy core slows down only one of them. Callers divide every micro-batch by the whole batch's
 denominator.
 """
 

@@ -1,9 +1,9 @@
 """The reference policy and the KL penalty.
 
-The reference is loaded only where some KL is on: the policy that reinforcement learning starts
-from, frozen, or the model of `ref.path`. The KL may enter the reward, where a controller steers its
-coefficient, and the loss, whose coefficient is fixed. The coefficient is all of a controller's
-state and travels in the checkpoint. The estimators and the controllers are `algorithms/rl/kl.py`.
+The reference is only loaded if a KL is on: the frozen policy from the start of reinforcement
+learning, or the model of `ref.path`. The KL may be part of the reward, with a coefficient that a
+controller adapts, and of the loss, with a fixed coefficient. The adapted coefficient is saved in
+the checkpoint. Estimators and controllers are in `algorithms/rl/kl.py`.
 
 Legend: B rows, T tokens.
 """

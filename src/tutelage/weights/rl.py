@@ -1,14 +1,13 @@
-"""The phase of reinforcement learning: sample, reward, learn, until something ends it.
+"""The phase of reinforcement learning, and its control.
 
-The step is `loop.py`'s; this is what happens around it: the clock, the metrics, the checkpoints,
-the held-out tasks. `run.py` has the shared parts of all phases.
+The step is in `loop.py`; this module has the clock, the metrics, the checkpoints and the held-out
+tasks around it. `run.py` has the shared parts of all phases.
 
-The control is the same training again with another estimator, to compare with. Reinforcement
-learning is worth what it earns above a simple use of the same rollouts. So the loop runs a second
-time: from the same start, on the same tasks in the same order, with as many steps and rollouts, the
-same optimizer, clip and mini-batches, and an estimator that imitates what did well (`raft`,
-`best_of_n`, `advantage_filtered`) or any other that `trainer.control` names. Its result is measured
-as the trained policy is, and is not kept.
+The control is a second training for comparison: reinforcement learning is only worth its gain over
+a simple use of the same rollouts. It has the same start, the same tasks in the same order, as many
+steps and rollouts, and the same optimizer, clip and mini-batches, but an estimator that imitates
+good rollouts (`raft`, `best_of_n`, `advantage_filtered`), or any other in `trainer.control`. Its
+policy is measured like the trained one, and is not kept.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""`TrainingRun`: one process's work on a training, with its records and a way to play rollouts.
+"""`TrainingRun`: the work of one process on a training, with its records and its rollouts.
 
-It logs metrics, writes checkpoints, keeps the clock, and plays rollouts on engines that sample from
-the policy. A phase (`measure.py`, `cold_start.py`, `sft.py`, `rl.py`) is a loop over steps that can
-stop after any step and go on later: what it needs to know is in `TrainingState.phase_step` and
+It logs metrics, writes checkpoints, keeps the clock, and plays rollouts on engines of the policy. A
+phase (`measure.py`, `cold_start.py`, `sft.py`, `rl.py`) is a loop over steps that can stop after
+any step and continue later: its state is in `TrainingState.phase_step` and
 `TrainingState.phase_data`, and every draw is addressed by the seed tree. After a resume recorded
-rollouts are used instead of playing a step again whenever the store has all of them: they are bit
-for bit what would be sampled, and a deadline that fired stays fired. `training.py` prepares a run
-and puts its phases in order.
+rollouts are used in place of playing a step again if the store has all of them: they are equal bit
+for bit, and deadlines that expired stay expired. `training.py` prepares a run and puts its phases
+in order.
 """
 
 from __future__ import annotations

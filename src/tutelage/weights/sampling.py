@@ -1,10 +1,10 @@
 """Play the rollouts of a step: tasks, groups, refills and greedy baselines.
 
-A step draws tasks in epochs, plays `agent.num_chains` rollouts of each, replaces groups whose
-rewards are all equal by fresh ones where that is asked for, and for an estimator with baselines
-plays each task once greedily, through the same agent and its tools. All of it is addressed by step
-and place in the seed tree. `asynchronous.py` plays the same rollouts ahead of their steps. Rollouts
-of refills, of baselines and of the control are stored under labels of their own.
+A step draws tasks in epochs and plays `agent.num_chains` rollouts of each. If configured, it
+replaces groups whose rewards are all equal by new ones. For an estimator with baselines it also
+plays each task once greedily, with the same agent and tools. All draws are addressed by step and
+position in the seed tree. `asynchronous.py` plays the same rollouts ahead of their steps. Rollouts
+of refills, of baselines and of the control have separate labels in the store.
 """
 
 from __future__ import annotations

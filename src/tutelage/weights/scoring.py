@@ -1,8 +1,8 @@
 """Compute values per token of a whole batch without gradients, such as log-probabilities.
 
-The rows are cut into micro-batches by tokens and what a model says of each trained token is put
-back into one [B, T] tensor, 0 where nothing is trained. `learner.py` asks for what the estimator
-and the KL need before the first optimizer step.
+The rows are split into micro-batches by tokens, and the results for trained tokens are put into one
+[B, T] tensor that is 0 elsewhere. `learner.py` uses this for the inputs of estimator and KL before
+the first optimizer step.
 
 Legend: B rows, T tokens, K trained tokens of a micro-batch.
 """

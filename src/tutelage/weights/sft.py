@@ -1,11 +1,10 @@
 """`train sft`: supervised training on the user's demonstrations.
 
-Token rows come from files (`inputs.py`). A step draws a batch of them in shuffled epochs, each
-draw addressed by the seed tree, so a step is a function of seed and number and the phase goes on
-after any kill without a difference. The step itself is `cold_start.py`'s: mean negative
-log-likelihood over the batch's trained tokens, which are what the assistant wrote. Tasks of
-`--test` are played before and after where they are given. `run.py` has the shared parts of all
-phases.
+Token rows come from files (`inputs.py`). A step draws a batch of them in shuffled epochs, addressed
+by the seed tree, so a step depends only on seed and number, and the phase continues after a kill
+without a difference. The step is in `cold_start.py`: mean negative log-likelihood over the batch's
+trained tokens, which are the assistant's. Tasks of `--test`, if any, are played before and after.
+`run.py` has the shared parts of all phases.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A training of weights from its preparation to its result: what it starts from, its phases.
+"""The course of a training of weights, from its preparation through its phases to its result.
 
-A checkpoint is written at every phase's end, and by the phases at their steps. Stopping at any
-moment, also with SIGKILL, loses at most the steps since the last one, and resuming repeats those
-bit for bit. `kinds.py` declares the run; `run.py` has what its phases work with.
+A checkpoint is written at the end of every phase, and by phases at some steps. Stopping at any
+moment, also by SIGKILL, loses at most the steps since the last one, and resuming repeats those bit
+for bit. `kinds.py` declares the run; `run.py` has the shared parts of the phases.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The vLLM servers of a run: existing ones, or one that the run starts.
 
-`placement.py` samples the trained policy there; a policy beside it, and the one before training,
-are sampled in this process. Of several ranks the first one, which has the whole policy, talks to
-them. What is started here ends with the run.
+`placement.py` samples the main trained policy there; further policies, and the one before training,
+are sampled in this process. Only rank 0, which has the whole policy, communicates with the servers.
+A server that the run starts ends with it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Validate a configuration before any model loads.
 
-Each function yields findings about one subject: key, reason, and the way out unless it is the key's
-default; `find_problems` runs them all. Keys of parts that the package does not have yet are refused
-here, never ignored. Whether a device exists is a fact in `Machine`: nothing is detected here; what
-an estimator, a loss or an agent type cannot work with, it declares (`extensions.py`). Values that
-are fine but have no effect are not refused but listed, with the reasons of `unused.py`.
+Each function yields problems of one subject: key, reason, and the fix unless it is the key's
+default; `find_problems` runs them all. Keys of features that the package does not have yet are
+refused here. Whether a device exists is a field of `Machine`: nothing is detected here. Estimators,
+losses and agent types declare their requirements (`extensions.py`). Valid values without an effect
+are listed, with the reasons of `unused.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a configuration asks of the registries: estimators, losses and agent types.
+"""Look up the extensions that a configuration names: estimators, losses and agent types.
 
-Three keys name a thing that a user may add to. What belongs to one of them it declares where it is
-written (`algorithms/extensions.py`, `agents/loop.py`), and resolving, checks and the trainer ask
-the declaration: no name of one stands in them. An entry is loaded when it is asked for.
+The registries of these three keys can be extended by users. An extension declares its defaults and
+requirements with its function (`algorithms/extensions.py`, `agents/loop.py`), and resolving, checks
+and the trainer read the declaration. Extensions are loaded on first use.
 """
 
 from __future__ import annotations

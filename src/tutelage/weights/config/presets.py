@@ -1,8 +1,8 @@
-"""The values that a recipe starts from, where they differ from the schema's defaults.
+"""The default values of recipes, as far as they differ from the schema's.
 
-This is the table to tune. A preset is a recipe with, for the embedded job, a level and an
-algorithm; later layers of it win. Users' flags and overrides win over all of it (`resolve.py`).
-The keys of a method of the literature (`--algorithm ppo`) is here as well.
+A preset is a recipe with, for the embedded job, a level and an algorithm; its later layers override
+earlier ones. Users' flags and overrides override all of it (`resolve.py`). The keys of methods of
+the literature (`--algorithm ppo`) are here as well.
 """
 
 from __future__ import annotations

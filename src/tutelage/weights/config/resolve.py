@@ -1,9 +1,9 @@
-"""From a recipe, flags, overrides and a file to one checked configuration.
+"""Resolve a recipe, flags, overrides and a file to one checked configuration.
 
-Layers, each winning over the one before: the schema's defaults, the recipe's preset, a file, and
-the command line (flags and overrides together). Inside one layer two spellings of a key must agree;
-nothing wins by standing later. Then what follows from the values is derived, everything is checked
-before any model loads, and what has no effect is listed. The result is a `Resolved`.
+There are four layers, each of which overrides the one before: the schema's defaults, the recipe's
+preset, a file, and the command line (flags and overrides together). Two spellings of a key in one
+layer must agree, whatever their order. Then values are derived, everything is checked before any
+model loads, and keys without an effect are listed. The result is a `Resolved`.
 """
 
 from __future__ import annotations
