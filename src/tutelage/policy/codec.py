@@ -82,7 +82,7 @@ class Codec:
         self._ids_in_template = "tool_call_id" in text
         self._markers = SpecialTokens(tokenizer)
         self._splittable = self.decode([*self.encode("<"), *self.encode("|x|>")]) == "<|x|>"
-        """Whether pieces of a text can be encoded separately."""
+        """True if pieces of a text can be encoded separately."""
         self._grammars = GrammarMaker(self)
         self._prompts: dict[Any, tuple[int, ...]] = {}
         self._frames: dict[Any, tuple[str, ...] | None] = {}

@@ -49,7 +49,7 @@ class _CallForm:
     after: str
     between: str
     several: bool
-    """Whether a turn may hold more than one call."""
+    """True if a turn may hold more than one call."""
 
 
 _FORMS = {

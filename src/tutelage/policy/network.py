@@ -106,9 +106,9 @@ class FusedNetwork(nn.Module):
     """None if the embedding is also the output head."""
     inv_freq: Tensor
     checkpoints_blocks = False
-    """Whether the backward pass recomputes the activations of each block (`recompute`)."""
+    """True if the backward pass recomputes the activations of each block (`recompute`)."""
     large: bool
-    """Whether the model is large: then micro-batches are planned by computed tokens, and blocks
+    """True if the model is large: then micro-batches are planned by computed tokens, and blocks
     keep fewer activations."""
 
     def __init__(self, weights: DecoderWeights, block: Callable[[Layer], Block] = Block) -> None:

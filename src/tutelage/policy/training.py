@@ -65,7 +65,7 @@ class IndexTables:
     uses_E: Tensor
     first_KN: Tensor
     lean: bool
-    """Whether blocks save fewer activations: the backward pass recomputes those that take much
+    """True if blocks save fewer activations: the backward pass recomputes those that take much
     memory and little time."""
 
     @staticmethod

@@ -41,9 +41,9 @@ class ToolOutcome(NamedTuple):
     """The full result, or the error message."""
     failure: ToolFailure | None = None
     plain: bool = False
-    """Whether the tool returned a `str`, which is not parsed as JSON."""
+    """True if the tool returned a `str`, which is not parsed as JSON."""
     late: bool = False
-    """Whether the call failed but its work may still have been done."""
+    """True if the call failed but its work may still have been done."""
 
 
 async def execute_tool_calls(
