@@ -31,6 +31,10 @@ OWN_CLIP = (0.2, 0.2)
 """The clip range of a user's loss that declares none: PPO's (arXiv 1707.06347, section 3)."""
 
 
+def _no_problems(**options: Any) -> Iterable[tuple[str, str, str]]:
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class Estimator:
     """An advantage estimator: its function and its requirements."""
@@ -93,7 +97,7 @@ class Loss:
     select: Callable[..., Any] | None = None
     """Selects tokens of a whole optimizer batch, [B, T] bool, from `(logp_BT, advantages_BT,
     mask_BT)` and options; the loss gets its rows of the selection as `selection_BT`."""
-    wrong: Callable[..., Iterable[tuple[str, str, str]]] = lambda **options: ()
+    wrong: Callable[..., Iterable[tuple[str, str, str]]] = _no_problems
     """Finds invalid options; see `impossible`. Takes the options as keyword arguments."""
 
     def __post_init__(self) -> None:

@@ -89,15 +89,12 @@ def filesystem_view(packages: tuple[str, ...], places: tuple[str, ...]) -> FileS
     paths += [path for path in _SHARED_DATA if os.path.isdir(path)]
     folders = _outermost_paths(paths)
     modules = _find_modules(packages, places)
-    hidden = [h for f in folders for name in _PACKAGE_FOLDERS for h in _hidden_names(f, name)]
+    patterns = [f"{f}{deep}/{n}" for f in folders for n in _PACKAGE_FOLDERS for deep in ("", "/*")]
+    hidden = [path for pattern in patterns for path in glob(pattern)]
     parts = [part for folder in folders for part in _split_hidden(folder, hidden)]
     return FileSystemView(
         tuple(folders), tuple(hidden), tuple(parts), tuple(_outermost_paths(files)), modules
     )
-
-
-def _hidden_names(folder: str, name: str) -> list[str]:
-    return [*glob(f"{folder}/{name}"), *glob(f"{folder}/*/{name}")]
 
 
 def _libraries() -> list[str]:
