@@ -129,7 +129,7 @@ def test_shards_change_no_bit_by_the_cores_that_compute_them(
 
     found: list[Any] = []
     for cores in (1, 2):
-        monkeypatch.setattr("tutelage.policy.machine._cores", lambda cores=cores: cores)
+        monkeypatch.setattr("tutelage.policy.machine._count_cores", lambda cores=cores: cores)
         monkeypatch.setattr(F, "embedding", watched)
         seen.clear()
         found.append(talks(engine_of(policy, dtype, slots=20), range(20)))

@@ -40,7 +40,7 @@ def test_cores_alone_change_no_bit_of_a_large_model(monkeypatch: pytest.MonkeyPa
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     settings = config("trainer.device=cpu")
     for count in (1, 2, 8):
-        monkeypatch.setattr("tutelage.policy.machine._cores", lambda count=count: count)
+        monkeypatch.setattr("tutelage.policy.machine._count_cores", lambda count=count: count)
         choice = machine.choose_compute(settings, LARGE)
         assert (choice.operation_threads, choice.shards) == (1, 2)
         assert machine.compute_conditions(choice)["shards"] == 2
@@ -66,7 +66,7 @@ def test_a_model_that_does_not_fit_on_a_gpu_is_refused_with_the_way_out(
 def test_the_environments_threads_are_honoured_where_no_key_is_set(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tutelage.policy.machine._cores", lambda: 8)
+    monkeypatch.setattr("tutelage.policy.machine._count_cores", lambda: 8)
     for said, count, by, of_large in (
         ("3", 3, "OMP_NUM_THREADS", 3),
         ("many", 8, "the cores here", 1),
@@ -84,7 +84,7 @@ def test_the_environments_threads_are_honoured_where_no_key_is_set(
 
 def test_work_in_parallel_ends_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """In order, with one thread for an operation; an error leaves nothing running behind it."""
-    monkeypatch.setattr("tutelage.policy.machine._cores", lambda: 4)
+    monkeypatch.setattr("tutelage.policy.machine._count_cores", lambda: 4)
     before, running = torch.get_num_threads(), threading.Barrier(3)
 
     def work(item: int) -> tuple[int, int, int]:

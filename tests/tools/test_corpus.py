@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from tests.loopback import replying
@@ -209,16 +208,9 @@ async def test_serper_is_asked_with_its_key(address: str) -> None:
     assert Service.seen == [{"key": KEY, "q": "fjords", "num": "3"}]
 
 
-async def test_google_is_asked_with_its_key(address: str) -> None:
-    environ = {"GOOGLE_API_KEY": KEY, "GOOGLE_CSE_ID": "cx1", "GOOGLE_SEARCH_URL": address}
-    found = await ask(ToolOptions(environ=environ), "fjords")
-    assert found.text.startswith("[1] T0")
-    assert Service.seen == [{"key": KEY, "cx": "cx1", "q": "fjords", "num": "3"}]
-
-
 async def test_a_service_that_fails_is_an_observation_without_the_key(address: str) -> None:
     Service.status = 403
-    environ = {"GOOGLE_API_KEY": KEY, "GOOGLE_CSE_ID": "cx1", "GOOGLE_SEARCH_URL": address}
+    environ = {"SERPER_API_KEY": KEY, "SERPER_URL": address}
     found = await ask(ToolOptions(environ=environ), "fjords")
     assert found.error == "raised"
     assert KEY not in found.text

@@ -11,7 +11,6 @@ from tutelage.errors import ConfigError
 from tutelage.tools.sandbox import (
     TIERS,
     Sandbox,
-    SandboxError,
     SandboxLimits,
     Tier,
     client,
@@ -136,13 +135,6 @@ async def test_values_that_only_look_like_data_do_not(tier: Tier, expression: st
         )
         with pytest.raises(ValueError, match=r"no result value|not a Python literal|malformed"):
             (await sandbox.evaluate(expression)).plain_value()
-
-
-async def test_several_processes_need_namespaces() -> None:
-    if tier_problems()["rlimit"] is not None:
-        pytest.skip("no tier rlimit here")
-    with pytest.raises(SandboxError, match="'namespaces'"):
-        await Sandbox(SandboxLimits(processes=3), tier="rlimit").run("1")
 
 
 def test_no_protection_must_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

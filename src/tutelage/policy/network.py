@@ -106,9 +106,9 @@ class FusedNetwork(nn.Module):
     """None if the embedding is also the output head."""
     inv_freq: Tensor
     checkpoints_blocks = False
-    """Whether the backward pass recomputes the activations of each block (`recompute`)."""
+    """True if the backward pass recomputes the activations of each block (`recompute`)."""
     large: bool
-    """Whether the model is large: then micro-batches are planned by computed tokens, and blocks
+    """True if the model is large: then micro-batches are planned by computed tokens, and blocks
     keep fewer activations."""
 
     def __init__(self, weights: DecoderWeights, block: Callable[[Layer], Block] = Block) -> None:
@@ -130,7 +130,7 @@ class FusedNetwork(nn.Module):
     @property
     def weights(self) -> DecoderWeights:
         """Return the tensors in the kernels' form, from which the engine samples."""
-        layers = [block.tensors() for block in self._blocks()]
+        layers = [block.tensors() for block in cast("list[Block]", list(self.layers))]
         return DecoderWeights(
             self.shape, self.embed, layers, self.norm, self._output, self.inv_freq, self.rope_scale
         )
@@ -189,9 +189,6 @@ class FusedNetwork(nn.Module):
         named = self.hf_tensors()
         return {name: t.to("cpu", torch.float32).clone().contiguous() for name, t in named}
 
-    def _blocks(self) -> list[Block]:
-        return cast("list[Block]", list(self.layers))
-
     @property
     def _output(self) -> Tensor:
         return self.embed if self.head is None else self.head
@@ -201,7 +198,7 @@ class FusedNetwork(nn.Module):
         batch = MicroBatch.of(rows, self.device, how.dtype)
         hidden, head = self(batch, how.dtype, scored=True), self._output
         if len(hidden) * len(head) > _LOGITS_LIMIT:
-            scores: Any = _Chunked.apply(hidden, head, batch, how)
+            scores: Any = _ChunkedScores.apply(hidden, head, batch, how)
             logp, entropy = scores
         else:
             z, lines_K = _logits(hidden, head, how.temperature), batch.lines_K
@@ -233,7 +230,7 @@ def _logits(hidden_SH: Tensor, head_VH: Tensor, temperature: float) -> Tensor:
     return z_SV if temperature == 1.0 else z_SV / temperature
 
 
-class _Chunked(torch.autograd.Function):
+class _ChunkedScores(torch.autograd.Function):
     """Token scores computed in chunks of logits, which the backward pass recomputes to save
     memory."""
 

@@ -48,13 +48,13 @@ class Thoughts:
         self._render_template, self._ends = render, ends
         match = _CLOSING.search(template)
         self.known = match is not None
-        """Whether the template has a marker that closes a thought."""
+        """True if the template has a marker that closes a thought."""
         self.closing = "</think>" if match is None else match[0]
         self.opening = self.closing.replace("/", "", 1)
         self.max_tokens: int | None = None
         """Maximum number of sampled tokens of a thought."""
         self.keeps = False
-        """Whether the run keeps thoughts that the template drops."""
+        """True if the run keeps thoughts that the template drops."""
 
     def choose(self, history: Literal["keep", "drop"] | None, max_tokens: int | None) -> None:
         """Keep or drop earlier thoughts in prompts, or with None let the template decide.

@@ -54,12 +54,12 @@ class RewardFunction:
     """Parameters without a default."""
     optional: tuple[str, ...] = ()
     takes_any: bool = False
-    """Whether the function has `**kwargs` for the fields without a parameter of their own."""
+    """True if the function has `**kwargs` for the fields without a parameter of their own."""
     inline: bool = False
     one_of: tuple[str, ...] = ()
     """Optional parameters, at least one of which must be a field of the task."""
     bounded: bool = False
-    """Whether the function bounds its own time, so that it runs without a timeout."""
+    """True if the function bounds its own time, so that it runs without a timeout."""
     isolation: Literal["process", "none"] = "process"
     """Where a synchronous function runs: in a worker process if one can import it, or here."""
 

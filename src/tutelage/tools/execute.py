@@ -41,7 +41,7 @@ class ToolOutcome(NamedTuple):
     """The full result, or the error message."""
     failure: ToolFailure | None = None
     late: bool = False
-    """Whether the call failed but its work may still have been done."""
+    """True if the call failed but its work may still have been done."""
 
 
 async def execute_tool_calls(

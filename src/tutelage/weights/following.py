@@ -1,10 +1,9 @@
-"""What the ranks beside the first do in a run: the same phases, without its folder, store and
-console.
+"""Run a training on the ranks other than rank 0, without run folder, store and console.
 
-Rank 0 leads. It alone plays rollouts, decides by the clock, writes and shows; the others get what
-it has played and decided (`ProcessGroup.agree`) and do the same step with it. What they note of a
-run goes to a folder of their own that ends with them. `jobs.py` asks here how a run begins on
-several ranks; `process_group.py` has the protocol.
+Only rank 0 plays rollouts, makes decisions by time, writes files and shows progress. The other
+ranks get its rollouts and decisions (`ProcessGroup.agree`) and compute the same steps. They write
+to a temporary folder. `jobs.py` starts a run on several ranks here; `process_group.py` has the
+protocol.
 """
 
 from __future__ import annotations
@@ -36,19 +35,21 @@ if TYPE_CHECKING:
     from tutelage.weights.kinds import WeightTraining
 
 MARK = ".ranks"
-"""A file that rank 0 makes in the run folder for the others to look for."""
+"""A file in the run folder by which the other ranks check that they see the folder."""
 NOT_BY_RAY = (
     "custom agents cannot be trained by ranks placed by Ray: remove trainer.nnodes, and start with "
     "torchrun --nproc-per-node=2 SCRIPT.py (or -m tutelage train AGENT.py)"
 )
-"""What is said where Ray would place the ranks that train one."""
+"""Error message for a custom agent whose ranks would be placed by Ray."""
 PATIENCE = 20.0
-"""Seconds that a rank which has failed listens whether rank 0 has too."""
+"""Seconds that a failed rank waits to see if rank 0 has failed too."""
 
 
 def together(job: WeightTraining, folder: RunFolder, lead: Callable[[], JSON]) -> JSON:
-    """Return the result of a run on every rank that a launcher has started or that Ray is to place:
-    `lead` works on it on rank 0, and the others follow."""
+    """Run a training on all ranks of a launcher or of Ray, and return its result.
+
+    `lead` runs on rank 0; other ranks follow it.
+    """
     group = launched()
     if group.size > 1:
         return _as_rank(job, folder, lead, group)
@@ -64,7 +65,7 @@ def together(job: WeightTraining, folder: RunFolder, lead: Callable[[], JSON]) -
 def _as_rank(
     job: WeightTraining, folder: RunFolder, lead: Callable[[], JSON], group: ProcessGroup
 ) -> JSON:
-    """The result of a run on this rank."""
+    """Return the result of a run on this rank."""
     own = {} if job.given is None else job.given.sources
     check_ranks(group, facts_of(job.resolved) | own, folder)
     if group.rank:
@@ -76,7 +77,7 @@ def _as_rank(
 
 
 def facts_of(resolved: Resolved) -> dict[str, str]:
-    """What a step depends on and each rank has for itself: code, versions, configuration."""
+    """Return the code, versions and configuration of this rank that a step depends on."""
     import torch
 
     keys = flatten(resolved.config.model_dump(mode="json"))
@@ -88,8 +89,10 @@ def facts_of(resolved: Resolved) -> dict[str, str]:
 
 
 def check_ranks(group: ProcessGroup, facts: Mapping[str, str], folder: RunFolder) -> None:
-    """Raise `RunError` on rank 0 where a rank differs from it, or does not see its run folder; the
-    others end without a word."""
+    """Raise `RunError` on rank 0 if a rank differs from it or does not see its run folder.
+
+    Other ranks exit silently.
+    """
     path = folder.path.absolute()
     mark = path / MARK
     group.agree(mark.touch)
@@ -120,15 +123,17 @@ def check_ranks(group: ProcessGroup, facts: Mapping[str, str], folder: RunFolder
 
 
 class _NoWriter(StoreWriter):
-    """Takes what rank 0 stores, and drops it."""
+    """A store writer that discards all records, for ranks other than rank 0."""
 
     def _submit(self, items: Sequence[object]) -> None:
-        """Drop it."""
+        """Discard the records."""
 
 
 def _follow(job: WeightTraining, name: str, group: ProcessGroup) -> None:
-    """Work through the phases of a run as a rank that does not lead. Rank 0 reports an error that
-    every rank has, and a stop."""
+    """Run the phases of a training on a rank other than 0.
+
+    Rank 0 reports errors that all ranks have, and stops.
+    """
     job.work = TrainingRun(job.resolved, in_step(group, job.make_setting), job.loop)
     with tempfile.TemporaryDirectory(prefix="tutelage-rank-") as place:
         folder = RunFolder(Path(place) / name)
@@ -154,7 +159,7 @@ def _follow(job: WeightTraining, name: str, group: ProcessGroup) -> None:
 
 
 def _met_alone(group: ProcessGroup) -> bool:
-    """Whether rank 0 goes on after what ended this rank."""
+    """Return True if rank 0 continues after the error that ended this rank."""
     heard: list[None] = []
 
     def listen() -> None:

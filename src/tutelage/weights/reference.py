@@ -1,9 +1,9 @@
-"""The reference policy and what the distance from it costs.
+"""The reference policy and the KL penalty.
 
-The reference is loaded only where some KL is on: the policy that reinforcement learning starts
-from, frozen, or the model of `ref.path`. The KL may enter the reward, where a controller steers its
-coefficient, and the loss, whose coefficient is fixed. The coefficient is all of a controller's
-state and travels in the checkpoint. The estimators and the controllers are `algorithms/rl/kl.py`.
+The reference is only loaded if a KL is on: the frozen policy from the start of reinforcement
+learning, or the model of `ref.path`. The KL may be part of the reward, with a coefficient that a
+controller adapts, and of the loss, with a fixed coefficient. The adapted coefficient is saved in
+the checkpoint. Estimators and controllers are in `algorithms/rl/kl.py`.
 
 Legend: B rows, T tokens.
 """
@@ -30,7 +30,7 @@ from tutelage.weights.scoring import logp_of
 
 
 class ReferencePolicy:
-    """A frozen policy and the price of leaving it."""
+    """A frozen reference policy and the KL coefficient of the reward."""
 
     def __init__(
         self,
@@ -49,11 +49,12 @@ class ReferencePolicy:
 
     @property
     def beta(self) -> float:
-        """The coefficient of the KL in the reward."""
+        """Return the coefficient of the KL in the reward."""
         return self._control.coef
 
     def measure(self, batch: Batch) -> Batch:
-        """A batch that the policy, not updated yet, sampled, with the reference's view of it."""
+        """Return a batch, sampled before the update, with the reference's log-probabilities and the
+        KL."""
         config, kl_BT = self._config, None
         ref_logp_BT = logp_of(self.policy, batch.rows, config, self._numerics.dtype, self._group)
         if config.algorithm.use_kl_in_reward:
@@ -62,7 +63,7 @@ class ReferencePolicy:
         return replace(batch, ref_logp_BT=ref_logp_BT, kl_BT=kl_BT)
 
     def steer(self, batch: Batch) -> dict[str, float]:
-        """Log the KL, and move the coefficient after a batch, for the next one.
+        """Log the KL, and adapt the coefficient for the next batch.
 
         `kl/ref` is the mean over trained tokens of the low-variance estimator, in nats.
         """
@@ -82,11 +83,11 @@ class ReferencePolicy:
         return out
 
     def state_dict(self) -> dict[str, Any]:
-        """The coefficient."""
+        """Return the coefficient."""
         return {"coef": self.beta}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over the coefficient, bit for bit."""
+        """Load the coefficient, bit for bit."""
         self._control.coef = float(state_dict["coef"])
 
 
@@ -96,10 +97,9 @@ def _known(x_BT: Tensor | None) -> Tensor:
 
 
 def check_models(policy: Policy, config: RunConfig) -> None:
-    """Refuse second models whose tokens mean something else, by their tokenizers, before anything
-    is trained or written.
+    """Check that second models have the same tokens, before anything is trained or written.
 
-    Raises `ModelError` when a folder cannot be read, `ConfigError` when the tokens differ.
+    Raises `ModelError` if a folder cannot be read, `ConfigError` if the tokens differ.
     """
     named = {"critic.model.path": config.critic.model.path if has_critic(config) else None}
     named["ref.path"] = config.ref.path if config.needs_reference else None

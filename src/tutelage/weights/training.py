@@ -1,8 +1,8 @@
-"""A training of weights from its preparation to its result: what it starts from, its phases.
+"""The course of a training of weights, from its preparation through its phases to its result.
 
-A checkpoint is written at every phase's end, and by the phases at their steps. Stopping at any
-moment, also with SIGKILL, loses at most the steps since the last one, and resuming repeats those
-bit for bit. `kinds.py` declares the run; `run.py` has what its phases work with.
+A checkpoint is written at the end of every phase, and by phases at some steps. Stopping at any
+moment, also by SIGKILL, loses at most the steps since the last one, and resuming repeats those bit
+for bit. `kinds.py` declares the run; `run.py` has the shared parts of the phases.
 """
 
 from __future__ import annotations
@@ -55,15 +55,17 @@ EVALUATIONS = (
 )
 """Labels of evaluations in the order of `result.json`."""
 IMITATED = "demonstrations.jsonl"
-"""In the run folder: the episodes of an environment that are learned before rewards."""
+"""File in the run folder with the episodes of an environment to imitate."""
 STEPS = {RL: "rl_steps", COLD: "cold_start_steps", SFT: "sft_steps"}
 """The keys of `result.json` for the steps of a phase."""
 
 
 def prepare(job: WeightTraining, folder: RunFolder, progress: Progress) -> TrainingRun:
-    """Read what a run needs: tasks, tools, reward and policy; from the last complete checkpoint if
-    the run has begun. With `resume_path` a new run goes on from a checkpoint of another one, which
-    stays as it is. Raises `TutelageError`s for what cannot work or does not fit."""
+    """Load the inputs of a run, from the last complete checkpoint if the run has begun.
+
+    With `resume_path` a new run starts from a checkpoint of another run. Raises `TutelageError`s
+    for inputs that are invalid or do not fit into memory.
+    """
     config, trainer = job.resolved.config, job.resolved.config.trainer
     check_workers(config)
     if folder.config.is_file():
@@ -99,7 +101,7 @@ def prepare(job: WeightTraining, folder: RunFolder, progress: Progress) -> Train
 
 
 def record_start(setting: TrainingInputs, folder: RunFolder) -> None:
-    """Keep the conditions of the machine, and the weights that an embedded policy has."""
+    """Record the compute conditions, and save the initial weights of an embedded policy."""
     write_json(folder.conditions, machine.compute_conditions(setting.choice))
     if setting.imitated:
         write_demonstrations(folder.path / IMITATED, setting.imitated)
@@ -109,8 +111,8 @@ def record_start(setting: TrainingInputs, folder: RunFolder) -> None:
 
 
 def _continued(job: WeightTraining, folder: RunFolder, progress: Progress) -> TrainingRun:
-    """Read what a run has that was begun, from its last complete checkpoint; metrics and events are
-    cut to what that one knows of."""
+    """Load a run that has begun from its last complete checkpoint, and cut its metrics and events
+    to it."""
     first, kept = folder.checkpoints / "initial", checkpoint.complete(folder)
     if first.is_dir() or (kept and job.resolved.config.model.path in (None, SHIPPED)):
         checkpoint.check_seal(first)
@@ -161,10 +163,10 @@ def _continued(job: WeightTraining, folder: RunFolder, progress: Progress) -> Tr
 
 
 def _rewind(work: TrainingRun, folder: RunFolder, progress: Progress) -> None:
-    """Go back to the last step of training, from where a run that has ended is trained further.
+    """Go back to the last step of training, to train a finished run longer.
 
-    Raises `RunError` where its checkpoint is gone, or no more steps are requested. A kill in
-    between leaves the run as it was, before its last measurements.
+    Raises `RunError` if its checkpoint is gone, or no more steps are requested. After a kill the
+    run is still as it was before its last measurements.
     """
     config, trained = work.setting.config, checkpoint.of_training(folder)
     finished = folder.read_result() is not None
@@ -197,7 +199,7 @@ def _rewind(work: TrainingRun, folder: RunFolder, progress: Progress) -> None:
 
 
 def introduce(work: TrainingRun) -> None:
-    """Show what begins: device, policy, how much will be played and learned, and where."""
+    """Show device, policy, the amount of rollouts and updates, and the run folder."""
     setting, notes = work.setting, work.resolved.notes
     work.expected = dict.fromkeys(name for name, _ in phases_of(work))
     given, model, size = setting.given, setting.config.model, setting.policy.count() / 1e6
@@ -239,9 +241,11 @@ def introduce(work: TrainingRun) -> None:
 
 
 def phases_of(work: TrainingRun) -> list[Phase]:
-    """Return what a configuration asks for, in order: training on the user's demonstrations, else a
-    cold start where there is something to show, then learning from rewards. Where there are
-    `data.demonstrations`, tasks are measured before and after these."""
+    """Return the phases of a configuration in order.
+
+    They are training on the user's demonstrations or a cold start, if there are any, then learning
+    from rewards. With `data.demonstrations`, tasks are measured before and after these.
+    """
     setting, config = work.setting, work.setting.config
 
     def measured(phase: str, name: str) -> Phase:
@@ -267,7 +271,7 @@ def phases_of(work: TrainingRun) -> list[Phase]:
 
 
 def enter(work: TrainingRun, phase: str) -> None:
-    """Begin a phase, or go on with it."""
+    """Begin a phase, or continue it."""
     state = work.state
     if state.phase != phase:
         state.phase, state.phase_step, state.phase_data = phase, 0, {}
@@ -275,7 +279,7 @@ def enter(work: TrainingRun, phase: str) -> None:
 
 
 def leave(work: TrainingRun, phase: str) -> None:
-    """Keep what later phases and the user need of a phase that has ended, in a checkpoint too."""
+    """Save the results of a phase that has ended, also in a checkpoint."""
     state, setting, folder = work.state, work.setting, work.run.folder
     state.seconds[phase] = work.clock.elapsed() - work.phase_began
     work.optimizer = None
@@ -294,7 +298,7 @@ def leave(work: TrainingRun, phase: str) -> None:
 
 
 def outcome(work: TrainingRun, status: str) -> JSON:
-    """The outcome in numbers, as in result.json."""
+    """Return the outcome in numbers, as in result.json."""
     state, setting = work.state, work.setting
     config, values = setting.config, dict(state.results)
     policy = work.run.folder.policy

@@ -1,4 +1,4 @@
-"""How far the policy is from a reference: estimators per token, and who sets the price of it.
+"""KL divergence from a reference policy: estimators per token, and controllers of its coefficient.
 
 With `k = logp - ref_logp` at a token that the policy sampled:
 
@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tutelage.algorithms.rl.lookup import unknown
+from tutelage.algorithms.rl.lookup import unknown_name_error
 from tutelage.errors import ConfigError
 
 
@@ -58,13 +58,13 @@ KL_KINDS: tuple[str, ...] = (*_ESTIMATORS, *(f"{name}+" for name in _ESTIMATORS)
 
 
 def kl_penalty(logp_BT: Tensor, ref_logp_BT: Tensor, kind: str) -> Tensor:
-    """The KL penalty of each token, [B, T]; see the module's table for the kinds.
+    """Return the KL penalty of each token [B, T]; the module's table lists the kinds.
 
-    Raises `ConfigError` for an unknown kind, `ValueError` when the shapes differ.
+    Raises `ConfigError` for an unknown kind, `ValueError` if the shapes differ.
     """
     estimator = _ESTIMATORS.get(kind.removesuffix("+"))
     if estimator is None or kind not in KL_KINDS:
-        raise unknown(kind, KL_KINDS, "kl kind")
+        raise unknown_name_error(kind, KL_KINDS, "kl kind")
     if logp_BT.shape != ref_logp_BT.shape:
         raise ValueError(
             f"logp_BT has shape {tuple(logp_BT.shape)!r} but ref_logp_BT has "
@@ -79,27 +79,27 @@ def kl_penalty(logp_BT: Tensor, ref_logp_BT: Tensor, kind: str) -> Tensor:
 
 
 def kl_in_reward(scores_BT: Tensor, kl_BT: Tensor, mask_BT: Tensor, beta: float) -> Tensor:
-    """`r[t] = score[t] - beta * kl[t] * m[t]`, [B, T]; the KL is a number here, not a gradient."""
+    """Compute `r[t] = score[t] - beta * kl[t] * m[t]` [B, T], without gradient to the KL."""
     return scores_BT - beta * kl_BT.detach().masked_fill(mask_BT == 0, 0)
 
 
 @dataclass(slots=True)
 class FixedKL:
-    """A KL coefficient that stays: `algorithm.kl_ctrl.type=fixed`."""
+    """A constant KL coefficient: `algorithm.kl_ctrl.type=fixed`."""
 
     coef: float
 
     def update(self, kl: float, n: int) -> float:
-        """The coefficient, whatever was measured."""
+        """Return the coefficient, which does not depend on the measured KL."""
         return self.coef
 
 
 @dataclass(slots=True)
 class AdaptiveKL:
-    """A coefficient steered so that the measured KL approaches `target`; `coef` is all its state.
+    """A KL coefficient that is adapted until the measured KL is near `target`.
 
-    `coef *= 1 + clip(kl / target - 1, -0.2, 0.2) * n / horizon`: after about `horizon` rollouts of
-    a KL far off the target the coefficient has moved by a fifth.
+    `coef *= 1 + clip(kl / target - 1, -0.2, 0.2) * n / horizon`: after about `horizon` rollouts
+    with a KL far from the target the coefficient has changed by a fifth. `coef` is the whole state.
     """
 
     coef: float
@@ -114,7 +114,7 @@ class AdaptiveKL:
                 raise ConfigError(f"algorithm.kl_ctrl.{key}={value!r} must be a positive number")
 
     def update(self, kl: float, n: int) -> float:
-        """Take the mean KL of a batch of `n` rollouts; returns the new coefficient."""
+        """Adapt the coefficient to the mean KL of a batch of `n` rollouts and return it."""
         if not math.isfinite(kl):
             raise ValueError(f"the measured KL must be finite, got {kl!r}")
         error = min(max(kl / self.target - 1.0, -0.2), 0.2)

@@ -1,10 +1,10 @@
-"""What a configuration may not ask for, found before any model loads.
+"""Validate a configuration before any model loads.
 
-Each function yields findings about one subject: key, reason, and the way out unless it is the key's
-default; `find_problems` runs them all. Keys of parts that the package does not have yet are refused
-here, never ignored. Whether a device exists is a fact in `Machine`: nothing is detected here; what
-an estimator, a loss or an agent type cannot work with, it declares (`extensions.py`). Values that
-are fine but have no effect are not refused but listed, with the reasons of `unused.py`.
+Each function yields problems of one subject: key, reason, and the fix unless it is the key's
+default; `find_problems` runs them all. Keys of features that the package does not have yet are
+refused here. Whether a device exists is a field of `Machine`: nothing is detected here. Estimators,
+losses and agent types declare their requirements (`extensions.py`). Valid values without an effect
+are listed, with the reasons of `unused.py`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tutelage.weights.config.extensions import (
 )
 
 Finding = tuple[str, str] | tuple[str, str, str]
-"""Key, reason, way out."""
+"""Key, reason, and how to fix it."""
 CPU_FIX = "trainer.device=cpu trains on the CPU and lists this key as unused."
 THRESHOLD = "async_training.staleness_threshold"
 _AHEAD: Mapping[str, tuple[Any, str, str]] = {
@@ -45,8 +45,10 @@ _AHEAD: Mapping[str, tuple[Any, str, str]] = {
 def find_problems(
     config: RunConfig, machine: Machine, *, own_agent: bool = False
 ) -> Iterator[ConfigIssue]:
-    """Every reason not to start this run, in the order in which a reader would ask. `own_agent`
-    says that a user's agent plays, and not a built-in one."""
+    """Yield all reasons to refuse a configuration, the most basic ones first.
+
+    `own_agent` is True if a user's agent plays instead of a built-in one.
+    """
     yield from unknown_names(config)
     findings = [*_devices(config, machine), *_sampler(config, machine), *_run(config)]
     if config.algorithm.name == "rl":
@@ -66,7 +68,8 @@ def unused_keys(
     *,
     own_agent: bool = False,
 ) -> dict[str, str]:
-    """The keys among `set_keys` that have no effect on this run, each with its first reason."""
+    """Yield the keys among `set_keys` that have no effect on this run, each with the first
+    reason."""
     on_cpu = machine.device_of(config) == "cpu"
     readers: dict[str, list[str]] = {}  # of what another estimator or loss reads
     for key, registry in ((ESTIMATOR, ESTIMATORS), (LOSS, LOSSES)):
@@ -90,7 +93,7 @@ def unused_keys(
 
 
 def _devices(config: RunConfig, machine: Machine) -> Iterator[Finding]:
-    """GPUs, nodes and ranks that are not there, or that nothing here can use together."""
+    """Yield problems of GPUs, nodes and ranks: missing ones, and unsupported combinations."""
     device, there, nodes = config.trainer.device, machine.cuda_devices, "trainer.nnodes"
     gpu, placed = machine.device_of(config) == "cuda", machine.placed_ranks(config) > 1
     if device == "mps":
@@ -131,7 +134,7 @@ def _devices(config: RunConfig, machine: Machine) -> Iterator[Finding]:
 
 
 def _sampler(config: RunConfig, machine: Machine) -> Iterator[Finding]:
-    """What samples: an endpoint, or vLLM with its servers and transports."""
+    """Yield problems of the sampler: an endpoint, or vLLM with its servers and transports."""
     rollout, native = config.rollout, "or rollout.name=native."
     if rollout.name == "openai":
         yield (
@@ -153,7 +156,7 @@ def _sampler(config: RunConfig, machine: Machine) -> Iterator[Finding]:
 
 
 def _run(config: RunConfig) -> Iterator[Finding]:
-    """What a recipe needs: data, a reward, an end."""
+    """Yield problems of a recipe's needs: data, a reward, an end."""
     trainer, recipe, data = config.trainer, config.recipe, config.data
     acts, own = config.environment.name is not None, recipe in ("sft", "rl")
     agent = AGENTS.load_or_none(config.agent.agent_type)
@@ -194,7 +197,7 @@ def _run(config: RunConfig) -> Iterator[Finding]:
 
 
 def _learning(config: RunConfig) -> Iterator[Finding]:
-    """What an estimator, a loss, a KL and a control cannot learn from."""
+    """Yield problems of estimators, losses, KL and control."""
     name, chains = config.algorithm.adv_estimator, config.agent.num_chains
     loss = LOSSES.load_or_none(config.actor.policy_loss.loss_mode)
     for option, reason, fix in loss.impossible(dict(config.actor.policy_loss)) if loss else ():
@@ -237,7 +240,7 @@ def _learning(config: RunConfig) -> Iterator[Finding]:
 
 
 def _ahead(config: RunConfig, machine: Machine, own_agent: bool) -> Iterator[Finding]:
-    """What rollouts that are played ahead of their step cannot go with (`asynchronous.py`)."""
+    """Yield problems of asynchronous training (`asynchronous.py`)."""
     if not config.async_training.staleness_threshold:
         return
     ranks = machine.nodes * machine.ranks > 1 or machine.placed_ranks(config) > 1

@@ -1,8 +1,8 @@
-"""The values that a recipe starts from, where they differ from the schema's defaults.
+"""The default values of recipes, as far as they differ from the schema's.
 
-This is the table to tune. A preset is a recipe with, for the embedded job, a level and an
-algorithm; later layers of it win. Users' flags and overrides win over all of it (`resolve.py`).
-The keys of a method of the literature (`--algorithm ppo`) is here as well.
+A preset is a recipe with, for the embedded job, a level and an algorithm; its later layers override
+earlier ones. Users' flags and overrides override all of it (`resolve.py`). The keys of methods of
+the literature (`--algorithm ppo`) are here as well.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REWARDED: dict[str, Any] = {
     "actor.optim.lr_scheduler_type": "linear",
     "trainer.save_freq": 10,
 }
-"""What recipes of the package's own tasks have in common."""
+"""Values that all recipes with built-in tasks share."""
 # The embedded job: tool use on arithmetic, on a laptop CPU, in minutes.
 MATH: dict[str, Any] = REWARDED | {
     "algorithm.adv_estimator": "grpo",
@@ -93,7 +93,7 @@ MATH_LEVELS: dict[str, dict[str, Any]] = {
 RL: dict[str, Any] = {"trainer.total_epochs": 1}
 
 OWN_MODEL: dict[str, Any] = {"actor.optim.warmup_steps": 5}
-"""What reinforcement learning of a user's model starts from: AdamW knows the size of the
+"""Values for reinforcement learning of a user's model. AdamW knows the size of the
 gradients only after a few steps, and its first ones at the full rate can destroy what was
 pretrained. The embedded policy keeps the rate that its preset was measured with."""
 
@@ -162,15 +162,14 @@ WORK: dict[str, tuple[float, float, float, float, float]] = {
     "math": (0.25, 0.33, 0.15, 4.4, 0.6),
     "word-problems": (2.5, 0.32, 0.35, 1.3, 1.2),
 }
-"""What a demonstration, a rollout and learning from it were seen to take on a CPU, in forward
-passes of the policy over 2 x 128 tokens; then what a rollout of a measurement, whose samples depend
-on no other, takes in rollouts of training, and the mean step of reinforcement in its first one. The
-time of a run is estimated by these."""
+"""Measured cost by recipe, from which the time of a run is estimated. In forward passes over 2 x
+128 tokens on a CPU: a demonstration, a rollout, and the update on it. Then the cost of a rollout of
+a measurement relative to one of training, and of a mean step relative to the first."""
 UNKNOWN = (0.0, 0.0, 0.0, 2.0, 1.0)
-"""The same of another recipe, as far as a measured step needs it."""
+"""Cost of a recipe that is not in `WORK`, for estimates after a measured step."""
 
 RECIPES = {"math": "", "word-problems": "", "rl": "rewards", "sft": "demonstrations"}
-"""Recipes, and what those without tasks of their own learn from."""
+"""Recipes, and the inputs that recipes without built-in tasks need."""
 
 METHODS: dict[str, dict[str, Any]] = {
     "ppo": {ESTIMATOR: "gae"},
@@ -203,12 +202,12 @@ def recipe_preset(
     own_start: bool = False,
     environment: bool = False,
 ) -> tuple[str, dict[str, Any]]:
-    """The name of a preset and its values by key; `own_model` when `model.path` is given,
-    `own_tasks` when `data.train_files` is, `own_start` when keys of the cold start or of new
-    weights are: without these the embedded job begins with the shipped policy. `environment` when
-    `environment.name` is given.
+    """Return the name of a recipe's preset and its values by key.
 
-    Raises `ConfigIssue` when the recipe has no such level or algorithm.
+    `own_model` is True if `model.path` is set, `own_tasks` if `data.train_files` is, `own_start` if
+    a key of the cold start or of new weights is; without them the embedded job starts from the
+    shipped policy. `environment` is True if `environment.name` is set. Raises `ConfigIssue` if the
+    recipe has no such level or algorithm.
     """
     levels = {"math": MATH_LEVELS, "word-problems": WORD_PROBLEMS_LEVELS}.get(recipe, {level: {}})
     if level not in levels:
