@@ -144,23 +144,20 @@ def search_index(tmp_path: Path) -> str:
 
 
 class Service:
-    """Answers like the two services; `seen` is what was asked."""
+    """Answers like Serper; `seen` is what was asked."""
 
     seen: ClassVar[list[dict[str, Any]]] = []
     status = 200
 
     @classmethod
     def reply(cls, asked: Any, body: Any) -> tuple[int, Any]:
-        if body is None:
-            data = {k: v[0] for k, v in parse_qs(urlsplit(asked.path).query).items()}
-        else:
-            data = {"key": asked.headers["X-API-KEY"], **body}
+        data = {"key": asked.headers["X-API-KEY"], **body}
         cls.seen.append(data)
         found = [
             {"title": f"T{i}", "snippet": f"about {data['q']}", "link": f"http://x/{i}"}
             for i in range(5)
         ]
-        return cls.status, {"items" if body is None else "organic": found}
+        return cls.status, {"organic": found}
 
 
 @pytest.fixture
