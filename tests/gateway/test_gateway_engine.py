@@ -114,10 +114,11 @@ def test_a_native_engine_streams_what_it_records(
     headers = {"authorization": f"Bearer {attempt_session.api_key}"}
     body = {
         "model": "m", "messages": [{"role": "user", "content": "What is 1 + 1?"}], "seed": 7,
-        "max_tokens": 40, "logprobs": True, "n": 2, "return_token_ids": True,
+        "max_tokens": 40, "n": 2, "return_token_ids": True,
     }  # fmt: skip
     url = attempt_session.base_url + "/chat/completions"
-    plain = httpx2.post(url, json=body, headers=headers, timeout=120).json()
+    asked = {**body, "logprobs": True}
+    plain = httpx2.post(url, json=asked, headers=headers, timeout=120).json()
     streamed = httpx2.post(url, json={**body, "stream": True}, headers=headers, timeout=120).text
     attempt_session.close()
     said = {0: "", 1: ""}
@@ -137,46 +138,6 @@ def test_a_native_engine_streams_what_it_records(
         assert said[i] == (choice["message"]["content"] or "")
     assert plain["choices"][0]["token_ids"] != plain["choices"][1]["token_ids"]
     assert pieces > 4
-
-
-def test_the_tokens_of_a_prompt_are_scored_as_when_they_are_sampled(
-    tiny: Any, live: Callable[..., Gateway]
-) -> None:
-    """As lm-eval asks for multiple choice: `echo` with `logprobs`."""
-    policy = tiny("qwen2")
-    driver = EngineDriver(tiny_engine(policy, slots=2), schedule="free")
-    client = ServedPolicy(driver, policy.codec, SeedTree(1), policy=policy)
-    session = live().open("r", "a", client)
-    headers = {"authorization": f"Bearer {session.api_key}"}
-
-    def ask(path: str = "/completions", **more: Any) -> Any:
-        body = {"model": "m", "max_tokens": 1, "temperature": 0, "seed": 1234, **more}
-        answer = httpx2.post(session.base_url + path, json=body, headers=headers, timeout=120)
-        assert answer.status_code == 200, answer.text
-        return answer.json()
-
-    ids = [10, 11, 12, 13]
-    drawn = ask(prompt=[ids], max_tokens=6, logprobs=1, return_token_ids=True)["choices"][0]
-    whole = [*ids, *drawn["token_ids"]]
-    told = ask(prompt=[whole], echo=True, logprobs=1)["choices"][0]
-    scored = told["logprobs"]
-    assert scored["token_logprobs"][0] is None
-    assert scored["top_logprobs"][0] is None
-    assert len(scored["tokens"]) == len(whole) + 1
-    values = scored["token_logprobs"][len(ids) : len(whole)]
-    assert values == pytest.approx(drawn["logprobs"]["token_logprobs"], abs=1e-4)
-    for value, top in zip(values, scored["top_logprobs"][len(ids) : len(whole)], strict=True):
-        assert max(top.values()) == pytest.approx(value), "the greedy choice is the likeliest"
-    assert told["text"].startswith(policy.codec.decode(whole))
-    text = ask(prompt="1 + 1", echo=True, logprobs=0)["choices"][0]
-    assert "".join(text["logprobs"]["tokens"]).startswith("1 + 1")
-    vllm = ask(prompt=[whole], prompt_logprobs=0)["choices"][0]["prompt_logprobs"]
-    assert vllm[0] is None
-    assert [*vllm[-1]] == [str(whole[-1])]
-    assert vllm[-1][str(whole[-1])]["logprob"] == pytest.approx(values[-1], abs=1e-4)
-    hi = [{"role": "user", "content": "hi"}]
-    chat = ask("/chat/completions", messages=hi, prompt_logprobs=2, return_token_ids=True)
-    assert len(chat["prompt_logprobs"]) == len(chat["prompt_token_ids"])
 
 
 async def test_arguments_that_cannot_be_rendered_are_a_400_that_names_them(

@@ -68,7 +68,7 @@ RESULT = {"type": "tool_result", "tool_use_id": "x", "content": [{"type": "image
         ),
         (
             "responses",
-            {"input": "x", "min_tokens": 3, "guided_json": {"type": "object"}},
+            {"input": "x", "min_tokens": 3, "text": {"format": {"type": "json_object"}}},
             "min_tokens",
             "",
         ),
@@ -102,9 +102,6 @@ SCHEMA = {"type": "nothing"}
 NAMED: list[tuple[str, dict[str, Any], str]] = [
     ("/chat/completions", {"messages": ASK, "response_format": {
         "type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}}, "response_format"),
-    ("/chat/completions", {"messages": ASK, "guided_json": SCHEMA}, "guided_json"),
-    ("/completions", {"prompt": "x", "structured_outputs": {"json": SCHEMA}},
-     "structured_outputs.json"),
     ("/responses", {"input": "x", "text": {"format": {
         "type": "json_schema", "name": "x", "schema": SCHEMA}}}, "text.format"),
     ("/messages", {"messages": ASK, "output_config": {"format": {

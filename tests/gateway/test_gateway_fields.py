@@ -144,16 +144,11 @@ INSIDE: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     (CHAT, {}, {"tools": [{**CALCULATOR, "strict": True,
                            "function": {**FUNCTION, "strict": True}}]}),
     (RESPONSES, {}, {"tools": [{**FLAT_CALCULATOR, "strict": True}]}),
-    (CHAT, {"guided_json": SCHEMA},
-     {"guided_json": None, "structured_outputs": {"json": SCHEMA, "disable_any_whitespace": True,
-                                                  "disable_additional_properties": True}}),
-    (CHAT, {"guided_json": SCHEMA},
-     {"guided_json": None,
-      "response_format": {"type": "json_schema", "json_schema": {
-          "name": "n", "description": "d", "strict": True, "schema": SCHEMA}}}),
-    (RESPONSES, {"guided_json": SCHEMA},
-     {"guided_json": None,
-      "text": {"format": {"type": "json_schema", "name": "n", "description": "d", "strict": False,
+    (CHAT, {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}},
+     {"response_format": {"type": "json_schema", "json_schema": {
+         "name": "n", "description": "d", "strict": True, "schema": SCHEMA}}}),
+    (RESPONSES, {"text": {"format": {"type": "json_schema", "schema": SCHEMA}}},
+     {"text": {"format": {"type": "json_schema", "name": "n", "description": "d", "strict": False,
                           "schema": SCHEMA}}}),
 ]  # fmt: skip
 """A request, and the same with what changes nothing."""

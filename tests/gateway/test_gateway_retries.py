@@ -11,7 +11,7 @@ import pytest
 from tutelage.engine.script import ScriptedReply
 from tutelage.gateway import RecordedRequest, completions
 from tutelage.gateway.completions import KEPT_ANSWERS
-from tutelage.gateway.dialects import ChatCompletions
+from tutelage.gateway.dialects import CHAT_COMPLETIONS
 from tutelage.gateway.record import Recorder
 from tutelage.tracing import Identity
 
@@ -27,7 +27,6 @@ async def until(condition: Any) -> None:
     raise AssertionError("it never came about")
 
 
-CHAT_COMPLETIONS = ChatCompletions()
 AGAIN = {"x_stainless_retry_count": "1"}
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 RESPONSE: dict[str, Any] = {"model": "m", "input": "hi"}

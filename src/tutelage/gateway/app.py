@@ -38,7 +38,6 @@ from tutelage.gateway.dialects.field_errors import format_value
 from tutelage.gateway.errors import NO_RETRY, ApiError, error_response, invalid, model_not_found
 from tutelage.gateway.keys import MAX_ID, SessionRegistry, read_key
 from tutelage.gateway.limits import GatewayLimits
-from tutelage.gateway.reply import ReplyStream
 from tutelage.gateway.rewards import ReadBody, late_span, read_event, read_rewards
 from tutelage.gateway.session import AttemptClosedError, AttemptSession
 from tutelage.tracing import Identity
@@ -223,14 +222,13 @@ class App:
         self, answer: PendingCompletion, attempt_session: AttemptSession, dialect: Dialect
     ) -> AsyncGenerator[bytes]:
         """Yield stream events during sampling. Raises errors that occur before the first event."""
-        writer = dialect.writer(answer)
-        stream, updated, started = ReplyStream(answer, writer), asyncio.Event(), False
+        writer, updated, started = dialect.writer(answer), asyncio.Event(), False
         answer.join(updated.set)
         try:
             while True:
                 updated.clear()
                 done = answer.task.done()
-                if data := stream.feed():
+                if data := writer.feed():
                     yield data
                     started = True
                 if done:
@@ -238,7 +236,7 @@ class App:
                 await updated.wait()
             try:
                 _check_done(answer, attempt_session)
-                data = stream.finish()
+                data = writer.finish()
             except Exception as error:
                 if not started:
                     raise

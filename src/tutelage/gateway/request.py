@@ -54,9 +54,6 @@ class ChatRequest:
     """The input items of the request, as the dialect stores them with the conversation."""
     unused: JSON = field(default_factory=_NO_FIELDS)
     """Fields without effect, for the record."""
-    scored: int | None = None
-    """Number of most probable tokens to report for each token of the prompt; None: do not score the
-    prompt."""
     echo: JSON = field(default_factory=_NO_FIELDS)
     """Fields that the reply repeats, in the format of the dialect."""
 

@@ -11,22 +11,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack
 
 from tutelage.engine.chat import ChatSession
-from tutelage.engine.logprobs import OnLogprobs, TokenLogprob
 from tutelage.engine.protocol import Engine, OnPrompt, OnToken
 from tutelage.policy.codec import Codec
 from tutelage.policy.prompt_length import check_length
-from tutelage.policy.row import Row
 from tutelage.seeds import SeedTree
 from tutelage.types import UNBOUNDED, Call, ChatOptions, Message, ToolSpec
 
-if TYPE_CHECKING:
-    from tutelage.policy.model import Policy
-
-SCORED = 512
-"""Number of prompt tokens scored at once; each needs one value per vocabulary entry."""
 LONG = 16_000
 """Characters of a prompt above which it is rendered in a thread: rendering takes 30 ms then, a
 thread 0.1 ms."""
@@ -41,13 +34,12 @@ class ServedPolicy:
         codec: Codec,
         seeds: SeedTree,
         reply_tokens: int = UNBOUNDED,
-        policy: Policy | None = None,
     ) -> None:
         """Create a client that samples with the engine.
 
-        `reply_tokens` is the default limit on the tokens of a reply; `policy` scores prompts.
+        `reply_tokens` is the default limit on the tokens of a reply.
         """
-        self.codec, self.reply_tokens, self.policy = codec, reply_tokens, policy
+        self.codec, self.reply_tokens = codec, reply_tokens
         self._engine, self._seeds = engine, seeds
         self._numbers = itertools.count()
         self._thread = asyncio.Lock()
@@ -63,7 +55,6 @@ class ServedPolicy:
         messages: Sequence[Message],
         *,
         on_token: OnToken | None = None,
-        on_logprobs: OnLogprobs | None = None,
         on_prompt: OnPrompt | None = None,
         **options: Unpack[ChatOptions],
     ) -> Call:
@@ -80,13 +71,7 @@ class ServedPolicy:
             order=number,
         )  # fmt: skip
         try:
-            return await session.chat(
-                messages,
-                on_token=on_token,
-                on_logprobs=on_logprobs,
-                on_prompt=on_prompt,
-                **options,
-            )
+            return await session.chat(messages, on_token=on_token, on_prompt=on_prompt, **options)
         finally:
             session.close()
 
@@ -103,29 +88,6 @@ class ServedPolicy:
             ids = await asyncio.to_thread(self.codec.render, messages, tools, max_length)
             await asyncio.to_thread(self.codec.shared_length, messages, tools, ids)
             return ids
-
-    async def score(self, ids: Sequence[int], top: int) -> list[TokenLogprob]:
-        """Return the log-probability and the `top` alternatives of each prompt token after the
-        first.
-
-        Requires a `policy`.
-        """
-        return await asyncio.to_thread(self._score, tuple(ids), top)
-
-    def _score(self, ids: tuple[int, ...], top: int) -> list[TokenLogprob]:
-        import torch
-
-        assert self.policy is not None
-        scored: list[TokenLogprob] = []
-        for start in range(1, len(ids), SCORED):
-            context = ids[: start + SCORED]
-            row = Row(context, (0,) * start + (1,) * (len(context) - start))
-            logps = self.policy.network.distribution([row], 1.0, torch.float32)
-            values, others = (tensor.tolist() for tensor in logps.topk(top))
-            chosen = logps.gather(1, torch.tensor(context[start:], device=logps.device)[:, None])
-            pairs = (tuple(zip(*each, strict=True)) for each in zip(others, values, strict=True))
-            scored += zip(chosen[:, 0].tolist(), pairs, strict=True)
-        return scored
 
     def _encode(self, text: str) -> tuple[int, ...]:
         """Encode a raw prompt as token ids. Raises `ContextOverflowError` if it is too long."""

@@ -261,9 +261,6 @@ class AttemptSession:
         model = self.model(request.model)
         if request.logprobs and model.decoder is None:
             raise invalid(f"model {model.name!r} does not support log-probabilities", "logprobs")
-        if request.scored is not None and getattr(model.client, "policy", None) is None:
-            message = f"model {model.name!r} does not support log-probabilities of the prompt"
-            raise invalid(message, "prompt_logprobs")
         if request.template:
             forms = template_forms(request.messages, request.tools)
             ignores = getattr(getattr(model.decoder, "thoughts", None), "ignores_variables", None)

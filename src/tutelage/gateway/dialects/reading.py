@@ -18,6 +18,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 from pydantic import (
     AfterValidator,
     AliasChoices,
+    AliasPath,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -79,7 +80,7 @@ class RequestObject(BaseModel):
 
 
 class MessageObject(RequestObject):
-    """A message or a part of a message.
+    """A message, a part of a message or a tool call.
 
     Clients may return fields of their own or of other servers, which stay with the message.
     """
@@ -141,10 +142,10 @@ class FunctionTool(RequestObject):
 
 
 _ALWAYS_REFUSED = dict.fromkeys((
-    "guided_regex", "guided_choice", "guided_grammar", "grammar", "json_schema", "regex", "ebnf",
-    "bad_words", "allowed_token_ids", "logits_processors", "truncate_prompt_tokens", "mirostat",
-    "typical_p", "top_a", "tfs_z", "xtc_probability", "dry_multiplier", "dynatemp_range",
-    "max_new_tokens", "n_predict",
+    "guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs",
+    "grammar", "json_schema", "regex", "ebnf", "bad_words", "allowed_token_ids", "prompt_logprobs",
+    "logits_processors", "truncate_prompt_tokens", "mirostat", "typical_p", "top_a", "tfs_z",
+    "xtc_probability", "dry_multiplier", "dynatemp_range", "max_new_tokens", "n_predict",
 ), ())  # fmt: skip
 UNSUPPORTED: Mapping[str, Sequence[Any]] = {
     **_ALWAYS_REFUSED,
@@ -166,13 +167,6 @@ UNSUPPORTED: Mapping[str, Sequence[Any]] = {
 each that have no effect."""
 
 
-class StructuredOutputs(RequestObject):
-    """vLLM's request field for constraints on the reply. Only a JSON schema is supported."""
-
-    refused = dict.fromkeys(("regex", "choice", "grammar", "json_object", "structural_tag"), ())
-    definition: JSON | None = Field(None, alias="json")
-
-
 class RequestReader(RequestObject):
     """Request fields shared by all dialects."""
 
@@ -191,11 +185,6 @@ class RequestReader(RequestObject):
     seed: StrictInt | None = Field(None, ge=-_SEED, lt=_SEED)
     stream: StrictBool = False
     min_tokens: StrictInt = Field(0, ge=0)
-    guided_json: Annotated[
-        JSON | None, BeforeValidator(lambda v: parse_json(v) if isinstance(v, str) else v)
-    ] = None
-    """A schema, or its JSON text, which vLLM accepts too."""
-    structured_outputs: StructuredOutputs | None = None
     tool_choice: Annotated[str, BeforeValidator(_read_tool_choice)] = "auto"
     parallel_tool_calls: StrictBool = True
     chat_template_kwargs: JSON = Field(default_factory=lambda: {})
@@ -242,24 +231,12 @@ class RequestReader(RequestObject):
     ) -> ChatRequest:
         """Build the internal `ChatRequest`. Raises `ApiError`.
 
-        `schema` comes from the dialect's own field, and `fields` are fields that not all dialects
-        have.
+        `schema` is the JSON schema of the reply, `fields` are fields that not all dialects have.
         """
         names = [each.name for each in functions]
         if len(set(names)) != len(names):
             duplicate = next(n for n in names if names.count(n) > 1)
             raise invalid(f"duplicate tool name in `tools`: {duplicate!r}", "tools")
-        outputs = self.structured_outputs and self.structured_outputs.definition
-        sources = {
-            self.schema_name: schema,
-            "guided_json": self.guided_json,
-            "structured_outputs.json": outputs,
-        }
-        schemas = {field: schema for field, schema in sources.items() if schema is not None}
-        if len(schemas) > 1:
-            message = " and ".join(f"`{field}`" for field in schemas)
-            raise invalid(f"{message} are both set: pass only one schema", [*schemas][1])
-        schema_field, schema = next(iter(schemas.items()), ("", None))
         choice, parallel, constraint = self.tool_choice, self.parallel_tool_calls, None
         if choice == "required" and not names:
             raise invalid("`tool_choice` 'required' needs `tools`", "tool_choice")
@@ -281,7 +258,7 @@ class RequestReader(RequestObject):
             tools=tuple(ToolSpec(f.name, f.description, f.parameters) for f in functions),
             strict=tuple(each.name for each in functions if each.strict),
             constraint=constraint,
-            schema_field=schema_field,
+            schema_field=self.schema_name,
             seed=self.seed,
             template=self.chat_template_kwargs,
             stream=self.stream,
@@ -299,24 +276,17 @@ class ChoicesReader(RequestReader):
     """Request fields shared by the Chat Completions and Completions APIs."""
 
     n: StrictInt = Field(1, ge=1, le=MAX_CHOICES)
-    prompt_logprobs: TopLogprobs | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: StrictBool = False
 
-    def choices(self, scored: int | None) -> JSON:
-        """Convert these request fields to fields of a `ChatRequest`. Raises `ApiError`.
-
-        `scored` is the number of alternatives per prompt token.
-        """
+    def choices(self) -> JSON:
+        """Convert these request fields to fields of a `ChatRequest`. Raises `ApiError`."""
         if self.stream_options is not None and not self.stream:
             raise invalid("`stream_options` requires `stream`: true", "stream_options")
-        if scored is not None and self.stream:
-            raise invalid("log-probabilities of a prompt cannot be streamed", "stream")
         return {
             "n": self.n,
             "include_usage": self.stream_options is not None and self.stream_options.include_usage,
             "token_ids": self.return_token_ids,
-            "scored": scored,
         }
 
 
@@ -324,16 +294,26 @@ class ReplyFormat(RequestObject):
     """Requested format of the reply."""
 
     type: Literal["text", "json_object", "json_schema"]
-    definition: JSON | None = Field(None, alias="schema")
+    definition: JSON | None = Field(
+        None, validation_alias=AliasChoices("schema", AliasPath("json_schema", "schema"))
+    )
+    """The schema; chat completions wrap it in an object."""
 
 
-def reply_schema(kind: str, schema: JSON | None, path: str) -> JSON | None:
+class ReplyOptions(RequestObject):
+    """Options of the reply."""
+
+    format: ReplyFormat | None = None
+
+
+def reply_schema(format: ReplyFormat | None, path: str) -> JSON | None:
     """Return the JSON schema that a reply must match: none for `text`, any object for
     `json_object`."""
-    if kind == "json_schema" and schema is None:
+    if format is None or format.type == "text":
+        return None
+    if format.type == "json_schema" and format.definition is None:
         raise missing(path)
-    default = {"type": "object"} if kind == "json_object" else None
-    return schema if kind == "json_schema" else default
+    return format.definition if format.type == "json_schema" else {"type": "object"}
 
 
 # ---------------------------------------------------------------- the content of messages
@@ -373,12 +353,6 @@ Content = Annotated[
     GetPydanticSchema(lambda _, schema: schema(Annotated[Items[_Part], WrapValidator(_join)])),
 ]
 Arguments = Annotated[StrictStr, AfterValidator(_check_arguments)]
-
-
-class CallObject(BaseModel):
-    """A tool call in a request; its extra fields stay with the message."""
-
-    model_config = ConfigDict(extra="allow")
 
 
 def read_parts(message: JSON, field: str) -> JSON:
