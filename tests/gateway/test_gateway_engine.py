@@ -14,8 +14,6 @@ from tutelage.engine.driver import EngineDriver
 from tutelage.gateway import Gateway
 from tutelage.gateway.serving import ServedPolicy
 from tutelage.policy.codec import Codec
-from tutelage.policy.named_templates import put_template
-from tutelage.policy.tokenizer import train_tokenizer
 from tutelage.rollouts.rows import build_rows
 from tutelage.seeds import SeedTree
 from tutelage.testing import tiny_engine
@@ -217,22 +215,3 @@ async def test_a_script_has_no_least_of_tokens(attempt_session: Open) -> None:
     answer = await attempt_session("x").chat(min_tokens=3)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "min_tokens"
-
-
-async def test_options_of_the_template_may_say_what_is_in_force_anyway(
-    attempt_session: Open,
-) -> None:
-    tokenizer = train_tokenizer(["text 42 calculator"], vocab_size=400)
-    put_template(tokenizer, "qwen3")
-    chat = scripted_chat(Codec(tokenizer), "It is 2.", "It is 2.")
-    case = attempt_session(chat)
-    for options in ({"enable_thinking": True}, {"what_no_template_reads": [1]}):
-        assert (await case.chat(chat_template_kwargs=options)).status_code == 200
-    assert chat.calls[0].prompt_ids == chat.calls[1].prompt_ids
-    for options in ({"enable_thinking": False}, {"messages": []}):
-        answer = await case.chat(chat_template_kwargs=options)
-        assert (answer.status_code, answer.json()["error"]["param"]) == (
-            400, "chat_template_kwargs",
-        )  # fmt: skip
-        assert "leave these options out" in answer.json()["error"]["message"]
-    assert len(chat.calls) == 2

@@ -159,7 +159,7 @@ def drawn_from(codec: Codec, name: str, body: dict[str, Any]) -> Any:
     (dialect,) = (d for d in DIALECTS if d.name == name)
     request = dialect.read(body, Sampling(), KeptAnswers())
     prompt = request.prompts or codec.render(request.messages, request.tools, 1 << 16)
-    return prompt, request.sampling, request.constraint, request.seed, request.template
+    return prompt, request.sampling, request.constraint, request.seed
 
 
 @in_one_item(("dialect", "asked", "more"), INSIDE)

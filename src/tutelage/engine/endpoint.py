@@ -49,10 +49,7 @@ class Endpoint:
     @property
     def on_loopback(self) -> bool:
         """Return True if the endpoint is on this machine, where tokens cost nothing."""
-        host = urlsplit(self.base_url).hostname or ""
-        with suppress(ValueError):
-            return ipaddress.ip_address(host).is_loopback
-        return host == "localhost"
+        return is_loopback(urlsplit(self.base_url).hostname or "")
 
     def to_public_dict(self) -> dict[str, str]:
         """Return the URL and the model as a dictionary without secrets."""
@@ -63,6 +60,13 @@ class Endpoint:
 
 
 Endpoints = Mapping[str, Endpoint]
+
+
+def is_loopback(host: str) -> bool:
+    """Return True if the host can be reached from this machine only."""
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
 
 
 def environment() -> dict[str, str]:

@@ -18,15 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from tutelage.gateway.completions import KeptAnswers, PendingCompletion, ServedModel
 from tutelage.gateway.dialects import Dialect
-from tutelage.gateway.dialects.field_errors import format_value
-from tutelage.gateway.errors import NO_RETRY, ApiError, invalid, model_not_found
+from tutelage.gateway.errors import NO_RETRY, ApiError, attempt_closed, invalid, model_not_found
 from tutelage.gateway.forward import ForwardedCall, Upstream
 from tutelage.gateway.record import OnCall, Recorder
 from tutelage.gateway.reply import finish_reason
 from tutelage.gateway.request import ChatRequest
 from tutelage.gateway.rewards import PostedRewards
-from tutelage.policy.template_forms import template_forms
-from tutelage.tracing import Identity
 from tutelage.types import JSON, Mode, Sampling
 
 if TYPE_CHECKING:
@@ -179,7 +176,7 @@ class AttemptSession:
         """Return the error for requests that are running at the session's close or arrive later."""
         if self.server_stops:
             return ApiError(500, f"{STOPPED}; retry after it restarts", code="server_stopped")
-        return AttemptClosedError(*self.ids)
+        return attempt_closed()
 
     def models(self) -> list[str]:
         """Return the model names that requests may use, the main one first."""
@@ -261,16 +258,6 @@ class AttemptSession:
         model = self.model(request.model)
         if request.logprobs and model.decoder is None:
             raise invalid(f"model {model.name!r} does not support log-probabilities", "logprobs")
-        if request.template:
-            forms = template_forms(request.messages, request.tools)
-            ignores = getattr(getattr(model.decoder, "thoughts", None), "ignores_variables", None)
-            if not (ignores and ignores(*forms, request.template)):
-                raise invalid(
-                    f"`chat_template_kwargs` = {format_value(request.template)}: all requests must "
-                    "render the chat template in the same way, since turns are continued and "
-                    "trained with it; leave these options out",
-                    "chat_template_kwargs",
-                )
         floor = None if request.constraint is None else request.constraint.min_tokens
         if floor and not hasattr(model.decoder, "grammar"):
             message = f"`min_tokens` = {floor} is not supported for the remote model {model.name!r}"
@@ -350,14 +337,6 @@ class AttemptSession:
                 reason = STOPPED if self.server_stops else ENDED
                 request.disconnected, request.error = not self.closed, reason
         self.recorder.put(self.on_call, request)
-
-
-class AttemptClosedError(ApiError):
-    """Error for requests of an attempt that has ended, with the ids of the attempt."""
-
-    def __init__(self, rollout_id: str, attempt_id: str) -> None:
-        super().__init__(410, "this attempt has ended", code="attempt_closed", headers=NO_RETRY)
-        self.attempt = Identity("", rollout_id, attempt_id)
 
 
 def _runs_in(loop: asyncio.AbstractEventLoop) -> bool:

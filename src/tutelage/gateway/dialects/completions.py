@@ -68,7 +68,6 @@ class _Request(ChoicesReader):
         "add_special_tokens": (False,),
         "tools": ([],),
         "tool_choice": ("auto", "none"),
-        "chat_template_kwargs": ({},),
     }
     prompt: Annotated[
         Items[Annotated[str | list[int], PlainValidator(_check_prompt)]], BeforeValidator(_as_list)

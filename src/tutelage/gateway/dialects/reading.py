@@ -156,6 +156,7 @@ UNSUPPORTED: Mapping[str, Sequence[Any]] = {
     "length_penalty": (1,),
     "min_p": (0,),
     "logit_bias": ({},),
+    "chat_template_kwargs": ({},),
     "ignore_eos": (False,),
     "use_beam_search": (False,),
     "stop_token_ids": ([],),
@@ -187,7 +188,6 @@ class RequestReader(RequestObject):
     min_tokens: StrictInt = Field(0, ge=0)
     tool_choice: Annotated[str, BeforeValidator(_read_tool_choice)] = "auto"
     parallel_tool_calls: StrictBool = True
-    chat_template_kwargs: JSON = Field(default_factory=lambda: {})
 
     @field_validator("tools", mode="before", check_fields=False)
     @classmethod
@@ -260,7 +260,6 @@ class RequestReader(RequestObject):
             constraint=constraint,
             schema_field=self.schema_name,
             seed=self.seed,
-            template=self.chat_template_kwargs,
             stream=self.stream,
             **fields,
         )
