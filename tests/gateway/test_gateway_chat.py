@@ -246,7 +246,6 @@ async def test_failures_below_are_openai_errors(
     told = answer.json()["error"]
     assert (answer.status_code, told["code"]) == (status, code)
     assert "inner secret" not in answer.text
-    assert case.attempt_session.errors == [error]
 
 
 async def test_the_token_budget_cuts_and_then_refuses_for_good(attempt_session: Open) -> None:

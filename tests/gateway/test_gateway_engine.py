@@ -184,34 +184,3 @@ def test_a_long_text_is_encoded_without_a_warning(
     finally:
         codec.tokenizer.model_max_length = before
     assert not caplog.records
-
-
-BODIES: dict[str, dict[str, Any]] = {
-    "/chat/completions": {"messages": ASK},
-    "/responses": {"input": "What is 1 + 1?"},
-    "/messages": {"messages": ASK},
-    "/completions": {"prompt": "1 + 1"},
-}
-LIMITS = {"/responses": "max_output_tokens"}
-
-
-async def test_no_turn_ends_before_its_least_of_tokens(tiny: Any, attempt_session: Open) -> None:
-    policy = tiny("qwen2")
-    driver = EngineDriver(tiny_engine(policy, slots=1), schedule="free")
-    chat = ChatSession(driver, policy.codec, seeds=SeedTree(0), name="att")
-    case = attempt_session(chat)
-    for path, body in BODIES.items():
-        limit = {LIMITS.get(path, "max_tokens"): 9}
-        answer = await case.post(path, {"model": "m", "min_tokens": 8, "seed": 3} | body | limit)
-        assert answer.status_code == 200, answer.text
-        call = chat.calls[-1]
-        assert len(call.sampled.token_ids) >= 8
-        assert len(set(call.sampled.allowed[:8])) == 1
-        assert call.constraint is not None
-        assert call.constraint.min_tokens == 8
-
-
-async def test_a_script_has_no_least_of_tokens(attempt_session: Open) -> None:
-    answer = await attempt_session("x").chat(min_tokens=3)
-    assert answer.status_code == 400
-    assert answer.json()["error"]["param"] == "min_tokens"

@@ -60,18 +60,6 @@ RESULT = {"type": "tool_result", "tool_use_id": "x", "content": [{"type": "image
             "this model accepts text only, not images",
         ),
         ("chat.completions", HI | {"top_p": 1.5}, "top_p", "less than or equal to 1"),
-        (
-            "chat.completions",
-            HI | {"min_tokens": 9, "max_tokens": 3},
-            "min_tokens",
-            "the maximum of 3 reply tokens",
-        ),
-        (
-            "responses",
-            {"input": "x", "min_tokens": 3, "text": {"format": {"type": "json_object"}}},
-            "min_tokens",
-            "",
-        ),
     ],
 )
 def test_the_path_is_one_of_the_request(

@@ -37,7 +37,7 @@ _LINES, _SHOWN = 10, 200
 """Number of script lines, and of characters of a request, that an error shows."""
 
 
-class _ByteCodec:
+class ByteCodec:
     """Codec that uses UTF-8 bytes as token ids, in place of a tokenizer. Token 256 ends a turn."""
 
     end = 256
@@ -61,7 +61,7 @@ class _ByteCodec:
 class ScriptedClient:
     """Chat client that plays a script. Tokens are bytes, each with log-probability 0."""
 
-    codec = _ByteCodec()
+    codec = ByteCodec()
 
     def __init__(
         self,

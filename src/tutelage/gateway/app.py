@@ -16,7 +16,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
-from inspect import isawaitable
 from typing import Any, TypeVar, cast
 
 import orjson
@@ -252,8 +251,7 @@ class App:
         """
         body = await self._read_body(request) if request.method == "POST" else b""
         values = _json_object(body) if body else dict(request.query_params)
-        result = handle(request.path_params, values, attempt_session)
-        return _json_response(await result if isawaitable(result) else result)
+        return _json_response(handle(request.path_params, values, attempt_session))
 
     async def _serve_traces(
         self, request: Request, attempt_session: AttemptSession, agent: str

@@ -13,15 +13,18 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from tutelage.engine.logprobs import token_logprobs
 from tutelage.errors import SCHEMA_FIELD, ConstraintError
 from tutelage.gateway.record import RecordedRequest
 from tutelage.gateway.request import ChatRequest
-from tutelage.gateway.text import TextDecoder, token_entry
+from tutelage.gateway.text import token_entry
 from tutelage.replies import ThoughtStream, thought_of
 from tutelage.types import JSON, UNBOUNDED, Call, ChatClient
+
+if TYPE_CHECKING:
+    from tutelage.gateway.text import TextDecoder
 
 KEPT_ANSWERS = 1024
 """Maximum number of answers that an attempt keeps for retries and follow-up requests."""

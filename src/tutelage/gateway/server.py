@@ -282,14 +282,11 @@ def _loop_hidden_while_collecting() -> Generator[None]:
 
 def _raise_file_limit(count: int) -> None:
     """Raise the open-file limit to `count`, or as far as the system allows."""
-    try:
+    with suppress(ImportError, ValueError, OSError):  # some systems have no such limits
         resource: Any = importlib.import_module("resource")
-    except ImportError:
-        return  # a system without such limits
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limit = count if hard == resource.RLIM_INFINITY else min(count, hard)
-    if soft != resource.RLIM_INFINITY and soft < limit:
-        with suppress(ValueError, OSError):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        limit = count if hard == resource.RLIM_INFINITY else min(count, hard)
+        if soft != resource.RLIM_INFINITY and soft < limit:
             resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 

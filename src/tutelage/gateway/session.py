@@ -29,7 +29,6 @@ from tutelage.types import JSON, Mode, Sampling
 if TYPE_CHECKING:
     from tutelage.gateway.keys import SessionRegistry
 
-KEPT_ERRORS = 100
 STOPPED = "the server has stopped"
 """The error of a call that was running when its server stopped."""
 ENDED = "the attempt has ended"
@@ -65,8 +64,6 @@ class AttemptSession:
     in_flight: int = field(default=0, init=False)
     spent: int = field(default=0, init=False)
     """Tokens sampled by the main client so far; of cancelled replies, the streamed ones."""
-    errors: list[BaseException] = field(default_factory=list[BaseException], init=False)
-    """The latest engine errors, oldest first, at most a hundred."""
     ledger: KeptAnswers = field(default_factory=KeptAnswers, init=False)
     posted: PostedRewards = field(default_factory=PostedRewards, init=False)
     """Rewards posted over HTTP."""
@@ -217,7 +214,7 @@ class AttemptSession:
         limit = self._token_limit(model)
         return ForwardedCall(upstream, body, agent, limit, partial(self._record_forwarded, model))
 
-    async def count(self, name: object, read: Callable[[], ChatRequest]) -> int:
+    def count(self, name: object, read: Callable[[], ChatRequest]) -> int:
         """Count the prompt tokens of a request.
 
         `read` parses the request, and is called only if the model can count. Raises `ApiError` if
@@ -230,9 +227,6 @@ class AttemptSession:
         request = read()
         context: int | None = getattr(model.client, "max_length", None)
         limit = () if context is None else (max(context, COUNTED),)
-        chat_render = getattr(model.client, "render", None)  # renders long prompts in a thread
-        if chat_render is not None:
-            return len(await chat_render(request.messages, request.tools, *limit))
         return len(render(request.messages, request.tools, *limit))
 
     def answer(
@@ -258,10 +252,6 @@ class AttemptSession:
         model = self.model(request.model)
         if request.logprobs and model.decoder is None:
             raise invalid(f"model {model.name!r} does not support log-probabilities", "logprobs")
-        floor = None if request.constraint is None else request.constraint.min_tokens
-        if floor and not hasattr(model.decoder, "grammar"):
-            message = f"`min_tokens` = {floor} is not supported for the remote model {model.name!r}"
-            raise invalid(message, "min_tokens")
         limit = self._token_limit(model)
         if limit is not None and limit < request.sampling.max_tokens:
             request = replace(request, sampling=replace(request.sampling, max_tokens=limit))
@@ -322,11 +312,8 @@ class AttemptSession:
         sampled: int,
         error: BaseException | None,
     ) -> None:
-        """Count the sampled tokens of a request, remember an engine error, and queue the request's
-        record."""
+        """Count the sampled tokens of a request, and queue its record."""
         self.spent += sampled if model is self.main else 0
-        if isinstance(error, Exception):  # cancellation is not an engine error
-            self.errors = [*self.errors[1 - KEPT_ERRORS :], error]
         if self.on_call is None:
             return
         request.ended_ns = time.time_ns()

@@ -8,43 +8,21 @@ which the codec strips. Streamed text is therefore always a prefix of the finish
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tutelage.engine.logprobs import TokenLogprob
-from tutelage.replies import ThoughtMarks, blank, overlap
+from tutelage.replies import blank, overlap
 from tutelage.types import JSON
+
+if TYPE_CHECKING:
+    from tutelage.engine.scripted import ByteCodec
+    from tutelage.policy.codec import Codec
+
+    TextDecoder = Codec | ByteCodec
 
 _CALL = "<tool_call>"
 _WINDOW = 16
-
-
-class TextDecoder(Protocol):
-    """Interface of the codec methods that decode replies."""
-
-    @property
-    def eos_ids(self) -> Collection[int]:
-        """Return the end-of-turn token ids."""
-        ...
-
-    @property
-    def call_format(self) -> str:
-        """Return the format in which the model writes tool calls."""
-        ...
-
-    @property
-    def strips(self) -> bool:
-        """Return True if white space at the ends of a turn's text is stripped."""
-        ...
-
-    @property
-    def thoughts(self) -> ThoughtMarks:
-        """Return the delimiters of the model's thinking."""
-        ...
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Decode token ids to text."""
-        ...
 
 
 def token_entry(decoder: TextDecoder, token: int, logprob: TokenLogprob) -> JSON:

@@ -236,12 +236,12 @@ class _Chunks(Writer):
 
 
 CHAT_COMPLETIONS = Dialect(
-    "chat.completions",
-    "/v1/chat/completions",
-    "chatcmpl-",
-    "messages",
-    _Request,
-    _read,
-    _write_reply,
-    _Chunks,
+    name="chat.completions",
+    path="/v1/chat/completions",
+    prefix="chatcmpl-",
+    prompt_field="messages",
+    request=_Request,
+    read=_read,
+    write_reply=_write_reply,
+    writer=_Chunks,
 )

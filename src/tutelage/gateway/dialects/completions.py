@@ -158,12 +158,12 @@ class _Chunks(Writer):
 
 
 COMPLETIONS = Dialect(
-    "completions",
-    "/v1/completions",
-    "cmpl-",
-    "prompt",
-    _Request,
-    _read,
-    _write_reply,
-    _Chunks,
+    name="completions",
+    path="/v1/completions",
+    prefix="cmpl-",
+    prompt_field="prompt",
+    request=_Request,
+    read=_read,
+    write_reply=_write_reply,
+    writer=_Chunks,
 )

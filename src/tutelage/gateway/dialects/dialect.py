@@ -6,7 +6,7 @@ the same way for all dialects. A new dialect needs one file here and an entry in
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from tutelage.types import JSON, Sampling
 if TYPE_CHECKING:
     from tutelage.gateway.session import AttemptSession
 
-Path = Callable[[Mapping[str, str], JSON, "AttemptSession"], JSON | Awaitable[JSON]]
+Path = Callable[[Mapping[str, str], JSON, "AttemptSession"], JSON]
 """Handles an extra path, given its parameters, the body (or the query of a request without one) and
 the attempt."""
 _NO_PATHS: Callable[[], Mapping[str, Mapping[str, Path]]] = dict

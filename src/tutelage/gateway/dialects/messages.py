@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from tutelage.gateway.session import AttemptSession
 
 _SIGNATURE_PREFIX = "tutelage:"  # prefix of this server's signatures
+_KEEP_ALL = {"type": "clear_thinking_20251015", "keep": "all"}
+"""An edit of the context that clears nothing, which Claude Code requests."""
 _STOP_REASONS = {"tool_calls": "tool_use", "length": "max_tokens", "content_filter": "refusal"}
 
 
@@ -74,14 +76,6 @@ def _read_tool_choice(value: Any) -> str:
             return name
         case _:
             raise ValueError("must have the type auto, any or none, or tool with a name")
-
-
-def _check_context_edits(management: Any) -> Any:
-    """Check that the requested context edits clear nothing, as in the requests of Claude Code."""
-    edits = management.get("edits") if isinstance(management, dict) else None
-    if any(not isinstance(e, dict) or cast("JSON", e).get("keep") != "all" for e in edits or ()):
-        raise ValueError("this server does not support clearing context; leave it out")
-    return management
 
 
 class _Text(MessageObject):
@@ -132,7 +126,12 @@ class _Thinking(RequestObject):
 
 
 class _Request(RequestReader):
-    refused: ClassVar[Mapping[str, Sequence[Any]]] = {**UNSUPPORTED, "thread": (), "n": (1,)}
+    refused: ClassVar[Mapping[str, Sequence[Any]]] = {
+        **UNSUPPORTED,
+        "thread": (),
+        "n": (1,),
+        "context_management": ({}, {"edits": []}, {"edits": [_KEEP_ALL]}),
+    }
     schema_name = "output_config.format"
     tool_type = "custom"
     messages: Items[_Turn] = Field(min_length=1, max_length=MAX_MESSAGES)
@@ -142,7 +141,6 @@ class _Request(RequestReader):
     stop_sequences: Items[Stop] = Field(default_factory=list[str], max_length=MAX_STOPS)
     thinking: _Thinking | None = None
     output_config: ReplyOptions | None = None
-    context_management: Annotated[JSON | None, BeforeValidator(_check_context_edits)] = None
     max_tokens: StrictInt | None = Field(None, ge=1)
 
     @classmethod
@@ -170,10 +168,10 @@ def _read(body: JSON, defaults: Sampling, kept: KeptAnswers) -> ChatRequest:
     return request
 
 
-async def _count(path: Mapping[str, str], body: JSON, attempt: AttemptSession) -> JSON:
+def _count(path: Mapping[str, str], body: JSON, attempt: AttemptSession) -> JSON:
     """Count a request's prompt tokens; the conversation may end with an assistant turn."""
     read = partial(_parse_request, body, attempt.sampling)
-    return {"input_tokens": await attempt.count(body.get("model"), read)}
+    return {"input_tokens": attempt.count(body.get("model"), read)}
 
 
 def _parse_request(body: JSON, defaults: Sampling) -> ChatRequest:
@@ -423,13 +421,13 @@ class _Events(BlockWriter):
 
 
 MESSAGES = Dialect(
-    "messages",
-    "/v1/messages",
-    "msg_",
-    "messages",
-    _Request,
-    _read,
-    _write_reply,
-    _Events,
-    {"/v1/messages/count_tokens": {"POST": _count}},
+    name="messages",
+    path="/v1/messages",
+    prefix="msg_",
+    prompt_field="messages",
+    request=_Request,
+    read=_read,
+    write_reply=_write_reply,
+    writer=_Events,
+    paths={"/v1/messages/count_tokens": {"POST": _count}},
 )

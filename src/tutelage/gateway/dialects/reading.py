@@ -156,6 +156,7 @@ UNSUPPORTED: Mapping[str, Sequence[Any]] = {
     "length_penalty": (1,),
     "min_p": (0,),
     "logit_bias": ({},),
+    "min_tokens": (0,),
     "chat_template_kwargs": ({},),
     "ignore_eos": (False,),
     "use_beam_search": (False,),
@@ -185,7 +186,6 @@ class RequestReader(RequestObject):
     ] = Field(default_factory=lambda: [], max_length=MAX_STOPS)
     seed: StrictInt | None = Field(None, ge=-_SEED, lt=_SEED)
     stream: StrictBool = False
-    min_tokens: StrictInt = Field(0, ge=0)
     tool_choice: Annotated[str, BeforeValidator(_read_tool_choice)] = "auto"
     parallel_tool_calls: StrictBool = True
 
@@ -209,15 +209,11 @@ class RequestReader(RequestObject):
 
     def sampling(self, defaults: Sampling, limit: int | None) -> Sampling:
         """Return the sampling parameters, with omitted fields from `defaults`."""
-        maximum = limit or defaults.max_tokens
-        if self.min_tokens > maximum:
-            text = f"`min_tokens` = {self.min_tokens} exceeds the maximum of {maximum} reply tokens"
-            raise invalid(text, "min_tokens")
         return Sampling(
             temperature=defaults.temperature if self.temperature is None else self.temperature,
             top_p=self.top_p or defaults.top_p,
             top_k=max(0, self.top_k or defaults.top_k),
-            max_tokens=maximum,
+            max_tokens=limit or defaults.max_tokens,
             stop=tuple(self.stop) or defaults.stop,
         )
 
@@ -244,13 +240,8 @@ class RequestReader(RequestObject):
             message = f"`tool_choice` names {choice!r}, which is not in `tools`"
             raise invalid(message, "tool_choice")
         forced = choice == "none" or (names and not (choice == "auto" and parallel))
-        if self.min_tokens and (forced or schema is not None):
-            message = "`min_tokens` requires `tool_choice`: auto and no schema"
-            raise invalid(message, "min_tokens")
         if forced or schema is not None:
             constraint = Constraint(choice, parallel, schema)
-        elif self.min_tokens:
-            constraint = Constraint(min_tokens=self.min_tokens)
         return ChatRequest(
             model=self.model,
             messages=messages,

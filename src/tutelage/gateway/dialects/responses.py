@@ -124,7 +124,6 @@ def _read(body: JSON, defaults: Sampling, kept: KeptAnswers) -> ChatRequest:
         logprobs=_LOGPROBS in request.include,
         top_logprobs=request.top_logprobs,
         conversation=conversation if request.store else None,
-        items=tuple(i for i in request.input if i.get("type") != "item_reference"),
         echo=echo,
     )
 
@@ -134,25 +133,16 @@ def _write_reply(reply: PendingCompletion) -> JSON:
     return _complete_response(reply, _turn(reply))
 
 
-async def _count(path: Mapping[str, str], body: JSON, attempt: AttemptSession) -> JSON:
+def _count(path: Mapping[str, str], body: JSON, attempt: AttemptSession) -> JSON:
     """Count a request's prompt tokens; the request may omit the model."""
     body = body if body.get("model") else {**body, "model": attempt.models()[0]}
     parse = partial(_read, body, attempt.sampling, attempt.ledger)
-    tokens = await attempt.count(body["model"], parse)
+    tokens = attempt.count(body["model"], parse)
     return {"object": "response.input_tokens", "input_tokens": tokens}
 
 
 def _get(path: Mapping[str, str], query: JSON, attempt: AttemptSession) -> JSON:
     return _write_reply(_find_response(attempt.ledger, path["response"]))
-
-
-def _list_input(path: Mapping[str, str], query: JSON, attempt: AttemptSession) -> JSON:
-    """List the input items of a response, the latest first unless `order` is asc."""
-    items = _input_items(_find_response(attempt.ledger, path["response"]))
-    ordered = items if query.get("order") == "asc" else items[::-1]
-    first, last = (ordered[at]["id"] if ordered else None for at in (0, -1))
-    ends = {"first_id": first, "last_id": last, "has_more": False}
-    return {"object": "list", "data": ordered, **ends}
 
 
 # ---------------------------------------------------------------- what is kept
@@ -173,29 +163,14 @@ def _find_response(
 
 
 def _find_item(kept: KeptAnswers, item_id: str) -> JSON | None:
-    """Find an input or output item of a kept response by id, or return None."""
+    """Find an output item of a kept response by id, or return None."""
     for response_id in reversed(kept):
         reply = kept.answer(response_id)
         if reply is not None and reply.request.conversation is not None:
-            for item in (*_input_items(reply), *_complete_response(reply, _turn(reply))["output"]):
+            for item in _write_reply(reply)["output"]:
                 if item["id"] == item_id:
                     return item
     return None
-
-
-def _input_items(reply: PendingCompletion) -> list[JSON]:
-    """Return a request's input items in the API's long form, with ids and with content as parts."""
-    items: list[JSON] = []
-    for i, item in enumerate(reply.request.items):
-        out: JSON = {"type": "message", "id": f"{reply.id}-in-{i}", **item}
-        if out["type"] == "message":
-            out.setdefault("status", "completed")
-            if isinstance(text := out.get("content"), str):
-                sampled = out.get("role") == "assistant"
-                kind, more = ("output_text", {"annotations": []}) if sampled else ("input_text", {})
-                out["content"] = [{"type": kind, "text": text, **more}]
-        items.append(out)
-    return items
 
 
 # ---------------------------------------------------------------- reading items
@@ -473,17 +448,16 @@ class _Events(BlockWriter):
 
 
 RESPONSES = Dialect(
-    "responses",
-    "/v1/responses",
-    PREFIX,
-    "input",
-    _Request,
-    _read,
-    _write_reply,
-    _Events,
-    {
+    name="responses",
+    path="/v1/responses",
+    prefix=PREFIX,
+    prompt_field="input",
+    request=_Request,
+    read=_read,
+    write_reply=_write_reply,
+    writer=_Events,
+    paths={
         "/v1/responses/input_tokens": {"POST": _count},
         "/v1/responses/{response}": {"GET": _get},
-        "/v1/responses/{response}/input_items": {"GET": _list_input},
     },
 )
