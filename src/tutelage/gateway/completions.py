@@ -25,6 +25,7 @@ from tutelage.types import JSON, UNBOUNDED, Call, ChatClient
 
 if TYPE_CHECKING:
     from tutelage.gateway.text import TextDecoder
+    from tutelage.replies import ThoughtMarks
 
 KEPT_ANSWERS = 1024
 """Maximum number of answers that an attempt keeps for retries and follow-up requests."""
@@ -64,9 +65,9 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Text delta of a choice, with the log-probability entries of the tokens that end in it.
+    """Text delta of a choice.
 
-    The entries are None if they were not requested. The last piece also covers tokens without text.
+    If log-probabilities were requested, the last piece has the entries of all tokens, else None.
     """
 
     text: str
@@ -145,7 +146,7 @@ class PendingCompletion(RecordedRequest):
         hidden = self.request.sampling.max_thinking_tokens == 0
         decoder = self.model.decoder
         marks = decoder.thoughts if decoder is not None and decoder.thoughts.known else None
-        return ThoughtStream(marks, hidden=hidden)
+        return ThoughtStream(cast("ThoughtMarks | None", marks), hidden=hidden)
 
     def logprobs(self, choice: Call) -> list[JSON] | None:
         """Return the log-probability entries of a choice's tokens at temperature 1, or None if the

@@ -378,7 +378,7 @@ class _Events(BlockWriter):
     def text(self, index: int, new: Piece) -> bytes:
         """Return the events for a text or thinking delta."""
         kind = "thought" if new.thought else "text"
-        return self._begin() + self.add(kind, new.text, new.logprobs or (), new.thought)
+        return self._begin() + self.add(kind, new.text, source=new.thought)
 
     def write_end(self, rests: Sequence[Piece]) -> bytes:
         """Return the final events: the remaining items and the complete response."""
