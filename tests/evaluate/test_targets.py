@@ -329,7 +329,7 @@ async def kill_at(number):
         ),
         (
             ("http://127.0.0.1:9/v1", "--test", "t.jsonl", "--reward", "math"),
-            "cannot connect to 'http://127.0.0.1:9/v1'",
+            "no answer from 'http://127.0.0.1:9/v1'",
         ),
         (("URL", "--endpoint", "URL", "--test", "t.jsonl"), "the target is already a server"),
         (("a", "b", "c", "--test", "t.jsonl"), "targets can be compared, got 3"),

@@ -137,14 +137,10 @@ def served_models(server: Endpoint, seconds: float = 120.0) -> tuple[str, ...]:
                     return ()
             except openai.APIConnectionError as error:
                 cause = type(error.__cause__ or error).__name__
-                if cause == "ReadTimeout":
-                    raise ConfigError(
-                        f"the server at {server.base_url!r} accepted the connection but did not "
-                        f"answer within {seconds:g} seconds; check whether it is busy or hangs"
-                    ) from error
                 raise ConfigError(
-                    f"cannot connect to {server.base_url!r} ({cause}: {error.__cause__ or error}); "
-                    "start the server, or pass the URL of a running one, including /v1"
+                    f"no answer from {server.base_url!r} within {seconds:g} seconds ({cause}: "
+                    f"{error.__cause__ or error}); start the server, check whether it hangs, or "
+                    "pass the URL of a running one, including /v1"
                 ) from error
             else:
                 if path == "/models":

@@ -51,9 +51,6 @@ class SessionRegistry:
         self._by_attempt: dict[tuple[str, str], AttemptSession] = {}
         self._closed: OrderedDict[bytes, None] = OrderedDict()
 
-    def __len__(self) -> int:
-        return len(self._by_attempt)
-
     def open_sessions(self) -> list[AttemptSession]:
         """Return all open sessions."""
         with self._lock:
