@@ -53,7 +53,7 @@ CASES = {
     "gcd": Case("reasoning_gym:gcd", {"max_value": 30}),
     "frozen_lake": Case(
         "gym:FrozenLake-v1",
-        {"is_slippery": False, "reward_schedule": [1, -1, 0]},
+        {"is_slippery": False},
         ("--success", ">=1"),
     ),
     "textworld": Case(
@@ -167,7 +167,10 @@ def page(found: dict[str, Any]) -> str:
         "best tenth of random episodes), and after rewards; it is sampled at temperature 1. Random "
         "are actions that are offered. The best constant answer was chosen on these tasks.\n\n"
         f"{table(head, rows)}\n"
-        "Command: `python -m benchmarks.environments.others --train`; figures in `others.json`.\n"
+        "Command: `python -m benchmarks.environments.others --train` (12 steps of 128 rollouts, "
+        "the lake 20). Greedy, the lake is at 100 % after training. With -1 for a hole, which was "
+        "tried first, its policy learned to stand still: 5 % after imitation, 0 % trained. Figures "
+        "are in `others.json`.\n"
     )
 
 

@@ -55,7 +55,7 @@ KINDS: dict[str, list[str]] = {
         *("train", "planner", "--phase", "1", "--seed", "0", "phase1_supervised.num_epochs=3"),
         "phase1_supervised.train_data_size=60",
     ],
-    "evaluation": ["eval", "MODEL", "--test", "tasks.jsonl", "--samples", "4"],
+    "evaluation": ["eval", "MODEL", "--test", "tasks.jsonl", "--samples", "4", "--reward", "math"],
     "execution": [
         *("orchestrate", "run", "--plan", "plan.json", "--workers", "workers.json"),
         *("--seed", "1"),
@@ -162,6 +162,10 @@ def kill_kind(kind: str, place: Path, moments: int, seed: int, model: Path) -> l
             shutil.rmtree(run, ignore_errors=True)
             ended = command(*words)
         wrong = differing(outcome(run), whole)
+        if kind == "execution":  # a call that was in flight is paid for and drawn again
+            wrong = [
+                each for each in wrong if not each.startswith(("/store", "/result.json[0]/cost"))
+            ]
         if wrong or ended.code not in (0, 3):
             print(f"{kind}, moment {moment}: {wrong[:8]}, exit code {ended.code}", flush=True)
             print(ended.err[-2000:], flush=True)

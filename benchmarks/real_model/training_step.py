@@ -6,7 +6,7 @@
     python -m benchmarks.real_model.training_step --device cuda --padded-rows 64
 
 A GRPO step of word problems: 8 tasks, 8 rollouts each, all trained, turns of different
-lengths with the result of a tool between them. Ours is `update_policy` of `weights/update.py`, the
+lengths with the result of a tool between them. Ours is `Learner` of `weights/learner.py`, the
 optimizer step and its metrics included. The baseline is what one writes with transformers: float32
 master weights, autocast, rows sorted by length and padded on the right, logits from the first
 trained token on, the loss at trained ones, the faster attention, AdamW. Losses and gradient norms
@@ -41,9 +41,8 @@ from tutelage.tasks.word_problems import make_word_problems
 from tutelage.tools.registry import resolve_tools
 from tutelage.weights.batch import Batch
 from tutelage.weights.config import resolve
-from tutelage.weights.optim import make_optimizer
+from tutelage.weights.learner import Learner
 from tutelage.weights.scoring import logp_of
-from tutelage.weights.update import update_policy
 
 TASKS, MEMBERS, LONGEST_TURN = 8, 8, 48
 RATE = 1e-7
@@ -100,7 +99,7 @@ def make_batch(rows: list[Row]) -> Batch:
 
 
 class Ours:
-    """`update_policy` on a batch."""
+    """Our learner on a batch."""
 
     def __init__(self, policy: Policy, dtype: torch.dtype, overrides: Sequence[str]) -> None:
         laptop = Machine(cuda_devices=int(policy.device.type == "cuda"), cores=2)
@@ -112,7 +111,7 @@ class Ours:
         self._policy, self._numerics = policy, Numerics(dtype, choice.numerics.threads)
         if self._config.model.enable_gradient_checkpointing:
             policy.network.recompute()
-        self._optimizer = make_optimizer(policy.named(), self._config.actor.optim)
+        self._learner = Learner(policy, self._config, self._numerics)
         self._known_BT: torch.Tensor | None = None
 
     def step(self, batch: Batch) -> tuple[float, float]:
@@ -122,9 +121,7 @@ class Ours:
             self._known_BT = logp_of(self._policy, batch.rows, self._config, self._numerics.dtype)
         if self._known_BT is not None:
             batch = replace(batch, old_logp_BT=self._known_BT)
-        values = update_policy(
-            self._policy, self._optimizer, batch, self._config, self._numerics, seeds=SeedTree(0)
-        )[1]
+        _, values = self._learner.optimize(batch, seeds=SeedTree(0), step=0, limit=None)
         return values["loss/policy"], values["grad_norm"]
 
 

@@ -39,8 +39,8 @@ from tutelage.policy.weights import DecoderShape, DecoderWeights, Layer
 from tutelage.testing import tiny_policy
 from tutelage.types import Sampled, Sampling
 from tutelage.weights.cold_start import supervised_step
-from tutelage.weights.gradients import accumulate
 from tutelage.weights.optim import supervised_optimizer
+from tutelage.weights.process_group import accumulate
 
 BOUNDS = {torch.float32: 1e-3, torch.bfloat16: 0.2}
 """Most that sampler and trainer may differ by, in nats a token."""

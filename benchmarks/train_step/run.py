@@ -31,8 +31,8 @@ from tutelage.policy.packing import plan_micro_batches
 from tutelage.policy.row import Row
 from tutelage.tasks.arithmetic import demonstrations, make_tasks
 from tutelage.tools.registry import resolve_tools
-from tutelage.weights.gradients import accumulate
 from tutelage.weights.optim import make_optimizer
+from tutelage.weights.process_group import accumulate
 
 ROWS, GROUP, BATCH, BUDGET = 128, 8, 32, 2048
 
@@ -53,7 +53,7 @@ def make_rows(policy: Policy, grouped: bool) -> list[Row]:
 
 
 class Ours:
-    """`policy.score` over micro-batches, as `weights/update.py` calls it."""
+    """`policy.score` over micro-batches, as `weights/learner.py` calls it."""
 
     def __init__(self, policy: Policy, dtype: torch.dtype) -> None:
         self._policy, self._dtype = policy, dtype

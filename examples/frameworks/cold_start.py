@@ -28,8 +28,8 @@ from tutelage.rollouts.rows import build_rows
 from tutelage.seeds import SeedTree
 from tutelage.testing import tiny_policy
 from tutelage.types import Rollout
-from tutelage.weights.gradients import accumulate
 from tutelage.weights.optim import Optimizer, supervised_optimizer
+from tutelage.weights.process_group import accumulate
 
 TEMPLATE = "qwen2.5"
 """The chat template: it writes out the whole schema of a tool, as those of real models do."""

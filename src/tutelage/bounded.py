@@ -1,10 +1,9 @@
-"""JSON and HTTP replies from outside, read within bounds: models, servers and clients write these.
+"""JSON from outside, read within bounds: models, servers and clients write it.
 Requests to this machine go to it directly, whatever proxy the environment names.
 
-Text that is nested a hundred thousand deep ends a recursive reader, one that is nested nine hundred
-deep ends the program that prints or copies the value later, and a reply of a gigabyte fills the
-memory. What comes from outside is therefore read by `parse_json`, and fetched by `fetch`; what this
-program wrote itself needs neither.
+Text that is nested a hundred thousand deep ends a recursive reader, and one that is nested nine
+hundred deep ends the program that prints or copies the value later. What comes from outside is
+therefore read by `parse_json`; what this program wrote itself does not need it.
 """
 
 from __future__ import annotations
@@ -12,20 +11,16 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, AnyStr, cast
 
 if TYPE_CHECKING:
-    import httpx2
+    pass
 
 DEEPEST = 100
 """Arrays and objects within one another; no honest message comes near it."""
 LONGEST = 16 << 20
 """Characters, or bytes, of JSON text."""
-LONGEST_REPLY = 64 << 20
-"""Bytes of a server's reply, unpacked: token ids and log-probabilities take room."""
-
 
 DIRECT: Mapping[str, None] = dict.fromkeys(("all://localhost", "all://127.0.0.1", "all://[::1]"))
 """`mounts` of an HTTP client that sends what is for this machine to no proxy."""
@@ -110,16 +105,11 @@ def parse_json(
     deep = sum(text.count(each) for each in brackets) > deepest  # else it cannot be
     level: list[Any] = [[value]]
     for _ in range(deepest + 2 if deep else 0):  # without recursion
-        held = (each for outer in level for each in _content(outer))
-        level = [each for each in held if isinstance(each, (dict, list))]
+        held = (outer.values() if isinstance(outer, dict) else outer for outer in level)
+        level = [each for part in held for each in part if isinstance(each, (dict, list))]
     if deep and level:
         raise too_deep
     return value
-
-
-def _content(value: Any) -> Iterable[Any]:
-    """The values of an array or an object."""
-    return value.values() if isinstance(value, dict) else value
 
 
 def parse_arguments(text: str) -> Any:
@@ -149,46 +139,3 @@ def _finite(text: str) -> float:
 
 
 _EXACT: Any = json.JSONDecoder(parse_float=_finite, parse_int=_word, parse_constant=_finite).decode
-
-
-@dataclass(frozen=True, slots=True)
-class HTTPResponse:
-    """What a server answered, whole."""
-
-    status_code: int
-    headers: Mapping[str, str]
-    content: bytes
-
-    @property
-    def text(self) -> str:
-        """The body as text."""
-        return self.content.decode("utf-8", "replace")
-
-    def json(self) -> Any:
-        """The body as JSON. Raises `ValueError`."""
-        return parse_json(self.content, longest=LONGEST_REPLY)
-
-
-async def fetch(
-    client: httpx2.AsyncClient,
-    method: str,
-    url: str,
-    *,
-    longest: int = LONGEST_REPLY,
-    **request: Any,
-) -> HTTPResponse:
-    """Send a request and read its reply, of at most `longest` bytes when it is unpacked.
-
-    Raises `httpx2.HTTPError`, a longer reply included.
-    """
-    import httpx2
-
-    parts: list[bytes] = []
-    size = 0
-    async with client.stream(method, url, **request) as response:
-        async for part in response.aiter_bytes():
-            size += len(part)
-            if size > longest:
-                raise httpx2.DecodingError(f"the reply is larger than {longest} bytes")
-            parts.append(part)
-        return HTTPResponse(response.status_code, response.headers, b"".join(parts))

@@ -62,8 +62,8 @@ def check_room(folder: Path, size: float) -> None:
 
 
 @contextmanager
-def locked(path: Path, note: Callable[[str], None], work: str) -> Generator[bool]:
-    """Held by one process at a time, gone with it. Gives False where nothing can be locked.
+def locked(path: Path, note: Callable[[str], None], work: str) -> Generator[None]:
+    """Held by one process at a time, gone with it; by all at once where nothing can be locked.
 
     `note` is told when another process does the `work`. The file is removed at the end: who waited
     for one that is gone by then locks the one that is there.
@@ -72,7 +72,6 @@ def locked(path: Path, note: Callable[[str], None], work: str) -> Generator[bool
 
     while True:
         with path.open("w") as file:
-            alone, held = True, False
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -80,13 +79,13 @@ def locked(path: Path, note: Callable[[str], None], work: str) -> Generator[bool
                 fcntl.flock(file, fcntl.LOCK_EX)
             except OSError:
                 note(f"cannot lock {path.parent}; continuing without a lock")
-                alone = False
+            held = False
             with suppress(FileNotFoundError):
-                held = alone and os.path.samestat(os.fstat(file.fileno()), path.stat())
-            if alone and not held:
+                held = os.path.samestat(os.fstat(file.fileno()), path.stat())
+            if not held:
                 continue  # the file that has the name now is another one
             try:
-                yield alone
+                yield
             finally:
                 path.unlink(missing_ok=True)
             return

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from tutelage.types import THOUGHTS
 
@@ -20,41 +20,19 @@ _CLOSED = re.compile(r"^[ \t]*</think>|(?<=[\w.!?])</think>|</think>[ \t]*$", re
 Elsewhere, as between quotes, the text only mentions it."""
 
 
-class ThoughtMarks(Protocol):
-    """How a chat template marks a thought."""
-
-    @property
-    def known(self) -> bool:
-        """Whether it does."""
-        ...
-
-    @property
-    def opening(self) -> str:
-        """What begins one."""
-        ...
-
-    @property
-    def closing(self) -> str:
-        """What ends one."""
-        ...
-
-    @property
-    def begun(self) -> bool:
-        """Whether the template opens the thought itself."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class ThinkTags:
-    """The marks of a thought where no chat template has others; see `ThoughtMarks`."""
+    """The marks of a thought: those of a chat template, or the usual ones where it has none."""
 
     begun: bool = False
+    """Whether the template opens the thought itself."""
     known: bool = True
+    """Whether the template marks thoughts."""
     opening: str = "<think>"
     closing: str = "</think>"
 
 
-def split_thought(text: str, marks: ThoughtMarks | None = None) -> tuple[str, str]:
+def split_thought(text: str, marks: ThinkTags | None = None) -> tuple[str, str]:
     """Return the thoughts that a reply begins with, with their marks, and the answer after them.
 
     A thought that is not closed leaves no answer. Without marks, as of a text whose model nobody
@@ -79,7 +57,7 @@ def thought_of(fields: Mapping[str, Any]) -> tuple[str, str]:
 class ThoughtStream:
     """A reply's text as it grows, cut into the thought that it begins with and the rest."""
 
-    def __init__(self, marks: ThoughtMarks | None, *, hidden: bool = False) -> None:
+    def __init__(self, marks: ThinkTags | None, *, hidden: bool = False) -> None:
         """Without marks all is text; a `hidden` thought is left out."""
         self.raw = ""
         """The thought as it was sampled, with its markers and the white space around it."""

@@ -142,18 +142,6 @@ class PromptTemplate:
 
         return _PLACEHOLDER.sub(fill, self.template)
 
-    def with_text(self, template: str) -> PromptTemplate:
-        """The next version. Raises `ConfigError` when its placeholders are not the same ones."""
-        made = PromptTemplate(template, self.version + 1)
-        lost = sorted({*self.placeholders} - {*made.placeholders})
-        new = sorted({*made.placeholders} - {*self.placeholders})
-        if lost or new:
-            raise ConfigError(
-                f"a new prompt must keep the placeholders {list(self.placeholders)!r}; this one "
-                f"lost {lost!r} and added {new!r}"
-            )
-        return made
-
     @staticmethod
     def escape(text: str) -> str:
         """`text` as it must stand in a template to come out of `format` unchanged."""
@@ -196,9 +184,6 @@ class NamedResources(Mapping[str, Any]):
             return self[name] if name != "_items" else {}
         except KeyError as missing:
             raise AttributeError(missing.args[0]) from None
-
-    def __repr__(self) -> str:
-        return f"NamedResources({self._items!r})"
 
     def replaced(self, changes: Mapping[str, Any]) -> NamedResources:
         """A copy with other values under some names."""

@@ -1,16 +1,21 @@
-"""KL estimators, the exact KL, entropy, and the coefficient's controllers."""
+"""KL estimators, the exact KL, entropy, controllers; weights for the sampler's mismatch."""
 
 import math
 
+import flat_losses
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rl_batches import batches, split
 
 from tutelage.algorithms.rl import (
+    CORRECTIONS,
     KL_KINDS,
     AdaptiveKL,
     FixedKL,
-    aggregate,
     entropy,
+    importance_weights,
     kl_in_reward,
     kl_penalty,
 )
@@ -32,7 +37,7 @@ def flat(kind: str, k: float) -> float:
     }[kind]
 
 
-@pytest.mark.parametrize("kind", [k for k in KL_KINDS if k != "full"])
+@pytest.mark.parametrize("kind", KL_KINDS)
 def test_values(kind):
     ref = torch.linspace(-3, -1, len(K), dtype=torch.float64).unsqueeze(0)
     got = kl_penalty(ref + torch.tensor([K]).double(), ref, kind)
@@ -62,42 +67,24 @@ def logits(seed: int) -> torch.Tensor:
     return torch.randn(2, 3, 5, generator=generator, dtype=torch.float64)
 
 
-def test_full_is_exact_and_the_estimators_agree_with_it_on_average():
+def test_the_estimators_agree_with_the_exact_kl_on_average():
     # Halved, so that no ratio meets k3's clip.
-    policy, reference = logits(0) / 2, logits(1) / 2
-    exact = kl_penalty(policy, reference, "full")
-    p, q = policy.softmax(-1), reference.softmax(-1)
-    for b in range(2):
-        for t in range(3):
-            wanted = sum(
-                float(p[b, t, v]) * math.log(float(p[b, t, v]) / float(q[b, t, v]))
-                for v in range(5)
-            )
-            assert exact[b, t].item() == pytest.approx(wanted)
-    assert torch.equal(kl_penalty(policy, reference, "full"), exact)
-    # The expectation over the vocabulary of k1 and k3 is the KL.
+    p, q = (logits(0) / 2).softmax(-1), (logits(1) / 2).softmax(-1)
+    exact = (p * (p / q).log()).sum(-1)
     for kind in ("k1", "k3"):
         per_token = torch.stack(
             [kl_penalty(p[..., v].log(), q[..., v].log(), kind) for v in range(5)], dim=-1
         )
         torch.testing.assert_close((p * per_token).sum(-1), exact)
-    assert torch.autograd.gradcheck(
-        lambda p, q: kl_penalty(p, q, "full"), (policy.requires_grad_(), reference)
-    )
 
 
-def test_full_and_entropy_allow_tokens_that_cannot_be_sampled():
+def test_entropy_allows_tokens_that_cannot_be_sampled():
     policy = logits(2)
     policy[..., 0] = -torch.inf
-    reference = logits(3)
-    reference[..., 0] = -torch.inf
     x = policy.clone().requires_grad_()
-    for measured, expected in (
-        (kl_penalty(x, reference, "full"), kl_penalty(policy[..., 1:], reference[..., 1:], "full")),
-        (entropy(x), entropy(policy[..., 1:])),
-    ):
-        torch.testing.assert_close(measured, expected)
-        assert torch.isfinite(torch.autograd.grad(measured.sum(), x)[0]).all()
+    measured = entropy(x)
+    torch.testing.assert_close(measured, entropy(policy[..., 1:]))
+    assert torch.isfinite(torch.autograd.grad(measured.sum(), x)[0]).all()
 
 
 def test_entropy():
@@ -124,12 +111,6 @@ def test_k1_as_a_loss_has_no_expected_gradient():
         assert (gradient.abs().max().item() < 1e-12) is flat_gradient
 
 
-def test_kl_loss_is_the_aggregate_of_the_penalty():
-    logp, ref = torch.tensor([[-1.0, -2.0]]), torch.tensor([[-1.5, 9.0]])
-    penalty = kl_penalty(logp, ref, "mse")
-    assert aggregate(penalty, torch.tensor([[1, 0]]), "token-mean").item() == 0.125
-
-
 def test_adaptive_known_answer():
     controller = AdaptiveKL(0.001, 0.1, 10000)
     assert controller.update(0.05, 1024) == pytest.approx(0.00097952, abs=1e-12)
@@ -147,11 +128,9 @@ def test_refuses_what_it_cannot_mean():
     x = torch.zeros(1, 2)
     with pytest.raises(ConfigError, match="'low_var' is unknown; did you mean 'low_var_kl'"):
         kl_penalty(x, x, "low_var")
-    for kind in ("full+", "k3++", "+"):
+    for kind in ("full", "k3++", "+"):
         with pytest.raises(ConfigError, match="is unknown"):
             kl_penalty(x, x, kind)
-    with pytest.raises(ValueError, match="full KL needs the logits"):
-        kl_penalty(x, x, "full")
     with pytest.raises(ValueError, match="ref_logp_BT has"):
         kl_penalty(x, x[:, :1], "k1")
     with pytest.raises(ConfigError, match="target_kl=0"):
@@ -160,3 +139,67 @@ def test_refuses_what_it_cannot_mean():
         AdaptiveKL(0.001, 0.1, -1)
     with pytest.raises(ValueError, match="nan"):
         AdaptiveKL(0.001, 0.1, 100).update(math.nan, 4)
+
+
+# ------------------------------------------------------------ weights for the mismatch
+
+
+LOG = torch.tensor([[0.0, 1.0, -1.0, 5.0], [0.3, 0.2, 0.0, -9.0]], dtype=torch.float64)
+MASK = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]])
+
+
+@pytest.mark.parametrize(
+    ("level", "expected"),
+    [
+        ("none", [[1, 1, 1, 0], [1, 1, 0, 0]]),
+        ("token_tis", [[1, 2, 0.367879, 0], [1.349859, 1.221403, 0, 0]]),
+        ("sequence_tis", [[1, 1, 1, 0], [1.648721, 1.648721, 0, 0]]),
+        ("sequence_mask", [[1, 1, 1, 0], [1.648721, 1.648721, 0, 0]]),
+        ("icepop", [[1, 0, 0, 0], [1.349859, 1.221403, 0, 0]]),
+    ],
+)
+def test_known_answers(level, expected):
+    got = importance_weights(LOG, MASK, level, 2.0)
+    torch.testing.assert_close(got, torch.tensor(expected).double(), rtol=1e-5, atol=0)
+
+
+def test_a_sequence_past_the_cap_is_cut_or_dropped():
+    log = torch.full((1, 3), 0.5)
+    mask = torch.ones(1, 3)
+    assert importance_weights(log, mask, "sequence_tis", 2.0).tolist() == [[2, 2, 2]]
+    assert importance_weights(log, mask, "sequence_mask", 2.0).tolist() == [[0, 0, 0]]
+    # Below one it is kept as it is: only a ratio that is too great is dropped.
+    kept = importance_weights(-log, mask, "sequence_mask", 2.0)
+    assert kept[0].tolist() == pytest.approx([0.22313] * 3, rel=1e-4)
+
+
+@settings(max_examples=40, deadline=None)
+@given(batch=batches(), level=st.sampled_from(CORRECTIONS), seed=st.integers(0, 999))
+def test_agrees_with_the_flat_formula_however_rollouts_were_cut(batch, level, seed):
+    wanted = flat_losses.correction(batch.adv, batch.mask, level, 1.5, batch.rollouts)
+    got = importance_weights(
+        batch.tensor("adv"), batch.tensor("mask"), level, 1.5, rollouts_B=batch.rollouts
+    )
+    torch.testing.assert_close(got, torch.tensor(wanted).double())
+    changed, places = split(batch, seed)
+    cut = importance_weights(
+        changed.tensor("adv"), changed.tensor("mask"), level, 1.5, rollouts_B=changed.rollouts
+    )
+    kept = got[batch.tensor("mask") > 0].tolist()
+    assert [cut[p].item() for p in places] == pytest.approx(kept)
+
+
+@pytest.mark.parametrize("level", CORRECTIONS)
+def test_no_gradient_no_overflow_nothing_where_masked(level):
+    log = torch.tensor([[900.0, float("nan")]], requires_grad=True)
+    weights = importance_weights(log, torch.tensor([[1, 0]]), level, 2.0)
+    assert not weights.requires_grad
+    assert weights[0, 1] == 0
+    assert weights[0, 0].item() in (0, 1, 2)
+
+
+def test_corrections_refuse_what_they_cannot_mean():
+    with pytest.raises(ConfigError, match="did you mean 'icepop'"):
+        importance_weights(LOG, MASK, "ice_pop", 2.0)
+    with pytest.raises(ConfigError, match=r"cap=0\.5"):
+        importance_weights(LOG, MASK, "token_tis", 0.5)

@@ -157,10 +157,6 @@ def test_losses_of_sequences_weigh_a_long_rollout_as_a_short_one(mode):
 def test_every_loss_declares_what_it_takes():
     told = {mode: (own.aggregation, own.clip) for mode, own in rl.LOSSES.items()}
     assert told == flat_losses.OWN
-    for mode, own in rl.LOSSES.items():
-        low, high = own.clip or (None, None)
-        assert list(own.contradictions(own.aggregation, low, high)) == [], mode
-        assert list(own.contradictions(None, None, None)) == []
 
 
 def test_gspo_uses_the_mean_log_ratio_of_the_rollout_and_caps_it():
@@ -340,14 +336,6 @@ def test_clip_cov_selects_inside_the_band_and_detaches():
     assert gradient[picked].abs().sum() == 0
     assert (gradient[(mask > 0) & ~picked] != 0).all()
     assert metrics["clip_fraction"].item() == pytest.approx(int(picked.sum()) / tokens)
-
-
-def test_selection_never_touches_the_global_generator():
-    logp, adv = torch.randn(4, 9) * 3, torch.randn(4, 9) * 3
-    before = torch.get_rng_state()
-    first = select_clip_cov(logp, adv, torch.ones(4, 9), clip_cov_ratio=0.1)
-    assert torch.equal(torch.get_rng_state(), before)
-    assert torch.equal(first, select_clip_cov(logp, adv, torch.ones(4, 9), clip_cov_ratio=0.1))
 
 
 def test_kl_cov_takes_the_greatest_covariances():

@@ -2,7 +2,6 @@
 
 import io
 import time
-from itertools import pairwise
 
 import pytest
 from rich.console import Console
@@ -77,21 +76,6 @@ def test_a_pipe_gets_plain_lines() -> None:
     ]
 
 
-def test_what_is_said_before_a_job_begins_has_no_time() -> None:
-    to, clock = console(terminal=False), Clock()
-    display = LiveDisplay(to, clock=clock)
-    clock.now += 45
-    display.note("resumed after step 1 of cold_start")
-    display.start("math", {"device": "cpu"})
-    display.note("saved")
-    assert written(to).splitlines() == [
-        "         resumed after step 1 of cold_start",
-        "math",
-        "  device  cpu",
-        "   0:00  saved",
-    ]
-
-
 def test_a_pipe_is_not_flooded() -> None:
     to, clock = console(terminal=False), Clock()
     display = LiveDisplay(to, clock=clock)
@@ -105,37 +89,6 @@ def test_a_pipe_is_not_flooded() -> None:
     assert 18 <= len(written(to).splitlines()) - before <= 20
 
 
-def test_measurements_between_steps_take_no_line_of_theirs() -> None:
-    """Steps of a second, five of them between two measurements of three seconds."""
-    to, clock = console(terminal=False), Clock()
-    display = LiveDisplay(to, clock=clock)
-    display.start("x", {})
-    display.phase("learning", steps=60)
-    for step in range(1, 61):
-        clock.now += 1
-        display.step(step, {"loss/policy": 1.0})
-        for done in range(1, 4) if step % 5 == 0 else ():
-            clock.now += 1
-            display.evaluation("rl/greedy", done, 3)
-    lines = written(to).splitlines()
-    steps = [int(line.split("step ")[1].split("/")[0]) for line in lines if "step " in line]
-    assert len(steps) >= 12
-    assert max(b - a for a, b in pairwise(steps)) <= 5
-
-
-@pytest.mark.parametrize("width", [60, 80])
-def test_a_terminal_keeps_ended_phases_and_nothing_is_left_live(width: int) -> None:
-    to, clock = console(terminal=True, width=width), Clock()
-    display = LiveDisplay(to, clock=clock).open()
-    play(display, clock)
-    display.finish()
-    shown = written(to)
-    for part in ("cold start: 3 steps in 0:09", "measure before: 0:04", "Note: saved a checkpoint"):
-        assert part in shown
-    assert shown.count("measure before: 0:04") == 1
-    assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l"), "the cursor is shown again"
-
-
 def test_the_picture_is_drawn_while_the_job_works() -> None:
     to = console(terminal=True)
     display = LiveDisplay(to).open()
@@ -147,31 +100,6 @@ def test_the_picture_is_drawn_while_the_job_works() -> None:
     display.finish()
     assert "step 4/10" in written(to)
     assert "reward 0.5" in written(to)
-
-
-def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown: list[str] = []
-    for environ in ({}, {"NO_COLOR": "1"}):
-        to = PlainConsole(
-            file=io.StringIO(),
-            force_terminal=True,
-            width=80,
-            _environ={"TERM": "xterm-256color", **environ},
-        )
-        clock = Clock()
-        play(LiveDisplay(to, clock=clock), clock)
-        shown.append(written(to))
-    assert "\x1b[32m" in shown[0]
-    assert "\x1b[32m" not in shown[1]
-    assert "\x1b[33m" not in shown[1]
-
-
-def test_a_dumb_terminal_gets_plain_lines() -> None:
-    to = PlainConsole(file=io.StringIO(), force_terminal=True, _environ={"TERM": "dumb"})
-    clock = Clock()
-    play(LiveDisplay(to, clock=clock), clock)
-    assert "cold start, step 2/3" in written(to)
-    assert "\x1b[?25l" not in written(to)
 
 
 class Gone(io.StringIO):

@@ -4,21 +4,18 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from policy.gguf_samples import tiny_llama
-from tests.marks import long
 from tests.tracing.samples import orphans
 
 from tutelage.store import open_store
-from tutelage.testing import tiny_policy
 from tutelage.tools.registry import BUILTIN_TOOLS
 from tutelage.tracing.otlp import read_otlp
 
 from .conftest import Tutelage
-from .sample_run import add_span, failure, make_run, rollout, success
+from .sample_run import add_span, failure, make_run, rollout
 
 
 @pytest.fixture
@@ -35,23 +32,6 @@ def test_whole_rollouts(tutelage: Tutelage, runs: Path) -> None:
     rows = [json.loads(line) for line in result.stdout.splitlines()]
     assert len(rows) == 4
     assert rows[0]["attempts"][0]["calls"][0]["prompt_ids"] == [0, 1, 2, 3]
-
-
-def test_only_successful_ones(tutelage: Tutelage, runs: Path) -> None:
-    rows = tutelage("export", "sums", "--successful").stdout.splitlines()
-    assert [json.loads(row)["reward"] for row in rows] == [1.0, 1.0, 1.0]
-
-
-def test_half_a_surrogate_pair_is_written_as_json_escapes_it(
-    tutelage: Tutelage, runs: Path, tmp_path: Path
-) -> None:
-    with open_store(runs / "sums" / "store.db") as store:
-        odd = replace(success(), answer="half \ud83d")
-        store.put_rollouts([rollout("roll_half", odd, run_id="sums")])
-    result = tutelage("export", "sums", "--out", "rows.jsonl")
-    assert result.exit_code == 0, result.output
-    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").open(encoding="utf-8")]
-    assert "half \ud83d" in [row["attempts"][-1]["answer"] for row in rows]
 
 
 def test_an_export_is_written_over_no_other_file(
@@ -88,18 +68,6 @@ def test_a_policy_as_gguf(tutelage: Tutelage, runs: Path, tmp_path: Path) -> Non
     assert done.exit_code == 0, done.output + done.stderr
 
 
-def test_a_policy_that_gguf_cannot_tell_leaves_no_file(
-    tutelage: Tutelage, runs: Path, tmp_path: Path
-) -> None:
-    asked = ("export", "sums", "--format", "gguf", "--out", "tiny.gguf")
-    assert "has no final policy yet" in tutelage(*asked).stderr
-    tiny_policy("qwen3").save(runs / "sums" / "policy")
-    refused = tutelage(*asked)
-    assert refused.exit_code == 2
-    assert "GGUF export supports 'llama'" in refused.stderr
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["runs"]
-
-
 def test_chat_rows_carry_the_tools(tutelage: Tutelage, runs: Path, tmp_path: Path) -> None:
     result = tutelage("export", "sums", "--format", "sft", "--out", "rows.jsonl")
     assert result.exit_code == 0
@@ -109,13 +77,6 @@ def test_chat_rows_carry_the_tools(tutelage: Tutelage, runs: Path, tmp_path: Pat
     assert [m["role"] for m in rows[0]["messages"]] == ["user", "assistant", "tool", "assistant"]
     assert [t["function"]["name"] for t in rows[0]["tools"]] == list(BUILTIN_TOOLS)
     assert not tmp_path.joinpath("rows.jsonl.tmp").exists()
-
-
-def test_all_successes_of_an_evaluation_are_chat_rows(tutelage: Tutelage, runs: Path) -> None:
-    config = runs / "sums" / "config.json"
-    fields = json.loads(config.read_text())
-    config.write_text(json.dumps(fields | {"kind": "evaluation"}))
-    assert len(tutelage("export", "sums", "--format", "sft").stdout.splitlines()) == 3
 
 
 def test_traces(tutelage: Tutelage, runs: Path) -> None:
@@ -154,26 +115,6 @@ def test_nothing_to_export_is_an_error_and_makes_no_file(
     assert result.exit_code == 2
     assert "no rollout that succeeded with full reward" in result.stderr
     assert not tmp_path.joinpath("rows.jsonl").exists()
-
-
-@pytest.mark.parametrize(
-    ("args", "told"),
-    [
-        (("other",), "no run 'other'"),
-        (("sums", "--out", "nowhere/rows.jsonl"), "cannot write 'nowhere/rows.jsonl'"),
-        *long(
-            (("sums", "--format", "csv"), "--format='csv': expected 'jsonl' or 'sft' or 'otlp'"),
-            (("bare",), "has no store"),
-            (("sums", "--out", "runs"), "cannot write 'runs'"),
-        ),
-    ],
-)
-def test_mistakes(tutelage: Tutelage, runs: Path, args: tuple[str, ...], told: str) -> None:
-    make_run(runs / "bare", store=False)
-    result = tutelage("export", *args)
-    assert result.exit_code == 2
-    assert told in result.stderr
-    assert "Traceback" not in result.output
 
 
 def test_a_full_disk_keeps_the_old_file(tutelage: Tutelage, runs: Path) -> None:

@@ -1,14 +1,11 @@
 """How failures are formatted, and the exit codes."""
 
-import errno
-import os
 import signal
-from collections.abc import Callable
 
 import pytest
 import typer
 
-from tutelage.cli.failures import explain, reported
+from tutelage.cli.failures import reported
 from tutelage.errors import ConfigError, FailureBudgetError, RunError, TutelageError
 from tutelage.runs.signals import StopRequested
 
@@ -64,18 +61,6 @@ def test_a_missing_extra_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Traceback" not in told
 
 
-def test_another_missing_module_is_a_bug() -> None:
-    assert explain(ModuleNotFoundError("No module named 'nope'", name="nope")) is None
-
-
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EFBIG])
-def test_a_full_disk_is_no_bug(number: int, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(OSError(number, os.strerror(number), "rows.jsonl")) == 2
-    told = capsys.readouterr().err
-    assert "cannot write 'rows.jsonl'" in told
-    assert "Traceback" not in told
-
-
 def test_interruptions(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(KeyboardInterrupt()) == 130
     assert capsys.readouterr().err == "Stopped. The same command begins again.\n"
@@ -106,17 +91,6 @@ def test_of_several_ranks_few_say_that_they_were_stopped(
     said = capsys.readouterr().err
     assert said.startswith(told)
     assert bool(said) is bool(told)
-
-
-@pytest.mark.parametrize("end", [typer.Exit(3), typer.BadParameter("no")])
-def test_typers_own_ends_pass(end: Exception) -> None:
-    def verb() -> None:
-        raise end
-
-    wrapped: Callable[[], None] = reported(verb)
-    with pytest.raises(type(end)) as caught:
-        wrapped()
-    assert caught.value is end
 
 
 def test_control_characters_of_a_message_do_not_reach_the_terminal(

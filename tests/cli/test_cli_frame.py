@@ -94,13 +94,6 @@ def test_time_left_follows_the_budget_or_the_latest_pace() -> None:
     assert Phase("a", 0.0, seconds=5.0).time_left(9.0) == 0.0
 
 
-def test_share_done_is_the_bound_that_is_nearer() -> None:
-    phase = Phase("a", 0.0, steps=100, seconds=100.0, done=10)
-    assert phase.share_done(50.0) == 0.5
-    assert phase.share_done(500.0) == 1.0
-    assert Phase("a", 0.0).share_done(5.0) is None
-
-
 def test_rates_say_how_many_were_judged() -> None:
     whole = {"rollout/judged": 128.0, "rollout/number": 128.0, "reward/mean": 0.84}
     whole |= {"val/judged_sampled": 200, "val/rollouts_sampled": 200, "val/success_sampled": 0.525}
@@ -117,16 +110,7 @@ def test_rates_say_how_many_were_judged() -> None:
     ]
 
 
-def test_a_graded_reward_is_shown_in_its_mean() -> None:
-    values = {"val/judged_greedy": 50, "val/rollouts_greedy": 50, "val/reward_greedy": 0.553}
-    assert metric_text(values) == ["greedy reward 0.553 (50/50)"]
-
-
 def test_a_rate_that_is_missing_now_is_not_the_last_one() -> None:
     before = Phase("rl", 0.0).after(1.0, 1, {"val/success_sampled": 0.5, "loss/policy": 1.0})
     now = before.after(2.0, 2, {"val/reward_sampled": 0.4, "rollout/number": 4})
     assert now.values == {"loss/policy": 1.0, "val/reward_sampled": 0.4, "rollout/number": 4}
-
-
-def test_metrics_that_are_not_there_are_not_shown() -> None:
-    assert metric_text({"loss/sft": 1.0}) == ["loss 1"]

@@ -13,7 +13,6 @@ from tests.cli.sample_run import make_run
 from tutelage.config import Machine
 from tutelage.errors import ConfigError
 from tutelage.runs.folder import RunFolder
-from tutelage.store import open_store
 from tutelage.types import JSON
 from tutelage.weights.config import resolve
 
@@ -124,14 +123,3 @@ def test_what_is_remembered_is_this_configuration_in_this_place(
     with pytest.raises(ConfigError, match="'mcp:rm -rf x'"):
         trust.check_trusted(foreign, trust.code_of(foreign), trust=False)
     trust.check_trusted(foreign, ["calculator", "math"], trust=False)
-
-
-@pytest.mark.full
-def test_sft_rows_of_own_tools_have_those_of_the_requests(
-    foreign: RunFolder, tutelage: Tutelage
-) -> None:
-    rows = tutelage("export", "theirs", "--format", "sft").stdout.splitlines()
-    assert rows
-    with open_store(foreign.store) as store:
-        told = {t.name for r in store.rollouts("theirs") for c in r.last.calls for t in c.tools}
-    assert {t["function"]["name"] for row in rows for t in json.loads(row)["tools"]} == told

@@ -108,13 +108,6 @@ def test_a_player_that_is_not_there_stops_a_search(
     ended(done, "cannot reach the server 'http://127.0.0.1:9/v1/chat/completions'")
 
 
-def test_a_dry_run_against_a_dead_endpoint_exits_1(alone: Path, refusing: str) -> None:
-    given = ["train", "prompt", "agent.py", "--train", "tasks.json", "--algorithm", "screen"]
-    done = command(*given, *SMALL, "--dry-run", **player(refusing))
-    assert done.exit_code == 1, done.output
-    assert WORDS in " ".join(done.output.split())
-
-
 def test_a_judge_that_is_refused_ends_an_evaluation(alone: Path, refusing: str, tiny: Any) -> None:
     tiny("qwen2").save(alone / "model")
     (alone / "judged.py").write_text(JUDGED.format(url=refusing))

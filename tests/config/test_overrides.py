@@ -41,13 +41,6 @@ def test_dict_becomes_its_keys() -> None:
     ]
 
 
-def test_delete() -> None:
-    assert parse_overrides(["~a.b", "~a=3"]) == [
-        Override("a.b", None, delete=True),
-        Override("a", 3, delete=True),
-    ]
-
-
 @in_one_item(
     ("text", "says"),
     [
@@ -62,6 +55,7 @@ def test_delete() -> None:
         ("=3", "no key"),
         ("", "has no '='"),
         ("~", "no key"),
+        ("~a.b=3", "deletes a key"),
         ("lr=nothing(1)", "cannot read"),
         ('lr="x', "cannot read"),
         ("lr=glob(*)", "sweep"),

@@ -54,11 +54,6 @@ def test_round_trip_of_any_value(lr: float, seed: int, path: str, tools: list[st
     assert resolved.config.agent.tools == tuple(tools)
 
 
-def test_every_estimator_round_trips() -> None:
-    resolved = resolve("math", ["adv_estimator=gae"], machine=LAPTOP)
-    assert Resolved.from_json(resolved.to_json()).to_json() == resolved.to_json()
-
-
 @in_one_item(
     ("change", "says"),
     [

@@ -44,13 +44,14 @@ LAPTOP = Machine(cuda_devices=0, cores=2)
             ("algorithm.filter_groups.max_num_gen_batches=2",),
             "algorithm.filter_groups.max_num_gen_batches",
         ),
-        (("data.sampling_floor=0.2",), "data.sampling_floor"),
         (("ref.path=x",), "ref.path"),
         (("steps=3", "epochs=1"), "trainer.total_epochs"),
         (("trainer.project_name=p",), "trainer.project_name"),
         (("algorithm=sft", "lr=1e-3"), "actor.optim.lr"),
         (("actor.fsdp_config.param_offload=true",), "actor.fsdp_config.param_offload"),
         (("trainer.nnodes=1",), "trainer.nnodes"),
+        (("critic.ppo_mini_batch_size=5",), "critic.ppo_mini_batch_size"),
+        (("actor.fsdp_config.optimizer_offload=true",), "actor.fsdp_config.optimizer_offload"),
     ],
 )
 def test_listed(overrides: tuple[str, ...], unused: str) -> None:

@@ -125,18 +125,6 @@ def test_a_prompt_search_leaves_torch_alone() -> None:
     assert json.loads(done.stdout) is False
 
 
-@pytest.mark.full
-def test_imports_are_found_wherever_they_stand() -> None:
-    """The rules above would hold of anything if no import were seen."""
-    seen = {(room(m), room(t)) for m in modules() for t in imported(m)}
-    assert ("engine", "policy") in seen
-    assert ("rollouts", "agents") in seen
-    assert "tutelage.policy.tokenizer.train_tokenizer" in set(imported("tutelage.policy.model"))
-    assert "tutelage.policy.tokenizer" in set(loaded("tutelage.policy.model"))
-    assert "tutelage.policy.model.Policy" in set(imported("tutelage.testing.tiny"))
-    assert {room(t) for t in named("tutelage.prompts.embedded")} == {"recipes"}
-
-
 def packages_of(module: ast.AST) -> set[str]:
     """The packages that a module imports, anywhere in it."""
     found: set[str] = set()
@@ -179,20 +167,3 @@ def test_a_module_opens_with_a_paragraph_about_itself(name: str) -> None:
     assert words, f"{modules()[name].relative_to(ROOT)} has no docstring"
     assert words[0].isupper() or not words[0].isalpha(), words
     assert words.rstrip()[-1] in ".:`)", words
-
-
-JSON_READERS = {"loads", "raw_decode", "parse_json", "parse_arguments", "model_validate_json"}
-
-
-def test_only_json_lines_cuts_text_that_holds_json() -> None:
-    """`splitlines` and httpx's `iter_lines` also cut at U+2028, U+2029 and U+0085, which may stand
-    in a JSON string. So a module that reads JSON has no `splitlines`: `bounded.json_lines` cuts
-    lines of JSON, `split("\\n")` other text."""
-    wrong: list[str] = []
-    for name in modules():
-        words = {node.attr for node in ast.walk(tree(name)) if isinstance(node, ast.Attribute)}
-        words |= {node.id for node in ast.walk(tree(name)) if isinstance(node, ast.Name)}
-        reads_json = words & JSON_READERS
-        if words & {"aiter_lines", "iter_lines"} or (reads_json and "splitlines" in words):
-            wrong.append(name)
-    assert wrong == []

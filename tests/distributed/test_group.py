@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -12,14 +13,12 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed
-from tests.weights.samples import LAPTOP
 
 from tutelage.distributed import process_group
 from tutelage.distributed.process_group import TorchProcessGroup, joined
 from tutelage.errors import ConfigError, RunError
 from tutelage.runs.folder import RunFolder
 from tutelage.weights import following
-from tutelage.weights.config import resolve
 from tutelage.weights.process_group import in_step, launched
 
 from .ranks import started, together
@@ -27,20 +26,21 @@ from .ranks import started, together
 
 def differ() -> None:
     rank = launched().rank
-    following.check_same(launched(), {"torch": f"2.{rank}", "python": "3.12"})
+    folder = RunFolder(Path(tempfile.gettempdir()))
+    following.check_ranks(launched(), {"torch": f"2.{rank}", "python": "3.12"}, folder)
 
 
 def look_for(folder: Path) -> None:
     group = launched()
     own = folder / str(group.rank)
     own.mkdir(parents=True)
-    following.check_shared(group, RunFolder(own))
+    following.check_ranks(group, {}, RunFolder(own))
 
 
 def look_for_one(folder: Path) -> None:
     if launched().rank == 0:
         folder.mkdir()
-    following.check_shared(launched(), RunFolder(folder))
+    following.check_ranks(launched(), {}, RunFolder(folder))
     assert launched().rank or not (folder / following.MARK).exists()
 
 
@@ -96,7 +96,7 @@ def play_longer_than_work_may_take() -> None:
 @pytest.mark.parametrize(
     ("work", "told"),
     [
-        (differ, "rank 1 of 2 differs from rank 0 in torch (2.1, not 2.0)"),
+        (differ, "rank 1 of 2: it differs from rank 0 in torch (2.1, not 2.0)"),
         (fail_on_the_second, "rank 1 of 2: no model here"),
         (fail_on_the_first, "the disk is full"),
     ],
@@ -135,16 +135,6 @@ def test_a_node_without_the_run_folder_is_refused(tmp_path: Path) -> None:
     with started(2, tmp_path / "b", look_for, tmp_path / "two") as ranks:
         assert ranks.end() == [1, 0]
     assert "cannot see the run folder" in ranks.said(0)
-
-
-def test_several_nodes_do_not_share_a_file_of_sqlite(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = resolve("math", [], machine=LAPTOP).config
-    following.check_store(config)
-    monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match=r"2 nodes cannot share .* --store postgresql"):
-        following.check_store(config)
-    named = ["trainer.store_url=postgresql://db.example/t"]
-    following.check_store(resolve("math", named, machine=LAPTOP).config)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from tutelage.distributed import sharding
 from tutelage.distributed.process_group import TorchProcessGroup, joined
 from tutelage.policy.model import Policy
 from tutelage.policy.numerics import Numerics
-from tutelage.weights.learner import Learner, make_learner
+from tutelage.weights.learner import Learner
 from tutelage.weights.optim import Optimizer
 
 from .ranks import together
@@ -89,7 +89,7 @@ def train(out: Path, keys: tuple[str, ...], device: str) -> None:
         with_sharding(patch)
         policy = fresh_policy("qwen2")
         policy = policy if device == HERE else policy.to(used.first)
-        learner = make_learner(policy, settings, Numerics(), fresh=True, group=group)
+        learner = Learner(policy, settings, Numerics(), group=group)
         metrics = learned(learner, rollouts, gradients)
         critic, reference, trained = learner.critic, learner.reference, learner._policy  # pyright: ignore[reportPrivateUsage]
         assert critic is not None

@@ -53,7 +53,7 @@ def test_an_address_where_nothing_answers(source: Path) -> None:
 
 @pytest.mark.parametrize("address", ["ray://10.0.0.5:10001", "10.0.0.5", "head:port"])
 def test_what_is_no_address_of_a_head_node(address: str) -> None:
-    with pytest.raises(ConfigError, match=r"HOST:PORT of a Ray head node.*ray job submit"):
+    with pytest.raises(ConfigError, match=r"expected text such as auto or 10.*ray job submit"):
         resolve("math", [RAY, f"{ADDRESS}='{address}'"], machine=LAPTOP)
 
 
@@ -96,12 +96,9 @@ def test_placed_ranks_are_refused_beside_what_does_not_go_with_them(
 ) -> None:
     nodes, auto = "trainer.nnodes=2", f"{ADDRESS}=auto"
     for words, told in (
-        (
-            [RAY, auto],
-            r"agent\.placement='ray'.*ranks placed by Ray.*start the ranks with torchrun",
-        ),
+        ([RAY, auto], r"agent\.placement='ray'.*for ranks that Ray places"),
         (["async_training.staleness_threshold=2", auto], "training with several ranks"),
-        ([f"{ADDRESS}=head"], "HOST:PORT of a Ray head node"),
+        ([f"{ADDRESS}=head"], "expected text such as auto or 10"),
     ):
         with pytest.raises(ConfigError, match=told):
             resolve("math", [nodes, "trainer.device=cpu", *words], machine=LAPTOP)

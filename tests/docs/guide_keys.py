@@ -188,7 +188,7 @@ def _verdict(key: str, here: str, value: str, machine: Machine, context: dict[st
         return f"refused: {told.split('): ', 1)[-1]}"
     if here in resolved.unused:
         return f"unused: {resolved.unused[here]}"
-    asked = here in ("agent.backend", "rollout.name") and value != "native"
+    asked = here == "rollout.name" and value != "native"
     replaced = asked and resolved.config.rollout.name == "native"
     return "native: with a warning, where no vLLM is named" if replaced else "works"
 

@@ -1,17 +1,21 @@
-"""Every code block of the documents is run or checked, every link and file name resolves."""
+"""Every code block of the documents is run or checked; every link, file and option is there."""
 
 from __future__ import annotations
 
+import ast
 import json
 import re
+import runpy
 import shlex
 import shutil
-import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import commands_page
 import pytest
 from pages import (
     ROOT,
@@ -22,7 +26,6 @@ from pages import (
     inline_code,
     links,
     pages,
-    prose,
     write_files,
 )
 from tests.in_one_item import in_one_item
@@ -30,21 +33,28 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from tutelage.cli import build_app
+from tutelage.cli.app import command
 from tutelage.cli.prompt_train import searches, weights_flags
 from tutelage.cli.train import in_environment
-from tutelage.config import Machine, RunConfig
+from tutelage.config import Machine
 from tutelage.config.aliases import canonical
 from tutelage.config.keys import section_names
 from tutelage.prompts.config import resolve_prompt
-from tutelage.runs.inputs import load_tasks
 from tutelage.runs.job_inputs import AGENT_REWARD
 from tutelage.tasks.dataset import Dataset
+from tutelage.testing import tiny_policy
 from tutelage.tools.loading import is_file_reference
 from tutelage.weights.config import resolve
 
 LANGUAGES = {"bash", "python", "json", "jsonl", "toml", "text"}
 OTHER_COMMANDS = {"source", "cd"}
 """Commands that documents may show besides `tutelage` and `make`."""
+NO_FILES = {
+    *("runs", "checkpoints", "policy", "reward", "RUN", "time", "group", "loss", "kl", "val"),
+    *("test", "value", "rollout", "adapter", "wandb", "mlflow", "tensorboard", "refill"),
+    *("staleness", "vllm", "Qwen", "HuggingFaceTB", "."),
+}
+"""First parts of names that look like files: of a run folder, or of a metric."""
 PYTHON = [page for page in pages() if any(b.language == "python" for b in blocks(page))]
 
 
@@ -174,15 +184,7 @@ def check_make(words: list[str]) -> None:
 
 @pytest.mark.parametrize(
     "args",
-    [
-        ["--help"],
-        ["train", "--help"],
-        ["doctor"],
-        ["config"],
-        ["config", "lr"],
-        ["config", "--markdown"],
-        ["runs"],
-    ],
+    [["train", "--help"], ["doctor"], ["config", "lr"], ["config", "--markdown"], ["runs"]],
     ids=" ".join,
 )
 def test_quick_commands_of_the_documents_work(
@@ -217,17 +219,6 @@ def test_the_execution_of_the_readme_succeeds(
     assert "execution  succeeded" in done.stdout
 
 
-def test_make_alone_prints_every_target() -> None:
-    done = subprocess.run(
-        ["make", "--no-print-directory"], cwd=ROOT, capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    phony = re.search(r"^\.PHONY: (.*)$", ROOT.joinpath("Makefile").read_text(), re.MULTILINE)
-    assert phony is not None
-    for target in phony[1].split():
-        assert re.search(rf"^  make {target} +\w", done.stdout, re.MULTILINE), target
-
-
 # ------------------------------------------------------------ links and names
 
 
@@ -256,26 +247,8 @@ def test_every_page_is_linked_from_the_front_page() -> None:
 def test_files_that_are_named_exist(page: Path) -> None:
     named_files = [w for w in inline_code(page) if re.fullmatch(r"[\w./-]+/[\w.-]*", w)]
     for name in named_files:
-        known = ("runs", "checkpoints", "policy", "reward", "RUN", "time", "group", "loss")
-        known += (
-            "kl",
-            "val",
-            "test",
-            "value",
-            "rollout",
-            "adapter",
-            "wandb",
-            "mlflow",
-            "tensorboard",
-            "refill",
-            "staleness",
-            "vllm",
-            "Qwen",
-            "HuggingFaceTB",
-            ".",
-        )
-        if name.split("/")[0] in known:
-            continue  # of a run folder, or a metric
+        if name.split("/")[0] in NO_FILES:
+            continue
         places = (ROOT / name, ROOT / "src" / "tutelage" / name, page.parent / name)
         assert any(place.exists() for place in places), f"{name} is not there"
 
@@ -290,26 +263,180 @@ def test_keys_that_are_named_exist(page: Path) -> None:
             assert canonical(key[1], None)
 
 
-# ------------------------------------------------------------ numbers
+# ------------------------------------------------------------ what people are told to type
 
 
-def test_the_cold_start_is_said_as_it_is_configured() -> None:
-    said = " ".join(prose(ROOT / "docs" / "start.md").split())
-    sft = RunConfig().sft
-    for words in (
-        f"{sft.batch_size} a step",
-        f"{100 * sft.skill_target:.0f} % on validation tasks",
-        f"at most {sft.max_steps} steps",
-        f"for {sft.cooldown_steps} more steps",
-        f"sampled success is {100 * sft.mixed_success:.0f} % or less",
-        f"at most {sft.mixed_steps}",
-        f"**{100 * sft.guess_share:.0f} % of them guess**",
-    ):
-        assert words in said, f"the page should say: {words}"
+VALUE = "\0"
+"""Stands where an f-string has a value."""
+OTHERS = {
+    *("--no-index", "--no-deps", "--only-binary", "--no-input", "--retries", "--dest"),  # pip's
+    "--no-cache-dir",
+    "--progress-bar",
+    "--upgrade",
+    "--index-url",
+    "--install",  # of wsl
+    *("--standalone", "--nnodes", "--nproc-per-node", "--max-restarts"),  # torchrun's
+    "--rdzv-conf",  # torchrun's
+    *("--head", "--address", "--num-cpus", "--num-gpus", "--working-dir"),  # Ray's
+    *("--max-model-len", "--max-lora-rank", "--max-num-batched-tokens", "--dtype"),  # vLLM's
+    *("--weight-transfer-config", "--logprobs-mode", "--enable-lora", "--enable-scale-out"),
+    *("--no-enable-chunked-prefill", "--enforce-eager", "--served-model-name", "--max-num-seqs"),
+    *("--gpu-memory-utilization", "--tensor-parallel-size"),
+    "--lr",  # what people write who mean the key
+}  # fmt: skip
+"""Options of other programs that a text may name."""
+SOURCES = sorted((ROOT / "src" / "tutelage").rglob("*.py"))
 
 
-def test_the_guide_to_a_step_states_its_size() -> None:
-    config = resolve("math", machine=Machine(cuda_devices=0, cores=2)).config
-    size = f"{config.data.train_batch_size} tasks x {config.agent.num_chains} rollouts a step"
-    assert size in prose(ROOT / "docs" / "start.md")
-    assert f"{len(load_tasks(config).test)} test tasks" in prose(ROOT / "docs" / "start.md")
+def texts(path: Path) -> Iterator[tuple[int, str]]:
+    """Every string of a module with its line; of an f-string the whole."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    inside: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            parts = [str(v.value) if isinstance(v, ast.Constant) else VALUE for v in node.values]
+            inside |= {id(v) for v in ast.walk(node)}
+            yield node.lineno, "".join(parts)
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in inside
+        ):
+            yield node.lineno, node.value
+
+
+@cache
+def every_text() -> list[tuple[str, str]]:
+    """Place and text, of the source and of what documents write as code within a sentence."""
+    return list(_every_text())
+
+
+def _every_text() -> Iterator[tuple[str, str]]:
+    for path in SOURCES:
+        for line, text in texts(path):
+            yield f"{path.relative_to(ROOT)}:{line}", text
+    for page in pages():
+        for text in inline_code(page):
+            yield str(page.relative_to(ROOT)), text
+
+
+def verbs(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every verb of the command line."""
+    yield path, command
+    for name in getattr(command, "commands", {}):
+        yield from verbs(command.get_command(None, name), (*path, name))
+
+
+TREE = dict(verbs(get_command(build_app())))
+TREE["train", "planner"] = command("planner:train_planner")
+OPTIONS = {
+    option
+    for command in TREE.values()
+    for param in command.params
+    for option in (*param.opts, *param.secondary_opts)
+}
+SCRIPTS = {
+    option
+    for folder in ("examples", "benchmarks")
+    for path in (ROOT / folder).rglob("*.py")
+    for option in re.findall(r"add_argument\(\s*\"(--[\w-]+)", path.read_text(encoding="utf-8"))
+}
+"""Options of examples and benchmarks, which documents name too."""
+
+
+@pytest.mark.full
+def test_every_command_that_is_named_exists() -> None:
+    wrong: list[str] = []
+    for place, text in every_text():
+        for found in re.finditer(r"(?<![\w./-])tutelage ((?:[a-z]+ ?)+)", text):
+            quoted = text[: found.start()].endswith(("`", ": ", "with ", "\n", "    "))
+            words = found[1].split()
+            if quoted and (words[0],) not in TREE:
+                wrong.append(f"{place}: tutelage {found[1]}")
+            below = hasattr(TREE.get((words[0],)), "commands") and len(words) > 1
+            if below and tuple(words[:2]) not in TREE:
+                wrong.append(f"{place}: tutelage {found[1]}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_option_that_is_named_exists() -> None:
+    known = OPTIONS | OTHERS | {"--help", "--version"}
+    wrong = [
+        f"{place}: {option}"
+        for place, text in every_text()
+        if "var(--" not in text  # a style sheet
+        for option in re.findall(r"(?<![\w-])(--[a-z][a-z0-9_-]*[a-z0-9])", text)
+        # The command takes an underscore for a dash.
+        if not {option, option.replace("_", "-")}
+        & (known if place.startswith("src/") else known | SCRIPTS)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+# ------------------------------------------------------------ the way of `docs/start.md`
+
+
+START = ROOT / "docs" / "start.md"
+SMALL = ("--steps", "1", "data.train_batch_size=2", "num_chains=2", "agent.max_tokens_per_turn=4",
+         "rollout.max_len=1024")  # fmt: skip
+"""A training that tiny models end in a second."""
+
+
+def typed() -> list[Block]:
+    """The blocks of commands between the agent's file and the section that changes something."""
+    text = START.read_text(encoding="utf-8")
+    first, last = (text.count("\n", 0, text.index(f"\n## {h}")) for h in ("2. ", "Change"))
+    return [b for b in blocks(START) if b.language == "bash" and first < b.line < last]
+
+
+def quick(words: list[str]) -> list[str]:
+    """A command with less to do: fewer steps; a search that plays one task."""
+    if "screen" in words:
+        return [*words[1:], "--model", "runs/first/policy", "--dry-run"]
+    more = {"train": SMALL, "eval": ("--max-tokens", "4")}
+    return [*words[1:], *more.get(words[1], ())]
+
+
+@pytest.mark.full
+def test_each_command_of_the_way_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_thread: None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in write_files(START, tmp_path):
+        monkeypatch.delitem(sys.modules, name.removesuffix(".py"), raising=False)
+    tiny_policy(max_positions=1024).save(tmp_path / "runs" / "first" / "policy")
+    done: list[str] = []
+    for words in (words for block in typed() for words in commands(block)):
+        if words[0] == "python":
+            runpy.run_path(words[1])
+            for name in ("train", "val", "test"):
+                lines = (tmp_path / f"{name}.jsonl").read_text().splitlines(keepends=True)
+                (tmp_path / f"{name}.jsonl").write_text("".join(lines[:4]))
+            continue
+        ended = CliRunner().invoke(build_app(), quick(words), prog_name="tutelage")
+        assert ended.exit_code == 0, f"{' '.join(words)}\n{ended.output}"
+        done.append(words[1])
+    assert done == [
+        "eval",
+        "eval",
+        "train",
+        "eval",
+        "train",
+        "ask",
+        "show",
+        "runs",
+        "train",
+        "init",
+    ]
+
+
+# ------------------------------------------------------------ the page of commands
+
+
+def test_the_page_has_every_command_flag_and_key() -> None:
+    text = commands_page.PAGE.read_text(encoding="utf-8")
+    assert text == commands_page.written(text), (
+        "flags or keys have changed: python tests/docs/commands_page.py writes the page again"
+    )

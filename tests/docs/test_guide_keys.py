@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from config.test_aliases import GUIDE as SPELLINGS
-from guide_keys import MACHINES, PAGE, Row, page, rows
-from tests.in_one_item import in_one_item
+from guide_keys import PAGE, page, rows
 from typer.testing import CliRunner
 from weights.parrot import rows as parrot_rows
 from weights.parrot import write_rows
@@ -21,7 +20,7 @@ from tutelage.config.fields import Section
 from tutelage.testing import tiny_policy
 
 ROWS = rows()
-DECIDED = {"rollout.name", "agent.backend", "trainer.nnodes", "trainer.n_gpus_per_node"}
+DECIDED = {"rollout.name", "trainer.nnodes", "trainer.n_gpus_per_node"}
 """Keys of which one value alone is possible, so that no run has to look at it."""
 STARTED = {"rollout.gpu_memory_utilization"}
 """What the start of a vLLM server reads: `tests/weights/test_vllm_run.py` starts one."""
@@ -59,15 +58,6 @@ def test_the_page_is_written_anew_when_the_program_changes() -> None:
 
 def test_the_page_has_every_key_of_the_guide() -> None:
     assert {key for row in ROWS for key in row.keys} == set(SPELLINGS.split())
-
-
-@in_one_item("row", ROWS)
-def test_every_verdict_is_one_of_four_and_has_a_reason(row: Row) -> None:
-    assert len(row.verdicts) == len(MACHINES)
-    for verdict in row.verdicts:
-        kind, _, reason = verdict.partition(":")
-        assert kind.partition(" (")[0] in ("works", "native", "unused", "refused")
-        assert kind.startswith("works") or len(reason) > 10
 
 
 @pytest.fixture(scope="module")

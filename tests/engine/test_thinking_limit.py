@@ -81,10 +81,7 @@ async def test_a_grammar_goes_on_behind_the_forced_tokens() -> None:
     and the trainer finds the recorded log-probabilities again."""
     policy = tiny_policy("qwen2", max_positions=640)
     tokenizer: Any = make_codec("qwen3").tokenizer
-    opening = "{{- '<|im_start|>assistant\\n' }}\n{%- endif %}"
-    assert tokenizer.chat_template.endswith(opening)
-    thinking = opening.replace("assistant\\n", "assistant\\n<think>\\n")
-    tokenizer.chat_template = tokenizer.chat_template.removesuffix(opening) + thinking
+    tokenizer.chat_template += "{%- if add_generation_prompt %}{{- '<think>\\n' }}{%- endif %}"
     policy.codec = codec = Codec(tokenizer)
     codec.choose_thinking(None, 12)
     call = await asked(

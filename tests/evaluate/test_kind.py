@@ -18,9 +18,8 @@ from tutelage.cli import build_app
 from tutelage.config import Machine
 from tutelage.evaluate.config import EvaluationConfig
 from tutelage.evaluate.kind import PolicyEvaluation
-from tutelage.evaluate.preparation import prepare_evaluation
 from tutelage.runs import lifecycle
-from tutelage.runs.fingerprint import changes, fingerprint_file, keep_fingerprint
+from tutelage.runs.fingerprint import fingerprint_file
 from tutelage.runs.folder import RunFolder, create, write_json
 from tutelage.runs.progress import Progress
 from tutelage.store import open_store
@@ -150,16 +149,16 @@ def test_the_verbs_work_on_it(place: Path) -> None:
 def test_killed_and_resumed_it_has_the_same_numbers(place: Path) -> None:
     command(*ASKED, "--output", "whole")
     start = "from tutelage.cli import main; main()"
-    line = [sys.executable, "-c", start, *ASKED, "--output", "cut"]
+    line = [sys.executable, "-c", start, *ASKED, "--output", "killed"]
     done = subprocess.run(line, env=os.environ | {"KILL_AT": "6"}, capture_output=True, timeout=300)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    whole, cut = RunFolder(place / "whole"), RunFolder(place / "cut")
+    whole, cut = RunFolder(place / "whole"), RunFolder(place / "killed")
     assert cut.read_result() is None
-    assert "tutelage resume" in command("show", "cut")
-    resumed, shown = command("resume", "cut"), command("show", "whole")
-    assert resumed.replace("cut", "whole").split() == shown.split()
+    assert "tutelage resume" in command("show", "killed")
+    resumed, shown = command("resume", "killed"), command("show", "whole")
+    assert resumed.replace("killed", "whole").split() == shown.split()
     assert told(cut) == told(whole)
-    assert [(r.id.removesuffix("_cut"), r.reward, r.last.answer) for r in rollouts(cut)] == [
+    assert [(r.id.removesuffix("_killed"), r.reward, r.last.answer) for r in rollouts(cut)] == [
         (r.id.removesuffix("_whole"), r.reward, r.last.answer) for r in rollouts(whole)
     ]
 
@@ -209,24 +208,6 @@ def test_it_goes_on_with_what_it_began_with_alone(place: Path, changed: str, sai
     assert "is saved" not in refused
 
 
-@pytest.mark.full  # four seconds
-def test_the_way_on_is_one_that_works(place: Path) -> None:
-    """Of a program's agent that is its program; what has finished is looked at."""
-    asked = EvaluationConfig(test=("t.jsonl",), reward="r.py:vary")
-    given = prepare_evaluation("model", asked)
-    with pytest.raises(KeyboardInterrupt):
-        lifecycle.start(
-            PolicyEvaluation("mine", asked, given=given), create(place / "python"), Interrupt(1)
-        )
-    shown = command("show", "python")
-    assert "Continue by running its program again, with output_dir='" in shown
-    assert "resume" not in shown
-    command(*ASKED, "--output", "ended")
-    refused = " ".join(command(*ASKED[:6], "--output", "ended", code=2).split())
-    assert "It has finished; see its result: tutelage show" in refused
-    assert "resume" not in refused
-
-
 @pytest.mark.full
 def test_code_of_the_run_that_is_evaluated_is_asked_about(
     place: Path, monkeypatch: pytest.MonkeyPatch
@@ -259,11 +240,3 @@ def test_code_of_the_run_that_is_evaluated_is_asked_about(
     write_json(fingerprint_file(folder), kept)
     command("resume", "run", "--trust")
     assert folder.read_result() is not None
-
-
-def test_a_relative_source_that_is_gone_is_named_with_the_directory(tmp_path: Path) -> None:
-    folder = create(tmp_path / "run")
-    write_json(folder.config, {"kind": "weights"})
-    keep_fingerprint(folder, {}, {"runs/base (model.path)": "1", "/a/b": "2", "the agent x": "3"})
-    gone = f"runs/base (model.path) is missing, seen from {str(Path.cwd())!r}"
-    assert changes(folder, {}) == [gone, "/a/b is missing", "the agent x is missing"]

@@ -1,17 +1,35 @@
-"""Helpers of the routing tests: a small world whose outcomes can be told from words, made once."""
+"""Helpers of the routing tests: a small world whose outcomes can be told from words, made once.
+
+The environment is a fast copy of what the executor does on recorded outcomes. `as_plan` turns a
+workflow back into a `Plan` whose nodes name their rows, so that both can run it with the same
+verifier and be compared decision by decision; `ReplayPool` answers.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import functools
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
-from tutelage.orchestration.data.outcomes import SPREAD, OutcomeTable
-from tutelage.orchestration.execution.workers import Latency, Worker
+from tutelage.orchestration.data.outcomes import RIGHT, SPREAD, OutcomeTable
+from tutelage.orchestration.evaluation.rewards import ExecutionResult
+from tutelage.orchestration.execution.executor import ExecutorSettings
+from tutelage.orchestration.execution.workers import (
+    Latency,
+    Subtask,
+    Verification,
+    Worker,
+    WorkerAnswer,
+    WorkerEstimate,
+)
+from tutelage.orchestration.plan.dag import Node, Plan
 from tutelage.orchestration.routing.phase2 import Phase2Data
+from tutelage.orchestration.routing.predictor import PASSES_RIGHT, PASSES_WRONG
 from tutelage.orchestration.routing.settings import Phase2Settings
-from tutelage.orchestration.routing.simulator import Scenario
+from tutelage.orchestration.routing.simulator import Scenario, WorkflowBatch, WorkflowSimulator
 from tutelage.seeds import SeedTree
 
 SMALL = Phase2Settings(
@@ -108,3 +126,97 @@ def table(seed: int = 0) -> OutcomeTable:
 def world(scenario: Scenario | None = None) -> Phase2Data:
     """Splits, predictor and boards of that table."""
     return Phase2Data.of(table(), scenario or Scenario(), SMALL, SeedTree(0).child("phase2"))
+
+
+class ReplayPool:
+    """A `WorkerPool` over a table of outcomes: nothing is generated, and outputs name the row."""
+
+    name = "replay"
+    mock = True
+
+    def __init__(self, table: OutcomeTable, rows: Mapping[tuple[str, int], int]) -> None:
+        """`rows` are those of nodes, by the instruction of their plan and their number."""
+        self.workers = table.workers
+        self._table, self._rows = table, rows
+
+    async def execute(self, worker: Worker, work: Subtask) -> WorkerAnswer:
+        """The recorded outcome, after the seconds that it took."""
+        table, row = self._table, self._rows[work.instruction, work.node]
+        place = row, table.names.index(worker.name)
+        seconds = float(table.seconds_QW[place])
+        await asyncio.sleep(seconds)
+        return WorkerAnswer(
+            output=f"{table.ids[row]} by {worker.name}",
+            cost=float(table.costs_QW[place]),
+            seconds=seconds,
+            tokens_in=round(float(table.tokens_in_Q[row])),
+            tokens_out=round(float(table.tokens_out_QW[place])),
+            mock=True,
+            correct=bool(table.scores_QW[place] >= RIGHT),
+        )
+
+    def estimate(self, worker: Worker, work: Subtask) -> WorkerEstimate:
+        """The worker's averages over the table; the bound is that of the table for this row."""
+        table, row = self._table, self._rows[work.instruction, work.node]
+        column = table.names.index(worker.name)
+        return WorkerEstimate(
+            cost=float(table.costs_QW[:, column].mean()),
+            seconds=float(table.seconds_QW[:, column].mean()),
+            bound=float(table.bounds_QW[row, column]),
+        )
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+class RecordedVerifier:
+    """Errs at stated rates, on the same answers every time: the draws are the table's."""
+
+    def __init__(self, table: OutcomeTable) -> None:
+        self._table = table
+
+    async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
+        row, worker = answer.output.split(" by ")
+        draw = self._table.draws_QW[self._table.ids.index(row), self._table.names.index(worker)]
+        return Verification(bool(draw < (PASSES_RIGHT if answer.correct else PASSES_WRONG)))
+
+
+def as_plan(
+    table: OutcomeTable, flows: WorkflowBatch, b: int
+) -> tuple[Plan, dict[tuple[str, int], int]]:
+    """Workflow `b` as a plan, and the rows that its nodes stand for, as `ReplayPool` takes them."""
+    rows = [int(q) for q in flows.query_BN[b] if q >= 0]
+    nodes = tuple(
+        Node(
+            tool=table.types[row],
+            after=tuple(i for i in range(len(rows)) if flows.parents_BNN[b, i, j]),
+            description=table.instructions[row],
+        )
+        for j, row in enumerate(rows)
+    )
+    plan = Plan(f"workflow {b}", nodes)
+    return plan, {(plan.instruction, j): row for j, row in enumerate(rows)}
+
+
+def as_settings(scenario: Scenario, flows: WorkflowBatch, b: int) -> ExecutorSettings:
+    """How the executor has to run it to keep the environment's rules."""
+    deadline = float(flows.deadline_B[b])
+    return ExecutorSettings(
+        max_tries=scenario.max_tries,
+        retries=0,
+        try_timeout=None,
+        deadline=deadline if deadline != float("inf") else None,
+        on_failure="fail_fast",
+    )
+
+
+def result_of(simulator: WorkflowSimulator, b: int) -> ExecutionResult:
+    """Workflow `b` of a simulation that is over, as rewards read it."""
+    kept = (simulator.kept_BN[b] >= 0) & simulator.exists_BN[b]
+    return ExecutionResult(
+        bool(simulator.success_B[b]),
+        {str(k): "kept" for k in range(int(kept.sum()))},
+        float(simulator.cost_B[b]),
+        1000.0 * float(simulator.now_B[b]),
+        float(simulator.passed_BN[b].sum() / simulator.size_B[b]),
+    )

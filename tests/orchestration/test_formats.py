@@ -1,9 +1,8 @@
-"""Files of workflows: each format by its content, and what is refused with file, row and field."""
+"""Files of workflows, by their content, and synthetic workflows."""
 
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,10 @@ from hypothesis import strategies as st
 
 from tutelage.errors import DataError
 from tutelage.orchestration.data.rows import read_json
+from tutelage.orchestration.data.synthetic import builtin_graph, generate
 from tutelage.orchestration.data.workflows import catalog_of, read_workflows, workflow_of
-from tutelage.orchestration.execution.record import read_plan
-from tutelage.orchestration.plan.catalog import Catalog, CatalogTool, read_catalog
+from tutelage.orchestration.plan.catalog import Catalog, CatalogTool, check_plan, read_catalog
+from tutelage.seeds import SeedTree
 
 CATALOG = Catalog(tuple(CatalogTool(name) for name in ("read", "sum", "say", "join")))
 DOCUMENT: dict[str, Any] = {
@@ -87,20 +87,8 @@ ONE = {"task_types": [0], "dependencies": [[]]}
         ({"a": 1}, "not a workflow"),
         ({**DOCUMENT, "instruction": "  "}, "'instruction'"),
         ({**DOCUMENT, "targets": {"task_types": [0], "dependencies": [[0]]}}, "cycle"),
-        ({**DOCUMENT, "targets": {"task_types": [0], "dependencies": [[4]]}}, "node 4"),
-        ({**DOCUMENT, "targets": {"task_types": [9], "dependencies": [[]]}}, r"task_types\[0\]"),
         ({**DOCUMENT, "targets": {"task_types": ["rea"], "dependencies": [[]]}}, "'read'"),
-        ({**DOCUMENT, "targets": {"task_types": [0], "dependencies": []}}, "dependencies"),
-        ({**DOCUMENT, "targets": {"task_types": [], "dependencies": []}}, "no subtask"),
         ({**DOCUMENT, "targets": {"task_types": [0]}}, "dependencies' is missing"),
-        (
-            {
-                **DOCUMENT,
-                "targets": {"task_types": [0], "dependencies": [[]], "model_selections": [0, 1]},
-            },
-            "model_selections",
-        ),
-        ({**LOG, "planner_outputs": {"workflow_graph": {}}}, "task_types"),
     ],
 )
 def test_bad_rows_name_file_row_and_field(tmp_path: Path, row: Any, message: str) -> None:
@@ -109,19 +97,6 @@ def test_bad_rows_name_file_row_and_field(tmp_path: Path, row: Any, message: str
         read_workflows(path, CATALOG)
     assert "rows.json" in str(raised.value)
     assert "row 1" in str(raised.value)
-
-
-def test_fields_of_others_beside_a_plan_are_ignored() -> None:
-    outputs = {**LOG["planner_outputs"], "subtask_embeddings": [[0.1], [0.2]], "note": "ours"}
-    assert workflow_of({**LOG, "planner_outputs": outputs}, CATALOG) == workflow_of(LOG, CATALOG)
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{", "[3]"])
-def test_files_without_rows_are_refused(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "x.json"
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(DataError, match=r"x\.json"):
-        read_workflows(path)
 
 
 def test_a_catalog_is_made_of_what_rows_use() -> None:
@@ -161,61 +136,36 @@ def test_rows_survive_the_round_trip(size: int, random: Any) -> None:
     assert all(i < j for i, j in made.plan.edges)
 
 
-@pytest.mark.parametrize("name", ["rows.json", "rows.jsonl", "rows.yaml"])
-def test_a_file_that_is_nested_too_deeply_is_refused(tmp_path: Path, name: str) -> None:
-    path = tmp_path / name
-    path.write_text("[" * 100_000 + "]" * 100_000 if name != "rows.yaml" else "[" * 3000)
-    with pytest.raises(DataError, match="recursion"):
-        read_json(path)
+def test_a_key_that_stands_twice_is_refused_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text('{"a": 1}\n{"tool": "a", "tool": "b"}\n')
+    with pytest.raises(DataError, match=r"x\.jsonl'.*the key 'tool' stands twice in one object"):
+        read_json(tmp_path / "x.jsonl")
 
 
-def test_yaml_is_read_as_json_would_be(tmp_path: Path) -> None:
-    path = tmp_path / "rows.yaml"
-    path.write_text("b: {day: 2026-12-24, n: 1}\n")
-    assert read_json(path) == {"b": {"day": "2026-12-24", "n": 1}}
+# ------------------------------------------------------------ synthetic workflows
 
 
-def test_lines_of_json_end_with_a_newline_alone(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl"
-    path.write_text('{"x": "a\u2028b"}\r\n{"x": "\x85"}\n', encoding="utf-8")
-    assert read_json(path) == [{"x": "a\u2028b"}, {"x": "\x85"}]
+SEEDS = SeedTree(3)
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "place"),
-    [
-        ("x.json", r'[{"nodes": ["\ud83d"]}]', "x.json': field '[0].nodes[0]'"),
-        ("x.jsonl", '{}\n\n{"nodes": ["\\ud83d"]}', "x.jsonl': field '[1].nodes[0]'"),
-        ("x.yaml", r'nodes: ["\ud83d"]', "x.yaml': field 'nodes[0]'"),
-    ],
-)
-def test_half_a_surrogate_pair_is_refused_with_its_field(
-    name: str, text: str, place: str, tmp_path: Path
-) -> None:
-    (tmp_path / name).write_text(text)
-    with pytest.raises(DataError, match=re.escape(place)):
-        read_json(tmp_path / name)
+def test_the_same_seed_gives_the_same_workflows_and_fewer_are_a_beginning() -> None:
+    graph = builtin_graph()
+    many = generate(graph, 40, SEEDS)
+    assert many == generate(graph, 40, SEEDS)
+    assert many[:10] == generate(graph, 10, SEEDS)
+    assert many != generate(graph, 40, SeedTree(4))
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("x.json", '{\n"instruction": "x",\n"nodes": [{"tool": "a", "tool": "b"}]}'),
-        ("x.json", '{"tool": "a", "tool": "b"}'),
-        ("x.jsonl", '{"a": 1}\n{"tool": "a", "tool": "b"}\n'),
-    ],
-)
-def test_a_key_that_stands_twice_is_refused_by_its_name(
-    name: str, text: str, tmp_path: Path
-) -> None:
-    (tmp_path / name).write_text(text)
-    with pytest.raises(DataError, match=f"{name}'.*the key 'tool' stands twice in one object"):
-        read_json(tmp_path / name)
-
-
-def test_keys_of_a_yaml_file_that_are_no_texts_are_read_as_texts(tmp_path: Path) -> None:
-    path = tmp_path / "x.yaml"
-    rates = "rates: {2024: 1.5, true: [{~: x}]}"
-    path.write_text(f"instruction: Do it\nnodes: [{{tool: a, arguments: {{{rates}}}}}]\n")
-    wanted = {"rates": {"2024": 1.5, "true": [{"null": "x"}]}}
-    assert read_plan(read_json(path)).nodes[0].arguments == wanted
+def test_all_shapes_occur_and_keep_to_catalog_types_and_workers() -> None:
+    graph = builtin_graph()
+    made = generate(graph, 300, SEEDS, max_nodes=6)
+    assert {len(w.tools) for w in made} == {1, 2, 3, 4, 5, 6}
+    assert any(len(parents) > 1 for w in made for parents in w.plan.dependencies)
+    assert len({w.instruction for w in made}) == 300
+    for workflow in made:
+        check_plan(workflow.plan, graph.catalog)
+        assert len(workflow.tools) <= 6
+        assert workflow.workers == tuple(graph.workers[tool] for tool in workflow.tools)
+        for before, after in workflow.plan.edges:
+            assert workflow.tools[after] in graph.followers[workflow.tools[before]]
+        assert "{" not in workflow.instruction

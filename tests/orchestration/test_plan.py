@@ -1,19 +1,20 @@
-"""Plans: edges from arguments, refusals, levels, critical path, drawings."""
+"""Plans: edges from arguments, refusals, levels, drawings; catalogs; references in prompts."""
 
 from __future__ import annotations
 
-from datetime import date
-from decimal import Decimal
+import json
+import re
 from pathlib import Path
-from types import MappingProxyType
+from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tutelage.errors import DataError
+from tutelage.orchestration.execution.prompts import NOTHING, node_prompt
 from tutelage.orchestration.plan import dag as plans
+from tutelage.orchestration.plan.catalog import Catalog, CatalogTool, check_plan, read_catalog
 from tutelage.orchestration.plan.dag import Node, Plan
 
 DIAMOND = Plan(
@@ -50,33 +51,6 @@ def test_edges_come_from_arguments_nested_and_several_in_one() -> None:
     assert plans.references({"a": [{"b": "<node-3>"}, ("<node-1><node-3>", 7)]}) == (1, 3)
 
 
-def test_an_argument_and_after_make_one_edge() -> None:
-    plan = Plan("x", (Node("a"), Node("b", {"text": "<node-0>"}, after=(0,))))
-    assert plan.edges == ((0, 1),)
-
-
-@pytest.mark.parametrize(
-    "value", [Path("a"), date(2026, 1, 2), Decimal(1), b"a", {1}, np.int64(1), object()]
-)
-def test_arguments_that_are_no_json_are_refused_by_name_and_type(value: object) -> None:
-    told = rf"node of 'rd': cannot convert the arguments .* to JSON: .*{type(value).__name__}"
-    for argument in (value, [0, {"a": (value,)}]):
-        with pytest.raises(DataError, match=told):
-            Node("rd", {"path": argument})
-    with pytest.raises(DataError, match=r"to JSON: keys must be str"):
-        Node("rd", {"path": {(1,): "a"}})
-    assert (
-        Node("rd", {"path": [None, True, 1.5, ("a", MappingProxyType({"1": "b"}))]}).parents == ()
-    )
-
-
-def test_a_long_cycle_is_told_by_its_beginning() -> None:
-    nodes = tuple(Node("a", after=((k + 1) % 2000,)) for k in range(2000))
-    with pytest.raises(DataError, match="form a cycle") as refused:
-        Plan("x", nodes)
-    assert len(str(refused.value)) < 400
-
-
 @pytest.mark.parametrize(
     ("nodes", "message"),
     [
@@ -89,11 +63,6 @@ def test_a_long_cycle_is_told_by_its_beginning() -> None:
 def test_what_is_no_dag_is_refused(nodes: tuple[Node, ...], message: str) -> None:
     with pytest.raises(DataError, match=message):
         Plan("x", nodes)
-
-
-@pytest.mark.parametrize("matrix", [[[1]], [[0, 1], [1, 0]], [[0, 1]], [[0, 2], [0, 0]]])
-def test_invalid_matrices(matrix: list[list[int]]) -> None:
-    assert not plans.is_valid_dag(matrix)
 
 
 @given(dags())
@@ -123,19 +92,87 @@ def test_critical_path_is_the_longest_of_all_chains(plan: Plan, data: st.DataObj
     assert path in chains
 
 
-def test_an_empty_plan() -> None:
-    plan = Plan("nothing", ())
-    assert plans.levels(plan) == ()
-    assert plans.critical_path(plan, []) == (0.0, ())
-
-
-def test_two_hundred_nodes_in_a_chain() -> None:
-    nodes = [Node("a"), *(Node("a", {"x": f"<node-{i}>"}) for i in range(199))]
-    assert plans.critical_path(Plan("long", tuple(nodes)), [0.5] * 200)[0] == 100.0
-
-
 def test_drawings() -> None:
     last = "  [3] join(text='<node-1> and <node-2>')  after 1, 2"
     assert plans.to_text(DIAMOND).splitlines()[-2:] == ["level 2", last]
     long = plans.to_text(Plan("x", (Node("say", {"text": "x" * 99}),)))
     assert long.endswith(f"[0] say(text='{'x' * 58}…)"), "what is cut says so"
+
+
+# ------------------------------------------------------------ catalogs
+
+
+TYPED = {"id": "Summarise", "desc": "Shorten", "input-type": ["text"], "output-type": ["text"]}
+API = {"id": "get_weather", "desc": "Weather", "parameters": [{"name": "day", "type": "date"}]}
+
+
+def _write(folder: Path, data: Any) -> Path:
+    path = folder / "tools.json"
+    path.write_text(json.dumps(data), encoding="utf-8")
+    return path
+
+
+def test_both_forms_are_read(tmp_path: Path) -> None:
+    catalog = read_catalog(_write(tmp_path, {"nodes": [TYPED, API]}))
+    assert catalog["Summarise"] == CatalogTool("Summarise", "Shorten", ("text",), ("text",))
+    assert catalog["get_weather"] == CatalogTool("get_weather", "Weather", ("date",), ())
+    assert "get_weather" in catalog
+    assert "other" not in catalog
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"nodes": []}, "empty"),
+        ({"nodes": [{"id": 3}]}, "tool 0.*'id'"),
+        ({"nodes": [{**TYPED, "input-type": "text"}]}, "tool 0.*'input-type'"),
+        ({"nodes": [TYPED, TYPED]}, "duplicate tool name 'Summarise'"),
+    ],
+)
+def test_bad_catalogs_are_refused(tmp_path: Path, data: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        read_catalog(_write(tmp_path, data))
+
+
+def test_a_plan_with_an_unknown_tool_names_the_node_and_the_nearest_tool() -> None:
+    catalog = Catalog((CatalogTool("translate"),))
+    check_plan(Plan("x", (Node("translate"),)), catalog)
+    with pytest.raises(DataError, match=r"node 1.*'translat'.*did you mean 'translate'"):
+        check_plan(Plan("x", (Node("translate"), Node("translat"))), catalog)
+
+
+# ------------------------------------------------------------ references in prompts
+
+
+def told(argument: object, outputs: dict[int, str]) -> str:
+    """An argument as a worker reads it, which may name one of eight nodes."""
+    plan = Plan("x", (*(Node("t") for _ in range(8)), Node("a", {"x": argument})))
+    (line,) = re.findall(r"^- x: (.*)$", node_prompt(plan, 8, outputs), re.MULTILINE)
+    return line
+
+
+OUTPUTS = {0: '{"title": "Q1", "pages": [1, 2]}', 1: "plain", 2: '["first", {"x": 3}]'}
+
+
+@pytest.mark.parametrize(
+    ("given", "filled"),
+    [
+        ("<node-1>", "plain"),
+        ("a <node-1> b <node-1>", "a plain b plain"),
+        ("<node-0>.title of <node-1>", "Q1 of plain"),
+        ("<node-0>.pages", "[1, 2]"),
+        ("See <node-1>.Then go", "See plain.Then go"),
+        ("<node-0>.missing", OUTPUTS[0] + ".missing"),
+        ("<node-2>[1].x and <node-2>.1.x", "3 and 3"),
+        ("<node-0>.title.Then <node-0>.pages.7", "Q1.Then [1, 2].7"),
+        ("<node-7>", NOTHING),
+        (["<node-1>", {"x": "<node-1>"}], ["plain", {"x": "plain"}]),
+    ],
+)
+def test_references_are_filled_in(given: object, filled: object) -> None:
+    assert told(given, OUTPUTS) == (filled if isinstance(filled, str) else json.dumps(filled))
+
+
+def test_an_output_is_never_read_as_a_reference_again() -> None:
+    """What a worker says may look like a reference; it is data."""
+    assert told("<node-0> <node-1>", {0: "<node-1>", 1: "secret"}) == "<node-1> secret"

@@ -1,17 +1,24 @@
-"""The predictor of outcomes: out of fold, given failures, and for a worker that comes later."""
+"""The predictor of outcomes, and the tables that it learns from."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from routing_world import table, topical_outcomes
+from routing_world import TYPES, topical_outcomes
 
 from tutelage.errors import DataError
 from tutelage.orchestration.data.neighbours import NearestTexts, hashed
-from tutelage.orchestration.data.outcomes import OutcomeTable
+from tutelage.orchestration.data.outcomes import (
+    OutcomeTable,
+    read_outcomes,
+    simulate_outcomes,
+)
+from tutelage.orchestration.execution.worker_files import classic
 from tutelage.orchestration.routing.predictor import OutcomePredictor
 from tutelage.seeds import SeedTree
 
@@ -101,26 +108,91 @@ def test_costs_and_seconds_are_near_what_they_come_to(
     assert seconds.mean(axis=0) == pytest.approx(test.seconds_QW.mean(axis=0), rel=0.15)
 
 
-def test_gaps_in_a_table_are_filled_by_the_type() -> None:
-    whole = table()
-    scores = whole.scores_QW.copy()
-    scores[::3, 2] = np.nan
-    predictor, _ = OutcomePredictor.fit(replace(whole, scores_QW=scores), SeedTree(0))
-    assert ((predictor.right_QW > 0) & (predictor.right_QW < 1)).any()
-    assert np.isfinite(predictor.right_QW).all()
-    scores[:, 2] = np.nan
-    with pytest.raises(DataError, match="no outcomes of worker"):
-        OutcomePredictor.fit(replace(whole, scores_QW=scores), SeedTree(0))
+# ------------------------------------------------------------ tables of outcomes
 
 
-def test_the_state_reads_without_pickled_code(tmp_path_factory: pytest.TempPathFactory) -> None:
-    predictor, _ = OutcomePredictor.fit(table(), SeedTree(0))
-    path = tmp_path_factory.mktemp("state") / "predictor.pt"
-    torch.save(predictor.state_dict(), path)
-    again = OutcomePredictor.from_state(torch.load(path, weights_only=True))
-    texts, types = ["the code0x1 of topic code0", "?"], ["code", "never seen"]
-    assert np.array_equal(
-        predictor.chances(predictor.support(texts, types)),
-        again.chances(again.support(texts, types)),
-    )
-    assert again.workers == predictor.workers
+MODELS = {
+    "small-7b": {"size": "7B", "input_price": 0.2, "output_price": 0.4},
+    "big": {"size": "70B", "input_price": 1.0, "output_price": 2.0},
+    "unused": {"input_price": 9.0, "output_price": 9.0},
+}
+
+
+def rows(count: int = 2) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": f"q{i}",
+            "instruction": "a" * 40,
+            "task": "qa" if i % 2 else "code",
+            "scores": {"small-7b": 1.0, "big": 0.25},
+        }
+        for i in range(count)
+    ]
+
+
+def read(folder: Path, table: Any, models: Any = MODELS) -> OutcomeTable:
+    (folder / "table.json").write_text(json.dumps(table))
+    (folder / "models.json").write_text(json.dumps(models))
+    return read_outcomes(folder / "table.json", folder / "models.json", SeedTree(0))
+
+
+def test_costs_come_from_tokens_and_list_prices(tmp_path: Path) -> None:
+    table = read(tmp_path, rows())
+    assert table.names == ("small-7b", "big")
+    # 40 characters are 10 tokens; 250 tokens of answer are stated.
+    assert table.costs_QW[0] == pytest.approx([(10 * 0.2 + 250 * 0.4) / 1e6, 510 / 1e6])
+    assert table.right_QW.tolist() == [[True, False]] * 2
+    assert table.bounds_QW == pytest.approx(table.costs_QW)
+
+
+def test_what_the_file_says_is_used(tmp_path: Path) -> None:
+    row = rows(1)[0] | {
+        "cost": {"small-7b": 0.5, "big": 0.7},
+        "latency": {"small-7b": 3.0, "big": 4.0},
+    }
+    table = read(tmp_path, [row])
+    assert table.costs_QW.tolist() == [[0.5, 0.7]]
+    assert table.seconds_QW.tolist() == [[3.0, 4.0]]
+    assert (table.bounds_QW >= table.costs_QW).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (
+            {"scores": {"small-7b": 1.5}},
+            r"row 1: scores.small-7b is 1.5; input should be less than",
+        ),
+        ({"scores": {"smal-7b": 1.0}}, r"no price for 'smal-7b'; did you mean 'small-7b'"),
+        ({"instruction": ""}, r"row 1: 'instruction' is ''; give a text"),
+    ],
+)
+def test_a_bad_row_is_named(tmp_path: Path, change: dict[str, Any], told: str) -> None:
+    two = rows()
+    two[1] |= change
+    with pytest.raises(DataError, match=told):
+        read(tmp_path, two)
+
+
+def test_splits_share_no_row_and_have_every_type() -> None:
+    table = topical_outcomes(400, SeedTree(0))
+    parts = table.split(SeedTree(1))
+    sets = [set(part.ids) for part in parts]
+    assert sum(map(len, sets)) == len(set.union(*sets)) == 400
+    assert all(set(part.types) == set(TYPES) for part in parts)
+    assert table.split(SeedTree(1))[2].ids == parts[2].ids
+    assert table.split(SeedTree(2))[2].ids != parts[2].ids
+
+
+def test_simulated_outcomes_are_those_of_the_default_workers() -> None:
+    table = simulate_outcomes(400, SeedTree(3))
+    again = simulate_outcomes(400, SeedTree(3))
+    assert np.array_equal(table.scores_QW, again.scores_QW, equal_nan=True)
+    assert table.workers == classic()
+    known = table.known_QW
+    assert known[:, 0].all(), "gpt-4 can do everything"
+    assert not known[:, 3].all(), "code-llama-7b cannot"
+    right = table.right_QW.astype(float)
+    best, oracle = right[:, 0].mean(), right.max(axis=1).mean()
+    independent = 1 - np.prod([1 - right[known[:, j], j].mean() for j in range(3)])
+    assert best < oracle < independent + 0.02

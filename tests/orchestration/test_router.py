@@ -1,4 +1,4 @@
-"""The trained router drives the executor: what it decides there is what it was trained to."""
+"""Routers: the trained one in the executor, the simple ones, the simulator, policy and loss."""
 
 from __future__ import annotations
 
@@ -7,32 +7,53 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from recorded import RecordedVerifier, as_plan, as_settings, result_of
-from replayed import ReplayPool
-from routing_world import world
+from executing import plan_of
+from routing_world import RecordedVerifier, ReplayPool, as_plan, as_settings, result_of, world
 from tests.marks import long
 
+from tutelage.algorithms.rl.advantages.whiten import whiten
 from tutelage.errors import ConfigError
-from tutelage.orchestration.evaluation.rewards import References, compute_reward
+from tutelage.orchestration.evaluation.rewards import (
+    References,
+    RewardWeights,
+    compute_reward,
+)
 from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.executor import Executor
-from tutelage.orchestration.execution.pools.tools import ToolPool
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.verifiers import Verifiers
 from tutelage.orchestration.execution.virtual_time import run_virtual
-from tutelage.orchestration.plan.dag import Node, Plan
-from tutelage.orchestration.routing.contract import Choice, RouteState
-from tutelage.orchestration.routing.policy import DecisionFeatures, ModelSelector
+from tutelage.orchestration.execution.workers import (
+    Latency,
+    Subtask,
+    Worker,
+    WorkerEstimate,
+)
+from tutelage.orchestration.routing.contract import (
+    RouteState,
+    cascade,
+    cheapest,
+    most_accurate,
+)
+from tutelage.orchestration.routing.policy import (
+    SCALE,
+    DecisionFeatures,
+    ModelSelector,
+    baselines,
+    collect,
+    compute_gae,
+)
 from tutelage.orchestration.routing.router import LearnedRouter
 from tutelage.orchestration.routing.simulator import (
+    Chooser,
     DecisionBatch,
     Scenario,
     WorkflowBatch,
     WorkflowSimulator,
     look_ahead,
+    run_chooser,
 )
 from tutelage.seeds import SeedTree
-from tutelage.tools import tool
 
 SCENARIOS = {
     "free": Scenario(budgets=0.0, deadlines=0.0),
@@ -125,61 +146,6 @@ def router_log_probs(router: LearnedRouter, at: DecisionBatch) -> np.ndarray:
         return router.model(DecisionFeatures.of(at, router.terms))[0].numpy()
 
 
-def test_a_drawn_action_is_credited_under_the_mask_that_was_in_force() -> None:
-    scenario = SCENARIOS["free"]
-    here = world(scenario)
-    flows = WorkflowBatch.draw(here.val, 12, SeedTree(4))
-    seen: list[tuple[RouteState, Choice]] = []
-
-    class Watched(LearnedRouter):
-        def choose(self, state: RouteState) -> Choice:
-            choice = super().choose(state)
-            seen.append((state, choice))
-            return choice
-
-    router = Watched(here.train.predictor, here.terms, ModelSelector(0), sample=True)
-    for b in range(len(flows)):
-        before = len(seen)
-        ran = execute(flows, b, scenario, router)
-        chosen = [replace(choice, mask=state.mask) for state, choice in seen[before:]]
-        assert [step.choice for step in ran.steps] == chosen
-    assert len({choice.action for _, choice in seen}) > 3
-    for state, choice in seen:
-        assert state.mask[choice.action]
-        assert choice.log_prob <= 0
-
-
-def test_other_workers_than_it_was_trained_on_are_refused() -> None:
-    here = world(SCENARIOS["free"])
-    table = here.val.table
-    stranger = replace(table.workers[-1], name="stranger", skills={"*": 0.99})
-    renamed = replace(table, workers=(*table.workers[:-1], stranger))
-    flows = WorkflowBatch.draw(here.val, 1, SeedTree(6))
-    plan, rows = as_plan(renamed, flows, 0)
-    router = LearnedRouter(here.train.predictor, here.terms)
-    executor = Executor(
-        ReplayPool(renamed, rows), router, settings=as_settings(here.train.scenario, flows, 0)
-    )
-    with pytest.raises(
-        ConfigError, match=r"not trained on stranger, only on .*sim-3b.*workers\.json"
-    ):
-        run_virtual(executor.run(plan, seeds=SeedTree(0)))
-
-
-@tool
-def shout(text: str) -> str:
-    """Write a text in capitals."""
-    return text.upper()
-
-
-def test_tools_need_no_trained_router() -> None:
-    here = world(SCENARIOS["free"])
-    router = LearnedRouter(here.train.predictor, here.terms, ModelSelector(0))
-    plan = Plan("Do it", (Node("shout", {"text": "hey"}),))
-    with pytest.raises(ConfigError, match=r"not trained on shout.*use no router with tools"):
-        run_virtual(Executor(ToolPool({"shout": shout}), router).run(plan, seeds=SeedTree(0)))
-
-
 def test_a_step_carries_what_the_loss_takes() -> None:
     """The document's update, with the executions of a router as its data."""
     here = world(SCENARIOS["free"])
@@ -199,3 +165,206 @@ def test_a_step_carries_what_the_loss_takes() -> None:
     assert loss["policy_loss"].item() == pytest.approx(-1.0, abs=1e-4)  # the ratios are 1
     assert loss["approx_kl"].item() == pytest.approx(0.0, abs=1e-6)
     loss["total_loss"].backward()
+
+
+# ------------------------------------------------------------ the simple routers
+
+
+WORKERS = (
+    Worker("dear", price_out=9.0, latency=Latency(0.5), skills={"*": 0.95}),
+    Worker("cheap", price_out=1.0, latency=Latency(2.0), skills={"*": 0.6}),
+    Worker("quick", price_out=3.0, latency=Latency(0.1), skills={"*": 0.7}),
+)
+
+
+def state(*closed: int, tries: tuple[int, ...] = (), accept: bool = False) -> RouteState:
+    return RouteState(
+        plan=plan_of(()),
+        work=Subtask(0, "t0", "text"),
+        workers=WORKERS,
+        mask=(*(i not in closed for i in range(3)), accept, True),
+        estimates=tuple(
+            WorkerEstimate(w.price_out, w.latency.seconds, w.price_out) for w in WORKERS
+        ),
+        tries=tries,
+    )
+
+
+FAILED = (1,)
+
+
+def test_each_takes_its_best_and_then_the_next() -> None:
+    assert cheapest().choose(state()).action == 1
+    assert cheapest().choose(state(1, tries=FAILED)).action == 2
+    assert most_accurate().choose(state()).action == 0
+    assert most_accurate().choose(state(0)).action == 2
+
+
+def test_a_cascade_asks_in_its_order_and_nobody_else() -> None:
+    router = cascade(["quick", "dear"])
+    assert router.choose(state()).action == 2
+    assert router.choose(state(2, tries=FAILED)).action == 0
+    assert router.choose(state(0, 2)).action == state().stop
+
+
+# ------------------------------------------------------------ simulator, policy and loss
+
+
+def flows_of(count: int = 60, scenario: Scenario | None = None) -> WorkflowBatch:
+    return WorkflowBatch.draw(world(scenario).val, count, SeedTree(9).child("flows"))
+
+
+def rules(seed: int = 0) -> dict[str, Chooser]:
+    here = world()
+    rng = SeedTree(seed).numpy()
+
+    def random(simulator: WorkflowSimulator, rows: np.ndarray, at: DecisionBatch) -> np.ndarray:
+        keys_DA = np.where(at.mask_DA, rng.random(at.mask_DA.shape), -1.0)
+        keys_DA[:, -1] -= 1.0  # stops when nothing else is left
+        return keys_DA.argmax(axis=1)
+
+    return {"random": random, **baselines(here.train.table, here.terms)}
+
+
+def first_situation(count: int = 60) -> tuple[WorkflowSimulator, DecisionBatch]:
+    here = world()
+    simulator = WorkflowSimulator(here.val, flows_of(count), here.terms)
+    return simulator, simulator.observe(simulator.rows)
+
+
+# ------------------------------------------------------------------ the environment
+
+
+@pytest.mark.parametrize("preset", ["seed", "normalized"])
+def test_rewards_of_decisions_add_up_to_the_reward_of_the_result(preset: str) -> None:
+    here = world()
+    weights = RewardWeights(7.0, 0.5, 0.3, 0.2)
+    terms = replace(here.terms, preset=preset, weights=weights)  # pyright: ignore[reportArgumentType]
+    flows = flows_of(200)
+    simulator = WorkflowSimulator(here.val, flows, terms)
+    choose = rules(1)["random"]
+    total = np.zeros(len(flows))
+    begun = simulator.reward_B.copy()
+    while len(rows := simulator.rows):
+        at = simulator.observe(rows)
+        total[rows] += simulator.step(rows, choose(simulator, rows, at), at.chance_DW)
+    assert total + begun == pytest.approx(simulator.reward_B)
+    for b in range(len(flows)):
+        wanted = compute_reward(
+            result_of(simulator, b),
+            preset,  # pyright: ignore[reportArgumentType]
+            weights=terms.weights,
+            references=References(flows.cost_ref_B[b], flows.latency_ref_B[b]),
+        )
+        assert simulator.reward_B[b] == pytest.approx(wanted)
+
+
+def test_budgets_and_tries_and_deadlines_hold() -> None:
+    scenario = Scenario(budgets=1.0, deadlines=1.0, deadline_range=(0.5, 1.5))
+    here, flows = world(scenario), flows_of(200, scenario)
+    outcome = run_chooser(here.val, flows, here.terms, rules(2)["random"])
+    assert (outcome.cost_B <= flows.budget_B + 1e-12).all()
+    assert (outcome.now_B <= flows.deadline_B + 1e-9).all()
+    late_B = outcome.now_B == flows.deadline_B
+    assert late_B.any()
+    assert not (late_B & outcome.success_B).any()
+    assert (outcome.steps_B <= outcome.size_B * (scenario.max_tries + 1)).all()
+
+
+# ------------------------------------------------------------------ the policy
+
+
+def test_an_untrained_policy_is_the_soft_lookahead() -> None:
+    _, at = first_situation()
+    terms = world().terms
+    states = DecisionFeatures.of(at, terms)
+    logp_DA, _ = ModelSelector(4)(states)
+    utility_DA = look_ahead(at, terms)
+    assert np.array_equal(logp_DA.argmax(dim=1).numpy(), utility_DA.argmax(axis=1))
+    gap_DA = np.maximum(utility_DA - utility_DA.max(axis=1, keepdims=True), -20.0)
+    wanted = torch.log_softmax(
+        torch.from_numpy(SCALE * gap_DA / terms.weights.alpha).masked_fill(
+            ~states.mask_DA, -torch.inf
+        ),
+        dim=1,
+    )
+    assert torch.allclose(logp_DA.double(), wanted, atol=1e-3)
+
+
+def test_trajectories_hold_what_was_executed() -> None:
+    here, flows, model = world(), flows_of(), ModelSelector(2)
+    batch = collect(here.val, flows, here.terms, model, SeedTree(5))
+    again = WorkflowSimulator(here.val, flows, here.terms)
+    (row_D, time_D), time = batch.places, 0
+    rewards = torch.zeros_like(batch.rewards_BT)
+    while len(rows := again.rows):
+        mine = time_D == time
+        assert row_D[mine].tolist() == rows.tolist()
+        at = again.observe(rows)
+        logp_DA, _ = model(DecisionFeatures.of(at, here.terms))
+        actions = batch.actions_D[mine]
+        assert torch.allclose(
+            logp_DA.gather(1, actions[:, None])[:, 0], batch.log_probs_D[mine], atol=1e-6
+        )
+        earned = again.step(rows, actions.numpy(), at.chance_DW) / 10
+        rewards[rows, time] = torch.from_numpy(earned).float()
+        time += 1
+    assert torch.allclose(rewards, batch.rewards_BT, atol=1e-5)
+    assert batch.outcome.reward_B == pytest.approx(again.reward_B)
+    assert int(batch.mask_BT.sum()) == len(batch.actions_D)
+
+
+def test_gae_by_hand() -> None:
+    rewards, values = torch.tensor([1.0, 0.0, 2.0]), torch.tensor([0.5, 0.2, 1.0])
+    last = 2.0 - 1.0
+    middle = 0.0 + 0.9 * 1.0 - 0.2 + 0.9 * 0.8 * last
+    first = 1.0 + 0.9 * 0.2 - 0.5 + 0.9 * 0.8 * middle
+    found = compute_gae(rewards=rewards, values=values, gamma=0.9, lambda_gae=0.8)
+    assert found.tolist() == pytest.approx([first, middle, last])
+    both = compute_gae(
+        rewards=torch.stack([rewards, rewards]), values=torch.stack([values, values]),
+        gamma=0.9, lambda_gae=0.8,
+    )  # fmt: skip
+    assert torch.allclose(both, found.expand(2, 3))
+
+
+def test_the_loss_is_the_documents_formula() -> None:
+    here, model = world(), ModelSelector(0)
+    batch = collect(here.val, flows_of(), here.terms, model, SeedTree(5))
+    count = len(batch.actions_D)
+    generator = torch.Generator().manual_seed(0)
+    old = batch.log_probs_D + 0.3 * torch.randn(count, generator=generator)
+    advantages = whiten(torch.randn(1, count, generator=generator), torch.ones(1, count))[0]
+    returns = torch.randn(count, generator=generator)
+    loss = model.compute_loss(
+        states=batch.states, actions=batch.actions_D, old_log_probs=old, advantages=advantages,
+        returns=returns, clip_epsilon=0.2, value_coef=0.5, entropy_coef=0.01,
+    )  # fmt: skip
+    logp_DA, values = model(batch.states)
+    logp = logp_DA.gather(1, batch.actions_D[:, None])[:, 0]
+    ratio = (logp - old).exp()
+    low = torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages)
+    # algorithms/rl bounds the loss of a bad action whose ratio ran away (the dual clip).
+    surrogate = -torch.where(advantages < 0, torch.maximum(low, 3 * advantages), low).mean()
+    spread = torch.distributions.Categorical(logits=logp_DA).entropy().mean()
+    error = torch.nn.functional.mse_loss(values, returns)
+    assert loss["policy_loss"].item() == pytest.approx(surrogate.item(), abs=1e-5)
+    assert loss["value_loss"].item() == pytest.approx(error.item(), abs=1e-5)
+    assert loss["entropy"].item() == pytest.approx(spread.item(), abs=1e-5)
+    total = surrogate + 0.5 * error - 0.01 * spread
+    assert loss["total_loss"].item() == pytest.approx(total.item(), abs=1e-5)
+    loss["total_loss"].backward()
+    assert model.point.second.grad is not None
+    assert model.point.second.grad.abs().sum() > 0
+
+
+# ------------------------------------------------------------------ baselines and curves
+
+
+def test_the_lookahead_is_above_greedy_and_greedy_above_random() -> None:
+    here, flows = world(), flows_of(600)
+    rewards = {
+        name: run_chooser(here.val, flows, here.terms, choose).reward_B.mean()
+        for name, choose in rules().items()
+    }
+    assert rewards["one-step lookahead"] > rewards["greedy utility"] > rewards["random"]

@@ -1,17 +1,19 @@
-"""Workers: their values, their file, the preset, and what kind of worker a tool needs."""
+"""Workers: their values, their file, the preset; verifiers: what passes and what does not."""
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.marks import long
 
-from tutelage.errors import ConfigError, DataError
-from tutelage.orchestration.data.synthetic import builtin_graph
+from tutelage.errors import ConfigError, RewardError
+from tutelage.orchestration.execution.verifiers import Verifiers, make_verifier
 from tutelage.orchestration.execution.worker_files import (
-    KINDS,
     classic,
     read_workers,
     tool_kind,
@@ -21,9 +23,11 @@ from tutelage.orchestration.execution.worker_files import (
 from tutelage.orchestration.execution.workers import (
     Latency,
     Subtask,
+    Verification,
     Worker,
+    WorkerAnswer,
+    WorkerError,
     capable_workers,
-    check_workers,
 )
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
 
@@ -36,39 +40,6 @@ def test_a_worker_can_what_a_capability_fits() -> None:
     assert worker.can("translate_fr", "audio")
     assert not worker.can("audio", "speech")
     assert Worker("b").can("anything")
-
-
-def test_skill_is_looked_up_by_type_then_kind_then_star() -> None:
-    worker = Worker("a", skills={"sum": 0.9, "text": 0.7, "*": 0.1})
-    assert (worker.skill("sum", "text"), worker.skill("x", "text"), worker.skill("x", "y")) == (
-        0.9,
-        0.7,
-        0.1,
-    )
-    assert Worker("b").skill("x") == 0.5
-
-
-def test_cost_is_for_a_million_tokens() -> None:
-    assert Worker("a", price_in=2.0, price_out=10.0).cost(500_000, 100_000) == 2.0
-
-
-@pytest.mark.parametrize(
-    ("fields", "told"),
-    [
-        ({"name": ""}, "a unique name"),
-        ({"name": "a", "capabilities": ()}, r"capabilities \(\)"),
-    ],
-)
-def test_values_that_cannot_be_are_refused(fields: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
-        Worker(**fields)
-
-
-def test_no_workers_and_equal_names_are_refused() -> None:
-    with pytest.raises(ConfigError, match="no workers"):
-        check_workers([])
-    with pytest.raises(ConfigError, match="two workers are named 'a'"):
-        check_workers([Worker("a"), Worker("a")])
 
 
 def test_a_work_that_nobody_can_do_names_it_and_what_is_known() -> None:
@@ -103,21 +74,12 @@ def test_the_preset_has_the_published_prices_and_latencies() -> None:
     assert not found["whisper-base"].can("text")
 
 
-def test_the_preset_covers_every_tool_of_the_builtin_catalog() -> None:
-    for tool in builtin_graph().catalog.tools:
-        assert tool.kind in KINDS
-        assert any(capable_workers(classic(), Subtask(0, tool.name, tool.kind)))
-
-
 @pytest.mark.parametrize(
     ("name", "types", "kind"),
     [
         ("translate", (), "text"),
-        ("Image Classification", (), "vision"),
         ("transcribe_audio", ("audio", "text"), "audio"),
         ("run_sql", (), "code"),
-        ("read_pdf", (), "document"),
-        ("plot", ("table",), "data"),
     ],
 )
 def test_kinds_of_tools(name: str, types: tuple[str, ...], kind: str) -> None:
@@ -141,30 +103,13 @@ def test_all_fields_come_back_as_they_were_written() -> None:
     assert worker_from(json.loads(json.dumps(worker_to(worker)))) == worker
 
 
-def test_numbers_written_as_text_are_numbers() -> None:
-    worker = worker_from(ROW | {"price_in": "3e-5", "latency": {"seconds": "0.5"}})
-    assert (worker.price_in, worker.latency.seconds) == (3e-5, 0.5)
-
-
 @pytest.mark.parametrize(
     ("change", "told"),
     [
         ({"price_out": "cheap"}, "'price_out' is 'cheap'"),
-        ({"price_in": True}, "'price_in' is True"),
         ({"price_in": -1.0}, "'price_in' is -1.0"),
-        ({"price_out": ".nan"}, "'price_out' is '.nan'"),
-        ({"skills": {"x": 1.5}}, "x.* is 1.5"),
-        ({"concurrency": 0}, "'concurrency' is 0"),
-        ({"latency": -0.1}, "seconds.* is -0.1"),
-        ({"latency": None}, "'latency' is None"),
-        ({"latency": {"spread": 1}}, "no 'seconds'"),
         ({"latency": {"seconds": 1, "sigma": 1}}, "unknown field 'sigma'"),
-        ({"prize_in": 1}, "unknown field 'prize_in'"),
         ({"name": 3}, "'name' is 3"),
-        ({"concurrency": 1.5}, "whole number"),
-        ({"capabilities": [1]}, r"capabilities\[0\] is 1; give a text"),
-        ({"skills": []}, "JSON object"),
-        ({"endpoint": 5}, "'endpoint' is 5"),
     ],
 )
 def test_a_bad_worker_is_told_with_its_place(
@@ -177,19 +122,107 @@ def test_a_bad_worker_is_told_with_its_place(
     assert "worker 0" in str(caught.value)
 
 
-@pytest.mark.parametrize("missing", ["price_in", "price_out", "latency"])
-def test_no_price_and_no_latency_is_made_up(missing: str) -> None:
-    with pytest.raises(ConfigError, match=f"has no '{missing}'"):
-        worker_from({key: value for key, value in ROW.items() if key != missing})
+# ------------------------------------------------------------ verifiers
 
 
-def test_a_file_that_is_none_is_told(tmp_path: Path) -> None:
-    path = tmp_path / "workers.json"
-    with pytest.raises(DataError, match="cannot read"):
-        read_workers(path)
-    path.write_text('{"models": []}')
-    with pytest.raises(DataError, match="must be a list of workers"):
-        read_workers(path)
-    path.write_text("[]")
-    with pytest.raises(ConfigError, match="no workers"):
-        read_workers(path)
+WORK = Subtask(0, "sum", "text")
+
+
+def check(verifier: Any, output: str, work: Subtask = WORK, **answer: Any) -> Verification:
+    async def judged() -> Verification:
+        verdict = verifier.check(work, WorkerAnswer(output, **answer))
+        return await verdict if inspect.isawaitable(verdict) else verdict
+
+    return asyncio.run(judged())
+
+
+def verifier_of(kind: str, **fields: Any) -> Any:
+    return make_verifier({"kind": kind, **fields})
+
+
+def test_known_reads_the_truth_and_refuses_to_guess() -> None:
+    assert check(verifier_of("known"), "x", correct=True).passed
+    assert not check(verifier_of("known"), "x", correct=False).passed
+    with pytest.raises(ConfigError, match="no ground truth for node 0"):
+        check(verifier_of("known"), "x")
+
+
+def test_present_passes_anything_and_says_that_it_checked_nothing() -> None:
+    verdict = check(verifier_of("present"), "anything")
+    assert verdict.passed
+    assert not verdict.checked
+    assert not check(verifier_of("present"), "  \n").passed
+
+
+def test_exact_forgives_white_space_and_case_only() -> None:
+    assert check(verifier_of("exact", expected="New York"), " new\n york ").passed
+    assert not check(verifier_of("exact", expected="42"), "42.0").passed
+    assert check(verifier_of("exact", expected=7), "7").passed
+    with pytest.raises(ConfigError, match="has no 'expected'"):
+        verifier_of("exact")
+
+
+def test_regex() -> None:
+    assert check(verifier_of("regex", pattern=r"\d+ EUR"), "about 12 EUR in all").passed
+    assert not check(verifier_of("regex", pattern=r"^\d+$"), "12 EUR").passed
+    with pytest.raises(ConfigError, match="invalid regular expression"):
+        verifier_of("regex", pattern="(")
+
+
+_ENDLESS = r"^(a+)+$"
+
+
+@pytest.mark.parametrize("mock", [False, *long(True)])
+def test_a_pattern_that_backtracks_for_hours_is_no_verdict(
+    mock: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tutelage.rewards.pattern.SECONDS", 0.05)
+    told = r"the pattern '\^\(a\+\)\+\$' took more than 0.05 s in 55 characters"
+    with pytest.raises(RewardError, match=told):
+        check(verifier_of("regex", pattern=_ENDLESS), "a" * 54 + "!", mock=mock)
+    assert check(verifier_of("regex", pattern=_ENDLESS), "aaa", mock=mock).passed
+
+
+def test_schema() -> None:
+    schema = {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}}
+    verifier = verifier_of("schema", schema=schema)
+    assert check(verifier, '{"n": 1}').passed
+    assert check(verifier, '```json\n{"n": 1}\n```').passed
+    for text in ('{"n": "1"}', "{}", "no", "[" * 5000):
+        assert not check(verifier, text).passed
+    with pytest.raises(ConfigError, match="invalid schema of the verifier: 'three' is not"):
+        verifier_of("schema", schema={"type": "number", "minimum": "three"})
+
+
+def test_an_error_never_passes_and_asks_nobody() -> None:
+    class Never:
+        async def check(self, work: Subtask, answer: WorkerAnswer) -> Verification:
+            raise AssertionError
+
+    verdict = check(Verifiers(Never()), "x", error=WorkerError("truncated", "cut"))
+    assert not verdict.passed
+    assert verdict.reason == "truncated: cut"
+
+
+def test_a_type_then_its_kind_then_the_default() -> None:
+    found = Verifiers(
+        verifier_of("exact", expected="d"),
+        {"sum": verifier_of("exact", expected="s"), "text": verifier_of("exact", expected="t")},
+    )
+    assert check(found, "s", Subtask(0, "sum", "text")).passed
+    assert check(found, "t", Subtask(0, "other", "text")).passed
+    assert check(found, "d", Subtask(0, "other", "audio")).passed
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"kind": "regexp"}, "unknown kind 'regexp'"),
+        ({"kind": "judge"}, r"a verifier \('judge'\) has no 'base_url'"),
+        ({"kind": "regex", "pattern": "a", "patern": 1}, "unknown field 'patern'; remove it"),
+        ({"kind": "regex", "pattern": 3}, "'pattern' is 3; give a text"),
+    ],
+)
+def test_options_that_a_verifier_lacks_are_named(given: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        make_verifier(given)

@@ -64,18 +64,15 @@ def gguf_file(
     kind: str = "F16",
     *,
     facts: Mapping[str, Any] | None = None,
-    extra: str | None = None,
-    **options: Any,
 ) -> Path:
-    """The tiny model as a GGUF file with matrices of one format; `facts` are other metadata (None
-    leaves one out), `extra` is a tensor more."""
+    """The tiny model as a GGUF file with matrices of one format; `facts` are other metadata."""
     plain = file.with_suffix(".f16")
-    write_gguf(tiny_llama(**options), plain, "tiny")
+    write_gguf(tiny_llama(), plain, "tiny")
     reader, changed = gguf.GGUFReader(str(plain)), dict(facts or {})
     writer = gguf.GGUFWriter(str(file), changed.pop("architecture", "llama"))
     for name, field in reader.fields.items():
         value = changed.pop(name, field.contents())
-        if not name.startswith(("GGUF.", "general.architecture")) and value is not None:
+        if not name.startswith(("GGUF.", "general.architecture")):
             inner = field.types[1] if len(field.types) > 1 else None
             writer.add_key_value(name, value, field.types[0], inner)
     for name, value in changed.items():
@@ -87,8 +84,6 @@ def gguf_file(
             writer.add_tensor(tensor.name, values)
         else:
             writer.add_tensor(tensor.name, gguf.quantize(values, wanted), raw_dtype=wanted)
-    if extra is not None:
-        writer.add_tensor(extra, np.ones(8, dtype=np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

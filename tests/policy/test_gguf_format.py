@@ -5,15 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import gguf
-import numpy as np
 import pytest
 import torch
 from policy.gguf_samples import TEXTS, gguf_file, tiny_llama
 from tests.marks import first
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tutelage.errors import ConfigError, ModelError
+from tutelage.errors import ModelError
 from tutelage.policy.gguf_format import TYPES, read_gguf, write_gguf
 from tutelage.policy.model import Policy, load_policy
 from tutelage.policy.network import FusedNetwork
@@ -42,28 +40,6 @@ def rounded(policy: Policy) -> dict[str, torch.Tensor]:
     """The weights as the file has them: matrices in F16, norms unchanged."""
     state = policy.network.state()
     return {k: v.half().float() if v.dim() > 1 else v for k, v in state.items()}
-
-
-def test_what_is_written_are_the_rounded_weights(exported: tuple[Policy, Path]) -> None:
-    policy, file = exported
-    state = rounded(policy)
-    tensors = {t.name: t for t in gguf.GGUFReader(str(file)).tensors}
-    assert len(tensors) == len(state)
-    plain = {
-        "token_embd.weight": "model.embed_tokens.weight",
-        "blk.1.ffn_down.weight": "model.layers.1.mlp.down_proj.weight",
-        "blk.0.attn_v.weight": "model.layers.0.self_attn.v_proj.weight",
-        "output_norm.weight": "model.norm.weight",
-    }
-    for name, own in plain.items():
-        assert np.array_equal(np.array(tensors[name].data, np.float32), state[own].numpy())
-    # Rows of a query head are turned: its first two are the first ones of both halves.
-    query, own = (
-        tensors["blk.0.attn_q.weight"].data,
-        state["model.layers.0.self_attn.q_proj.weight"],
-    )
-    assert np.array_equal(query[1].astype(np.float32), own[8].numpy())
-    assert np.array_equal(query[2].astype(np.float32), own[1].numpy())
 
 
 def test_transformers_computes_the_same_from_the_file(exported: tuple[Policy, Path]) -> None:
@@ -130,20 +106,11 @@ def test_every_format_is_read_as_transformers_reads_it(kind: str, tmp_path: Path
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (
-            {"kind": "Q5_0"},
-            "'token_embd.weight' is Q5_0; supported types: F32, F16, Q4_0, Q4_1, Q8_0",
-        ),
+        ({"kind": "Q5_0"}, "'token_embd.weight' is Q5_0; supported types: F32, F16, Q4_0"),
         ({"facts": {"architecture": "gemma"}}, "unsupported architecture 'gemma'"),
-        ({"facts": {"llama.expert_count": 8}}, "llama.expert_count=8 is not supported"),
         ({"facts": {"llama.rope.scaling.type": "yarn"}}, "llama.rope.scaling.type='yarn'"),
-        ({"facts": {"llama.rope.dimension_count": 4}}, "partial rotary embeddings"),
-        ({"facts": {"llama.block_count": 1}}, "unexpected tensor 'blk.1."),
         ({"facts": {"llama.block_count": 3}}, "9 tensors of its 3 layers are missing"),
-        ({"facts": {"llama.embedding_length": None}}, "lacks the metadata 'embedding_length'"),
-        ({"facts": {"tokenizer.ggml.model": "llama"}}, "unsupported tokenizer 'llama'"),
         ({"facts": {"tokenizer.ggml.pre": "default"}}, "pre-tokenizer 'default'"),
-        ({"extra": "rope_freqs.weight"}, "unexpected tensor 'rope_freqs.weight'"),
     ],
 )
 def test_what_is_not_understood_is_refused_by_name(
@@ -156,30 +123,14 @@ def test_what_is_not_understood_is_refused_by_name(
     assert not (tmp_path / "folder").exists()
 
 
-def test_values_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
-    file = gguf_file(tmp_path / "m.gguf")
-    content = bytearray(file.read_bytes())
-    matrix = next(t for t in gguf.GGUFReader(str(file)).tensors if t.data.ndim == 2)
-    content[matrix.data_offset : matrix.data_offset + 2] = b"\x00\x7c"  # infinite in F16
-    file.write_bytes(content)
-    with pytest.raises(ModelError, match=r"m\.gguf' is corrupt: its tensor .* non-finite values"):
-        read_gguf(file, tmp_path / "folder")
-    assert not (tmp_path / "folder").exists()
-
-
 def test_a_file_that_is_none_or_a_part_of_one_is_refused(
     exported: tuple[Policy, Path], tmp_path: Path
 ) -> None:
     whole = exported[1].read_bytes()
     said = "it is truncated, corrupt or newer than the package gguf here"
     for content, why in (
-        (b"", "empty file"),
         (b"PK\x03\x04 a wheel", "GGUF magic invalid"),
-        (whole[:200], ""),
-        (whole[:199], ""),
         (whole[: len(whole) // 2], ""),
-        (whole[:4] + b"\x63" + whole[5:], "version 99"),
-        (whole.replace(b"general.name", b"\xff" * 12), "'utf-8' codec"),
     ):
         (tmp_path / "m.gguf").write_bytes(content)
         with pytest.raises(
@@ -190,34 +141,8 @@ def test_a_file_that_is_none_or_a_part_of_one_is_refused(
         read_gguf(tmp_path / "none.gguf", tmp_path / "folder")
 
 
-def test_a_tensor_of_a_type_that_nobody_knows_yet_is_refused(
-    exported: tuple[Policy, Path], tmp_path: Path
-) -> None:
-    content = bytearray(exported[1].read_bytes())
-    tensor = gguf.GGUFReader(str(exported[1])).tensors[3]
-    place = tensor.field.offset + sum(int(part.nbytes) for part in tensor.field.parts[:4])
-    content[place : place + 4] = (999).to_bytes(4, "little")
-    (tmp_path / "m.gguf").write_bytes(content)
-    with pytest.raises(ModelError, match=r"gguf here .*\b999\b.* is not a valid"):
-        read_gguf(tmp_path / "m.gguf", tmp_path / "folder")
-
-
-def test_a_disk_without_room_is_said_before_anything_is_written(
-    exported: tuple[Policy, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1000}))
-    with pytest.raises(ConfigError, match=r"needs 0\.00 GB in .* free some space"):
-        read_gguf(exported[1], tmp_path / "folder")
-    assert not (tmp_path / "folder").exists()
-
-
 def test_a_policy_that_the_format_cannot_tell_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"supports 'llama' .* not 'qwen3'"):
         write_gguf(tiny_policy("qwen3"), tmp_path / "m.gguf", "m")
     with pytest.raises(ModelError, match="GGUF has no name for its pre-tokenizer"):
         write_gguf(tiny_policy("llama"), tmp_path / "m.gguf", "m")
-    with pytest.raises(ModelError, match=r"lacks: \['model\.layers\.0\.mlp\.down_proj\.bias'"):
-        write_gguf(tiny_llama(mlp_bias=True), tmp_path / "m.gguf", "m")
-    scaled = {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}
-    with pytest.raises(ModelError, match="rope type 'linear'"):
-        write_gguf(tiny_llama(rope_parameters=scaled), tmp_path / "m.gguf", "m")

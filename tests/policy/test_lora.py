@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from transformers import AutoModelForCausalLM
 from tutelage.config.schema import LoraConfig
 from tutelage.engine.backends import make_backend
 from tutelage.errors import ConfigError
-from tutelage.policy import lora
 from tutelage.policy.lora import save_adapter, with_lora
 from tutelage.policy.model import Policy, load_policy
 from tutelage.policy.row import Row
@@ -62,44 +60,6 @@ def test_fresh_adapters_change_nothing(fresh: Callable[..., Any]) -> None:
         torch.testing.assert_close(after.score(ROWS).logp_K.detach(), before, atol=1e-6, rtol=0)
         assert all(".lora_" in n for n, _ in after.named())
         assert sum(t.numel() for t in after.parameters()) < after.count() / 2
-
-
-@pytest.mark.parametrize("checkpoints", [False, True])
-def test_checkpointed_blocks_keep_no_matrix_with_adapters(
-    checkpoints: bool, fresh: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    policy = adapted(fresh("qwen3"), EVERY)
-    whole = torch.autograd.grad(policy.score(ROWS).logp_K.sum(), policy.parameters())
-    network: Any = policy.network
-    if checkpoints:
-        network.recompute()
-    made: list[weakref.ref[torch.Tensor]] = []
-    merge = lora._LoraBlock.tensors  # pyright: ignore[reportPrivateUsage]
-    fields = lora._FUSED  # pyright: ignore[reportPrivateUsage]
-
-    def noted(block: Any) -> Any:
-        layer = merge(block)
-        made.extend(weakref.ref(getattr(layer, field)) for field in fields)
-        return layer
-
-    monkeypatch.setattr(lora._LoraBlock, "tensors", noted)
-    scored = policy.score(ROWS).logp_K.sum()
-    assert len(made) == 4 * len(network.layers)
-    if checkpoints:
-        assert not any(matrix() is not None for matrix in made)
-    for ours, wanted in zip(torch.autograd.grad(scored, policy.parameters()), whole, strict=True):
-        assert torch.equal(ours, wanted)
-
-
-def test_a_merge_is_in_place(fresh: Callable[..., Any]) -> None:
-    policy = adapted(fresh("qwen3"), EVERY)
-    network: Any = policy.network
-    sampled = [tensor.data_ptr() for tensor in network.weights.parameters()]
-    network.merge()
-    assert [tensor.data_ptr() for tensor in network.weights.parameters()] == sampled
-    computed = super(type(network), network).weights
-    for mine, now in zip(network.weights.parameters(), computed.parameters(), strict=True):
-        assert torch.equal(mine, now)
 
 
 def test_peft_reads_the_adapters_and_computes_the_same(

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from tests.weights.samples import config
 
-from tutelage.engine.factory import make_engine
 from tutelage.errors import ConfigError, ModelError
 from tutelage.policy import machine
 from tutelage.policy.model import load_policy
 from tutelage.testing import tiny_policy
-from tutelage.weights import gradients
+from tutelage.weights import process_group
 
 SMALL, LARGE = 600_000, 500_000_000
 
@@ -54,16 +51,6 @@ def test_cores_alone_change_no_bit_of_a_large_model(monkeypatch: pytest.MonkeyPa
         assert (alone.operation_threads, alone.shards) == (1, 1)
 
 
-def test_what_is_only_sampled_from_is_where_a_run_would_be(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert machine.sampling_device() == torch.device("cpu") or torch.cuda.is_available()
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    found = [machine.sampling_device(wanted).type for wanted in ("auto", "cuda", "cpu")]
-    assert found == ["cuda", "cuda", "cpu"]
-
-
 def test_a_model_that_does_not_fit_on_a_gpu_is_refused_with_the_way_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,9 +68,10 @@ def test_the_environments_threads_are_honoured_where_no_key_is_set(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("tutelage.policy.machine._cores", lambda: 8)
-    cases = [("3", 3, "OMP_NUM_THREADS", 3), ("5,2", 5, "OMP_NUM_THREADS", 5)]
-    cases += [(odd, 8, "the cores here", 1) for odd in ("", "0", "many", "-1")]
-    for said, count, by, of_large in cases:
+    for said, count, by, of_large in (
+        ("3", 3, "OMP_NUM_THREADS", 3),
+        ("many", 8, "the cores here", 1),
+    ):
         monkeypatch.setenv("OMP_NUM_THREADS", said)
         small = machine.choose_compute(config("trainer.device=cpu"), SMALL)
         assert small.numerics.threads == count
@@ -93,24 +81,6 @@ def test_the_environments_threads_are_honoured_where_no_key_is_set(
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     keyed = machine.choose_compute(config("trainer.threads=2", "trainer.device=cpu"), LARGE)
     assert "threads: 2 (trainer.threads)" in keyed.reason
-
-
-def test_an_engine_of_a_large_model_sets_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For evaluations and servers too, which have no `trainer.threads`; the environment counts."""
-    told: list[int] = []
-    monkeypatch.setattr(torch, "set_num_threads", told.append)
-    policy = tiny_policy()
-    for said, size, threads, count in [
-        ("", SMALL, None, None),
-        ("", LARGE, None, 1),
-        ("3", LARGE, None, 3),
-        ("3", LARGE, 2, 2),
-    ]:
-        monkeypatch.setenv("OMP_NUM_THREADS", said)
-        monkeypatch.setattr(policy, "count", lambda size=size: size)
-        make_engine(policy, slots=1, threads=threads)
-        assert told[:1] == ([] if count is None else [count])
-        told.clear()
 
 
 def test_work_in_parallel_ends_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,21 +96,13 @@ def test_work_in_parallel_ends_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> No
     found = machine.parallel_map(work, range(7), 3)
     assert [(item, threads) for item, threads, _ in found] == [(i, 1) for i in range(7)]
     assert len({ident for _, _, ident in found}) == 3
-    ended: list[int] = []
-    failed = threading.Event()
 
     def fails(item: int) -> None:
         if item == 0:
-            failed.set()
             raise KeyboardInterrupt
-        failed.wait(10)
-        time.sleep(0.05)
-        ended.append(item)
 
-    for _ in range(5):
-        with pytest.raises(KeyboardInterrupt):
-            machine.parallel_map(fails, range(3), 3)
-    assert sorted(ended) == [1] * 5 + [2] * 5
+    with pytest.raises(KeyboardInterrupt):
+        machine.parallel_map(fails, range(3), 3)
     assert torch.get_num_threads() == before
     assert sum(t.name.startswith("tutelage-shard") for t in threading.enumerate()) <= 3
 
@@ -152,48 +114,13 @@ def test_a_given_format_is_used_everywhere() -> None:
     assert "model.dtype=bfloat16" in choice.reason
 
 
-GPU_RUNS = [
-    ((), "rollout.correction=none, which corrects nothing"),
-    (("rollout.correction=token_tis",), "rollout.correction=token_tis, which corrects it"),
-]
-
-
-@pytest.mark.parametrize("device", ["auto", "cpu"])
-@pytest.mark.parametrize(("overrides", "said"), GPU_RUNS)
-def test_what_is_said_of_a_correction_is_what_is_configured(
-    overrides: tuple[str, ...], said: str, device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a pretended GPU: bfloat16 by default, and no claim that something fixes its rounding."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    settings = config(f"trainer.device={device}", *overrides)
-    choice = machine.choose_compute(settings, SMALL)
-    differs = device == "auto"
-    assert choice.device.type == ("cuda" if differs else "cpu")
-    assert choice.numerics.exact is not differs
-    assert (said in choice.reason) is differs
-    assert "recomputes and corrects" not in choice.reason
-
-
-def test_bfloat16_on_a_cpu_says_so_too() -> None:
-    rounded = ("model.dtype=bfloat16", "trainer.device=cpu")
-    corrected, kept, taught = (
-        machine.choose_compute(config(*rounded, *more), SMALL).reason
-        for more in ((), ("rollout.correction=none",), ("algorithm.name=sft",))
-    )
-    assert "rollout.correction=token_tis, which corrects it" in corrected
-    assert "rollout.correction=none, which corrects nothing" in kept
-    assert "rollout.correction" not in taught
-
-
-@pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_no_gpu_is_put_on_reduced_precision_by_an_amd_host(
-    device: str, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """While gradients are computed on a host whose CPU products go through oneDNN: only oneDNN may
-    be told of reduced precision, and nobody when the model is on another device (meta stands for
-    a GPU)."""
+    be told of reduced precision."""
     for name in ("_medium_is_float32", "_reduced_is_float32"):
-        monkeypatch.setattr(gradients, name, lambda: True, raising=False)
+        monkeypatch.setattr(process_group, name, lambda: True, raising=False)
     seen: list[tuple[str, str, bool]] = []
 
     def loss(_: int) -> tuple[torch.Tensor, None]:
@@ -205,59 +132,12 @@ def test_no_gpu_is_put_on_reduced_precision_by_an_amd_host(
         matmul = backends.cuda.matmul
         return backends.mkldnn.matmul.fp32_precision, matmul.fp32_precision, matmul.allow_tf32
 
-    weight = torch.ones(3, device=device, requires_grad=True)
+    weight = torch.ones(3, requires_grad=True)
     before = precisions()
-    gradients.accumulate([weight], [0], loss)
-    cpu = "bf16" if device == "cpu" else before[0]
-    assert seen == [(cpu, *before[1:])]
+    process_group.accumulate([weight], [0], loss)
+    assert seen == [("bf16", *before[1:])]
     assert precisions() == before
     assert before[2] is False
-
-
-@pytest.mark.parametrize(
-    "parameter",
-    [
-        SimpleNamespace(device=torch.device("cuda")),
-        SimpleNamespace(
-            device=torch.device("cpu"), device_mesh=SimpleNamespace(device_type="cuda")
-        ),
-    ],
-    ids=["there", "offloaded"],
-)
-def test_gradients_on_a_gpu_ask_for_kernels_that_repeat(parameter: Any) -> None:
-    weight, seen = torch.ones(2, requires_grad=True), list[bool]()
-
-    def loss(_: int) -> tuple[torch.Tensor, None]:
-        seen.append(torch.are_deterministic_algorithms_enabled())
-        return weight.sum(), None
-
-    gradients.accumulate([parameter], [0], loss)
-    gradients.accumulate([weight], [0], loss)
-    assert seen == [True, False]
-
-
-def test_kernels_repeat_while_gradients_are_computed_and_a_users_switch_stays() -> None:
-    memory: Any = torch.utils.deterministic  # type: ignore[attr-defined]
-
-    def switches() -> tuple[bool, bool, bool]:
-        strict = not torch.is_deterministic_algorithms_warn_only_enabled()
-        return (
-            torch.are_deterministic_algorithms_enabled(),
-            strict,
-            memory.fill_uninitialized_memory,
-        )
-
-    before = switches()
-    with gradients.repeating():
-        assert switches() == (True, False, False)
-    assert switches() == before == (False, True, True)
-    torch.use_deterministic_algorithms(True)
-    try:
-        with gradients.repeating():
-            assert switches() == (True, True, True)
-        assert switches() == (True, True, True)
-    finally:
-        torch.use_deterministic_algorithms(False)
 
 
 @pytest.fixture
@@ -286,7 +166,7 @@ def test_each_process_of_a_launcher_has_a_gpu_of_its_own(
         monkeypatch.setenv("LOCAL_RANK", number)
         choice = machine.choose_compute(config(), SMALL)
         assert choice.device == torch.device("cuda", index)
-        assert choice.reason.startswith("cuda:1 (" if index else "cuda (")
+        assert choice.reason.startswith("cuda:1, " if index else "cuda, ")
         machine.apply_settings(choice, large=False)
         assert two_gpus[-1] == ("device", torch.device("cuda", index))
     monkeypatch.setenv("LOCAL_RANK", "2")
@@ -319,11 +199,6 @@ def test_a_gpu_repeats_where_torch_can_and_says_what_it_is(
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8", "who sets it knows why"
 
 
-def test_the_choice_is_a_function_of_the_machine() -> None:
-    first, again = (machine.choose_compute(config(), SMALL) for _ in range(2))
-    assert first == again
-
-
 def test_conditions_hold_what_repetition_depends_on_and_not_the_gradient_threads() -> None:
     one, two = (
         machine.compute_conditions(machine.choose_compute(config(f"trainer.threads={n}"), SMALL))
@@ -333,67 +208,24 @@ def test_conditions_hold_what_repetition_depends_on_and_not_the_gradient_threads
     assert {"torch", "cpu_capability", "matmul", "dtype", "device", "operation_threads"} <= {*one}
 
 
-def test_differences_are_told_in_words() -> None:
-    before = {"torch": "2.9", "cpu": "amd", "old": 1}
-    now = {"torch": "2.10", "cpu": "amd", "new": 2}
-    assert machine.changed_conditions(before, now) == [
-        "new was None and is 2",
-        "old was 1 and is None",
-        "torch was '2.9' and is '2.10'",
-    ]
-    assert machine.changed_conditions(now, now) == []
-
-
-def test_the_doctor_has_a_line_for_each_part() -> None:
-    lines = {name: (found, remedy) for name, found, remedy in machine.describe_machine()}
-    assert {"torch", "device", "cores", "processor", "bfloat16"} <= {*lines}
-    assert all(found for found, _ in lines.values())
-    assert lines["torch"] == (torch.__version__, None)
-
-
 @pytest.mark.parametrize(
-    ("cuda", "hip", "mps", "devices", "told"),
+    ("cuda", "mps", "devices", "told"),
     [
-        (True, None, False, 2, "torch sees a GPU"),
-        (True, "6.2", False, 2, "an AMD GPU through ROCm, on which Tutelage is not tested"),
-        (False, None, True, 0, "Apple's GPU (mps) is not supported"),
-        (False, None, False, 0, "no GPU"),
+        (True, False, 2, "cuda, bfloat16"),
+        (False, True, 0, "Apple's GPU (mps) is not supported"),
+        (False, False, 0, "cpu, float32"),
     ],
 )
 def test_what_torch_sees_decides_the_device(
-    monkeypatch: pytest.MonkeyPatch,
-    cuda: bool,
-    hip: str | None,
-    mps: bool,
-    devices: int,
-    told: str,
+    monkeypatch: pytest.MonkeyPatch, cuda: bool, mps: bool, devices: int, told: str
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
-    monkeypatch.setattr(torch.version, "hip", hip)
+    monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
-    assert machine.machine_facts().cuda_devices == devices
     choice = machine.choose_compute(config(), SMALL)
     assert choice.device.type == ("cuda" if devices else "cpu")
     assert told in choice.reason
     remark = machine.this_platform().remark
     assert remark in {name: found for name, found, _ in machine.describe_machine()}["device"]
-
-
-def test_a_large_model_keeps_fewer_kernels_and_one_heap(monkeypatch: pytest.MonkeyPatch) -> None:
-    name, told = "ONEDNN_PRIMITIVE_CACHE_CAPACITY", list[tuple[object, ...]]()
-    monkeypatch.setattr(machine, "_call_glibc", lambda *asked: told.append(asked))
-    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
-    monkeypatch.setenv(name, "")
-    monkeypatch.delenv(name)
-    choice = machine.choose_compute(config("trainer.device=cpu"), LARGE)
-    machine.apply_settings(choice, large=False)
-    assert not told
-    assert name not in os.environ
-    machine.apply_settings(choice, large=True)
-    assert told == [("mallopt", -8, 1)]
-    assert os.environ[name] == "128"
-    monkeypatch.setenv(name, "7")
-    machine.apply_settings(choice, large=True)
-    assert os.environ[name] == "7", "who sets it knows why"

@@ -1,23 +1,25 @@
-"""The codec: what is appended equals what the template would say, and no sampled byte is lost."""
+"""The codec: what is appended is what the template says; thoughts; the embedded tokenizer."""
 
 from __future__ import annotations
 
-import itertools
+import functools
 import json
 import re
 from typing import Any
 
 import pytest
-from chat_templates import make_codec
+from chat_templates import QWEN25, make_codec
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tutelage.errors import ModelError
 from tutelage.policy.codec import Codec
 from tutelage.policy.template import SPECIAL_TOKENS
+from tutelage.policy.tokenizer import train_tokenizer
+from tutelage.testing.tiny import CORPUS
 from tutelage.types import THOUGHTS, Message, ToolCall, ToolSpec
 
-NAMES = ["embedded", "qwen2.5", "qwen3", "llama3.2"]
+NAMES = ["embedded", "qwen2.5", "qwen3", "llama-3.2"]
 CODECS: dict[str, Codec] = {name: make_codec(name) for name in NAMES}
 TOOLS = (
     ToolSpec(
@@ -72,25 +74,6 @@ def test_a_prompt_is_the_templates_own_text_and_opens_the_turn(name: str) -> Non
     assert codec.render([SYSTEM, ASK], TOOLS) == ids
 
 
-def test_tools_of_one_name_but_another_schema_make_another_prompt() -> None:
-    other = ToolSpec("calculator", "As before.", {"type": "object", "properties": {"sum": {}}})
-    codec = CODECS["embedded"]
-    first, second = codec.render([ASK], TOOLS[:1]), codec.render([ASK], [other])
-    assert "calculator(expression)" in codec.decode(first)
-    assert "calculator(sum)" in codec.decode(second)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_codec_knows_its_tokenizer(name: str) -> None:
-    codec = CODECS[name]
-    assert codec.knows_tools
-    assert codec.tokenizer.eos_token_id in codec.eos_ids
-    assert codec.pad_id == codec.tokenizer.pad_token_id
-    vocabulary = codec.tokenizer.get_vocab()
-    if name == "llama3.2":
-        assert {vocabulary["<|eot_id|>"], vocabulary["<|eom_id|>"]} <= codec.eos_ids
-
-
 TURNS = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}"
     "{% endfor %}"
@@ -131,24 +114,11 @@ def test_a_tokenizer_without_template_or_end_is_refused() -> None:
 
 
 def test_what_a_template_refuses_is_a_model_error() -> None:
-    two = Message("assistant", None, (CALL, CALL))
-    with pytest.raises(ModelError, match="single tool-calls"):
-        CODECS["llama3.2"].render([ASK, two], TOOLS)
-
-
-def test_the_embedded_template_only_ever_appends() -> None:
-    codec = CODECS["embedded"]
-    said = [
-        SYSTEM,
-        ASK,
-        Message("assistant", None, (CALL,)),
-        result("46"),
-        Message("assistant", "46"),
-        Message("user", "and 1 + 1?"),
-        Message("assistant", "2"),
-    ]
-    texts = [codec.render_text(said[:n], TOOLS, open_turn=False) for n in range(1, len(said) + 1)]
-    assert all(b.startswith(a) for a, b in itertools.pairwise(texts))
+    tokenizer: Any = make_codec("embedded").tokenizer
+    limit = "{% if messages | length > 9 %}{{ raise_exception('too many turns') }}{% endif %}"
+    tokenizer.chat_template += limit
+    with pytest.raises(ModelError, match="too many turns"):
+        Codec(tokenizer).render([ASK] * 10, TOOLS)
 
 
 # ---------------------------------------------------------------- observations
@@ -165,7 +135,7 @@ def test_an_observation_is_what_rendering_afresh_would_append(
     codec = CODECS[name]
     calls = tuple(
         ToolCall(f"call_{i}", "calculator", json.dumps({"expression": str(i)}))
-        for i in range(1 if name == "llama3.2" else len(contents))
+        for i in range(1 if name == "llama-3.2" else len(contents))
     )
     reply = Message("assistant", THOUGHT if name == "qwen3" else None, calls)
     more = [result(c, i) for i, c in enumerate(contents)]
@@ -178,31 +148,9 @@ def test_an_observation_is_what_rendering_afresh_would_append(
     assert list(ids) == codec.encode(wanted)
 
 
-@pytest.mark.parametrize("name", ["embedded", "qwen2.5", "llama3.2"])
-@given(said=plain, answer=plain)
-@settings(max_examples=25, deadline=None)
-def test_a_users_next_turn_is_appended_too(name: str, said: str, answer: str) -> None:
-    codec = CODECS[name]
-    reply, more = Message("assistant", said), [Message("user", answer)]
-    ids = codec.observation(reply, more)
-    assert ids is not None
-    assert codec.decode(ids) == appended(codec, [ASK], reply, more)
-
-
 def test_a_template_that_rewrites_earlier_turns_has_no_observation() -> None:
-    codec = CODECS["qwen3"]
     thinking = Message("assistant", THOUGHT + "46")
-    for reply in (Message("assistant", "46"), thinking, Message("assistant", "46")):
-        assert codec.observation(reply, [Message("user", "sure?")]) is None
-
-
-def test_whether_tool_results_are_appended_does_not_depend_on_what_was_said_before() -> None:
-    replies = [Message("assistant", said, (CALL,)) for said in (None, THOUGHT, "46", "</think>")]
-    orders = (replies, replies[::-1])
-    appended_ = [[make_codec("qwen3").observation(r, [result("46")]) for r in o] for o in orders]
-    first = appended_[0][0]
-    assert first is not None
-    assert all(ids == first for ids in [*appended_[0], *appended_[1]])
+    assert CODECS["qwen3"].observation(thinking, [Message("user", "sure?")]) is None
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -281,7 +229,7 @@ def test_reasoning_is_trained_where_the_template_shows_it(field: str) -> None:
     assert not CODECS["embedded"].shows_reasoning
 
 
-@pytest.mark.parametrize("name", ["embedded", "qwen2.5", "llama3.2"])
+@pytest.mark.parametrize("name", ["embedded", "qwen2.5", "llama-3.2"])
 def test_a_turn_of_weight_0_is_shown_and_not_trained(name: str) -> None:
     codec, again = CODECS[name], Message("user", "again")
     turns = [ASK, Message("assistant", "bad"), again, Message("assistant", "good")]
@@ -292,10 +240,6 @@ def test_a_turn_of_weight_0_is_shown_and_not_trained(name: str) -> None:
     assert sum(weighed) < sum(mask)
     end = codec.tokenizer.eos_token
     assert codec.decode([i for i, m in zip(ids, weighed, strict=True) if m]) == f"good{end}"
-
-
-def test_a_conversation_without_an_assistant_has_no_tokens() -> None:
-    assert CODECS["embedded"].demonstration([ASK]) == ((), ())
 
 
 # ---------------------------------------------------------------- parsing
@@ -325,13 +269,9 @@ def test_calls_are_read_with_their_arguments_as_written() -> None:
     [
         ('<tool_call>{"name": "f", "arguments": {}}', "not closed"),
         ('<tool_call>{"name": "f", "arguments": {}</tool_call>', "not valid JSON at position"),
-        ('<tool_call>{"arguments": {}}</tool_call>', '"name"'),
         ('<tool_call>{"name": 3}</tool_call>', '"name"'),
-        ("<tool_call>[]</tool_call>", '"name"'),
         ('<tool_call>{"name": "f", "arguments": [1]}</tool_call>', "must be an object, not list"),
-        ("<tool_call></tool_call>", "not valid JSON"),
         ("46</tool_call>", "without <tool_call>"),
-        ("<tool_call>" + '{"a":' * 20_000 + "</tool_call>", "call"),
     ],
 )
 def test_a_broken_call_stays_in_the_content_with_its_reason(call: str, reason: str) -> None:
@@ -343,16 +283,7 @@ def test_a_broken_call_stays_in_the_content_with_its_reason(call: str, reason: s
     assert reason in parsed.errors[0]
 
 
-def test_a_call_without_arguments_has_empty_ones() -> None:
-    codec = CODECS["embedded"]
-    parsed = codec.parse(sampled(codec, '<tool_call>{"name": "f"}</tool_call>'), new_id)
-    assert parsed.message.tool_calls == (ToolCall("call_0", "f", "{}"),)
-    assert parsed.message.content is None
-
-
-@pytest.mark.parametrize(
-    "text", ["a </tool_call> b", "<tool_call>x</tool_call>", "a <tool_call> b", "</tool_call>"]
-)
+@pytest.mark.parametrize("text", ["a </tool_call> b", "<tool_call>x</tool_call>"])
 def test_a_call_ends_with_its_json_whatever_its_strings_spell(text: str) -> None:
     codec = CODECS["embedded"]
     arguments = json.dumps({"text": text})
@@ -369,15 +300,6 @@ def test_a_call_ends_with_its_json_whatever_its_strings_spell(text: str) -> None
     )
     assert [c.arguments for c in broken.message.tool_calls] == [arguments]
     assert len(broken.errors) == 1
-
-
-def test_a_document_has_no_thought_that_is_not_closed() -> None:
-    tokenizer: Any = make_codec("qwen3").tokenizer
-    tokenizer.chat_template += "{%- if add_generation_prompt %}{{- '<think>\\n' }}{%- endif %}"
-    codec = Codec(tokenizer)
-    ids = sampled(codec, '{"a": 5}')
-    assert codec.parse(ids, new_id).thought == '{"a": 5}'
-    assert codec.parse(ids, new_id, document=True).thought == ""
 
 
 pieces = st.one_of(
@@ -430,23 +352,6 @@ def test_whatever_is_sampled_is_read_and_every_byte_is_accounted_for(text: str) 
     assert [c.id for c in parsed.message.tool_calls] == [f"call_{i}" for i in range(len(calls))]
 
 
-@given(st.lists(pieces, max_size=8).map("".join))
-@example('{"name": "f", "parameters": {"a": 1}}')
-@example('<|python_tag|>{"name": "f", "parameters": {"a": 1}}')
-@example('{"name": "f", "parameters": [1]}')
-@settings(max_examples=100, deadline=None)
-def test_llama_calls_are_read_or_kept_whole(text: str) -> None:
-    codec = CODECS["llama3.2"]
-    parsed = codec.parse(sampled(codec, text), new_id)
-    if parsed.message.tool_calls:
-        data = json.loads(text.removeprefix("<|python_tag|>"))
-        assert parsed.message.content is None
-        assert parsed.message.tool_calls[0].name == data["name"]
-        assert not parsed.errors
-    else:
-        assert parsed.message.content == (text.strip() or None)
-
-
 @given(st.binary(max_size=30))
 @settings(max_examples=50, deadline=None)
 def test_any_token_ids_at_all_can_be_read(noise: bytes) -> None:
@@ -454,3 +359,144 @@ def test_any_token_ids_at_all_can_be_read(noise: bytes) -> None:
     parsed = codec.parse(list(noise), new_id)
     assert parsed.message.role == "assistant"
     assert codec.parse([], new_id).message == Message("assistant")
+
+
+# ------------------------------------------------------------ the embedded tokenizer
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+sums = st.text("0123456789+-*/%() x=", max_size=30)
+
+
+@functools.cache
+def trained() -> Any:
+    return train_tokenizer(CORPUS, vocab_size=400)
+
+
+def test_equal_corpora_give_equal_tokenizers() -> None:
+    again = train_tokenizer(list(CORPUS), vocab_size=400)
+    assert again.backend_tokenizer.to_str() == trained().backend_tokenizer.to_str()
+    other = train_tokenizer(["entirely different words, over and over: words"], vocab_size=400)
+    assert other.backend_tokenizer.to_str() != trained().backend_tokenizer.to_str()
+
+
+@given(texts | sums)
+@example("e\u0301 \u00e9 \ufb01 \u0663 \U0001f600 \x00 \r\n\t ")
+@settings(max_examples=100, deadline=None)
+def test_any_text_comes_back(text: str) -> None:
+    ids = trained().encode(text, add_special_tokens=False)
+    assert trained().decode(ids, skip_special_tokens=False) == text
+
+
+@given(sums)
+@settings(max_examples=100, deadline=None)
+def test_digits_and_operators_are_tokens_of_their_own(text: str) -> None:
+    tokens = trained().tokenize(text)
+    for token in tokens:
+        assert len(token) == 1 or not set(token) & set("0123456789+-*/%()")
+
+
+def test_special_tokens_are_one_id_each_and_teach_no_merges() -> None:
+    for special in SPECIAL_TOKENS:
+        assert len(trained().encode(f"a{special}b", add_special_tokens=False)) == 3
+    corpus = ["<|im_start|>user<|im_end|>"] * 50
+    merges = json.loads(train_tokenizer(corpus).backend_tokenizer.to_str())["model"]["merges"]
+    assert not any("|" in "".join(merge) or "im" in "".join(merge) for merge in merges)
+
+
+# ------------------------------------------------------------ templates that rewrite earlier turns
+
+
+SAID = "{% if m.role == 'assistant' %}{% set said = SPOKEN %}{% else %}{% set said = m.content %}"
+TOLD_TURNS = (
+    "{% for m in messages %}" + SAID + "{% endif %}"
+    "{{ '<|im_start|>' + m.role + '\\n' + said + '<|im_end|>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n<think>\\n' }}{% endif %}"
+)
+DROPS = "m.content.split('</think>')[-1].lstrip('\\n')"
+TEMPLATES = {
+    "always drops": TOLD_TURNS.replace("SPOKEN", DROPS),
+    "may keep": TOLD_TURNS.replace("SPOKEN", f"m.content if keep_all else {DROPS}"),
+    "trims": TOLD_TURNS.replace("SPOKEN", "m.content | trim"),
+}
+ASKED, MORE = Message("user", "What is 12 + 34?"), Message("user", "sure?")
+THOUGHT_TURN = Message("assistant", "<think>\n12 and 34 \n</think>\n\nIt is 46")
+CALLED = ToolCall("call_1", "calculator", '{"expression": "12 + 34"}')
+RESULT = Message("tool", "46", tool_call_id="call_1", name="calculator")
+
+
+def codec_of(name: str) -> Codec:
+    if name not in TEMPLATES:
+        return make_codec(name)
+    tokenizer: Any = make_codec("embedded").tokenizer
+    tokenizer.chat_template = TEMPLATES[name]
+    return Codec(tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("embedded", None),
+        ("qwen2.5", None),
+        ("qwen3", "drops reasoning (to </think>) from a turn that a user message follows"),
+        (
+            "always drops",
+            "drops reasoning (to </think>) from a turn that a user message or a tool result "
+            "follows",
+        ),
+        *((name, "changes earlier turns") for name in ("trims", "llama-3.2")),
+    ],
+)
+def test_what_a_template_does_to_earlier_turns_is_found_by_trying(
+    name: str, said: str | None
+) -> None:
+    found = codec_of(name).thoughts.rewriting
+    assert str(found).startswith(str(said))
+
+
+@pytest.mark.parametrize("name", ["qwen3", "always drops", "may keep"])
+@pytest.mark.parametrize("follows", [MORE, RESULT], ids=["user", "tool"])
+def test_a_thought_is_left_out_or_kept_as_chosen(name: str, follows: Message) -> None:
+    reply = (
+        THOUGHT_TURN if follows is MORE else Message("assistant", THOUGHT_TURN.content, (CALLED,))
+    )
+    codec = codec_of(name)
+    drops = not (name == "qwen3" and follows is RESULT)
+    for choice in (None, "drop"):
+        codec.choose_thinking(choice, None)
+        assert (codec.observation(reply, [follows]) is None) is drops
+        assert ("12 and 34" in codec.render_text([ASKED, reply, follows])) is not drops
+    codec.choose_thinking("keep", None)
+    ids = codec.observation(reply, [follows])
+    assert ids is not None
+    whole = codec.render_text([ASKED, reply, follows])
+    assert whole.endswith(codec.decode(ids))
+    assert codec.decode(ids).count("<|im_end|>") == 1
+    assert "drops" not in str(codec.thoughts.rewriting)
+
+
+@pytest.mark.parametrize(
+    ("name", "choice", "limit", "reason"),
+    [
+        ("qwen2.5", "drop", None, "agent.thinking='drop': the chat template includes"),
+        ("qwen2.5", None, 8, "agent.max_thinking_tokens=8 needs a chat template"),
+    ],
+)
+def test_what_a_template_cannot_do_is_refused(
+    name: str, choice: Any, limit: int | None, reason: str
+) -> None:
+    assert "think" not in QWEN25
+    with pytest.raises(ModelError, match=reason):
+        codec_of(name).choose_thinking(choice, limit)
+
+
+def test_a_thought_is_closed_as_the_template_writes_it() -> None:
+    assert codec_of("qwen3").thoughts.close == "\n</think>\n\n"
+    tokenizer: Any = make_codec("embedded").tokenizer
+    spoken = TOLD_TURNS.replace("SPOKEN", "m.content").replace("<think>", "[THINK]")
+    tokenizer.chat_template = spoken + "{# [/THINK] #}"
+    thoughts = Codec(tokenizer).thoughts
+    assert (thoughts.opening, thoughts.closing) == ("[THINK]", "[/THINK]")
+    assert thoughts.unclosed("...<|im_start|>assistant\n[THINK]\n", "hm")
+    assert not thoughts.unclosed("...<|im_start|>assistant\n[THINK]\n", "hm[/THINK]")
+    assert not thoughts.unclosed("...<|im_start|>assistant\n", "hm")

@@ -5,20 +5,14 @@ Where the wheel cannot be had they run on a random model of that layout (`tests/
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-import gguf
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
-from typer.testing import CliRunner
 
-from tutelage.cli import build_app
 from tutelage.engine.factory import make_engine
 from tutelage.engine.protocol import Request
-from tutelage.policy.gguf_format import write_gguf
-from tutelage.policy.machine import has_bfloat16
 from tutelage.policy.model import Policy, load_policy
 from tutelage.policy.network import FusedNetwork, Scoring
 from tutelage.policy.row import Row
@@ -111,59 +105,3 @@ def test_its_samples_have_the_trainers_log_probabilities(policy: Policy) -> None
         trained = policy.score(rows).logp_K
     sampled = torch.tensor([x for s in got for x in s.logprobs])
     assert float((trained - sampled).abs().max()) < 1e-4
-
-
-@pytest.mark.full
-def test_sampler_and_trainer_agree_in_float32_and_differ_in_bfloat16(policy: Policy) -> None:
-    """On prompts of several lengths, each shared by three requests, over two turns."""
-    gaps: dict[torch.dtype, float] = {}
-    for dtype in (torch.float32, torch.bfloat16):
-        engine = make_engine(policy, slots=9, max_length=96, dtype=dtype).engine
-        rows: list[Row] = []
-        sampled: list[float] = []
-        texts = [("What is 12 + 34? " * (1 + i // 3)) for i in range(9)]
-        prompts = {i: tuple(policy.codec.encode(text)) for i, text in enumerate(texts)}
-        for turn in range(2):
-            how, first = Sampling(1.0, max_tokens=8), 9 * turn
-            asked = {
-                engine.submit(Request(ids, how, first + i, i, f"s{i}")): i
-                for i, ids in prompts.items()
-            }
-            while engine.busy:
-                for handle, said in engine.step():
-                    ids = prompts[asked[handle]]
-                    mask = (*[0] * len(ids), *[1] * len(said.token_ids))
-                    rows.append(Row((*ids, *said.token_ids), mask))
-                    sampled += said.logprobs
-                    prompts[asked[handle]] = (*rows[-1].ids, *policy.codec.encode(" Why?"))
-        found = policy.network.score(rows, Scoring(dtype=dtype))
-        order = (found.rows_K * 1000 + found.columns_K).argsort()
-        gaps[dtype] = float((found.logp_K.detach()[order] - torch.tensor(sampled)).abs().max())
-    assert 0 < gaps[torch.float32] < 1e-4
-    # Emulated, a product in bfloat16 is computed alike by both; native ones depend on the batch.
-    assert gaps[torch.bfloat16] > (1e-4 if has_bfloat16() else 0)
-
-
-@pytest.mark.full  # five seconds; test_gguf_format.py has it on a tiny model
-def test_it_is_exported_with_the_rounded_weights(policy: Policy, tmp_path: Path) -> None:
-    write_gguf(policy, tmp_path / "cut.gguf", "cut")
-    state = policy.network.state()
-    tensors = {t.name: t.data for t in gguf.GGUFReader(str(tmp_path / "cut.gguf")).tensors}
-    embedded = state["model.embed_tokens.weight"].half().numpy()
-    assert (tensors["token_embd.weight"] == embedded).all()
-    keys, own = tensors["blk.1.attn_k.weight"], state["model.layers.1.self_attn.k_proj.weight"]
-    halves = own.half().view(3, 2, 32, -1).transpose(1, 2)  # heads, halves: pairs in the file
-    assert (keys == halves.reshape(keys.shape).numpy()).all()
-
-
-@pytest.mark.full
-def test_it_is_trained_on_demonstrations(small_real_model: Path, tmp_path: Path) -> None:
-    rows = tmp_path / "rows.jsonl"
-    said = [{"role": "user", "content": "2 + 3?"}, {"role": "assistant", "content": "5"}]
-    rows.write_text(json.dumps({"messages": said}) + "\n")
-    model, out = f"--model={small_real_model}", f"--output={tmp_path / 'run'}"
-    words = ["train", "sft", model, f"--train={rows}", f"--val={rows}", "--steps=2", out]
-    done = CliRunner().invoke(build_app(), [*words, "data.train_batch_size=1"])
-    assert done.exit_code == 0, done.output
-    found = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert found["train_loss_after"] < found["train_loss_before"]

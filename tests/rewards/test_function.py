@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -108,15 +107,6 @@ async def test_a_reward_of_ones_own_has_thought_and_answer() -> None:
     assert seen[-1][0] == "<think>hm</think> 4"
 
 
-async def test_an_attempt_without_an_answer_has_an_empty_prediction() -> None:
-    @reward
-    def length(prediction: str) -> int:
-        return len(prediction)
-
-    attempt = Attempt("a", 0, RolloutStatus.FAILED)
-    assert await compute_reward(length, TASK, attempt) == Reward(0.0)
-
-
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
@@ -140,21 +130,10 @@ async def test_numbers_and_dicts_are_rewards(value: Any, expected: Reward) -> No
     [
         None,
         "1.0",
-        b"1",
         float("nan"),
-        float("-inf"),
-        10**400,
-        1 + 2j,
-        Decimal("NaN"),
         [1.0],
-        np.array([1.0, 2.0]),
-        np.float64("nan"),
-        {},
         {"score": 1.0},
-        {"reward": None},
         {"reward": 1.0, "part": float("nan")},
-        {"reward": 1.0, "part": "x"},
-        {"reward": 1.0, 3: 1.0},
         Reward(float("inf")),
     ],
 )
@@ -183,10 +162,6 @@ def needs_solution(prediction: str, answers: str) -> float:
     return 1.0
 
 
-def reads_context(context: dict[str, Any]) -> float:
-    return 1.0
-
-
 def test_a_parameter_that_cannot_be_filled_is_refused_before_the_run() -> None:
     dataset = Dataset([TASK])
     with pytest.raises(RewardError, match=r"needs 'answers'.*'answer'.*did you mean 'answer'\?"):
@@ -197,8 +172,7 @@ def test_a_parameter_that_cannot_be_filled_is_refused_before_the_run() -> None:
     check(resolve_reward("math"), dataset)
 
 
-EMPTY: list[Any] = [None, "", " \n", [], [None], ["4", None], [""]]
-GRADERS = [name for name in BUILTIN_REWARDS if name not in ("llm_judge", "code_reward")]
+EMPTY: list[Any] = [None, " \n", ["4", None]]
 
 
 @pytest.mark.parametrize("name", BUILTIN_REWARDS)
@@ -218,66 +192,6 @@ def test_a_row_without_an_answer_is_refused_where_a_built_in_reward_reads_it(
     with pytest.raises(RewardError, match=r"cells\.csv:6: field 'answer' is ''"):
         check(function, Dataset.load(path))
     check(function, Dataset.load(path)[:4])
-
-
-def test_code_is_tested_by_the_one_of_two_fields_that_holds_something() -> None:
-    function = resolve_reward("code_reward", ToolOptions(allow_unsandboxed=True))
-    check(
-        function, [Task("t", {"tests": None, "answer": "5"}), Task("t", {"tests": ["assert f()"]})]
-    )
-    with pytest.raises(RewardError, match="field 'tests' is None"):
-        check(function, [Task("t", {"tests": None, "answer": ""})])
-
-
-@pytest.mark.parametrize("name", GRADERS)
-async def test_null_is_no_text_to_any_grader(name: str) -> None:
-    function = resolve_reward(name)
-    for prediction in ("None", "null", "", "The answer is None"):
-        value = function(prediction, None)
-        earned = value["reward"] if isinstance(value, dict) else value
-        assert earned == 0.0, (prediction, value)
-    attempt, task = replace(ATTEMPT, answer="None"), Task("t", {"question": "q", "answer": None})
-    assert (await compute_reward(function, task, attempt)).value == 0.0
-    with pytest.raises(RewardError, match="task 't': field 'answer' is None"):
-        check(function, [task])
-
-
-@pytest.mark.parametrize(
-    "grader",
-    [lambda prediction, answer: 1.0, lambda prediction, task: 1.0, lambda **fields: 1.0],
-)
-def test_an_own_reward_is_warned_of_rows_without_an_answer_once(
-    grader: Callable[..., float], caplog: pytest.LogCaptureFixture
-) -> None:
-    rows = [{"question": str(i), "answer": None if i % 2 else "4"} for i in range(20)]
-    check(reward("own")(grader), Dataset(rows, name="rows"))
-    (record,) = caplog.records
-    assert "'own'" in record.message
-    assert "rows (index 1): field 'answer' is None" in record.message
-    assert "5 more" in record.message
-    check(reward("own")(grader), [TASK, Task("t", {"solution": None, "answer": "4"})])
-    assert len(caplog.records) == 1
-
-
-def test_a_name_with_two_meanings_is_refused() -> None:
-    squad = Dataset([{"question": "q", "context": "a passage"}])
-    with pytest.raises(RewardError, match="'context' is both"):
-        check(reward(reads_context), squad)
-    check(resolve_reward("math"), Dataset([{"question": "q", "context": "c", "answer": "1"}]))
-
-
-def starred(*args: Any) -> float:
-    return 0.0
-
-
-def positional(prediction: str, /) -> float:
-    return 0.0
-
-
-@pytest.mark.parametrize("fn", [starred, positional])
-def test_signatures_that_names_cannot_fill_are_refused(fn: Callable[..., float]) -> None:
-    with pytest.raises(RewardError, match="by name"):
-        reward(fn)
 
 
 async def test_rewards_are_found_by_name_and_in_files(tmp_path: Path) -> None:
@@ -301,6 +215,23 @@ async def test_rewards_are_found_by_name_and_in_files(tmp_path: Path) -> None:
     names = ("math", "exact_number")
     assert [resolve_reward(name).name for name in names] == [*names]
     assert len({resolve_reward(name).fn for name in names}) == 1
+
+
+@pytest.mark.parametrize(
+    "grader",
+    [lambda prediction, answer: 1.0, lambda prediction, task: 1.0, lambda **fields: 1.0],
+)
+def test_an_own_reward_is_warned_of_rows_without_an_answer_once(
+    grader: Callable[..., float], caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [{"question": str(i), "answer": None if i % 2 else "4"} for i in range(20)]
+    check(reward("own")(grader), Dataset(rows, name="rows"))
+    (record,) = caplog.records
+    assert "'own'" in record.message
+    assert "rows (index 1): field 'answer' is None" in record.message
+    assert "5 more" in record.message
+    check(reward("own")(grader), [TASK, Task("t", {"solution": None, "answer": "4"})])
+    assert len(caplog.records) == 1
 
 
 def test_a_reward_knows_whether_it_is_given_what_the_agent_did() -> None:

@@ -17,7 +17,6 @@ from tutelage.agents.session import RolloutSession
 from tutelage.agents.tool_calling import ToolCallingAgent
 from tutelage.engine.driver import EngineDriver
 from tutelage.engine.protocol import Request
-from tutelage.errors import EngineError
 from tutelage.policy.codec import Codec
 from tutelage.resources import NamedResources
 from tutelage.rewards import reward
@@ -214,24 +213,6 @@ async def test_an_agents_exception_is_recorded_with_its_traceback(codec: Codec) 
     assert [r.last.failure is None for r in rollouts] == [True, False, True, True]
 
 
-@pytest.mark.parametrize(
-    "error", [SystemExit(3), asyncio.CancelledError("by hand"), TimeoutError("its own")]
-)
-async def test_an_agent_that_ends_itself_oddly_takes_nobody_with_it(
-    error: BaseException, codec: Codec
-) -> None:
-    async def leave(task: Task, client: ChatClient) -> None:
-        if task.id == "t0":
-            raise error
-
-    rollouts = await run(echo(codec), codec, Says(leave))
-    failure = rollouts[0].last.failure
-    assert failure is not None
-    assert failure.cause is FailureCause.AGENT_ERROR
-    assert type(error).__name__ in failure.message
-    assert all(r.last.failure is None for r in rollouts[1:])
-
-
 async def test_a_tools_own_failure_has_its_cause(codec: Codec) -> None:
     async def closed(task: Task, client: ChatClient) -> None:
         raise ToolError("the shop is closed")
@@ -239,36 +220,6 @@ async def test_a_tools_own_failure_has_its_cause(codec: Codec) -> None:
     (rollout,) = await run(echo(codec), codec, Says(closed), 1)
     assert rollout.last.failure is not None
     assert rollout.last.failure.cause is FailureCause.TOOL_ERROR
-
-
-async def test_engine_failures_are_retried_in_new_attempts(codec: Codec) -> None:
-    failed: dict[str, int] = {}
-
-    def shaky(request: Request) -> Any:
-        rollout = codec.decode(request.prompt_ids)
-        failed[rollout] = failed.get(rollout, 0) + 1
-        return EngineError("lost it") if failed[rollout] < 3 else "fine"
-
-    engine = ScriptedEngine(codec, shaky)
-    rollouts = await run(engine, codec, Says(), 2, attempts=3)
-    for rollout in rollouts:
-        assert [a.index for a in rollout.attempts] == [0, 1, 2]
-        causes = [a.failure.cause if a.failure else None for a in rollout.attempts]
-        assert causes == [FailureCause.ENGINE_ERROR, FailureCause.ENGINE_ERROR, None]
-        assert all(a.reward is None for a in rollout.attempts[:2])
-        assert rollout.last.answer == "fine"
-        assert len({a.id for a in rollout.attempts}) == 3
-    assert len({r.seed for r in engine.requests}) == len(engine.requests) == 6
-
-
-async def test_attempts_are_limited_and_a_lost_rollout_earns_nothing(codec: Codec) -> None:
-    engine = ScriptedEngine(codec, lambda _: EngineError("gone"))
-    (rollout,) = await run(engine, codec, Says(), 1, attempts=2, failure_reward=-1.0)
-    assert len(rollout.attempts) == 2
-    assert rollout.reward is None
-    assert rollout.last.failure is not None
-    assert rollout.last.failure.cause.infrastructure
-    assert "gone" in rollout.last.failure.message
 
 
 async def test_a_context_overflow_is_the_agents_failure_and_not_retried(codec: Codec) -> None:

@@ -556,7 +556,6 @@ class StoreConformance:
         assert store.training_rows("run_a") == [given[2], *given[:2], bare]
         assert store.training_rows("run_a", rollout_id="r1") == [given[1]]
         assert store.training_rows("run_a", step=3) == [bare]
-        assert store.trained_tokens("run_a") == 8
         assert given[0].numbers("logprobs") == (-0.25, -2.0)
         assert given[0].numbers("entropies") == (0.5, 1.5)
         assert bare.numbers("logprobs") is None

@@ -185,7 +185,7 @@ def test_a_run_folder_that_cannot_be_used_is_named(
     (run / name).unlink()
     if name == ".lock":
         (run / name).mkdir()
-        assert "cannot write to the run folder 'run'" in tutelage.here("resume", "run").check(2).err
+        assert "cannot write to 'run'" in tutelage.here("resume", "run").check(2).err
     else:
         (run / name).write_text("{")
         told = tutelage.here("resume", "run").check(2).err

@@ -161,7 +161,7 @@ def test_what_a_run_was_begun_with_has_to_be_the_same(
         for again in (args, ["resume", "run"]):
             err = words(tutelage(*again).check(2).err)
             assert f"was started with different sources: {told}; restore them" in err
-            assert "continue with the change: tutelage resume run --allow-changes" in err
+            assert "tutelage resume run --allow-changes" in err
         result.write_bytes(kept)
         shutil.rmtree(own)
         backup.rename(own)

@@ -299,9 +299,8 @@ EVERY_STATE: dict[str, object] = {
     "algorithm.kl_ctrl.type": "adaptive",
     "algorithm.kl_ctrl.horizon": 50,
     "actor.use_kl_loss": "true",
-    "actor.kl_loss_type": "full",
+    "actor.kl_loss_type": "k3+",
     "actor.entropy_coeff": 0.001,
-    "data.sampling": "difficulty",
     "trainer.logger": "[tensorboard]",
 }
 

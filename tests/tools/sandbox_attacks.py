@@ -55,13 +55,6 @@ try:
 except OSError as error:
     print('refused')
 """,
-    "fill the disk with one file": """
-with open('big', 'wb') as file:
-    for _ in range(4000):
-        file.write(bytes(1 << 20))
-        file.flush()
-print('FILLED')
-""",
     "fill the disk with many files": """
 written = 0
 for i in range(2000):
@@ -82,18 +75,6 @@ for i in range(40):
     time.sleep(0.02)
 print('FILLED')
 """,
-    "fill the disk through memory": """
-import mmap, os, time
-kept = []
-for i in range(40):
-    with open('hidden', 'w+b') as file:
-        file.truncate(4 << 20)
-        kept.append(mmap.mmap(file.fileno(), 4 << 20))
-    os.unlink('hidden')
-    kept[-1][:] = b'x' * (4 << 20)
-    time.sleep(0.02)
-print('FILLED')
-""",
     "files on their way through a socket": """
 import os, socket, time
 left, right = socket.socketpair()
@@ -105,11 +86,6 @@ for i in range(40):
         file.flush()
         socket.send_fds(left, [b'x'], [file.fileno()])
     time.sleep(0.02)
-print('FILLED')
-""",
-    "fill the disk with empty files": """
-for i in range(200_000):
-    open(f'{i}', 'w').close()
 print('FILLED')
 """,
     "fill the disk where nobody may look": """
@@ -161,19 +137,11 @@ for family, kind, address in ((socket.AF_INET, socket.SOCK_STREAM, ('127.0.0.1',
     except OSError as error:
         print('refused')
 """,
-    "sleep for ever": "import time\nwhile True: time.sleep(1000)",
     "compute for ever, deaf to signals": """
 import signal
 for n in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGXCPU):
     signal.signal(n, signal.SIG_IGN)
 while True: pass
-""",
-    "swallow every exception": """
-while True:
-    try:
-        while True: pass
-    except BaseException:
-        continue
 """,
     "kill the parent": """
 import os, signal, ctypes, fcntl
@@ -318,7 +286,6 @@ for place in READABLE:
         pass
 print('LEAK' if SECRET_HALF in seen or 'root:' in seen else 'nothing')
 """,
-    "memory at once": "x = bytearray(4 << 30)\nprint('GOT', len(x))",
     "memory bit by bit": """
 kept = []
 while True:
@@ -349,20 +316,6 @@ except (RuntimeError, MemoryError):
     pass
 print('started', started)
 """,
-    "threads with small stacks": """
-import threading, time
-threading.stack_size(32768)
-started = 0
-try:
-    for _ in range(20000):
-        threading.Thread(target=time.sleep, args=(3,), daemon=True).start()
-        started += 1
-        time.sleep(0.001)
-except (RuntimeError, MemoryError):
-    pass
-print('started', started)
-""",
-    "huge output": "print('x' * (4 << 20))\nprint('end')",
     "output without end": "while True: print('x' * 1000)",
     "forged messages": """
 import os, struct
@@ -384,8 +337,6 @@ for fd in range(3, 64):
     except OSError:
         pass
 """,
-    "text that is no text": "raise ValueError(chr(0xD800))",
-    "an exception that is called timeout": "raise type('timeout', (Exception,), {})",
     "namespaces of its own": """
 import ctypes
 libc = ctypes.CDLL(None, use_errno=True)
@@ -398,20 +349,11 @@ print('GOT' if libc.mount(b'proc', b'.', b'proc', 0, None) == 0 else 'refused')
 """,
     "end the interpreter": "import os\nos._exit(0)",
     "crash the interpreter": "import ctypes\nctypes.string_at(0)",
-    "deep recursion": "def f(n): return f(n + 1)\nf(0)",
-    "an exception that cannot be told": """
-class Evil(Exception):
-    def __str__(self): raise ValueError
-    __repr__ = __str__
-raise Evil
-""",
 }
 
 
 ENDLESS = (
-    "sleep for ever",
     "compute for ever, deaf to signals",
-    "swallow every exception",
     "forged messages",
 )
 
@@ -424,35 +366,25 @@ def held(name: str, seen: Any, files: list[str]) -> bool:
     match name:
         case "fork bomb":
             return "started 0" in output
-        case "threads" | "threads with small stacks":
+        case "threads":
             started = output.partition("started ")[2]
             return error in ("timeout", "died") or int(started or "9999") < 200
-        case "sleep for ever" | "compute for ever, deaf to signals" | "swallow every exception":
+        case "compute for ever, deaf to signals":
             return error == "timeout"
         case "kill the parent":
             return "alive" in output
         case "write outside":
             return output.strip() == "[]" and not any(os.path.exists(f) for f in files)
-        case "memory at once" | "memory bit by bit":
+        case "memory bit by bit":
             return clean and error in ("MemoryError", "died")
-        case "huge output":
-            return len(output) < 5000 and "end" in output
         case "output without end":
             return len(output) < 6000 and error == "OSError" and "File too large" in output
         case "forged messages" | "end the interpreter" | "crash the interpreter":
             return error in ("died", "timeout") and len(output) < 500
-        case "deep recursion":
-            return error == "RecursionError" and len(output) < 4500
-        case "an exception that cannot be told":
-            return error == "Evil"
         case "files on their way through a socket":
             return clean and error in ("OSError", "PermissionError", "died")
         case _ if name == FORGED:
             return seen.value is None
-        case "text that is no text":
-            return error == "ValueError" and output.isascii() and "ud800" in output
-        case "an exception that is called timeout":
-            return not seen.ended
         case _ if name.startswith("fill the disk") or name == "folders without end":
             return clean and error in ("OSError", "died")
         case _:

@@ -1,20 +1,25 @@
-"""The local corpus: what becomes a passage, what is found, and what is refused."""
+"""The local corpus, the tools over it, and the web search against a server of our own."""
 
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from tests.loopback import listening
 from typer.testing import CliRunner
 
 from tutelage.cli import build_app
 from tutelage.errors import ConfigError, DataError
-from tutelage.tools import corpus
+from tutelage.tools import ToolOptions, corpus, execute_tool_calls, resolve_tools
+from tutelage.types import ToolCall
 
 ROWS = [
     {"title": "Oslo", "text": "Oslo is the capital of Norway. It lies on a fjord."},
@@ -40,10 +45,8 @@ def index(tmp_path: Path) -> Path:
         ("fish markets", ["Bergen"]),
         ("FJORDS?", ["Oslo"]),
         ("nothing like it here at", []),
-        ("", []),
         ("'\"; DROP TABLE passages; --", []),
         ('fish AND NOT "market" OR (', ["Bergen"]),
-        ("title:Lima*", ["Lima"]),
     ],
 )
 def test_the_best_passages_come_first(index: Path, query: str, titles: list[str]) -> None:
@@ -61,17 +64,6 @@ def test_a_file_that_is_no_index_is_not_replaced(index: Path, tmp_path: Path) ->
         corpus.build([tmp_path / "rows.jsonl"], notes)
     assert notes.read_text() == "what I thought"
     assert corpus.build([notes], index) == 1  # an index is made again
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.text(max_size=80))
-def test_no_query_is_an_error(tmp_path_factory: pytest.TempPathFactory, query: str) -> None:
-    out = tmp_path_factory.getbasetemp() / "any.db"
-    if not out.exists():
-        rows = tmp_path_factory.getbasetemp() / "any.jsonl"
-        rows.write_text(json.dumps({"text": "a b c"}) + "\n")
-        corpus.build([rows], out)
-    assert len(corpus.search(out, query, 3)) <= 1
 
 
 def test_text_files_are_cut_at_headings_and_paragraphs(tmp_path: Path) -> None:
@@ -98,11 +90,8 @@ def test_text_files_are_cut_at_headings_and_paragraphs(tmp_path: Path) -> None:
     ("name", "text", "words"),
     [
         ("a.jsonl", '{"title": "x"}\n', "a.jsonl:1: no text"),
-        ("a.jsonl", '{"text": 5}\n', "no text"),
         ("a.jsonl", "{\n", "invalid JSON"),
-        ("a.txt", "", "these files contain no text"),
         ("a.pdf", "x", "suffix '.pdf'"),
-        ("b.json", "[1]", "expected an object"),
     ],
 )
 def test_a_bad_file_is_refused_and_nothing_is_written(
@@ -140,4 +129,113 @@ def test_the_command_builds_and_says_how_to_use_it(
     assert "2 passages" in done.output
     assert "tools.search_index=c.db" in done.output
     assert corpus.search("c.db", "Norway", 1)[0].title == "Oslo"
-    assert CliRunner().invoke(build_app(), ["index", "none.txt"]).exit_code == 2
+
+
+# ------------------------------------------------------------ tools over a corpus, web search
+
+
+KEY = "secret-key-1"
+
+
+@pytest.fixture
+def search_index(tmp_path: Path) -> str:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps({"title": "Oslo", "text": "The capital of Norway. " * 80}) + "\n")
+    corpus.build([rows], tmp_path / "corpus.db")
+    return str(tmp_path / "corpus.db")
+
+
+class Service(BaseHTTPRequestHandler):
+    """Answers like the two services; `seen` is what was asked."""
+
+    seen: ClassVar[list[dict[str, Any]]] = []
+    status, body = 200, b""
+
+    def _answer(self, query: str, items: str) -> None:
+        found = [
+            {"title": f"T{i}", "snippet": f"about {query}", "link": f"http://x/{i}"}
+            for i in range(5)
+        ]
+        body = type(self).body or json.dumps({items: found}).encode()
+        self.send_response(type(self).status)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_POST(self) -> None:
+        data = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.seen.append({"key": self.headers["X-API-KEY"], **data})
+        self._answer(data["q"], "organic")
+
+    def do_GET(self) -> None:
+        data = {k: v[0] for k, v in parse_qs(urlsplit(self.path).query).items()}
+        self.seen.append(data)
+        self._answer(data["q"], "items")
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    Service.seen, Service.status, Service.body = [], 200, b""
+    with listening(Service) as url:
+        yield f"{url}/"
+
+
+async def ask(options: ToolOptions, query: str, name: str = "google_search") -> Any:
+    tools = resolve_tools([name], options)
+    call = ToolCall("1", name, json.dumps({"query": query}))
+    return (await execute_tool_calls([call], tools))[0]
+
+
+@pytest.mark.parametrize("name", ["search", "google_search"])
+async def test_without_a_key_the_local_corpus_answers(
+    search_index: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        found = await ask(ToolOptions(search_index, environ={}), "norway", name)
+    assert found.error is None
+    assert found.text.startswith("[1] Oslo: The capital of Norway.")
+    assert len(found.text) < 800
+    assert ("no API key for web search" in caplog.text) == (name == "google_search")
+    nothing = await ask(ToolOptions(environ={"TUTELAGE_SEARCH_INDEX": search_index}), "xyzzy", name)
+    assert nothing.text == "No results. Try other words."
+
+
+@pytest.mark.parametrize("name", ["search", "google_search"])
+def test_without_a_corpus_it_is_refused_before_anything_runs(name: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"tools\.search_index=PATH or the variable TUTELAGE_SEARCH_INDEX"
+    ):
+        resolve_tools([name], ToolOptions(environ={}))
+    with pytest.raises(ConfigError, match="does not exist"):
+        resolve_tools([name], ToolOptions("/nowhere.db", environ={}))
+
+
+async def test_serper_is_asked_with_its_key(address: str) -> None:
+    options = ToolOptions(environ={"SERPER_API_KEY": KEY, "SERPER_URL": address})
+    found = await ask(options, "fjords")
+    assert found.text.splitlines()[0] == "[1] T0: about fjords (http://x/0)"
+    assert len(found.text.splitlines()) == 3
+    assert Service.seen == [{"key": KEY, "q": "fjords", "num": "3"}]
+
+
+async def test_google_is_asked_with_its_key(address: str) -> None:
+    environ = {"GOOGLE_API_KEY": KEY, "GOOGLE_CSE_ID": "cx1", "GOOGLE_SEARCH_URL": address}
+    found = await ask(ToolOptions(environ=environ), "fjords")
+    assert found.text.startswith("[1] T0")
+    assert Service.seen == [{"key": KEY, "cx": "cx1", "q": "fjords", "num": "3"}]
+
+
+@pytest.mark.parametrize(("status", "body"), [(403, b"no"), (200, b"not json"), (200, b"{}")])
+async def test_a_service_that_fails_is_an_observation_without_the_key(
+    address: str, status: int, body: bytes
+) -> None:
+    Service.status, Service.body = status, body
+    environ = {"GOOGLE_API_KEY": KEY, "GOOGLE_CSE_ID": "cx1", "GOOGLE_SEARCH_URL": address}
+    found = await ask(ToolOptions(environ=environ), "fjords")
+    assert KEY not in found.text
+    if body == b"{}":
+        assert found.text == "No results. Try other words."
+    else:
+        assert found.error == "raised"

@@ -5,15 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-import os
 import shlex
-import shutil
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import AsyncGenerator, Iterator
-from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,23 +21,18 @@ import pytest
 
 pytest.importorskip("mcp", reason="mcp is not installed: tutelage[mcp]")
 
-from anyio.from_thread import start_blocking_portal
-from mcp import MCPError
-from mcp_types import CONNECTION_CLOSED
 from mcp_types import Tool as McpTool
 
 from tutelage.environments import rollout_environments
 from tutelage.errors import ConfigError
 from tutelage.tools import execute_tool_calls, resolve_tools
-from tutelage.tools.builtin import calculator
 from tutelage.tools.mcp import (
     MAX_RESTARTS,
     _convert_tools,  # pyright: ignore[reportPrivateUsage]
-    _Server,  # pyright: ignore[reportPrivateUsage]
 )
 from tutelage.tools.mcp_results import result_text
 from tutelage.tools.registry import close_tools
-from tutelage.tools.tool import Tool, ToolError
+from tutelage.tools.tool import Tool
 from tutelage.types import Task, ToolCall, ToolResult
 
 ODD = shlex.join([sys.executable, str(Path(__file__).with_name("mcp_servers.py"))])
@@ -48,8 +40,6 @@ _CALCULATOR = Path(__file__).parents[2] / "examples" / "math_mcp" / "calculator_
 CALCULATOR = shlex.join([sys.executable, str(_CALCULATOR)])
 HERE = f"{_CALCULATOR}:server"
 """The calculator as an object in this process."""
-OUTSIDE = "TUTELAGE_MCP_CALCULATOR"
-"""Names the command of `mcp-server-calculator`, which lives in an environment of its own."""
 
 
 def ask(name: str, arguments: str = "{}", call_id: str = "c") -> ToolCall:
@@ -80,21 +70,6 @@ def shared() -> Iterator[dict[str, Tool]]:
 # ---------------------------------------------------------------- our calculator
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("where", ["in process", "command"])
-async def test_the_calculator_is_the_built_in_one(where: str) -> None:
-    async with rollout_tools(HERE if where == "in process" else CALCULATOR) as tools:
-        (tool,) = tools.values()
-        assert (tool.name, tool.description) == (calculator.name, calculator.description)
-        assert tool.parameters["properties"] == calculator.parameters["properties"]
-        assert tool.parameters["required"] == ["expression"]
-        for expression in ("17 * 23 + 5", "2 ** 0.5", "1 / 3"):
-            arguments = f'{{"expression": "{expression}"}}'
-            (result,) = await run(tools, ask("calculator", arguments))
-            assert result.error is None
-            assert result.text == calculator(expression=expression)
-
-
 async def test_a_wrong_expression_is_an_error_of_the_tool() -> None:
     async with rollout_tools(HERE) as tools:
         (result,) = await run(tools, ask("calculator", '{"expression": "17 +* 2"}'))
@@ -102,22 +77,11 @@ async def test_a_wrong_expression_is_an_error_of_the_tool() -> None:
         assert "unexpected '*' at position 5" in result.text
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("{}", "'expression' is a required property; expected {expression}"),
-        ('{"expression": 3}', "argument 'expression': 3 is not of type 'string'"),
-        ("[]", "arguments must be a JSON object, not an array"),
-        ('{"expression"', "invalid JSON at character"),
-    ],
-)
-async def test_arguments_are_checked_before_the_server_sees_them(
-    arguments: str, message: str
-) -> None:
+async def test_arguments_are_checked_before_the_server_sees_them() -> None:
     async with rollout_tools(HERE) as tools:
-        (result,) = await run(tools, ask("calculator", arguments))
+        (result,) = await run(tools, ask("calculator", '{"expression": 3}'))
         assert result.error == "invalid_arguments"
-        assert message in result.text
+        assert "argument 'expression': 3 is not of type 'string'" in result.text
 
 
 # ---------------------------------------------------------------- what servers answer
@@ -147,14 +111,10 @@ def told(structured: object, *texts: str, typed: bool = True) -> str:
 @pytest.mark.parametrize(
     ("structured", "texts", "said"),
     [
-        ({"result": "plain"}, [], "plain"),
         ({"result": "[1]"}, ["[1]"], "[1]"),
         ({"result": "2026-01-02"}, ['"2026-01-02"'], "2026-01-02"),
-        ({"result": ["a", "b"]}, ["a", "b"], '["a", "b"]'),
         ({"result": [[1], [2]]}, ["1", "2"], "[[1], [2]]"),
         ({"result": None}, [], "null"),
-        ({"result": 2.5}, ["2.5"], "2.5"),
-        ({"x": 1}, ['{"x":1}'], '{"x":1}'),
         ({"x": 1}, [], '{"x": 1}'),
         (None, ["{"], "{"),
     ],
@@ -166,23 +126,6 @@ def test_a_text_that_is_a_typed_result_is_told_once(
     plain = type(told(structured, *texts)) is str
     value = structured["result"] if isinstance(structured, dict) and "result" in structured else 0
     assert plain == isinstance(value, str), "which no reader takes for JSON"
-
-
-@pytest.mark.parametrize(
-    ("structured", "said"),
-    [
-        ({"celsius": 20}, '{"celsius": 20}'),
-        ({"result": 20}, "20"),
-        ({"result": None}, "null"),
-        ({"result": [1, 2]}, "[1, 2]"),
-    ],
-)
-def test_neither_a_typed_result_nor_another_text_is_lost_silently(
-    structured: object, said: str
-) -> None:
-    with pytest.warns(UserWarning, match="'tool' returned text beside its structured result"):
-        assert told(structured, "Warm today.") == said
-    assert told(structured, "Warm today.", typed=False) == f"Warm today.\n{said}"
 
 
 async def test_a_structured_result_a_long_one_and_an_odd_name(shared: dict[str, Tool]) -> None:
@@ -217,21 +160,6 @@ async def test_a_call_out_of_time_is_cancelled_on_the_server(tmp_path: Path) -> 
         assert mark.read_text() == "cancelled"
         (after,) = await run(tools, ask("pid"))  # the server goes on
         assert after.error is None
-
-
-@pytest.mark.full
-async def test_a_call_out_of_time_on_a_shared_server(tmp_path: Path) -> None:
-    tools = resolve_tools([f"mcp:{ODD}"])
-    mark = tmp_path / "mark"
-    hurried = {name: replace(tool, timeout=2.0) for name, tool in tools.items()}
-    (result,) = await run(hurried, ask("wait", f'{{"path": "{mark}"}}'))
-    assert result.error == "timeout"
-    for _ in range(1000):
-        if mark.exists():
-            break
-        await asyncio.sleep(0.05)
-    close_tools(tools)
-    assert mark.read_text() == "cancelled"
 
 
 # ---------------------------------------------------------------- life and death
@@ -290,31 +218,6 @@ def test_a_shared_server_that_ended_is_started_again_a_few_times() -> None:
     close_tools(tools)
 
 
-@pytest.mark.parametrize(
-    ("error", "late"),
-    [
-        (MCPError(CONNECTION_CLOSED, "Connection closed"), True),
-        (OSError("broken pipe"), True),
-        (MCPError(-32602, "no such thing"), False),
-        (RuntimeError("Invalid structured content returned by tool pay"), False),
-    ],
-)
-async def test_a_call_whose_server_was_lost_may_be_done_and_is_no_timeout(
-    error: Exception, late: bool
-) -> None:
-    async def call_tool(name: str, arguments: Any) -> None:
-        raise error
-
-    server: Any = _Server(["true"])
-    server._client, server._task = SimpleNamespace(call_tool=call_tool), Future()
-    with (
-        start_blocking_portal() as server._portal,
-        pytest.raises(ToolError, match="the MCP server failed") as raised,
-    ):
-        await server.call("pay", {})
-    assert (type(raised.value), raised.value.late) == (ToolError, late)
-
-
 async def both(tools: dict[str, Tool]) -> tuple[ToolResult, ToolResult]:
     (pid,) = await run(tools, ask("pid"))
     (died,) = await run(tools, ask("die"))
@@ -323,72 +226,12 @@ async def both(tools: dict[str, Tool]) -> tuple[ToolResult, ToolResult]:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    ("command", "message"),
-    [
-        (f"{ODD} --fail", "no licence found"),
-        ("/no/such/program", "/no/such/program"),
-        ("sleep 0.2", "cannot use the MCP server"),
-    ],
-)
-def test_a_server_that_does_not_start_says_why(command: str, message: str) -> None:
-    with pytest.raises(ConfigError, match="MCP server") as caught:
-        resolve_tools([f"mcp:{command}"])
-    assert message in str(caught.value)
+def test_a_server_that_does_not_start_says_why() -> None:
+    with pytest.raises(ConfigError, match=r"MCP server(.|\n)*no licence found"):
+        resolve_tools([f"mcp:{ODD} --fail"])
 
 
 # ---------------------------------------------------------------- by name
-
-
-SPOKEN = """
-import json, sys
-for line in sys.stdin:
-    asked = json.loads(line)
-    method, answer = asked.get("method"), {"jsonrpc": "2.0", "id": asked.get("id")}
-    if method == "initialize":
-        version = asked["params"]["protocolVersion"]
-        about = {"name": "x", "version": "1"}
-        made = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": about}
-        print(json.dumps({**answer, "result": made}), flush=True)
-    elif method == "tools/list":
-        print(json.dumps({**answer, "result": {"tools": TOOLS}}), flush=True)
-    elif "id" in asked:
-        error = {"code": -32601, "message": "no such method"}
-        print(json.dumps({**answer, "error": error}), flush=True)
-"""
-
-
-@pytest.mark.parametrize(
-    ("tools", "message"),
-    [
-        (
-            [{"name": "add", "inputSchema": {"type": "object"}}] * 2,
-            r"server '.*server.py' has two tools that the model would see as 'add'",
-        ),
-        (
-            [{"name": "add", "inputSchema": {}}],
-            r"does not conform to the protocol, 'tools\.0\.inputSchema\.type': Field required$",
-        ),
-    ],
-)
-def test_a_server_that_lists_odd_tools_is_refused_in_one_line(
-    tmp_path: Path, tools: list[Any], message: str
-) -> None:
-    script = tmp_path / "server.py"
-    script.write_text(f"TOOLS = {tools!r}\n{SPOKEN}")
-    with pytest.raises(ConfigError, match=message):
-        resolve_tools([f"mcp:{shlex.join([sys.executable, str(script)])}"])
-
-
-def test_a_line_that_is_no_message_is_told_on_one_line(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    script = tmp_path / "server.py"
-    script.write_text(f"TOOLS = []\nprint('Starting the server')\n{SPOKEN}")
-    close_tools(resolve_tools([f"mcp:{shlex.join([sys.executable, str(script)])}"]))
-    (row,) = caplog.records
-    assert row.getMessage().endswith("'Starting the server' (logs belong on standard error)")
-    assert row.exc_info is None
 
 
 def test_a_server_that_never_answers_is_told_in_one_line(
@@ -400,17 +243,6 @@ def test_a_server_that_never_answers_is_told_in_one_line(
         resolve_tools([f"mcp:{silent}"])
     gc.collect()
     assert caplog.records == []
-
-
-@pytest.mark.full
-def test_a_run_has_one_server_and_closes_it() -> None:
-    tools = resolve_tools(["sum_1_to_n", f"mcp:{ODD}"])
-    assert list(tools)[:2] == ["sum_1_to_n", "pid"]
-    (result,) = asyncio.run(run(tools, ask("pid")))
-    close_tools(tools)
-    assert not alive(int(result.text))
-    (after,) = asyncio.run(run(tools, ask("pid")))
-    assert after.text == "Error: the MCP server of this tool has ended"
 
 
 @pytest.mark.full
@@ -490,40 +322,7 @@ def test_a_server_over_http(address: str) -> None:
     assert (result.error, result.text) == (None, "42")
 
 
-def test_an_address_where_nobody_answers() -> None:
-    with pytest.raises(ConfigError, match="cannot use the MCP server"):
-        resolve_tools(["mcp:http://127.0.0.1:9/mcp"])
-
-
-def outside() -> str | None:
-    return os.environ.get(OUTSIDE) or shutil.which("mcp-server-calculator")
-
-
-@pytest.mark.skipif(
-    outside() is None,
-    reason=f"no mcp-server-calculator: install it in a venv of its own and name it in {OUTSIDE}",
-)
-def test_mcp_server_calculator_of_the_package_index() -> None:
-    tools: dict[str, Any] = resolve_tools([f"mcp:{outside()}"])
-    good, bad = asyncio.run(
-        run(
-            tools,
-            ask("calculate", '{"expression": "17 * 23 + 5"}'),
-            ask("calculate", '{"expression": 5}'),
-        )
-    )
-    close_tools(tools)
-    assert (good.error, good.text) == (None, "396")
-    assert bad.error == "invalid_arguments"
-
-
 # ---------------------------------------------------------------- schemas
-
-DRAFT_7 = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}
-DRAFT_4 = {"$schema": "http://json-schema.org/draft-04/schema#", "type": "object"}
-PAIR = {"type": "array", "items": [{"type": "string"}, {"type": "integer"}]}
-ABOVE_0 = {"type": "integer", "minimum": 0, "exclusiveMinimum": True}
-TREE = {"type": "object", "properties": {"kids": {"type": "array", "items": {"$ref": "#/$defs/N"}}}}
 
 
 def tool_of(schema: dict[str, Any]) -> Tool:
@@ -533,60 +332,20 @@ def tool_of(schema: dict[str, Any]) -> Tool:
     return one
 
 
-@pytest.mark.parametrize(
-    ("schema", "right", "wrong", "words"),
-    [
-        (
-            {**DRAFT_7, "properties": {"a": {**PAIR, "additionalItems": False}}},
-            ["x", 1],
-            [1, "x"],
-            "argument 'a.0': 1 is not of type 'string'",
-        ),
-        (
-            {**DRAFT_7, "properties": {"a": {"oneOf": [PAIR, {"type": "null"}]}}},
-            None,
-            [1, 1],
-            "argument 'a.0': 1 is not of type 'string'",
-        ),
-        (
-            {**DRAFT_7, "properties": {"a": {"$ref": "#/definitions/A"}}}
-            | {"definitions": {"A": {"type": "string"}}},
-            "x",
-            1,
-            "argument 'a': 1 is not of type 'string'",
-        ),
-        ({**DRAFT_4, "properties": {"a": ABOVE_0}}, 1, 0, "argument 'a': 0 is less than or equal"),
-        ({"properties": {"a": {"$ref": "#/$defs/N"}}, "$defs": {"N": TREE}}, {}, 1, "'a': 1 is"),
-        (
-            {"$schema": "https://example.com/own", "properties": {"a": {"prefixItems": [TREE]}}}
-            | {"$defs": {"N": TREE}},
-            [{"kids": []}],
-            [1],
-            "argument 'a.0': 1 is not of type 'object'",
-        ),
-    ],
-)
-async def test_the_dialect_of_a_schema_decides(
-    schema: dict[str, Any], right: Any, wrong: Any, words: str
-) -> None:
-    tool = tool_of(schema)
-    assert tool.signature.read(json.dumps({"a": right})) == {"a": right}
-    (result,) = await run({"odd": tool}, ask("odd", json.dumps({"a": wrong})))
-    assert result.error == "invalid_arguments"
-    assert words in result.text
-    assert "$schema" not in tool.parameters
+async def test_the_dialect_of_a_schema_decides() -> None:
+    pair = {"type": "array", "items": [{"type": "string"}, {"type": "integer"}]}
+    draft = "http://json-schema.org/draft-07/schema#"
+    tool = tool_of({"$schema": draft, "type": "object", "properties": {"a": pair}})
+    assert tool.signature.read('{"a": ["x", 1]}') == {"a": ["x", 1]}
+    (result,) = await run({"odd": tool}, ask("odd", '{"a": [1, "x"]}'))
+    assert "argument 'a.0': 1 is not of type 'string'" in result.text
 
 
 @pytest.mark.parametrize(
     ("schema", "words"),
     [
         ({"$ref": "#/$defs/Missing"}, "unresolved reference '/$defs/Missing'"),
-        ({"$ref": "http://127.0.0.1:9/x.json"}, "unresolved reference 'http://127.0.0.1:9/x.json'"),
-        ({"items": {"anyOf": [{"$ref": "#/$defs/N"}]}}, "unresolved reference '/$defs/N'"),
-        ({"$dynamicRef": "#none"}, "unresolved reference"),
         ({"type": "nothing"}, "'nothing' is not valid under any of the given schemas"),
-        ({"required": True}, "True is not of type 'array'"),
-        ({"items": [{"type": "string"}]}, "is not of type 'object', 'boolean'"),
     ],
 )
 def test_a_schema_that_cannot_be_checked_is_refused_by_the_tools_name(

@@ -53,13 +53,6 @@ def test_rollouts_and_spans_arrive(collector: Collector) -> None:
     assert (out.dropped, warnings) == (0, [])
 
 
-def test_content_goes_only_when_asked_for(collector: Collector) -> None:
-    for content in (False, True):
-        with exporter(collector.url, [], content=content) as out:
-            out.submit([rollout()])
-        assert ("Secret" in repr(collector.spans)) is content
-
-
 def test_a_collector_that_is_down_is_one_warning_and_holds_up_nothing() -> None:
     warnings: list[str] = []
     out = exporter(dead(), warnings, max_queue=50)

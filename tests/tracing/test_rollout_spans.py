@@ -18,8 +18,14 @@ from .samples import TRACE, attempt, call, failed, foreign, orphans, rollout
 OURS = ["invoke_agent main", "chat policy", "execute_tool calculator", "chat policy"]
 
 
+def walked(tree: Any, depth: int = 0) -> list[tuple[int, SpanRecord]]:
+    """All spans of a tree with their depths, each before its children."""
+    below = [pair for child in tree.children for pair in walked(child, depth + 1)]
+    return [(depth, tree.span), *below]
+
+
 def lines(tree: Any) -> list[tuple[int, str]]:
-    return [(depth, span.name) for depth, span in tree.walk()]
+    return [(depth, span.name) for depth, span in walked(tree)]
 
 
 def assert_complete(spans: list[SpanRecord]) -> None:
@@ -38,7 +44,7 @@ def assert_complete(spans: list[SpanRecord]) -> None:
 def test_the_tree_of_an_attempt() -> None:
     (tree,) = rollout_trees(rollout())
     assert lines(tree) == [(0, OURS[0]), (1, OURS[1]), (1, OURS[2]), (1, OURS[3])]
-    root, first, tool, second = [span for _, span in tree.walk()]
+    root, first, tool, second = [span for _, span in walked(tree)]
     assert first.kind == "client"
     assert {s.trace_id for s in (root, first, tool, second)} == {root.trace_id}
     assert {**first.attributes, names.FINISH_REASONS: None} == {
@@ -203,7 +209,7 @@ def test_a_call_that_a_client_traced_too_shows_once() -> None:
             (2, "chat policy"),
             (3, "POST"),
         ]
-        merged = next(s for _, s in tree.walk() if s.attributes.get("theirs"))
+        merged = next(s for _, s in walked(tree) if s.attributes.get("theirs"))
         assert merged.attributes[names.OUTPUT_TOKENS] == 2
         assert_complete(whole_trace(rollout(), order))
 

@@ -129,12 +129,11 @@ def test_an_agent_that_returned_nothing_is_measured_again_once_it_is_corrected(
     assert result["failures"] == result["first_failures"] == {}
 
 
-def test_a_text_that_nothing_grades_stops_a_training_at_once(place: Path) -> None:
+def test_a_text_that_nothing_grades_stops_a_training(place: Path) -> None:
     (place / "agent.py").write_text(AGENT.replace("sum(", "str(").replace(" / 4", ""))
     said = command(*TRAIN, *KEYS, "--val", "c.jsonl", "--output", "runs/a", code=1)
     assert "agent 'digits' returned no reward on task " in said
-    assert "(in Python Trainer(reward=...)); then start again (with another --output)" in said
-    assert "tutelage resume" not in said
+    assert "(in Python Trainer(reward=...))" in said
 
 
 @pytest.mark.full
@@ -185,11 +184,9 @@ def test_a_dry_run_plays_one_task_and_writes_nothing(place: Path) -> None:
     assert 'algorithm.adv_estimator="rloo"' in said
     assert "number" in said
     assert "nothing was trained or written" in said
-    assert "MB for weights, gradients and optimizer" in said
     assert [p for p in sorted(place.iterdir()) if p.name not in ("__pycache__",)] == before
     (place / "model" / "model.safetensors").unlink()
     said = command(*TRAIN, *KEYS, "--dry-run", code=2)
-    assert "MB for weights, gradients and optimizer" in said.partition("Error:")[0]
 
 
 def test_a_module_has_resources_for_a_file_and_for_an_object_alike(place: Path) -> None:
@@ -240,7 +237,7 @@ def test_its_prompt_is_searched_for_by_the_algorithm(
     words = ("--train", "a.jsonl", "--model", "model", "--algorithm", "screen", "--dry-run")
     shown = command("train", "agent.py", *words)
     assert "screen" in shown
-    assert "nothing was searched for or written" in shown
+    assert "nothing was trained or written" in shown
     other = command("train", "prompt", "agent.py", *words)
     assert shown.partition(" after ")[0] == other.partition(" after ")[0]
 

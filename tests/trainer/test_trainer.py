@@ -22,7 +22,6 @@ from tutelage import (
     PromptTemplate,
     Screen,
     Trainer,
-    emit_reward,
     rollout,
 )
 from tutelage.errors import ConfigError, FailureBudgetError, RunError
@@ -136,38 +135,6 @@ def test_a_function_is_trained_to_a_higher_reward(tmp_path: Path, one_thread: No
     assert max(m["max_dlogp"] for m in result.metrics if m["phase"] == "rl") < 1e-4
 
 
-@pytest.mark.full
-async def test_a_class_that_speaks_http_is_trained_inside_a_running_loop(
-    tmp_path: Path, one_thread: None
-) -> None:
-    import httpx2
-
-    loops: set[Any] = set()
-
-    class Speaks(LitAgent):
-        async def rollout_async(self, task: Any, resources: NamedResources, rollout: Any) -> float:
-            loops.add(asyncio.get_running_loop())
-            llm = resources.get("main_llm")
-            async with httpx2.AsyncClient(timeout=60) as http:
-                done = await http.post(
-                    f"{llm.endpoint}/chat/completions",
-                    json={
-                        "model": llm.name,
-                        "messages": [{"role": "user", "content": task["question"]}],
-                        "max_tokens": 4,
-                    },
-                    headers={"authorization": f"Bearer {llm.api_key}"},
-                )
-            done.raise_for_status()
-            rollout.mark_agent_as_trainable("main")
-            return digits(done.json()["choices"][0]["message"]["content"])
-
-    made = trainer(tmp_path, resources=NamedResources({"main_llm": LLM("any/label")}))
-    result = await made.train(Speaks())
-    assert rises(result.rewards(), 0.2), result.rewards()
-    assert loops == {asyncio.get_running_loop()}
-
-
 @pytest.mark.parametrize(
     "algorithm", [RL(), SFT("shown.jsonl"), Screen(), RL({"agent.num_chains": 2})]
 )
@@ -258,7 +225,7 @@ def test_a_lost_rollout_leaves_the_gradient_of_the_others_alone(
     from tutelage.policy.numerics import Numerics
     from tutelage.seeds import SeedTree
     from tutelage.weights.config import resolve
-    from tutelage.weights.learner import make_learner
+    from tutelage.weights.learner import Learner
 
     lost = {"n": 0}
 
@@ -299,7 +266,7 @@ def test_a_lost_rollout_leaves_the_gradient_of_the_others_alone(
     after: list[dict[str, torch.Tensor]] = []
     for batch in (played, clean):
         policy = tiny_policy()
-        learner = make_learner(policy, config, Numerics(), fresh=True)
+        learner = Learner(policy, config, Numerics())
         learn(learner, batch)
         after.append(weights(policy))
     assert same(*after)
@@ -352,7 +319,7 @@ def test_a_mark_that_names_no_agent_says_which_were_seen(tmp_path: Path, one_thr
             rollout.mark_agent_as_trainable("MathAgent")
             return digits(reply.reply.content)
 
-    with pytest.raises(FailureBudgetError, match=r"agents 'Math Agent', .* to mark_agent_as"):
+    with pytest.raises(FailureBudgetError, match=r"agents 'Math Agent' trains .* mark_agent_as"):
         trainer(tmp_path, 1).fit(Misnamed())
 
 
@@ -518,20 +485,6 @@ def test_a_step_in_which_everything_failed_stops_the_run_with_the_first_reason(
 
 
 @pytest.mark.full
-def test_one_rollouts_failures_do_not_stop_the_run(tmp_path: Path, one_thread: None) -> None:
-    @rollout
-    async def odd(task: Any, llm: LLM) -> Any:
-        text = (await llm.chat(task["question"], max_tokens=4)).reply.content
-        if task["id"] == "t3":
-            raise ValueError("odd one out")
-        return float("nan") if task["id"] == "t4" else digits(text)
-
-    result = trainer(tmp_path, 3).fit(odd)
-    assert result.status == "finished"
-    assert set(result.failures) <= {"agent_error", "answer_error"}
-
-
-@pytest.mark.full
 def test_greedy_evaluation_is_greedy_whatever_the_agent_asks_for(
     tmp_path: Path, one_thread: None
 ) -> None:
@@ -550,26 +503,6 @@ def test_greedy_evaluation_is_greedy_whatever_the_agent_asks_for(
     assert ("before/sampled", 1.0) in used
     assert ("", 1.0) in used
     assert Sampling().temperature == 1.0
-
-
-@pytest.mark.full
-def test_a_reward_function_and_emitted_rewards_train_too(tmp_path: Path, one_thread: None) -> None:
-    def count(prediction: str) -> float:
-        return digits(prediction)
-
-    @rollout
-    async def answers(task: Any, llm: LLM) -> str:
-        return (await llm.chat(task["question"], max_tokens=4)).reply.content or ""
-
-    @rollout
-    async def emits(task: Any, llm: LLM) -> None:
-        emit_reward(digits((await llm.chat(task["question"], max_tokens=4)).reply.content))
-
-    for name, agent, options in (("a", answers, {"reward": count}), ("b", emits, {})):
-        (tmp_path / name).mkdir()
-        result = trainer(tmp_path / name, 3, **options).fit(agent)
-        assert result.failures == {}
-        assert max(result.rewards()) > 0
 
 
 async def test_resources_live_as_long_as_the_run(tmp_path: Path, one_thread: None) -> None:

@@ -11,6 +11,7 @@ import torch
 from tests.builders import make_attempt, make_call, make_rollout
 
 from tutelage.config import Machine, RunConfig
+from tutelage.policy.numerics import Numerics
 from tutelage.policy.row import Row
 from tutelage.seeds import SeedTree
 from tutelage.types import (
@@ -106,6 +107,20 @@ def conversation(
         calls.append(call(policy, turn, prompt, sampled, noise, rng.randrange(1 << 30)))
         known = prompt + sampled
     return calls
+
+
+def update_policy(
+    policy: Any,
+    optimizer: Any,
+    batch: Batch,
+    config: RunConfig,
+    numerics: Numerics | None = None,
+    seed: int = 0,
+) -> dict[str, float]:
+    """Metrics of one update of the policy, stepped by `optimizer`."""
+    learner = Learner(policy, config, numerics or Numerics())
+    learner.optimizer = optimizer
+    return learner.optimize(batch, seeds=SeedTree(seed), step=0, limit=None)[1]
 
 
 _STEPS: dict[tuple[Any, ...], list[Rollout]] = {}

@@ -96,13 +96,6 @@ def test_it_begins_at_the_same_start_and_learns(graded: RunFolder) -> None:
         assert any(line["grad_norm"] > 0 for line in steps)
 
 
-def test_it_is_measured_and_named(graded: RunFolder) -> None:
-    found = result(graded)
-    assert found["control_estimator"] == "best_of_n", "rewards were graded"
-    assert "success_control_sampled" in found
-    assert "success_control_greedy" in found
-
-
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("control", "reward", "chains", "trained"),
@@ -201,10 +194,9 @@ def test_its_spellings(word: str, value: str) -> None:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("trainer.control=grpo",), "the policy is already trained with this estimator"),
         (("trainer.control=remax",), "a greedy rollout of each task"),
-        (("trainer.control=gae",), "it needs a critic"),
-        (("trainer.control=best_of_n", "agent.num_chains=1", REMAX), "agent.num_chains is 1"),
+        (("trainer.control=gae",), "it would need a critic"),
+        (("trainer.control=best_of_n", "agent.num_chains=1", REMAX), "more rollouts of one"),
         (("trainer.control=rafts",), "raft"),
     ],
 )

@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 from tutelage.cli import build_app
 from tutelage.runs.estimate import Pace
-from tutelage.types import FailureCause
 from tutelage.weights import cost, jobs, kinds, run, training
 from tutelage.weights.config import resolve
 
@@ -141,14 +140,22 @@ def test_the_time_of_a_run_is_estimated_before_it_begins_and_kept_by_phase(
         assert twice[phase] == pytest.approx(seconds * (1 if "after" in phase else 2))
 
 
-def test_a_plan_of_one_is_counted_as_one() -> None:
+def test_the_plan_counts_one_as_one_and_tells_the_context() -> None:
     keys = ("trainer.total_training_steps=1", "data.train_batch_size=1", "agent.num_chains=2")
     config = resolve("word-problems", keys, machine=LAPTOP).config
-    tasks = SimpleNamespace(val=(), test=())
     setting: Any = SimpleNamespace(
-        config=config, tasks=tasks, given=None, shown=None, policy=SimpleNamespace()
+        config=config,
+        tasks=SimpleNamespace(val=(), test=()),
+        given=None,
+        reward=None,
+        environment=None,
+        context=256,
+        policy=SimpleNamespace(max_positions=512),
     )
-    assert cost._rollouts(setting, ["rl"]).startswith("1 step x 1 task x 2 = 2 rollouts, ")
+    told = cost.planned(setting, ["rl"])
+    assert told["plan"].startswith("1 step x 1 task x 2 = 2 rollouts, ")
+    assert told["tokens"].endswith("context 256 (the model: 512)")
+    assert told["reward"] == "what the agent returns"
 
 
 def test_a_pace_in_words() -> None:
@@ -160,15 +167,6 @@ def test_a_pace_in_words() -> None:
     assert Pace(2, 0, 1.0).words(4) == "4 rollouts x 0 tokens = 0 tokens (measured on 2 rollouts)"
 
 
-def test_a_context_above_the_models_own_is_told_to_have_no_effect() -> None:
-    for asked, said in ((9000, "rollout.max_len=9000 has no effect"), (256, "context 256")):
-        config = resolve("math", [f"rollout.max_len={asked}"], machine=LAPTOP).config
-        policy = SimpleNamespace(max_positions=256)
-        setting: Any = SimpleNamespace(config=config, given=None, policy=policy, context=256)
-        assert said in cost._tokens(setting)
-        assert ("no effect" in cost._tokens(setting)) is (asked > 256)
-
-
 def test_a_dry_run_tells_of_a_prompt_without_room(
     source: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -176,8 +174,3 @@ def test_a_dry_run_tells_of_a_prompt_without_room(
     jobs.dry_run(resolve("math", keys, machine=LAPTOP))
     assert "is longer than the context of 21 tokens" in caplog.text
     assert "raise `rollout.max_len`" in caplog.text
-
-
-def test_a_reward_that_is_no_number_is_not_said_to_have_raised() -> None:
-    told = run._GRADING[FailureCause.ANSWER_ERROR]
-    assert told == "the reward raised or gave no finite number, which counts as wrong"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,12 +18,11 @@ from tutelage.policy.value import ValueModel
 from tutelage.seeds import SeedTree
 from tutelage.weights.batch import Batch
 from tutelage.weights.critic import Critic, explained_variance
-from tutelage.weights.learner import make_learner
+from tutelage.weights.learner import Learner
 from tutelage.weights.scoring import by_token
 
 from .samples import config, learn, make_batch, step_of_rollouts
 from .test_update import Probe, assert_same, split
-from .tiny_job import material, run, steps
 
 Fresh = Callable[..., Any]
 LAYOUTS = ("qwen2", "qwen3", "llama", "gpt2")
@@ -84,11 +82,11 @@ def test_a_value_looks_at_nothing_from_its_own_token_on(fresh: Fresh, layout: st
 def test_a_fresh_critic_says_zero_and_shares_no_tensor(fresh: Fresh) -> None:
     policy = fresh("qwen2", 3)
     before = [t.clone() for t in policy.parameters()]
-    learner = make_learner(policy, config(*GAE), Numerics(), fresh=True)
+    learner = Learner(policy, config(*GAE), Numerics())
     critic = learner.critic
     assert critic is not None
     batch = make_batch(step_of_rollouts(policy, 3), config())
-    assert not critic.values(batch.rows, Numerics()).any()
+    assert not critic.values(batch.rows).any()
     with torch.no_grad():
         for tensor in critic.model.parameters():
             tensor.add_(1.0)
@@ -104,10 +102,10 @@ class Kept(Probe):
 
 
 def gradient(policy: Any, batch: Batch, *keys: str) -> tuple[list[Tensor], dict[str, float]]:
-    critic = Critic(value_model(policy), config(*GAE, *keys))
+    critic = Critic(value_model(policy), config(*GAE, *keys), Numerics())
     probe: Any = Kept(critic.model)
     critic._optimizer = probe  # pyright: ignore[reportPrivateUsage]
-    told = critic.update(batch, Numerics(), seeds=SeedTree(0), rate=1.0)
+    told = critic.update(batch, seeds=SeedTree(0), rate=1.0)
     (grads,) = probe.steps
     return grads, told
 
@@ -169,55 +167,10 @@ def test_explained_variance() -> None:
     assert explained_variance(g / 2, g) == pytest.approx(0.75)
 
 
-@pytest.mark.full
-def test_it_learns_returns(fresh: Fresh) -> None:
-    """On one batch again and again the critic comes to explain it."""
-    policy = fresh("qwen2", 6)
-    settings = config(*GAE)
-    learner = make_learner(policy, settings, Numerics(), fresh=True)
-    critic = learner.critic
-    assert critic is not None
-    rollouts = step_of_rollouts(policy, 6)
-    first: dict[str, float] = {}
-    told: dict[str, float] = {}
-    for n in range(60):
-        rows = make_batch(rollouts, config()).rows
-        values = critic.values(rows, Numerics())
-        batch = make_batch(rollouts, settings, values_BT=values)
-        told = critic.update(batch, Numerics(), seeds=SeedTree(n), rate=1.0)
-        first = first or told
-    assert first["value/explained_variance"] == 0
-    assert told["value/explained_variance"] > 0.9
-    assert told["loss/value"] < first["loss/value"] / 10
-
-
-@pytest.fixture(scope="module")
-def source(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return material(tmp_path_factory.mktemp("source"))
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("warmup", [0, 1, 3])
-def test_exactly_so_many_steps_train_the_critic_alone(
-    source: Path, tmp_path: Path, warmup: int
-) -> None:
-    folder = run(
-        source,
-        tmp_path / "run",
-        algorithm__adv_estimator="gae",
-        trainer__critic_warmup=warmup,
-    )
-    lines = steps(folder)
-    assert ["loss/policy" in line for line in lines] == [i >= warmup for i in range(5)]
-    assert [line["lr"] > 0 for line in lines] == [i >= warmup for i in range(5)]
-    assert all("loss/value" in line for line in lines)
-    assert all(line["value/grad_norm"] > 0 for line in lines)
-
-
 def test_the_policy_moves_by_no_bit_in_the_warm_up(fresh: Fresh) -> None:
     policy = fresh("qwen2", 7)
     settings = config(*GAE, "trainer.critic_warmup=2", "actor.optim.lr=1e-2")
-    learner = make_learner(policy, settings, Numerics(), fresh=True)
+    learner = Learner(policy, settings, Numerics())
     rollouts = step_of_rollouts(policy, 7)
     for step in range(3):
         before, version = [t.clone() for t in policy.parameters()], policy.version

@@ -95,7 +95,7 @@ class Failing(ToolCallingAgent):
         return await super().play(task, session, resources)
 
 
-@loss(clip=(0.2, 0.2), source="its author has it")
+@loss(clip=(0.2, 0.2))
 def balanced(inputs):
     """Writes what the rollouts of an optimizer batch have together: nothing, where they were
     compared with each other."""

@@ -10,7 +10,6 @@ import pytest
 from tutelage.config import Machine
 from tutelage.errors import ConfigError, ModelError, RewardError
 from tutelage.runs.inputs import load_tasks, load_tools
-from tutelage.tasks.arithmetic import demonstrations
 from tutelage.testing import tiny_policy
 from tutelage.types import Task
 from tutelage.weights.cold_start import demonstration_rows
@@ -26,8 +25,7 @@ def question(task: Task) -> str:
     return "".join(str(task.input).split())
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("level", ["default", "hard"])
+@pytest.mark.parametrize("level", ["default", pytest.param("hard", marks=pytest.mark.full)])
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in (1, 7))]
 )
@@ -44,16 +42,11 @@ def test_held_out_questions_are_in_no_training_set(level: str, seed: int) -> Non
     assert not train & (val | test)
     assert {t.id for t in parts[0].train}.isdisjoint(t.id for t in (*parts[0].val, *parts[0].test))
 
-
-def test_the_split_is_by_numbers_not_by_wording() -> None:
-    """What a training task calls its tools with is no held-out task's work either."""
-    tasks = load_tasks(config("trainer.val_tasks=400"))
-
-    def work(task: Task) -> str:
+    def work(task: Task) -> str:  # what a task calls its tools with: another wording is no other
         return repr((task.fields["family"], task.fields["calls"]))
 
-    held = {work(t) for t in (*tasks.val, *tasks.test)}
-    assert not held & {work(t) for t in tasks.train}
+    held = {work(t) for t in (*parts[0].val, *parts[0].test)}
+    assert not held & {work(t) for t in parts[0].train}
 
 
 @pytest.mark.full
@@ -67,45 +60,16 @@ def test_tasks_repeat_with_the_seed_and_differ_without() -> None:
     assert first != other
 
 
-@pytest.mark.full
-def test_demonstrations_come_from_training_tasks(one_thread: None) -> None:
-    """The cold start shows no held-out question."""
-    setting = prepare_rl(config("model.size=xs"))
-    known = {question(t) for t in setting.tasks.train}
-    seen: set[str] = set()
-    for step in range(10):
-        for row in demonstration_rows(setting, setting.seeds.child("cold_start", step), 0.5):
-            text = setting.policy.codec.decode(row.ids)
-            seen.add("".join(text.split("<|im_start|>user\n")[1].split("<|im_end|>")[0].split()))
-    assert len(seen) > 100
-    assert seen <= known
-
-
-def test_a_file_without_validation_is_split(tmp_path: Path) -> None:
-    path = write_rows(tmp_path / "t.jsonl", rows(0, 40))
-    tasks = load_tasks(config(f"data.train_files={path}"))
-    assert len(tasks.val) == 4
-    assert len(tasks.train) == 36
+def test_files_are_one_set_of_which_some_are_held_out(tmp_path: Path) -> None:
+    paths = [write_rows(tmp_path / f"{i}.jsonl", rows(20 * i, 20)) for i in range(2)]
+    tasks = load_tasks(config(f"data.train_files=[{paths[0]},{paths[1]}]"))
+    assert (len(tasks.val), len(tasks.train)) == (4, 36)
     assert not {t.id for t in tasks.train} & {t.id for t in tasks.val}
     assert not tasks.shown
-
-
-def test_several_files_are_one_set(tmp_path: Path) -> None:
-    paths = [write_rows(tmp_path / f"{i}.jsonl", rows(10 * i, 10)) for i in range(2)]
-    tasks = load_tasks(config(f"data.train_files=[{paths[0]},{paths[1]}]"))
-    assert len(tasks.train) + len(tasks.val) == 20
-
-
-def test_one_task_cannot_be_split(tmp_path: Path) -> None:
-    path = write_rows(tmp_path / "t.jsonl", rows(0, 1))
-    with pytest.raises(ConfigError, match="pass --val"):
-        load_tasks(config(f"data.train_files={path}"))
-
-
-def test_held_out_files_need_training_files(tmp_path: Path) -> None:
-    path = write_rows(tmp_path / "t.jsonl", rows(0, 4))
-    with pytest.raises(ConfigError, match="need --train"):
-        load_tasks(config(f"data.val_files={path}"))
+    one = write_rows(tmp_path / "one.jsonl", rows(0, 1))
+    for key, told in (("train", "pass --val"), ("val", "need --train")):
+        with pytest.raises(ConfigError, match=told):
+            load_tasks(config(f"data.{key}_files={one}"))
 
 
 def test_the_reward_is_checked_on_every_part_before_a_model_loads(tmp_path: Path) -> None:
@@ -183,26 +147,24 @@ def test_the_embedded_policy_is_a_function_of_the_seed(one_thread: None) -> None
 
 
 @pytest.mark.full
-def test_a_guess_calls_no_tool(one_thread: None) -> None:
-    """The mixed demonstrations: the stated share of them answers without having worked it out."""
-    setting = prepare_rl(config())
-    shares = {}
+def test_demonstrations_are_of_training_tasks_and_guess_as_often_as_asked(
+    one_thread: None,
+) -> None:
+    """The cold start shows no held-out question; the stated share answers without a tool."""
+    setting = prepare_rl(config("model.size=xs"))
+    known = {question(t) for t in setting.tasks.train}
     for share in (0.0, 0.7, 1.0):
         made = [
             setting.policy.codec.decode(row.ids)
             for step in range(10)
             for row in demonstration_rows(setting, setting.seeds.child("x", step), share)
         ]
-        shares[share] = sum("<tool_call>" not in text for text in made) / len(made)
-    assert shares[0.0] == 0
-    assert shares[1.0] == 1
-    assert 0.6 < shares[0.7] < 0.8
-    task = setting.tasks.train[0]
-    import random
-
-    honest = demonstrations(task, False, random.Random(0))
-    assert honest[0].tool_calls
-    assert honest[-1].content
+        asked = (text.split("<|im_start|>user\n")[1].split("<|im_end|>")[0] for text in made)
+        seen = {"".join(words.split()) for words in asked}
+        assert len(seen) > 100
+        assert seen <= known
+        guesses = sum("<tool_call>" not in text for text in made) / len(made)
+        assert guesses == pytest.approx(share, abs=0.1 if share == 0.7 else 0.0)
 
 
 def test_the_sizes_of_the_parts_can_be_set() -> None:

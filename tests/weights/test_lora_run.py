@@ -19,7 +19,6 @@ from tutelage.testing import tiny_policy
 from tutelage.weights import checkpoint
 from tutelage.weights.config import resolve
 from tutelage.weights.learner import _starting  # pyright: ignore[reportPrivateUsage]
-from tutelage.weights.rl import _start_is_own  # pyright: ignore[reportPrivateUsage]
 
 from . import tiny_job
 from .samples import LAPTOP
@@ -121,18 +120,3 @@ def test_a_resumed_run_has_the_model_without_adapters_as_its_reference(tmp_path:
     shared = {t.data_ptr() for t in trained.network.state_dict().values()}
     frozen = [t for n, t in found.network.state_dict().items() if ".lora_" not in n]
     assert all(tensor.data_ptr() in shared for tensor in frozen)
-
-
-def test_a_run_keeps_the_start_that_no_folder_has() -> None:
-    """A fresh policy, and one that was shown demonstrations before."""
-    plain, given = ["actor.use_kl_loss=true"], ["model.path=x"]
-    fresh = [*plain, "model.path=null"]
-    for keys, done, kept in (
-        (fresh, (), True),
-        ([*plain, *given], (), False),
-        ([*plain, *given], ("cold_start",), True),
-        (["actor.use_kl_loss=false", *given], ("cold_start",), False),
-        ([*plain, *given, "ref.path=y"], ("cold_start",), False),
-    ):
-        config = resolve("math", keys, machine=LAPTOP).config
-        assert _start_is_own(config, done) is kept, (keys, done)

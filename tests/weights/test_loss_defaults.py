@@ -1,9 +1,8 @@
-"""What a policy loss takes where nobody says otherwise: resolved, printed, warned of, and used."""
+"""What a policy loss takes where nobody says otherwise: resolved, printed, and used."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,32 +62,15 @@ def test_the_embedded_job_keeps_its_preset() -> None:
     assert table["actor.policy_loss.ppo_kl_coef"] == 0.1
 
 
-CHOICES = [
-    ("gspo", {AGGREGATION: "token-mean"}, ("actor.loss_agg_mode='token-mean'", "2507.18071")),
-    ("gspo", {LOW: 0.2, HIGH: 0.28}, ("actor.clip_ratio_low=0.2", "0.0003")),
-    ("gspo", {"actor.clip_ratio": 0.2}, ("actor.clip_ratio_high=0.2", "0.0004")),
-    ("gspo", {LOW: 0.0004, HIGH: 0.0004}, ()),
-    ("sapo", {AGGREGATION: "token-mean"}, ("seq-mean-token-mean", "2511.20347")),
-    ("geo_mean", {AGGREGATION: "token-mean"}, ("seq-mean-token-mean", "2507.20673")),
-    ("geo_mean", {LOW: 0.3, HIGH: 0.3}, ()),
-    ("cispo", {LOW: 0.2}, ("actor.clip_ratio_low=0.2", "no lower bound")),
-    ("cispo", {LOW: 10, HIGH: 0.2}, ()),
-    ("vanilla", {AGGREGATION: "seq-mean-token-mean", LOW: 0.1, HIGH: 0.4}, ()),
-]
-
-
-@pytest.mark.parametrize(("loss", "chosen", "told"), CHOICES)
-def test_a_choice_wins_and_one_that_the_paper_contradicts_is_warned_of(
-    loss: str, chosen: dict[str, Any], told: tuple[str, ...]
-) -> None:
-    found = resolved(**{LOSS: loss, **chosen})
+@pytest.mark.parametrize(
+    "chosen", [{AGGREGATION: "token-mean"}, {LOW: 0.2}, {"actor.clip_ratio": 0.2}]
+)
+def test_a_choice_wins(chosen: dict[str, Any]) -> None:
+    found = resolved(**{LOSS: "gspo", **chosen})
     table = printed(found)
     assert {key: table[key] for key in chosen} == chosen
     if "actor.clip_ratio" in chosen:
         assert table[LOW] is table[HIGH] is None, "both come from it"
-    said = "\n".join(found.warnings)
-    assert all(words in said for words in told)
-    assert bool(said) == bool(told)
 
 
 @pytest.mark.parametrize("loss", ["gspo", *long("sapo", "geo_mean")])
@@ -104,12 +86,3 @@ def test_an_update_averages_by_sequence_where_the_loss_does(
     batch = make_batch(step_of_rollouts(policy, 3), plain)
     found, wanted = (gradient(policy, batch, c)[0] for c in (plain, by_hand))
     assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
-
-
-@pytest.mark.parametrize(("loss", "aggregation", "low", "high"), OWN)
-def test_the_page_lists_them(
-    loss: str, aggregation: str, low: float | None, high: float | None
-) -> None:
-    page = Path(__file__).parents[2] / "docs" / "reinforcement-learning.md"
-    clip = "none" if low is None else f"{low}, {high}"
-    assert f"| `{loss}` | `{aggregation}` | {clip} |" in page.read_text()

@@ -12,11 +12,8 @@ from tests.marks import first, long
 from torch import Tensor
 
 from tutelage.algorithms.rl import LOSSES, importance_weights
-from tutelage.policy.numerics import Numerics
-from tutelage.seeds import SeedTree
-from tutelage.weights.update import update_policy
 
-from .samples import config, make_batch, step_of_rollouts
+from .samples import config, make_batch, step_of_rollouts, update_policy
 from .test_update import MODES, Probe, assert_same, each_once, gradient, permuted, split
 
 Fresh = Callable[..., Any]
@@ -134,7 +131,7 @@ def test_the_random_selection_is_drawn_once_an_optimizer_batch(fresh: Fresh) -> 
         settings = config(*keys, *more)
         probe: Any = Probe(policy)
         batch = make_batch(step_of_rollouts(policy, 7), settings)
-        update_policy(policy, probe, batch, settings, Numerics(), seeds=SeedTree(seed))
+        update_policy(policy, probe, batch, settings, seed=seed)
         return probe.steps
 
     def equal(a: Sequence[Tensor], b: Sequence[Tensor]) -> bool:

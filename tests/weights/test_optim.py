@@ -12,8 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tutelage.config.rl import OptimizerConfig
 from tutelage.weights import optim
-from tutelage.weights.gradients import accumulate
 from tutelage.weights.optim import Optimizer, make_optimizer, supervised_optimizer
+from tutelage.weights.process_group import accumulate
 
 Made = tuple[list[tuple[str, Tensor]], Optimizer]
 
@@ -114,15 +114,6 @@ def test_a_step_clips_steps_and_clears(make: Callable[[], Made]) -> None:
     assert optimizer.step() == pytest.approx(3.0 * size**0.5, rel=1e-5)
     assert all(t.grad is None for _, t in named)
     assert not any(a.equal(t) for a, (_, t) in zip(before, named, strict=True))
-
-
-def test_a_rate_of_zero_moves_nothing() -> None:
-    named, optimizer = make_adamw()
-    before = [t.detach().clone() for _, t in named]
-    for _, tensor in named:
-        tensor.grad = torch.ones_like(tensor)
-    optimizer.step(0.0)
-    assert all(a.equal(t) for a, (_, t) in zip(before, named, strict=True))
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])

@@ -36,7 +36,7 @@ def halved(batch: Packed) -> Estimate:
     return Estimate(rewards_NL / 2, rewards_NL)
 
 
-@loss(clip=(0.1, 0.3), source="its author has it")
+@loss(clip=(0.1, 0.3))
 def unbounded(inputs, *, tau_pos=9.0):
     loss_BT = -tau_pos * inputs.advantages_BT * inputs.ratio_BT
     return TokenLoss(loss_BT, inputs.index.mask_BT.new_zeros(loss_BT.shape))
@@ -119,10 +119,6 @@ def test_a_loss_of_a_file_reads_the_clip_range(train: Train, tmp_path: Path) -> 
 
 LOSS_FILES = {
     "float": ("@loss(clip=0.2)\ndef own(inputs): ...\n", "must be (low, high), such as (0.2, 0.2)"),
-    "option": (
-        "def own(inputs, *, my_eps=0.3): ...\n",
-        "has the option 'my_eps', which is not a key of actor.policy_loss: loss_mode,",
-    ),
     "scalar": (
         "def own(inputs):\n    return TokenLoss(inputs.logp_BT.sum(), inputs.logp_BT > 0)\n",
         "returned a TokenLoss of the shapes [(), (",
@@ -236,12 +232,7 @@ AGENTS: dict[str, tuple[str, str]] = {
     "other signature": (
         "from tutelage.agents.react import ReactAgent\nclass Own(ReactAgent):\n"
         "    def read(self): ...\n",
-        "has read with a wrong signature; expected def read(self, call)",
-    ),
-    "former name": (
-        "from tutelage.agents.react import ReactAgent\nclass Own(ReactAgent):\n"
-        "    def told(self): ...\n",
-        "has told, which is never called; expected def tool_specs(self)",
+        "has a wrong read; expected def read(self, call)",
     ),
     "other settings": (
         "from tutelage.agents.react import ReactAgent\nclass Own(ReactAgent):\n"

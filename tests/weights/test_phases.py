@@ -37,13 +37,6 @@ def test_every_epoch_has_every_task_once(size: int) -> None:
     assert epochs[0] != epochs[1], "each epoch has its own order"
 
 
-def test_the_order_depends_on_the_seed_and_on_nothing_before() -> None:
-    late = tasks_of_step(TASKS, 4, 7, SeedTree(1))
-    assert late == tasks_of_step(TASKS, 4, 7, SeedTree(1))
-    orders = {tuple(t.id for t in tasks_of_step(TASKS, 4, 7, SeedTree(s))) for s in range(20)}
-    assert len(orders) > 10
-
-
 def test_the_learning_rate_of_reinforcement_learning() -> None:
     def shares(*keys: str, limit: int | None = 10) -> list[float]:
         optim = config(*keys).actor.optim

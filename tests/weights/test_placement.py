@@ -32,9 +32,6 @@ class Backwards:
         ]
         return found[::-1]
 
-    def busy_for(self) -> float:
-        return self._runner.busy_for()
-
 
 class BackwardsPlacement(LocalPlacement):
     """Has others play, and keeps what it was asked for."""

@@ -19,17 +19,12 @@ from .tiny_job import killed_and_resumed, material, run, steps
 KINDS: dict[str, dict[str, object]] = {
     "critic": {"algorithm__adv_estimator": "gae", "trainer__critic_warmup": 1},
     "critic of its own": {"algorithm__adv_estimator": "gae", "critic__model__path": "MODEL"},
-    "reference": {"actor__use_kl_loss": "true", "actor__kl_loss_type": "full"},
+    "reference": {"actor__use_kl_loss": "true", "actor__kl_loss_type": "k3+"},
     "adaptive coefficient": {
         "algorithm__use_kl_in_reward": "true",
         "algorithm__kl_ctrl__type": "adaptive",
         "algorithm__kl_ctrl__horizon": 20,
         "algorithm__kl_ctrl__kl_coef": 0.1,
-    },
-    "curriculum": {
-        "data__sampling": "difficulty",
-        "algorithm__filter_groups__enable": "true",
-        "agent__num_chains": 2,
     },
     "refills": {"algorithm__filter_groups__enable": "true", "agent__num_chains": 2},
     "greedy baselines": {"algorithm__adv_estimator": "remax"},
@@ -44,7 +39,6 @@ KINDS: dict[str, dict[str, object]] = {
 TOLD_BY_ANOTHER = (
     "critic of its own",
     "reference",  # which the adaptive coefficient has too
-    "refills",
     "greedy baselines",
     "random selection",
 )

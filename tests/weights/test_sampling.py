@@ -1,4 +1,4 @@
-"""Where a step's rollouts come from: epochs, refills, difficulty, greedy baselines."""
+"""Where a step's rollouts come from: epochs, refills, greedy baselines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from tutelage.errors import ConfigError
 from tutelage.seeds import SeedTree
 from tutelage.store import open_store
 from tutelage.types import FailureCause, Mode, Rollout
-from tutelage.weights import sampling
 from tutelage.weights.config import resolve
 from tutelage.weights.sampling import BASELINE, epoch_places, informative
 
@@ -44,48 +43,6 @@ def test_tasks_are_played_in_the_given_order(source: Path, tmp_path: Path) -> No
         (r for r in stored(folder.path) if r.mode == "train" and not r.index), key=_place
     )
     assert [r.task.id for r in first] == [f"q{i % 7}" for i in range(10)]
-
-
-# ---------------------------------------------------------------- curriculum
-
-
-@given(st.integers(1, 20), st.integers(1, 50), st.integers(0, 1000))
-def test_a_draw_repeats_nothing_it_need_not(total: int, count: int, seed: int) -> None:
-    found = sampling.draw_by_difficulty(total, count, {}, 0.1, SeedTree(seed))
-    times = Counter(found)
-    assert len(found) == count
-    assert max(times.values()) - min(times.get(i, 0) for i in range(total)) <= 1
-    assert found == sampling.draw_by_difficulty(total, count, {}, 0.1, SeedTree(seed))
-
-
-def test_draws_follow_the_weights() -> None:
-    known = {"0": 0.5, "1": 1.0, "2": 0.0, "3": 0.9}
-    times: Counter[int] = Counter()
-    for seed in range(4000):
-        times.update(sampling.draw_by_difficulty(4, 1, known, 0.1, SeedTree(seed)))
-    weights = [0.1 + 0.9 * 4 * p * (1 - p) for p in known.values()]
-    for i in range(4):
-        share = weights[i] / sum(weights)
-        assert times[i] / 4000 == pytest.approx(share, abs=4 * (share / 4000) ** 0.5)
-    assert times[1] > 0, "the floor: what is always solved is still seen"
-
-
-def test_what_is_remembered() -> None:
-    first = sampling.remember({}, {3: 0.75, 4: 7.0, 5: -1.0})
-    assert first == {"3": 0.75, "4": 1.0, "5": 0.0}
-    later = sampling.remember(first, {3: 0.25})
-    assert later == {"3": 0.5, "4": 1.0, "5": 0.0}
-    assert first["3"] == 0.75, "the state of a checkpoint is not changed in place"
-
-
-@pytest.mark.full
-def test_difficulty_decides_what_is_played(source: Path, tmp_path: Path) -> None:
-    folder = run(source, tmp_path / "run", data__sampling="difficulty")
-    played = [r for r in stored(folder.path) if r.mode == "train"]
-    assert len(played) == 5 * 2 * 3
-    for step in range(5):
-        ids = {r.task.id for r in played if r.group.split("/")[1] == str(step)}
-        assert len(ids) == 2, "a step has no task twice"
 
 
 # ---------------------------------------------------------------- refills

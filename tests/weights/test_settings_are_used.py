@@ -89,7 +89,6 @@ def test_a_validation_file_is_played_whole_unless_a_number_is_set(
             "the weights of a model at an endpoint cannot be trained",
         ),
         ({"rollout__name": "vllm"}, 0, "vLLM is not available, so the native engine is used"),
-        ({"trainer__device": "cpu"}, 0, "n_gpus_per_node=null # no GPU: the run is on the CPU"),
     ],
 )
 def test_a_dry_run_says_what_becomes_of_the_guides_settings(
@@ -153,12 +152,9 @@ def test_the_last_table_has_the_mean_reward_and_no_row_without_tools(
     cells = [line.split() for line in done.stdout.splitlines()]
     assert ["mean", "reward,", "sampled", "1", "1", "+0.000"] in cells
     assert "no tools" not in done.stdout
-    told, _, rest = (
-        (next(Path("runs").iterdir()) / "report.html").read_text().partition("Not measured")
-    )
-    assert rest.split("</p>")[0].split(":")[1].strip() == "control, after, without tools."
+    report = (next(Path("runs").iterdir()) / "report.html").read_text()
     for words in ("without tools", "with its tools", "a control"):
-        assert words not in told
+        assert words not in report
 
 
 @pytest.mark.full
@@ -174,9 +170,6 @@ def test_ask_is_suggested_with_a_question_of_the_run(train: Callable[..., Any]) 
     done = train("--output", "run")
     suggested = next(line for line in done.stdout.splitlines() if "tutelage ask run" in line)
     assert re.search(r'ask run "\d: what is 6 [*] 7[?]"$', suggested), suggested
-    asked = CliRunner().invoke(build_app(), ["ask", "run", "what " * 400])
-    assert asked.exit_code == 2, asked.output
-    assert "does not fit into the context of 'run'" in asked.stderr
 
 
 @pytest.mark.full

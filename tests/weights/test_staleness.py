@@ -12,7 +12,7 @@ import pytest
 
 from tutelage.policy.numerics import Numerics
 from tutelage.types import Call, Rollout
-from tutelage.weights.learner import make_learner
+from tutelage.weights.learner import Learner
 
 from .samples import config, conversation, learn, logprobs, rollout
 
@@ -42,7 +42,7 @@ def test_the_samplers_error_is_measured_on_rows_of_the_present_version(
     settings = config(f"rollout.correction={correction}", "actor.skip_zero_variance=false")
     rollouts = group(policy, 2, 2, 2, 2, noise=0.0)
     off = group(policy, 1, 0, 1, 1, noise=0.5)
-    learner = make_learner(policy, settings, Numerics(), fresh=True)
+    learner = Learner(policy, settings, Numerics())
     _, told = learn(learner, [*rollouts[:2], *off[2:]])
     assert told["max_dlogp"] < 1e-5 < 0.01 < told["kl/rollout"]
     assert (told["staleness/mean"], told["staleness/max"]) == (0.5, 1.0)
@@ -62,7 +62,7 @@ def test_fresh_rows_that_teach_nothing_are_not_compared(fresh: Fresh) -> None:
         of_version(conversation(policy, random.Random(n), turns=2, noise=0.5), 2) for n in range(2)
     ]
     equal = [rollout(f"equal {n}", "equal", some, 1.0) for n, some in enumerate(calls)]
-    learner = make_learner(policy, config("rollout.correction=none"), Numerics(), fresh=True)
+    learner = Learner(policy, config("rollout.correction=none"), Numerics())
     _, told = learn(learner, [*equal, *group(policy, 1, 1, 1, 1, noise=0.5)])
     assert told["kl/rollout"] > 0.01
     assert "max_dlogp" not in told
@@ -72,7 +72,7 @@ def test_stale_rows_are_weighted_by_what_the_trainer_says_before_the_step(fresh:
     policy = fresh("qwen2", 13)
     policy.version = 2
     settings = config("async_training.staleness_threshold=2", "actor.skip_zero_variance=false")
-    learner = make_learner(policy, settings, Numerics(), fresh=True)
+    learner = Learner(policy, settings, Numerics())
     rollouts = group(policy, 0, 1, 2, 1, noise=0.5)
     rows = learner.make_rows(rollouts).rows
     before = [logprobs(policy, r.ids[:1], r.ids[1:]) for r in rows]

@@ -22,7 +22,7 @@ from tutelage.policy.numerics import Numerics
 from tutelage.policy.row import Row
 from tutelage.types import Call, Rollout
 from tutelage.weights.cold_start import supervised_step
-from tutelage.weights.learner import make_learner
+from tutelage.weights.learner import Learner
 from tutelage.weights.optim import Kind, supervised_optimizer
 
 from .samples import config, learn, step_of_rollouts
@@ -37,7 +37,6 @@ RUNS: dict[str, Sequence[str]] = {
     "gae and its critic": ("algorithm.adv_estimator=gae", "actor.ppo_epochs=2"),
     "kl in the reward": ("algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive"),
     "kl low_var": (*KL, "actor.kl_loss_type=low_var_kl"),
-    "kl full": (*KL, "actor.kl_loss_type=full"),
     "kl k1+": (*KL, "actor.kl_loss_type=k1+"),
     "token_tis": ("rollout.correction=token_tis", "actor.max_tokens_per_micro_batch=64"),
     "recomputed blocks": ("model.enable_gradient_checkpointing=true",),
@@ -67,7 +66,7 @@ def learned(
     settings = config("rollout.response_length=24", *overrides)
     if settings.model.enable_gradient_checkpointing:
         policy.network.recompute()
-    learner = make_learner(policy, settings, numerics, fresh=True)
+    learner = Learner(policy, settings, numerics)
     first, second = (learn(learner, rollouts(kind), step=step)[1] for step in range(2))
     assert learner.state_dict()
     return {**first, **{f"second {name}": value for name, value in second.items()}}
@@ -93,7 +92,7 @@ def test_a_learner_learns_what_it_does_on_the_cpu(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("run", ["loss vanilla", "gae and its critic", "kl full"])
+@pytest.mark.parametrize("run", ["loss vanilla", "gae and its critic"])
 @on_device
 def test_it_runs_in_bfloat16(device: PretendedDevice, fresh: Fresh, run: str) -> None:
     policy = fresh("qwen3").to(device.first)

@@ -12,13 +12,21 @@ from tests.marks import long
 from torch import Tensor
 
 from tutelage.config import RunConfig
+from tutelage.policy.numerics import Numerics
 from tutelage.policy.row import Row
-from tutelage.seeds import SeedTree
 from tutelage.types import FailureCause, Rollout
 from tutelage.weights.batch import Batch
-from tutelage.weights.update import Numerics, single_pass_logprobs, trainer_logp, update_policy
+from tutelage.weights.learner import Learner, single_pass_logprobs
 
-from .samples import call, config, conversation, make_batch, rollout, step_of_rollouts
+from .samples import (
+    call,
+    config,
+    conversation,
+    make_batch,
+    rollout,
+    step_of_rollouts,
+    update_policy,
+)
 
 Fresh = Callable[..., Any]
 MODES = (
@@ -67,9 +75,7 @@ def gradient(
 ) -> tuple[list[Tensor], dict[str, float]]:
     """The gradient that `update_policy` hands to the optimizer, and its metrics."""
     probe: Any = Probe(policy)
-    _, metrics = update_policy(
-        policy, probe, batch, settings, Numerics(threads=threads), seeds=SeedTree(0)
-    )
+    metrics = update_policy(policy, probe, batch, settings, Numerics(threads=threads))
     (grads,) = probe.steps or [[torch.zeros_like(p) for p in policy.parameters()]]
     return grads, metrics
 
@@ -249,21 +255,6 @@ def _turns(mask: Sequence[int]) -> list[tuple[int, int]]:
     return list(zip(edges[::2], edges[1::2], strict=True))
 
 
-@pytest.mark.parametrize("cut", ["actor.max_tokens_per_micro_batch=2048", "micro_batch_size=1"])
-@pytest.mark.parametrize("mode", FEW_MODES)
-def test_splitting_rollouts_into_rows_does_not_change_it(fresh: Fresh, mode: str, cut: str) -> None:
-    policy = fresh("qwen2", 7)
-    cut = cut.replace("micro_batch_size=", "actor.ppo_micro_batch_size_per_gpu=")
-    settings = config(f"actor.loss_agg_mode={mode}", "rollout.response_length=24", cut)
-    batch = make_batch(step_of_rollouts(policy, 7), settings)
-    pieces = split(batch)
-    assert len(pieces.rows) > len(batch.rows)
-    assert_same(
-        gradient(policy, pieces, settings)[0],
-        gradient(policy, batch, settings)[0],
-    )
-
-
 def without_attention(policy: Any) -> set[int]:
     """Make every token depend on the token before it alone; the tensors that still see context."""
     blind: set[int] = set()
@@ -312,20 +303,6 @@ def test_observations_carry_no_gradient(fresh: Fresh, mode: str) -> None:
     assert_same([found[i] for i in chosen], [wanted[i] for i in chosen])
 
 
-@pytest.mark.parametrize("mode", FEW_MODES)
-def test_skipping_groups_without_variance_changes_nothing(fresh: Fresh, mode: str) -> None:
-    policy = fresh("qwen3", 9)
-    common = (f"actor.loss_agg_mode={mode}", "rollout.response_length=24")
-    rollouts = step_of_rollouts(policy, 9)
-    batch = make_batch(rollouts, config(*common))
-    assert batch.zero_variance >= 1
-    assert not batch.advantages_BT[0].any()
-    skipped, told = gradient(policy, batch, config(*common))
-    trained, _ = gradient(policy, batch, config(*common, "actor.skip_zero_variance=false"))
-    assert_same(skipped, trained)
-    assert told["group/zero_variance"] == pytest.approx(batch.zero_variance / batch.groups)
-
-
 @pytest.mark.parametrize(
     ("mode", "cause"),
     each_once(MODES, [cause for cause in FailureCause if cause.infrastructure]),
@@ -355,7 +332,7 @@ def test_a_step_without_variance_changes_no_weight(fresh: Fresh) -> None:
     batch = make_batch(step_of_rollouts(policy, 11, groups=1), settings)
     probe: Any = Probe(policy)
     version = policy.version
-    _, metrics = update_policy(policy, probe, batch, settings, Numerics(), seeds=SeedTree(0))
+    metrics = update_policy(policy, probe, batch, settings)
     assert probe.steps == []
     assert metrics["group/zero_variance"] == 1
     assert "max_dlogp" not in metrics, "no row was scored, so nothing was compared"
@@ -375,8 +352,7 @@ def test_several_optimizer_batches_share_out_the_rollouts(fresh: Fresh) -> None:
     batch = make_batch(step_of_rollouts(policy, 12), settings)
     first, second, other = Probe(policy), Probe(policy), Probe(policy)
     for probe, seed in ((first, 0), (second, 0), (other, 1)):
-        fake: Any = probe
-        update_policy(policy, fake, batch, settings, Numerics(), seeds=SeedTree(seed))
+        update_policy(policy, probe, batch, settings, seed=seed)
     assert len(first.steps) == 6
     for a, b in zip(first.steps, second.steps, strict=True):
         assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
@@ -426,10 +402,10 @@ def test_the_only_pass_may_tell_what_the_trainer_said_before(
     )
     batch = dataclasses.replace(batch, old_logp_BT=recorded)
     found: list[list[Tensor]] = []
-    for known in (None, trainer_logp(policy, batch, settings, numerics)):
-        probe: Any = Probe(policy)
+    for known in (None, Learner(policy, settings, numerics).trainer_logp(batch)):
+        probe = Probe(policy)
         told = dataclasses.replace(batch, trainer_logp_BT=known)
-        update_policy(policy, probe, told, settings, numerics, seeds=SeedTree(0))
+        update_policy(policy, probe, told, settings, numerics)
         found.append(probe.steps[0])
     assert single_pass_logprobs(settings, numerics) == (
         correction != "none" or dtype == torch.bfloat16

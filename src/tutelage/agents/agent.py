@@ -21,6 +21,17 @@ Schedule = Literal["deterministic", "free"]
 a function of the seed; `free` ones have a deadline, in their own time."""
 
 
+class AgentFailedError(Exception):
+    """An agent of another process raised, ended badly, or said nothing that can be read.
+
+    `trace` is the traceback there, where there is one.
+    """
+
+    def __init__(self, message: str, trace: str | None = None) -> None:
+        super().__init__(message)
+        self.trace = trace
+
+
 @runtime_checkable
 class Agent(Protocol):
     """An agent of any kind."""

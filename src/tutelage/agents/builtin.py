@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import cast
 
 from tutelage.agents.loop import LoopAgent
 from tutelage.config import RunConfig
@@ -42,15 +41,16 @@ def _as_agent(found: object) -> type[LoopAgent]:
         raise ConfigError(
             f"is a {what}; it must be a class that inherits from tutelage.agents.loop.LoopAgent"
         )
-    missing = sorted(cast("frozenset[str]", getattr(found, "__abstractmethods__", frozenset())))
-    if missing:
-        raise ConfigError(f"has no {' and no '.join(missing)}; expected {_wanted(missing[0])}")
-    for name, instead in (("run", "play"), ("told", "tool_specs")):
-        if hasattr(found, name):
-            raise ConfigError(f"has {name}, which is never called; expected {_wanted(instead)}")
     for name in ("play", "tool_specs", "read", "observe", "refusal"):
-        if [*inspect.signature(getattr(found, name)).parameters] != _parameters(name):
-            raise ConfigError(f"has {name} with a wrong signature; expected {_wanted(name)}")
+        method, own = getattr(found, name), getattr(LoopAgent, name)
+        wanted = [*inspect.signature(own).parameters]
+        missing = getattr(method, "__isabstractmethod__", False)
+        if missing or [*inspect.signature(method).parameters] != wanted:
+            awaited = "async " if inspect.iscoroutinefunction(own) else ""
+            what = "no" if missing else "a wrong"
+            raise ConfigError(
+                f"has {what} {name}; expected {awaited}def {name}({', '.join(wanted)})"
+            )
     try:
         inspect.signature(found).bind(
             tools={}, sampling=None, max_turns=1, token_budget=1, system_prompt=None
@@ -61,15 +61,6 @@ def _as_agent(found: object) -> type[LoopAgent]:
             "default"
         ) from error
     return found
-
-
-def _parameters(name: str) -> list[str]:
-    return [*inspect.signature(getattr(LoopAgent, name)).parameters]
-
-
-def _wanted(name: str) -> str:
-    awaited = "async " if inspect.iscoroutinefunction(getattr(LoopAgent, name)) else ""
-    return f"{awaited}def {name}({', '.join(_parameters(name))})"
 
 
 AGENTS = ExtensionRegistry(

@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Literal, cast
 
-from tutelage.agents.agent import Agent
+from tutelage.agents.agent import Agent, AgentFailedError
 from tutelage.agents.session import RolloutSession
 from tutelage.bounded import direct_on_loopback, json_lines, parse_json, whole_characters
 from tutelage.errors import ConfigError, EngineError
@@ -38,10 +38,6 @@ GRACE_SECONDS = 1.0
 """How long a program may clean up between SIGTERM and SIGKILL."""
 
 Output = Literal["answer", "reward", "json"]
-
-
-class ProgramFailedError(Exception):
-    """The program ended badly, or said nothing that can be read; the message shows its words."""
 
 
 class ExternalAgent(Agent):
@@ -88,7 +84,7 @@ class ExternalAgent(Agent):
         )
 
     async def play(self, task: Task, session: RolloutSession, resources: NamedResources) -> Any:
-        """Run the program. Raises `ProgramFailedError` when it fails, `EngineError` when it cannot
+        """Run the program. Raises `AgentFailedError` when it fails, `EngineError` when it cannot
         be started, as with a NUL or more than 128 KiB in a variable."""
         try:
             with tempfile.TemporaryDirectory(prefix="tutelage-") as folder:
@@ -96,16 +92,16 @@ class ExternalAgent(Agent):
                 path.write_text(json.dumps(session.task, ensure_ascii=False), encoding="utf-8")
                 given = Path(folder, "resources.json")
                 # Read again in each rollout, so that a search can put others in their place.
-                texts = {name: resource_text(value) for name, value in resources.items()}
-                known = {name: text for name, text in texts.items() if text is not None}
-                given.write_text(json.dumps(known), encoding="utf-8")
+                texts = {n: t for n, v in resources.items() if (t := resource_text(v)) is not None}
+                given.write_text(json.dumps(texts), encoding="utf-8")
                 words = [w.replace("{task}", str(path)) for w in self.command]
                 with open(path if self.task == "stdin" else os.devnull, "rb") as stdin:
                     out = await self._run(words, self._environment(session, path, given), stdin)
         except (OSError, ValueError) as error:
-            way = "; a variable cannot hold NUL or more than 128 KiB: use the task, not env_map"
-            way = way if self.env_map else ""
-            raise EngineError(f"cannot start {self.name}: {error}{way}") from error
+            raise EngineError(
+                f"cannot start {self.name}: {error}; a variable of env_map cannot hold NUL or more "
+                "than 128 KiB"
+            ) from error
         return self._read(out, session)
 
     def _environment(self, session: RolloutSession, path: Path, given: Path) -> dict[str, str]:
@@ -144,7 +140,7 @@ class ExternalAgent(Agent):
             _close_pipes(process)
         if code != 0:
             how = f"exit status {code}" if code > 0 else f"signal {signal.Signals(-code).name}"
-            raise ProgramFailedError(f"{self.name} ended with {how}: {_tail(err or out)}")
+            raise AgentFailedError(f"{self.name} ended with {how}: {_tail(err or out)}")
         return bytes(out).decode("utf-8", "replace")
 
     def _read(self, out: str, session: RolloutSession) -> Any:
@@ -158,18 +154,16 @@ class ExternalAgent(Agent):
             posted = session.posted is not None and session.posted.final.done()
             if self.output == "reward" and posted:
                 return None  # what was posted counts
-            wanted = "a number or a JSON object" if self.output == "reward" else "a JSON object"
-            raise ProgramFailedError(
-                f"the last line of {self.name}'s output must be {wanted}, not {last!r:.200}"
-            ) from None
+            value = None
+        fields = cast("dict[str, Any]", value if isinstance(value, dict) else {})
+        if value is None or (self.output == "json" and not {"answer", "reward"} & {*fields}):
+            number = "a number or " if self.output == "reward" else ""
+            raise AgentFailedError(
+                f"the last line of {self.name}'s output must be {number}a JSON object with "
+                f"'answer' or 'reward', not {last!r:.200}"
+            )
         if self.output == "reward":
             return value
-        if not isinstance(value, dict) or not {"answer", "reward"} & {*cast("Any", value)}:
-            raise ProgramFailedError(
-                f"the last line of {self.name}'s output must be an object with 'answer' or "
-                f"'reward', not {last!r:.200}"
-            )
-        fields = cast("dict[str, Any]", value)
         if fields.get("answer") is not None:
             session.answer = str(fields["answer"])
         return fields["reward"] if fields.get("reward") is not None else session.answer
@@ -274,9 +268,5 @@ def _check_command(command: Sequence[str], cwd: Path | None) -> None:
     if cwd is not None and not cwd.is_dir():
         raise ConfigError(f"the agent's folder {str(cwd)!r} does not exist")
     program = command[0]
-    if os.sep in program:
-        known = (cwd or Path()).joinpath(program).exists()
-    else:
-        known = shutil.which(program) is not None
-    if not known:
+    if not (shutil.which(program) or (os.sep in program and Path(cwd or "", program).exists())):
         raise ConfigError(f"the agent's program {program!r} was not found; pass its full path")

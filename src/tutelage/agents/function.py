@@ -48,12 +48,11 @@ class AgentFunction:
         functools.update_wrapper(self, fn, updated=())
         values = ((MODEL, model), (TOKENIZER, tokenizer))
         self._own = {name: value for name, value in values if value is not None}
-        if model is not None and model.tokenizer_only:
+        if any(v.tokenizer_only is not (n == TOKENIZER) for n, v in self._own.items()):
             raise ConfigError(
-                f"agent {self.name!r}: model=LLM(tokenizer_only=True) cannot generate text"
+                f"agent {self.name!r}: tokenizer_only=True is for tokenizer=LLM(...), which needs "
+                "it, and not for model="
             )
-        if tokenizer is not None and not tokenizer.tokenizer_only:
-            raise ConfigError(f"agent {self.name!r}: use tokenizer=LLM(..., tokenizer_only=True)")
         positional, required, optional = 0, list[str](), list[str]()
         for index, parameter in enumerate(inspect.signature(fn).parameters.values()):
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
@@ -97,10 +96,8 @@ class AgentFunction:
 
     def check(self, names: Collection[str]) -> None:
         """Raise `ConfigError` when a parameter has no resource of its name."""
-        words = {*names, MODEL, TOKENIZER, ENVIRONMENT, "rollout", "resources"}
-        for name in self.required:
-            if name in words or name == PROMPT:
-                continue
+        words = {*names, MODEL, TOKENIZER, PROMPT, ENVIRONMENT, "rollout", "resources"}
+        for name in (each for each in self.required if each not in words):
             raise ConfigError(
                 f"agent {self.name!r} needs {name!r}, but there is no resource with that name"
                 + (hint(name, words) or ".")

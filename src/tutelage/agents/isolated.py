@@ -20,14 +20,13 @@ import threading
 import traceback
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from tutelage.agents.agent import Agent
-from tutelage.agents.external import ProgramFailedError
+from tutelage.agents.agent import Agent, AgentFailedError
 from tutelage.agents.session import RolloutSession, enter_rollout
 from tutelage.errors import ConfigError, EngineError
 from tutelage.resources import LLM, NamedResources
@@ -41,22 +40,8 @@ _BROUGHT_BACK = ("emitted", "marked", "answer", "stop", "feedback")
 """What a worker's copy of the rollout hands back."""
 
 
-class AgentRaisedError(Exception):
-    """The agent raised; the message and `trace` are those of the worker."""
-
-    def __init__(self, message: str, trace: str) -> None:
-        super().__init__(message)
-        self.trace = trace
-
-
-@dataclass(frozen=True, slots=True)
-class _Done:
-    """The result."""
-
-    value: Any
-    error: tuple[str, str] | None
-    """Message and traceback, when the agent raised."""
-    back: Mapping[str, Any]
+_Done = tuple[Any, tuple[str, str] | None, Mapping[str, Any]]
+"""The result, the message and traceback if the agent raised, and what is handed back."""
 
 
 class IsolatedAgent(Agent):
@@ -85,21 +70,21 @@ class IsolatedAgent(Agent):
         return "its code runs in another process; use isolation='none'"
 
     async def play(self, task: Task, session: RolloutSession, resources: NamedResources) -> Any:
-        """Play in a worker. Raises `AgentRaisedError`, or `ProgramFailedError` when it died."""
+        """Play in a worker. Raises `AgentFailedError` if the agent raised, or its worker died."""
         worker = self._idle.pop() if self._idle else None
         if worker is None or not worker.process.is_alive():
             worker = _AgentProcess(self._packed, self._files)
         try:
-            done = await worker.play(session)
+            value, error, back = await worker.play(session)
         except BaseException:
             worker.kill()
             raise
         self._idle.append(worker)
-        for name, value in done.back.items():
-            setattr(session, name, value)
-        if done.error is not None:
-            raise AgentRaisedError(*done.error)
-        return done.value
+        for name, each in back.items():
+            setattr(session, name, each)
+        if error is not None:
+            raise AgentFailedError(*error)
+        return value
 
     def close(self) -> None:
         """End the workers that are idle; the others end with their rollouts."""
@@ -127,22 +112,24 @@ class _AgentProcess:
         # what is left there is what is left at least. Models are reached over HTTP there.
         left = {"own_time", "client", "posted", "environment"}
         facts = {f.name: getattr(session, f.name) for f in fields(session) if f.name not in left}
-        facts |= {"resources": _portable(session.resources), "limit": session.remaining}
+        resources = session.resources.items()
+        llms = {k: replace(v, client=None) for k, v in resources if isinstance(v, LLM)}
+        facts |= {"resources": session.resources.replaced(llms), "limit": session.remaining}
+
+        def exchange() -> Any:
+            self._pipe.send(facts)
+            return self._pipe.recv()
+
         try:
-            answer = await call_in_thread(lambda: self._exchange(facts))
+            answer = await call_in_thread(exchange)
         except (EOFError, OSError) as error:
             self.process.join(1.0)
-            code = self.process.exitcode
-            raise ProgramFailedError(
-                f"the agent's process exited during the rollout (exit code {code})"
+            raise AgentFailedError(
+                f"the agent's process exited during the rollout (exit code {self.process.exitcode})"
             ) from error
         if isinstance(answer, Exception):
             raise EngineError(f"cannot start the agent's process: {answer}") from answer
         return answer
-
-    def _exchange(self, facts: Mapping[str, Any]) -> Any:
-        self._pipe.send(facts)
-        return self._pipe.recv()
 
     def kill(self) -> None:
         """End it with everything that it started."""
@@ -156,12 +143,6 @@ class _AgentProcess:
     def _bury(self) -> None:
         self.process.join(5.0)
         self._pipe.close()
-
-
-def _portable(resources: NamedResources) -> NamedResources:
-    """Resources for another process: LLMs without their short cut past HTTP."""
-    changes = {k: replace(v, client=None) for k, v in resources.items() if isinstance(v, LLM)}
-    return resources.replaced(changes)
 
 
 def _files_of(packed: bytes) -> dict[str, str]:
@@ -207,7 +188,7 @@ def _work(pipe: Connection, packed: bytes, files: Mapping[str, str]) -> None:
         try:
             pipe.send(done)
         except (pickle.PicklingError, TypeError, AttributeError) as error:
-            pipe.send(_Done(None, (f"the result cannot be sent back: {error}", ""), {}))
+            pipe.send((None, (f"the result cannot be sent back: {error}", ""), {}))
 
 
 def _play(agent: Agent, session: RolloutSession) -> _Done:
@@ -218,4 +199,4 @@ def _play(agent: Agent, session: RolloutSession) -> _Done:
         value = asyncio.run(work)
     except BaseException as raised:
         error = (exception_text(raised), traceback.format_exc())
-    return _Done(value, error, {name: getattr(session, name) for name in _BROUGHT_BACK})
+    return value, error, {name: getattr(session, name) for name in _BROUGHT_BACK}

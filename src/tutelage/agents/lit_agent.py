@@ -70,24 +70,21 @@ class LitAgent(Agent):
 
     def check(self, names: Collection[str]) -> None:
         """Raise `ConfigError` when no method is overridden for some mode."""
-        for training, kind in ((True, "training"), (False, "validation")):
-            if self._method(training) is None:
-                raise ConfigError(
-                    f"{self.name} has no method for {kind} rollouts: override rollout_async, "
-                    f"rollout, {kind}_rollout_async or {kind}_rollout"
-                )
+        for training in (True, False):
+            self._method(training)
 
     async def play(self, task: Task, session: RolloutSession, resources: NamedResources) -> Any:
         """Play it with the method for its mode."""
         method = self._method(session.mode is Mode.TRAIN)
-        if method is None:
-            raise ConfigError(f"{self.name} has no method for {session.mode.value} rollouts")
         parameters = inspect.signature(method).parameters
         named = {ENVIRONMENT: session.environment} if ENVIRONMENT in parameters else {}
         return await call(method, session.task, resources, session, **named)
 
-    def _method(self, training: bool) -> Callable[..., Any] | None:
+    def _method(self, training: bool) -> Callable[..., Any]:
         for name in _METHODS[training]:
             if getattr(type(self), name) is not getattr(LitAgent, name):
                 return getattr(self, name)
-        return None
+        raise ConfigError(
+            f"{self.name} has no method for {'training' if training else 'validation'} rollouts: "
+            f"override {', '.join(_METHODS[training])}"
+        )

@@ -114,10 +114,11 @@ class LoopAgent(Agent, ABC):
         constraint = Constraint("required") if self.tool_choice == "required" else None
         async with rollout_environments(task) as environments:
             tools = await environments.bind(self.tools)
-            begun = list(task.messages())
-            if environment is not None:
-                begun = environment.observation.begin_conversation(task)
-            messages = [*system, *begun, *environments.observed]
+            if environment is None:
+                messages = [*system, *task.messages(), *environments.observed]
+            else:
+                shown = environment.observation.begin_conversation(task)
+                messages = [*system, *shown, *environments.observed]
             for number in range(self.max_turns):
                 most = min(self.sampling.max_tokens, left)
                 sampling = replace(self.sampling, max_tokens=most, stop=stop)

@@ -18,12 +18,12 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from tutelage.agents.loop import LoopAgent, Turn
 from tutelage.bounded import parse_json
 from tutelage.tools.tool import Tool
-from tutelage.types import Call, Message, ToolCall, ToolResult
+from tutelage.types import JSON, Call, Message, ToolCall, ToolResult
 
 STOP = "Observation:"
 _LABEL = re.compile(
@@ -33,11 +33,8 @@ _LABEL = re.compile(
 _FORM = "'Action: NAME' and 'Action Input: JSON' to use a tool, or 'Answer: TEXT' to end"
 
 
-class _Part(NamedTuple):
-    """A labelled piece of a turn."""
-
-    label: str
-    text: str
+_Part = tuple[str, str]
+"""A labelled piece of a turn: its label and its text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +69,12 @@ class ReactAgent(LoopAgent):
         wrote itself is none: both are errors, and nothing is run.
         """
         parts = _split_parts(text)
-        while parts and parts[-1].label == "observation" and not parts[-1].text:
+        while parts and parts[-1] == ("observation", ""):
             parts.pop()  # the stop string
-        labels = [part.label for part in parts]
+        labels = [label for label, _ in parts]
         if "observation" in labels:
             return Turn.wrong("observations come from the tools; stop after 'Action Input:'")
-        answers = [part.text for part in parts if part.label == "answer"]
+        answers = [said for label, said in parts if label == "answer"]
         if "action" in labels or "action input" in labels:
             if answers:
                 return Turn.wrong("an action and an answer in one turn; write one of them")
@@ -91,7 +88,7 @@ class ReactAgent(LoopAgent):
     def _actions(self, parts: Sequence[_Part], turn_id: str) -> Turn:
         calls: list[ToolCall] = []
         errors: list[str] = []
-        steps = [part for part in parts if part.label in ("action", "action input")]
+        steps = [part for part in parts if part[0] in ("action", "action input")]
         at = 0
         while at < len(steps):
             label, text = steps[at]
@@ -100,8 +97,8 @@ class ReactAgent(LoopAgent):
                 errors.append("'Action Input:' without 'Action:' before it")
                 continue
             message = ""
-            if at < len(steps) and steps[at].label == "action input":
-                message = steps[at].text
+            if at < len(steps) and steps[at][0] == "action input":
+                message = steps[at][1]
                 at += 1
             if not text:
                 errors.append("'Action:' names no tool")
@@ -137,7 +134,7 @@ def _split_parts(text: str) -> list[_Part]:
         end = items[place + 1].start() if place + 1 < len(items) else len(text)
         label = " ".join(match[1].lower().split())
         label = "answer" if label == "final answer" else label
-        parts.append(_Part(label, text[match.end() : end].strip()))
+        parts.append((label, text[match.end() : end].strip()))
     return parts
 
 
@@ -147,33 +144,16 @@ def _as_arguments(text: str, tool: Tool | None) -> str:
     What begins with `{` is that object. For a tool with a single parameter anything else is its
     value: as JSON where the parameter is no text, else word for word.
     """
-    text = _without_fence(text)
-    if text.startswith("{") or tool is None:
+    fenced = re.fullmatch(r"```[a-zA-Z]*\n(.*)\n?```", text, re.DOTALL)
+    text = fenced[1].strip() if fenced else text
+    properties: JSON = {} if tool is None else tool.parameters.get("properties", {})
+    if not text or text.startswith("{") or len(properties) != 1:
         return text
-    properties = tool.parameters.get("properties", {})
-    if not text or len(properties) != 1:
-        return text
-    name, schema = next(iter(properties.items()))
-    if schema.get("type") == "string":
-        return json.dumps({name: _unquoted(text)}, ensure_ascii=False)
+    ((name, schema),) = properties.items()
     try:
         value = parse_json(text)
     except ValueError:
         value = text
+    if schema.get("type") == "string" and not isinstance(value, str):
+        value = text
     return json.dumps({name: value}, ensure_ascii=False)
-
-
-def _unquoted(text: str) -> str:
-    if len(text) >= 2 and text[0] == text[-1] == '"':
-        try:
-            value = parse_json(text)
-        except ValueError:
-            return text
-        if isinstance(value, str):
-            return value
-    return text
-
-
-def _without_fence(text: str) -> str:
-    fenced = re.fullmatch(r"```[a-zA-Z]*\n(.*)\n?```", text, re.DOTALL)
-    return fenced[1].strip() if fenced else text

@@ -10,7 +10,6 @@ travels in context variables, so that hundreds of rollouts can share a process.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -91,12 +90,6 @@ class RolloutSession:
         return max(0.0, self.limit - self.own_time.elapsed())
 
     @property
-    def deadline(self) -> float:
-        """When it is stopped at the earliest, on the clock of `time.monotonic()`; every call to a
-        model moves it on by as long as the call takes."""
-        return time.monotonic() + self.remaining
-
-    @property
     def rewards(self) -> list[tuple[str, Any]]:
         """Those that were emitted, then those that came by HTTP; the last one of a name counts."""
         return [*self.emitted, *(() if self.posted is None else self.posted.named)]
@@ -125,18 +118,14 @@ class RolloutSession:
 
     def prompt(self, name: str | None = None) -> PromptTemplate:
         """The prompt template of that name; without one, the only one there is."""
-        prompt_templates = {
-            n: v for n, v in self.resources.items() if isinstance(v, PromptTemplate)
-        }
-        if name is None and len(prompt_templates) == 1:
-            return next(iter(prompt_templates.values()))
-        if name is None or name not in prompt_templates:
-            which = "unique" if name is None else repr(name)
+        prompts = {n: v for n, v in self.resources.items() if isinstance(v, PromptTemplate)}
+        chosen = [v for n, v in prompts.items() if name in (None, n)]
+        if len(chosen) != 1:
             raise ConfigError(
-                f"there is no {which} prompt template; available: "
-                f"{', '.join(map(repr, prompt_templates)) or 'none'}"
+                f"there is no {'unique' if name is None else repr(name)} prompt template; "
+                f"available: {', '.join(map(repr, prompts)) or 'none'}"
             )
-        return prompt_templates[name]
+        return chosen[0]
 
     @contextmanager
     def agent(self, name: str) -> Generator[None]:

@@ -11,8 +11,7 @@ formulas in `rl/` do, when one is asked for.
 from __future__ import annotations
 
 import inspect
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
@@ -46,8 +45,6 @@ class Estimator:
     """Whether it compares the rollouts of one task."""
     lonely: bool = True
     """Whether `algorithm.single_member=verl` lets it learn from a group of one."""
-    positive: bool = False
-    """Whether none of its advantages is below 0."""
     critic: bool = False
     """Whether it needs a critic's values."""
     baselines: bool = False
@@ -65,10 +62,9 @@ class Estimator:
     def reads(self) -> tuple[str, ...]:
         """The keys that it reads and not every estimator does; `critic.` is a section."""
         compared = ("algorithm.single_member",) if self.groups else ()
-        critic = ("critic.", "trainer.critic_warmup", "algorithm.bootstrap_truncated")
+        critic = ("critic.", "trainer.critic_warmup")
         valued = critic if self.critic else ()
-        lowered = () if self.positive else ("algorithm.negative_weight",)
-        return (*self.settings, *compared, *lowered, *valued)
+        return (*self.settings, *compared, *valued)
 
     @property
     def defaults(self) -> Mapping[str, object]:
@@ -86,19 +82,11 @@ class Loss:
 
     function: Callable[..., Any]
     """Makes a `TokenLoss` of `LossInputs` (`algorithms/rl/losses`)."""
-    source: str = "it declares it"
-    """The source, as a phrase that follows "as"."""
     aggregation: str = "token-mean"
     clip: tuple[float, float] | None = None
     """Clip distances, low and high; None where the loss clips no ratio."""
     dual_clip: bool = False
     """Whether it reads `actor.clip_ratio_c`."""
-    sequence_level: bool = False
-    """Whether its paper averages by sequence, so that another aggregation is another algorithm."""
-    fitting_low: tuple[float, float] = (0.0, math.inf)
-    """Clip distances below that its paper does not contradict."""
-    fitting_high: tuple[float, float] = (0.0, math.inf)
-    """Clip distances above that its paper does not contradict."""
     whole_rollouts: bool = False
     """Whether it weighs a token by all of its rollout, so that its rows may not be parted."""
     zero_advantages: bool = False
@@ -150,22 +138,6 @@ class Loss:
     def impossible(self, options: Mapping[str, object]) -> Iterable[tuple[str, str, str]]:
         """(option, what is wrong with it, the way out) of values that cannot be meant."""
         return self.wrong(**options)
-
-    def contradictions(
-        self, aggregation: str | None, low: float | None, high: float | None
-    ) -> Iterator[tuple[str, object, object]]:
-        """(key of `actor`, value, the loss's own) of each choice that its paper contradicts; None
-        is no choice."""
-        if aggregation is not None and self.sequence_level and aggregation != self.aggregation:
-            yield "loss_agg_mode", aggregation, self.aggregation
-        if self.clip is None:
-            return
-        for key, value, fitting, own in (
-            ("clip_ratio_low", low, self.fitting_low, self.clip[0]),
-            ("clip_ratio_high", high, self.fitting_high, self.clip[1]),
-        ):
-            if value is not None and not fitting[0] <= value <= fitting[1]:
-                yield key, value, own
 
 
 @cache

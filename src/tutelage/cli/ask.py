@@ -57,20 +57,17 @@ def ask(
     for one in read:
         key = one.spelling
         inside = any(other.startswith(f"{key}.") for other in keys)
-        if one.delete or inside or keys.count(key) > 1 or key.startswith("question."):
+        if inside or keys.count(key) > 1 or key.startswith("question."):
             raise ConfigError(
                 f"invalid task field {key!r}: set each field once, as KEY=VALUE, and pass the "
                 "question first"
             )
     further = nest({one.spelling: one.value for one in read})
     fetch(target)
-    display = LiveDisplay().open()
-    try:
+    with LiveDisplay() as display:
         from tutelage.evaluate.targets import ask as play
 
         rollout = play(target, question, options, further, trust=trust, progress=display)
-    finally:
-        display.finish()
     show_rollout(output(), rollout, graded=False)
     with suppress(RunError):  # the target may be no run
         run = find(target)

@@ -105,19 +105,24 @@ def _show_comparison(console: Console, found: Comparison) -> None:
         drawn.columns[0].width = _LABEL
         say(console)
         console.print(drawn)
-    if found.pairs:
-        say(console)
-        console.print(drawn_table(pairs(found)))
     say(console)
+    show_pairs(console, found)
+    say(console)
+    places = [(visible(name), shown_path(Path(p))) for name, p in _artefacts(found)]
+    facts(console, [(f"best of {name}", place) for name, place in places])
+
+
+def show_pairs(console: Console, found: Comparison) -> None:
+    """Print the runs in pairs, who leads, and what must be said about them."""
+    if found.pairs:
+        console.print(drawn_table(_pairs(found)))
+        say(console)
     if found.conclusion is not None:
         prose(console, found.conclusion, "bold")
     for text in _footnotes(found):
         prose(console, text, "dim")
     for text in _caveats(found):
         prose(console, text, "yellow")
-    say(console)
-    places = [(visible(name), shown_path(Path(p))) for name, p in _artefacts(found)]
-    facts(console, [(f"best of {name}", place) for name, place in places])
 
 
 # ---------------------------------------------------------------- as a file
@@ -131,7 +136,7 @@ def _as_markdown(found: Comparison) -> str:
     """A section for a README: the table, the pairs, the remarks."""
     lines = [f"**{_md(_title(found))}**", "", *_md_table(_table(found))]
     if found.pairs:
-        lines += ["", *_md_table(pairs(found))]
+        lines += ["", *_md_table(_pairs(found))]
     lines += ["", *[f"**{_md(found.conclusion or '')}**\n"] * (found.conclusion is not None)]
     lines += [f"{_md(text)}\n" for text in _footnotes(found)]
     lines += [f"- {_md(text)}" for text in _caveats(found)]
@@ -164,7 +169,7 @@ def _as_html(found: Comparison) -> str:
         story=(),
         conclusion=found.conclusion,
         table=_table(found),
-        pairs=pairs(found),
+        pairs=_pairs(found),
         footnotes=list(_footnotes(found)),
         told=[*_caveats(found), *places],
     )
@@ -275,7 +280,7 @@ def _table(found: Comparison) -> Table:
     )
 
 
-def pairs(found: Comparison) -> Table:
+def _pairs(found: Comparison) -> Table:
     """Pairwise comparisons: in reward, and in exact answers."""
     head = ("pair", "in", "difference", "95 % interval", "w/l/t", "verdict")
     rows: list[TableRow] = []
@@ -299,9 +304,9 @@ def pairs(found: Comparison) -> Table:
 
 def _footnotes(found: Comparison) -> Iterator[str]:
     """What numbers mean, and what stands in the way of reading them."""
-    if any(row.reward is not None for row in found.rows):
+    if any(each.reward is not None for each in (*found.rows, *found.pairs)):
         yield (
-            "Gains are after minus before on the same tasks; intervals are 95 %, by 10,000 paired "
+            "Gains and differences are of the same tasks; intervals are 95 %, by 10,000 paired "
             "bootstrap draws over tasks; below 50 tasks the exact sign test gives the verdict."
         )
     if any(row.run.spent.dollars == 0 for row in found.rows):

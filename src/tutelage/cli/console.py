@@ -9,13 +9,14 @@ business.
 from __future__ import annotations
 
 import errno
+import json
 import math
 import os
 import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Collection, Generator, Iterable
+from collections.abc import Collection, Generator, Iterable, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TextIO
@@ -168,6 +169,18 @@ def drawn_table(
         ]
         drawn.add_row(*cells)
     return drawn
+
+
+def show_keys(console: Console, rows: Sequence[tuple[str, Any, str]], all_keys: bool) -> None:
+    """Print keys with their values and what set them, or with `all_keys` the defaults too."""
+    shown = [row for row in rows if all_keys or row[2]]
+    for key, value, origin in shown:
+        line = visible(f"{key}={json.dumps(value, ensure_ascii=False)}")
+        remark = visible(f"   # {origin}") if origin else ""
+        say(console, (line, "green" if origin else ""), (remark, "dim"))
+    if not all_keys:
+        rest = f"{len(rows) - len(shown)} other keys have their defaults; --all prints them"
+        say(console, (f"\n{rest}", "dim"))
 
 
 def next_steps(console: Console, *commands: str) -> None:

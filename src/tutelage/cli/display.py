@@ -197,6 +197,12 @@ class LiveDisplay(Progress):
                 self._live.start()
         return self
 
+    def __enter__(self) -> LiveDisplay:
+        return self.open()
+
+    def __exit__(self, *raised: object) -> None:
+        self.finish()
+
     def start(self, title: str, lines: Mapping[str, str]) -> None:
         """Show the title and the facts, and begin to draw."""
         self._began, self.worked = self._clock(), True
@@ -242,17 +248,6 @@ class LiveDisplay(Progress):
         with self._lock:
             self._measuring = None if ended else message
         if self._live is None and (ended or self._is_time(now, self._line_at)):
-            self._line_at = now
-            self._line(message)
-
-    def sampled(self, tokens: int) -> None:
-        """Add the tokens of replies in progress to what is said of the measurement."""
-        with self._lock:
-            if self._measuring is None:
-                return
-            more = f", {counted(tokens, 'token')} sampled" * bool(tokens)
-            self._measuring = message = self._measuring.partition(", ")[0] + more
-        if self._live is None and self._is_time(now := self._clock(), self._line_at):
             self._line_at = now
             self._line(message)
 

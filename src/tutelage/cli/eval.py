@@ -7,13 +7,11 @@ targets are compared on the tasks that they share. With `--output` an evaluation
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import asdict
-from functools import partial
+from contextlib import ExitStack, nullcontext
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -55,20 +53,16 @@ def evaluate(
 ) -> None:
     """Evaluate agents, servers, runs or models on tasks."""
     from tutelage.cli.console import fetch, waiting
-    from tutelage.cli.failures import tell
-    from tutelage.evaluate.compare import compare
-    from tutelage.evaluate.compared import facts_of, read_facts
-    from tutelage.evaluate.kind import PolicyEvaluation
+    from tutelage.evaluate.compare import RunFacts, compare
+    from tutelage.evaluate.compared import read_facts
+    from tutelage.evaluate.kind import PolicyEvaluation, evaluation_folder
     from tutelage.evaluate.preparation import prepare_evaluation
-    from tutelage.runs.folder import RunFolder
     from tutelage.tools.registry import close_tools
-    from tutelage.tracing.export import endpoint
 
-    collector = endpoint(traces.otlp)
     _check_pair(targets, options)
     each = [options] if len(targets) == 1 else [options.of_target(i) for i in range(2)]
     asked = [
-        PolicyEvaluation(_absolute(target), of_it, trust, traces.otlp)
+        PolicyEvaluation(_absolute(target), of_it, trust, traces.otlp, of_it.output is not None)
         for target, of_it in zip(targets, each, strict=True)
     ]
     for target in targets:
@@ -76,24 +70,19 @@ def evaluate(
     with waiting("loading ..."), ExitStack() as failed:
         # An error in the second is raised before the first one runs. Evaluations in a folder are
         # prepared as runs.
-        for one in (one for one in asked if one.asked.output is None):
-            one.ready = prepare_evaluation(one.target, one.asked, trust=one.trust)
-            failed.callback(close_tools, one.ready.evaluated_agent.tools)
+        for one in (one for one in asked if not one.kept):
+            one.given = prepare_evaluation(one.target, one.asked, trust=one.trust)
+            failed.callback(close_tools, one.given.evaluated_agent.tools)
         failed.pop_all()
     names = _names(asked) if len(asked) == 2 else targets
-    evaluations = [
-        _evaluated(one, name, collector, as_json) for one, name in zip(asked, names, strict=True)
-    ]
-    paired = None
-    if len(evaluations) == 2:
-        paired = compare(
-            [
-                facts_of(one, found, name)
-                if one.asked.output is None
-                else read_facts(RunFolder(Path(one.asked.output)), PolicyEvaluation)
-                for one, found, name in zip(asked, evaluations, names, strict=True)
-            ]
-        )
+    evaluations: list[Evaluation] = []
+    facts: list[RunFacts] = []
+    with ExitStack() as stack:
+        for one, name in zip(asked, names, strict=True):
+            folder = stack.enter_context(evaluation_folder(one.asked.output))
+            evaluations.append(_evaluated(one, folder, as_json))
+            facts.append(replace(read_facts(folder, PolicyEvaluation), name=name))
+    paired = compare(facts) if len(facts) == 2 else None
     if as_json:
         pairs = zip(targets, evaluations, strict=True)
         records = [_as_record(target, options, found) for target, found in pairs]
@@ -103,20 +92,10 @@ def evaluate(
         typer.echo(json.dumps(whole, indent=2, allow_nan=False))
     else:
         _show(names if paired else [""], asked, evaluations, paired)
-    if reason := next(filter(None, (one.ungraded for one in evaluations)), None):
-        tell(f"Error: no rollout could be graded: {reason}")
-        raise typer.Exit(1)
 
 
 def _check_pair(targets: Sequence[str], options: EvaluationConfig) -> None:
-    """Raise `ConfigError` for more targets, endpoints or models than go together, or a key."""
-    for target in targets:
-        key = target.partition("=")[0]
-        if key != target and "/" not in key and not Path(target).exists():
-            raise ConfigError(
-                f"{target!r} is not a target: eval does not accept KEY=VALUE, only options such as "
-                "--max-tokens, --samples and --temperature; see tutelage eval --help"
-            )
+    """Raise `ConfigError` for more targets, endpoints or models than go together."""
     if len(targets) > 2:
         raise ConfigError(
             f"at most two targets can be compared, got {len(targets)}; evaluate each with "
@@ -137,44 +116,25 @@ def _absolute(target: str) -> str:
     return f"{Path(file).resolve()}.py{name}" if known else target
 
 
-def _evaluated(
-    asked: PolicyEvaluation, name: str, collector: str | None, as_json: bool
-) -> Evaluation:
-    """Play an evaluation; one with an output is a run in a folder of its own. A stop shows what
-    the rollouts until then come to."""
+def _evaluated(asked: PolicyEvaluation, folder: RunFolder, as_json: bool) -> Evaluation:
+    """Play an evaluation in its run folder. A stop shows what the rollouts until then come to."""
     from tutelage.cli.console import output, say
     from tutelage.cli.display import LiveDisplay
-    from tutelage.cli.job import displayed
+    from tutelage.cli.job import watched
     from tutelage.evaluate.kind import recorded
     from tutelage.runs import lifecycle
-    from tutelage.runs.folder import folder_at
     from tutelage.runs.progress import Progress
-    from tutelage.tools.registry import close_tools
-    from tutelage.tracing.export import OtlpExporter
 
     try:
-        if asked.asked.output is not None:
-            folder = folder_at(Path(asked.asked.output))
-            displayed(folder, lambda display: lifecycle.start(asked, folder, display))
-            return recorded(folder)
-        display = LiveDisplay().open()
-        display.start("evaluation", asked.ready.facts(name))
-        try:
-            evaluation = asked.ready.add_up(asyncio.run(asked.ready.play(display)), display)
-        finally:
-            display.finish()
-            close_tools(asked.ready.evaluated_agent.tools)
-        if collector is not None:
-            warn, played = partial(typer.echo, err=True), evaluation.played
-            with OtlpExporter(collector, warn=warn, max_queue=len(played)) as exporter:
-                exporter.submit(played)
-        return evaluation
+        with LiveDisplay() as display, watched(folder, display) if asked.kept else nullcontext():
+            lifecycle.start(asked, folder, display)
+        return recorded(folder)
     except (KeyboardInterrupt, typer.Exit):
-        if (ready := getattr(asked, "ready", None)) and ready.played and not as_json:
-            total = len(ready.tasks) * ready.asked.samples
-            say(output(), f"Stopped after {len(ready.played)} of {total} rollouts:")
-            found = ready.add_up([*ready.played.values()], Progress())
-            _show_evaluation(output(), found, ready.asked.samples)
+        if asked.played and not as_json:
+            total = len(asked.ready.tasks) * asked.asked.samples
+            say(output(), f"Stopped after {len(asked.played)} of {total} rollouts:")
+            found = asked.add_up([*asked.played.values()], Progress())
+            _show_evaluation(output(), found, asked.asked.samples)
         raise
 
 
@@ -185,8 +145,8 @@ def _names(asked: Sequence[PolicyEvaluation]) -> list[str]:
         return [Path(str(one.asked.output)).name for one in asked]
     names = [Path(one.target).name or one.target for one in asked]
     if names[0] == names[1]:
-        models = [", ".join(one.asked.model) or one.ready.evaluated_agent.model() for one in asked]
-        names = [f"{name} with {model}" for name, model in zip(names, models, strict=True)]
+        models = [" with ".join(("", *one.asked.model)) for one in asked]
+        names = [name + model for name, model in zip(names, models, strict=True)]
     return names if names[0] != names[1] else [f"{names[0]} (1)", f"{names[1]} (2)"]
 
 
@@ -197,9 +157,8 @@ def _show(
     paired: Comparison | None,
 ) -> None:
     """Each evaluation, and what the two of a pair differ in."""
-    from tutelage.cli.compare import pairs
-    from tutelage.cli.console import drawn_table, next_steps, output, prose, say, shown_path
-    from tutelage.statistics.intervals import FEW
+    from tutelage.cli.compare import show_pairs
+    from tutelage.cli.console import next_steps, output, say, shown_path
 
     console = output()
     for name, one in zip(names, found, strict=True):
@@ -208,14 +167,8 @@ def _show(
         _show_evaluation(console, one, asked[0].asked.samples)
         if name:
             say(console)
-    if paired is not None and not any(one.ungraded for one in found):
-        console.print(drawn_table(pairs(paired)))
-        if paired.conclusion is not None:
-            prose(console, paired.conclusion, "bold")
-        if paired.pairs[0].tasks < FEW:
-            prose(console, f"Below {FEW} tasks the exact sign test gives the verdict.", "dim")
-        for text in paired.remarks:
-            prose(console, text, "dim")
+    if paired is not None:
+        show_pairs(console, paired)
     kept = [shown_path(Path(one.asked.output)) for one in asked if one.asked.output is not None]
     steps = ["the same command with --output runs/NAME keeps the rollouts for tutelage show"]
     if kept:
@@ -248,7 +201,7 @@ def show(console: Console, folder: RunFolder) -> None:
     say(console)
     _show_evaluation(console, recorded(folder), asked["samples"])
     say(console)
-    show_stored(console, folder, lambda store, run_id: store.rollouts(run_id, limit=3))
+    show_stored(console, folder)
 
 
 def _as_record(target: str, options: EvaluationConfig, found: Evaluation) -> dict[str, Any]:

@@ -31,12 +31,14 @@ def run_job(folder: RunFolder, job: Job, rank: int = 0) -> None:
     Raises `typer.Exit` after an interruption, and where no rollout could be graded; other errors
     pass, with a note on how to go on.
     """
+    from tutelage.cli.display import LiveDisplay
     from tutelage.cli.outcome import show_outcome
 
     if rank:
         job(Progress())
         return
-    result = displayed(folder, job)
+    with LiveDisplay() as display, watched(folder, display):
+        result = job(display)
     console = output()
     say(console)
     show_outcome(console, folder, result, go_on=True)
@@ -49,15 +51,12 @@ def displayed(folder: RunFolder, job: Job) -> dict[str, Any]:
     """The result of a job, with its progress shown; see `watched` for how it can end."""
     from tutelage.cli.display import LiveDisplay
 
-    display = LiveDisplay().open()
-    with watched(folder, display):
+    with LiveDisplay() as display, watched(folder, display):
         return job(display)
 
 
 @contextmanager
-def watched(
-    folder: RunFolder, display: Progress, saved: str = "What was done is saved."
-) -> Generator[None]:
+def watched(folder: RunFolder, display: Progress) -> Generator[None]:
     """Around a job that saves what it has: says so, and how to go on, whatever ends it.
 
     Raises `typer.Exit` after an interruption; other errors pass, with a note where the job had
@@ -68,10 +67,10 @@ def watched(
         yield
     except KeyboardInterrupt as stopped:
         display.finish()
-        why = why_stopped(stopped)
-        message = f"Stopped. {why}{saved} {resume_hint(place)}"
-        there = folder.config.is_file()
-        tell(message if there else f"{why}Stopped before there was anything to save.")
+        told = f"{why_stopped(stopped)}Stopped before there was anything to save."
+        if folder.config.is_file():
+            told = f"Stopped. {why_stopped(stopped)}What was done is saved. {resume_hint(place)}"
+        tell(told)
         raise typer.Exit(exit_code(stopped)) from None
     except RunBusyError:
         raise

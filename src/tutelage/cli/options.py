@@ -54,12 +54,13 @@ _METAVARS: dict[str, str] = {
         "URL": "otlp store upstream endpoint",
         "SERVER": "mcp",
         "A,B": "tools",
+        "JSON": "environment_kwargs",
+        "default|hard": "level",
         "SECONDS": "deadline node_timeout try_timeout",
         "USD": "budget budget_usd",
         "N": "iterations train_size val_size test_size steps seed runners rollouts epochs "
         "batch_size episodes",
         "X": "minutes",
-        "default|hard": "level",
     }.items()
     for name in names.split()
 }

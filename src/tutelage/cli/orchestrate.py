@@ -280,7 +280,7 @@ def _execute(
     # Absolute, because tools may change the working directory.
     folder = folder or RunFolder(create(place_of(config.output, RECIPE)).path.absolute())
     with ExitStack() as stack:
-        stack.enter_context(watched(folder, warnings, "What ended, and what was spent, is kept."))
+        stack.enter_context(watched(folder, warnings))
         stack.callback(close_tools, tools)
         if begun:
             allowed = config.allow_changes
@@ -356,7 +356,7 @@ def show(console: Console, folder: RunFolder) -> None:
     if not (folder.path / PLAN).is_file():
         rows = (result or {"status": "stopped or running"}).items()
         facts(console, [(name, cell(value)) for name, value in rows], indent=2)
-        show_stored(console, folder, lambda store, run_id: store.rollouts(run_id, limit=3))
+        show_stored(console, folder)
     elif result is None:
         say_state(console, folder)
     else:
@@ -373,8 +373,8 @@ def _print_json(
     names += " router path resumed rollout"
     row = {name: getattr(execution, name) for name in names.split()} | {
         "reward": execution.earned(config.reward).value,
-        "confidence": chosen.sure and chosen.sure.confidence,
-        "min_confidence": chosen.sure and chosen.sure.least,
+        "confidence": chosen.sure and chosen.sure[0],
+        "min_confidence": chosen.sure and chosen.sure[1],
         "plan": plan_json(execution.plan),
         "nodes": [asdict(node) for node in execution.nodes],
         "steps": [step.to_json() for step in execution.steps],

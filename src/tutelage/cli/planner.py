@@ -6,13 +6,13 @@ run is in `orchestration/job.py`, the preview of `--dry-run` in `orchestration/s
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tutelage.cli import plain_view
 from tutelage.config.fields import Section
 from tutelage.config.overrides import parse_overrides
 from tutelage.errors import ConfigError
@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tutelage.runs.folder import RunFolder
-    from tutelage.runs.progress import Progress
-    from tutelage.types import JSON
 
+resume = plain_view.resume
 EXAMPLE = '"Summarise the article, translate the summary to French and read it aloud"'
 
 
@@ -99,7 +98,7 @@ def train_planner(
 
 def _show_dry_run(request: PlannerConfig, origins: Mapping[str, str], all_keys: bool) -> None:
     """Print the settings and data of a run. `origins` maps each changed key to its source."""
-    from tutelage.cli.console import facts, output, prose, say, visible, waiting
+    from tutelage.cli.console import facts, output, prose, say, show_keys, visible, waiting
     from tutelage.orchestration.plan.dag import to_text
 
     with waiting("reading workflows ..."):
@@ -107,15 +106,8 @@ def _show_dry_run(request: PlannerConfig, origins: Mapping[str, str], all_keys: 
 
         settings, data, wanted = preview(request)
     console = output()
-    shown = {k: v for k, v in settings.items() if all_keys or k in origins}
-    for key, value in shown.items():
-        origin = origins.get(key)
-        style = "" if origin is None else "green"
-        line = f"{key}={json.dumps(value, ensure_ascii=False)}"
-        say(console, (visible(line), style), (f"   # {visible(origin or 'default')}", "dim"))
-    if not all_keys:
-        rest = len(settings) - len(shown)
-        say(console, (f"\n{rest} other settings have their defaults; --all prints them", "dim"))
+    rows = [(key, value, origins.get(key, "")) for key, value in settings.items()]
+    show_keys(console, rows, all_keys)
     say(console, ("\nData", "bold"))
     facts(console, data.items(), indent=2)
     if wanted is not None:
@@ -125,21 +117,9 @@ def _show_dry_run(request: PlannerConfig, origins: Mapping[str, str], all_keys: 
     say(console, "\nDry run: nothing was trained or written.")
 
 
-def resume(folder: RunFolder, allow_changes: bool) -> None:
-    """Continue a planner run and show its result."""
-    from tutelage.cli.job import displayed
-    from tutelage.orchestration.job import PlannerTraining
-    from tutelage.runs import lifecycle
-
-    def work(progress: Progress) -> JSON:
-        return lifecycle.resume(PlannerTraining, folder, progress, allow_changes=allow_changes)
-
-    _show_planner_outcome(folder, displayed(folder, work))
-
-
 def _show_planner_outcome(folder: RunFolder, result: Mapping[str, Any]) -> None:
     """Print the result tables, the paths of the files, and the next commands."""
-    from tutelage.cli.console import facts, output, say, show_table, shown_path
+    from tutelage.cli.console import facts, next_steps, output, say, show_table, shown_path
     from tutelage.orchestration.evaluation.tables import planning_tables, routing_tables
     from tutelage.runs.estimate import duration
     from tutelage.runs.kinds import stored_settings
@@ -161,22 +141,21 @@ def _show_planner_outcome(folder: RunFolder, result: Mapping[str, Any]) -> None:
         pairs.append(("time", duration(result["wall_seconds"])))
     say(console)
     facts(console, pairs)
-    say(console, ("\nNext", "bold"))
+    say(console)
     asked, path = stored_settings(folder, PlannerConfig), shown_path(folder.path)
     # The example instruction fits the built-in tools only.
     own = (asked.train, asked.catalog, asked.checkpoint, asked.tasks)
-    example = EXAMPLE if all(file is None for file in own) else '"..."'
+    example, steps = EXAMPLE if all(file is None for file in own) else '"..."', list[str]()
     if planner.is_file():
-        say(console, f"  tutelage orchestrate plan {example} --checkpoint {path} --explain")
+        steps.append(f"tutelage orchestrate plan {example} --checkpoint {path} --explain")
     if "phase2" in result:
-        router = shown_path(folder.path / result["phase2"]["checkpoint"])
+        router = f"--router {shown_path(folder.path / result['phase2']['checkpoint'])}"
         # Real servers are in the user's own file, simulated workers in the file of the run.
-        options = f"--router {router} "
+        workers = f"--workers {shown_path(folder.path / 'phase2' / 'workers.json')}"
         if asked.workers is not None and asked.pool == "openai":
-            options += f"--pool openai --workers {asked.workers}"
-        else:
-            options += f"--workers {shown_path(folder.path / 'phase2' / 'workers.json')}"
-        say(console, f"  tutelage orchestrate run {example} {options}")
+            workers = f"--pool openai --workers {asked.workers}"
+        steps.append(f"tutelage orchestrate run {example} {router} {workers}")
+    next_steps(console, *steps)
 
 
 def show(console: Console, folder: RunFolder) -> None:
@@ -184,13 +163,12 @@ def show(console: Console, folder: RunFolder) -> None:
     from tutelage.cli.console import cell, facts, say
     from tutelage.cli.rollout_view import show_stored
     from tutelage.cli.runs import say_state
-    from tutelage.types import Mode
 
     result = folder.read_result()
     say(console, ("Planner ", "bold"), (folder.name, "bold"))
     if result is not None:
         _show_planner_outcome(folder, result)
-        show_stored(console, folder, lambda s, run: s.rollouts(run, mode=Mode.TEST, limit=3))
+        show_stored(console, folder)
         return
     lines = folder.read_metrics()
     last = lines[-1] if lines else {}

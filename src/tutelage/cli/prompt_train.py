@@ -9,7 +9,6 @@ a search, from `result.json`, so that its end and `tutelage show RUN` say the sa
 from __future__ import annotations
 
 import asyncio
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,22 +31,17 @@ from tutelage.cli.console import (
 from tutelage.errors import ConfigError, counted
 from tutelage.prompts.config import PROMPT_ALGORITHMS, PROMPT_RECIPE, resolve_prompt
 from tutelage.runs.estimate import duration
+from tutelage.tools.loading import hint
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from tutelage.prompts.setup import SearchSetup
     from tutelage.runs.folder import RunFolder
-    from tutelage.store import Store
-    from tutelage.types import Rollout
 
 _SOME = 0.05
 """Reward from which on a change is also told in percent."""
 _STYLES = {"good": "green", "open": "yellow", "bad": "red"}
-_WIDE = 80
-"""Width from which on wins, losses and ties have a column each."""
-_EACH = 2
-"""Rollouts of each mode that are shown."""
 OF_ALGORITHMS = ("rl", "sft")
 """Algorithms that train weights."""
 OF_WEIGHTS: Mapping[str, str] = {
@@ -68,10 +62,9 @@ def searches(recipe: str, algorithm: str | None) -> bool:
     of_weights = (*OF_ALGORITHMS, *METHODS)
     known = (*of_weights, *PROMPT_ALGORITHMS)
     if algorithm is not None and algorithm not in known:
-        near = difflib.get_close_matches(algorithm, known, n=1, cutoff=0.5)
-        hint = f"Did you mean {near[0]!r}? " if near else ""
         raise ConfigError(
-            f"unknown algorithm {algorithm!r}. {hint}{', '.join(of_weights)} train weights, "
+            f"unknown algorithm {algorithm!r}{hint(algorithm, known) or '.'} "
+            f"{', '.join(of_weights)} train weights, "
             f"{', '.join(PROMPT_ALGORITHMS)} search for prompts. Set a custom function with "
             "algorithm.adv_estimator=FILE.py:name or actor.policy_loss.loss_mode=FILE.py:name."
         )
@@ -114,7 +107,7 @@ def train_prompts(
 
     Raises `typer.Exit` with the verdict's exit code.
     """
-    from tutelage.cli.rollout_view import show_head, show_rollout
+    from tutelage.cli.rollout_view import show_dry_run
     from tutelage.engine.endpoint import environment
     from tutelage.prompts.run import PromptSearch, preflight
     from tutelage.prompts.setup import setup_from
@@ -128,27 +121,21 @@ def train_prompts(
     _show_plan(setup)
     if dry:
         (rollout,) = asyncio.run(preflight(setup, 1))
-        console = output()
-        show_head(console, rollout)
-        show_rollout(console, rollout)
-        say(console, "\nDry run: one task was played; nothing was searched for or written.")
-        if rollout.last.failure is not None:
-            raise typer.Exit(1)
+        show_dry_run(output(), rollout)
         return
     _run(folder_at(place_of(config.output, recipe)), setup)
 
 
 def resume(folder: RunFolder, allow_changes: bool) -> None:
     """Continue a search. Raises `typer.Exit` with the verdict's exit code."""
+    from tutelage.cli.display import LiveDisplay
     from tutelage.prompts.run import PromptSearch, read_setup
     from tutelage.runs import lifecycle
 
-    finished = folder.read_result()
-    if finished is not None:
-        from tutelage.cli.prompt_view import PromptDisplay
-
-        display = PromptDisplay(messages())
-        _shown(folder, lifecycle.resume(PromptSearch, folder, display))
+    if folder.read_result() is not None:
+        with LiveDisplay() as display:
+            result = lifecycle.resume(PromptSearch, folder, display)
+        _shown(folder, result)
         return
     setup = read_setup(folder, allow_changes)
     _show_plan(setup)
@@ -168,16 +155,10 @@ def show(console: Console, folder: RunFolder) -> None:
         rounds = folder.read_metrics()
         facts(console, [("rounds", number(len(rounds)))], indent=2)
         say_state(console, folder)
-    show_stored(console, folder, _of_each_mode)
+    show_stored(console, folder)
     if result is not None:
         say(console)
         _show_prompt_next(console, folder)
-
-
-def _of_each_mode(store: Store, run_id: str) -> list[Rollout]:
-    from tutelage.types import Mode
-
-    return [r for mode in Mode for r in store.rollouts(run_id, mode=mode, limit=_EACH)]
 
 
 def _show_plan(setup: SearchSetup) -> None:
@@ -231,7 +212,7 @@ def _run(folder: RunFolder, setup: SearchSetup) -> None:
 
     tests = 2 * len(setup.splits.test) * setup.settings.samples
     display = PromptDisplay(messages(), rollouts=setup.plan.search.rollouts, test=tests)
-    with watched(folder, display, "What was done is saved, the best prompt so far too."):
+    with watched(folder, display):
         result = lifecycle.start(PromptSearch(setup, display), folder, display)
     _shown(folder, result)
 
@@ -277,12 +258,9 @@ def show_holdout_test(console: Console, test: Mapping[str, Any], *, same: bool =
     )
     from tutelage.statistics.intervals import FEW
 
-    rows, columns = [*holdout_rows(test)], HOLDOUT_COLUMNS
-    if console.width < _WIDE:
-        rows = [(*row[:5], "/".join(row[5:])) for row in rows]
-        columns = (*HOLDOUT_COLUMNS[:4], "w/l/t")
-    table = plain_table(f"held-out test, {test['tasks']} tasks", *columns, right=columns)
-    for row in rows:
+    title = f"held-out test, {test['tasks']} tasks"
+    table = plain_table(title, *HOLDOUT_COLUMNS, right=HOLDOUT_COLUMNS)
+    for row in holdout_rows(test):
         table.add_row(*row)
     console.print(table)
     for line in judged_lines(test):

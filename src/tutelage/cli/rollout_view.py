@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import Any
 
+import typer
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from tutelage.cli.console import facts, number, one_line, say, shown_path, visible
+from tutelage.cli.console import facts, number, one_line, prose, say, shown_path, visible
 from tutelage.errors import RunError, StoreError, counted
 from tutelage.resources import POLICY
 from tutelage.runs.folder import RunFolder, every, find
@@ -26,12 +27,11 @@ from tutelage.store import TrainingRow
 from tutelage.tools.loading import user_traceback
 from tutelage.tracing import names, rollout_trees
 from tutelage.tracing.tree import SpanNode
-from tutelage.types import Attempt, Call, Message, Reward, Rollout, RolloutStatus, ToolResult
-
-if TYPE_CHECKING:
-    from tutelage.store import Store
+from tutelage.types import Attempt, Call, Message, Mode, Reward, Rollout, RolloutStatus, ToolResult
 
 _INDENT = 2
+_EACH = 3
+"""Rollouts of each mode that are shown of a run."""
 _TOKENS_SHOWN = 400
 
 
@@ -222,9 +222,18 @@ def show_one(console: Console, prefix: str, run: str | None, tokens: bool, conte
     say(console, ("\nThis rollout:", "bold"), f" {command}")
 
 
-def show_stored(
-    console: Console, folder: RunFolder, samples: Callable[[Store, str], Iterable[Rollout]]
-) -> None:
+def show_dry_run(console: Console, rollout: Rollout, remark: str = "") -> None:
+    """Show the one rollout of a dry run. Raises `typer.Exit` where it failed."""
+    show_head(console, rollout)
+    show_rollout(console, rollout)
+    if remark:
+        prose(console, f"\n{remark}", "yellow")
+    say(console, "\nDry run: one task was played and nothing was trained or written.")
+    if rollout.last.failure is not None:
+        raise typer.Exit(1)
+
+
+def show_stored(console: Console, folder: RunFolder) -> None:
     """How many rollouts a run has stored, why some failed, and a few of them, where it has any."""
     if folder.store_address() is None:
         return
@@ -234,7 +243,8 @@ def show_stored(
         stored = counted(store.count(run_id), "rollout")
         say(console)
         facts(console, [("stored", stored), ("failed", ", ".join(causes))])
-        rollouts = list(samples(store, run_id))
+        rollouts = [r for mode in Mode for r in store.rollouts(run_id, mode=mode, limit=_EACH)]
+        rollouts += store.rollouts(run_id, status=RolloutStatus.FAILED, limit=1)
     if not rollouts:
         return
     path = shown_path(folder.path)

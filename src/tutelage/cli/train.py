@@ -9,7 +9,6 @@ job; `resume.py` continues one.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -35,6 +34,8 @@ if TYPE_CHECKING:
     from tutelage.types import Rollout
     from tutelage.weights.sft import SFTPreview
 
+_UNSET = ("", "default")
+"""Origins of a value that nothing has set."""
 Text = str | None
 """A flag as it is typed: what a number or a name must look like is for the configuration to say."""
 
@@ -161,7 +162,7 @@ def train(
     values = {name: value for name, value in flags if value not in (None, (), False)}
     recipe, overrides = in_environment(recipe, overrides or (), values)
     own, config, dry_run = is_file_reference(recipe), options.config, options.dry_run
-    _check_words(recipe, overrides)
+    _check_recipe(recipe)
     overrides += ["model.path=null"] * options.from_scratch
     search = searches(recipe, values.get("algorithm"))
     if options.all and (search or not dry_run):
@@ -169,14 +170,12 @@ def train(
     if options.from_scratch and search:
         raise ConfigError("--from-scratch cannot be used in a prompt search; remove it")
     if search:
-        agent = [recipe] if own else []
-        name = PROMPT_RECIPE if own else recipe
-        train_prompts(name, [*agent, *overrides], values, config, dry_run)
+        words = [recipe, *overrides] if own else overrides
+        train_prompts(PROMPT_RECIPE if own else recipe, words, values, config, dry_run)
         return
     if own:
-        runners = {name: values.pop(name) for name in ("runners",) if name in values}
-        flags_of_agent = weights_flags(values) | runners
-        _train_agent(recipe, overrides, flags_of_agent, options)
+        runners = {"runners": values.pop("runners")} if "runners" in values else {}
+        _train_agent(recipe, overrides, weights_flags(values) | runners, options)
         return
     from tutelage.cli.console import fetch, waiting
 
@@ -218,20 +217,14 @@ def in_environment(
     return recipe or ("math" if search else "rl"), [*overrides]
 
 
-def _check_words(recipe: str, further: Sequence[str]) -> None:
-    """Raise `ConfigError` for words in another order, and for a recipe that there is not."""
-    from tutelage.runs.folder import is_run
+def _check_recipe(recipe: str) -> None:
+    """Raise `ConfigError` for a recipe that does not come first, or that there is not."""
     from tutelage.weights.config.presets import RECIPES
 
     if is_file_reference(recipe):
         return
     if "=" in recipe or recipe == "planner":
-        words = [word for word in further if "=" not in word] or ["RECIPE"]
-        right = "planner" if recipe == "planner" else f"{words[0]} {recipe}"
-        raise ConfigError(f"the recipe must come first: {command_name()} train {right} ...")
-    for word in (word for word in further if "=" not in word and Path(word).is_dir()):
-        place = Path(word, "policy") if is_run(Path(word)) else Path(word)
-        raise ConfigError(f"unexpected argument {word!r}; pass a model with --model {place}")
+        raise ConfigError(f"the recipe must come first: {command_name()} train RECIPE KEY=VALUE")
     if recipe not in (*RECIPES, PROMPT_RECIPE):
         known = (*RECIPES, PROMPT_RECIPE, "planner")
         names = [f"{recipe}.py"] if Path(f"{recipe}.py").is_file() else [*known]
@@ -287,21 +280,17 @@ def _dry_run(resolved: Resolved, all_keys: bool) -> None:
 
 
 def _show_dry_run(rollout: Rollout, resolved: Any, notes: Sequence[str], all_keys: bool) -> None:
-    from tutelage.cli.console import output, prose, say
-    from tutelage.cli.rollout_view import show_head, show_rollout
+    from tutelage.cli.console import output, say
+    from tutelage.cli.rollout_view import show_dry_run
 
-    console = output()
+    console, remark = output(), ""
     _show_table(console, resolved, notes, all_keys)
     say(console)
-    show_head(console, rollout)
-    show_rollout(console, rollout)
     if resolved.config.model.path is None:
         first = "" if resolved.config.data.train_files else ", with a cold start first"
-        noise = "The model is new and still random, so its text is noise; training teaches it"
-        prose(console, f"\n{noise}{first}.", "yellow")
-    say(console, "\nDry run: one task was played and nothing was trained or written.")
-    if rollout.last.failure is not None:
-        raise typer.Exit(1)
+        remark = "The model is new and still random, so its text is noise; training teaches it"
+        remark += f"{first}."
+    show_dry_run(console, rollout, remark)
 
 
 def _train_agent(
@@ -309,14 +298,13 @@ def _train_agent(
 ) -> None:
     """Train the agent in a file, or in a dry run show the configuration and play one task."""
     from tutelage.agents.loading import load_agent
-    from tutelage.cli.console import fetch, messages, prose, waiting
+    from tutelage.cli.console import fetch, waiting
     from tutelage.cli.job import run_job
     from tutelage.runs.folder import RunFolder, place_of
     from tutelage.runs.progress import Progress
 
     with waiting("loading torch ..."):
         from tutelage.trainer.agent_file import keys_of, trainer_of, with_file
-        from tutelage.weights.memory import Footprint
         from tutelage.weights.process_group import in_step, launched
 
     group, dry = launched(), options.dry_run
@@ -328,12 +316,8 @@ def _train_agent(
         return
     if dry:
         trainer = trainer_of(keys, flags, None, Progress())
-        try:
-            with waiting("playing one task ..."):
-                (rollout,) = trainer.dev(reference, n=1).rollouts
-        finally:  # also where the weights are still to come
-            if keys.resolved and (stored := Footprint.stored(keys.resolved.config)) is not None:
-                prose(messages(), f"memory: {stored.words()}")
+        with waiting("playing one task ..."):
+            (rollout,) = trainer.dev(reference, n=1).rollouts
         _show_dry_run(rollout, keys.resolved, (), options.all)
         return
     place = group.agree(lambda: place_of(flags.get("output"), agent.name))
@@ -368,19 +352,13 @@ def _show_preview(console: Console, found: SFTPreview) -> None:
 def _show_table(console: Console, resolved: Resolved, notes: Sequence[str], all_keys: bool) -> None:
     """Print the keys that something sets or follows from, or all, each with its value and origin;
     then notes, warnings and keys without effect."""
-    from tutelage.cli.console import prose, say, visible
+    from tutelage.cli.console import prose, say, show_keys
 
-    rows = resolved.to_table()
-    shown = [row for row in rows if all_keys or row.origin != "default" or row.note]
-    for row in shown:
-        lines = [text for text in (row.origin, row.note) if text not in ("", "default")]
-        style = "" if row.origin == "default" else "green"
-        remark = f"   # {'; '.join(lines)}" if lines else ""
-        value = json.dumps(row.value, ensure_ascii=False)
-        say(console, (visible(f"{row.key}={value}"), style), (visible(remark), "dim"))
-    if not all_keys:
-        rest = f"{len(rows) - len(shown)} other keys have their defaults; --all prints them"
-        say(console, (f"\n{rest}", "dim"))
+    rows = [
+        (row.key, row.value, "; ".join(t for t in (row.origin, row.note) if t not in _UNSET))
+        for row in resolved.to_table()
+    ]
+    show_keys(console, rows, all_keys)
     for line in notes:
         say(console)
         prose(console, line)

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from tutelage.errors import ConfigError
@@ -16,11 +15,7 @@ if TYPE_CHECKING:
 
     from tutelage.runs.folder import RunFolder
     from tutelage.runs.progress import Progress
-    from tutelage.store import Store
-    from tutelage.types import Rollout
 
-_LABELS = ("before/sampled", "before/greedy", "after/sampled", "after/greedy")
-_EACH = 2
 _METRICS: dict[str, tuple[str, ...]] = {
     "reward": ("reward/mean",),
     "loss": ("loss/policy", "loss/sft"),
@@ -64,16 +59,13 @@ def show(console: Console, folder: RunFolder) -> None:
         facts(console, [*pairs, *(("set", f"{row.key}={row.value}") for row in rows)], indent=2)
     except ConfigError as error:
         say(console, (f"  the configuration cannot be read: {error}", "yellow"))
-    metrics = folder.read_metrics()
-    _show_phases(console, metrics)
+    _show_phases(console, folder.read_metrics())
     say(console)
     if result is None:
         say_state(console, folder)
     else:
         show_outcome(console, folder, result)
-    # The store has the rollouts of the last rewarded step under this one.
-    last = next((line.get("tick") for line in reversed(metrics) if line.get("phase") == "rl"), None)
-    show_stored(console, folder, lambda store, run_id: _samples(store, run_id, last))
+    show_stored(console, folder)
 
 
 def _show_phases(console: Console, lines: list[dict[str, Any]]) -> None:
@@ -95,15 +87,3 @@ def _show_phases(console: Console, lines: list[dict[str, Any]]) -> None:
         table.add_row(phase, str(len(rows)), *cells)
     console.print()
     console.print(table)
-
-
-def _samples(store: Store, run_id: str, last: int | None) -> Iterator[Rollout]:
-    """Some of each evaluation, of the first and of the last training step, and a failed one."""
-    from tutelage.types import Mode, RolloutStatus
-
-    for label in _LABELS:
-        yield from store.rollouts(run_id, label=label, limit=_EACH)
-    yield from store.rollouts(run_id, mode=Mode.TRAIN, label="", limit=_EACH)
-    if last is not None:
-        yield from store.rollouts(run_id, mode=Mode.TRAIN, label="", step=last, limit=_EACH)
-    yield from store.rollouts(run_id, status=RolloutStatus.FAILED, limit=1)

@@ -27,7 +27,7 @@ PREFIXES: Mapping[str, str] = {
 _SHORT = (
     *("model.size", "model.layout", "model.dtype", "trainer.device", "trainer.threads"),
     *("data.demonstrations", "data.level", "agent.tools", "tools.allow_unsandboxed"),
-    *("agent.template", "agent.backend", "agent.max_turns", "agent.num_chains"),
+    *("agent.template", "agent.max_turns", "agent.num_chains"),
     *("algorithm.adv_estimator", "actor.policy_loss.loss_mode", "agent.agent_type"),
     *("actor.optim.lr", "rollout.temperature", "trainer.minutes", "trainer.logger"),
 )
@@ -36,6 +36,7 @@ NAMES: Mapping[str, str] = {key.rpartition(".")[2]: key for key in _SHORT} | {
     # The guide's.
     "agent.model_name_or_path": "model.path",
     "agent.init_args.model_name_or_path": "model.path",
+    "agent.backend": "rollout.name",
     "actor_rollout_ref.rollout.n": "agent.num_chains",
     "rollout.n": "agent.num_chains",
     "data.max_response_length": "rollout.response_length",
@@ -45,6 +46,7 @@ NAMES: Mapping[str, str] = {key.rpartition(".")[2]: key for key in _SHORT} | {
     "model.lora_alpha": "model.lora.alpha",
     "model.target_modules": "model.lora.target_modules",
     # People's.
+    "backend": "rollout.name",
     "model": "model.path",
     "model.device": "trainer.device",
     "train": "data.train_files",

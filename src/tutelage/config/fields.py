@@ -106,19 +106,24 @@ NamesOrNone = Annotated[
 ]
 Paths = Annotated[tuple[str, ...], BeforeValidator(_one_path)]
 
-SuccessRule = Annotated[
-    str, Field(json_schema_extra={"examples": ["right", "'>=0.5'"]}), BeforeValidator(_success)
-]
+
+def _like(*examples: str, **bounds: Any) -> Any:
+    """A text field with examples, which messages show."""
+    return Field(json_schema_extra={"examples": list(examples)}, **bounds)
+
+
+SuccessRule = Annotated[str, _like("right", "'>=0.5'"), BeforeValidator(_success)]
 """What counts as success: a part of the reward, a bound, or a part and its bound."""
 
-Arguments = Annotated[
-    str, Field(json_schema_extra={"examples": ["'{\"size\": 3}'"]}), BeforeValidator(_json_object)
-]
+Url = Annotated[str, _like("http://localhost:4318", pattern="^https?://[^/]")]
+ServerUrl = Annotated[str, _like("http://HOST:PORT", pattern="^https?://[^/]+/?$")]
+ServerUrls = Annotated[tuple[ServerUrl, ...], BeforeValidator(_split_names)]
+ClusterAddress = Annotated[str, _like("auto", "10.0.0.5:6379", pattern=r"^(auto|[^/]+:\d+)$")]
+
+Arguments = Annotated[str, _like("'{\"size\": 3}'"), BeforeValidator(_json_object)]
 """Arguments by name, as the text of a JSON object."""
 
-Extension = Annotated[
-    str, Field(min_length=1, json_schema_extra={"examples": ["a registered name", "FILE.py:name"]})
-]
+Extension = Annotated[str, _like("a registered name", "FILE.py:name", min_length=1)]
 """A thing that a user may add to, by its registered name or in a file; see `extensions.py`."""
 
 _VLLM_ALIASES = BeforeValidator(lambda v: "vllm" if v in ("async_verl", "async_vllm") else v)

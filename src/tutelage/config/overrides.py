@@ -1,10 +1,10 @@
 """`KEY=VALUE` in Hydra's override grammar, read by Hydra's own parser, and keys from a file.
 
-`a.b=c`, `+a=b`, `++a=b`, `~a`, lists, dicts, quotes, null and numbers mean what they mean there;
+`a.b=c`, `+a=b`, `++a=b`, lists, dicts, quotes, null and numbers mean what they mean there;
 every key is in the schema already, so the three ways to set one are the same here. What a single
-run cannot mean (sweeps, config groups, interpolations) is refused with the reason. Hydra comes with
-the extra `train` and is loaded only when there is an override to read. What becomes of the pairs
-is decided in `resolve.py`.
+run cannot mean (sweeps, config groups, deletions, interpolations) is refused with the reason. Hydra
+comes with the extra `train` and is loaded only when there is an override to read. What becomes of
+the pairs is decided in `resolve.py`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ _PLAIN = (str, int, float, bool, type(None))
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """One key as the user spelt it, its value, and whether it was deleted (`~key`)."""
+    """One key as the user spelt it, and its value."""
 
     spelling: str
     value: Any
-    delete: bool = False
 
 
 def parse_overrides(given: Sequence[str | Override]) -> list[Override]:
@@ -74,9 +73,10 @@ def _parse(text: str) -> tuple[Override, ...]:
             "goes in quotes inside the shell's own: 'key=\"a=b\"'."
         ) from error
     key = str(parsed.key_or_group)
-    delete = bool(parsed.is_delete())
     if not key:
         raise ConfigError(f"the override {text!r} has no key. Use KEY=VALUE.")
+    if parsed.is_delete():
+        raise ConfigError(f"the override {text!r} deletes a key, which is not supported; omit it.")
     if parsed.package is not None or "/" in key:
         raise ConfigError(
             f"the override {text!r} selects a config group, which is not supported. Use dots in "
@@ -96,10 +96,10 @@ def _parse(text: str) -> tuple[Override, ...]:
                 f"the override {text!r} has an interpolation or another value that is not "
                 "supported. Use a number, text, list or dict itself."
             )
-    if isinstance(value, Mapping) and value and not delete:
+    if isinstance(value, Mapping) and value:
         tree = cast("Mapping[str, Any]", value)
         return tuple(Override(spelling, leaf) for spelling, leaf in flatten(tree, f"{key}."))
-    return (Override(key, value, delete),)
+    return (Override(key, value),)
 
 
 def _leaves(value: Any) -> Iterator[Any]:

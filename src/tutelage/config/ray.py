@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from tutelage.config.fields import Count, Section
+from tutelage.config.fields import ClusterAddress, Count, Section
 from tutelage.config.unused import NO_RANKS_ON_CPU, NO_RAY, OTHERS_CPUS
 
 
 class _RayInitConfig(Section):
     """How Ray is found or started."""
 
-    address: Annotated[str | None, NO_RAY, NO_RANKS_ON_CPU] = None
-    """Address of a Ray cluster, as HOST:PORT, or `auto` for the one that this machine is part of;
-    null starts Ray on this machine, for this run."""
+    address: Annotated[ClusterAddress | None, NO_RAY, NO_RANKS_ON_CPU] = None
+    """Address of a Ray cluster's head node, as HOST:PORT, or `auto` for the one that this machine
+    is part of (elsewhere use `ray job submit`); null starts Ray on this machine, for this run."""
     num_cpus: Annotated[Count | None, NO_RAY, NO_RANKS_ON_CPU, OTHERS_CPUS] = None
     """Rollout workers, each on one CPU; null is one per free CPU. There are never more than tasks
     in a training batch. With `trainer.nnodes`: CPUs of the Ray that is started here."""

@@ -16,11 +16,11 @@ from tutelage.config.fields import (
     CountOrZero,
     EngineName,
     Extension,
-    Names,
     NonNegative,
     Positive,
     PositiveShare,
     Section,
+    ServerUrls,
     Share,
     TopK,
 )
@@ -45,8 +45,8 @@ Aggregation = Literal[
     "token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
 ]
 KLKind = Literal[
-    "kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3", "full",
-    "kl+", "k1+", "abs+", "mse+", "k2+", "low_var_kl+", "k3+", "full+",
+    "kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3",
+    "kl+", "k1+", "abs+", "mse+", "k2+", "low_var_kl+", "k3+",
 ]  # fmt: skip
 Correction = Literal["none", "token_tis", "sequence_tis", "sequence_mask", "icepop"]
 
@@ -93,15 +93,10 @@ class AlgorithmConfig(Section):
     """Divide GRPO's advantages by the group's standard deviation; false is Dr.GRPO."""
     single_member: Annotated[Literal["zero", "verl"], BY_REWARDS] = "zero"
     """Advantage of a group of one: `zero`, or as in `verl`."""
-    negative_weight: Annotated[Share, BY_REWARDS] = 1.0
-    """Factor of negative advantages: below 1 what failed is lowered less than what succeeded is
-    raised."""
     filter_groups: Annotated[_FilterGroupsConfig, BY_REWARDS] = _FilterGroupsConfig()
     """Dynamic sampling of groups."""
     mask_truncated: Annotated[bool, BY_REWARDS] = False
     """Mask truncated rollouts out of the loss; they still count in their group's statistics."""
-    bootstrap_truncated: Annotated[bool, BY_REWARDS] = False
-    """Add the critic's discounted value of the last state to the reward of a truncated rollout."""
     kl_ctrl: Annotated[_KLControl, BY_REWARDS, NO_KL_IN_REWARD] = _KLControl()
     """Controller of the KL coefficient in the reward."""
 
@@ -270,16 +265,16 @@ class RolloutConfig(Section):
     """How rollouts are sampled."""
 
     name: EngineName = "native"
-    """Inference engine, the same as `agent.backend`; `vllm` samples at `servers`, else at a server
+    """Inference engine: `vllm` (or async_verl, async_vllm) samples at `servers`, else at a server
     that `vllm_python` starts. Without both it becomes `native`, with a warning."""
-    servers: Annotated[Names, NO_VLLM] = ()
+    servers: Annotated[ServerUrls, NO_VLLM] = ()
     """Addresses of vLLM servers that are running, such as [http://127.0.0.1:8000]; none: one is
     started, and ended with the run."""
     vllm_python: Annotated[str | None, NO_VLLM, SERVERS_ARE_GIVEN] = None
     """Interpreter of the environment that has vLLM; null is the trainer's own."""
-    weight_transfer: Annotated[Literal["file", "lora", "nccl"], NO_VLLM] = "file"
+    weight_transfer: Annotated[Literal["file", "lora"], NO_VLLM] = "file"
     """How weights reach vLLM: `file` by a folder that both can read, with a plugin of the server;
-    `lora` sends the adapters alone. `nccl` is not built yet."""
+    `lora` sends the adapters alone."""
     server_patience: Annotated[Positive, NO_VLLM] = 600.0
     """Maximum wait in seconds while no vLLM server answers, before the run ends, to be resumed."""
     temperature: NonNegative = 1.0

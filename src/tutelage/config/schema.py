@@ -16,7 +16,6 @@ from tutelage.config.fields import (
     Arguments,
     Count,
     CountOrZero,
-    EngineName,
     Every,
     Extension,
     Loggers,
@@ -30,6 +29,7 @@ from tutelage.config.fields import (
     Section,
     Share,
     SuccessRule,
+    Url,
 )
 from tutelage.config.ray import RayConfig
 from tutelage.config.rl import (
@@ -70,7 +70,6 @@ from tutelage.config.unused import (
     STEPS_WIN,
     TAUGHT_ALREADY,
     THOUGHT_IS_SHORTER,
-    off,
 )
 
 
@@ -142,16 +141,9 @@ class _DataConfig(Section):
     """Tasks per training batch; each gets `agent.num_chains` rollouts."""
     val_batch_size: Annotated[Count | None, NOT_PLAYED] = None
     """Concurrent tasks of a validation or test; null leaves it to the engine."""
-    sampling: Annotated[Literal["epochs", "sequential", "difficulty"], BY_REWARDS] = "epochs"
+    sampling: Annotated[Literal["epochs", "sequential"], BY_REWARDS] = "epochs"
     """Task sampling: `epochs` uses each task once per epoch, shuffled; `sequential` the same in the
-    given order; `difficulty` prefers tasks with a success rate near 0.5."""
-    sampling_floor: Annotated[
-        PositiveShare,
-        BY_REWARDS,
-        off("data.sampling", "epochs"),
-        off("data.sampling", "sequential"),
-    ] = 0.1
-    """Smallest weight in difficulty sampling, at a success rate of 0 or 1; the largest is 1."""
+    given order."""
     max_length: Annotated[Count | None, NO_DEMONSTRATIONS] = None
     """Maximum tokens per demonstration; null uses the model's context length."""
     level: Annotated[Literal["default", "hard", "full"], OWN_TASKS] = "default"
@@ -183,9 +175,6 @@ class AgentConfig(Section):
     max_thinking_tokens: Annotated[Count | None, NOT_PLAYED, THOUGHT_IS_SHORTER] = None
     """Maximum sampled tokens of a turn before the end of its reasoning, which is then closed by the
     template's own marker (not trained); null sets no limit."""
-    backend: Annotated[EngineName, NOT_PLAYED] = "native"
-    """Inference engine, the same as `rollout.name`; async_verl and async_vllm are aliases of
-    vllm."""
     max_turns: Annotated[Count, NOT_PLAYED, ONE_TURN] = 4
     """Maximum model calls per rollout."""
     num_chains: Annotated[Count, BY_REWARDS] = 8
@@ -296,10 +285,7 @@ class _TrainerConfig(Section):
     """Loggers of metrics; the console and `metrics.jsonl` are always written."""
     store_url: str | None = None
     """Database for rollouts, as postgresql://HOST/DATABASE; null is a file in the run folder."""
-    record_tokens: Annotated[CountOrZero, BY_REWARDS] = 10_000_000
-    """Trained tokens per run, from the first, for which the store keeps the trainer's
-    log-probability, entropy and importance weight. Advantages are stored for every row."""
-    otlp_endpoint: str | None = None
+    otlp_endpoint: Url | None = None
     """OTLP/HTTP endpoint for traces; null uses OTEL_EXPORTER_OTLP_ENDPOINT, if it is set."""
     otlp_content: bool = False
     """Include messages, tool arguments and results in exported traces."""

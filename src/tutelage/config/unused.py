@@ -122,10 +122,10 @@ FIXED_KL = off("algorithm.kl_ctrl.type", "fixed")
 NO_KL_LOSS = off("actor.use_kl_loss")
 NO_REFERENCE = when("no KL is enabled, so no reference model is loaded", "needs_reference", False)
 
-NO_VLLM = unless("the engine is not vLLM", "agent.backend", "vllm")
+NO_VLLM = unless("the engine is not vLLM", "rollout.name", "vllm")
 _RUNNING = "the servers in rollout.servers are already running"
 SERVERS_ARE_GIVEN = unless(_RUNNING, "rollout.servers", ())
-NOT_NATIVE = unless("the engine is not native", "agent.backend", "native")
+NOT_NATIVE = unless("the engine is not native", "rollout.name", "native")
 NOTHING_IS_SCORED: UnusedRule = UnusedRule(
     "sampled log-probabilities are exact, and there is no reference",
     lambda run: (

@@ -37,8 +37,7 @@ from tutelage.policy.hf_model import Network
 from tutelage.policy.machine import SMALL_MODEL
 from tutelage.policy.model import Policy
 from tutelage.runs.signals import ENDING
-from tutelage.weights.gradients import accumulate
-from tutelage.weights.process_group import ProcessGroup
+from tutelage.weights.process_group import ProcessGroup, accumulate
 
 Item = TypeVar("Item")
 Out = TypeVar("Out")

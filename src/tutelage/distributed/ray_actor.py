@@ -25,7 +25,7 @@ from tutelage.policy.model import Policy
 from tutelage.resources import POLICY, NamedResources
 from tutelage.rewards import resolve_reward
 from tutelage.rollouts.manager import RolloutManager
-from tutelage.rollouts.runner import RolloutSpec, Runner
+from tutelage.rollouts.runner import RolloutSpec
 from tutelage.runs.inputs import Tasks, load_tools, offered_tools, reward_of
 from tutelage.runs.job_inputs import JobInputs
 from tutelage.seeds import SeedTree
@@ -59,7 +59,6 @@ class RolloutWorker:
 
     def __init__(self) -> None:
         self._ready: asyncio.Future[_Stage] | None = None
-        self._runners: set[Runner] = set()
 
     async def prepare(self, trainer: JSON, shipment: Shipment) -> JSON:
         """Take over what is played, and say what bits depend on here. `trainer` is what they depend
@@ -94,16 +93,8 @@ class RolloutWorker:
         traces = partial(ingest_traces, stage.add_traces, play.run_id)
         play = replace(play, invariant=True)
         runner = stage.placement.workers(play, keep if spans else None, traces)
-        self._runners.add(runner)
-        try:
-            rollouts = await runner.run(specs)
-        finally:
-            self._runners.discard(runner)
+        rollouts = await runner.run(specs)
         return Played(rollouts, kept, stage.traces())
-
-    async def busy_for(self) -> float:
-        """Seconds that the longest running reward has taken so far."""
-        return max((runner.busy_for() for runner in self._runners), default=0.0)
 
 
 class _Stage:

@@ -29,12 +29,10 @@ from tutelage.resources import POLICY
 from tutelage.rollouts.runner import OnSpans, RolloutSpec
 from tutelage.types import JSON, Rollout
 from tutelage.weights.inputs import EVALUATION_SLOTS, TrainingInputs
-from tutelage.weights.placement import FROZEN, PlaySettings, Tell
+from tutelage.weights.placement import FROZEN, LocalPlacement, PlaySettings, Tell
 
 _LOSSES = 3
 """Workers that a group may lose while it plays there alone: then it is the group that ends them."""
-_ASK_SECONDS = 1.0
-"""Between two questions how long rewards have been running."""
 _NOT_BITS = ("platform", "operation_threads", "shards")
 """Conditions of a machine that change no rollout."""
 
@@ -144,7 +142,7 @@ class RayPool:
         return bool(worker.facts)
 
 
-class RayPlacement:
+class RayPlacement(LocalPlacement):
     """Rollouts are played by the workers of a pool, with the weights of now."""
 
     def __init__(self, pool: RayPool, policies: Callable[[str], Policy], tell: Tell) -> None:
@@ -157,7 +155,7 @@ class RayPlacement:
         on_spans: OnSpans | None = None,
         on_traces: OnTraces | None = None,
     ) -> RayWorkers:
-        """See `Placement`. What agents send by themselves comes with `on_spans`."""
+        """See `LocalPlacement`. What agents send by themselves comes with `on_spans`."""
         given = self._pool.setting.given
         names, at_once = [POLICY], self._pool.setting.limits(play.run_id, play.mode).concurrency
         if play.own_agent and given is not None:
@@ -191,7 +189,6 @@ class RayWorkers:
     _on_spans: OnSpans | None
     _tell: Tell
     _running: int = 0
-    _busy: float = 0.0
     _change: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def run(
@@ -199,19 +196,12 @@ class RayWorkers:
     ) -> list[Rollout]:
         """See `RolloutWorkers`; `on_done` sees the rollouts of a group together."""
         groups = [list(g) for _, g in itertools.groupby(specs, lambda spec: spec.group)]
-        asking = asyncio.create_task(self._ask())
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self._group(*g, on_done)) for g in enumerate(groups)]
         except* TutelageError as stopped:
             raise stopped.exceptions[0] from None
-        finally:
-            asking.cancel()
         return [rollout for task in tasks for rollout in task.result()]
-
-    def busy_for(self) -> float:
-        """Seconds that the longest running reward had taken when workers were asked last."""
-        return self._busy
 
     async def _group(
         self, number: int, specs: Sequence[RolloutSpec], on_done: Callable[[Rollout], None] | None
@@ -287,14 +277,6 @@ class RayWorkers:
                 "worker_lost",
                 {"tick": step, "worker": worker.name, "groups": groups},
             )
-
-    async def _ask(self) -> None:
-        """Keep how long rewards have been running on workers."""
-        while True:
-            await asyncio.sleep(_ASK_SECONDS)
-            asked = [w.actor.busy_for.remote() for w in self._pool.workers if self._pool.known(w)]
-            times = await asyncio.gather(*asked, return_exceptions=True)
-            self._busy = max((t for t in times if isinstance(t, float)), default=0.0)
 
 
 def _bits(conditions: JSON) -> JSON:

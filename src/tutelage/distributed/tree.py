@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
 from torch.distributed.tensor import DTensor
 
-from tutelage.weights.gradients import accumulate
+from tutelage.weights.process_group import accumulate
 
 Item = TypeVar("Item")
 Out = TypeVar("Out")

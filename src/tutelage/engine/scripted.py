@@ -44,7 +44,7 @@ class ByteCodec:
     eos_ids = frozenset({end})
     call_format = "hermes"
     strips = False
-    thoughts = ThinkTags()
+    think_tags = ThinkTags()
 
     def decode(self, ids: Sequence[int]) -> str:
         """Decode token ids to text."""
@@ -104,7 +104,7 @@ class ScriptedClient:
             on_prompt(len(prompt))
         if sampling.max_thinking_tokens == 0:
             # Without thinking the thought is left out; an unclosed one is the complete line.
-            thought, answer = split_thought(reply.content or "", self.codec.thoughts)
+            thought, answer = split_thought(reply.content or "", self.codec.think_tags)
             if thought:
                 reply = replace(reply, content=answer or (None if reply.tool_calls else ""))
         text, content = (await scripted_text(reply)).encode(), (reply.content or "").encode()
@@ -135,7 +135,7 @@ class ScriptedClient:
             prompt_ids=prompt,
             sampled=sampled,
             reply=message,
-            thought=split_thought(message.content or "", self.codec.thoughts)[0],
+            thought=split_thought(message.content or "", self.codec.think_tags)[0],
             **recorded_options(options),
         )
         self.calls.append(call)

@@ -20,7 +20,7 @@ from tutelage.engine.sampler import draw, uniforms
 from tutelage.engine.versions import merge_spans
 from tutelage.errors import EngineError
 from tutelage.policy.constrained import unpack
-from tutelage.policy.grammar import Matcher
+from tutelage.policy.grammar import Grammar
 from tutelage.types import Sampled, StopReason
 
 Alternatives = tuple[tuple[int, float], ...]
@@ -43,7 +43,7 @@ class Streams:
         self._uniform = zeros(slots, length)
         self._tokens = zeros(slots, length, dtype=torch.long)
         self._logp, self._raw = zeros(slots, length), zeros(slots, length)
-        self._matchers: dict[int, Matcher] = {}
+        self._matchers: dict[int, Grammar] = {}
         """Grammar state of each slot with a grammar."""
         self._allowed: dict[int, list[int]] = {}
         """Number of tokens that the grammar allowed at each draw so far, for slots with a

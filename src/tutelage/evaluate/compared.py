@@ -12,21 +12,18 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, fields, replace
-from pathlib import Path
+from dataclasses import fields
 from typing import Any, cast
 
 from tutelage.bounded import json_lines
 from tutelage.errors import TutelageError
 from tutelage.evaluate.compare import RunFacts, TaskScore, TaskScores
-from tutelage.evaluate.config import LABEL
-from tutelage.evaluate.kind import PolicyEvaluation
 from tutelage.runs.figures import Figures, Measure, ResourceUsage, RunFiles, TrainedSummary
 from tutelage.runs.folder import RunFolder
-from tutelage.runs.kinds import FINISHED, RunKind, registered
+from tutelage.runs.kinds import RunKind, registered
 from tutelage.runs.stored import open_run
 from tutelage.runs.stored_evaluation import StoredEvaluation
-from tutelage.statistics.outcome import FULL, Evaluation, Success
+from tutelage.statistics.outcome import FULL, Success
 from tutelage.store import Grade
 from tutelage.tasks.overlap import footnote, shared_in
 from tutelage.types import EXACT, EXPECTED_FIELDS, INPUT_FIELDS
@@ -38,10 +35,11 @@ def read_facts(run: RunFolder, kind: type[RunKind] | None = None) -> RunFacts:
     files = RunFiles.of(run)
     figures = (kind or registered(run)).figures(files)
     remarks = [] if figures.remark is None else [figures.remark]
-    grades, totals = list[Grade](), None
+    grades, totals, rule = list[Grade](), None, None
+    with suppress(ValueError):
+        rule = Success.of(figures.success)
+    part = EXACT if rule is None or rule.part is None else rule.part
     if figures.labels:
-        rule = _rule(figures.success)
-        part = EXACT if rule is None or rule.part is None else rule.part
         labels = [label for names in figures.labels.values() for label in names[:2]]
         try:
             with open_run(run) as (store, run_id):
@@ -54,13 +52,23 @@ def read_facts(run: RunFolder, kind: type[RunKind] | None = None) -> RunFacts:
         remarks.append(f"its test was opened {looks} times, and each look weakens a verdict")
     if text := footnote(files.result):
         remarks.append(text.removesuffix("."))
-    held_out, tasks = grades, run.tasks("test")
+    held_out = grades
     with suppress(OSError, ValueError):  # a later look at other tasks stands aside
-        known = {_task_key(json.loads(x)) for _, x in json_lines(tasks.read_bytes())}
+        known = {_task_key(json.loads(x)) for _, x in json_lines(run.tasks("test").read_bytes())}
         held_out = [grade for grade in grades if _task_key(grade.fields) in known]
-    facts = _facts(figures, held_out, run.name, str(run.path))
-    if grades and not facts.measured:
-        remarks.append(f"its store has rollouts of other tasks than those of {tasks.name}")
+    # Whether it has a success is decided once, for all of its scores.
+    judged = [g for g in held_out if g.reward is not None and g.failure is None]
+    defined = rule is not None or all(g.part is not None or g.reward in (0.0, 1.0) for g in judged)
+    measured = dict[Measure, tuple[TaskScores, TaskScores]]()
+    for measure, labels in figures.labels.items():
+        before, after = (
+            _scores([g for g in held_out if g.label == label], figures, rule, defined)
+            for label in labels[:2]
+        )
+        if after.played is None and figures.start_won:
+            after = before
+        if before.played or after.played:
+            measured[measure] = before, after
     spent = figures.spent or ResourceUsage(
         rollouts=files.count("rollouts") if totals is None else totals.rollouts,
         test_rollouts=None if totals is None else totals.tests,
@@ -70,95 +78,49 @@ def read_facts(run: RunFolder, kind: type[RunKind] | None = None) -> RunFacts:
         dollars=figures.dollars,
         seconds=files.number("wall_seconds"),
     )
-    return replace(
-        facts,
-        status=str(files.result.get("status", facts.status)),
+    success = figures.success or "the grader's exact, else a reward of 1"
+    return RunFacts(
+        **{entry.name: getattr(figures, entry.name) for entry in fields(TrainedSummary)},
+        name=run.name,
+        folder=str(run.path),
+        status=str(files.result.get("status", "unfinished")),
+        measured=measured,
         spent=spent,
+        success=success if defined else "",
         best=None if figures.best is None or not figures.best.exists() else str(figures.best),
         remarks=tuple(remarks),
         trained_on=shared_in(files.result),
     )
 
 
-def facts_of(job: PolicyEvaluation, evaluation: Evaluation, name: str) -> RunFacts:
-    """The facts of an evaluation that no folder keeps, under the name that it is to have."""
-    config, result = job.config(), {"cost": asdict(evaluation.cost), "status": FINISHED}
-    files = RunFiles(RunFolder(Path(name)), config, config["config"], result, {})
-    figures, grades = job.figures(files), list[Grade]()
-    rule = _rule(figures.success)
-    part = EXACT if rule is None or rule.part is None else rule.part
-    for rollout in evaluation.played:
-        failure, reward, task = rollout.last.failure, rollout.reward, rollout.task
-        cause = None if failure is None else failure.cause.value
-        value, parts = (None, {}) if reward is None else (reward.value, reward.parts)
-        grades.append(Grade(LABEL, task.id, task.fields, value, parts.get(part), cause))
-    return replace(_facts(figures, grades, name, ""), status=FINISHED)
-
-
-# ---------------------------------------------------------------- scores
-
-
-def _facts(figures: Figures, grades: Sequence[Grade], name: str, folder: str) -> RunFacts:
-    """The facts of a run with the scores that its grades add up to. Whether it has a success is
-    decided once, for all of its scores."""
-    rule = _rule(figures.success)
-    known = [g for g in grades if g.reward is not None and g.failure is None]
-    defined = rule is not None or all(g.part is not None or g.reward in (0.0, 1.0) for g in known)
-
-    def scores(some: Sequence[Grade]) -> dict[str, TaskScore]:
-        """By task; what infrastructure lost is left out, as the run's own means leave it out."""
-        by_task: defaultdict[str, list[tuple[float, bool]]] = defaultdict(list)
-        for grade in some:
-            if grade.reward is None:
-                continue
-            value = grade.part if rule is not None and rule.part is not None else grade.reward
-            if rule is None and grade.part is not None:
-                value = grade.part
-            right = value is not None and value >= (FULL if rule is None else rule.least)
-            failed = figures.failed_reward if grade.failure else None
-            reward = grade.reward if failed is None else failed
-            by_task[_task_key(grade.fields)].append((reward, right and grade.failure is None))
-        return {
-            key: TaskScore(
-                sum(reward for reward, _ in pairs) / len(pairs),
-                sum(right for _, right in pairs) / len(pairs) if defined else None,
-            )
-            for key, pairs in by_task.items()
-        }
-
-    def played(some: Sequence[Grade]) -> StoredEvaluation | None:
-        """How many were judged of how many, and why the others were not."""
-        lost = Counter(g.failure or "not ended" for g in some if g.reward is None)
-        counts = dict(lost.most_common())
-        judged = len(some) - lost.total()
-        return StoredEvaluation(rollouts=len(some), judged=judged, lost=counts) if some else None
-
-    measured = dict[Measure, TaskScores]()
-    for measure, labels in figures.labels.items():
-        before, after = ([g for g in grades if g.label == label] for label in labels[:2])
-        if not after and figures.start_won:
-            after = before
-        if before or after:
-            measured[measure] = TaskScores(
-                scores(before), scores(after), played(before), played(after)
-            )
-    success = figures.success or "the grader's exact, else a reward of 1"
-    return RunFacts(
-        **{entry.name: getattr(figures, entry.name) for entry in fields(TrainedSummary)},
-        name=name,
-        folder=folder,
-        status="unfinished",
-        measured=measured,
-        success=success if defined else "",
-        spent=figures.spent or ResourceUsage(),
-    )
-
-
-def _rule(success: str | None) -> Success | None:
-    """What the user defined as a success."""
-    with suppress(ValueError):
-        return Success.of(success)
-    return None
+def _scores(
+    grades: Sequence[Grade], figures: Figures, rule: Success | None, defined: bool
+) -> TaskScores:
+    """The scores of one test by task. What infrastructure lost is left out, as the run's own means
+    leave it out."""
+    by_task: defaultdict[str, list[tuple[float, bool]]] = defaultdict(list)
+    lost, least = Counter[str](), FULL if rule is None else rule.least
+    for grade in grades:
+        if grade.reward is None:
+            lost[grade.failure or "not ended"] += 1
+            continue
+        value = grade.part
+        if (rule is None and value is None) or (rule is not None and rule.part is None):
+            value = grade.reward
+        right = value is not None and value >= least and grade.failure is None
+        failed = figures.failed_reward if grade.failure else None
+        reward = grade.reward if failed is None else failed
+        by_task[_task_key(grade.fields)].append((reward, right))
+    judged, counts = len(grades) - lost.total(), dict(lost.most_common())
+    played = StoredEvaluation(rollouts=len(grades), judged=judged, lost=counts)
+    tasks = {
+        key: TaskScore(
+            sum(reward for reward, _ in pairs) / len(pairs),
+            sum(right for _, right in pairs) / len(pairs) if defined else None,
+        )
+        for key, pairs in by_task.items()
+    }
+    return TaskScores({} if played.withheld else tasks, played if grades else None)
 
 
 def _task_key(fields: Mapping[str, Any]) -> str:

@@ -23,23 +23,26 @@ LABEL = "eval"
 
 
 class AskConfig(Section):
-    """How one question is played."""
+    """Whose model plays, and how."""
 
     endpoint: Paths = ()
-    """OpenAI-compatible server that answers the model calls of AGENT.py."""
+    """OpenAI-compatible server that answers the model calls of AGENT.py, or of a run's agent; in an
+    evaluation twice for two targets."""
     model: Paths = ()
-    """Model on that server, or the folder of a model for AGENT.py."""
+    """Model on that server, or the folder of a model for AGENT.py; in an evaluation twice for two
+    targets."""
     tools: Names | None = None
     """Tools by name or FILE.py:function; default: the run's."""
-    temperature: NonNegative = 0.0
-    """Sampling temperature; 0 is greedy."""
+    temperature: NonNegative | None = None
+    """Sampling temperature; 0 is greedy. Default: 0 for one sample of a task, else 1."""
     max_tokens: Count | None = None
-    """Maximum tokens per reply; default: as of `tutelage eval`."""
+    """Maximum tokens per reply. Default: of a server its own; else the run's, 256, or for a custom
+    agent 512 (2,000 on a GPU)."""
     seed: CountOrZero = 0
     """Seed of sampling."""
 
 
-class EvaluationConfig(RunSettings):
+class EvaluationConfig(AskConfig, RunSettings):
     """Which tasks are played, how, and what counts."""
 
     test: Paths = ()
@@ -49,22 +52,11 @@ class EvaluationConfig(RunSettings):
     default: the run's."""
     environment_kwargs: Arguments = "{}"
     """Arguments of the environment, as a JSON object."""
-    endpoint: Paths = ()
-    """OpenAI-compatible server that answers the model calls of AGENT.py, or of a run's agent; give
-    it twice for two targets."""
-    model: Paths = ()
-    """Model on that server, or the folder of a model for AGENT.py; give it twice for two
-    targets."""
     samples: Count = 1
     """How often each task is played; more make the result surer."""
-    temperature: NonNegative | None = None
-    """Sampling temperature; 0 is greedy. Default: 0 for one sample, else 1."""
     max_turns: Count | None = None
     """Maximum model calls per rollout; default: the run's, else 4, or 20 in an environment, or 16
     for a custom agent."""
-    max_tokens: Count | None = None
-    """Maximum tokens per reply. Default: of a server its own; else the run's, 256, or for a custom
-    agent 512 (2,000 on a GPU)."""
     timeout: Positive = 60.0
     """Time limit of a custom agent per rollout, in seconds; time spent in model calls does not
     count."""
@@ -73,8 +65,6 @@ class EvaluationConfig(RunSettings):
     all models are in this process, else 8."""
     limit: Count | None = None
     """Evaluate the first N tasks only; default: all of a file, 100 of an environment."""
-    tools: Names | None = None
-    """Tools by name or FILE.py:function; default: the run's."""
     reward: str | None = None
     """Reward by name or FILE.py:function, which is given `prediction` (the reply) and the task's
     fields it names; default: the run's."""
@@ -84,8 +74,6 @@ class EvaluationConfig(RunSettings):
     prices: str | None = None
     """Price table, a TOML file; default: TUTELAGE_PRICES, else prices.toml, else the built-in
     table."""
-    seed: CountOrZero = 0
-    """Seed of sampling."""
     output: str | None = None
     """Run folder for the results, DIR-1 and DIR-2 for two targets; without it nothing is saved."""
 
@@ -99,6 +87,4 @@ class EvaluationConfig(RunSettings):
     @property
     def sampled_at(self) -> float:
         """The temperature, greedy for one sample where none is given."""
-        if self.temperature is not None:
-            return self.temperature
-        return 0.0 if self.samples == 1 else 1.0
+        return float(self.samples > 1) if self.temperature is None else self.temperature

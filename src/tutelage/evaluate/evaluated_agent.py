@@ -9,12 +9,10 @@ Torch is loaded where a policy of this process is.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from tutelage.agents.agent import Agent
@@ -28,6 +26,7 @@ from tutelage.engine.remote import RemoteServers
 from tutelage.engine.usage import Cost
 from tutelage.environments.protocol import EnvironmentFactory
 from tutelage.errors import FailureBudgetError
+from tutelage.evaluate.config import EvaluationConfig
 from tutelage.resources import LLM, POLICY, NamedResources, Roles
 from tutelage.rewards import RewardFunction
 from tutelage.rollouts.manager import RolloutManager
@@ -81,11 +80,6 @@ class EvaluatedAgent:
         """The policy of the main LLM."""
         return next(iter(self.policies.values()))
 
-    @property
-    def local(self) -> bool:
-        """Whether a built-in agent plays on a policy of this process."""
-        return isinstance(self.agent, LoopAgent) and not self.servers
-
     def model(self) -> str:
         """The models that answer, in words."""
         shown = [server.to_public_dict() for server in self.servers.values()]
@@ -95,15 +89,13 @@ class EvaluatedAgent:
 
     def tokens(self) -> str:
         """Say what bounds the tokens of a reply."""
-        words, limit = list[str](), "no limit"
+        words = list[str]()
         if self.policies:
-            own = "" if isinstance(self.agent, LoopAgent) else " for which the agent names no limit"
-            most, length = self.sampling.max_tokens, self.max_length or self.policy.max_positions
-            words.append(f"at most {most:,} a reply{own}, context {length:,}")
+            length = self.max_length or self.policy.max_positions
+            words.append(f"at most {self.sampling.max_tokens:,} a reply, context {length:,}")
         if self.servers:
-            if self.server_tokens < UNBOUNDED:
-                limit = f"a limit of {self.server_tokens:,} a reply"
-            words.append(f"{limit} is sent to the server")
+            most = f"{self.server_tokens:,} a reply" if self.server_tokens < UNBOUNDED else "none"
+            words.append(f"limit sent to the server: {most}")
         return "; ".join(words)
 
     def model_mark(self) -> str | None:
@@ -120,41 +112,30 @@ class EvaluatedAgent:
         grader: RewardFunction | None,
         run_id: str,
         on_done: OnDone,
-        on_tokens: Callable[[int], None],
         on_spans: Sink = lambda run_id, spans: None,
-    ) -> list[Rollout]:
+    ) -> None:
         """Run rollouts; `on_done` receives each as it ends, with the cost of its model calls.
-        `on_tokens` receives in a thread, once a second, how many tokens the policies have sampled.
         `on_spans` receives a run's id and the spans of the agent's own code, from any thread."""
-        limits, engines = replace(self.limits, run_id=run_id), list[Any]()
+        limits = replace(self.limits, run_id=run_id)
 
         def engine_of(policy: Policy, at_once: int, schedule: Schedule) -> EngineDriver:
-            slots = max(1, min(_SLOTS, at_once))
-            made = make_engine(
-                policy, slots=slots, max_length=self.max_length, invariant=True, schedule=schedule
+            slots, length = max(1, min(_SLOTS, at_once)), self.max_length
+            return make_engine(
+                policy, slots=slots, max_length=length, invariant=True, schedule=schedule
             )
-            engines.append(made)
-            return made
 
-        with _sampled(engines, on_tokens):
-            if not self.local:
-                return await self._on_manager(specs, grader, limits, on_done, engine_of, on_spans)
+        if isinstance(self.agent, LoopAgent) and not self.servers:
             engine = engine_of(self.policy, len(specs), "deterministic")
             models = EngineModelProvider(engine, self.policy.codec)
             runner = Runner(self.agent, models, limits, reward=grader, environment=self.environment)
-            return await runner.run(specs, lambda r: on_done(r, self.recorded_cost(r)))
-
-    async def _on_manager(
-        self,
-        specs: Sequence[RolloutSpec],
-        grader: RewardFunction | None,
-        limits: RunnerSettings,
-        on_done: OnDone,
-        engine_of: Callable[[Policy, int, Schedule], EngineDriver],
-        on_spans: Sink,
-    ) -> list[Rollout]:
+            await runner.run(specs, lambda r: on_done(r, recorded_cost(r)))
+            return
         urls = {name: server.base_url for name, server in self.servers.items()}
         servers = RemoteServers(self.servers)
+        prices = {
+            name: find_price(self.prices, server.model, local=server.on_loopback)
+            for name, server in self.servers.items()
+        }
         manager = RolloutManager(
             self.agent,
             self.resources,
@@ -171,12 +152,12 @@ class EvaluatedAgent:
         }
         gate = asyncio.Semaphore(self.runners)
 
-        async def one(spec: RolloutSpec) -> Rollout:
+        async def one(spec: RolloutSpec) -> None:
             meter = UsageMeter(CallLimits(self.max_calls, UNBOUNDED, self.server_tokens))
 
             def metered(name: str, seeds: SeedTree) -> ChatClient:
                 seeded = seeds.child("seed") if self.sampling.temperature > 0 else None
-                return MeteredClient(servers(name, seeds), meter, self._price(name), seeded)
+                return MeteredClient(servers(name, seeds), meter, prices[name], seeded)
 
             async with gate:
                 runner = manager.runner(
@@ -192,89 +173,53 @@ class EvaluatedAgent:
                 )
                 rollout = (await runner.run([spec]))[0]
             cost = meter.cost  # as servers counted it, and by token ids here
-            if any(self._price(name) is None for name in self.servers):
+            if None in prices.values():
                 cost = replace(cost, dollars=None)
             if self.policies:
-                cost = self.recorded_cost(rollout) + replace(cost, calls=0)
+                cost = recorded_cost(rollout) + replace(cost, calls=0)
             on_done(rollout, cost)
-            return rollout
 
         try:
             async with manager, asyncio.TaskGroup() as group:
-                tasks = [group.create_task(one(spec)) for spec in specs]
+                for spec in specs:
+                    group.create_task(one(spec))
         except* FailureBudgetError as stopped:
             raise stopped.exceptions[0] from None
-        return [task.result() for task in tasks]
-
-    def _price(self, name: str) -> Price | None:
-        server = self.servers[name]
-        return find_price(self.prices, server.model, local=server.on_loopback)
-
-    @staticmethod
-    def recorded_cost(rollout: Rollout) -> Cost:
-        """The cost of the calls of a rollout whose tokens are on record: nothing was paid."""
-        calls = [call for attempt in rollout.attempts for call in attempt.calls]
-        prompt = sum(len(call.prompt_ids) for call in calls)
-        return Cost(len(calls), prompt, sum(len(call.sampled.token_ids) for call in calls), 0.0)
 
 
-@contextmanager
-def _sampled(engines: Sequence[EngineDriver], on_tokens: Callable[[int], None]) -> Generator[None]:
-    """Call `on_tokens` with the tokens that engines have sampled, once a second: in a thread, since
-    an engine keeps the event loop until a reply ends."""
-    ended = Event()
-
-    def watch() -> None:
-        while not ended.wait(1.0):
-            on_tokens(sum(driver.engine.decoded_tokens for driver in engines))
-
-    thread = Thread(target=watch, name="tutelage-tokens", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+def recorded_cost(rollout: Rollout) -> Cost:
+    """The cost of the calls of a rollout whose tokens are on record: nothing was paid."""
+    calls = [call for attempt in rollout.attempts for call in attempt.calls]
+    prompt = sum(len(call.prompt_ids) for call in calls)
+    return Cost(len(calls), prompt, sum(len(call.sampled.token_ids) for call in calls), 0.0)
 
 
-def reply_limit(asked: int | None, policies: Mapping[str, Policy]) -> int:
-    """Tokens of a reply of a custom agent's policies, at most, where the agent names no limit."""
-    on_gpu = any(policy.device.type != "cpu" for policy in policies.values())
-    return asked or (2_000 if on_gpu else CPU_REPLY_TOKENS)
+def custom_agent(
+    agent: Agent,
+    resources: Mapping[str, Any],
+    asked: EvaluationConfig,
+    load: Callable[[Mapping[str, Any], Sequence[str]], Mapping[str, Policy]],
+    *,
+    urls: Mapping[str, str],
+    server: Endpoint | None,
+    model: str | None = None,
+) -> EvaluatedAgent:
+    """A user's agent with what answers its LLMs; it is given one where it asks one and has none.
 
-
-def equipped(
-    agent: Agent, resources: NamedResources, temperature: float, model: str | None
-) -> NamedResources:
-    """What a user's agent is given: its own, and an LLM where it asks one and has none.
-
-    Raises `ConfigError` where it needs a resource that is not there.
+    An LLM's own endpoint wins, then `urls` by its name, then `server`, whose model is `model` where
+    that is named; `load` receives the resources and the LLMs that are left, and loads policies.
+    Raises `ConfigError` where the agent needs a resource that is not there.
     """
     values: dict[str, Any] = {**agent.own_resources(), **resources}
     if not any(isinstance(v, LLM) for v in values.values()) and wants_model(agent, values):
         values = {POLICY: LLM(model or POLICY), **values}
-    for name, value in values.items():
-        if isinstance(value, LLM) and value.temperature is None:
-            values[name] = replace(value, temperature=temperature)
-    agent.check([*values])
-    return NamedResources(values)
-
-
-def answered(
-    resources: NamedResources,
-    urls: Mapping[str, str],
-    server: Endpoint | None,
-    model: str | None,
-) -> tuple[dict[str, Endpoint], list[str]]:
-    """The servers of an agent's LLMs by resource, and the LLMs that no server answers.
-
-    An LLM's own endpoint wins, then `urls` by its name, then `server`, whose model is `model` where
-    that is named.
-    """
-    servers: dict[str, Endpoint] = {}
-    here: list[str] = []
-    for name, llm in resources.items():
-        if not isinstance(llm, LLM) or llm.tokenizer_only:
+    servers, here = dict[str, Endpoint](), list[str]()
+    for name, llm in values.items():
+        if not isinstance(llm, LLM):
+            continue
+        if llm.temperature is None:
+            values[name] = replace(llm, temperature=asked.sampled_at)
+        if llm.tokenizer_only:
             continue
         url = llm.endpoint or urls.get(name) or urls.get(llm.name)
         own = llm.model or (llm.name if llm.name != POLICY else "")
@@ -284,4 +229,17 @@ def answered(
             servers[name] = replace(server, role=name, model=model or own or server.model)
         else:
             here.append(name)
-    return servers, here
+    agent.check([*values])
+    policies = load(values, here) if here else {}
+    on_gpu = any(policy.device.type != "cpu" for policy in policies.values())
+    most = asked.max_tokens or (2_000 if on_gpu else CPU_REPLY_TOKENS)
+    return EvaluatedAgent(
+        agent=agent,
+        sampling=Sampling(asked.sampled_at, max_tokens=most),
+        resources=NamedResources(values),
+        policies=policies,
+        servers=servers,
+        server_tokens=asked.max_tokens or UNBOUNDED,
+        max_calls=asked.max_turns or 16,
+        limits=RunnerSettings("", timeout=asked.timeout),
+    )

@@ -7,23 +7,30 @@
     result.json        success, mean reward and cost, with their intervals
 
 What the store has is not played again, and a rollout depends on no other one, so a run killed at
-any moment goes on and ends with the numbers of one that never stopped. `preparation.py` reads the
-input and plays.
+any moment goes on and ends with the numbers of one that never stopped. What is not to be kept is
+the same run in a temporary folder. `preparation.py` reads the input.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Self
 
+from tutelage.agents.loading import source_hash
 from tutelage.config.fields import RunSettings
 from tutelage.engine.usage import Cost
-from tutelage.errors import FailureBudgetError, RunError
+from tutelage.errors import DataError, FailureBudgetError, MissingExtraError, RunError
 from tutelage.evaluate.config import LABEL, EvaluationConfig
+from tutelage.evaluate.evaluated_agent import recorded_cost
 from tutelage.evaluate.preparation import PreparedEvaluation, prepare_evaluation
-from tutelage.evaluate.targets import target_kind
+from tutelage.evaluate.targets import UNKEPT, target_kind
+from tutelage.rollouts.grading import stop_if_text
+from tutelage.rollouts.runner import RolloutSpec
 from tutelage.runs.figures import (
     Figures,
     Labels,
@@ -33,7 +40,16 @@ from tutelage.runs.figures import (
     read_object,
 )
 from tutelage.runs.fingerprint import agent_sources, settings_sources
-from tutelage.runs.folder import RunFolder, append_json, find, keep_lines
+from tutelage.runs.folder import (
+    RunFolder,
+    append_json,
+    create,
+    find,
+    folder_at,
+    keep_lines,
+    write_json,
+)
+from tutelage.runs.inputs import training_tasks
 from tutelage.runs.job_inputs import write_tasks
 from tutelage.runs.kinds import (
     FINISHED,
@@ -49,12 +65,15 @@ from tutelage.runs.progress import Progress
 from tutelage.runs.resume_hint import resume_command
 from tutelage.runs.stored_evaluation import evaluation_keys
 from tutelage.runs.trust import code_of
+from tutelage.seeds import SeedTree
 from tutelage.statistics.outcome import Evaluation, Success, summarise
 from tutelage.store import open_store
 from tutelage.tasks.dataset import Dataset
+from tutelage.tasks.demonstrations import load_demonstrations, overlap_of
+from tutelage.tasks.overlap import content, count_overlap, distinct
 from tutelage.tools.registry import close_tools
 from tutelage.tracing.export import endpoint
-from tutelage.types import JSON, Rollout
+from tutelage.types import JSON, Mode, Rollout
 
 
 @register
@@ -72,10 +91,16 @@ class PolicyEvaluation(RunKind):
     """Whether code that a run of another user names may be run."""
     otlp: str | None = None
     """A collector that gets the traces as well."""
+    kept: bool = True
+    """False in a temporary folder, of which nothing is remembered."""
     given: PreparedEvaluation | None = None
-    """What a Python caller has made ready; no file has it."""
+    """What the caller has prepared, such as a Python agent, which no file has."""
     ready: PreparedEvaluation = field(init=False)
     """What it works with, once it is prepared."""
+    played: dict[str, Rollout] = field(default_factory=dict[str, Rollout])
+    """The rollouts until now, by id: what a stop leaves."""
+    _costs: dict[str, Cost] = field(default_factory=dict[str, Cost])
+    """Of rollouts whose calls servers answered, by id."""
     _result: JSON = field(default_factory=dict[str, Any])
     _began: float = field(default_factory=time.monotonic)
 
@@ -98,8 +123,7 @@ class PolicyEvaluation(RunKind):
     @classmethod
     def figures(cls, files: RunFiles) -> Figures:
         """Its model and grader; nothing was trained, so there are scores of one side only."""
-        settings = {key: value for key, value in files.settings.items() if key != "recipe"}
-        measure = _measure(EvaluationConfig.model_validate(settings))
+        measure = _measure(stored_settings(files.run, EvaluationConfig))
         grader, spent = str(files.config.get("reward", "")), None
         known = grader != "llm_judge"  # whose calls are nobody's count
         if "cost" in files.result:
@@ -124,24 +148,30 @@ class PolicyEvaluation(RunKind):
             labels={measure: Labels("", LABEL, measure)},
             success=files.config.get("success"),
             spent=spent,
-            dollars=0.0 if known else None,
         )
 
     def config(self) -> JSON:
         """What was asked for, and the resolved settings."""
-        ready = self.ready
+        ready, agent = self.ready, self.ready.evaluated_agent
         return {
             **super().config(),
             "target": self.target,
             "python": self.given is not None,
-            "base": ready.evaluated_agent.model(),
-            "model": ready.evaluated_agent.model_mark(),
+            "base": agent.model(),
+            "model": agent.model_mark(),
             "agent": ready.agent,
-            "agent_mark": ready.agent_mark(),
+            "agent_mark": None if ready.agent == Figures.BUILT_IN else source_hash(agent.agent),
             "reward": ready.reward,
             "success": ready.success,
             "code": [] if ready.run is None else code_of(ready.run[0]),
         }
+
+    def record(self, folder: RunFolder) -> None:
+        """Write what the run is asked for; of a temporary folder nothing is remembered."""
+        if self.kept:
+            super().record(folder)
+        else:
+            write_json(folder.config, {"kind": self.name, **self.config()})
 
     def difference(self, folder: RunFolder) -> str | None:
         """How the run in a folder differs from this one; None where they are the same."""
@@ -176,7 +206,7 @@ class PolicyEvaluation(RunKind):
             keep_lines(folder.metrics, 0)
             costs = folder.read_costs()
             keep_lines(folder.costs, len(costs))
-            self.ready.costs.update({line.pop("rollout"): Cost(**line) for line in costs})
+            self._costs.update({line.pop("rollout"): Cost(**line) for line in costs})
 
     @property
     def head(self) -> RunHeader:
@@ -186,35 +216,59 @@ class PolicyEvaluation(RunKind):
     def open(self, run: Run) -> None:
         """Write the tasks down, or see that they are the same, and say what begins."""
         write_tasks(run.folder.tasks("test"), self.ready.tasks)
-        facts = self.ready.facts(self.target)
-        run.progress.start("evaluation", {**facts, "run": str(run.folder.path)})
+        agent, rollouts = self.ready.evaluated_agent, len(self.ready.tasks) * self.asked.samples
+        lines = {"target": self.target, "agent": self.ready.agent, "model": agent.model()}
+        lines["tokens"] = agent.tokens()
+        if agent.servers:
+            most = f"{rollouts:,} rollouts of at most {agent.max_calls} calls"
+            lines["calls"] = f"{most}: at most {rollouts * agent.max_calls:,}"
+        if self.kept:
+            lines["run"] = str(run.folder.path)
+        run.progress.start("evaluation", lines)
 
     def phases(self) -> Sequence[Phase]:
         """The playing of all tasks."""
         return [(LABEL, self._play)]
 
     async def _play(self, run: Run) -> None:
-        """What was lost is played again, and all where the grader could judge none."""
-        rollouts = {rollout.id: rollout for rollout in run.store.rollouts(run.id)}
+        """Play all tasks, each sample with seeds of its own. What was lost is played again, and all
+        where the grader could judge none."""
+        ready, progress, rollouts = self.ready, run.progress, self.played
+        rollouts |= {rollout.id: rollout for rollout in run.store.rollouts(run.id)}
         none = bool(summarise([*rollouts.values()]).ungraded)
         for rollout in [r for r in rollouts.values() if none or r.reward is None]:
             run.store.discard_rollout(run.id, rollout.id)
             del rollouts[rollout.id]
+        seeds = SeedTree(self.asked.seed).child("eval")
+        specs = [
+            RolloutSpec(task, Mode.TEST, task.id, i, seeds.child(task.id, i), label=LABEL)
+            for task in ready.tasks
+            for i in range(self.asked.samples)
+        ]
+        ids = [spec.seeds.id("roll", run.id) for spec in specs]
+        left = [spec for spec, id in zip(specs, ids, strict=True) if id not in rollouts]
 
         def keep(rollout: Rollout, cost: Cost) -> None:
-            if self.ready.evaluated_agent.servers:
+            rollouts[rollout.id], self._costs[rollout.id] = rollout, cost
+            progress.evaluation(LABEL, len(rollouts), len(specs))
+            if ready.evaluated_agent.servers:
                 append_json(run.folder.costs, {"rollout": rollout.id, **asdict(cost)})
             run.writer.submit([rollout])
+            if ready.on_rollout is not None:
+                ready.on_rollout(rollout)
+            if len(rollouts) == 1:
+                stop_if_text(rollout, ready.grader)
 
-        played = await self.ready.play(
-            run.progress, run.id, rollouts, keep, run.writer.submit_spans
-        )
-        evaluation = self.ready.add_up(played, run.progress)
+        progress.evaluation(LABEL, len(rollouts), len(specs))
+        await ready.evaluated_agent.play(left, ready.grader, run.id, keep, run.writer.submit_spans)
+        played = [rollouts[id] for id in ids]
+        evaluation = self.add_up(played, progress)
         if evaluation.ungraded:
-            raise FailureBudgetError(
-                f"no rollout could be graded: {evaluation.ungraded}. Fix it, then continue with: "
-                f"{resume_command(run.folder.path)} --allow-changes"
-            )
+            again = "Fix it, then run the command again"
+            if self.kept:
+                again = f"Fix it, then continue with: {resume_command(run.folder.path)} "
+                again += "--allow-changes"
+            raise FailureBudgetError(f"no rollout could be graded: {evaluation.ungraded}. {again}")
         run.log({"phase": LABEL, "step": 0, **rollout_metrics(played)})
         self._result = {
             "status": FINISHED,
@@ -233,6 +287,32 @@ class PolicyEvaluation(RunKind):
             "wall_seconds": time.monotonic() - self._began,
         }
 
+    def add_up(self, played: Sequence[Rollout], progress: Progress) -> Evaluation:
+        """What rollouts of all tasks come to, and how many of the tasks were trained on."""
+        ready, seen = self.ready, None
+        evaluation = summarise(played, Success.of(ready.success))
+        acts = ready.evaluated_agent.environment is not None
+        if ready.run is not None and (ready.grader is not None or acts):
+            folder, config = ready.run
+            own = folder.tasks("train").is_file()
+            fields = None if own or ready.grader is None else ready.grader.fields_read
+            try:
+                if config.recipe == "sft":
+                    shown = load_demonstrations(config.data.train_files)
+                    overlap = overlap_of(shown, (), ready.tasks)
+                else:
+                    tasks = folder.tasks("train")
+                    known = Dataset[Any].recorded(tasks) if own else training_tasks(config)
+                    overlap = count_overlap(known, (), ready.tasks, lambda t: content(t, fields))
+                seen = overlap.test_in_train
+            except (DataError, MissingExtraError):
+                progress.note(
+                    "it is unknown whether it was trained on these tasks: its files are missing"
+                )
+        repeated = len(ready.tasks) - len(distinct(ready.tasks, content))
+        costs = (self._costs.get(rollout.id) or recorded_cost(rollout) for rollout in played)
+        return replace(evaluation, in_training=seen, repeated=repeated, cost=sum(costs, Cost()))
+
     def result(self, status: str) -> JSON | None:
         """The rates and means; a run that was stopped has its rollouts instead."""
         return self._result if status == FINISHED else None
@@ -240,6 +320,16 @@ class PolicyEvaluation(RunKind):
     def close(self) -> None:
         """End the programs behind tools."""
         close_tools(self.ready.evaluated_agent.tools)
+
+
+@contextmanager
+def evaluation_folder(output: str | None) -> Generator[RunFolder]:
+    """The run folder of an evaluation, a temporary one if it is not to be kept."""
+    if output is not None:
+        yield folder_at(Path(output))
+        return
+    with TemporaryDirectory(prefix="tutelage-") as place:
+        yield create(Path(place) / UNKEPT)
 
 
 def recorded(folder: RunFolder) -> Evaluation:

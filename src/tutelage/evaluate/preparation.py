@@ -1,49 +1,38 @@
-"""An evaluation made ready: tasks, agent and grader read and checked, played, and added up.
+"""An evaluation made ready: tasks, agent and grader, read and checked.
 
 What is wrong with a target, a file or an option is found here, before a model loads. Who plays is
-`targets.py`; `kind.py` keeps an evaluation as a run.
+`targets.py`; `kind.py` plays.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from tutelage.agents.loading import source_hash
 from tutelage.engine.endpoint import environment as settings
 from tutelage.engine.prices import load_prices
-from tutelage.engine.usage import Cost
 from tutelage.environments.loading import load_environment
 from tutelage.environments.protocol import EnvironmentFactory
 from tutelage.environments.start import TEST_TASKS, check_repeats, environment_tasks
-from tutelage.errors import ConfigError, DataError, MissingExtraError
-from tutelage.evaluate.config import LABEL, EvaluationConfig
+from tutelage.errors import ConfigError
+from tutelage.evaluate.config import EvaluationConfig
 from tutelage.evaluate.evaluated_agent import EvaluatedAgent
 from tutelage.evaluate.targets import (
-    UNKEPT,
     FoundRun,
     agent_to_evaluate,
     check_options,
     run_of,
 )
 from tutelage.rewards import RewardFunction, check, resolve_reward
-from tutelage.rollouts.grading import stop_if_text
-from tutelage.rollouts.runner import RolloutSpec
 from tutelage.runs.figures import Figures
-from tutelage.runs.inputs import environment_of, training_tasks
+from tutelage.runs.inputs import environment_of
 from tutelage.runs.job_inputs import AGENT_REWARD, ENVIRONMENT_REWARD
-from tutelage.runs.progress import Progress
 from tutelage.runs.trust import check_trusted, code_of
-from tutelage.seeds import SeedTree
-from tutelage.statistics.outcome import Evaluation, Success, summarise
 from tutelage.tasks.arithmetic import EMBEDDED_REWARD
 from tutelage.tasks.dataset import Dataset
-from tutelage.tasks.demonstrations import load_demonstrations, overlap_of
-from tutelage.tasks.overlap import content, count_overlap, distinct
-from tutelage.tracing.ingest import Sink
-from tutelage.types import Mode, Rollout, Task
+from tutelage.types import Rollout, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,99 +52,7 @@ class PreparedEvaluation:
     """The run whose policy it is; None for everything else."""
     agent: str = Figures.BUILT_IN
     """The own agent, by its file or its name."""
-    costs: dict[str, Cost] = field(default_factory=dict[str, Cost])
-    """Of rollouts whose calls servers answered, by id."""
     on_rollout: Callable[[Rollout], None] | None = None
-    played: dict[str, Rollout] = field(default_factory=dict[str, Rollout])
-    """The rollouts until now, by id: what a stop leaves."""
-
-    def agent_mark(self) -> str | None:
-        """Equal for equal code of an own agent."""
-        return None if self.agent == Figures.BUILT_IN else source_hash(self.evaluated_agent.agent)
-
-    def facts(self, target: str) -> dict[str, str]:
-        """What is played, in words, and how many calls servers may answer."""
-        rollouts, most = len(self.tasks) * self.asked.samples, self.evaluated_agent.max_calls
-        calls = f"{rollouts:,} rollouts of at most {most} calls: at most {rollouts * most:,}"
-        return {
-            "target": target,
-            "agent": self.agent,
-            "model": self.evaluated_agent.model(),
-            "tokens": self.evaluated_agent.tokens(),
-            **({"calls": calls} if self.evaluated_agent.servers else {}),
-        }
-
-    async def play(
-        self,
-        progress: Progress,
-        run_id: str = UNKEPT,
-        known: Mapping[str, Rollout] | None = None,
-        keep: Callable[[Rollout, Cost], None] | None = None,
-        on_spans: Sink = lambda run_id, spans: None,
-    ) -> list[Rollout]:
-        """Play all tasks, each sample with seeds of its own. What is `known` by its id is not
-        played again; `keep` receives each rollout as it ends, and `on_spans` the spans of the
-        agent's own code, with the run's id."""
-        named = _named_tools(self.tasks) if self.run is None else []
-        if named and self.agent == Figures.BUILT_IN and not self.evaluated_agent.tools:
-            progress.note(
-                f"the tasks are for an agent with tools ({', '.join(named)}), but this target has "
-                f"none; pass yours with --tools {','.join(named)}"
-            )
-        seeds = SeedTree(self.asked.seed).child("eval")
-        specs = [
-            RolloutSpec(task, Mode.TEST, task.id, i, seeds.child(task.id, i), label=LABEL)
-            for task in self.tasks
-            for i in range(self.asked.samples)
-        ]
-        rollouts = self.played
-        rollouts |= known or {}
-        left = [spec for spec in specs if spec.seeds.id("roll", run_id) not in rollouts]
-
-        def count(rollout: Rollout, cost: Cost) -> None:
-            rollouts[rollout.id], self.costs[rollout.id] = rollout, cost
-            progress.evaluation(LABEL, len(rollouts), len(specs))
-            if keep is not None:
-                keep(rollout, cost)
-            if self.on_rollout is not None:
-                self.on_rollout(rollout)
-            if len(rollouts) == 1:
-                stop_if_text(rollout, self.grader)
-
-        progress.evaluation(LABEL, len(rollouts), len(specs))
-        await self.evaluated_agent.play(
-            left, self.grader, run_id, count, progress.sampled, on_spans
-        )
-        return [rollouts[spec.seeds.id("roll", run_id)] for spec in specs]
-
-    def add_up(self, played: Sequence[Rollout], progress: Progress) -> Evaluation:
-        """What rollouts of all tasks come to, and how many of the tasks were trained on."""
-        evaluation = summarise(played, Success.of(self.success))
-        seen = None
-        acts = self.evaluated_agent.environment is not None
-        if self.run is not None and (self.grader is not None or acts):
-            folder, config = self.run
-            recorded = folder.tasks("train")
-            own = recorded.is_file()
-            fields = None if own or self.grader is None else self.grader.fields_read
-            try:
-                if config.recipe == "sft":
-                    shown = load_demonstrations(config.data.train_files)
-                    overlap = overlap_of(shown, (), self.tasks)
-                else:
-                    known = Dataset[Any].recorded(recorded) if own else training_tasks(config)
-                    overlap = count_overlap(known, (), self.tasks, lambda t: content(t, fields))
-                seen = overlap.test_in_train
-            except (DataError, MissingExtraError):
-                progress.note(
-                    "it is unknown whether it was trained on these tasks: its files are missing"
-                )
-        repeated = len(self.tasks) - len(distinct(self.tasks, content))
-        spent = (
-            self.costs.get(rollout.id) or EvaluatedAgent.recorded_cost(rollout)
-            for rollout in played
-        )
-        return replace(evaluation, in_training=seen, repeated=repeated, cost=sum(spent, Cost()))
 
 
 def prepare_evaluation(
@@ -168,7 +65,7 @@ def prepare_evaluation(
     what is `trusted`.
     """
     kind = check_options(target, asked)
-    run = run_of(target, others=True)
+    run = run_of(target)
     trust = trust or (run is not None and {*code_of(run[0])} <= {*trusted})
     own = target if kind == "agent" else None
     if run is not None and run[0].agent.is_file():
@@ -199,18 +96,14 @@ def prepare_evaluation(
     tasks = Dataset[Any](rows[: asked.limit], name=name, input_required=asks)
     if environment is not None:
         check_repeats(environment, tasks[0], asked.seed)
-    name = asked.reward
-    if not name and environment is not None:
-        name = (None if run is None else run[1].agent.reward_name) or ENVIRONMENT_REWARD
-    elif not name and run is not None:
-        name = run[1].agent.reward_name or EMBEDDED_REWARD
-    elif not name and own is not None:
-        name = AGENT_REWARD
-    elif not name:
-        what = "a server" if kind == "server" else "a model"
+    name = asked.reward or (None if run is None else run[1].agent.reward_name)
+    if not name:
+        usual = {ENVIRONMENT_REWARD: environment, EMBEDDED_REWARD: run, AGENT_REWARD: own}
+        name = next((reward for reward, by in usual.items() if by is not None), None)
+    if not name:
         raise ConfigError(
-            f"{target!r} is {what}, not a run, so it has no reward; pass one with --reward NAME or "
-            "--reward FILE.py:function"
+            f"{target!r} is no run, so it has no reward; pass one with --reward NAME or --reward "
+            "FILE.py:function"
         )
     if run is not None and asked.reward is None:
         check_trusted(run[0], [name], trust=trust)
@@ -229,10 +122,3 @@ def prepare_evaluation(
     )
     agent = own or Figures.BUILT_IN
     return PreparedEvaluation(asked, evaluated_agent, tasks, grader, name, success, run, agent)
-
-
-def _named_tools(tasks: Sequence[Task]) -> list[str]:
-    """The tools of the calls that tasks say are right."""
-    found: list[Any] = [task.fields.get("calls") for task in tasks]
-    calls: list[Any] = [call for calls in found if isinstance(calls, list) for call in calls]
-    return sorted({str(c["name"]) for c in calls if isinstance(c, Mapping) and "name" in c})

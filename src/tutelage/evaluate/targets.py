@@ -28,20 +28,18 @@ from tutelage.engine.endpoint import (
 )
 from tutelage.engine.factory import make_engine
 from tutelage.environments.start import TURNS
-from tutelage.errors import ConfigError, DataError, RunError
+from tutelage.errors import ConfigError
 from tutelage.evaluate.config import AskConfig, EvaluationConfig
 from tutelage.evaluate.evaluated_agent import (
     CPU_REPLY_TOKENS,
     EvaluatedAgent,
-    answered,
-    equipped,
-    reply_limit,
+    custom_agent,
 )
 from tutelage.policy.sources import SMOLLM2, is_gguf
 from tutelage.resources import LLM, POLICY, SHIPPED, NamedResources
 from tutelage.rewards import reward as reward_function
 from tutelage.rollouts.runner import RolloutSpec, RunnerSettings
-from tutelage.runs.folder import RUNS, RunFolder, find, is_run
+from tutelage.runs.folder import RUNS, RunFolder, find
 from tutelage.runs.inputs import load_tools, offered_tools
 from tutelage.runs.kinds import name_of
 from tutelage.runs.progress import Progress
@@ -70,8 +68,6 @@ def target_kind(target: str) -> TargetKind:
         return "agent"
     path = Path(target)
     if target in (SHIPPED, SMOLLM2) or is_gguf(target):
-        if is_run(RUNS / target):
-            raise ConfigError(f"{target!r} is also a model; use {RUNS / target} for the run")
         return "model"
     # A misspelled run below a folder that is here is no hub name.
     here = path.exists() or path.parent.exists() or path.parent == RUNS
@@ -80,33 +76,16 @@ def target_kind(target: str) -> TargetKind:
     return "run"
 
 
-def run_of(target: str, *, others: bool = False) -> FoundRun | None:
-    """The run that `target` names, None for everything else. Raises `ConfigError` for a name of
-    nothing; with `others` it says what else may be named."""
+def run_of(target: str) -> FoundRun | None:
+    """The run that `target` names, None for everything else. Raises `RunError` for a name of
+    nothing, and `ConfigError` for a run without a policy."""
     if target_kind(target) != "run":
         return None
-
-    def leaves_policy(folder: RunFolder) -> bool:
-        try:
-            return name_of(folder) in (WEIGHTS, SUPERVISED)
-        except RunError:
-            return False
-
-    try:
-        folder = find(target, wanted=leaves_policy)
-    except RunError as error:
-        if not others or Path(target).exists():
-            raise
-        raise ConfigError(
-            f"{error}. A target is an agent's file (AGENT.py), a server's URL (http://...), a run, "
-            "or a model, by folder or OWNER/NAME on huggingface.co"
-        ) from error
-    if not leaves_policy(folder):
-        name = name_of(folder)
-        hint = f": tutelage prompts confirm {folder.path}" if name == "prompt" else ""
+    folder = find(target)
+    if (name := name_of(folder)) not in (WEIGHTS, SUPERVISED):
         raise ConfigError(
             f"the run in {str(folder.path)!r} is of the kind {name!r}, which has no policy; pass a "
-            f"run that trained weights, or the agent's file{hint}"
+            "run that trained weights, or the agent's file"
         )
     return folder, Resolved.from_json(folder.config.read_text()).config
 
@@ -156,36 +135,42 @@ def agent_to_evaluate(
 ) -> EvaluatedAgent:
     """The agent that a target names: the user's agent of the file `own`, else a built-in one.
     Raises `ConfigError` for what cannot be read."""
+    config = RunConfig() if run is None else run[1]
     if run is not None:
-        check_trusted(
-            run[0], [run[1].agent.agent_type, *([] if own is None else [own])], trust=trust
-        )
+        code = [config.agent.agent_type, *([] if own is None else [own])]
+        check_trusted(run[0], code, trust=trust)
     if own is not None:
-        return _own_agent(own, run, asked)
-    server = server_of(target if target_kind(target) == "server" else None, asked)
-    return _builtin_agent(target, run, asked, server, trust=trust)
+        found = _own_agent(own, run, config, asked)
+    else:
+        found = _builtin_agent(target, run, config, asked, trust=trust)
+    return replace(
+        found,
+        max_length=None if run is None else config.rollout.max_len,
+        limits=RunnerSettings(
+            "",
+            timeout=asked.timeout,
+            failure_reward=config.agent.failure_reward,
+            reward_timeout=config.agent.reward_timeout,
+            pool_size=config.environment.pool_size,
+            step_timeout=config.environment.step_timeout,
+        ),
+    )
 
 
 def _builtin_agent(
-    target: str,
-    run: FoundRun | None,
-    asked: EvaluationConfig,
-    server: Endpoint | None = None,
-    *,
-    trust: bool = False,
+    target: str, run: FoundRun | None, config: RunConfig, asked: EvaluationConfig, *, trust: bool
 ) -> EvaluatedAgent:
     """A built-in agent: a run's, with its policy or another model, or the plain one of a model."""
-    config, weights, kind = RunConfig(), target, "hf"
-    turns, tokens, tools = 4, 256, dict[str, Tool]()
+    server = server_of(target if target_kind(target) == "server" else None, asked)
+    weights, kind, tools = target, "hf", dict[str, Tool]()
+    turns, tokens = 4 if asked.environment is None else TURNS, 256
     if run is not None:
-        folder, config = run
-        weights, kind = str(folder.policy), config.agent.agent_type
+        weights = str(run[0].policy if server else run[0].final_policy())
+        kind = config.agent.agent_type
         turns = config.agent.max_turns if config.agent.use_agent else 1
         tokens = config.turn_tokens
-        if server is None:
-            folder.final_policy()
         if asked.tools is None:
-            check_trusted(folder, config.agent.tools or (), trust=trust)
+            check_trusted(run[0], config.agent.tools or (), trust=trust)
             tools = dict(load_tools(config))
     if asked.tools is not None:
         tools = dict(resolve_tools(asked.tools))
@@ -196,11 +181,9 @@ def _builtin_agent(
         if run is not None and not named:
             tools = dict(offered_tools(config, tools, knows_tools=policy.codec.knows_tools))
         policies = {POLICY: policy}
-    acts = run is None and getattr(asked, "environment", None) is not None
-    turns = asked.max_turns or (TURNS if acts else turns)
+    turns = asked.max_turns or turns
     tokens = asked.max_tokens or (tokens if server is None else UNBOUNDED)
     sampling = Sampling(asked.sampled_at, max_tokens=tokens)
-    main = LLM(POLICY, temperature=sampling.temperature)
     return EvaluatedAgent(
         agent=AGENTS.find(kind)(
             tools,
@@ -211,21 +194,13 @@ def _builtin_agent(
             tool_choice=config.agent.tool_choice if tools else "none",
         ),
         sampling=sampling,
-        resources=NamedResources() if server is None else NamedResources({POLICY: main}),
+        resources=NamedResources({POLICY: LLM(POLICY, temperature=sampling.temperature)}),
         policies=policies,
         weights=weights,
         servers={} if server is None else {POLICY: server},
         server_tokens=tokens,
         tools=tools,
         max_calls=turns,
-        max_length=None if run is None else config.rollout.max_len,
-        limits=RunnerSettings(
-            "",
-            failure_reward=config.agent.failure_reward,
-            reward_timeout=config.agent.reward_timeout,
-            pool_size=config.environment.pool_size,
-            step_timeout=config.environment.step_timeout,
-        ),
     )
 
 
@@ -239,7 +214,9 @@ def _load(weights: str, config: RunConfig, tools: Sequence[ToolSpec] = ()) -> Po
     return policy
 
 
-def _own_agent(file: str, run: FoundRun | None, asked: EvaluationConfig) -> EvaluatedAgent:
+def _own_agent(
+    file: str, run: FoundRun | None, config: RunConfig, asked: EvaluationConfig
+) -> EvaluatedAgent:
     """A user's agent, with the models that are named, or the policy of its run."""
     agent, resources = load_agent(file)
     model = next(iter(asked.model), None)
@@ -253,34 +230,22 @@ def _own_agent(file: str, run: FoundRun | None, asked: EvaluationConfig) -> Eval
             local = place / "policy"
         elif known is None or place.exists():  # else it is a model of the configured server
             local = place
+
+    def load(resources: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, Policy]:
+        if local is None:
+            raise ConfigError(
+                f"no LLM is configured for {names[0]!r} of the agent {agent.name!r}; pass "
+                "--endpoint URL with --model NAME for a server, or --model FOLDER for a local model"
+            )
+        return dict.fromkeys(names, _load(str(local), config))
+
     server = named if named or local else known
-    resources = equipped(agent, resources, asked.sampled_at, model if server else None)
-    servers, here = answered(resources, {}, server, model if server else None)
-    if local is None and here:
-        raise ConfigError(
-            f"no LLM is configured for {here[0]!r} of the agent {agent.name!r}; pass --endpoint "
-            "URL with --model NAME for a server, or --model FOLDER for a local model"
-        )
-    for place in {s.base_url: s for s in servers.values()}.values():
+    model = model if server else None
+    found = custom_agent(agent, resources, asked, load, urls={}, server=server, model=model)
+    for place in {s.base_url: s for s in found.servers.values()}.values():
         if place.base_url != (named.base_url if named else None):
             served_models(place)
-    policies: dict[str, Policy] = {}
-    config = RunConfig() if run is None else run[1]
-    if here and local is not None:
-        policies = dict.fromkeys(here, _load(str(local), config))
-    failed = config.agent.failure_reward
-    return EvaluatedAgent(
-        agent=agent,
-        sampling=Sampling(asked.sampled_at, max_tokens=reply_limit(asked.max_tokens, policies)),
-        resources=resources,
-        policies=policies,
-        weights=str(local or ""),
-        servers=servers,
-        server_tokens=asked.max_tokens or UNBOUNDED,
-        max_calls=asked.max_turns or 16,
-        max_length=None if run is None else config.rollout.max_len,
-        limits=RunnerSettings("", timeout=asked.timeout, failure_reward=failed),
-    )
+    return replace(found, weights=str(local or ""))
 
 
 # ---------------------------------------------------------------- one question, and serving
@@ -311,16 +276,10 @@ def ask(
     spec = RolloutSpec(task, Mode.TEST, task.id, 0, SeedTree(asked.seed).child("ask"), label="ask")
     progress.start("ask", {"tokens": evaluated_agent.tokens()})
     progress.evaluation("ask", 0, 1)
-    played = evaluated_agent.play(
-        [spec], _ungraded, UNKEPT, lambda rollout, cost: None, progress.sampled
-    )
-    rollout = asyncio.run(played)[0]
-    if rollout.last.stop == "context" and not any(c.sampled.token_ids for c in rollout.last.calls):
-        raise DataError(
-            f"the question of {len(question)} characters does not fit into the context of "
-            f"{target!r} with the system prompt and the tools; ask a shorter one"
-        )
-    return rollout
+    played = list[Rollout]()
+    work = evaluated_agent.play([spec], _ungraded, UNKEPT, lambda r, cost: played.append(r))
+    asyncio.run(work)
+    return played[0]
 
 
 @reward_function(name="ungraded")
@@ -335,31 +294,14 @@ def served(target: str, *, slots: int, max_length: int | None, seed: int) -> Ser
     """
     from tutelage.gateway.serving import ServedPolicy
 
-    kind = target_kind(target)
-    if kind == "agent":
+    if target_kind(target) in ("agent", "server"):
         raise ConfigError(
-            f"{target!r} is an agent, but only models can be served; serve its run or its model, "
-            f"then evaluate the agent: tutelage eval {target} --endpoint URL --test FILE"
+            f"{target!r} cannot be served; pass a run, or a model by folder or by its name on "
+            "huggingface.co, with --upstream URL that of a server"
         )
-    if kind == "server":
-        raise ConfigError(
-            f"{target!r} is already a server; to forward requests to it, pass its model: tutelage "
-            f"serve MODEL --upstream {target}"
-        )
-    try:
-        run = run_of(target)
-    except RunError as error:
-        if Path(target).name == target and not Path(target).exists():
-            raise
-        folder = "a model folder (with a tokenizer_config.json)"
-        raise ConfigError(f"{target!r} is neither a run nor {folder}: {error}") from error
-    evaluated_agent = _builtin_agent(target, run, EvaluationConfig(test=(UNKEPT,), tools=()))
+    asked = EvaluationConfig(test=(UNKEPT,), tools=())
+    evaluated_agent = agent_to_evaluate(target, run_of(target), None, asked)
     policy = evaluated_agent.policy
-    if max_length is not None and max_length > policy.max_positions:
-        raise ConfigError(
-            f"--max-length {max_length} is more than the {policy.max_positions} positions of "
-            f"{target!r}; lower it"
-        )
     wanted = max_length or evaluated_agent.max_length
     engine = make_engine(policy, slots=slots, max_length=wanted, schedule="free")
     most = CPU_REPLY_TOKENS if policy.device.type == "cpu" else UNBOUNDED

@@ -25,7 +25,6 @@ from tutelage.types import JSON, UNBOUNDED, Call, ChatClient
 
 if TYPE_CHECKING:
     from tutelage.gateway.text import TextDecoder
-    from tutelage.replies import ThoughtMarks
 
 KEPT_ANSWERS = 1024
 """Maximum number of answers that an attempt keeps for retries and follow-up requests."""
@@ -145,8 +144,8 @@ class PendingCompletion(RecordedRequest):
         """
         hidden = self.request.sampling.max_thinking_tokens == 0
         decoder = self.model.decoder
-        marks = decoder.thoughts if decoder is not None and decoder.thoughts.known else None
-        return ThoughtStream(cast("ThoughtMarks | None", marks), hidden=hidden)
+        marks = decoder.think_tags if decoder and decoder.think_tags.known else None
+        return ThoughtStream(marks, hidden=hidden)
 
     def logprobs(self, choice: Call) -> list[JSON] | None:
         """Return the log-probability entries of a choice's tokens at temperature 1, or None if the

@@ -76,7 +76,8 @@ class TextStream:
         self._decoder, self._exact = decoder, exact
         self._strips = decoder.strips and not exact
         self._llama = decoder.call_format == "llama" and not exact
-        call = "{" if self._llama and decoder.thoughts.known else _CALL  # possible after a thought
+        # In Llama's format a call is possible after a thought.
+        call = "{" if self._llama and decoder.think_tags.known else _CALL
         self._marks = tuple(stops) if exact else (call, *stops)
         self._ids: list[int] = []
         self._start = 0

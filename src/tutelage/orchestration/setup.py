@@ -83,7 +83,7 @@ def read_sets(request: PlannerConfig, settings: Phase1Settings) -> PlannerDatase
         raise DataError(f"only {left} to train on; at least 2 are needed")
     train, held_out = split(workflows, settings.validation_share, seeds.child("validation"))
     overlap = count_overlap([*workflows, *augmented], (), test, key=instruction_mark)
-    if notes := overlap.notes(drawn=request.train is None, given="--test FILE"):
+    if notes := overlap.notes(drawn=request.train is None):
         fields["overlap"] = "; ".join(notes)
     known = also_trained([*workflows, *augmented], test, instruction_mark)
     leaks = tuple(test[place].name or f"row {place}" for place in known)

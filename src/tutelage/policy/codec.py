@@ -28,14 +28,13 @@ from tutelage.policy.named_templates import template_advice
 from tutelage.policy.prompt_length import check_length
 from tutelage.policy.template_forms import template_forms
 from tutelage.policy.thoughts import Thoughts
-from tutelage.replies import split_thought
+from tutelage.replies import ThinkTags, split_thought
 from tutelage.types import JSON, THOUGHTS, Constraint, Message, ToolCall, ToolSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from tutelage.policy.grammar import Grammar
-    from tutelage.replies import ThoughtMarks
 
 _CACHE_LIMIT = 20_000
 _MARK, _PROBE = "\u00a7", "zq_probe"
@@ -111,6 +110,12 @@ class Codec:
             )
         except ModelError:
             return False
+
+    @cached_property
+    def think_tags(self) -> ThinkTags:
+        """Return the delimiters of the model's thinking."""
+        thoughts = self.thoughts
+        return ThinkTags(thoughts.begun, thoughts.known, thoughts.opening, thoughts.closing)
 
     # ------------------------------------------------------------ rendering
 
@@ -322,7 +327,7 @@ class Codec:
         """
         body = list(ids[:-1]) if ids and ids[-1] in self.eos_ids else list(ids)
         text = self.decode(body)
-        thought, answer = split_thought(text, cast("ThoughtMarks", self.thoughts))
+        thought, answer = split_thought(text, self.think_tags)
         if document and not answer:
             thought, answer = "", text
         turn = _ParsedTurn(Message("assistant", answer.strip() or None), ())

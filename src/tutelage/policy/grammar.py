@@ -2,7 +2,7 @@
 
 A grammar is built from the request's `Constraint`, the parameter schemas of the tools, and the
 format in which the policy's chat template writes calls, so that a constrained call looks like a
-free one. The library llguidance computes the allowed next tokens; a `Matcher` follows one reply.
+free one. The library llguidance computes the allowed next tokens; a `Grammar` follows one reply.
 `engine/streams.py` samples with it, and `constrained.py` runs it again over recorded tokens for
 training: a grammar is a pure function of the tokenizer, the tools and the constraint.
 """
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from tutelage.errors import SCHEMA_FIELD, ConstraintError, EngineError
 from tutelage.types import JSON, Constraint, Message, ToolCall, ToolSpec
 
 if TYPE_CHECKING:
-    from llguidance import LLMatcher, LLTokenizer
+    from llguidance import LLTokenizer
 
     from tutelage.policy.codec import Codec
 
@@ -72,11 +72,35 @@ class ConstrainedSpan:
     constraint: Constraint
 
 
-class Matcher:
-    """State of matching one reply against a grammar, token by token."""
+class Grammar:
+    """A compiled grammar for constrained replies; `start` returns a copy that follows one reply,
+    token by token."""
 
-    def __init__(self, matcher: LLMatcher) -> None:
-        self._matcher = matcher
+    def __init__(self, text: str, tokenizer: LLTokenizer, field: str) -> None:
+        """Compile a grammar. Raises `ConstraintError` with the request's `field` on errors."""
+        from llguidance import LLMatcher
+
+        self.text = text
+        self._matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_lark(text), log_level=0)
+        reason = self._matcher.get_error()
+        if not reason and not np.frombuffer(self._matcher.compute_bitmask(), np.uint8).any():
+            reason = "no reply can match it"
+        if reason or self._matcher.is_error():
+            raise ConstraintError(
+                f"`{field}` cannot be enforced: {_shorten(reason)}; change the schema", field
+            )
+
+    def after(self, ids: Sequence[int]) -> Grammar | None:
+        """Return the grammar of what may follow a reply's first tokens, or None if those are
+        invalid."""
+        rest = self.start()
+        return rest if rest._matcher.consume_tokens(list(ids)) else None
+
+    def start(self) -> Self:
+        """Return a copy that follows a reply from its beginning."""
+        rest = copy(self)
+        rest._matcher = self._matcher.deep_copy()
+        return rest
 
     def fill(self, words: Words) -> None:
         """Write the allowed next tokens as a bit mask, least significant bit first.
@@ -97,35 +121,6 @@ class Matcher:
             raise EngineError(
                 f"the grammar does not allow token {token}: {self._matcher.get_error()}"
             )
-
-
-class Grammar:
-    """A compiled grammar for constrained replies."""
-
-    def __init__(self, text: str, tokenizer: LLTokenizer, field: str) -> None:
-        """Compile a grammar. Raises `ConstraintError` with the request's `field` on errors."""
-        from llguidance import LLMatcher
-
-        self.text = text
-        self._first = LLMatcher(tokenizer, LLMatcher.grammar_from_lark(text), log_level=0)
-        reason = self._first.get_error()
-        if not reason and not np.frombuffer(self._first.compute_bitmask(), np.uint8).any():
-            reason = "no reply can match it"
-        if reason or self._first.is_error():
-            raise ConstraintError(
-                f"`{field}` cannot be enforced: {_shorten(reason)}; change the schema", field
-            )
-
-    def after(self, ids: Sequence[int]) -> Grammar | None:
-        """Return the grammar of what may follow a reply's first tokens, or None if those are
-        invalid."""
-        rest = copy(self)
-        rest._first = self._first.deep_copy()
-        return rest if rest._first.consume_tokens(list(ids)) else None
-
-    def start(self) -> Matcher:
-        """Return a matcher at the beginning of a reply."""
-        return Matcher(self._first.deep_copy())
 
 
 class GrammarMaker:

@@ -118,17 +118,6 @@ def thread_settings(key: int | None = None, *, large: bool = False) -> tuple[int
     return (1, _SHARDS, "the model's size") if large else (_cores(), 1, "the cores here")
 
 
-def gradient_threads(config: RunConfig, parameters: int, *, gpu: bool) -> int:
-    """Choose the number of threads that compute gradients, for a policy of this size.
-
-    Each uses one core and holds one micro-batch in memory; the results do not depend on them."""
-    if gpu:
-        return 1
-    large = parameters >= SMALL_MODEL
-    threads, shards, _ = thread_settings(config.trainer.threads, large=large)
-    return min(shards, _cores()) if large else threads
-
-
 def sampling_device(wanted: str = "auto") -> torch.device:
     """Return the sampling device: this process's GPU, or the CPU without one or if `wanted` is
     "cpu".
@@ -167,14 +156,13 @@ def choose_compute(config: RunConfig, parameters: int, sharded: bool = True) -> 
         dtype = fast = getattr(torch, config.model.dtype)
         why = f"model.dtype={config.model.dtype}"
     if dtype != torch.float32 and config.algorithm.name == "rl":
-        level = config.rollout.correction
-        does = "which corrects nothing" if level == "none" else "which corrects it"
-        why += f"; sampler and trainer differ by rounding: rollout.correction={level}, {does}"
+        why += f"; it differs by rounding: rollout.correction={config.rollout.correction}"
     threads, shards, source = thread_settings(config.trainer.threads, large=large and not cuda)
-    for_gradients = gradient_threads(config, parameters, gpu=cuda)
-    seen = "torch sees a GPU" if cuda else "no GPU" if wanted == "auto" else "as configured"
+    # Each uses one core and holds one micro-batch; the results do not depend on their number.
+    for_gradients = 1 if cuda else min(shards, _cores()) if large else threads
+    remark = f" ({remark})" if (remark := this_platform().remark) else ""
     reason = (
-        f"{device if device.index else device.type} ({this_platform().remark or seen}), "
+        f"{device if device.index else device.type}{remark}, "
         f"{str(dtype).removeprefix('torch.')} ({why}), "
         f"threads: {max(threads, for_gradients)} ({source})"
     )
@@ -193,7 +181,7 @@ def apply_settings(choice: ComputeSettings, *, large: bool) -> None:
 
     With a large model all threads allocate from one heap (with glibc), since a heap for each would
     keep much freed memory, and oneDNN caches fewer compiled kernels than its default of 1,024. On a
-    GPU, select the device and make cuBLAS deterministic; see also `gradients.py`."""
+    GPU, select the device and make cuBLAS deterministic; see also `process_group.py`."""
     if choice.device.type == "cuda":
         os.environ.setdefault(_CUBLAS, _WORKSPACE)  # must be set before the first product
         torch.cuda.set_device(choice.device)

@@ -33,7 +33,6 @@ from tutelage.config.issues import ConfigIssue, raise_issues
 from tutelage.config.keys import misfit_of, value_text
 from tutelage.config.overrides import parse_overrides, read_keys
 from tutelage.config.reference import ReferenceRow
-from tutelage.errors import ConfigError
 
 PROMPT_ALGORITHMS = ("apo", "gepa", "reflect", "screen", "auto")
 """What `--algorithm` may say for a prompt search."""
@@ -159,8 +158,6 @@ def resolve_prompt(
         values |= read_keys(file)
     values |= {key: value for key, value in flags.items() if value is not None}
     for override in parse_overrides(names):
-        if override.delete:
-            raise ConfigError(f"~{override.spelling} is not supported here; omit the key")
         values[override.spelling.replace("-", "_").replace(".", "_")] = override.value
     for key in ("agent", "reward", "prices", "environment"):
         if isinstance(values.get(key), str):

@@ -15,7 +15,7 @@ import pickle
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypedDict, Unpack, overload
+from typing import Any, Literal, overload
 
 from tutelage.environments.lifecycle import current_environments
 from tutelage.errors import RewardError, RewardTimeoutError
@@ -88,22 +88,14 @@ class RewardFunction:
         return None if self.takes_any or "task" in names else frozenset(names - {*RESERVED})
 
 
-class RewardSettings(TypedDict, total=False):
-    """Keyword arguments of `@reward`, documented at the fields of `RewardFunction`."""
-
-    inline: bool
-    bounded: bool
-    isolation: Literal["process", "none"]
-
-
 @overload
 def reward(name: Callable[..., Any]) -> RewardFunction: ...
 @overload
 def reward(
-    name: str | None = None, **settings: Unpack[RewardSettings]
+    name: str | None = None, **settings: Any
 ) -> Callable[[Callable[..., Any]], RewardFunction]: ...
 def reward(
-    name: str | Callable[..., Any] | None = None, **settings: Unpack[RewardSettings]
+    name: str | Callable[..., Any] | None = None, **settings: Any
 ) -> RewardFunction | Callable[[Callable[..., Any]], RewardFunction]:
     """Turn a function into a `RewardFunction`: `@reward`, `@reward()`, `@reward("name")`.
 

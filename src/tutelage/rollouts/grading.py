@@ -7,8 +7,7 @@ cannot be had makes the attempt fail, as `runner.py` records it.
 from __future__ import annotations
 
 import traceback
-from dataclasses import dataclass, field, replace
-from time import perf_counter
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tutelage.agents.session import RolloutSession
@@ -22,7 +21,7 @@ from tutelage.errors import (
 )
 from tutelage.rewards import RewardFunction, compute_reward
 from tutelage.rewards.function import split_answer
-from tutelage.rewards.values import LARGEST, to_reward
+from tutelage.rewards.values import to_reward
 from tutelage.types import (
     EXACT,
     SUCCESS,
@@ -49,12 +48,6 @@ class Grader:
     failure_reward: float
     timeout: float | None
     """Of `reward`, in seconds."""
-    _under_way: dict[str, float] = field(default_factory=dict[str, float], init=False)
-    """When the running rewards were requested, by attempt."""
-
-    def busy_for(self) -> float:
-        """Seconds that the longest running reward has taken so far."""
-        return perf_counter() - min(self._under_way.values(), default=perf_counter())
 
     async def grade(
         self, task: Task, attempt: Attempt, session: RolloutSession, value: Any
@@ -69,9 +62,6 @@ class Grader:
             # What the turns earned before it is kept.
             earned = session.environment and session.environment.total
             return replace(attempt, reward=Reward((earned or 0.0) + self.failure_reward))
-        plain = attempt.info is None and not session.rewards
-        if plain and type(value) is float and abs(value) <= LARGEST:
-            return replace(attempt, reward=Reward(value))  # as most agents do
         try:
             attempt = await self._graded(task, attempt, session, value)
         except RewardError as error:
@@ -105,11 +95,7 @@ class Grader:
                 )
             # What was emitted without a final reward is checked first.
             values = to_reward({**named, "reward": 0.0}, agent, task.id).parts if named else {}
-            self._under_way[attempt.id] = perf_counter()
-            try:
-                reward = await compute_reward(self.reward, task, attempt, timeout=self.timeout)
-            finally:
-                del self._under_way[attempt.id]
+            reward = await compute_reward(self.reward, task, attempt, timeout=self.timeout)
             return replace(attempt, reward=Reward(reward.value, {**values, **reward.parts}))
         if isinstance(value, dict) or (value is None and named):
             value = {**named, **(value or {})}

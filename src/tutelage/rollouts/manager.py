@@ -22,7 +22,6 @@ from tutelage.agents.isolated import IsolatedAgent
 from tutelage.agents.session import RolloutSession
 from tutelage.engine.endpoint import environment as variables
 from tutelage.environments.protocol import EnvironmentFactory
-from tutelage.errors import ConfigError
 from tutelage.gateway import Gateway
 from tutelage.gateway.address import read_address
 from tutelage.gateway.app import OnTraces
@@ -157,8 +156,7 @@ class RolloutManager:
     ) -> list[Rollout]:
         """Run rollouts, from the job's thread. Raises `KeyboardInterrupt` once `stop` was
         called."""
-        if self._loop is None:
-            raise ConfigError("the rollout manager is not open")
+        assert self._loop is not None, "it is entered first"
         with self._lock:
             if self.stopping:
                 raise KeyboardInterrupt

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 
 class _AttemptModels:
-    """The models of one attempt; these are none."""
+    """The models of one attempt: an engine's session, or none."""
 
-    client: ChatClient | None = None
+    client: ChatClient | None
     """The main one, in this process."""
     resources: Mapping[str, Any] = {}
     """LLMs and tokenizers by resource name, ready to use."""
@@ -45,7 +45,8 @@ class _AttemptModels:
     """The same while no answer has followed it. A prompt that is too long does not count: the
     engine is there."""
 
-    def __init__(self) -> None:
+    def __init__(self, session: ChatSession | None = None) -> None:
+        self.client = self._session = session
         self.own_time = AgentStopwatch(ENGINE_CLOCK.elapsed)
         """The attempt's clock, which stands still while a call of it waits or is sampled."""
 
@@ -59,7 +60,10 @@ class _AttemptModels:
         With `finish` what an agent began to read and left is sampled to its end before. A call's
         `policy` names what it would train; it is None where nothing is.
         """
-        return []
+        if self._session is None:
+            return []
+        self._session.close()
+        return self._session.calls
 
 
 class ModelProvider:
@@ -87,19 +91,9 @@ class EngineModelProvider(ModelProvider):
 
     def open(self, rollout_id: str, attempt_id: str, seeds: SeedTree, order: int) -> _AttemptModels:
         """See `ModelProvider`."""
-        return _EngineAttempt(
+        return _AttemptModels(
             ChatSession(self.engine, self.codec, seeds=seeds, name=attempt_id, order=order)
         )
-
-
-class _EngineAttempt(_AttemptModels):
-    def __init__(self, session: ChatSession) -> None:
-        super().__init__()
-        self.client = self._session = session
-
-    async def close(self, *, finish: bool = True) -> list[Call]:
-        self._session.close()
-        return self._session.calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +154,7 @@ class GatewayModelProvider(ModelProvider):
         for name in self.roles.remote:
             if self.remote is not None:
                 client = self.remote(name, seeds.child("llm", name))
-                attempt.clients[name] = _RemoteClient(attempt, client, self.sources.get(name))
+                attempt.clients[name] = _AttemptClient(attempt, client, self.sources.get(name))
         attempt.bind(rollout_id, attempt_id)
         return attempt
 
@@ -187,7 +181,7 @@ class _GatewayAttempt(_AttemptModels):
         super().__init__()
         self._models = models
         self._loop = models.gateway.loop
-        self.clients: dict[str, _RemoteClient | _SampledClient] = {}
+        self.clients: dict[str, _AttemptClient] = {}
         self.tickets = itertools.count()
         """Numbers the calls in the order of their start."""
 
@@ -257,65 +251,19 @@ class _GatewayAttempt(_AttemptModels):
 
 
 class _AttemptClient:
-    """A model of one attempt that the run keeps in hand.
+    """A model of one attempt: another server's LLM, recorded, and trained where it has a `source`.
 
     Failures of the engine are kept, whatever the agent makes of them, and once the attempt has
     ended nothing is asked any more.
     """
 
-    trains: str | None = None
-
-    def __init__(self, attempt: _GatewayAttempt) -> None:
-        self._attempt = attempt
+    def __init__(
+        self, attempt: _GatewayAttempt, client: ChatClient, source: PolicySource | None
+    ) -> None:
+        self._attempt, self._client, self._source = attempt, client, source
         self.ended = False
         self._running: set[asyncio.Task[Any]] = set()
         self._calls: list[tuple[int, Call]] = []
-
-    async def _asked(self, work: Coroutine[Any, Any, Call]) -> Call:
-        attempt, task = self._attempt, asyncio.current_task()
-        if self.ended:
-            work.close()
-            raise EngineError("this attempt has ended; its models are closed")
-        ticket = next(attempt.tickets)
-        if task is not None:
-            self._running.add(task)
-        try:
-            with attempt.own_time.paused():
-                call = await work
-        except EngineError as error:
-            if not self.ended:
-                self._failed(error)
-            raise
-        finally:
-            if task is not None:
-                self._running.discard(task)
-        attempt.lost = None
-        self._calls.append((ticket, replace(call, policy=self.trains)))
-        return call
-
-    def _failed(self, error: EngineError) -> None:
-        """Keep why a request was not answered; a server that takes no more is asked too much."""
-        if not isinstance(error, ContextOverflowError):
-            self._attempt.failure = self._attempt.lost = error
-
-    async def end(self) -> list[tuple[int, Call]]:
-        """Cancel what runs, and return the calls that were answered, each with its ticket."""
-        for task in self._running:
-            task.cancel()
-        if self._running:
-            await asyncio.wait(set(self._running), timeout=5.0)
-        return self._calls
-
-
-class _RemoteClient(_AttemptClient):
-    """Another server's LLM: recorded, and trained where it is a policy's `source`."""
-
-    def __init__(
-        self, attempt: _GatewayAttempt, client: ChatClient, source: PolicySource | None = None
-    ) -> None:
-        super().__init__(attempt)
-        self._client, self._source = client, source
-        self.trains = None if source is None else source.trains
 
     async def chat(self, messages: Sequence[Message], **options: Unpack[ChatOptions]) -> Call:
         """Send one request; see `ChatClient`."""
@@ -336,6 +284,42 @@ class _RemoteClient(_AttemptClient):
             )
         return call
 
+    async def _asked(self, work: Coroutine[Any, Any, Call]) -> Call:
+        attempt, task = self._attempt, asyncio.current_task()
+        if self.ended:
+            work.close()
+            raise EngineError("this attempt has ended; its models are closed")
+        ticket = next(attempt.tickets)
+        if task is not None:
+            self._running.add(task)
+        try:
+            with attempt.own_time.paused():
+                call = await work
+        except EngineError as error:
+            if not self.ended:
+                self._failed(error)
+            raise
+        finally:
+            if task is not None:
+                self._running.discard(task)
+        attempt.lost = None
+        trains = None if self._source is None else self._source.trains
+        self._calls.append((ticket, replace(call, policy=trains)))
+        return call
+
+    def _failed(self, error: EngineError) -> None:
+        """Keep why a request was not answered; a server that takes no more is asked too much."""
+        if not isinstance(error, ContextOverflowError):
+            self._attempt.failure = self._attempt.lost = error
+
+    async def end(self) -> list[tuple[int, Call]]:
+        """Cancel what runs, and return the calls that were answered, each with its ticket."""
+        for task in self._running:
+            task.cancel()
+        if self._running:
+            await asyncio.wait(set(self._running), timeout=5.0)
+        return self._calls
+
 
 class _SampledClient(_AttemptClient):
     """A session on an engine.
@@ -347,12 +331,11 @@ class _SampledClient(_AttemptClient):
     def __init__(
         self, attempt: _GatewayAttempt, source: PolicySource, session: ChatSession
     ) -> None:
-        self.codec, self.trains = source.codec, source.trains
-        self.finishes = source.trains is not None
-        self._source, self._session = source, session
-        super().__init__(attempt)
+        super().__init__(attempt, session, source)
+        self.codec, self.finishes = source.codec, source.trains is not None
+        self._session, self._ruled = session, source.ruled
 
-    async def chat(
+    async def chat(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
         messages: Sequence[Message],
         *,
@@ -361,7 +344,7 @@ class _SampledClient(_AttemptClient):
         **options: Unpack[ChatOptions],
     ) -> Call:
         """Send one request; see `ChatClient`."""
-        ruled = self._source.ruled(options)
+        ruled = self._ruled(options)
         return await self._asked(
             self._session.chat(messages, on_token=on_token, on_prompt=on_prompt, **ruled)
         )

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from math import inf
@@ -22,13 +22,12 @@ from time import perf_counter, time
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from tutelage.agents.agent import Agent
+from tutelage.agents.agent import Agent, AgentFailedError
 from tutelage.agents.function import ENVIRONMENT, AgentFunction
-from tutelage.agents.isolated import AgentRaisedError
 from tutelage.agents.session import RolloutSession, enter_rollout
 from tutelage.bounded import whole_characters
 from tutelage.environments import EnvironmentFactory, rollout_environments
-from tutelage.environments.lifecycle import STEP_SECONDS, RolloutEnvironments, TurnRecord
+from tutelage.environments.lifecycle import STEP_SECONDS, TurnRecord
 from tutelage.errors import (
     ConfigError,
     ContextOverflowError,
@@ -114,12 +113,8 @@ class RunnerSettings:
         return self.timeout, Failure(FailureCause.TIMEOUT, message)
 
 
-@dataclass(frozen=True, slots=True)
-class _Played:
-    """The result of one attempt."""
-
-    value: Any = None
-    failure: Failure | None = None
+_Played = tuple[Any, Failure | None]
+"""What an agent returned, and why it failed."""
 
 
 class Runner:
@@ -181,10 +176,6 @@ class Runner:
         except* FailureBudgetError as stopped:
             raise stopped.exceptions[0] from None
         return [task.result() for task in tasks]
-
-    def busy_for(self) -> float:
-        """Seconds that the longest running reward has taken so far."""
-        return self.grader.busy_for()
 
     async def _rollout(
         self,
@@ -276,15 +267,18 @@ class Runner:
         # Around agent and reward, so that both see the same environments.
         scope = rollout_environments(spec.task, seeds.child("environment").value())
         async with scope as environments:
+            trace = value = failed = None
             try:
-                played = await self._open_environment(environments, session)
+                if self._environment is not None:
+                    opened = environments.open(self._environment, self._settings.step_timeout)
+                    session.environment = await opened
                 with tracing as trace:
-                    if played is not None:
-                        pass
-                    elif timed:
-                        played = await self._within(session, expired)
+                    if timed:
+                        value, failed = await self._within(session, expired)
                     else:
-                        played = await _guarded(self._agent, session)
+                        value, failed = await _guarded(self._agent, session)
+            except EnvironmentFailedError as error:  # it could not be opened
+                failed = Failure(FailureCause.ENVIRONMENT_ERROR, str(error), traceback.format_exc())
             except BaseException:
                 await asyncio.shield(models.close(finish=False))
                 raise
@@ -292,11 +286,11 @@ class Runner:
             calls = await models.close()
             records = () if trace is None else trace.records
             spans += records
-            failure = _with_engine(played.failure, models.failure, models.lost)
+            failure = _with_engine(failed, models.failure, models.lost)
             environment, trained = session.environment, _trained(calls, session.marked, records)
             if environment is not None:
                 trained = _with_turns(trained, environment.turns)
-                if environment.failure is not None and played.failure is None:
+                if environment.failure is not None and failed is None:
                     failure = Failure(FailureCause.ENVIRONMENT_ERROR, str(environment.failure))
             allowed = self._settings.allow_no_calls or spec.mode is not Mode.TRAIN
             if failure is None and session.stop == "answer" and not (calls or allowed):
@@ -314,21 +308,7 @@ class Runner:
                 started=started,
                 info=None if environment is None else environment.info,
             )
-            return await self.grader.grade(spec.task, attempt, session, played.value)
-
-    async def _open_environment(
-        self, environments: RolloutEnvironments, session: RolloutSession
-    ) -> _Played | None:
-        """Open the rollout's instance of the run's environment; a failure is returned."""
-        if self._environment is None:
-            return None
-        try:
-            opened = environments.open(self._environment, self._settings.step_timeout)
-            session.environment = await opened
-        except EnvironmentFailedError as error:
-            failed = Failure(FailureCause.ENVIRONMENT_ERROR, str(error), traceback.format_exc())
-            return _Played(failure=failed)
-        return None
+            return await self.grader.grade(spec.task, attempt, session, value)
 
     async def _within(self, session: RolloutSession, expired: Failure) -> _Played:
         """Play until the agent ends or its time is up; only cancellation of the run is raised."""
@@ -344,11 +324,11 @@ class Runner:
             return task.result()
         if done:
             message = "CancelledError: the agent cancelled itself"
-            return _Played(failure=Failure(FailureCause.AGENT_ERROR, message))
+            return None, Failure(FailureCause.AGENT_ERROR, message)
         session.cancelled = session.closed = True
         await cancel_and_wait(task)
         left = "" if task.done() else ", and would not end: it was left behind, its models shut"
-        return _Played(failure=replace(expired, message=expired.message + left))
+        return None, replace(expired, message=expired.message + left)
 
 
 async def _guarded(agent: Agent, session: RolloutSession) -> _Played:
@@ -356,9 +336,9 @@ async def _guarded(agent: Agent, session: RolloutSession) -> _Played:
     is no `Exception`, would stop the event loop."""
     enter_rollout(session)
     try:
-        return _Played(await agent.play(session.task_record, session, session.resources))
-    except AgentRaisedError as error:
-        return _Played(failure=Failure(FailureCause.AGENT_ERROR, str(error), error.trace))
+        return await agent.play(session.task_record, session, session.resources), None
+    except AgentFailedError as error:
+        return None, Failure(FailureCause.AGENT_ERROR, str(error), error.trace)
     except (KeyboardInterrupt, GeneratorExit, FailureBudgetError):
         raise
     except BaseException as error:
@@ -374,7 +354,7 @@ async def _guarded(agent: Agent, session: RolloutSession) -> _Played:
             cause, message = FailureCause.ENVIRONMENT_ERROR, str(error)
         elif isinstance(error, ToolError):
             cause = FailureCause.TOOL_ERROR
-        return _Played(failure=Failure(cause, message, traceback.format_exc()))
+        return None, Failure(cause, message, traceback.format_exc())
 
 
 def _with_engine(
@@ -427,43 +407,35 @@ def _trained(
     """
     if not marked:
         return list(calls)
-    frameworks = _Agents(spans)
     out: list[Call] = []
     for call in calls:
         if call.agent == MAIN_AGENT and call.agent not in marked:
-            call = replace(call, agent=frameworks.of(call) or call.agent)
+            call = replace(call, agent=_span_agent(call, spans) or call.agent)
         out.append(call if call.agent in marked else replace(call, policy=None))
     return out
 
 
-class _Agents:
-    """The agents of an attempt's spans."""
+def _span_agent(call: Call, spans: Sequence[SpanRecord]) -> str | None:
+    """The agent of a call by the spans of its attempt; None where they do not tell."""
+    by_id = {span.span_id: span for span in spans}
 
-    def __init__(self, spans: Sequence[SpanRecord]) -> None:
-        self._by_id: Mapping[str, SpanRecord] = {span.span_id: span for span in spans}
-        self._of_response = {str(span.attributes.get(names.RESPONSE_ID)): span for span in spans}
-        self._agents = [span for span in spans if _name(span) is not None]
-
-    def of(self, call: Call) -> str | None:
-        """The agent of a call; None where its spans do not tell."""
-        span = self._of_response.get(call.id)
-        if span is not None:
-            return next((n for s in self._upward(span) if (n := _name(s)) is not None), None)
-        began = call.started * 1e9
-        ended = began + call.seconds * 1e9
-        around = [s for s in self._agents if s.start_ns <= began and ended <= s.end_ns]
-        outer = {above.span_id for s in around for above in self._upward(s)[1:]}
-        inner = {_name(s) for s in around if s.span_id not in outer}
-        return inner.pop() if len(inner) == 1 else None
-
-    def _upward(self, span: SpanRecord) -> list[SpanRecord]:
+    def upward(span: SpanRecord) -> list[SpanRecord]:
         """A span and those above it, the nearest first."""
         out = [span]
-        while (above := self._by_id.get(out[-1].parent_id or "")) is not None and above not in out:
+        while (above := by_id.get(out[-1].parent_id or "")) is not None and above not in out:
             out.append(above)
         return out
 
-
-def _name(span: SpanRecord) -> str | None:
-    found = span.attributes.get(names.AGENT)
-    return found if isinstance(found, str) and found else None
+    named = {
+        s.span_id: str(s.attributes[names.AGENT]) for s in spans if s.attributes.get(names.AGENT)
+    }
+    response = [s for s in spans if s.attributes.get(names.RESPONSE_ID) == call.id]
+    if response:
+        return next((named[s.span_id] for s in upward(response[-1]) if s.span_id in named), None)
+    began = call.started * 1e9
+    ended = began + call.seconds * 1e9
+    agents = [span for span in spans if span.span_id in named]
+    around = [s for s in agents if s.start_ns <= began and ended <= s.end_ns]
+    outer = {above.span_id for s in around for above in upward(s)[1:]}
+    inner = {named[s.span_id] for s in around if s.span_id not in outer}
+    return inner.pop() if len(inner) == 1 else None

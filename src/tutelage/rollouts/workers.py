@@ -26,7 +26,3 @@ class RolloutWorkers(Protocol):
         Cancelling ends them all, and so does a `FailureBudgetError` that `on_done` raises.
         """
         ...
-
-    def busy_for(self) -> float:
-        """Seconds that the longest running reward has taken so far."""
-        ...

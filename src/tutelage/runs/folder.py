@@ -21,9 +21,8 @@ import errno
 import json
 import os
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -217,11 +216,8 @@ def _remove_records(path: Path) -> None:
         (path / "tasks").rmdir()
 
 
-def find(
-    name: str, runs: Path = RUNS, *, wanted: Callable[[RunFolder], bool] = lambda folder: True
-) -> RunFolder:
-    """A run by path or by (the beginning of) its name below `runs`. Raises `RunError`, which lists
-    the newest that are `wanted`."""
+def find(name: str, runs: Path = RUNS) -> RunFolder:
+    """A run by path or by (the beginning of) its name below `runs`. Raises `RunError`."""
     direct = Path(name)
     if is_run(direct):
         return RunFolder(direct)
@@ -243,8 +239,7 @@ def find(
     if not known:
         raise RunError(f"{lacking}; {str(runs)!r} has no runs yet")
     near = hint(name, [f.name for f in known])
-    listed = ", ".join(f.name for f in islice(filter(wanted, known), 5))
-    newest = f"; the newest are {listed}." if listed else "; none of the runs here can be used."
+    newest = f"; the newest are {', '.join(f.name for f in known[:5])}."
     listed = f"`{command_name()} runs` lists all {len(known)}"
     raise RunError(f"{lacking}{near or newest} {listed}")
 

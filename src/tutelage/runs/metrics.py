@@ -1,7 +1,7 @@
 """What a step reports of its rollouts: rewards, turns, tokens, failures, tools.
 
 Every number is named for what it is and averaged, never summed. What the update reports is in
-`weights/update.py`; which names depend on the clock, in `folder.py`.
+`weights/learner.py`; which names depend on the clock, in `folder.py`.
 """
 
 from __future__ import annotations

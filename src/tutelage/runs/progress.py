@@ -34,10 +34,6 @@ class Progress:
     def evaluation(self, label: str, done: int, total: int) -> None:
         """Held-out rollouts are being run."""
 
-    def sampled(self, tokens: int) -> None:
-        """Called once a second while rollouts measure, from a thread: their tokens so far, 0 where
-        a server samples."""
-
     def note(self, text: str) -> None:
         """Something worth a line: a warning, a checkpoint, a decision."""
 

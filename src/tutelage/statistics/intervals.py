@@ -94,9 +94,7 @@ def shown_interval(ends: tuple[float, float] | None, tasks: int) -> tuple[float,
 
 def has_interval(low: float | None, high: float | None) -> bool:
     """Whether these ends are an interval: neither None nor NaN, and apart by more than rounding."""
-    if low is None or high is None:
-        return False
-    return high - low > 1e-9 * max(abs(low), abs(high))
+    return low is not None and high is not None and high - low > 1e-9 * max(abs(low), abs(high))
 
 
 _STUDENT = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622)
@@ -134,8 +132,6 @@ def paired_bootstrap(
     a: Sequence[float], b: Sequence[float], rng: np.random.Generator, draws: int = 10_000
 ) -> Difference:
     """Resample tasks with replacement; `a[i]` and `b[i]` belong to the same task."""
-    if len(a) != len(b) or not a:
-        raise ValueError(f"expected two non-empty lists of equal length, got {len(a)} and {len(b)}")
     gaps = np.asarray(b, dtype=np.float64) - np.asarray(a, dtype=np.float64)
     picks = rng.integers(0, len(gaps), size=(draws, len(gaps)))
     low, high = np.quantile(gaps[picks].mean(axis=1), [0.025, 0.975])

@@ -240,13 +240,6 @@ class Queries:
         tests = [column == value for column, value in values.items() if value is not None]
         return self._read_ordered(schema.training_rows, schema.TRAINING_ROW, run_id, *tests)
 
-    def trained_tokens(self, run_id: str) -> int:
-        """Count the trained tokens of a run."""
-        c = schema.training_rows.c
-        query = select(func.coalesce(func.sum(c.tokens), 0)).where(c.run_id == run_id)
-        with self._read("count trained tokens of") as conn:
-            return int(conn.execute(query).scalar_one())
-
     def metrics(self, run_id: str) -> list[MetricsRow]:
         """Return the metrics of each step, in order."""
         return self._read_ordered(schema.metrics, schema.METRICS, run_id)

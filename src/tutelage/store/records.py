@@ -119,8 +119,7 @@ class TrainingRow:
     """A training row of one step, with its advantage and per-token values.
 
     Per-token values cover the trained tokens, in order, packed little-endian; `numbers` unpacks
-    them. They are None if the row was not scored because nothing could be learned from it, and once
-    a run has recorded `trainer.record_tokens` tokens.
+    them. They are None if the row was not scored because nothing could be learned from it.
     """
 
     step: int

@@ -133,8 +133,8 @@ class Dataset(Sequence[Task], Generic[RowT]):
         groups = distinct(self._tasks, content)
         size = len(groups)
         if size < 2:
-            count = counted(size, "different task")
-            raise DataError(f"{self.name} has {count}; a split needs at least two")
+            tasks = counted(size, "different task")
+            raise DataError(f"{self.name} has {tasks}; a split needs at least two")
         SeedTree(seed).child("dataset", "split").python().shuffle(groups)
         count = min(max(round(size * fraction), 1), size - 1)
 
@@ -155,9 +155,6 @@ class Dataset(Sequence[Task], Generic[RowT]):
 
     def __len__(self) -> int:
         return len(self._tasks)
-
-    def __repr__(self) -> str:
-        return f"Dataset({self.name!r}, {len(self)} tasks, fields {', '.join(self.fields)})"
 
 
 def _unique(placed: Iterable[tuple[str, Task]]) -> tuple[Task, ...]:

@@ -64,8 +64,7 @@ def _within(value: Any) -> Any:
     return cast("JSON", value).get("function", value) if isinstance(value, dict) else value
 
 
-_WITHIN = BeforeValidator(_within)
-_TOOLS = TypeAdapter(list[Annotated[_DemonstratedTool, _WITHIN]] | None)
+_TOOLS = TypeAdapter(list[Annotated[_DemonstratedTool, BeforeValidator(_within)]] | None)
 
 
 def read_demonstration(row: RawRow, file: str) -> Demonstration:
@@ -90,10 +89,7 @@ def read_demonstration(row: RawRow, file: str) -> Demonstration:
             answer = str(answer)
         if not isinstance(answer, str) or not answer.strip():
             raise DataError(f"{place}: field {said!r} must be a string, not {short(answer)}")
-        if not isinstance(question, (str, list)) or not question:
-            kinds = "a string or list of messages"
-            raise DataError(f"{place}: field {asked!r} must be {kinds}, not {short(question)}")
-        if isinstance(question, str):
+        if not isinstance(question, list):
             question = [{"role": "user", "content": question}]
         messages = [*read_messages(place, asked, question), Message("assistant", answer)]
     if not any(m.role == "assistant" and m.extra.get("weight") != 0 for m in messages):
@@ -102,13 +98,12 @@ def read_demonstration(row: RawRow, file: str) -> Demonstration:
             "is nothing to train on"
         )
     check_order(place, "messages", messages)
-    end, last = messages[-1], f"{place}: field 'messages[{len(messages) - 1}]"
-    if end.role != "assistant":
+    end = messages[-1]
+    if end.role != "assistant" or not (end.content or end.tool_calls):
         raise DataError(
-            f"{last}': a demonstration must end with an assistant turn, not {end.role!r}"
+            f"{place}: field 'messages[{len(messages) - 1}]': a demonstration must end with an "
+            f"assistant turn that is not empty, not {short(end.to_dict())}"
         )
-    if not end.content and not end.tool_calls:
-        raise DataError(f"{last}.content' must not be empty")
     tools = read_field(_TOOLS, place, "tools", fields.get("tools")) or ()
     specs = tuple(ToolSpec(t.name, t.description or "", t.parameters) for t in tools)
     return Demonstration(tuple(messages), specs, place, file)
@@ -129,7 +124,7 @@ def overlap_of(
         return mark([m for m in before if m.role != "system"])
 
     shown = count_overlap(train, val, (), key=lambda one: mark(one.messages))
-    known = {prompt(one.messages) for one in train}
-    asks = [prompt(task.messages()) for task in test if task.has_input]
-    shared, repeated = sum(one in known for one in asks), len(asks) - len({*asks})
-    return replace(shown, test=len(test), test_in_train=shared, test_repeated=repeated)
+    asked = [task.messages() for task in test if task.has_input]
+    asks = count_overlap([one.messages for one in train], (), asked, key=prompt)
+    both = {"test_in_train": asks.test_in_train, "test_repeated": asks.test_repeated}
+    return replace(shown, test=len(test), **both)

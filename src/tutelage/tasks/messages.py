@@ -34,12 +34,10 @@ def _json_object(value: Any) -> Any:
     """Arguments as the JSON text of an object."""
     if isinstance(value, dict):
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    if not isinstance(value, str):
-        raise ValueError("must be an object or a JSON string")
     try:
         read = parse_json(value)
-    except ValueError as error:
-        raise ValueError(f"invalid JSON: {error}") from error
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"invalid JSON string of an object: {error}") from error
     if not isinstance(read, dict):
         raise ValueError("must be a JSON object")
     return value

@@ -21,7 +21,6 @@ from typing import Any, TypeVar, cast
 from tutelage.types import Task
 
 T = TypeVar("T")
-_AS_OFTEN, _EACH_TIME = "are used as often as they occur", "count each time"
 
 
 def content(task: Task, fields: Collection[str] | None = None) -> str:
@@ -66,33 +65,24 @@ class Overlap:
         """What stands in result.json as `overlap`."""
         return {name: count for name, count in asdict(self).items() if "_" in name}
 
-    def notes(
-        self, *, drawn: bool = False, given: str = "--test FILE (data.test_files, test_dataset=)"
-    ) -> list[str]:
+    def notes(self, *, drawn: bool = False) -> list[str]:
         """What is said at the start; nothing where there is nothing to say. Tasks that are `drawn`
-        repeat one another by chance, which is no fault of a file. `given` is how the user gives
-        other test tasks."""
+        repeat one another by chance, which is no fault of a file."""
         notes: list[str] = []
         if self.test_in_train:
-            shared = shared_words(self.test_in_train, self.test)
             notes.append(
-                f"{shared}: results on them are not held-out results; pass other test tasks with "
-                f"{given}"
+                f"{shared_words(self.test_in_train, self.test)}: results on them are not held-out "
+                "results; pass other test tasks with --test FILE (in Python test_dataset=)"
             )
         elif self.val_in_train:
             notes.append(shared_words(self.val_in_train, self.val, "validation"))
-        for name, count, size, used in (
-            ("training", self.train_repeated * (not drawn), self.train, _AS_OFTEN),
-            (
-                "validation",
-                self.val_repeated * (not self.val_in_train),
-                self.val,
-                "count each time",
-            ),
-            ("test", self.test_repeated, self.test, _EACH_TIME),
+        for name, count, size in (
+            ("training", 0 if drawn else self.train_repeated, self.train),
+            ("validation", 0 if self.val_in_train else self.val_repeated, self.val),
+            ("test", self.test_repeated, self.test),
         ):
             if count:
-                notes.append(f"{count} of {size} {name} tasks are duplicates and {used}")
+                notes.append(f"{count} of {size} {name} tasks are duplicates and count each time")
         return notes
 
 
@@ -150,10 +140,7 @@ def distinct(tasks: Sequence[T], key: Callable[[T], Hashable]) -> list[list[int]
 
 def shared_in(result: Mapping[str, Any], split: str = "test") -> int:
     """How many tasks of a split were trained on, by a result.json; 0 where it does not say."""
-    found = result.get("overlap")
-    fields = cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {}
-    count = fields.get(f"{split}_in_train")
-    return count if isinstance(count, int) else 0
+    return (result.get("overlap") or {}).get(f"{split}_in_train", 0)
 
 
 def success_title(result: Mapping[str, Any], what: str, split: str = "test") -> str:
@@ -169,7 +156,5 @@ def split_name(result: Mapping[str, Any], split: str = "test") -> str:
 
 def footnote(result: Mapping[str, Any]) -> str | None:
     """The sentence below a table that is not of held-out tasks."""
-    shared, tasks = shared_in(result), result.get("test_tasks")
-    if not shared:
-        return None
-    return f"{shared_words(shared, tasks if isinstance(tasks, int) else shared)}."
+    shared = shared_in(result)
+    return f"{shared_words(shared, result.get('test_tasks', shared))}." if shared else None

@@ -74,10 +74,10 @@ def read_rows(path: str | Path) -> list[RawRow]:
             f"rename the file to end in one of {known}"
         )
     if not path.is_file():
-        what = "is a folder, not a file" if path.is_dir() else "does not exist"
         files = [str(file) for file in path.parent.glob("*") if file.suffix.lower() in READERS]
         near = get_close_matches(str(path), files, n=1)
-        way = f"did you mean {near[0]!r}?" if near else "pass the path of a file"
+        way = f"did you mean {near[0]!r}?" if near else "pass the path of one"
+        what = "is a folder, not a file" if path.is_dir() else "does not exist"
         raise DataError(f"dataset {str(path)!r} {what}; {way}")
     limit = csv.field_size_limit(_LONGEST_CELL)
     try:
@@ -118,7 +118,8 @@ def _read_json(path: Path) -> Iterator[RawRow]:
     if isinstance(value, dict):
         found = cast("dict[str, Any]", value)
         is_row = any(name in found for name in ("id", *INPUT_FIELDS))
-        keys = [] if is_row else [key for key, rows in found.items() if _is_rows(rows)]
+        lists = {k: cast("list[Any]", v) for k, v in found.items() if isinstance(v, list)}
+        keys = [] if is_row else [k for k, rows in lists.items() if {dict} == {*map(type, rows)}]
         if len(keys) > 1:
             raise DataError(
                 f"{path}: found lists of rows under {', '.join(map(repr, keys))}; write each to "
@@ -127,11 +128,6 @@ def _read_json(path: Path) -> Iterator[RawRow]:
         value = found[keys[0]] if keys else [found]
     for index, row in enumerate(cast("list[Any]", value) if isinstance(value, list) else [value]):
         yield RawRow(f"{path} (index {index})", row)
-
-
-def _is_rows(value: object) -> bool:
-    """True for a list of objects that is not empty."""
-    return isinstance(value, list) and {dict} == {type(row) for row in cast("list[Any]", value)}
 
 
 def _json_lines(path: Path) -> Iterator[RawRow]:
@@ -176,13 +172,12 @@ def _read_csv(path: Path) -> Iterator[RawRow]:
             continue
         if header is None:
             header = [cell.strip() for cell in cells]
-            twice = [name for name in header if header.count(name) > 1]
-            if "" in header:
+            wrong = [name for name in header if not name or header.count(name) > 1]
+            if wrong:
                 raise DataError(
-                    f"{path}:{line}: column {header.index('') + 1} of the header has no name"
+                    f"{path}:{line}: the columns of the header need names, each another one, got "
+                    f"{wrong[0]!r}"
                 )
-            if twice:
-                raise DataError(f"{path}:{line}: column {twice[0]!r} occurs twice in the header")
         elif len(cells) != len(header):
             raise DataError(
                 f"{path}:{line}: {counted(len(cells), 'cell')} where the header has {len(header)} "

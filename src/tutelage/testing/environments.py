@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tutelage.environments import EnvironmentFactory, RolloutEnvironment, as_factory
+from tutelage.environments import EnvironmentFactory, as_factory
 from tutelage.environments.episode import (
     PlayedEpisode,
     check_deterministic,
@@ -26,7 +26,7 @@ from tutelage.environments.episode import (
 )
 from tutelage.environments.loading import load_environment
 from tutelage.errors import EnvironmentFailedError
-from tutelage.types import Message, Task
+from tutelage.types import Task
 
 LEAVE_SECONDS = 2.0
 """Seconds that threads and child processes have to end after `close`."""
@@ -84,33 +84,18 @@ async def _played(factory: EnvironmentFactory, tasks: Sequence[Task], seed: int)
             problems.append(str(error))
     if not factory.deterministic or problems or not alone:
         return problems
-    two = [alone[0], alone[-1]]
-    environments = [RolloutEnvironment(factory, task, seed) for task, _ in two]
-    seen: list[list[Message]] = [[], []]
-    infos: list[list[Any]] = [[], []]
-    try:
-        for place, environment in enumerate(environments):
-            seen[place] += (await environment.open()).begin_conversation(environment.task)
-            infos[place].append(dict(environment.info))
-        replies = [[m for m in e.messages if m.role == "assistant"] for _, e in two]
-        for number in range(max(map(len, replies))):
-            for place, environment in enumerate(environments):
-                if number < len(replies[place]) and not environment.ended:
-                    step = await environment.step(replies[place][number])
-                    seen[place] += [replies[place][number], *step.observation.messages]
-                    infos[place].append(environment.turns[-1].info)
-    except EnvironmentFailedError as error:
-        return [f"two instances at once: {error}"]
-    finally:
-        for environment in environments:
-            await environment.close()
-    for (task, episode), environment, messages, said in zip(
-        two, environments, seen, infos, strict=True
-    ):
-        rewards = tuple(turn.reward for turn in environment.turns)
-        ends = environment.terminated, environment.truncated or not environment.terminated
-        differs = difference(episode, PlayedEpisode(tuple(messages), rewards, tuple(said), *ends))
-        if differs is not None:
+    places = (0, len(alone) - 1)
+    at_once = [
+        play_episode(factory, alone[i][0], seed, random_act(factory, seed + i)) for i in places
+    ]
+    played = await asyncio.gather(*at_once, return_exceptions=True)
+    for place, again in zip(places, played, strict=True):
+        task, episode = alone[place]
+        if isinstance(again, EnvironmentFailedError):
+            problems.append(f"two instances at once: {again}")
+        elif isinstance(again, BaseException):
+            raise again
+        elif (differs := difference(episode, again)) is not None:
             problems.append(
                 f"two instances share state: task {task.id!r} was another episode while a second "
                 f"instance was open: {differs}"

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tutelage.bounded import DIRECT, fetch
+from tutelage.bounded import DIRECT, parse_json
 from tutelage.config.api_keys import api_key_of
 from tutelage.errors import ConfigError
 from tutelage.tools import corpus
@@ -145,10 +145,10 @@ async def _query_service(service: _Service, query: str) -> list[corpus.Passage]:
     body: dict[str, Any] = {"json": fields} if service.method == "POST" else {"params": fields}
     try:
         async with httpx2.AsyncClient(timeout=_HTTP_SECONDS, mounts=DIRECT) as client:
-            response = await fetch(
-                client, service.method, service.url, headers=dict(service.headers), **body
+            response = await client.request(
+                service.method, service.url, headers=dict(service.headers), **body
             )
-            data: Any = response.json() if response.status_code == 200 else None
+            data: Any = parse_json(response.content) if response.status_code == 200 else None
     except httpx2.TimeoutException as error:
         raise ToolTimeoutError(f"{service.name} did not answer in {_HTTP_SECONDS:g} s") from error
     except (httpx2.HTTPError, ValueError) as error:

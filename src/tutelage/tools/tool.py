@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, TypedDict, Unpack, overload
+from typing import Any, overload
 
 from tutelage.errors import ToolDefinitionError
 from tutelage.tools.schema import Signature, read_signature
@@ -99,28 +99,17 @@ class Tool:
         return replace(self.__get__(instance), environment=None)
 
 
-class ToolSettings(TypedDict, total=False):
-    """Keyword arguments of `@tool`, documented at the fields of `Tool`."""
-
-    timeout: float
-    max_chars: int
-    terminal: bool
-    inline: bool
-    destructive: bool
-
-
 @overload
 def tool(name: Callable[..., Any]) -> Tool: ...
 @overload
+def tool(name: str | None = None, **settings: Any) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
-    name: str | None = None, **settings: Unpack[ToolSettings]
-) -> Callable[[Callable[..., Any]], Tool]: ...
-def tool(
-    name: str | Callable[..., Any] | None = None, **settings: Unpack[ToolSettings]
+    name: str | Callable[..., Any] | None = None, **settings: Any
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Turn a function or method into a `Tool`: `@tool`, `@tool()` or `@tool("name", timeout=2.0)`.
 
-    `timeout` is in seconds; `max_chars` limits the observation. Raises `ToolDefinitionError` if the
+    `settings` are `timeout` (in seconds), `max_chars` (of the observation), `terminal`, `inline`
+    and `destructive`, fields of `Tool`. Raises `ToolDefinitionError` if the
     signature has no JSON schema or an option is invalid.
     """
     frame = inspect.currentframe()

@@ -9,6 +9,8 @@ assigns spans to rollouts.
 from __future__ import annotations
 
 import base64
+import gzip
+import io
 import math
 import re
 import zlib
@@ -115,15 +117,12 @@ def _decompress(body: bytes, encoding: str) -> bytes:
         return body
     if encoding != "gzip":
         raise OtlpError(f"unsupported content encoding {encoding!r}: send gzip or none", 415)
-    inflater = zlib.decompressobj(wbits=31)
     try:
-        plain = inflater.decompress(body, MAX_BODY + 1)
-    except zlib.error as error:
+        plain = gzip.GzipFile(fileobj=io.BytesIO(body)).read(MAX_BODY + 1)
+    except (OSError, EOFError, zlib.error) as error:
         raise OtlpError(f"the body is not valid gzip: {error}") from None
     if len(plain) > MAX_BODY:
         raise OtlpError(f"the body decompresses to more than {MAX_BODY} bytes", 413)
-    if not inflater.eof:
-        raise OtlpError("the gzip body is truncated")
     return plain
 
 
@@ -133,15 +132,11 @@ def _parse_json(body: bytes) -> ExportTraceServiceRequest:
     try:
         data: Any = parse_json(body, longest=MAX_BODY)
         if not isinstance(data, dict):
-            raise OtlpError(f"the body is a JSON {type(data).__name__}, not an object")
+            raise TypeError(f"it is a JSON {type(data).__name__}, not an object")
         return json_format.ParseDict(
             cast("dict[str, Any]", data), ExportTraceServiceRequest(), ignore_unknown_fields=True
         )
-    except OtlpError:
-        raise
-    except RecursionError:
-        raise OtlpError("the body is nested too deeply") from None
-    except (ValueError, TypeError, AttributeError, json_format.ParseError) as error:
+    except (RecursionError, ValueError, TypeError, AttributeError, json_format.Error) as error:
         raise OtlpError(f"the body is not an OTLP request: {str(error)[:300]}") from None
 
 

@@ -11,7 +11,7 @@ parent of the call, which takes over the values of the event.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,14 +30,6 @@ class SpanNode:
 
     span: SpanRecord
     children: list[SpanNode] = field(default_factory=list["SpanNode"])
-
-    def walk(self) -> Iterator[tuple[int, SpanRecord]]:
-        """Yield this span and all its descendants, each with its depth below this one."""
-        stack = [(0, self)]
-        while stack:
-            level, node = stack.pop()
-            yield level, node.span
-            stack += [(level + 1, child) for child in reversed(node.children)]
 
 
 def rollout_trees(
@@ -60,10 +52,16 @@ def rollout_trees(
 def whole_trace(
     rollout: Rollout, recorded: Iterable[SpanRecord] = (), *, content: bool = False
 ) -> list[SpanRecord]:
-    """Return all spans of a rollout in one list. Each span's parent is in the list, before the
-    span."""
-    trees = rollout_trees(rollout, recorded, content=content)
-    return [span for tree in trees for span in _reparent(tree)]
+    """Return all spans of a rollout in one list, each attempt's with the root's trace id. Each
+    span's parent is in the list, before the span."""
+    out: list[SpanRecord] = []
+    for tree in rollout_trees(rollout, recorded, content=content):
+        stack: list[tuple[SpanNode, str | None]] = [(tree, None)]
+        while stack:
+            node, parent = stack.pop()
+            out.append(replace(node.span, trace_id=tree.span.trace_id, parent_id=parent))
+            stack += [(child, node.span.span_id) for child in reversed(node.children)]
+    return out
 
 
 def _build_tree(own: Sequence[SpanRecord], extra: Sequence[SpanRecord]) -> SpanNode:
@@ -195,12 +193,3 @@ def _call_id(span: SpanRecord) -> str:
     if attributes.get(names.OPERATION) != names.CHAT:
         return ""
     return str(attributes.get(names.RESPONSE_ID, ""))
-
-
-def _reparent(tree: SpanNode) -> Iterator[SpanRecord]:
-    """Yield the spans of a tree with the root's trace id and with their parents in the tree."""
-    stack: list[tuple[SpanNode, str | None]] = [(tree, None)]
-    while stack:
-        node, parent = stack.pop()
-        yield replace(node.span, trace_id=tree.span.trace_id, parent_id=parent)
-        stack += [(child, node.span.span_id) for child in reversed(node.children)]

@@ -88,9 +88,6 @@ class RL:
         )
         return self.resolved
 
-    def __repr__(self) -> str:
-        return f"RL({self.keys!r})"
-
 
 VERL = RL
 
@@ -111,14 +108,9 @@ class SFT(RL):
     ) -> None:
         super().__init__(config, **keys)
         one = isinstance(demonstrations, str | Path)
-        if not one and not isinstance(cast("object", demonstrations), Sequence):
-            raise ConfigError(f"SFT({demonstrations!r}): pass the files of the demonstrations")
         self.demonstrations = [str(path) for path in ([demonstrations] if one else demonstrations)]
 
     def resolve(self, recipe: str = "sft", *, own_agent: bool = False, **flags: Any) -> Resolved:
         """The full configuration of a run; `flags` are the command line's, such as `test`."""
         values = {"data.train_files": self.demonstrations} | flags
         return super().resolve("sft", own_agent=own_agent, **values)
-
-    def __repr__(self) -> str:
-        return f"SFT({self.demonstrations!r}, {self.keys!r})"

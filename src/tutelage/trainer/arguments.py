@@ -27,7 +27,6 @@ from tutelage.types import Mode, Rollout, Task
 
 if TYPE_CHECKING:
     from tutelage.config import RunConfig
-    from tutelage.engine.protocol import Engine
     from tutelage.engine.remote import RemoteServers
     from tutelage.policy.model import Policy
     from tutelage.weights.inputs import TrainingInputs
@@ -53,8 +52,6 @@ _WANTED: Mapping[str, tuple[tuple[type, ...], str]] = {
     "optimiser": ((LLM,), "an LLM, such as LLM('gpt-4o', endpoint='https://...')"),
     "search": (_MAPPING, "keys of a prompt search, as {'rollouts': 300}"),
     "timeout": ((int, float), "seconds, such as 60"),
-    "seed": ((int,), "a whole number"),
-    "num_epochs": ((int,), "a whole number"),
 }
 """What an argument has to be, by its name, and how that is said."""
 
@@ -97,9 +94,7 @@ def policies_of(policy: Policy | Mapping[str, Policy] | None) -> dict[str, Polic
         return {}
     from tutelage.policy.model import Policy
 
-    if not isinstance(cast("object", policy), (Policy, Mapping)):
-        raise ConfigError(f"policy={policy!r} must be a Policy, or a dict of policies")
-    found = {POLICY: policy} if isinstance(policy, Policy) else dict(policy)
+    found = dict(policy) if isinstance(policy, Mapping) else {POLICY: policy}
     for name, value in found.items():
         if not isinstance(cast("object", value), Policy):
             raise ConfigError(f"policy={name!r} must be a Policy, got {value!r}")
@@ -122,12 +117,8 @@ def reward_of(given: RewardFunction | Callable[..., Any] | str | None) -> Reward
 
 def files_of(given: Tasks | None) -> list[str]:
     """The files that tasks come from; none for rows."""
-    if isinstance(given, (str, Path)):
-        return [str(Path(given).resolve())]
-    if isinstance(given, Dataset) or given is None:
-        return []
-    paths = [row for row in given if isinstance(row, (str, Path))]
-    return [str(Path(path).resolve()) for path in paths]
+    rows = [given] if isinstance(given, (str, Path)) else given or ()
+    return [str(Path(row).resolve()) for row in rows if isinstance(row, (str, Path))]
 
 
 def tasks_of(given: Tasks | None, name: str) -> Sequence[Task] | None:
@@ -183,27 +174,17 @@ def environment_of(given: Any) -> EnvironmentFactory | None:
 
 def play_once(setting: TrainingInputs, given: JobInputs, n: int) -> list[Rollout]:
     """Play the first tasks once each."""
-    policies = {POLICY: setting.policy, **setting.others}
-    names = {**given.roles.policies, **dict.fromkeys(given.roles.frozen, POLICY)}
-    sources: dict[str, tuple[Engine | None, Policy]] = {}
-    for resource, name in names.items():
-        here, policy = resource not in given.roles.remote, policies[name]
-        engine = setting.engine(slots=8, policy=policy, schedule="free") if here else None
-        sources[resource] = (engine, policy)
+    from tutelage.weights.placement import FROZEN, LocalPlacement, PlaySettings
+
+    policies = {POLICY: setting.policy, FROZEN: setting.policy, **setting.others}
+    placement = LocalPlacement(setting, policies.__getitem__)
+    play = PlaySettings("dev", Mode.TRAIN, setting.config.rollout.temperature, own_agent=True)
     specs = [
         RolloutSpec(task, Mode.TRAIN, "dev", i, setting.seeds.child("dev", i), label="dev")
         for i, task in enumerate(setting.tasks.train[:n])
     ]
-    rollout = setting.config.rollout
-    runner = given.manager.runner(
-        setting.sources(sources, rollout.temperature),
-        replace(setting.limits("dev"), group_deadline=None),
-        max_tokens=setting.config.turn_tokens,
-        token_budget=rollout.response_length,
-        reward=given.reward,
-        on_spans=lambda rollout, spans: None,  # they name the agents that are marked
-        environment=setting.environment,
-    )
+    # What takes spans has the agents named that are marked.
+    runner = placement.workers(play, lambda rollout, spans: None)
     return given.manager.play(runner, specs)
 
 
@@ -222,15 +203,12 @@ def remotes_of(resources: NamedResources, roles: Roles, config: RunConfig) -> Re
     for name, url in roles.remote.items():
         llm: LLM = resources[name]
         trained = name in roles.policies
-        if trained and warm != 1.0:
+        if trained and (warm != 1.0 or agent.thinking or agent.max_thinking_tokens):
             raise ConfigError(
-                f"LLM {name!r} is trained on samples from {url!r}, and servers return "
-                f"log-probabilities at temperature 1; set rollout.temperature=1, not {warm:g}"
-            )
-        if trained and (agent.thinking or agent.max_thinking_tokens):
-            raise ConfigError(
-                f"LLM {name!r} is trained on samples from {url!r}, and that server renders the "
-                "history; remove agent.thinking and agent.max_thinking_tokens"
+                f"LLM {name!r} is trained on samples from {url!r}: that server returns "
+                f"log-probabilities at temperature 1, and renders the history; set "
+                f"rollout.temperature=1, not {warm:g}, and remove agent.thinking and "
+                "agent.max_thinking_tokens"
             )
         servers[name] = Endpoint(name, url, llm.model or llm.name or name, llm.api_key, trained)
     return RemoteServers(servers)

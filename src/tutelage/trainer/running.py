@@ -8,9 +8,10 @@ import gc
 import importlib
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,13 +22,11 @@ from tutelage.environments.protocol import EnvironmentFactory
 from tutelage.environments.start import TEST_TASKS, environment_tasks
 from tutelage.errors import ConfigError
 from tutelage.evaluate.config import EvaluationConfig
-from tutelage.evaluate.evaluated_agent import EvaluatedAgent, answered, equipped, reply_limit
-from tutelage.evaluate.kind import PolicyEvaluation, recorded
+from tutelage.evaluate.evaluated_agent import custom_agent
+from tutelage.evaluate.kind import PolicyEvaluation, evaluation_folder, recorded
 from tutelage.evaluate.preparation import PreparedEvaluation
 from tutelage.policy.sources import model_folder
-from tutelage.resources import NamedResources
 from tutelage.rewards import RewardFunction, check
-from tutelage.rollouts.runner import RunnerSettings
 from tutelage.runs import lifecycle
 from tutelage.runs.folder import RunFolder, folder_at, fresh_name
 from tutelage.runs.job_inputs import AGENT_REWARD, ENVIRONMENT_REWARD, JobInputs
@@ -39,7 +38,6 @@ from tutelage.statistics.outcome import Evaluation
 from tutelage.tasks.dataset import Dataset
 from tutelage.trainer.algorithm import packages_of_training
 from tutelage.trainer.arguments import Tasks, agent_of, files_of, tasks_of
-from tutelage.types import UNBOUNDED, Sampling
 
 if TYPE_CHECKING:
     from tutelage.policy.model import Policy
@@ -47,14 +45,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Plan = tuple[Resolved, Path, JobInputs]
 """A training, checked and ready to run: its configuration, its folder, and its objects."""
-_DISPLAY = "tutelage.cli.display"
-"""The module of the display, which stands below the trainer: it is found when it is shown."""
 
 
 def default_progress() -> Progress:
     """The display of a job: a live picture on a terminal, lines in a notebook, a file or a log."""
-    made: Progress = importlib.import_module(_DISPLAY).LiveDisplay().open()
-    return made
+    # The module stands below the trainer: it is found when it is shown.
+    return importlib.import_module("tutelage.cli.display").LiveDisplay().open()
 
 
 def blocking(work: Coroutine[Any, Any, T]) -> T:
@@ -195,42 +191,36 @@ def evaluation_of(
         raise ConfigError("no tasks to evaluate on; pass test_dataset")
     asked = EvaluationConfig(test=tuple(files_of(given)) or ("test_dataset",), **keys)
     player, own, file = agent_of(agent, resources)
-    resolved = equipped(player, NamedResources(own), asked.sampled_at, None)
-    local = bool(policies) or model is not None
-    server = None if local else read_endpoints(environment()).get("task")
-    servers, here = answered(resolved, endpoints, server, None)
-    named = {name: str(model or model_folder(resolved[name]) or "") for name in here}
-    unanswered = [name for name in here if not policies and not named[name]]
-    if unanswered:
-        raise ConfigError(
-            f"no LLM is configured for {unanswered[0]!r} of the agent {player.name!r}; pass "
-            f"policy=, model=, or endpoints={{{unanswered[0]!r}: 'http://...'}}"
-        )
-    dataset = Dataset(tasks, name="test_dataset", input_required=False)
-    if reward is not None:
-        check(reward, dataset)
-    main = next(iter(policies.values()), None)
-    loaded: dict[str, Policy] = {}
-    if here and main is None:
+    local, folders = bool(policies) or model is not None, set[str]()
+
+    def load(resolved: Mapping[str, Any], here: Sequence[str]) -> Mapping[str, Policy]:
+        if policies:
+            main = next(iter(policies.values()))
+            return {name: policies.get(resolved[name].policy) or main for name in here}
+        named = {name: str(model or model_folder(resolved[name]) or "") for name in here}
+        if unanswered := [name for name in here if not named[name]]:
+            raise ConfigError(
+                f"no LLM is configured for {unanswered[0]!r} of the agent {player.name!r}; pass "
+                f"policy=, model=, or endpoints={{{unanswered[0]!r}: 'http://...'}}"
+            )
         from tutelage.policy.machine import sampling_device
         from tutelage.policy.model import load_policy
 
-        device = sampling_device()
-        loaded = {folder: load_policy(folder, device=device) for folder in {*named.values()}}
-    found = {n: policies.get(resolved[n].policy) or main or loaded[named[n]] for n in here}
-    evaluated_agent = EvaluatedAgent(
-        agent=player,
-        sampling=Sampling(asked.sampled_at, max_tokens=reply_limit(asked.max_tokens, found)),
-        server_tokens=asked.max_tokens or UNBOUNDED,
-        resources=resolved,
-        policies=found,
-        weights=", ".join(sorted({*named.values()})) if not policies else "",
-        servers=servers,
+        folders.update(named.values())
+        loaded = {folder: load_policy(folder, device=sampling_device()) for folder in folders}
+        return {name: loaded[named[name]] for name in here}
+
+    dataset = Dataset(tasks, name="test_dataset", input_required=False)
+    if reward is not None:
+        check(reward, dataset)
+    server = None if local else read_endpoints(environment()).get("task")
+    found = custom_agent(player, own, asked, load, urls=endpoints, server=server)
+    evaluated_agent = replace(
+        found,
+        weights=", ".join(sorted(folders)),
         prices=load_prices(asked.prices, environment()),
         environment=factory,
-        max_length=None,
-        runners=asked.runners or (8 if servers else 64),
-        limits=RunnerSettings("", timeout=asked.timeout),
+        runners=asked.runners or (8 if found.servers else 64),
     )
     usual = AGENT_REWARD if factory is None else ENVIRONMENT_REWARD
     name = usual if reward is None else reward.name
@@ -239,14 +229,11 @@ def evaluation_of(
     )
 
 
-async def evaluated(
-    ready: PreparedEvaluation, output: str | Path | None, progress: Progress
-) -> Evaluation:
-    """Play an evaluation, in a run folder where `output` names one."""
-    if output is None:
-        return ready.add_up(await ready.play(progress), progress)
-    folder, name = folder_at(Path(output)), ready.evaluated_agent.agent.name
-    with stop_told(output, progress):
-        asked = PolicyEvaluation(name, ready.asked, given=ready)
-        await lifecycle.begin(asked, folder, progress)
-    return recorded(folder)
+async def evaluated(ready: PreparedEvaluation, progress: Progress) -> Evaluation:
+    """Play an evaluation, in a run folder where it is to be kept in one."""
+    output, name = ready.asked.output, ready.evaluated_agent.agent.name
+    with evaluation_folder(output) as folder:
+        with nullcontext() if output is None else stop_told(output, progress):
+            asked = PolicyEvaluation(name, ready.asked, kept=output is not None, given=ready)
+            await lifecycle.begin(asked, folder, progress)
+        return recorded(folder)

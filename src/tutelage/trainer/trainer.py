@@ -212,7 +212,8 @@ class Trainer:
         given = self.test_dataset if passed is None else passed
         asked: dict[str, Any] = {"samples": samples, "temperature": temperature}
         asked |= {"success": success, "seed": self.seed, "runners": self.n_runners}
-        asked = {k: v for k, v in (asked | {"timeout": self.timeout}).items() if v is not None}
+        asked |= {"timeout": self.timeout, "output": output_dir and str(output_dir)}
+        asked = {k: v for k, v in asked.items() if v is not None}
         factory, named = self._factory, self.environment
         if isinstance(named, str):
             factory = load_environment(named)
@@ -224,7 +225,7 @@ class Trainer:
         ready = replace(ready, evaluated_agent=player, on_rollout=on_rollout(self.callbacks))
         progress = default_progress() if self.progress is None else self.progress
         try:
-            return blocking(evaluated(ready, output_dir, progress))
+            return blocking(evaluated(ready, progress))
         finally:
             progress.finish()
 

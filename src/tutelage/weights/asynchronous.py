@@ -24,14 +24,13 @@ from itertools import chain
 
 from tutelage.config import RunConfig
 from tutelage.engine.versions import newest_version
-from tutelage.errors import counted
 from tutelage.rollouts.runner import RolloutSpec
 from tutelage.rollouts.workers import RolloutWorkers
 from tutelage.types import JSON, Mode, Rollout, Sampled, Task
 from tutelage.weights.checkpoint import DROPPED, RL
 from tutelage.weights.inputs import drawn
 from tutelage.weights.placement import PlaySettings
-from tutelage.weights.run import LOOK_SECONDS, TrainingRun, ungraded
+from tutelage.weights.run import TrainingRun, ungraded
 from tutelage.weights.sampling import (
     RolloutGroups,
     draw_tasks,
@@ -41,6 +40,8 @@ from tutelage.weights.sampling import (
 
 EVENT = "groups"
 """Which groups met in a step, and which were dropped before it."""
+LOOK_SECONDS = 0.5
+"""Between two looks at whether a stop was requested."""
 STATE = "async"
 """Where a phase remembers which groups are on their way."""
 
@@ -90,14 +91,7 @@ class GroupQueue:
         played = [*chain(*groups, *stale)]
         work.count(played)
         stop_if_never_graded(work, played)
-        known = work.state.results.setdefault(DROPPED, 0)
-        work.state.results[DROPPED] = known + len(dropped)
-        if dropped and not known:
-            work.run.progress.note(
-                f"{counted(len(dropped), 'group')} of rollouts more than {self._staleness} "
-                "versions behind (async_training.staleness_threshold): not trained, kept in the "
-                "store, counted by staleness/dropped"
-            )
+        work.state.results[DROPPED] = work.state.results.get(DROPPED, 0) + len(dropped)
         metrics = {
             "staleness/dropped": float(len(dropped)),
             "time/rollout": time.perf_counter() - start,
@@ -116,10 +110,11 @@ class GroupQueue:
     # ------------------------------------------------------------ what is on its way
 
     def _admit(self, step: int, dropped: int = 0) -> None:
-        """Admit as many groups as a step may have on their way, `dropped` of them in place of
-        others that it is about to drop."""
-        most = admission_limit(step, self._staleness, self._size, self._steps)
-        most = most if self._steps is None else min(most, drawn(self._work.setting, self._steps))
+        """Admit the groups of the steps until this one and of `staleness` more, and `dropped` in
+        place of others that it is about to drop."""
+        ahead = step + 1 + self._staleness
+        ahead = ahead if self._steps is None else min(ahead, self._steps)
+        most = drawn(self._work.setting, ahead)
         while self._admitted < most + self._dropped + dropped:
             self._open[self._admitted] = self._work.state.tick
             self._admitted += 1
@@ -164,7 +159,7 @@ class GroupQueue:
             step, place = divmod(number, self._size)
             if step not in self._tasks:
                 self._tasks = {n: tasks for n, tasks in self._tasks.items() if n >= step - 1}
-                self._tasks[step] = draw_tasks(work, step, self._size, 0)
+                self._tasks[step] = draw_tasks(work, step, self._size)
             group = [(place, self._tasks[step][place])]
             specs = specs_of(work, self._phase, step, group, self._label)
             playing = self._play(workers, number, specs)
@@ -197,17 +192,15 @@ class GroupQueue:
 
     def _recorded(self) -> dict[int, list[Rollout]]:
         """The complete groups that the store has and no step before the checkpoint took."""
-        work, mode = self._work, Mode.TRAIN
-        keys = [key for key in work.recorded if key[1:] == (mode.value, self._label)]
-        known = [rollout for key in keys for rollout in work.recorded.pop(key).values()]
-        run_id, first = work.run.id, min(self._open.values(), default=work.state.tick + 1)
-        if first <= work.state.tick:
-            stored = work.run.store.rollouts(run_id, after=first - 1, label=self._label, mode=mode)
-            known += [
-                r for r in stored if r.step <= work.state.tick and self._number(r) in self._open
-            ]
+        work, mode, tick = self._work, Mode.TRAIN, self._work.state.tick
+        for key in [key for key in work.recorded if key[1:] == (mode.value, self._label)]:
+            del work.recorded[key]
+        before = min(self._open.values(), default=tick + 1) - 1
+        stored = work.run.store.rollouts(work.run.id, after=before, label=self._label, mode=mode)
         groups: dict[int, dict[int, Rollout]] = {}
-        for rollout in known:
+        for rollout in stored:
+            if rollout.step <= tick and self._number(rollout) not in self._open:
+                continue  # an earlier step took it
             groups.setdefault(self._number(rollout), {})[rollout.index] = rollout
         whole: dict[int, list[Rollout]] = {}
         for number, group in groups.items():
@@ -234,14 +227,6 @@ class GroupQueue:
             "dropped": self._dropped,
             "open": sorted(map(list, self._open.items())),
         }
-
-
-def admission_limit(step: int, staleness: int, size: int, steps: int | None) -> int:
-    """Groups that may be accepted or running before step `step` is done, counted from 0: those of
-    the steps until it and of `staleness` more, `size` each, of `steps` in all where that is known.
-    """
-    ahead = step + 1 + staleness
-    return size * (ahead if steps is None else min(ahead, steps))
 
 
 def versions_behind(group: Sequence[Rollout], version: int) -> int:

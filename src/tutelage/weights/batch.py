@@ -5,7 +5,7 @@ reward, also where it failed before a token was sampled: it has no row then, and
 group's statistics. One that infrastructure lost is left out of baselines and losses, and counted. A
 rollout that became several rows stays one rollout in every statistic. `make_rows` makes rows of
 rollouts, `with_advantages` gives them advantages; between the two `learner.py` asks models for what
-an estimator needs (values, log-probabilities of a reference). `update.py` turns the batch into an
+an estimator needs (values, log-probabilities of a reference). `learner.py` turns the batch into an
 optimizer step; the mathematics is `algorithms/rl`.
 
 Legend: B rows, T tokens.
@@ -271,34 +271,32 @@ def with_advantages(
     config: RunConfig,
     *,
     values_BT: Tensor | None = None,
-    following_BT: Tensor | None = None,
     baselines: Mapping[str, float] | None = None,
     beta: float = 0.0,
 ) -> Batch:
-    """Rows with their advantages: `values_BT` for an estimator with a critic, `following_BT` its
-    values of what would have followed where a rollout was cut off, `baselines` by group
+    """Rows with their advantages: `values_BT` for an estimator with a critic, `baselines` by group
     for one with greedy rollouts. The batch's KL, where it has one, costs `beta` times itself of the
     reward of each token. Groups are counted by their rewards alone: a KL differs between any two
     rollouts."""
     rule = config.algorithm
     rewards_BT = batch.rewards_BT
-    if following_BT is not None:
-        rewards_BT = rewards_BT + rule.gamma * following_BT
     if batch.kl_BT is not None:
         rewards_BT = kl_in_reward(rewards_BT, batch.kl_BT, batch.mask_BT, beta)
     # Rollouts without a row get one without a trained token for as long as statistics are made.
-    extra = len(batch.rowless)
+    rowless_BT = torch.zeros(len(batch.rowless), rewards_BT.shape[1])
+    rowless_BT[:, 0] = torch.tensor([batch.rollouts[number].reward for number in batch.rowless])
+    nothing_BT = torch.zeros_like(rowless_BT)
+    mask_BT = torch.cat([batch.mask_BT, nothing_BT.bool()])
     rollouts_B = batch.rollouts_B + batch.rowless
     played_B = [batch.rollouts[number] for number in rollouts_B]
     groups_B = [rollout.group for rollout in played_B]
-    mask_BT = _more(batch.mask_BT, extra)
     advantages_BT, returns_BT = estimate_advantages(
         rule.adv_estimator,
-        _with_rowless(rewards_BT, batch),
+        torch.cat([rewards_BT, rowless_BT]),
         mask_BT,
         groups_B=groups_B,
         rollouts_B=rollouts_B,
-        values_BT=None if values_BT is None else _more(values_BT, extra),
+        values_BT=None if values_BT is None else torch.cat([values_BT, nothing_BT]),
         baselines_B=None
         if baselines is None
         else torch.tensor([baselines[group] for group in groups_B]),
@@ -308,12 +306,8 @@ def with_advantages(
         norm_by_std=rule.norm_adv_by_std_in_grpo,
         single_member=rule.single_member,
     )
-    if rule.negative_weight != 1.0:
-        weighted_BT = rule.negative_weight * advantages_BT
-        advantages_BT = torch.where(advantages_BT < 0, weighted_BT, advantages_BT)
-    counts = group_counts(
-        _with_rowless(batch.rewards_BT, batch), mask_BT, groups_B, rollouts_B=rollouts_B
-    )
+    own_BT = torch.cat([batch.rewards_BT, rowless_BT])
+    counts = group_counts(own_BT, mask_BT, groups_B, rollouts_B=rollouts_B)
     out = torch.tensor([number in batch.left_out for number in batch.rollouts_B])
     return replace(
         batch,
@@ -326,19 +320,6 @@ def with_advantages(
     )
 
 
-def _more(x_BT: Tensor, extra: int) -> Tensor:
-    """The tensor with `extra` rows of zeros below."""
-    return torch.cat([x_BT, x_BT.new_zeros(extra, x_BT.shape[1])]) if extra else x_BT
-
-
-def _with_rowless(rewards_BT: Tensor, batch: Batch) -> Tensor:
-    """Rewards, with a row below for each rollout that has none of its own."""
-    out_BT = _more(rewards_BT, len(batch.rowless))
-    for row, number in enumerate(batch.rowless, start=rewards_BT.shape[0]):
-        out_BT[row, 0] = batch.rollouts[number].reward
-    return out_BT
-
-
 def _unmarked(rollouts: Sequence[Rollout]) -> str:
     """What to say where models were called, and no call trains the policy."""
     calls = [call for r in rollouts for call in r.last.calls]
@@ -346,16 +327,11 @@ def _unmarked(rollouts: Sequence[Rollout]) -> str:
         return "your agent never called llm.endpoint or llm.chat; "
     if not calls or any(call.policy is not None for call in calls):
         return ""
-    sampled = [call for call in calls if call.sampled.token_ids]
-    seen = ", ".join(map(repr, sorted({call.agent for call in sampled or calls})))
-    if not sampled:
-        return (
-            f"all {len(calls)} model calls, of the agents {seen}, went to models on other servers, "
-            "which are not trained: call the LLM without an endpoint; "
-        )
+    seen = ", ".join(map(repr, sorted({call.agent for call in calls})))
     return (
-        f"no call trains the policy: pass one of the agents {seen}, or a name set by "
-        "rollout.agent(NAME), to mark_agent_as_trainable; a frozen LLM is never trained; "
+        f"no call of the agents {seen} trains the policy: mark one of them, or a name set by "
+        "rollout.agent(NAME), with mark_agent_as_trainable; neither a frozen LLM nor a model on "
+        "another server is trained, so call the LLM without an endpoint; "
     )
 
 

@@ -75,13 +75,9 @@ def place(folder: RunFolder, state: TrainingState) -> Path:
     """Where the checkpoint of a state lies."""
     done = state.results.get("done", ())
     if state.phase in TRAINED and state.phase not in done:
-        return folder.checkpoints / _name(state.phase_step)
+        return folder.checkpoints / f"step_{state.phase_step:06d}"
     steps = (state.results[name] for name in TRAINED.values() if name in state.results)
-    return folder.checkpoints / f"{_name(next(steps, 0))}{_BETWEEN}{state.tick:06d}"
-
-
-def _name(steps: int) -> str:
-    return f"step_{steps:06d}"
+    return folder.checkpoints / f"step_{next(steps, 0):06d}{_BETWEEN}{state.tick:06d}"
 
 
 def save(
@@ -119,16 +115,14 @@ def save(
         reason = error.__cause__ or error
         if not isinstance(reason, OSError):  # torch reports a full disk by a RuntimeError
             text = str(error).partition("\n")[0]
-            reason = OSError(
-                f"the disk refused to write (full, over a file-size limit, or failing): {text}"
-            )
+            reason = OSError(f"the disk refused to write (full, or failing): {text}")
         raise disk_error(final, reason) from error
     best: dict[str, Any] | None = state.results.get(BEST)
     trained, there = of_training(folder), complete(folder)
     between = [path for path in there if path not in trained]
     kept = {*(trained[-keep:] if keep else trained), *between[-1 if trained else -KEPT :]}
     for old in there:
-        if old not in kept and (best is None or old.name != _name(best["step"])):
+        if old not in kept and (best is None or old.name != f"step_{best['step']:06d}"):
             shutil.rmtree(old, ignore_errors=True)
     return final
 
@@ -160,10 +154,12 @@ def check_seal(folder: Path) -> None:
     try:
         sums: dict[str, str] = json.loads((folder / SUMS).read_text(encoding="utf-8"))
         wrong = [name for name in sums if _sum(folder / name) != sums[name]]
+        reason = f"{wrong[0]} is damaged: its checksum does not match" if wrong else ""
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise RunError(str(error).partition("\n")[0]) from error
-    if wrong:
-        raise RunError(f"{wrong[0]} is damaged: its checksum does not match")
+        reason = str(error).partition("\n")[0]
+    if reason:
+        way = f"restore a copy of {str(folder)!r}, or start with another --output"
+        raise RunError(f"cannot read {str(folder)!r}: {reason}; {way}")
 
 
 def _sum(path: Path) -> str:
@@ -173,21 +169,17 @@ def _sum(path: Path) -> str:
 
 def load(path: Path) -> tuple[TrainingState, dict[str, Any]]:
     """Read a checkpoint whose files have their checksums. Raises `RunError` for any other."""
+    check_seal(path)
     try:
-        check_seal(path)
         state = TrainingState(**json.loads((path / "state.json").read_text()))
         tensors: dict[str, Any] = torch.load(path / "tensors.pt", weights_only=True)
         if (path / _PARTS).is_dir():
             tensors |= importlib.import_module("tutelage.distributed.checkpoint").read(
                 path / _PARTS
             )
-    except (
-        RunError, OSError, ValueError, TypeError, RuntimeError, EOFError, UnpicklingError
-    ) as error:  # fmt: skip
-        # What torch says of a damaged pickle is about trust in its author, which helps nobody here.
-        damaged = isinstance(error, UnpicklingError)
-        reason = "tensors.pt is damaged" if damaged else str(error).partition("\n")[0]
-        raise RunError(f"cannot read the checkpoint {str(path)!r}: {reason}") from error
+    except (OSError, ValueError, TypeError, RuntimeError, EOFError, UnpicklingError) as error:
+        reason = str(error).partition("\n")[0]
+        raise RunError(f"cannot read {str(path)!r}: {reason}") from error
     return state, tensors
 
 
@@ -210,16 +202,11 @@ def load_newest(
             aside = bad.with_name(bad.name + _DAMAGED)
             shutil.rmtree(aside, ignore_errors=True)
             os.replace(bad, aside)
-            note(f"Warning: {error}; it was renamed to {aside.name}")
-        if damaged:
-            note(f"Warning: continuing from the previous checkpoint, {path.name}")
+            way = f"continuing from the previous checkpoint, {path.name}"
+            note(f"Warning: {error}; it was renamed to {aside.name}; {way}")
         return values
     if damaged:
-        (path, error), *others = damaged.items()
-        whole = "" if not others else f"; the {len(others)} before it cannot be read either"
-        raise RunError(
-            f"{error}{whole}; restore a copy of {str(path)!r}, or start with another --output"
-        )
+        raise next(iter(damaged.values()))
     return None
 
 
@@ -238,8 +225,9 @@ def of_training(folder: RunFolder) -> list[Path]:
 
 def drop_between(folder: RunFolder) -> None:
     """Remove the checkpoints that were saved after training, where training can go on from one."""
-    for path in complete(folder) if of_training(folder) else ():
-        if _BETWEEN in path.name:
+    trained = of_training(folder)
+    for path in complete(folder) if trained else ():
+        if path not in trained:
             shutil.rmtree(path, ignore_errors=True)
 
 

@@ -42,39 +42,26 @@ MIXED_EVERY = 10
 
 def run_cold_start(work: TrainingRun, run: Run) -> None:
     """Clean demonstrations until the skill is measured, a cool-down, then mixed ones."""
-    setting, state = work.setting, work.state
-    sft = setting.config.sft
+    setting, state, config = work.setting, work.state, work.setting.config
+    sft = config.sft
     named, group = setting.policy.named(), setting.group
-    optimizer = supervised_optimizer(named, lr=sft.lr, kind=sft.optimizer, group=group)
-    work.optimizer = optimizer = work.restore(optimizer)
+    work.optimizer = optimizer = work.restore(
+        supervised_optimizer(named, lr=sft.lr, kind=sft.optimizer, group=group)
+    )
     warmup = WARMUP if setting.shown is None else min(WARMUP, max(1, sft.max_steps))
     name = "cold start" if setting.shown is None else "demonstrations"
     run.progress.phase(name, steps=sft.max_steps + sft.cooldown_steps + sft.mixed_steps)
     while "ended" not in state.phase_data:
-        start = time.perf_counter()
         step, skilled = state.phase_step, state.phase_data.get("skilled")
         clean_until = None if skilled is None else skilled + sft.cooldown_steps
         mixed = clean_until is not None and step >= clean_until
         seeds = setting.seeds.child(COLD, step)
         rows = demonstration_rows(setting, seeds, sft.guess_share if mixed else 0.0, step)
         share = learning_rate(step, skilled, sft.cooldown_steps, warmup)
-        values = supervised_step(
-            setting.policy,
-            optimizer,
-            rows,
-            setting.choice.cold_start,
-            share,
-            setting.config.actor.max_tokens_per_micro_batch,
-            group,
-        )
-        tokens = values.pop("tokens")
+        at_once, numerics = config.actor.max_tokens_per_micro_batch, setting.choice.cold_start
+        values = supervised_step(setting.policy, optimizer, rows, numerics, share, at_once, group)
+        values |= {"lr": sft.lr * share}
         state.phase_step, state.tick = step + 1, state.tick + 1
-        seconds = time.perf_counter() - start
-        values |= {
-            "lr": sft.lr * share,
-            "tokens_per_second": tokens / seconds,
-            "time/step": seconds,
-        }
         if clean_until is None or step + 1 <= clean_until:
             _clean_step_ended(work, values)
         else:
@@ -165,6 +152,7 @@ def supervised_step(
     group: ProcessGroup = ONE_PROCESS,
 ) -> dict[str, float]:
     """One step on rows: mean negative log-likelihood of their trained tokens."""
+    start = time.perf_counter()
     total = sum(sum(r.mask) for r in rows)
     plan = policy.micro_batches(rows, tokens_at_once)
 
@@ -176,4 +164,10 @@ def supervised_step(
     parts = group.accumulate(policy.parameters(), plan, loss, threads=numerics.threads)
     norm = optimizer.step(rate)
     policy.version += 1
-    return {"loss/sft": float(sum(parts)), "grad_norm": norm, "tokens": float(total)}
+    seconds = time.perf_counter() - start
+    return {
+        "loss/sft": float(sum(parts)),
+        "grad_norm": norm,
+        "tokens_per_second": total / seconds,
+        "time/step": seconds,
+    }

@@ -28,43 +28,31 @@ from tutelage.weights.run import TrainingRun
 def planned(setting: TrainingInputs, phases: Iterable[str]) -> dict[str, str]:
     """How many rollouts a training by rewards will play, how many tokens they may have, and what
     grades them."""
-    plan = {"plan": _rollouts(setting, phases), "tokens": _tokens(setting)}
+    config, limit, own = setting.config, step_limit(setting), setting.policy.max_positions
+    size, chains = config.data.train_batch_size, config.agent.num_chains
+    plan = f"{size * chains:,} rollouts a step, until the time is over"
+    if limit is not None:
+        measuring = sum(_work(setting, phase)[2] for phase in phases)
+        plan = (
+            f"{counted(limit, 'step')} x {counted(size, 'task')} x {chains:,} = "
+            f"{counted(drawn(setting, limit) * chains, 'rollout')}"
+            f"{' twice, with the control' * (CONTROL in phases)}, {measuring:,} to measure"
+        )
+    bound = "" if setting.context == own else f" (the model: {own:,})"
+    tokens = f"at most {config.turn_tokens:,} a turn, {config.response_tokens:,} a rollout, "
     grader = grader_of(setting.given, setting.reward)
     if grader is None:
         whose = "the agent returns" if setting.environment is None else "the environment gives"
-        return plan | {"reward": f"what {whose}"}
-    graded = f"{grader.name}, which never sees the reply: it has no parameter 'prediction'"
-    if grader.sees_attempt:
+        graded = f"what {whose}"
+    elif grader.sees_attempt:
         graded = f"{grader.name}, which grades the reply"
-        if grader.fields_read:
-            graded += f" by the task's {', '.join(map(repr, sorted(grader.fields_read)))}"
-    return plan | {"reward": graded}
-
-
-def _rollouts(setting: TrainingInputs, phases: Iterable[str]) -> str:
-    config, limit = setting.config, step_limit(setting)
-    size, chains = config.data.train_batch_size, config.agent.num_chains
-    if limit is None:
-        return f"{size * chains:,} rollouts a step, until the time is over"
-    measuring = sum(_work(setting, phase)[2] for phase in phases)
-    tasks = drawn(setting, limit)
-    last = f", {tasks % size} tasks in the last one," * (tasks < limit * size)
-    return (
-        f"{counted(limit, 'step')} x {counted(size, 'task')} x {chains:,}{last} = "
-        f"{counted(tasks * chains, 'rollout')}"
-        f"{' twice, with the control' * (CONTROL in phases)}, {measuring:,} to measure"
-    )
-
-
-def _tokens(setting: TrainingInputs) -> str:
-    config, own = setting.config, setting.policy.max_positions
-    most = f"at most {config.turn_tokens:,} a turn, {config.response_tokens:,} a rollout"
-    if setting.given is not None and config.rollout.response_length is None:
-        most = f"at most {config.turn_tokens:,} a call for which the agent names no limit"
-    bound = "" if setting.context == own else f" (the model: {own:,})"
-    if (asked := config.rollout.max_len) is not None and asked > own:
-        bound = f" (all that the model has: rollout.max_len={asked} has no effect)"
-    return f"{most}, context {setting.context:,}{bound}"
+    else:
+        graded = f"{grader.name}, which never sees the reply: it has no parameter 'prediction'"
+    return {
+        "plan": plan,
+        "tokens": f"{tokens}context {setting.context:,}{bound}",
+        "reward": graded,
+    }
 
 
 # ---------------------------------------------------------------- time

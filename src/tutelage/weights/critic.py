@@ -19,7 +19,6 @@ from torch import Tensor
 from tutelage.algorithms.rl import value_loss
 from tutelage.config import RunConfig
 from tutelage.errors import RunError
-from tutelage.policy.network import TokenTensors
 from tutelage.policy.numerics import Numerics
 from tutelage.policy.packing import plan_micro_batches
 from tutelage.policy.row import Row
@@ -35,74 +34,48 @@ class Critic:
     """A value model in training."""
 
     def __init__(
-        self, model: ValueModel, config: RunConfig, group: ProcessGroup = ONE_PROCESS
+        self,
+        model: ValueModel,
+        config: RunConfig,
+        numerics: Numerics,
+        group: ProcessGroup = ONE_PROCESS,
     ) -> None:
         self.model = model
-        self._config, self._group = config, group
+        self._config, self._numerics, self._group = config, numerics, group
         # What is sharded and what is whole are not stepped by one operation.
         self._optimizer: Optimizer = make_optimizer(
             model.named(), config.critic.optim, group=group, apart=HEAD
         )
 
-    def values(self, rows: list[Row], numerics: Numerics) -> Tensor:
+    def values(self, rows: list[Row]) -> Tensor:
         """The value of each trained token, [B, T], without gradient."""
-        budget = self._config.actor.max_tokens_per_micro_batch
+        budget, dtype = self._config.actor.max_tokens_per_micro_batch, self._numerics.dtype
+        return by_token(
+            rows, budget, lambda some: self.model.values(some, dtype), group=self._group
+        )
 
-        def ask(some: list[Row]) -> TokenTensors:
-            return self.model.values(some, numerics.dtype)
-
-        return by_token(rows, budget, ask, group=self._group)
-
-    def following(self, batch: Batch, numerics: Numerics) -> Tensor | None:
-        """The value of the state that each rollout which was cut off ended in, at its last trained
-        token, [B, T]; None where `algorithm.bootstrap_truncated` is off."""
-        if not self._config.algorithm.bootstrap_truncated:
-            return None
-        last = {number: b for b, number in enumerate(batch.rollouts_B)}
-        out_BT = torch.zeros_like(batch.rewards_BT)
-        ended = [b for number, b in last.items() if batch.rollouts[number].truncated]
-        ends = [int(batch.mask_BT[b].nonzero()[-1]) for b in ended]
-        # A value is that of the state before a token, so one more token stands for what follows.
-        rows = [
-            Row((*batch.rows[b].ids[: end + 1], batch.rows[b].ids[end]), (0,) * (end + 1) + (1,))
-            for b, end in zip(ended, ends, strict=True)
-        ]
-        if rows:
-            found_BT = self.values(rows, numerics)
-            for i, (b, end) in enumerate(zip(ended, ends, strict=True)):
-                out_BT[b, end] = found_BT[i, end + 1]
-        return out_BT
-
-    def update(
-        self, batch: Batch, numerics: Numerics, *, seeds: SeedTree, rate: float
-    ) -> dict[str, float]:
+    def update(self, batch: Batch, *, seeds: SeedTree, rate: float) -> dict[str, float]:
         """Train on a batch that has values and returns; metrics are means over optimizer steps.
 
         `value/explained_variance` is that of the values before the update.
         """
         config = self._config
         size = config.critic.ppo_mini_batch_size or config.actor.ppo_mini_batch_size
-        losses: list[float] = []
-        clipped: list[float] = []
-        norms: list[float] = []
+        steps: list[tuple[float, float, float]] = []
         for epoch in range(config.actor.ppo_epochs):
             for part in batch.mini_batches(size, seeds.child("epoch", epoch)):
-                loss, fraction = self._accumulate(batch, part, numerics)
-                losses.append(loss)
-                clipped.append(fraction)
-                norms.append(self._optimizer.step(rate))
-        steps = len(norms)
+                loss, fraction = self._accumulate(batch, part)
+                steps.append((loss, fraction, self._optimizer.step(rate)))
+        names = ("loss/value", "value/clip_fraction", "value/grad_norm")
+        means = (sum(values) / len(steps) for values in zip(*steps, strict=True))
+        values_K, returns_K = batch.old_values_BT[batch.mask_BT], batch.returns_BT[batch.mask_BT]
         return {
-            "loss/value": sum(losses) / steps,
-            "value/clip_fraction": sum(clipped) / steps,
-            "value/grad_norm": sum(norms) / steps,
-            "value/mean": float(_trained(batch, batch.old_values_BT).mean()),
-            "value/explained_variance": explained_variance(
-                _trained(batch, batch.old_values_BT), _trained(batch, batch.returns_BT)
-            ),
+            **dict(zip(names, means, strict=True)),
+            "value/mean": float(values_K.mean()),
+            "value/explained_variance": explained_variance(values_K, returns_K),
         }
 
-    def _accumulate(self, batch: Batch, part: list[int], numerics: Numerics) -> tuple[float, float]:
+    def _accumulate(self, batch: Batch, part: list[int]) -> tuple[float, float]:
         """The gradient of one optimizer batch; its loss and its share of clipped tokens."""
         config, rows = self._config, batch.rows
         count = config.critic.ppo_micro_batch_size_per_gpu
@@ -113,7 +86,7 @@ class Critic:
 
         def loss(chosen: list[int]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
             numbers = [part[i] for i in chosen]
-            token_tensors = self.model.values([rows[b] for b in numbers], numerics.dtype)
+            token_tensors = self.model.values([rows[b] for b in numbers], self._numerics.dtype)
             cut = batch.cutter(numbers, token_tensors.values.device)
             mask = cut(batch.mask_BT)
             values = torch.zeros_like(cut(batch.returns_BT)).index_put(
@@ -129,7 +102,7 @@ class Critic:
             )
             return value, (value.detach(), fraction * mask.sum() / total)
 
-        threads = numerics.threads
+        threads = self._numerics.threads
         reports = self._group.accumulate(self.model.parameters(), plan, loss, threads=threads)
         return float(sum(r[0] for r in reports)), float(sum(r[1] for r in reports))
 
@@ -148,11 +121,6 @@ class Critic:
             )
         self._group.load(self.model.named(), state_dict["weights"])
         self._optimizer.load_state_dict(state_dict["optimizer"])
-
-
-def _trained(batch: Batch, x_BT: Tensor) -> Tensor:
-    """The numbers of trained tokens, flat."""
-    return x_BT[batch.mask_BT]
 
 
 def explained_variance(values_K: Tensor, returns_K: Tensor) -> float:

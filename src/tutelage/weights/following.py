@@ -9,7 +9,6 @@ several ranks; `process_group.py` has the protocol.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import os
 import platform
@@ -19,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tutelage.config import Resolved, RunConfig
+from tutelage.config import Resolved
 from tutelage.config.keys import flatten
 from tutelage.errors import ConfigError, RunError, TutelageError
 from tutelage.policy.machine import machine_facts
@@ -28,9 +27,8 @@ from tutelage.runs.lifecycle import Run
 from tutelage.runs.progress import Progress
 from tutelage.runs.signals import StopSignal
 from tutelage.runs.stored import stored_row
-from tutelage.store import StoreWriter, TrainingRow, open_store
-from tutelage.tracing import SpanRecord
-from tutelage.types import JSON, Rollout
+from tutelage.store import StoreWriter, open_store
+from tutelage.types import JSON
 from tutelage.weights.process_group import ProcessGroup, in_step, launched
 from tutelage.weights.run import TrainingRun
 
@@ -48,17 +46,14 @@ PATIENCE = 20.0
 """Seconds that a rank which has failed listens whether rank 0 has too."""
 
 
-def several_ranks(config: RunConfig) -> bool:
-    """Whether a launcher has started several ranks, or Ray is to place them."""
-    by_ray = "RANK" not in os.environ and machine_facts().placed_ranks(config) > 1
-    return launched().size > 1 or by_ray
-
-
 def together(job: WeightTraining, folder: RunFolder, lead: Callable[[], JSON]) -> JSON:
-    """The result of a run on several ranks: `lead` works on it on rank 0, and the others follow."""
+    """Return the result of a run on every rank that a launcher has started or that Ray is to place:
+    `lead` works on it on rank 0, and the others follow."""
     group = launched()
     if group.size > 1:
         return _as_rank(job, folder, lead, group)
+    if "RANK" in os.environ or machine_facts().placed_ranks(job.resolved.config) == 1:
+        return lead()
     if job.given is not None:
         raise ConfigError(NOT_BY_RAY)
     ray_ranks = importlib.import_module("tutelage.distributed.ray_ranks")
@@ -71,9 +66,7 @@ def _as_rank(
 ) -> JSON:
     """The result of a run on this rank."""
     own = {} if job.given is None else job.given.sources
-    check_same(group, facts_of(job.resolved) | own)
-    in_step(group, lambda: check_store(job.resolved.config))
-    check_shared(group, folder)
+    check_ranks(group, facts_of(job.resolved) | own, folder)
     if group.rank:
         _follow(job, folder.name, group)
     return group.agree(lead)
@@ -86,51 +79,30 @@ def facts_of(resolved: Resolved) -> dict[str, str]:
     """What a step depends on and each rank has for itself: code, versions, configuration."""
     import torch
 
-    source, code = Path(__file__).parents[1], hashlib.sha256()
-    for path in sorted(source.rglob("*.py")):
-        code.update(path.relative_to(source).as_posix().encode() + path.read_bytes())
     keys = flatten(resolved.config.model_dump(mode="json"))
     return {
-        "the code of tutelage": code.hexdigest()[:12],
-        "python": platform.python_version(),
+        **importlib.import_module("tutelage.distributed.shipment").here(),
         "torch": torch.__version__,
         **{key: repr(value) for key, value in keys if key != "output"},
     }
 
 
-def check_same(group: ProcessGroup, facts: Mapping[str, str]) -> None:
-    """Raise `RunError` on rank 0 where a rank differs from it; the others end without a word."""
-    first, *others = group.map(range(group.size), lambda _: dict(facts))
-    for rank, theirs in enumerate(others, start=1):
-        wrong = [key for key in {**first, **theirs} if first.get(key) != theirs.get(key)]
-        if wrong and group.rank:
-            raise SystemExit(0)
-        if wrong:
-            listed = ", ".join(f"{k} ({theirs.get(k)}, not {first.get(k)})" for k in wrong[:3])
-            raise RunError(
-                f"rank {rank} of {group.size} differs from rank 0 in {listed}; all ranks must run "
-                "the same command with the same code"
-            )
-
-
-def check_store(config: RunConfig) -> None:
-    """Raise `ConfigError` where several nodes would share a file of SQLite, whose locks hold on one
-    machine only."""
-    nodes = int(os.environ.get("GROUP_WORLD_SIZE", "1"))
-    if nodes > 1 and config.trainer.store_url is None:
-        raise ConfigError(
-            f"{nodes} nodes cannot share the SQLite file of a run folder; pass --store "
-            "postgresql://HOST/DATABASE"
-        )
-
-
-def check_shared(group: ProcessGroup, folder: RunFolder) -> None:
-    """Raise `RunError` on rank 0 where a rank does not see its run folder."""
+def check_ranks(group: ProcessGroup, facts: Mapping[str, str], folder: RunFolder) -> None:
+    """Raise `RunError` on rank 0 where a rank differs from it, or does not see its run folder; the
+    others end without a word."""
     path = folder.path.absolute()
     mark = path / MARK
     group.agree(mark.touch)
+    first = group.agree(lambda: dict(facts))
+    wrong = [key for key in {**first, **facts} if first.get(key) != facts.get(key)]
 
-    def look() -> None:
+    def check() -> None:
+        if wrong:
+            listed = ", ".join(f"{k} ({facts.get(k)}, not {first.get(k)})" for k in wrong[:3])
+            raise RunError(
+                f"it differs from rank 0 in {listed}; all ranks must run the same command with the "
+                "same code"
+            )
         if not mark.is_file():
             raise RunError(
                 f"{platform.node()} cannot see the run folder {str(path)!r}; choose an --output on "
@@ -138,7 +110,7 @@ def check_shared(group: ProcessGroup, folder: RunFolder) -> None:
             )
 
     try:
-        in_step(group, look)
+        in_step(group, check)
     finally:
         if group.rank == 0:
             mark.unlink(missing_ok=True)
@@ -150,13 +122,7 @@ def check_shared(group: ProcessGroup, folder: RunFolder) -> None:
 class _NoWriter(StoreWriter):
     """Takes what rank 0 stores, and drops it."""
 
-    def submit(self, rollouts: Sequence[Rollout]) -> None:
-        """Drop it."""
-
-    def submit_spans(self, run_id: str, spans: Sequence[SpanRecord]) -> None:
-        """Drop it."""
-
-    def submit_training(self, run_id: str, rows: Sequence[TrainingRow]) -> None:
+    def _submit(self, items: Sequence[object]) -> None:
         """Drop it."""
 
 

@@ -17,24 +17,22 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
+import torch
+
 from tutelage.agents.builtin import AGENTS, template_tools
 from tutelage.agents.loop import LoopAgent
 from tutelage.config import RunConfig
-from tutelage.engine.driver import EngineDriver, Schedule
-from tutelage.engine.factory import make_engine
-from tutelage.engine.protocol import Engine
 from tutelage.environments.protocol import EnvironmentFactory
 from tutelage.environments.start import check_repeats, play_demonstrations
 from tutelage.errors import ConfigError, DataError, ModelError, counted
 from tutelage.policy.codec import Codec
 from tutelage.policy.machine import ComputeSettings, apply_settings, choose_compute
-from tutelage.policy.model import Policy, build_policy, load_codec, load_policy, max_positions
+from tutelage.policy.model import Policy, build_policy, load_policy
 from tutelage.policy.network import FusedNetwork
 from tutelage.policy.row import Row
 from tutelage.policy.sources import model_folder
 from tutelage.resources import POLICY
 from tutelage.rewards import RewardFunction, check, resolve_reward
-from tutelage.rollouts.models import PolicySource
 from tutelage.rollouts.runner import AT_ONCE, RunnerSettings
 from tutelage.runs.inputs import (
     DemonstrationRows,
@@ -58,9 +56,9 @@ from tutelage.tasks.overlap import Overlap, content, count_overlap
 from tutelage.tools.tool import Tool
 from tutelage.types import Constraint, Message, Mode, Sampling, Task, ToolSpec
 from tutelage.weights.config.extensions import load_extensions
+from tutelage.weights.learner import try_extensions
 from tutelage.weights.paths import check_models_exist
 from tutelage.weights.process_group import ONE_PROCESS, ProcessGroup
-from tutelage.weights.update import try_extensions
 
 EMBEDDED_LENGTH = 1024
 """Positions of a policy that is made here, unless a key says otherwise."""
@@ -117,17 +115,13 @@ class TrainingInputs:
                 f"the environment {self.environment.name!r} is not deterministic: recorded "
                 "rollouts replay, and the same command may give another result"
             )
-        return [*self.overlap.notes(drawn=self.embedded_tasks), *more]
+        own = self.config.data.train_files or (self.given is not None and self.given.own_tasks)
+        return [*self.overlap.notes(drawn=not own), *more]  # drawn ones repeat by chance
 
     @property
     def examples(self) -> int:
         """Number of training tasks, or of rows of demonstrations."""
         return len(self.tasks.train if self.sft_dataset is None else self.sft_dataset.train)
-
-    @property
-    def embedded_tasks(self) -> bool:
-        """Whether the tasks are drawn, not the user's: those repeat one another by chance."""
-        return not self.config.data.train_files and (self.given is None or not self.given.own_tasks)
 
     def agent(self, temperature: float, *, with_tools: bool = True) -> LoopAgent:
         """The agent at a temperature; without tools it is given none and gets no results."""
@@ -161,18 +155,6 @@ class TrainingInputs:
             step_timeout=self.config.environment.step_timeout,
         )
 
-    def sources(
-        self, engines: Mapping[str, tuple[Engine | None, Policy]], temperature: float
-    ) -> dict[str, PolicySource]:
-        """What a Python agent's LLMs are sampled from, by resource: engines and their policies;
-        no engine for what is sampled at its endpoint."""
-        sampling = Sampling(temperature, self.config.rollout.top_p, self.config.rollout.top_k)
-        trained = {} if self.given is None else self.given.roles.policies
-        return {
-            name: PolicySource(engine, policy.codec, sampling, trained.get(name))
-            for name, (engine, policy) in engines.items()
-        }
-
     def save_policies(self, folder: Path) -> None:
         """Write what is trained: the policy as a Hugging Face folder, in it the others."""
         self.policy.save(folder, replace=True)
@@ -186,25 +168,6 @@ class TrainingInputs:
         at_once = min(rollout.slots, max(self.config.rollouts_per_batch, EVALUATION_SLOTS))
         known = rollout.max_len or self.policy.context(at_once, self.choice.numerics.dtype)
         return min(known, self.policy.max_positions)
-
-    def engine(
-        self,
-        *,
-        slots: int | None = None,
-        invariant: bool = False,
-        policy: Policy | None = None,
-        schedule: Schedule = "deterministic",
-    ) -> EngineDriver:
-        """An engine that samples from the policy, or from another one, as the run computes."""
-        return make_engine(
-            policy or self.policy,
-            slots=slots or self.config.rollout.slots,
-            max_length=self.context,
-            dtype=self.choice.numerics.dtype,
-            threads=self.config.trainer.threads,
-            invariant=invariant,
-            schedule=schedule,
-        )
 
 
 def step_limit(setting: TrainingInputs) -> int | None:
@@ -291,19 +254,10 @@ def prepare_rl(
     elif asked and factory is not None and config.agent.agent_type == "hf":
         tool_specs = [*(tool.spec for tool in tools.values()), *factory.tools]
     if given is not None and given.policies and config.model.lora.rank:
-        raise ConfigError(
-            "model.lora cannot be used with a model that is passed as an object; pass its folder "
-            "instead, or an object created by with_lora"
-        )
-    policy, path = _handed(given, policy_folder), config.model.path
-    if policy is None and policy_folder is not None:
-        policy = load_policy(str(policy_folder))
-    elif policy is None and path is not None:
-        known = load_policy(path, template=config.agent.template, tools=tool_specs)
-        policy = _adapted(known, config)
-    elif policy is None:
-        texts = chain(_texts(demonstrated.rows[:2000]), _corpus(tasks.train, tools, seeds))
-        policy = _embedded(config, texts, max(512, config.rollout.max_len or EMBEDDED_LENGTH))
+        raise ConfigError("model.lora takes no model object; pass its folder, or with_lora(model)")
+    texts = chain(_texts(demonstrated.rows[:2000]), _corpus(tasks.train, tools, seeds))
+    length = max(512, config.rollout.max_len or EMBEDDED_LENGTH)
+    policy = _make_policy(config, given, policy_folder, tool_specs, texts, length)
     if config.needs_calls and given is None:
         policy.codec.grammar(tool_specs, Constraint("required"))  # raises where there can be none
     tools, policy, choice = _placed(config, tools, policy)
@@ -343,24 +297,16 @@ def prepare_rl(
 def prepare_sft(
     config: RunConfig, policy_folder: Path | None = None, given: JobInputs | None = None
 ) -> TrainingInputs:
-    """Make the setting of a run that learns from demonstrations. Every row is read and encoded
-    before any weight is; `given` is the Python agent that plays the test tasks, if there is one."""
+    """Make the setting of a run that learns from demonstrations. Every row is read before
+    the policy is made; `given` is the Python agent that plays the test tasks, if there is
+    one."""
     train = load_demonstrations(config.data.train_files)
     val = load_demonstrations(config.data.val_files)
     tasks, tools, reward, _ = load_work(config, given)
-    source = config.model.path if policy_folder is None else str(policy_folder)
-    policy = _handed(given, policy_folder)
-    if policy is None and source is None:
-        positions = max(EMBEDDED_LENGTH, config.data.max_length or 0)
-        policy = _embedded(config, _texts(train[:2000]), positions)
-    if policy is not None:
-        dataset = _sft_dataset(config, policy.codec, policy.max_positions, train, val)
-    else:
-        template = config.agent.template if policy_folder is None else None
-        tool_specs = template_tools(config, tools) if config.agent.tools else []
-        known, codec = load_codec(str(source), template=template, tools=tool_specs)
-        dataset = _sft_dataset(config, codec, max_positions(known), train, val)
-        policy = _adapted(load_policy(str(source), template=template), config)
+    tool_specs = template_tools(config, tools) if config.agent.tools else []
+    length = max(EMBEDDED_LENGTH, config.data.max_length or 0)
+    policy = _make_policy(config, given, policy_folder, tool_specs, _texts(train[:2000]), length)
+    dataset = _sft_dataset(config, policy.codec, policy.max_positions, train, val)
     config = _within_epoch(config, len(train))
     tools, policy, choice = _placed(config, tools, policy)
     overlap, seeds = overlap_of(train, val, tasks.test), SeedTree(config.seed)
@@ -377,12 +323,33 @@ def _within_epoch(config: RunConfig, examples: int) -> RunConfig:
     return config if config.epochs is None else config.model_copy(update={"data": data})
 
 
-def _handed(given: JobInputs | None, folder: Path | None) -> Policy | None:
-    """The policy that came as an object, if one did: where the run began, when that is known."""
+def _make_policy(
+    config: RunConfig,
+    given: JobInputs | None,
+    folder: Path | None,
+    tools: Sequence[ToolSpec],
+    corpus: Iterable[str],
+    positions: int,
+) -> Policy:
+    """Return the policy that came as an object, or load that of a folder or model, with adapters
+    where `model.lora` asks for them, or make the embedded one with a tokenizer of `corpus`.
+    `folder` is where the run began, when that is known."""
     policy = None if given is None else given.policies.get(POLICY)
-    if policy is not None and folder is not None:
-        policy.load_tensors(dict(load_policy(str(folder)).named()))
-    return policy
+    if policy is not None:
+        if folder is not None:
+            policy.load_tensors(dict(load_policy(str(folder)).named()))
+        return policy
+    if folder is not None:
+        return _adapted(load_policy(str(folder)), config)
+    if (path := config.model.path) is not None:
+        return _adapted(load_policy(path, template=config.agent.template, tools=tools), config)
+    return build_policy(
+        corpus,
+        size=config.model.size,
+        layout=config.model.layout,
+        seed=SeedTree(config.seed).child("weights").value(),
+        max_positions=positions,
+    )
 
 
 def _placed(
@@ -390,13 +357,18 @@ def _placed(
 ) -> tuple[Mapping[str, Tool], Policy, ComputeSettings]:
     """The tools that the policy is given, and the policy where it is trained."""
     tools = offered_tools(config, tools, knows_tools=policy.codec.knows_tools)
-    policy.codec.choose_thinking(config.agent.thinking, config.agent.max_thinking_tokens)
     choice = choose_compute(config, policy.count(), isinstance(policy.network, FusedNetwork))
     apply_settings(choice, large=policy.network.large)
-    policy = policy if choice.device == policy.device else policy.to(choice.device)
+    return tools, _ready(policy, config, choice.device), choice
+
+
+def _ready(policy: Policy, config: RunConfig, device: torch.device) -> Policy:
+    """Return the policy on its device, with the settings of the configuration."""
+    policy.codec.choose_thinking(config.agent.thinking, config.agent.max_thinking_tokens)
+    policy = policy if device == policy.device else policy.to(device)
     if config.model.enable_gradient_checkpointing:
         policy.network.recompute()
-    return tools, policy, choice
+    return policy
 
 
 def _others(given: JobInputs, main: Policy, config: RunConfig) -> dict[str, Policy]:
@@ -409,10 +381,7 @@ def _others(given: JobInputs, main: Policy, config: RunConfig) -> dict[str, Poli
         policy = given.policies.get(name) or (
             _adapted(load_policy(folder), config) if folder is not None else main.copy()
         )
-        out[name] = policy if policy.device == main.device else policy.to(main.device)
-        policy.codec.choose_thinking(config.agent.thinking, config.agent.max_thinking_tokens)
-        if config.model.enable_gradient_checkpointing:
-            out[name].network.recompute()
+        out[name] = _ready(policy, config, main.device)
     return out
 
 
@@ -442,17 +411,6 @@ def _episodes(
         first = Message("system", prompt)
         rows = [replace(row, messages=(first, *row.messages)) for row in rows]
     return DemonstrationRows(rows, (), origin)
-
-
-def _embedded(config: RunConfig, corpus: Iterable[str], positions: int) -> Policy:
-    """The embedded policy, with a tokenizer of some texts."""
-    return build_policy(
-        corpus,
-        size=config.model.size,
-        layout=config.model.layout,
-        seed=SeedTree(config.seed).child("weights").value(),
-        max_positions=positions,
-    )
 
 
 def _adapted(policy: Policy, config: RunConfig) -> Policy:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from tutelage.config import Resolved
-from tutelage.errors import TutelageError
-from tutelage.rollouts.models import EngineModelProvider
-from tutelage.rollouts.runner import RolloutSpec, Runner
+from tutelage.rollouts.runner import RolloutSpec
 from tutelage.runs import lifecycle
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.job_inputs import JobInputs
@@ -23,11 +22,11 @@ from tutelage.runs.loggers import check_loggers
 from tutelage.runs.metrics import untried_warning
 from tutelage.runs.progress import Progress
 from tutelage.types import JSON, Mode, Rollout
-from tutelage.weights.following import several_ranks, together
+from tutelage.weights.following import together
 from tutelage.weights.kinds import training
-from tutelage.weights.memory import Footprint
+from tutelage.weights.memory import Footprint, check_stored
 from tutelage.weights.paths import find_checkpoint
-from tutelage.weights.placement import check_workers
+from tutelage.weights.placement import LocalPlacement, PlaySettings, check_workers
 from tutelage.weights.reference import check_models
 from tutelage.weights.sft import SFTPreview, preview
 
@@ -47,9 +46,7 @@ def train(
     """
     check_loggers(resolved.config.trainer.logger)
     job = training(resolved, given)
-    if several_ranks(resolved.config):
-        return together(job, folder, lambda: lifecycle.start(job, folder, progress))
-    return lifecycle.start(job, folder, progress)
+    return together(job, folder, partial(lifecycle.start, job, folder, progress))
 
 
 def resume(
@@ -67,7 +64,7 @@ def resume(
     def lead() -> JSON:
         return lifecycle.resume(type(job), folder, progress, job, allow_changes=allow_changes)
 
-    return together(job, folder, lead) if several_ranks(job.resolved.config) else lead()
+    return together(job, folder, lead)
 
 
 def dry_run(
@@ -75,21 +72,15 @@ def dry_run(
 ) -> Rollout | SFTPreview:
     """Play one task end to end with the untrained policy, or show what would be learned; nothing
     is written. What a rank would hold in memory goes to `note`."""
-    config, trainer = resolved.config, resolved.config.trainer
-    check_loggers(trainer.logger)
+    config = resolved.config
+    check_loggers(config.trainer.logger)
     if config.output is not None:
         lifecycle.check_place(training(resolved), RunFolder(Path(config.output)))
-    if trainer.resume_mode == "resume_path" and trainer.resume_from_path is not None:
-        find_checkpoint(Path(trainer.resume_from_path))
+    if (start := config.trainer.resume_from_path) is not None:
+        find_checkpoint(Path(start))
     check_workers(config)
-    if (footprint := Footprint.stored(config)) is not None:
-        footprint.check()
-    try:
-        setting = training(resolved).make_setting()
-    except TutelageError:  # such as weights that are still to come: the figures need none
-        if footprint is not None:
-            note(f"memory: {footprint.words()}")
-        raise
+    check_stored(config)
+    setting = training(resolved).make_setting()
     footprint = Footprint.loaded(setting)
     footprint.check()
     note(f"memory: {footprint.words()}")
@@ -98,13 +89,8 @@ def dry_run(
     if setting.sft_dataset is not None:
         return preview(setting, setting.sft_dataset)
     check_models(setting.policy, setting.config)
-    runner = Runner(
-        setting.agent(config.rollout.temperature),
-        EngineModelProvider(setting.engine(slots=1), setting.policy.codec),
-        setting.limits("dry-run"),
-        reward=setting.reward,
-        environment=setting.environment,
-    )
+    placement = LocalPlacement(setting, lambda _: setting.policy)
+    runner = placement.workers(PlaySettings("dry-run", Mode.VAL, config.rollout.temperature))
     task, seeds = setting.tasks.train[0], setting.seeds.child("dry-run")
     played = asyncio.run(runner.run([RolloutSpec(task, Mode.VAL, "dry-run", 0, seeds)]))
     untried = untried_warning(played, setting.context, setting.policy.max_positions)

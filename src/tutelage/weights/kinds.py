@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,7 +23,6 @@ from tutelage.runs.folder import RunFolder
 from tutelage.runs.job_inputs import ENVIRONMENT_REWARD
 from tutelage.runs.kinds import FINISHED, Phase, RunHeader, RunKind, register
 from tutelage.runs.lifecycle import Run
-from tutelage.runs.loggers import check_loggers
 from tutelage.runs.progress import Progress
 from tutelage.runs.report import write_report
 from tutelage.tasks.arithmetic import EMBEDDED_REWARD
@@ -36,8 +34,6 @@ if TYPE_CHECKING:
     from tutelage.runs.job_inputs import JobInputs
     from tutelage.weights.inputs import TrainingInputs
     from tutelage.weights.run import TrainingRun
-
-logger = logging.getLogger(__name__)
 
 _JUDGE = "llm_judge"
 
@@ -91,11 +87,13 @@ class WeightTraining(RunKind):
             base = "passed in Python"
         made = path in (None, SHIPPED)
         mark = folder_hash(files.run.checkpoints / "initial" if made else Path(str(path)))
-        steps = files.count("sft_steps") or files.count("rl_steps")
-        steps = steps or files.count("cold_start_steps")
+        counts = (files.count(f"{part}_steps") for part in ("sft", "rl", "cold_start"))
+        steps = next(filter(None, counts), None)
+        section = files.section("algorithm")
+        rewarded = section.get("name") == "rl" and files.settings.get("recipe") != "sft"
         return Figures(
             trained="weights",
-            algorithm=_algorithm(files),
+            algorithm=str(section.get("adv_estimator")) if rewarded else "sft",
             base=base,
             base_mark=mark or (f"model:{path}" if path else None),
             tested_mark=folder_hash(files.run.policy),
@@ -130,13 +128,11 @@ class WeightTraining(RunKind):
         if not asks_for_more(changed):
             keys = [f"{key} ({was!r}, now {now!r})" for key, (was, now) in changed.items()]
             return f"differs in {', '.join(keys[:5])}"
-        auto = self.resolved.config.trainer.resume_mode == "auto"
-        return None if auto else "exists already"
+        return None if self.resolved.config.trainer.resume_mode == "auto" else "exists already"
 
     def sources(self, folder: RunFolder) -> dict[str, str]:
         """Those that the configuration names, and those of the caller's agent."""
-        values = {} if self.given is None else self.given.sources
-        return super().sources(folder) | values
+        return super().sources(folder) | ({} if self.given is None else self.given.sources)
 
     def extends(self, folder: RunFolder) -> bool:
         """Whether it is to train longer than the run in the folder, or to keep more of it."""
@@ -155,7 +151,6 @@ class WeightTraining(RunKind):
 
     def prepare(self, folder: RunFolder, progress: Progress) -> None:
         """Tasks, tools, reward and policy; from the last complete checkpoint where there is one."""
-        check_loggers(self.resolved.config.trainer.logger)
         from tutelage.weights.training import prepare
 
         self.work = prepare(self, folder, progress)
@@ -208,12 +203,9 @@ class WeightTraining(RunKind):
 
         self.work.open(run)
         introduce(self.work)
-        setting, pool = self.work.setting, self.work.pool
-        remarks = () if pool is None else pool.remarks()
-        for warning in (*self.resolved.warnings, *setting.notes(), *remarks):
-            run.progress.note(warning)
-            if self.given is not None and not run.progress.shows and setting.group.rank == 0:
-                logger.warning(warning)
+        remarks = () if self.work.pool is None else self.work.pool.remarks()
+        for warning in (*self.resolved.warnings, *self.work.setting.notes(), *remarks):
+            self.work.warn(warning)
 
     @property
     def done(self) -> Container[str]:
@@ -274,14 +266,3 @@ def training(resolved: Resolved, given: JobInputs | None = None) -> WeightTraini
     """The training that a configuration asks for. `given` is a Python agent to train."""
     kinds = {kind.name: kind for kind in (WeightTraining, _SupervisedTraining)}
     return kinds[resolved.kind](resolved, given)
-
-
-# ---------------------------------------------------------------- figures
-
-
-def _algorithm(files: RunFiles) -> str:
-    section = files.section("algorithm")
-    if not section:
-        return str(files.result.get("algorithm") or "unknown")
-    rewarded = section.get("name") == "rl" and files.settings.get("recipe") != "sft"
-    return str(section.get("adv_estimator")) if rewarded else "sft"

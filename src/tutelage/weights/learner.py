@@ -3,30 +3,55 @@
 The policy's optimizer, the critic where the estimator has one, the reference where a KL is on. It
 makes rows of a step's rollouts, has the models say what the estimator and the KL need, and updates
 critic and policy. What it holds beyond the policy's weights is its `state_dict`, so a checkpoint
-taken between two steps has all of it. The parts are `batch.py`, `critic.py`, `reference.py` and
-`update.py`.
+taken between two steps has all of it. Batches come from `batch.py`, losses and their formulas from
+`algorithms/rl`.
 
-Several policies may learn from the same rollouts, each from its own calls. Every policy has its own
-weights, optimizer and rows; they share tasks, rewards and groups. One in whose rollouts nobody
-spoke for it learns nothing from a step. `loop.py` drives them as `MultiPolicyLearner`; most runs
-have only the main one.
+A batch is cut into optimizer batches of `ppo_mini_batch_size` rollouts, each into micro-batches
+by tokens; every micro-batch is divided by the whole optimizer batch's denominator, so the gradient
+does not depend on the cut. Rows whose advantages are all zero have a gradient of exactly zero when
+no KL or entropy term is on: they are skipped, and still counted in the denominator. Tokens that a
+loss selects are selected once for the optimizer batch. The loss of one micro-batch is its share of
+
+    loss = policy_loss + kl_loss_coef * agg(kl) - entropy_coeff * agg(entropy)
+
+where every term is averaged by the same rule with the same denominator. What is reported of the
+terms is before their coefficients.
+
+Several policies may learn from the same rollouts, each from its own calls, with a learner each:
+they share tasks, rewards and groups.
+
+Legend: B rows, T tokens, K trained tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from tutelage.algorithms.extensions import LOSSES
+from tutelage.algorithms.rl import (
+    aggregate,
+    aggregation_denominator,
+    importance_weights,
+    kl_penalty,
+    merge_metrics,
+    policy_loss,
+)
+from tutelage.algorithms.rl.advantages import estimate_advantages
 from tutelage.config import RunConfig
+from tutelage.config.rl import ActorConfig, PolicyLossConfig
 from tutelage.errors import ConfigError, RunError
 from tutelage.policy.model import Policy, load_policy
+from tutelage.policy.network import TokenScores
 from tutelage.policy.numerics import Numerics
 from tutelage.policy.value import ValueModel
 from tutelage.resources import POLICY
 from tutelage.seeds import SeedTree
+from tutelage.tools.loading import is_file_reference
 from tutelage.types import Rollout
 from tutelage.weights.batch import Batch, make_rows, with_advantages
 from tutelage.weights.config.extensions import has_critic
@@ -34,7 +59,27 @@ from tutelage.weights.critic import Critic
 from tutelage.weights.optim import Optimizer, learning_rate_share, make_optimizer
 from tutelage.weights.process_group import ONE_PROCESS, ProcessGroup
 from tutelage.weights.reference import ReferencePolicy
-from tutelage.weights.update import trainer_logp, update_policy
+from tutelage.weights.scoring import logp_of
+
+DISTANCE_ROWS = 8
+"""Rows that are scored again after an update, to say how far it moved the policy: few, since each
+costs a forward pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatchReport:
+    """What one micro-batch tells: its rows and what was said of their tokens, the policy loss's
+    metrics, and its share of each term of the loss."""
+
+    rows: list[int]
+    scores: TokenScores
+    metrics: dict[str, Tensor]
+    terms: dict[str, Tensor]
+
+    @property
+    def tokens(self) -> tuple[Tensor, Tensor]:
+        """Row and column in the batch of each token."""
+        return torch.tensor(self.rows)[self.scores.rows_K.cpu()], self.scores.columns_K.cpu()
 
 
 class Learner:
@@ -46,19 +91,38 @@ class Learner:
         config: RunConfig,
         numerics: Numerics,
         *,
-        critic: Critic | None = None,
-        reference: ReferencePolicy | None = None,
+        fresh: bool = True,
+        start: dict[str, Tensor] | None = None,
         name: str = POLICY,
         group: ProcessGroup = ONE_PROCESS,
     ) -> None:
-        """`name` says whose calls it learns from (`Call.policy`), `group` which processes do."""
+        """`fresh`: the policy is still the one that training starts from; `start` are that one's
+        tensors where they were kept. `name` says whose calls it learns from (`Call.policy`),
+        `group` which processes do."""
         self._name, self._group = name, group
         self._config, self._numerics, self._whole = config, numerics, policy
+        self.critic: Critic | None = None
+        self.reference: ReferencePolicy | None = None
         fsdp = config.actor.fsdp_config
         offload = fsdp.param_offload or fsdp.optimizer_offload
+        if has_critic(config):
+            path = config.critic.model.path
+            source = policy.copy() if path is None else load_policy(path, device=policy.device)
+            if config.model.enable_gradient_checkpointing:
+                source.network.recompute()
+            described: Any = source.config.get_text_config()
+            trunk = group.shard(source, numerics.dtype, offload=offload, head=False)
+            model = ValueModel(trunk.network, described.hidden_size)
+            self.critic = Critic(model, config, numerics, group)
+        if config.needs_reference:
+            frozen = group.shard(
+                _starting(policy, config, fresh, start),
+                numerics.dtype,
+                offload=config.ref.fsdp_config.param_offload,
+            )
+            self.reference = ReferencePolicy(frozen, config, numerics, group)
         self._policy = trained = group.shard(policy, numerics.dtype, offload=offload)
         self.optimizer: Optimizer = make_optimizer(trained.named(), config.actor.optim, group=group)
-        self.critic, self.reference = critic, reference
 
     def make_rows(self, rollouts: Sequence[Rollout]) -> Batch:
         """The rows of what this policy sampled, see `batch.make_rows`."""
@@ -70,17 +134,15 @@ class Learner:
         `baselines` are rewards of greedy rollouts by group, for an estimator that compares with
         them.
         """
-        config, critic, reference = self._config, self.critic, self.reference
+        critic, reference = self.critic, self.reference
         if critic is not None or reference is not None:
-            logp_BT = trainer_logp(self._policy, batch, config, self._numerics, self._group)
-            batch = replace(batch, trainer_logp_BT=logp_BT)
+            batch = replace(batch, trainer_logp_BT=self.trainer_logp(batch))
         if reference is not None:
-            batch = reference.measure(self._policy, batch, self._numerics)
+            batch = reference.measure(batch)
         return with_advantages(
             batch,
-            config,
-            values_BT=None if critic is None else critic.values(batch.rows, self._numerics),
-            following_BT=None if critic is None else critic.following(batch, self._numerics),
+            self._config,
+            values_BT=None if critic is None else critic.values(batch.rows),
             baselines=baselines,
             beta=0.0 if reference is None else reference.beta,
         )
@@ -93,31 +155,21 @@ class Learner:
         The first `trainer.critic_warmup` steps train the critic alone. Returns the batch with what
         the trainer said of its tokens, and metrics.
         """
-        config, numerics = self._config, self._numerics
+        config, critic = self._config, self.critic
         values: dict[str, float] = {}
         if batch.stale:
             behind = [self._policy.version - row.oldest_version for row in batch.rows]
             values["staleness/mean"] = sum(behind) / len(behind)
             values["staleness/max"] = float(max(behind))
-        if self.critic is not None:
+        if critic is not None:
             rate = learning_rate_share(step, limit, config.critic.optim)
-            values |= self.critic.update(batch, numerics, seeds=seeds.child("critic"), rate=rate)
+            values |= critic.update(batch, seeds=seeds.child("critic"), rate=rate)
             values["value/lr"] = config.critic.optim.lr * rate
-        if self.critic is not None and step < config.trainer.critic_warmup:
+        if critic is not None and step < config.trainer.critic_warmup:
             values |= {**batch.group_metrics, **batch.known_gap, "lr": 0.0}
         else:
             rate = learning_rate_share(step, limit, config.actor.optim)
-            batch, fields = update_policy(
-                self._policy,
-                self.optimizer,
-                batch,
-                config,
-                numerics,
-                seeds=seeds,
-                rate=rate,
-                reference=None if self.reference is None else self.reference.whole,
-                group=self._group,
-            )
+            batch, fields = self._update_policy(batch, seeds, rate)
             values |= {**fields, "lr": config.actor.optim.lr * rate}
             self._group.publish(self._policy, self._whole)
         if len(batch.stale) == len(batch.rows):
@@ -128,15 +180,11 @@ class Learner:
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next step depends on beside the policy's weights."""
-        parts = {"policy": self.optimizer, "critic": self.critic, "reference": self.reference}
-        return {name: part.state_dict() for name, part in parts.items() if part is not None}
+        return {name: part.state_dict() for name, part in self._parts.items()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a `state_dict`, bit for bit. Raises `RunError` when a part is missing."""
-        parts = {"policy": self.optimizer, "critic": self.critic, "reference": self.reference}
-        for name, part in parts.items():
-            if part is None:
-                continue
+        for name, part in self._parts.items():
             if name not in state_dict:
                 raise RunError(
                     f"the checkpoint has no {name}, which this configuration needs; continue with "
@@ -144,92 +192,102 @@ class Learner:
                 )
             part.load_state_dict(state_dict[name])
 
+    @property
+    def _parts(self) -> dict[str, Optimizer | Critic | ReferencePolicy]:
+        """What has a state, by name."""
+        parts = {"policy": self.optimizer, "critic": self.critic, "reference": self.reference}
+        return {name: part for name, part in parts.items() if part is not None}
 
-class MultiPolicyLearner:
-    """Learners of policies by name; the main one is `POLICY`."""
+    def trainer_logp(self, batch: Batch) -> Tensor:
+        """What the trainer says of the sampled tokens before any update: as recorded where it
+        computes what the sampler did, else computed again."""
+        config, numerics = self._config, self._numerics
+        if numerics.exact and config.rollout.correction == "none":
+            return batch.old_logp_BT
+        return logp_of(self._policy, batch.rows, config, numerics.dtype, self._group)
 
-    def __init__(self, learners: Mapping[str, Learner]) -> None:
-        self._all = learners
+    # ------------------------------------------------------------ the policy's update
 
-    def make_rows(self, rollouts: Sequence[Rollout]) -> dict[str, Batch]:
-        """Rows of each policy that spoke."""
-        spoke = {c.policy for r in rollouts for c in r.last.calls}
-        return {
-            name: learner.make_rows(rollouts)
-            for name, learner in self._all.items()
-            if name == POLICY or name in spoke
-        }
+    def _update_policy(
+        self, batch: Batch, seeds: SeedTree, rate: float
+    ) -> tuple[Batch, dict[str, float]]:
+        """Train on a batch; return it with what the trainer said of its tokens, and metrics. The
+        policy's version grows by one.
 
-    def estimate_advantages(
-        self, rows: Mapping[str, Batch], baselines: Mapping[str, float] | None
-    ) -> dict[str, Batch]:
-        """`Learner.estimate_advantages` of each."""
-        return {
-            name: self._all[name].estimate_advantages(batch, baselines)
-            for name, batch in rows.items()
-        }
+        `max_dlogp` and `kl/rollout` compare sampler and trainer before the first optimizer step, on
+        the trained tokens that were scored, and the first is absent where none was; `kl/update`
+        compares the policy before and after.
+        """
+        config, actor = self._config, self._config.actor
+        if batch.trainer_logp_BT is None and not single_pass_logprobs(config, self._numerics):
+            batch = replace(batch, trainer_logp_BT=self.trainer_logp(batch))
+        known_BT = batch.trainer_logp_BT
+        if known_BT is not None and known_BT is not batch.old_logp_BT:
+            batch = replace(batch, weights_BT=_corrections(batch, known_BT, config))
+        steps: list[list[MicroBatchReport]] = []
+        norms: list[float] = []
+        per_epoch = 0
+        for epoch in range(actor.ppo_epochs):
+            under = seeds.child("epoch", epoch)
+            parts = batch.mini_batches(actor.ppo_mini_batch_size, under)
+            per_epoch = len(parts)
+            for number, part in enumerate(parts):
+                steps.append(self._gradient(batch, part, under.child("part", number)))
+                # A batch without any variance has no gradient; the optimizer's clock still goes on.
+                norms.append(self.optimizer.step(rate) if steps[-1] else 0.0)
+        self._policy.version += 1
+        metrics = _summary(steps, norms, batch)
+        batch = _with_tokens(batch, [r for found in steps[:per_epoch] for r in found], config)
+        assert batch.logp_BT is not None, "the passes have said what they made of the tokens"
+        # How far the policy moved: the KL from before to after, on a few of the scored rows.
+        scored = [
+            b for b, row in enumerate(batch.rows) if not batch.logp_BT[b, row.mask.index(1)].isnan()
+        ]
+        few = scored[:: max(1, len(scored) // DISTANCE_ROWS)][:DISTANCE_ROWS]
+        if few:
+            some, dtype = [batch.rows[b] for b in few], self._numerics.dtype
+            after_BT = logp_of(self._policy, some, config, dtype, self._group)
+            gap_BT = batch.logp_BT[few, : after_BT.shape[1]] - after_BT
+            moved = gap_BT[batch.mask_BT[few, : after_BT.shape[1]]].mean()
+            metrics["kl/update"] = float(moved)
+        return batch, metrics | _kl_pull(batch, actor)
 
-    def optimize(
-        self, batches: Mapping[str, Batch], *, seeds: SeedTree, step: int, limit: int | None
-    ) -> tuple[dict[str, Batch], dict[str, float]]:
-        """`Learner.optimize` of each; the others' metrics begin with `policy/NAME/`."""
-        done: dict[str, Batch] = {}
-        values: dict[str, float] = {}
-        for name, batch in batches.items():
-            main = name == POLICY
-            under = seeds if main else seeds.child("policy", name)
-            done[name], fields = self._all[name].optimize(
-                batch, seeds=under, step=step, limit=limit
+    def _gradient(self, batch: Batch, part: list[int], seeds: SeedTree) -> list[MicroBatchReport]:
+        """Accumulate the gradient of one optimizer batch."""
+        config, actor, rows = self._config, self._config.actor, batch.rows
+        if not part:
+            return []
+        owners = [batch.rollouts_B[b] for b in part]
+        scale = actor.loss_scale_factor or float(config.response_tokens)
+        rule = LOSSES.find(actor.policy_loss.loss_mode)
+        way = actor.loss_agg_mode or rule.aggregation
+        denominator = aggregation_denominator(
+            batch.mask_BT[part], way, rollouts_B=owners, scale=scale
+        )
+        live = part
+        # Rows without any advantage may have a gradient anyway.
+        always = actor.entropy_coeff > 0 or actor.use_kl_loss or rule.zero_advantages
+        if actor.skip_zero_variance and not always:
+            some = {batch.rollouts_B[b] for b in part if bool(batch.advantages_BT[b].any())}
+            live = [b for b in part if batch.rollouts_B[b] in some]
+        budget = batch.token_budget(live, actor.ppo_micro_batch_size_per_gpu, actor)
+        plan = self._policy.micro_batches([rows[b] for b in live], budget)
+        if way == "seq-mean-token-mean" or rule.whole_rollouts:
+            plan = _together(plan, [batch.rollouts_B[b] for b in live])
+        selection_BT = _selection(batch, part, actor.policy_loss, seeds)
+
+        def loss(chosen: list[int]) -> tuple[Tensor, MicroBatchReport]:
+            numbers = [live[i] for i in chosen]
+            scores = self._policy.score(
+                [rows[b] for b in numbers],
+                temperature=config.rollout.temperature,
+                dtype=self._numerics.dtype,
+                entropy_gradient=actor.entropy_coeff > 0,
             )
-            prefix = "" if main else f"policy/{name}/"
-            values |= {f"{prefix}{key}": value for key, value in fields.items()}
-            gaps = [told["max_dlogp"] for told in (values, fields) if "max_dlogp" in told]
-            values |= {"max_dlogp": max(gaps)} if gaps else {}
-        return done, values
+            return _rows_loss(scores, batch, numbers, config, denominator, selection_BT)
 
-    def state_dict(self) -> dict[str, Any]:
-        """All that the next step depends on beside the policies' weights."""
-        states = {name: learner.state_dict() for name, learner in self._all.items()}
-        main = states.pop(POLICY)
-        return {**main, **({"others": states} if states else {})}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a `state_dict`, bit for bit."""
-        for name, learner in self._all.items():
-            learner.load_state_dict(state_dict if name == POLICY else state_dict["others"][name])
-
-
-def make_learner(
-    policy: Policy,
-    config: RunConfig,
-    numerics: Numerics,
-    *,
-    fresh: bool,
-    start: dict[str, Tensor] | None = None,
-    name: str = POLICY,
-    group: ProcessGroup = ONE_PROCESS,
-) -> Learner:
-    """The learner of a run. `fresh`: the policy is still the one that training starts from;
-    `start` are that one's tensors where they were kept; `name` is the policy's."""
-    critic = None
-    if has_critic(config):
-        path = config.critic.model.path
-        source = policy.copy() if path is None else load_policy(path, device=policy.device)
-        if config.model.enable_gradient_checkpointing:
-            source.network.recompute()
-        fsdp = config.actor.fsdp_config
-        offload = fsdp.param_offload or fsdp.optimizer_offload
-        described: Any = source.config.get_text_config()
-        trunk = group.shard(source, numerics.dtype, offload=offload, head=False)
-        critic = Critic(ValueModel(trunk.network, described.hidden_size), config, group)
-    reference = None
-    if config.needs_reference:
-        start_policy, offload = _starting(policy, config, fresh, start), config.ref.fsdp_config
-        frozen = group.shard(start_policy, numerics.dtype, offload=offload.param_offload)
-        reference = ReferencePolicy(frozen, config, group)
-    return Learner(
-        policy, config, numerics, critic=critic, reference=reference, name=name, group=group
-    )
+        threads = self._numerics.threads
+        return self._group.accumulate(self._policy.parameters(), plan, loss, threads=threads)
 
 
 def _starting(
@@ -250,3 +308,216 @@ def _starting(
         held = policy.snapshot()
         return policy.copy({n: t.zero_() if n.endswith(".lora_B") else t for n, t in held.items()})
     return load_policy(config.model.path, device=policy.device)
+
+
+def single_pass_logprobs(config: RunConfig, numerics: Numerics) -> bool:
+    """Whether the only optimizer step's forward pass says what the trainer says before the update:
+    then a pass of its own over every row is saved. Not where something needs those numbers for the
+    whole batch before it is cut."""
+    recomputed = not numerics.exact or config.rollout.correction != "none"
+    selects = LOSSES.find(config.actor.policy_loss.loss_mode).select is not None
+    whole = selects or config.rollout.correction.startswith("sequence")
+    return recomputed and config.updates_per_batch == 1 and not whole
+
+
+def _corrections(batch: Batch, logp_BT: Tensor, config: RunConfig) -> Tensor | None:
+    """Importance weights between the sampler and log-probabilities of the trainer, [B, T]."""
+    gap_BT, rule = (logp_BT - batch.old_logp_BT).nan_to_num(), config.rollout
+    return importance_weights(
+        gap_BT, batch.mask_BT, rule.correction, rule.correction_cap, rollouts_B=batch.rollouts_B
+    )
+
+
+def _rows_loss(
+    scores: TokenScores,
+    batch: Batch,
+    numbers: list[int],
+    config: RunConfig,
+    denominator: float,
+    selection_BT: Tensor | None,
+) -> tuple[Tensor, MicroBatchReport]:
+    """The loss of the rows with these numbers, and what to report of them. `denominator` is the
+    optimizer batch's, `selection_BT` the tokens that a loss which selects them has chosen."""
+    actor = config.actor
+    cut = batch.cutter(numbers, scores.logp_K.device)
+    mask, sampled = cut(batch.mask_BT), cut(batch.old_logp_BT)
+    owners = [batch.rollouts_B[b] for b in numbers]
+    where = (scores.rows_K, scores.columns_K)
+    before_BT = batch.trainer_logp_BT
+    known = sampled if before_BT is None else cut(before_BT)
+    logp = known.clone().index_put(where, scores.logp_K)
+    old = logp.detach() if before_BT is None else known
+    way = actor.loss_agg_mode or LOSSES.find(actor.policy_loss.loss_mode).aggregation
+
+    def average(x_BT: Tensor) -> Tensor:
+        return aggregate(x_BT, mask, way, rollouts_B=owners, denominator=denominator)
+
+    options: dict[str, Any] = {"rollouts_B": owners, "denominator": denominator}
+    if before_BT is None:
+        correction = (config.rollout.correction, config.rollout.correction_cap)
+        options["weights_BT"] = importance_weights(old - sampled, mask, *correction)
+    elif batch.weights_BT is not None:
+        options["weights_BT"] = cut(batch.weights_BT)
+    if selection_BT is not None:
+        options["selection_BT"] = cut(selection_BT)
+    value, metrics = _policy_loss(actor, logp, old, cut(batch.advantages_BT), mask, **options)
+    terms = {"loss/policy": value.detach()}
+    if actor.use_kl_loss:
+        assert batch.ref_logp_BT is not None, "a KL in the loss comes with its reference"
+        kl = average(kl_penalty(logp, cut(batch.ref_logp_BT), actor.kl_loss_type))
+        value = value + actor.kl_loss_coef * kl
+        terms["loss/kl"] = kl.detach()
+    if actor.entropy_coeff > 0:
+        entropy = average(torch.zeros_like(old).index_put(where, scores.entropy_K))
+        value = value - actor.entropy_coeff * entropy
+        terms["loss/entropy"] = -entropy.detach()
+    return value, MicroBatchReport(numbers, scores.detached(), metrics, terms)
+
+
+def _policy_loss(
+    actor: ActorConfig, logp: Tensor, old: Tensor, advantages: Tensor, mask: Tensor, **options: Any
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The configured policy loss and its metrics; `options` are those that are no keys."""
+    loss = LOSSES.find(actor.policy_loss.loss_mode)
+    return policy_loss(
+        actor.policy_loss.loss_mode,
+        logp,
+        old,
+        advantages,
+        mask,
+        clip_ratio=actor.clip_ratio,
+        clip_ratio_low=actor.clip_ratio_low,
+        clip_ratio_high=actor.clip_ratio_high,
+        clip_ratio_c=actor.clip_ratio_c,
+        aggregation=actor.loss_agg_mode or loss.aggregation,
+        **_options_of(actor.policy_loss, loss.options),
+        **options,
+    )
+
+
+def _options_of(loss: PolicyLossConfig, names: Iterable[str]) -> dict[str, Any]:
+    """The configured values of a loss's options, those that are keys."""
+    return {name: getattr(loss, name) for name in names if name in PolicyLossConfig.model_fields}
+
+
+def _together(plan: Sequence[Sequence[int]], owners: Sequence[int]) -> list[list[int]]:
+    """The plan with all rows of a rollout in the micro-batch that had its first one."""
+    homes: dict[int, int] = {}
+    moved: list[list[int]] = [[] for _ in plan]
+    for number, chosen in enumerate(plan):
+        for i in chosen:
+            moved[homes.setdefault(owners[i], number)].append(i)
+    return [chosen for chosen in moved if chosen]
+
+
+def _selection(
+    batch: Batch, part: list[int], settings: PolicyLossConfig, seeds: SeedTree
+) -> Tensor | None:
+    """The tokens that the loss selects in one optimizer batch, [B, T] over the whole batch."""
+    loss = LOSSES.find(settings.loss_mode)
+    if loss.select is None:
+        return None
+    assert batch.trainer_logp_BT is not None, "tokens are selected by what the trainer said before"
+    options = _options_of(settings, loss.selecting)
+    if "generator" in loss.selecting:
+        draw = seeds.child(loss.name).value()
+        options["generator"] = torch.Generator().manual_seed(draw)
+    numbers = (batch.trainer_logp_BT[part], batch.advantages_BT[part], batch.mask_BT[part])
+    selection_BT = torch.zeros_like(batch.mask_BT)
+    selection_BT[part] = loss.select(*numbers, **options)
+    return selection_BT
+
+
+def _summary(
+    steps: list[list[MicroBatchReport]], norms: list[float], batch: Batch
+) -> dict[str, float]:
+    """Metrics over all optimizer steps of a batch, averaged by tokens."""
+    reports, first = [r for found in steps for r in found], steps[0]
+    out: dict[str, float] = {"grad_norm": sum(norms) / len(norms), **batch.group_metrics}
+    if not reports:
+        return {**out, **batch.known_gap, "loss/policy": 0.0}
+    for name in reports[0].terms:
+        out[name] = float(sum(r.terms[name] for r in reports)) / len(norms)
+    merged = merge_metrics([r.metrics for r in reports])
+    tokens = max(1, sum(len(r.scores.logp_K) for r in reports))
+    # How far the trainer is from the sampler before it takes a step, at tokens of its own version.
+    told = [r.scores.logp_K.float().cpu() - batch.old_logp_BT[r.tokens] for r in first]
+    gap_K = torch.cat([torch.zeros(0), *told])
+    fresh_K = torch.tensor([b not in batch.stale for r in first for b in r.tokens[0].tolist()])
+    own_K = gap_K[fresh_K.bool()].abs()
+    gaps = [*batch.known_gap.values(), *([float(own_K.max())] if len(own_K) else [])]
+    return {
+        **out,
+        **({"max_dlogp": max(gaps)} if gaps else {}),
+        "entropy": float(sum(r.scores.entropy_K.sum() for r in reports)) / tokens,
+        "ratio/clip_fraction": float(merged["clip_fraction"]),
+        "ratio/max": float(merged["ratio_max"]),
+        "kl/rollout": float((gap_K.exp() - gap_K - 1).sum()) / max(1, len(gap_K)),
+    }
+
+
+def _with_tokens(batch: Batch, passes: Sequence[MicroBatchReport], config: RunConfig) -> Batch:
+    """A batch with what the passes of its first epoch said of each trained token: log-probabilities
+    before the step, entropies, and importance weights where a correction is on."""
+    logp_BT, entropy_BT = (torch.full(batch.mask_BT.shape, torch.nan) for _ in range(2))
+    before_BT = batch.trainer_logp_BT if config.updates_per_batch > 1 else None
+    for report in passes:
+        scores, where = report.scores, report.tokens
+        known_K = scores.logp_K if before_BT is None else before_BT[where]
+        logp_BT[where] = known_K.float().cpu()
+        entropy_BT[where] = scores.entropy_K.float().cpu()
+    weights_BT = batch.weights_BT
+    if config.rollout.correction == "none":
+        weights_BT = None
+    elif weights_BT is None:
+        weights_BT = _corrections(batch, logp_BT, config)
+    if weights_BT is not None:
+        weights_BT = weights_BT.masked_fill(logp_BT.isnan(), torch.nan)
+    return replace(batch, logp_BT=logp_BT, entropy_BT=entropy_BT, weights_BT=weights_BT)
+
+
+def _kl_pull(batch: Batch, actor: ActorConfig) -> dict[str, float]:
+    """How hard the KL in the loss pulls a token back, against how hard its advantage pushes it: the
+    slope of each in the token's log-probability before the update, as root mean squares. Empty
+    where nothing was compared."""
+    logp_BT, ref_BT = batch.logp_BT, batch.ref_logp_BT
+    if not actor.use_kl_loss or logp_BT is None or ref_BT is None:
+        return {}
+    pushed_BT = batch.mask_BT & (batch.advantages_BT != 0) & ~logp_BT.isnan()
+    logp_K = logp_BT[pushed_BT].requires_grad_()
+    if not logp_K.numel():
+        return {}
+    kl_penalty(logp_K, ref_BT[pushed_BT], actor.kl_loss_type).sum().backward()
+    slope_K, advantage_K = logp_K.grad, batch.advantages_BT[pushed_BT]
+    assert slope_K is not None, "every estimator depends on the policy"
+    return {"kl/pull": actor.kl_loss_coef * float(slope_K.norm() / advantage_K.norm())}
+
+
+def try_extensions(config: RunConfig) -> None:
+    """Call the estimators and the loss that are in the user's files once, on two groups of short
+    rollouts: a mistake would otherwise show only after the cold start. Raises `ConfigError` for
+    what they raise or return."""
+    members, actor = config.agent.num_chains, config.actor
+    signs_BT = torch.ones(2 * members, 4)
+    signs_BT[1::2] = -1.0
+    mask_BT, rollouts_B = torch.ones_like(signs_BT, dtype=torch.bool), range(2 * members)
+    with torch.random.fork_rng(devices=[]):  # their draws here change no others
+        for name in {config.algorithm.adv_estimator, config.trainer.control}:
+            if is_file_reference(name):
+                rewards_BT = torch.zeros_like(signs_BT)
+                rewards_BT[::2, -1] = 1.0
+                estimate_advantages(
+                    name,
+                    rewards_BT,
+                    mask_BT,
+                    groups_B=[row // members for row in rollouts_B],
+                    rollouts_B=rollouts_B,
+                    values_BT=torch.zeros_like(rewards_BT),
+                    baselines_B=torch.zeros(2 * members),
+                )
+        mode = actor.policy_loss.loss_mode
+        if is_file_reference(mode):
+            logp_BT = torch.full_like(signs_BT, -1.0, requires_grad=True)
+            values = (logp_BT, logp_BT.detach() - 0.1, signs_BT, mask_BT)
+            selected: dict[str, Any] = {"selection_BT": mask_BT} if LOSSES.find(mode).select else {}
+            _policy_loss(actor, *values, rollouts_B=rollouts_B, **selected)

@@ -5,18 +5,20 @@
 
 The groups come from `sampling.py`, which plays rollouts through `run.py`, or from
 `asynchronous.py`, which plays them ahead of the step; rows and advantages are `batch.py`'s, the
-loss and the optimizer step `update.py`'s, each for every policy that is trained (`learner.py`);
-what is recorded is `recording.py`'s. What is measured, logged, saved and reported happens around
-the step, in `rl.py`.
+loss and the optimizer step `learner.py`'s; what is recorded is `recording.py`'s. What is measured,
+logged, saved and reported happens around the step, in `rl.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from tutelage.weights.learner import MultiPolicyLearner
-from tutelage.weights.recording import StepRecorder
+from tutelage.resources import POLICY
+from tutelage.weights.batch import Batch
+from tutelage.weights.learner import Learner
+from tutelage.weights.recording import record
 from tutelage.weights.run import TrainingRun
 from tutelage.weights.sampling import RolloutGroups
 
@@ -27,23 +29,44 @@ class TrainingLoop:
 
     work: TrainingRun
     phase: str
-    learners: MultiPolicyLearner
-    recorder: StepRecorder
+    learners: Mapping[str, Learner]
+    """Those of all policies that are trained; the main one is `POLICY`."""
     limit: int | None
     """How many steps there will be, where that is known."""
     play_groups: Callable[[int], RolloutGroups]
     """Gives the rollouts of a step."""
 
     def step(self, number: int) -> tuple[RolloutGroups, dict[str, float]]:
-        """Train on fresh rollouts; returns their groups, and the metrics of the update."""
-        seeds = self.work.setting.seeds.child(self.phase, number, "update")
+        """Train every policy that spoke on fresh rollouts; return their groups, and the metrics of
+        the updates, those of further policies as `policy/NAME/...`."""
+        main = self.work.setting.seeds.child(self.phase, number, "update")
         groups = self.play_groups(number)
         self.work.placement.free()
-        rows = self.learners.make_rows(groups.rollouts)
-        batches = self.learners.estimate_advantages(rows, groups.baselines)
-        batches, metrics = self.learners.optimize(
-            batches, seeds=seeds, step=number, limit=self.limit
-        )
+        batches: dict[str, Batch] = {}
+        metrics: dict[str, float] = {}
+        for name, learner in self.learners.items():
+            if name not in (POLICY, *groups.policies):
+                continue
+            batch = learner.make_rows(groups.rollouts)
+            batch = learner.estimate_advantages(batch, groups.baselines)
+            seeds = main if name == POLICY else main.child("policy", name)
+            batches[name], values = learner.optimize(
+                batch, seeds=seeds, step=number, limit=self.limit
+            )
+            gaps = [told["max_dlogp"] for told in (metrics, values) if "max_dlogp" in told]
+            prefix = "" if name == POLICY else f"policy/{name}/"
+            metrics |= {f"{prefix}{key}": value for key, value in values.items()}
+            metrics |= {"max_dlogp": max(gaps)} if gaps else {}
         self.work.placement.hand_over_weights()
-        self.recorder.record(self.work.state.tick, batches)
+        record(self.work.run.writer, self.work.run.id, self.work.state.tick, batches)
         return groups, metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the next step depends on beside the policies' weights."""
+        states = {name: learner.state_dict() for name, learner in self.learners.items()}
+        return {**states.pop(POLICY), **({"others": states} if states else {})}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over a `state_dict`, bit for bit."""
+        for name, learner in self.learners.items():
+            learner.load_state_dict(state_dict if name == POLICY else state_dict["others"][name])

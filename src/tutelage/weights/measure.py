@@ -8,11 +8,12 @@ sums up; `run.py` has the shared parts of all phases.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 
 from tutelage.rollouts.runner import RolloutSpec
 from tutelage.runs.lifecycle import Run
 from tutelage.statistics.outcome import Evaluation, summarise
-from tutelage.types import JSON, Mode, Rollout, Task
+from tutelage.types import JSON, Mode, Task
 from tutelage.weights.inputs import TrainingInputs
 from tutelage.weights.run import TrainingRun
 
@@ -34,16 +35,13 @@ def measure(
         RolloutSpec(task, mode, task.id, 0, seeds.child(i), tick, label)
         for i, task in enumerate(tasks)
     ]
-    done = 0
-
-    def count(_: Rollout) -> None:
-        nonlocal done
-        done += 1
-        work.run.progress.evaluation(label, done, len(specs))
-
-    invariant = mode is Mode.TEST
+    done = count(1)
     played = work.play(
-        specs, temperature, with_tools=with_tools, invariant=invariant, on_done=count
+        specs,
+        temperature,
+        with_tools=with_tools,
+        invariant=mode is Mode.TEST,
+        on_done=lambda _: work.run.progress.evaluation(label, next(done), len(specs)),
     )
     return summarise(played, work.success, work.kind)
 
@@ -67,9 +65,8 @@ def quick_eval(
 
 def _metrics(record: JSON, split: str, name: str) -> dict[str, float]:
     """The metrics of a measurement, from its record."""
-    words = {"judged": "judged", "rollouts": "rollouts"}
-    words |= {"success": "success", "mean_reward": "reward"}
-    values = {f"{split}/{word}_{name}": record[key] for key, word in words.items()}
+    words = ("judged", "rollouts", "success", "mean_reward")
+    values = {f"{split}/{word.removeprefix('mean_')}_{name}": record[word] for word in words}
     return {key: value for key, value in values.items() if value is not None}
 
 
@@ -106,10 +103,6 @@ def run_measurement(work: TrainingRun, name: str, run: Run) -> None:
             if any(task.fields.get("template") == "unseen" for task in tasks.test):
                 families = evaluation.by_family.items()
                 record["by_family"] = {n: family.record() for n, family in families}
-            right = record["success"]
-            if name == "demonstrations" and right is not None:
-                advice = "; train longer on them (sft.max_steps=...), or add more, before rewards"
-                run.progress.note(f"{label}: {right:.1%} succeed{advice * (right < 0.05)}")
             work.save()
             work.check_stop()
         values |= _metrics(results[label], split, way)

@@ -40,31 +40,13 @@ class Footprint:
         count = sum(policy.count() for policy in policies)
         return cls(setting.config, count, sum(trained), setting.choice.device.type == "cuda")
 
-    @classmethod
-    def stored(cls, config: RunConfig) -> Self | None:
-        """That of a model by its folder's description, before it is loaded; None without one."""
-        path, lora = config.model.path, config.model.lora
-        described = path and DescribedModel.of(Path(local_folder(path)).expanduser())
-        if not described:
-            return None
-        count = trained = described.count()
-        if lora.rank:
-            trained = described.adapter_counts(lora.rank, lora.target_modules)[0]
-            count += trained
-        gpu = torch.cuda.is_available() and config.trainer.device != "cpu"
-        return cls(config, count, trained, gpu)
-
     def bytes(self) -> int:
         """What the first rank holds."""
         machine, config = machine_facts(), self.config
         share = machine.nodes * machine.ranks if self.parameters >= SMALL_MODEL else 1
-        each = 4 * self.parameters + 12 * self.trained
-        size = each
+        size = (4 * self.parameters + 12 * self.trained) * (1 + has_critic(config))
         if config.needs_reference:  # beside adapters it shares what is frozen
-            whole = self.trained == self.parameters or config.ref.path is not None
-            size += 4 * (self.parameters if whole else self.trained)
-        if has_critic(config):
-            size += each if config.critic.model.path is None else 16 * self.parameters
+            size += 4 * (self.trained if config.ref.path is None else self.parameters)
         return size // share + 4 * self.parameters * (share > 1) + 2 * self.parameters * self.gpu
 
     def room(self) -> int:
@@ -75,22 +57,34 @@ class Footprint:
 
     def words(self) -> str:
         """What the first rank holds, and of how much."""
-        place = "a GPU" if self.gpu else "a rank" if machine_facts().ranks > 1 else "this machine"
         size, room = (
             f"{n / 1e9:.3g} GB" if n >= 1e9 else f"{n / 1e6:.3g} MB"
             for n in (self.bytes(), self.room())
         )
         return (
             f"{size} for weights, gradients and optimizer, beside activations and libraries; "
-            f"{place} has {room}"
+            f"a {'GPU' if self.gpu else 'rank'} has {room}"
         )
 
     def check(self) -> None:
         """Raise `RunError` for a training that cannot fit."""
         if 0 < self.room() < self.bytes():
-            way = "torchrun with more GPUs" if self.gpu else "one rank, more memory"
             raise RunError(
                 f"a model of {self.parameters / 1e9:.2f} billion parameters does not fit in "
-                f"memory: it needs {self.words()}. Use model.lora.rank=16, {way}, or a smaller "
-                "model"
+                f"memory: it needs {self.words()}. Use model.lora.rank=16, more memory or GPUs "
+                "(torchrun), or a smaller model"
             )
+
+
+def check_stored(config: RunConfig) -> None:
+    """Raise `RunError` for a model that cannot fit by its folder's description, before it is
+    loaded."""
+    path, lora = config.model.path, config.model.lora
+    described = path and DescribedModel.of(Path(local_folder(path)).expanduser())
+    if described:
+        count = trained = described.count()
+        if lora.rank:
+            trained = described.adapter_counts(lora.rank, lora.target_modules)[0]
+            count += trained
+        gpu = torch.cuda.is_available() and config.trainer.device != "cpu"
+        Footprint(config, count, trained, gpu).check()

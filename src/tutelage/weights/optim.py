@@ -2,7 +2,7 @@
 
 Both are torch's own. Muon (Jordan et al. 2024) orthogonalises the momentum of matrices; on the
 embedded policy it reaches the same skill in about half the steps of AdamW. It leaves embeddings,
-norms and biases to AdamW. `update.py` and `cold_start.py` step them.
+norms and biases to AdamW. `learner.py` and `cold_start.py` step them.
 """
 
 from __future__ import annotations

@@ -52,18 +52,11 @@ def find_checkpoint(path: Path) -> Path:
     """
     if (path / checkpoint.SUMS).is_file():
         return path
-    inside = [place for place in (path, path.parent) if (place / "checkpoints").is_dir()]
-    if inside and path.is_dir():
-        paths = checkpoint.of_training(RunFolder(inside[0]))
-        if paths:
-            return paths[-1]
-    there = [
-        p for place in (path, *path.parents[:2]) for p in checkpoint.complete(RunFolder(place))
-    ]
-    listed = f"; found: {', '.join(map(str, there))}" if there else ""
+    if paths := checkpoint.of_training(RunFolder(path)):
+        return paths[-1]
     raise RunError(
         f"trainer.resume_from_path={str(path)!r} is not a checkpoint folder, such as "
-        f"runs/RUN/checkpoints/step_000040{listed}"
+        f"runs/RUN/checkpoints/step_000040"
     )
 
 

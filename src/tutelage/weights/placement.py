@@ -16,16 +16,17 @@ from typing import Protocol
 
 from tutelage.config import RunConfig
 from tutelage.engine.driver import Schedule
+from tutelage.engine.factory import make_engine
 from tutelage.engine.protocol import Engine
 from tutelage.gateway.app import OnTraces
 from tutelage.policy.machine import machine_facts
 from tutelage.policy.model import Policy
 from tutelage.resources import POLICY
-from tutelage.rollouts.models import EngineModelProvider
+from tutelage.rollouts.models import EngineModelProvider, PolicySource
 from tutelage.rollouts.runner import OnSpans, Runner
 from tutelage.rollouts.workers import RolloutWorkers
 from tutelage.runs.job_inputs import grader_of
-from tutelage.types import JSON, Mode
+from tutelage.types import JSON, Mode, Sampling
 from tutelage.weights.inputs import EVALUATION_SLOTS, TrainingInputs
 
 FROZEN = "frozen "
@@ -46,29 +47,6 @@ class PlaySettings:
     """Whether the user's agent plays, and not the built-in one."""
 
 
-class Placement(Protocol):
-    """Where rollouts are played."""
-
-    def workers(
-        self,
-        play: PlaySettings,
-        on_spans: OnSpans | None = None,
-        on_traces: OnTraces | None = None,
-    ) -> RolloutWorkers:
-        """What plays a batch with the weights of now. Of a user's agent `on_spans` takes each
-        rollout with its spans, and `on_traces` the spans that agents send by themselves."""
-        ...
-
-    def free(self) -> None:
-        """Before an update, hold as little as can be until it is asked again."""
-        ...
-
-    def hand_over_weights(self) -> None:
-        """After an update, training's engines sample from the weights of now; those of
-        measurements when they are asked."""
-        ...
-
-
 Tell = Callable[[str, str, JSON], None]
 """Takes what happened to a worker: a sentence, and an event with its values."""
 
@@ -80,7 +58,7 @@ class RolloutPool(Protocol):
         """What is not the same on every worker, so that rollouts may depend on who plays them."""
         ...
 
-    def placement(self, policies: Callable[[str], Policy], tell: Tell) -> Placement:
+    def placement(self, policies: Callable[[str], Policy], tell: Tell) -> LocalPlacement:
         """These workers as a run's placement. `policies` gives those that are trained by name, and
         the one before training."""
         ...
@@ -105,12 +83,11 @@ def start_workers(setting: TrainingInputs) -> RolloutPool | None:
     """The workers that the configuration asks for; None where this process plays."""
     if setting.config.agent.placement == "local" or setting.group.rank != 0:
         return None
-    pool: RolloutPool = importlib.import_module("tutelage.distributed.ray_workers").RayPool(setting)
-    return pool
+    return importlib.import_module("tutelage.distributed.ray_workers").RayPool(setting)
 
 
 class LocalPlacement:
-    """This process; see the module's docstring."""
+    """Where rollouts are played: this process; a subclass has others play."""
 
     def __init__(
         self,
@@ -129,32 +106,32 @@ class LocalPlacement:
         play: PlaySettings,
         on_spans: OnSpans | None = None,
         on_traces: OnTraces | None = None,
-    ) -> Runner:
-        """See `Placement`."""
+    ) -> RolloutWorkers:
+        """What plays a batch with the weights of now. Of a user's agent `on_spans` takes each
+        rollout with its spans, and `on_traces` the spans that agents send by themselves."""
         setting, given = self._setting, self._setting.given
+        config = setting.config
         if play.own_agent and given is not None:
-            roles = given.roles
-            policies = (*roles.policies.items(), *((n, FROZEN) for n in roles.frozen))
-            sources = {
-                resource: (
-                    None
-                    if resource in roles.remote
-                    else self._engine(name, play.invariant, "free"),
-                    self._policy_of(name),
-                )
-                for resource, name in policies
-            }
+            roles, rollout = given.roles, config.rollout
+            sampling = Sampling(play.temperature, rollout.top_p, rollout.top_k)
+            sources: dict[str, PolicySource] = {}
+            for name, trained in (*roles.policies.items(), *((n, None) for n in roles.frozen)):
+                policy = self._policy_of(trained or FROZEN)
+                engine = None  # of what is sampled at its endpoint
+                if name not in roles.remote:
+                    engine = self._engine(trained or FROZEN, play.invariant, "free")
+                sources[name] = PolicySource(engine, policy.codec, sampling, trained)
             return given.manager.runner(
-                setting.sources(sources, play.temperature),
+                sources,
                 setting.limits(play.run_id, play.mode),
-                max_tokens=setting.config.turn_tokens,
-                token_budget=setting.config.rollout.response_length,
+                max_tokens=config.turn_tokens,
+                token_budget=rollout.response_length,
                 reward=grader_of(given, setting.reward),
                 on_spans=on_spans,
                 on_traces=on_traces,
                 environment=setting.environment,
             )
-        engine = self._engine(POLICY, play.invariant, setting.config.rollout.schedule)
+        engine = self._engine(POLICY, play.invariant, config.rollout.schedule)
         return Runner(
             setting.agent(play.temperature, with_tools=play.with_tools),
             EngineModelProvider(engine, setting.policy.codec),
@@ -164,12 +141,13 @@ class LocalPlacement:
         )
 
     def free(self) -> None:
-        """See `Placement`."""
+        """Before an update, hold as little as can be until it is asked again."""
         for engine in self._engines.values():
             engine.free()
 
     def hand_over_weights(self) -> None:
-        """See `Placement`."""
+        """After an update, training's engines sample from the weights of now; those of
+        measurements when they are asked."""
         for key in [key for key in self._engines if not key[1]]:
             self._load(*key)
 
@@ -179,9 +157,15 @@ class LocalPlacement:
         if key not in self._engines and name == POLICY and self._servers is not None:
             self._engines[key] = self._servers
         elif key not in self._engines:
-            slots = min(EVALUATION_SLOTS, self._setting.config.rollout.slots) if invariant else None
-            self._engines[key] = self._setting.engine(
-                slots=slots, invariant=invariant, policy=self._policy_of(name), schedule=schedule
+            setting, slots = self._setting, self._setting.config.rollout.slots
+            self._engines[key] = make_engine(
+                self._policy_of(name),
+                slots=min(EVALUATION_SLOTS, slots) if invariant else slots,
+                max_length=setting.context,
+                dtype=setting.choice.numerics.dtype,
+                threads=setting.config.trainer.threads,
+                invariant=invariant,
+                schedule=schedule,
             )
         return self._load(*key)
 

@@ -4,6 +4,14 @@ Every rank runs the same step on the same rows: the first one plays the rollouts
 the others (`agree`), each works on its share of a plan of micro-batches (`map`, `accumulate`), and
 all get the same reports, gradients and metrics. `tutelage.distributed.process_group` has several
 ranks; it is loaded by name when a launcher has started this process.
+
+The gradient of a batch is added micro-batch by micro-batch, on one or more threads: each
+parameter's in the order of the micro-batches, as they come, and a backward pass that is ahead waits
+where it would add before its turn. So the sum does not depend on how many threads worked, and no
+thread holds gradients of its own. Tensor operations release Python's lock, and threads that each
+use one core need no barrier between operations, which makes them faster than one thread with
+parallel operations, and immune to a busy core. Callers give every micro-batch the whole batch's
+denominator.
 """
 
 from __future__ import annotations
@@ -11,15 +19,18 @@ from __future__ import annotations
 import functools
 import importlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from threading import Condition, local
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from tutelage.errors import RunError
-from tutelage.weights.gradients import accumulate
+from tutelage.policy.kernels import matmul_kernel
 
 if TYPE_CHECKING:
     from tutelage.policy.model import Policy
@@ -56,7 +67,7 @@ class ProcessGroup:
         *,
         threads: int = 1,
     ) -> list[Out]:
-        """`gradients.accumulate` over all items, of which each rank works on its share; every rank
+        """`accumulate` over all items, of which each rank works on its share; every rank
         gets what `loss` reports of all of them, in order."""
         return accumulate(parameters, items, loss, threads=threads)
 
@@ -128,3 +139,165 @@ def in_step(group: ProcessGroup, make: Callable[[], Out]) -> Out:
         rank, text = wrong[0]
         raise RunError(f"rank {rank} of {group.size}: {text}")
     return cast("Out", made)
+
+
+# ---------------------------------------------------------------- gradients
+
+
+def accumulate(
+    parameters: Sequence[Tensor],
+    items: Sequence[Item],
+    loss: Callable[[Item], tuple[Tensor, Out]],
+    *,
+    threads: int = 1,
+) -> list[Out]:
+    """Add the gradients of `loss(item)` over all items to `parameters`; return what else it gave.
+
+    `loss` returns a scalar with gradient and anything detached to report.
+    """
+    # torch takes oneDNN for attention's batched products when reduced precision is allowed. On
+    # processors where oneDNN has no faster reduced format for float32 operands, that is plain
+    # float32 at twice MKL's speed.
+    devices = {_computes_on(p) for p in parameters}
+    setting = nullcontext()
+    if "cuda" in devices:
+        setting = repeating()
+    elif devices == {"cpu"} and _reduced_is_float32():
+        setting = _reduced_on_cpu()
+    with setting:
+        if threads <= 1 or len(items) <= 1:
+            reports: list[Out] = []
+            for item in items:
+                value, report = loss(item)
+                value.backward()
+                reports.append(report)
+            return reports
+
+        turns = _Turns(parameters)
+
+        def work(number: int, item: Item) -> Out:
+            with turns.taken(number):
+                value, report = loss(item)
+                value.backward()
+            return report
+
+        with turns.watched():
+            working = [_pool(threads).submit(work, *numbered) for numbered in enumerate(items)]
+            try:
+                return [work.result() for work in working]
+            finally:
+                wait(working)
+
+
+def _computes_on(parameter: Any) -> str:
+    """The type of the device; of one that is sharded and offloaded, that of its ranks."""
+    mesh = getattr(parameter, "device_mesh", None)
+    return parameter.device.type if mesh is None else mesh.device_type
+
+
+class _Turns:
+    """Whose turn it is to add to each parameter's gradient: the number of a micro-batch."""
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        self._parameters = parameters
+        self._turns = [0] * len(parameters)
+        self._changed = Condition()
+        self._failed = False
+        self._mine = local()
+
+    @contextmanager
+    def watched(self) -> Generator[None]:
+        """While this is open, backward passes add in turn."""
+        hooks = [
+            hook
+            for at, parameter in enumerate(self._parameters)
+            if parameter.requires_grad
+            for hook in (
+                parameter.register_hook(functools.partial(self._await, at)),
+                parameter.register_post_accumulate_grad_hook(functools.partial(self._pass_on, at)),
+            )
+        ]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    @contextmanager
+    def taken(self, number: int) -> Generator[None]:
+        """This thread computes micro-batch `number`. Those after it never wait for one that
+        failed, nor for a gradient that it does not have."""
+        self._mine.number = number
+        try:
+            yield
+            for at in range(len(self._turns)):
+                self._await(at)
+                self._pass_on(at)
+        except BaseException:
+            with self._changed:
+                self._failed = True
+                self._changed.notify_all()
+            raise
+
+    def _await(self, at: int, _: Tensor | None = None) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._turns[at] >= self._mine.number or self._failed)
+            if self._turns[at] < self._mine.number:
+                raise RuntimeError("the gradient of an earlier micro-batch failed")
+
+    def _pass_on(self, at: int, _: Tensor | None = None) -> None:
+        with self._changed:
+            self._turns[at] = max(self._turns[at], self._mine.number + 1)
+            self._changed.notify_all()
+
+
+@contextmanager
+def repeating() -> Generator[None]:
+    """Have torch take kernels that repeat, where it has them, and warn where not. Those that add
+    into places of any order are a gradient's alone, and this costs the others: what writes keys and
+    values where a token goes, for one, and no two go to one place. So it is on here only. A user's
+    own switch stays as it is."""
+    if torch.are_deterministic_algorithms_enabled():
+        yield
+        return
+    memory: Any = torch.utils.deterministic  # type: ignore[attr-defined]
+    filled = memory.fill_uninitialized_memory
+    memory.fill_uninitialized_memory = False
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+        memory.fill_uninitialized_memory = filled
+
+
+@contextmanager
+def _reduced_on_cpu() -> Generator[None]:
+    """Allow oneDNN, and nobody else, reduced precision in float32 products: torch's switch for all
+    devices would put the GPUs of such a host on TF32."""
+    setting: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    before = setting.fp32_precision
+    setting.fp32_precision = "bf16"
+    try:
+        yield
+    finally:
+        setting.fp32_precision = before
+
+
+@functools.cache
+def _reduced_is_float32() -> bool:
+    """Whether reduced precision loses nothing here: a property of the processor, measured once on
+    fixed numbers, so it is the same in every run on a machine."""
+    if matmul_kernel() != "onednn":
+        return False
+    a = torch.linspace(-1, 1, 64 * 128).view(64, 128)
+    b = torch.linspace(-1, 2, 128 * 64).view(128, 64).cos()
+    with _reduced_on_cpu():
+        error = ((a @ b).double() - a.double() @ b.double()).abs().max()
+    return float(error) < 1e-4  # bfloat16 products are off by 1e-2
+
+
+@functools.cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """One pool for the process: every new thread would get a memory arena of its own."""
+    return ThreadPoolExecutor(threads, "tutelage-gradient", lambda: torch.set_num_threads(1))

@@ -1,10 +1,9 @@
 """What a training step made of its rows, kept in the store: advantages, and numbers for each token.
 
-The numbers are what the update's forward passes said anyway (`update.py`); nothing is computed for
+The numbers are what the update's forward passes said anyway (`learner.py`); nothing is computed for
 them alone, so a row from which nothing could be learned, and which was skipped, has no numbers of
-its tokens. `StepRecorder` turns them into rows of the store. They are small beside the rollouts (8
-bytes a trained token), and `trainer.record_tokens` bounds them. `store/records.py` says what each
-number is.
+its tokens. They are small beside the rollouts (8 bytes a trained token). `store/records.py` says
+what each number is.
 
 Legend: B rows, T tokens, K trained tokens.
 """
@@ -16,57 +15,42 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from tutelage.store import Store, StoreWriter, TrainingRow
+from tutelage.store import StoreWriter, TrainingRow
 from tutelage.weights.batch import Batch
 
 Floats = NDArray[np.float32]
 
 
-class StepRecorder:
-    """Hands what training steps made of their rows to the store's writer."""
-
-    def __init__(
-        self, store: Store, writer: StoreWriter, run_id: str, *, tick: int, limit: int
-    ) -> None:
-        """Goes on after the step `tick`: what the store has of later ones is done again. `limit`
-        trained tokens of the run have numbers of their own."""
-        store.discard_training(run_id, tick)
-        self._writer, self._run_id, self._limit = writer, run_id, limit
-        self._tokens = store.trained_tokens(run_id)
-
-    def record(self, tick: int, batches: Mapping[str, Batch]) -> None:
-        """Store the rows from which each policy learned at the step `tick`."""
-        for policy, batch in batches.items():
-            tensors = (batch.advantages_BT, batch.logp_BT, batch.entropy_BT, batch.weights_BT)
-            advantages, logprobs, entropies, weights = (
-                None if x_BT is None else x_BT[batch.mask_BT].float().cpu().numpy()
-                for x_BT in tensors
-            )
-            assert advantages is not None, "every batch has advantages"
-            rows: list[TrainingRow] = []
-            start = 0
-            for position, row in enumerate(batch.rows):
-                here = slice(start, start + row.trained)
-                start = here.stop
-                room = self._tokens < self._limit
-                self._tokens += row.trained
-                own = advantages[here]
-                same = bool((own == own[0]).all())
-                rows.append(
-                    TrainingRow(
-                        step=tick,
-                        policy=policy,
-                        position=position,
-                        rollout_id=batch.rollouts[batch.rollouts_B[position]].id,
-                        tokens=row.trained,
-                        advantage=float(own[0] if same else own.mean(dtype=np.float64)),
-                        advantages=own.astype("<f4").tobytes() if room and not same else None,
-                        logprobs=_packed(logprobs, here, "<f4") if room else None,
-                        entropies=_packed(entropies, here, "<f2") if room else None,
-                        importance_weights=_packed(weights, here, "<f2") if room else None,
-                    )
+def record(writer: StoreWriter, run_id: str, tick: int, batches: Mapping[str, Batch]) -> None:
+    """Store the rows from which each policy learned at the step `tick`."""
+    for policy, batch in batches.items():
+        tensors = (batch.advantages_BT, batch.logp_BT, batch.entropy_BT, batch.weights_BT)
+        advantages, logprobs, entropies, weights = (
+            None if x_BT is None else x_BT[batch.mask_BT].float().cpu().numpy() for x_BT in tensors
+        )
+        assert advantages is not None, "every batch has advantages"
+        rows: list[TrainingRow] = []
+        start = 0
+        for position, row in enumerate(batch.rows):
+            here = slice(start, start + row.trained)
+            start = here.stop
+            own = advantages[here]
+            same = bool((own == own[0]).all())
+            rows.append(
+                TrainingRow(
+                    step=tick,
+                    policy=policy,
+                    position=position,
+                    rollout_id=batch.rollouts[batch.rollouts_B[position]].id,
+                    tokens=row.trained,
+                    advantage=float(own[0] if same else own.mean(dtype=np.float64)),
+                    advantages=None if same else own.astype("<f4").tobytes(),
+                    logprobs=_packed(logprobs, here, "<f4"),
+                    entropies=_packed(entropies, here, "<f2"),
+                    importance_weights=_packed(weights, here, "<f2"),
                 )
-            self._writer.submit_training(self._run_id, rows)
+            )
+        writer.submit_training(run_id, rows)
 
 
 def _packed(values_K: Floats | None, here: slice, kind: str) -> bytes | None:

@@ -21,26 +21,27 @@ from tutelage.algorithms.rl.index import RolloutIndex
 from tutelage.config import RunConfig
 from tutelage.errors import ConfigError, ModelError
 from tutelage.policy.model import Policy
-from tutelage.policy.network import TokenTensors
 from tutelage.policy.numerics import Numerics
-from tutelage.policy.row import Row
 from tutelage.policy.sources import local_folder
 from tutelage.weights.batch import Batch
 from tutelage.weights.config.extensions import has_critic
 from tutelage.weights.process_group import ONE_PROCESS, ProcessGroup
-from tutelage.weights.scoring import by_token, logp_of
+from tutelage.weights.scoring import logp_of
 
 
 class ReferencePolicy:
     """A frozen policy and the price of leaving it."""
 
     def __init__(
-        self, policy: Policy, config: RunConfig, group: ProcessGroup = ONE_PROCESS
+        self,
+        policy: Policy,
+        config: RunConfig,
+        numerics: Numerics,
+        group: ProcessGroup = ONE_PROCESS,
     ) -> None:
-        self.policy, self._group = policy, group
+        self.policy, self._config, self._numerics, self._group = policy, config, numerics, group
         for tensor in policy.parameters():
             tensor.requires_grad_(False)
-        self._config = config
         kl_ctrl = config.algorithm.kl_ctrl
         self._control: AdaptiveKL | FixedKL = FixedKL(kl_ctrl.kl_coef)
         if kl_ctrl.type == "adaptive":
@@ -51,33 +52,13 @@ class ReferencePolicy:
         """The coefficient of the KL in the reward."""
         return self._control.coef
 
-    @property
-    def whole(self) -> Policy | None:
-        """The frozen policy where the loss needs its whole distribution, else None."""
-        actor = self._config.actor
-        full = actor.use_kl_loss and actor.kl_loss_type.startswith("full")
-        return self.policy if full else None
-
-    def measure(self, policy: Policy, batch: Batch, numerics: Numerics) -> Batch:
+    def measure(self, batch: Batch) -> Batch:
         """A batch that the policy, not updated yet, sampled, with the reference's view of it."""
-        rows, config, dtype = batch.rows, self._config, numerics.dtype
-        ref_logp_BT = logp_of(self.policy, rows, config, dtype, self._group)
-        warm, kl_BT = config.rollout.temperature, None
-
-        def exact_kl(some: list[Row]) -> TokenTensors:
-            reference_KV = self.policy.network.distribution(some, warm, dtype)
-            scores = policy.score(some, temperature=warm, dtype=dtype, reference_KV=reference_KV)
-            kl_K = scores.full_kl_K
-            assert kl_K is not None, "the network was given the reference's distribution"
-            return TokenTensors(kl_K, scores.rows_K, scores.columns_K)
-
+        config, kl_BT = self._config, None
+        ref_logp_BT = logp_of(self.policy, batch.rows, config, self._numerics.dtype, self._group)
         if config.algorithm.use_kl_in_reward:
-            kind = config.algorithm.kl_penalty
-            if kind.startswith("full"):
-                budget, shared = config.actor.max_tokens_per_micro_batch, policy.network.large
-                kl_BT = by_token(rows, budget, exact_kl, shared=shared, group=self._group)
-            else:
-                kl_BT = kl_penalty(_known(batch.trainer_logp_BT), ref_logp_BT, kind)
+            known_BT, kind = _known(batch.trainer_logp_BT), config.algorithm.kl_penalty
+            kl_BT = kl_penalty(known_BT, ref_logp_BT, kind)
         return replace(batch, ref_logp_BT=ref_logp_BT, kl_BT=kl_BT)
 
     def steer(self, batch: Batch) -> dict[str, float]:
@@ -86,9 +67,9 @@ class ReferencePolicy:
         `kl/ref` is the mean over trained tokens of the low-variance estimator, in nats.
         """
         calm_BT = kl_penalty(_known(batch.trainer_logp_BT), _known(batch.ref_logp_BT), "low_var_kl")
-        out = {"kl/ref": _mean(calm_BT, batch.mask_BT)}
+        out = {"kl/ref": float(calm_BT[batch.mask_BT].mean())}
         if batch.kl_BT is not None:
-            penalty = _mean(batch.kl_BT, batch.mask_BT)
+            penalty = float(batch.kl_BT[batch.mask_BT].mean())
             out |= {"kl/reward": penalty, "kl/coef": self.beta}
             # How much rollouts differ by what the KL costs them, against how much rewards do.
             index = RolloutIndex.of(batch.mask_BT, batch.rollouts_B)
@@ -112,11 +93,6 @@ class ReferencePolicy:
 def _known(x_BT: Tensor | None) -> Tensor:
     assert x_BT is not None, "a reference measures what both models say of a batch"
     return x_BT
-
-
-def _mean(x_BT: Tensor, mask_BT: Tensor) -> float:
-    """Mean over trained tokens."""
-    return float(x_BT[mask_BT].mean())
 
 
 def check_models(policy: Policy, config: RunConfig) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from torch import Tensor
@@ -31,10 +31,9 @@ from tutelage.weights.asynchronous import GroupQueue
 from tutelage.weights.checkpoint import COLD, CONTROL, RL
 from tutelage.weights.cost import measure_cost
 from tutelage.weights.inputs import step_limit
-from tutelage.weights.learner import MultiPolicyLearner, make_learner
+from tutelage.weights.learner import Learner
 from tutelage.weights.loop import TrainingLoop
 from tutelage.weights.measure import quick_eval
-from tutelage.weights.recording import StepRecorder
 from tutelage.weights.run import TrainingRun
 from tutelage.weights.sampling import play_groups
 
@@ -50,15 +49,14 @@ def run_rl(work: TrainingRun, run: Run, phase: str = RL, config: RunConfig | Non
     control_steps = state.results.get("rl_steps", 0) if phase == CONTROL else None
     if phase == RL:
         run.progress.phase("reinforcement learning", steps=limit, seconds=work.seconds_left())
-    work.optimizer = learners = _learners(work, config)
-    recorder = StepRecorder(
-        run.store, run.writer, run.id, tick=state.tick, limit=config.trainer.record_tokens
-    )
+    learners = _learners(work, config)
+    run.store.discard_training(run.id, state.tick)  # what it has of later steps is done again
     queue = None
     if config.async_training.staleness_threshold:
         queue = GroupQueue(work, phase, config, limit)
     play = partial(play_groups, work, phase, config) if queue is None else queue.play_groups
-    loop = TrainingLoop(work, phase, learners, recorder, limit, play)
+    loop = TrainingLoop(work, phase, learners, limit, play)
+    work.optimizer = work.restore(loop)
     lines = run.folder.read_metrics() if state.phase_step else ()
     steps = [line for line in lines if line["phase"] == phase]
     while not (work.ended(RL, limit) if phase == RL else state.phase_step >= (control_steps or 0)):
@@ -80,9 +78,8 @@ def run_rl(work: TrainingRun, run: Run, phase: str = RL, config: RunConfig | Non
         rows, rewriting = values.get("rollout/rows", 1.0), setting.policy.codec.thoughts.rewriting
         if rows > 1 and rewriting and not any("training rows" in text for text in warnings):
             warnings.append(
-                f"a rollout became {rows:.3g} training rows on average: the chat template "
-                f"{rewriting}, so the next prompt does not begin with what was sampled. The rows "
-                "count as one rollout, and each is computed by itself, which takes longer"
+                f"a rollout became {rows:.3g} training rows on average, which takes longer: the "
+                f"chat template {rewriting}"
             )
             work.warn(warnings[-1])
         _validate(work, phase, values)
@@ -126,25 +123,20 @@ def _note_health(
         work.warn(str(finding)) if finding.warning else work.run.progress.note(str(finding))
 
 
-def _start_is_own(config: RunConfig, done: Collection[str]) -> bool:
-    """Whether a KL is from a policy that only this run has: a fresh one, or one that was shown
-    demonstrations first."""
-    made_here = config.model.path is None or COLD in done
-    return config.needs_reference and config.ref.path is None and made_here
-
-
-def _learners(work: TrainingRun, config: RunConfig) -> MultiPolicyLearner:
-    """The learners, in the state of the checkpoint when the phase was running."""
+def _learners(work: TrainingRun, config: RunConfig) -> dict[str, Learner]:
+    """A learner of each policy that is trained."""
     setting, state = work.setting, work.state
     fresh, control = state.phase_step == 0, config.trainer.control != "none"
-    if fresh and (control or _start_is_own(config, state.results.get("done", ()))):
-        work.kept["start"] = setting.policy.snapshot()
     referred = config.needs_reference and config.ref.path is None
+    # A policy that only this run has: a fresh one, or one that was shown demonstrations first.
+    made_here = config.model.path is None or COLD in state.results.get("done", ())
+    if fresh and (control or (referred and made_here)):
+        work.kept["start"] = setting.policy.snapshot()
     if fresh and setting.others and (control or referred):
         work.kept["starts"] = {name: p.snapshot() for name, p in setting.others.items()}
     starts = {POLICY: work.kept.get("start"), **work.kept.get("starts", {})}
-    learners = {
-        name: make_learner(
+    return {
+        name: Learner(
             policy,
             config,
             setting.choice.numerics,
@@ -153,9 +145,8 @@ def _learners(work: TrainingRun, config: RunConfig) -> MultiPolicyLearner:
             name=name,
             group=setting.group,
         )
-        for name, policy in {POLICY: setting.policy, **setting.others}.items()
+        for name, policy in work.policies.items()
     }
-    return work.restore(MultiPolicyLearner(learners))
 
 
 def _validate(work: TrainingRun, phase: str, values: dict[str, float]) -> None:
@@ -197,12 +188,11 @@ def run_control(work: TrainingRun, run: Run) -> None:
             estimator = "best_of_n" if work.kind.graded and grouped else "raft"
         state.results[ESTIMATOR] = estimator
         if setting.given is not None and setting.given.policies:
-            policies = {POLICY: setting.policy, **setting.others}
-            work.kept["trained"] = {name: policy.snapshot() for name, policy in policies.items()}
+            work.kept["trained"] = {name: p.snapshot() for name, p in work.policies.items()}
         _load(work, {POLICY: work.kept["start"], **work.kept.get("starts", {})})
         state.phase_data["begun"] = True
     name = state.results[ESTIMATOR]
-    run.progress.phase(f"control: {name}", steps=state.results["rl_steps"])
+    run.progress.phase(f"control: {name}", steps=state.results.get("rl_steps", 0))
     rule = setting.config.algorithm.model_copy(update={"adv_estimator": name})
     run_rl(work, run, CONTROL, setting.config.model_copy(update={"algorithm": rule}))
 
@@ -214,6 +204,6 @@ def return_weights(work: TrainingRun) -> None:
 
 
 def _load(work: TrainingRun, weights: Mapping[str, dict[str, Tensor]]) -> None:
-    for name, policy in {POLICY: work.setting.policy, **work.setting.others}.items():
+    for name, policy in work.policies.items():
         policy.load_tensors(weights[name])
         policy.version += 1

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tutelage.config import Resolved
@@ -27,11 +28,9 @@ from tutelage.errors import FailureBudgetError, RewardError
 from tutelage.policy.machine import trim_memory
 from tutelage.policy.model import Policy
 from tutelage.resources import POLICY
-from tutelage.rollouts.grading import stop_if_text
 from tutelage.rollouts.runner import RolloutSpec
-from tutelage.rollouts.workers import RolloutWorkers
 from tutelage.runs.estimate import Pace
-from tutelage.runs.job_inputs import JobInputs, grader_of
+from tutelage.runs.job_inputs import JobInputs
 from tutelage.runs.lifecycle import Run
 from tutelage.runs.metrics import (
     all_failed,
@@ -52,7 +51,6 @@ from tutelage.weights.inputs import TrainingInputs, step_limit
 from tutelage.weights.placement import (
     FROZEN,
     LocalPlacement,
-    Placement,
     PlaySettings,
     RolloutPool,
 )
@@ -66,17 +64,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T", bound="Stateful")
-LOOK_SECONDS = 0.5
-"""Between two looks at whether a stop was requested."""
-STOP_SECONDS = 5.0
-"""How long a reward may go on after a stop; then the step is given up, and repeated by a resume."""
-_GRADING = {
-    FailureCause.REWARD_ERROR: "there is no reward, so a rollout is left out",
-    FailureCause.ANSWER_ERROR: "the reward raised or gave no finite number, which counts as wrong",
-    FailureCause.GRADER_ERROR: "the grader could not run, so a rollout is left out",
-    FailureCause.REWARD_TIMEOUT: "the reward was too slow, so a rollout is left out",
-}
-"""Notes when a cause first occurs in a run."""
 
 
 @dataclass(slots=True)
@@ -96,7 +83,7 @@ class TrainingRun:
     """Where the policy is sampled, if not in this process."""
     run: Run = field(init=False)
     clock: Clock = field(init=False)
-    placement: Placement = field(init=False)
+    placement: LocalPlacement = field(init=False)
     """Where rollouts are played."""
     recorded: dict[tuple[int, str, str], dict[str, Rollout]] = field(
         default_factory=dict[tuple[int, str, str], dict[str, Rollout]]
@@ -118,14 +105,17 @@ class TrainingRun:
         """Take over a checkpoint's tensors and the rollouts recorded since; on several ranks, those
         of rank 0, with its weights."""
         self.run, setting, group = run, self.setting, self.setting.group
-        policies = {POLICY: setting.policy, **setting.others}
         if group.size > 1:
             if group.rank == 0:
                 in_step(group, lambda: None)  # the others have read their inputs
             self.state, self.tensors, weights = group.agree(
-                lambda: (self.state, self.tensors, {n: p.snapshot() for n, p in policies.items()})
+                lambda: (
+                    self.state,
+                    self.tensors,
+                    {n: p.snapshot() for n, p in self.policies.items()},
+                )
             )
-            for name, policy in policies.items():
+            for name, policy in self.policies.items():
                 policy.load_tensors(weights[name])
         state, tensors = self.state, self.tensors
         self.clock = Clock(state.seconds.get("total", 0.0))
@@ -153,6 +143,11 @@ class TrainingRun:
             }
         if "optimizer" in tensors:
             self.kept["optimizer"] = tensors["optimizer"]
+
+    @property
+    def policies(self) -> dict[str, Policy]:
+        """All that are trained, by name."""
+        return {POLICY: self.setting.policy, **self.setting.others}
 
     # ------------------------------------------------------------ records
 
@@ -244,14 +239,14 @@ class TrainingRun:
     def reason_to_end(self) -> str | None:
         """The key that ends a training in this state; None where it goes on."""
         trainer, limit = self.setting.config.trainer, step_limit(self.setting)
-        seconds, key = self.state.seconds.get("total", 0.0), None
-        if limit is not None and self.state.phase_step >= limit:
-            key = "total_epochs" if trainer.total_training_steps is None else "total_training_steps"
-        elif self._solved():
-            key = "stop_at_success"
-        elif trainer.minutes is not None and seconds >= 60 * trainer.minutes:
-            key = "minutes"
-        return key and f"trainer.{key}={getattr(trainer, key)}"
+        steps = "total_epochs" if trainer.total_training_steps is None else "total_training_steps"
+        ends = {
+            steps: limit is not None and self.state.phase_step >= limit,
+            "stop_at_success": self._solved(),
+            "minutes": self.state.seconds.get("total", 0.0) >= 60 * (trainer.minutes or inf),
+        }
+        keys = [f"trainer.{key}={getattr(trainer, key)}" for key, ended in ends.items() if ended]
+        return keys[0] if keys else None
 
     def restore(self, trained: T) -> T:
         """Give what a phase trains the state of the checkpoint, if this phase was running."""
@@ -321,32 +316,15 @@ class TrainingRun:
         group, given, found = self.setting.group, self._own_agent, self._recorded(specs)
         fresh, start = found is None, time.perf_counter()
         if fresh and group.rank == 0:
-            play = PlaySettings(
-                self.run.id,
-                specs[0].mode,
-                temperature,
-                with_tools=with_tools,
-                invariant=invariant,
-                own_agent=given is not None,
-            )
+            mode, own = specs[0].mode, given is not None
+            play = PlaySettings(self.run.id, mode, temperature, with_tools, invariant, own)
             if given is None:
-                workers = self.placement.workers(play)
-                # Its own task, so that a stop can cancel it while a reward is busy.
-                loop, work = self.loop.get_loop(), workers.run(specs, on_done)
-                task = loop.create_task(work, context=copy_context())
-                self.loop.run(self._unless_stuck(task, workers), context=copy_context())
-                if task.cancelled():
-                    raise self.run.stop.stopped()
-                self.run.writer.submit(found := task.result())
+                playing = self.placement.workers(play).run(specs, on_done)
+                found = self.loop.run(playing, context=copy_context())
+                self.run.writer.submit(found)
             else:
                 # A Python agent plays on its manager, and each rollout is stored as it ends.
-                grader, first = grader_of(given, self.setting.reward), self.state.rollouts == 0
-
                 def done(rollout: Rollout) -> None:
-                    nonlocal first
-                    if first:
-                        first = False
-                        stop_if_text(rollout, grader)
                     for listener in (on_done, given.on_rollout):
                         if listener is not None:
                             listener(rollout)
@@ -367,26 +345,15 @@ class TrainingRun:
             self.stop_if_ungraded(rollouts)
         elif fresh and (failures := all_failed(rollouts)):
             self.run.writer.flush()
-            what, purpose = ("step", "learn from")
-            if rollouts[0].mode is not Mode.TRAIN:
-                what, purpose = ("measurement", "measure")
+            what = "step" if rollouts[0].mode is Mode.TRAIN else "measurement"
             counts = Counter(cause_words(f.cause) for f in failures)
             raise FailureBudgetError(
                 f"all {len(rollouts)} rollouts of a {what} failed "
-                f"({', '.join(f'{n} x {end}' for end, n in counts.items())}), so there is nothing "
-                f"to {purpose}. The first error: {failures[0].message}. Inspect it with: tutelage "
-                f"show {rollouts[0].id} --run {shlex.quote(str(self.run.folder.path))}"
+                f"({', '.join(f'{n} x {end}' for end, n in counts.items())}). The first error: "
+                f"{failures[0].message}. Inspect it with: tutelage show {rollouts[0].id} --run "
+                f"{shlex.quote(str(self.run.folder.path))}"
             )
         return rollouts
-
-    async def _unless_stuck(
-        self, task: asyncio.Task[list[Rollout]], workers: RolloutWorkers
-    ) -> None:
-        """Wait for rollouts; cancel them where a stop was requested and a reward takes long."""
-        while not (await asyncio.wait({task}, timeout=LOOK_SECONDS))[0]:
-            if self.run.stop.asked and workers.busy_for() > STOP_SECONDS:
-                task.cancel()
-                await asyncio.wait({task})
 
     @property
     def _own_agent(self) -> JobInputs | None:
@@ -420,7 +387,7 @@ class TrainingRun:
     def _policy_of(self, name: str) -> Policy:
         """A policy that is trained, or as the main one was before training."""
         if name != FROZEN:
-            return self.setting.policy if name == POLICY else self.setting.others[name]
+            return self.policies[name]
         if self._frozen is None:
             if "start" not in self.kept:
                 self.kept["start"] = self.setting.policy.snapshot()
@@ -442,8 +409,8 @@ class TrainingRun:
         for failure in (r.last.failure for r in rollouts if r.last.failure is not None):
             if failure.cause.value not in first:
                 first[failure.cause.value] = failure.message
-                if failure.cause in _GRADING:
-                    self.run.progress.note(f"{_GRADING[failure.cause]}: {failure.message}")
+                words = f"first failure ({cause_words(failure.cause)})"
+                self.run.progress.note(f"{words}: {failure.message}")
         warnings: list[str] = results.setdefault("warnings", [])
         limits = (setting.context, setting.policy.max_positions)
         odd = rollout_warnings(rollouts, setting.config.agent.failure_reward, *limits)

@@ -11,7 +11,6 @@ phases.
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,8 +27,8 @@ from tutelage.weights.run import TrainingRun
 from tutelage.weights.sampling import epoch_places
 
 LEARNED = ("epochs", "trained_tokens", "train_loss_before", "train_loss_after")
-"""What the phase remembers of its steps: passes over the examples, tokens from which it learned,
-and the loss of the first and of the last batch."""
+"""What the results have of the steps: passes over the examples, tokens from which it learned, and
+the loss of the first and of the last batch."""
 
 
 def run_sft(work: TrainingRun, run: Run) -> None:
@@ -52,35 +51,21 @@ def run_sft(work: TrainingRun, run: Run) -> None:
         work.log(SFT, 0, {"val/loss": number})
     order = setting.seeds.child(SFT, "order")
     while not work.ended(SFT, limit):
-        start, step = time.perf_counter(), state.phase_step
+        step, data = state.phase_step, state.results
         first, last = drawn(setting, step), drawn(setting, step + 1)
         places = epoch_places(setting.examples, first, last - first, order)
         rate = learning_rate_share(step, limit, config.actor.optim)
         rows = [sft_dataset.train[i] for i in places]
-        values = cold_start.supervised_step(
-            policy,
-            optimizer,
-            rows,
-            setting.choice.cold_start,
-            rate,
-            config.actor.max_tokens_per_micro_batch,
-            group,
-        )
+        numerics, at_once = setting.choice.cold_start, config.actor.max_tokens_per_micro_batch
+        values = cold_start.supervised_step(policy, optimizer, rows, numerics, rate, at_once, group)
         group.publish(policy, setting.policy)
-        tokens = values.pop("tokens")
-        data = state.phase_data
-        data["trained_tokens"] = data.get("trained_tokens", 0) + int(tokens)
+        tokens = sum(sum(row.mask) for row in rows)
+        data["trained_tokens"] = data.get("trained_tokens", 0) + tokens
         data.setdefault("train_loss_before", values["loss/sft"])
         data["train_loss_after"] = values["loss/sft"]
         data["epochs"] = last / setting.examples
         state.phase_step, state.tick = step + 1, state.tick + 1
-        seconds = time.perf_counter() - start
-        values |= {
-            "lr": config.actor.optim.lr * rate,
-            "epoch": data["epochs"],
-            "tokens_per_second": tokens / seconds,
-            "time/step": seconds,
-        }
+        values |= {"lr": config.actor.optim.lr * rate, "epoch": data["epochs"]}
         every = config.trainer.test_freq
         if sft_dataset.val and every > 0 and state.phase_step % every == 0:
             values["val/loss"] = _loss_of(setting, sft_dataset.val, policy)

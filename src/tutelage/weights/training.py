@@ -17,7 +17,6 @@ from tutelage.environments.start import write_demonstrations
 from tutelage.errors import RunError, counted
 from tutelage.policy import machine
 from tutelage.policy.lora import save_adapter
-from tutelage.policy.sources import artefact
 from tutelage.resources import POLICY, SHIPPED
 from tutelage.runs.figures import read_object
 from tutelage.runs.findings import warnings_of
@@ -34,14 +33,14 @@ from tutelage.weights.config.resolve import CHECKPOINTS, WARMUP
 from tutelage.weights.cost import planned, total_time
 from tutelage.weights.inputs import TrainingInputs, step_limit
 from tutelage.weights.measure import run_measurement
-from tutelage.weights.memory import Footprint
+from tutelage.weights.memory import Footprint, check_stored
 from tutelage.weights.paths import find_checkpoint
 from tutelage.weights.placement import check_workers, start_workers
 from tutelage.weights.reference import check_models
 from tutelage.weights.rl import ESTIMATOR, return_weights, run_control, run_rl
 from tutelage.weights.run import TrainingRun
 from tutelage.weights.sft import LEARNED, run_sft
-from tutelage.weights.vllm_sampler import servers_of
+from tutelage.weights.vllm_sampler import Servers
 
 if TYPE_CHECKING:
     from tutelage.weights.kinds import WeightTraining
@@ -70,8 +69,7 @@ def prepare(job: WeightTraining, folder: RunFolder, progress: Progress) -> Train
     if folder.config.is_file():
         work = _continued(job, folder, progress)
     else:
-        if (stored := Footprint.stored(config)) is not None:
-            stored.check()
+        check_stored(config)
         start = trainer.resume_from_path if trainer.resume_mode == "resume_path" else None
         state, tensors = checkpoint.TrainingState(), dict[str, Any]()
         if start is not None:
@@ -95,7 +93,8 @@ def prepare(job: WeightTraining, folder: RunFolder, progress: Progress) -> Train
         size += 12 * footprint.parameters * has_critic(config)
         checkpoint.check_room(folder, size, trainer.max_actor_ckpt_to_keep)
     work.pool = start_workers(work.setting)
-    work.servers = servers_of(work.setting, folder, progress)
+    if config.rollout.name == "vllm":
+        work.servers = Servers(work.setting, folder, progress)
     return work
 
 
@@ -114,13 +113,7 @@ def _continued(job: WeightTraining, folder: RunFolder, progress: Progress) -> Tr
     cut to what that one knows of."""
     first, kept = folder.checkpoints / "initial", checkpoint.complete(folder)
     if first.is_dir() or (kept and job.resolved.config.model.path in (None, SHIPPED)):
-        try:
-            checkpoint.check_seal(first)
-        except RunError as error:
-            raise RunError(
-                f"cannot read the initial policy {str(first)!r} of the run: {error}; restore a "
-                "copy, or start with another --output"
-            ) from error
+        checkpoint.check_seal(first)
     imitated = folder.path / IMITATED
     job.imitated = imitated if imitated.is_file() else None
     setting = job.make_setting(first if first.is_dir() else None)
@@ -188,14 +181,11 @@ def _rewind(work: TrainingRun, folder: RunFolder, progress: Progress) -> None:
                 f"the run in {str(folder.path)!r} was trained for {steps} steps and ended at "
                 f"{over}; raise it to train further"
             )
-        rates = {"actor.optim": config.actor.optim}
-        rates |= {"critic.optim": config.critic.optim} if has_critic(config) else {}
-        types = {f"{key}.lr_scheduler_type": o.lr_scheduler_type for key, o in rates.items()}
-        falling = [f"{key}={name}" for key, name in types.items() if name != "constant"]
-        if falling and steps:
+        rates = [config.actor.optim, *([config.critic.optim] if has_critic(config) else ())]
+        if steps and any(optim.lr_scheduler_type != "constant" for optim in rates):
             progress.note(
-                f"not bit-identical to a longer run: the learning rate of the first {steps} steps "
-                f"was scheduled for their number ({', '.join(falling)})"
+                f"not bit-identical to a longer run: lr_scheduler_type has set the learning rate "
+                f"of the first {steps} steps by their number"
             )
     folder.result.unlink(missing_ok=True)
     for path in checkpoint.complete(folder) if trained else ():
@@ -217,13 +207,10 @@ def introduce(work: TrainingRun) -> None:
         "policy": f"{own or model.path or f'embedded {model.size}'}, {size:.2f} M parameters",
     }
     if model.path == SHIPPED and not own:
-        made = read_object(artefact("math") / "artefact.json")
         facts["start"] = (
-            f"shipped; trained from random weights in {made['minutes']:.0f} minutes "
-            f"(`--from-scratch` does it again): right in {made['clean_success']:.0%} after clean "
-            f"demonstrations, then shown logs of which {made['guess_share']:.0%} guess. RL makes "
-            "it call its tools again."
-        ).replace("%", " %")
+            "shipped, a policy that mostly guesses (`--from-scratch` trains it from random "
+            "weights); RL makes it call its tools again"
+        )
     elif model.path is None and not own:
         facts["start"] = "random weights"
     if setting.environment is not None:
@@ -294,8 +281,6 @@ def leave(work: TrainingRun, phase: str) -> None:
     work.optimizer = None
     if phase in STEPS:
         state.results[STEPS[phase]] = state.phase_step
-    if phase == SFT:
-        state.results |= {key: state.phase_data[key] for key in LEARNED if key in state.phase_data}
     if phase == AFTER_CONTROL:
         return_weights(work)
     if phase in (AFTER, SFT) and setting.group.rank == 0:
@@ -315,8 +300,6 @@ def outcome(work: TrainingRun, status: str) -> JSON:
     policy = work.run.folder.policy
     if state.phase in STEPS:  # it was stopped within the phase
         values.setdefault(STEPS[state.phase], state.phase_step)
-    if state.phase == SFT:
-        values = {key: state.phase_data[key] for key in LEARNED if key in state.phase_data} | values
     out: JSON = {
         "status": status,
         "recipe": config.recipe,
@@ -324,8 +307,7 @@ def outcome(work: TrainingRun, status: str) -> JSON:
         "level": None if config.data.train_files or setting.environment else config.data.level,
         "seed": config.seed,
         "wall_seconds": round(work.clock.elapsed(), 3),
-        "rl_steps": values.get("rl_steps", 0),
-        "cold_start_steps": values.get("cold_start_steps", 0),
+        **{k: values.get(k, 0) for k in ("rl_steps", "cold_start_steps", "mixed_steps")},
         "best_step": values.get(BEST, {}).get("step"),
         "rollouts": state.rollouts,
         "tokens": state.tokens,
@@ -337,7 +319,6 @@ def outcome(work: TrainingRun, status: str) -> JSON:
         **{k: values.get(k, {}) for k in ("failures", "failures_by_phase", "first_failures")},
         "warnings": [*values.get("warnings", []), *warnings_of(values.get("health", []))],
         "health": values.get("health", []),
-        "mixed_steps": values.get("mixed_steps", 0),
         "phases": {k: round(v, 3) for k, v in state.seconds.items() if k != "total"},
     }
     if setting.sft_dataset is not None:

@@ -39,7 +39,7 @@ class Servers:
         from tutelage.engine.weight_transfer import WeightTransfer
 
         rollout, on_cpu = setting.config.rollout, setting.choice.device.type == "cpu"
-        lora = rollout.weight_transfer == "lora"
+        lora, dtype = rollout.weight_transfer == "lora", setting.choice.numerics.dtype
         # A temporary name, so that nothing of the user's is there, and the next run clears it.
         model = files.temporary_path(folder.path / MODEL)
         with ExitStack() as closing:
@@ -49,7 +49,7 @@ class Servers:
             if not urls:
                 server_options = ServerOptions(
                     _base(setting, model),
-                    str(setting.choice.numerics.dtype).removeprefix("torch."),
+                    str(dtype).removeprefix("torch."),
                     setting.context,
                     adapters=setting.config.model.lora.rank if lora else 0,
                     tensor_parallel=1 if on_cpu else rollout.tensor_model_parallel_size,
@@ -67,17 +67,14 @@ class Servers:
                 closing.callback(local.stop)
                 local.wait()
                 urls = (local.url,)
-            transfer = WeightTransfer(
-                folder.path / WEIGHTS,
-                setting.choice.numerics.dtype,
-                _base(setting, model) if lora else None,
-            )
+            base = _base(setting, model) if lora else None
+            transfer = WeightTransfer(folder.path / WEIGHTS, dtype, base)
             self.engine: VLLMEngine = VLLMEngine(
                 urls,
                 setting.policy,
                 transfer,
                 run=folder.path,
-                dtype=setting.choice.numerics.dtype,
+                dtype=dtype,
                 max_length=setting.context,
                 patience=rollout.server_patience,
                 note=progress.note,
@@ -93,13 +90,6 @@ class Servers:
     def close(self) -> None:
         """Give up servers of others, and end the run's own."""
         self._closing.close()
-
-
-def servers_of(setting: TrainingInputs, folder: RunFolder, progress: Progress) -> Servers | None:
-    """The servers that a run samples at; None where it samples in this process, and on a rank that
-    samples nothing."""
-    sampled_there = setting.config.rollout.name == "vllm" and setting.group.rank == 0
-    return Servers(setting, folder, progress) if sampled_there else None
 
 
 def _base(setting: TrainingInputs, place: Path) -> str:

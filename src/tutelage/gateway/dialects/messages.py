@@ -33,7 +33,7 @@ from tutelage.gateway.dialects.reading import (
     FunctionTool,
     Items,
     MessageObject,
-    ReplyOptions,
+    OutputOptions,
     RequestObject,
     RequestReader,
     Stop,
@@ -140,7 +140,7 @@ class _Request(RequestReader):
     tools: Items[_Tool] = Field(default_factory=list[_Tool], max_length=MAX_TOOLS)
     stop_sequences: Items[Stop] = Field(default_factory=list[str], max_length=MAX_STOPS)
     thinking: _Thinking | None = None
-    output_config: ReplyOptions | None = None
+    output_config: OutputOptions | None = None
     max_tokens: StrictInt | None = Field(None, ge=1)
 
     @classmethod

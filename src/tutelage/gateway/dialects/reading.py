@@ -290,8 +290,8 @@ class ReplyFormat(RequestObject):
     """The schema; chat completions wrap it in an object."""
 
 
-class ReplyOptions(RequestObject):
-    """Options of the reply."""
+class OutputOptions(RequestObject):
+    """Options of the reply's text that only hold its format."""
 
     format: ReplyFormat | None = None
 

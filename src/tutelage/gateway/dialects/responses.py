@@ -29,7 +29,7 @@ from tutelage.gateway.dialects.reading import (
     FunctionTool,
     Items,
     MessageObject,
-    ReplyOptions,
+    OutputOptions,
     RequestReader,
     TopLogprobs,
     call_fields,
@@ -90,7 +90,7 @@ class _Request(RequestReader):
     instructions: StrictStr | None = None
     previous_response_id: StrictStr | None = None
     tools: Items[FunctionTool] = Field(default_factory=list[FunctionTool], max_length=MAX_TOOLS)
-    text: ReplyOptions | None = None
+    text: OutputOptions | None = None
     max_output_tokens: StrictInt | None = Field(None, ge=1)
     store: StrictBool = True
     top_logprobs: TopLogprobs = 0

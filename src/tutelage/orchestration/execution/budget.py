@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tutelage.errors import check_number
+from tutelage.orchestration.arguments import check_number
 
 _SLACK = 1e-12
 """Tolerance in USD for rounding errors of sums."""

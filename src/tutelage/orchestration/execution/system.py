@@ -16,7 +16,8 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from tutelage.errors import ConfigError, check_given
+from tutelage.errors import ConfigError
+from tutelage.orchestration.arguments import check_given
 from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.executor import Executor, ExecutorSettings
 from tutelage.orchestration.execution.pools.simulated import SimulatedPool

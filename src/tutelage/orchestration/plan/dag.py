@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, cast
 
-from tutelage.errors import DataError, check_given, counted
+from tutelage.errors import DataError, counted
+from tutelage.orchestration.arguments import check_given
 
 PLANS = "the planning model"
 """Name of the planner model in messages."""

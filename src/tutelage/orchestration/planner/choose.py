@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from tutelage.errors import ConfigError, MissingExtraError
 from tutelage.orchestration.data.synthetic import builtin_graph
@@ -37,13 +37,6 @@ _WAYS = (
 )
 
 
-class Sure(NamedTuple):
-    """Confidence of a planner in its plan, and the minimum confidence for a plan."""
-
-    confidence: float
-    least: float
-
-
 @dataclass(frozen=True, slots=True)
 class ChosenPlan:
     """Plan with its source as text, and the language model that replans if the execution fails."""
@@ -51,8 +44,8 @@ class ChosenPlan:
     plan: Plan
     source: str
     llm: LLMPlanner | None = None
-    sure: Sure | None = None
-    """None if the planner computes no confidence."""
+    sure: tuple[float, float] | None = None
+    """Confidence of the planner, and the minimum for a plan; None if it computes none."""
 
 
 def choose_plan(
@@ -82,7 +75,7 @@ def choose_plan(
                 raise type(error)(f"{error}. {_WAYS}") from error
         else:
             least = made.least if config.min_confidence is None else config.min_confidence
-            sure = None if made.confidence is None else Sure(made.confidence, least)
+            sure = None if made.confidence is None else (made.confidence, least)
             return ChosenPlan(plan, source, llm, sure)
     assert llm is not None
     request = llm.aplan(instruction, Budget(config.budget))

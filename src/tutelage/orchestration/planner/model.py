@@ -18,7 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tutelage.errors import DataError, check_given, check_number
+from tutelage.errors import DataError
+from tutelage.orchestration.arguments import check_given, check_number
 from tutelage.orchestration.data.synthetic import builtin_graph
 from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.execution.worker_files import classic

@@ -26,7 +26,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from tutelage.errors import DataError, check_given, counted
+from tutelage.errors import DataError, counted
+from tutelage.orchestration.arguments import check_given
 from tutelage.orchestration.data.workflows import Workflow, catalog_of, workflow_of
 from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.plan.dag import dependencies_of

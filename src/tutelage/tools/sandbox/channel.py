@@ -9,16 +9,12 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping
-from typing import Any, Protocol
+from socket import socket as Socket
+from typing import Any
 
 HEADER = struct.Struct(">I")
 LONGEST = 32 << 20
 """Maximum bytes of a message."""
-
-
-class _Socket(Protocol):
-    def recv(self, size: int, /) -> bytes: ...
-    def sendall(self, data: bytes, /) -> None: ...
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
@@ -29,7 +25,7 @@ def encode(message: Mapping[str, Any]) -> bytes:
     return HEADER.pack(len(body)) + body
 
 
-def receive(socket: _Socket) -> dict[str, Any] | None:
+def receive(socket: Socket) -> dict[str, Any] | None:
     """Return the next message, or None if the other end is closed or the message is too long."""
     header = _receive_exactly(socket, HEADER.size)
     if header is None:
@@ -39,7 +35,7 @@ def receive(socket: _Socket) -> dict[str, Any] | None:
     return None if body is None else json.loads(body)
 
 
-def _receive_exactly(socket: _Socket, size: int) -> bytes | None:
+def _receive_exactly(socket: Socket, size: int) -> bytes | None:
     parts: list[bytes] = []
     while size:
         part = socket.recv(min(size, 1 << 20))

@@ -38,10 +38,6 @@ _ROOM = 4096
 """Maximum characters of a reply in addition to its output and value."""
 
 
-class _ServerGoneError(SandboxError):
-    """Raised if the sandbox server has ended and a new one must be started."""
-
-
 @dataclass(frozen=True, slots=True)
 class CodeResult:
     """The result of running code in a sandbox."""
@@ -178,26 +174,24 @@ class _Session:
     @classmethod
     async def open(cls, tier: Tier, limits: SandboxLimits) -> _Session:
         """Start an interpreter, with a new sandbox server if necessary. Raises `SandboxError`."""
-        for attempts_left in reversed(range(_STARTS)):
-            try:
-                return await cls._open(tier, limits)
-            except _ServerGoneError:
-                if not attempts_left:
-                    raise
-                await asyncio.sleep(_PAUSE)  # until the end of the server is visible
-        raise AssertionError("unreachable: the last attempt returns or raises")
+        for _ in range(_STARTS):
+            if (session := await cls._open(tier, limits)) is not None:
+                return session
+            await asyncio.sleep(_PAUSE)  # until the end of the server is visible
+        raise SandboxError("the sandbox server ended, or interpreters end during startup")
 
     @classmethod
-    async def _open(cls, tier: Tier, limits: SandboxLimits) -> _Session:
+    async def _open(cls, tier: Tier, limits: SandboxLimits) -> _Session | None:
+        """Start an interpreter; None if the server has ended and a new one must be started."""
         server = await asyncio.to_thread(running_server, os.getpid())
         channel, server_channel = socket.socketpair()
         lifeline, server_lifeline = socket.socketpair()
         try:
             server.start({"tier": tier, "limits": asdict(limits)}, server_channel, server_lifeline)
-        except OSError as error:
+        except OSError:
             for end in (channel, lifeline):
                 end.close()
-            raise _ServerGoneError(f"the sandbox server has ended: {error}") from error
+            return None
         finally:
             server_channel.close()
             server_lifeline.close()
@@ -218,7 +212,7 @@ class _Session:
         if first is None:
             # The server or the interpreter was killed; the next attempt checks the server.
             await session.close()
-            raise _ServerGoneError("the interpreter ended during startup")
+            return None
         if "ready" not in first:
             await session.close()
             raise SandboxError(str(first.get("failed", "the interpreter ended during startup")))

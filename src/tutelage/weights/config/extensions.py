@@ -14,7 +14,6 @@ from tutelage.agents.builtin import AGENTS
 from tutelage.algorithms.extensions import ESTIMATORS, LOSSES
 from tutelage.config import RunConfig
 from tutelage.config.issues import ConfigIssue
-from tutelage.errors import ConfigError
 from tutelage.tools.extensions import ExtensionRegistry
 
 ESTIMATOR, LOSS, AGENT = (
@@ -23,8 +22,6 @@ ESTIMATOR, LOSS, AGENT = (
     "agent.agent_type",
 )
 CONTROL = "trainer.control"
-GIVEN = ("selection_BT", "generator")
-"""Options of a loss that the trainer gives."""
 NO_ESTIMATOR = ("none", "auto")
 """What `trainer.control` may say instead of the name of an estimator."""
 
@@ -48,15 +45,6 @@ def load_extensions(config: RunConfig) -> None:
     are now. Raises `ConfigError` if one is not valid."""
     for _, name, registry in _named(config):
         registry.load(name)
-    section = config.actor.policy_loss
-    known, loss = (*type(section).model_fields, *GIVEN), LOSSES.find(section.loss_mode)
-    for option in (*loss.options, *loss.selecting):
-        if option not in known:
-            raise ConfigError(
-                f"{LOSS}={section.loss_mode!r} has the option {option!r}, which is not a key of "
-                f"actor.policy_loss: {', '.join(known[:-2])}; set the value in the function, or "
-                "use one of these keys"
-            )
 
 
 def _named(config: RunConfig) -> list[tuple[str, str, ExtensionRegistry[Any]]]:

@@ -7,8 +7,6 @@ The keys of a method of the literature (`--algorithm ppo`) is here as well.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 from tutelage.algorithms.extensions import ESTIMATORS, LOSSES
@@ -17,45 +15,31 @@ from tutelage.environments.start import TEST_TASKS, TURNS
 from tutelage.resources import SHIPPED
 from tutelage.weights.config.extensions import ESTIMATOR, LOSS
 
-# The embedded job: tool use on arithmetic, on a laptop CPU, in minutes.
-MATH: dict[str, Any] = {
-    "algorithm.adv_estimator": "grpo",
-    "data.train_batch_size": 16,
-    "agent.num_chains": 8,
-    "actor.optim.lr": 2e-4,
-    "actor.optim.lr_scheduler_type": "linear",
-    "critic.optim.lr": 1e-3,
-    "actor.clip_ratio_low": 0.2,
-    "actor.clip_ratio_high": 0.28,
+REWARDED: dict[str, Any] = {
     "actor.use_kl_loss": False,
     "actor.entropy_coeff": 0.0,
     "actor.loss_agg_mode": "token-mean",
-    "agent.max_tokens_per_turn": 40,
-    "rollout.max_len": 256,
-    "trainer.total_training_steps": 30,
+    "actor.optim.lr_scheduler_type": "linear",
     "trainer.save_freq": 10,
-    "trainer.test_freq": 10,
-    "trainer.val_tasks": 50,
-    "trainer.test_tasks": 200,
 }
-EMBEDDED_ONLY = (
-    "actor.optim.lr",
-    "critic.optim.lr",
-    "agent.max_tokens_per_turn",
-    "rollout.max_len",
-)
-"""Keys whose preset fits the embedded policy alone. A user's model takes the schema's
-defaults: real chat templates are longer, and a pretrained model needs a smaller rate."""
-EMBEDDED_TASKS = (
-    "agent.max_tokens_per_turn",
-    "rollout.max_len",
-    "trainer.val_tasks",
-    "trainer.test_tasks",
-)
-"""Keys whose preset fits the embedded tasks alone."""
+"""What recipes of the package's own tasks have in common."""
+# The embedded job: tool use on arithmetic, on a laptop CPU, in minutes.
+MATH: dict[str, Any] = REWARDED | {
+    "algorithm.adv_estimator": "grpo",
+    "actor.clip_ratio_low": 0.2,
+    "actor.clip_ratio_high": 0.28,
+    "trainer.total_training_steps": 30,
+    "trainer.test_freq": 10,
+}
+# A user's model takes the schema's defaults in place of the first, a user's tasks in place of the
+# second, and either in place of the last: real chat templates are longer, and a pretrained model
+# needs a smaller rate.
+EMBEDDED_POLICY: dict[str, Any] = {"actor.optim.lr": 2e-4, "critic.optim.lr": 1e-3}
+EMBEDDED_TASKS: dict[str, Any] = {"trainer.val_tasks": 50, "trainer.test_tasks": 200}
+EMBEDDED_LENGTHS: dict[str, Any] = {"agent.max_tokens_per_turn": 40, "rollout.max_len": 256}
 # Word problems in plain English, with a real model and a short cold start. A step plays many tasks
 # twice: each kind is there four or five times, and it trains where one of the two succeeded.
-WORD_PROBLEMS: dict[str, Any] = {
+WORD_PROBLEMS: dict[str, Any] = REWARDED | {
     "model.path": "smollm2",
     "model.dtype": "bfloat16",
     "algorithm.adv_estimator": "advantage_filtered",
@@ -68,9 +52,6 @@ WORD_PROBLEMS: dict[str, Any] = {
     "actor.optim.warmup_steps": 4,
     # A call that fails is not to be learned with the success that comes after it.
     "reward_model.tool_error_penalty": 0.2,
-    "actor.use_kl_loss": False,
-    "actor.entropy_coeff": 0.0,
-    "actor.loss_agg_mode": "token-mean",
     "rollout.max_len": 384,
     "rollout.temperature": 0.7,
     "sft.optimizer": "adamw",
@@ -80,7 +61,6 @@ WORD_PROBLEMS: dict[str, Any] = {
     "sft.cooldown_steps": 32,
     "sft.mixed_steps": 0,
     "trainer.total_training_steps": 96,
-    "trainer.save_freq": 10,
     "trainer.max_actor_ckpt_to_keep": 1,
     "trainer.test_freq": 0,
 }
@@ -108,15 +88,9 @@ MATH_LEVELS: dict[str, dict[str, Any]] = {
     "default": {},
     "hard": {"trainer.total_training_steps": 300, "trainer.test_freq": 20},
 }
-MATH_ALGORITHMS: dict[str, dict[str, Any]] = {
-    "rl": {},
-    "sft": {"sft.mixed_steps": 0},
-}
 
 # The agent-RL guide's defaults are the schema's; this adds what the guide leaves open.
-RL: dict[str, Any] = {
-    "trainer.total_epochs": 1,
-}
+RL: dict[str, Any] = {"trainer.total_epochs": 1}
 
 OWN_MODEL: dict[str, Any] = {"actor.optim.warmup_steps": 5}
 """What reinforcement learning of a user's model starts from: AdamW knows the size of the
@@ -157,19 +131,19 @@ DEMONSTRATIONS_EMBEDDED: dict[str, Any] = {
 
 # An environment: demonstrations of its expert, or of the best of random actions, for a short time,
 # then its rewards.
-ENVIRONMENT: dict[str, Any] = DEMONSTRATIONS | {
-    "algorithm.adv_estimator": "grpo",
-    "actor.optim.lr_scheduler_type": "linear",
-    "actor.use_kl_loss": False,
-    "actor.entropy_coeff": 0.0,
-    "agent.max_turns": TURNS,
-    "data.train_tasks": 512,
-    "trainer.total_training_steps": 30,
-    "trainer.save_freq": 10,
-    "trainer.test_freq": 10,
-    "trainer.val_tasks": 50,
-    "trainer.test_tasks": TEST_TASKS,
-}
+ENVIRONMENT: dict[str, Any] = (
+    REWARDED
+    | DEMONSTRATIONS
+    | {
+        "algorithm.adv_estimator": "grpo",
+        "agent.max_turns": TURNS,
+        "data.train_tasks": 512,
+        "trainer.total_training_steps": 30,
+        "trainer.test_freq": 10,
+        "trainer.val_tasks": 50,
+        "trainer.test_tasks": TEST_TASKS,
+    }
+)
 # As `benchmarks/environments` has it.
 ENVIRONMENT_EMBEDDED: dict[str, Any] = {
     "actor.optim.lr": 6e-4,
@@ -180,8 +154,6 @@ ENVIRONMENT_EMBEDDED: dict[str, Any] = {
     "sft.lr": 3e-3,
     "sft.max_steps": 160,
     "sft.cooldown_steps": 40,
-    "data.train_batch_size": 16,
-    "agent.num_chains": 8,
     "data.train_tasks": 1280,
     "trainer.total_training_steps": 60,
 }
@@ -197,7 +169,8 @@ time of a run is estimated by these."""
 UNKNOWN = (0.0, 0.0, 0.0, 2.0, 1.0)
 """The same of another recipe, as far as a measured step needs it."""
 
-RECIPES = ("math", "word-problems", "rl", "sft")
+RECIPES = {"math": "", "word-problems": "", "rl": "rewards", "sft": "demonstrations"}
+"""Recipes, and what those without tasks of their own learn from."""
 
 METHODS: dict[str, dict[str, Any]] = {
     "ppo": {ESTIMATOR: "gae"},
@@ -212,9 +185,7 @@ user's key that says otherwise is refused."""
 METHOD_DEFAULTS: dict[str, dict[str, Any]] = {
     "dr_grpo": {"actor.loss_agg_mode": "seq-mean-token-sum-norm", "actor.use_kl_loss": False},
     "dapo": {
-        "actor.clip_ratio_low": 0.2,
         "actor.clip_ratio_high": 0.28,
-        "actor.loss_agg_mode": "token-mean",
         "actor.use_kl_loss": False,
         "algorithm.filter_groups.enable": True,
     },
@@ -231,7 +202,7 @@ def recipe_preset(
     own_tasks: bool = False,
     own_start: bool = False,
     environment: bool = False,
-) -> tuple[str, Mapping[str, Any]]:
+) -> tuple[str, dict[str, Any]]:
     """The name of a preset and its values by key; `own_model` when `model.path` is given,
     `own_tasks` when `data.train_files` is, `own_start` when keys of the cold start or of new
     weights are: without these the embedded job begins with the shipped policy. `environment` when
@@ -243,33 +214,29 @@ def recipe_preset(
     if level not in levels:
         way = f"Use {' or '.join(levels)}."
         raise ConfigIssue("data.level", level, f"the recipe {recipe!r} has no such level", way)
+    if recipe in ("rl", "sft") and algorithm != recipe:
+        reason = f"the recipe {recipe!r} learns from {RECIPES[recipe]} only"
+        way = f"Remove it, or use the recipe {algorithm!r}."
+        raise ConfigIssue("algorithm.name", algorithm, reason, way)
+    rewarded = algorithm == "rl"
     if recipe == "math":
-        values = MATH | MATH_LEVELS[level] | MATH_ALGORITHMS[algorithm]
+        values = MATH | MATH_LEVELS[level] | ({} if own_model else EMBEDDED_POLICY)
+        values |= {} if own_tasks else EMBEDDED_TASKS
+        values |= {} if own_model or own_tasks else EMBEDDED_LENGTHS
+        if not rewarded:
+            return f"math/{level}/sft", values | {"sft.mixed_steps": 0}
         if own_model:
-            values = {key: value for key, value in values.items() if key not in EMBEDDED_ONLY}
-            values |= OWN_MODEL if algorithm == "rl" else {}
-        elif algorithm == "rl" and level == "default" and not own_start:
+            values |= OWN_MODEL
+        elif level == "default" and not own_start:
             values["model.path"] = SHIPPED
-        if own_tasks:
-            values = {key: value for key, value in values.items() if key not in EMBEDDED_TASKS}
-        name = f"math/{level}" if algorithm == "rl" else f"math/{level}/{algorithm}"
-        return name, MappingProxyType(values)
+        return f"math/{level}", values
     if recipe == "word-problems":
-        name, values = recipe, WORD_PROBLEMS | WORD_PROBLEMS_LEVELS[level]
-        if algorithm == "sft":
-            name, values = f"{recipe}/sft", values | WORD_PROBLEMS_SFT[level]
-        return name, MappingProxyType(values)
-    if algorithm != recipe:
-        what = "rewards" if recipe == "rl" else "demonstrations"
-        raise ConfigIssue(
-            "algorithm.name",
-            algorithm,
-            f"the recipe {recipe!r} learns from {what} only",
-            f"Remove it, or use the recipe {algorithm!r}.",
+        values = WORD_PROBLEMS | WORD_PROBLEMS_LEVELS[level]
+        return (
+            (recipe, values) if rewarded else (f"{recipe}/sft", values | WORD_PROBLEMS_SFT[level])
         )
-    if environment and recipe == "rl":
-        values = ENVIRONMENT | (OWN_MODEL if own_model else ENVIRONMENT_EMBEDDED)
-        return "environment", MappingProxyType(values)
-    if recipe == "rl":
-        return recipe, MappingProxyType(RL | OWN_MODEL if own_model else RL)
-    return recipe, MappingProxyType(SFT if own_model else SFT | SFT_EMBEDDED)
+    if environment and rewarded:
+        return "environment", ENVIRONMENT | (OWN_MODEL if own_model else ENVIRONMENT_EMBEDDED)
+    if rewarded:
+        return recipe, RL | (OWN_MODEL if own_model else {})
+    return recipe, SFT | ({} if own_model else SFT_EMBEDDED)

@@ -8,7 +8,6 @@ before any model loads, and what has no effect is listed. The result is a `Resol
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from tutelage.algorithms.extensions import ESTIMATORS, LOSSES
-from tutelage.config.aliases import canonical, canonical_section, spellings
+from tutelage.config.aliases import canonical, spellings
 from tutelage.config.facts import Machine
 from tutelage.config.fields import plain
 from tutelage.config.issues import ConfigIssue, raise_issues
@@ -40,13 +39,13 @@ from tutelage.weights.config.presets import (
     recipe_preset,
 )
 
-_INSTEAD: Mapping[str, str] = dict.fromkeys(
-    ("actor.clip_ratio_low", "actor.clip_ratio_high"), "actor.clip_ratio"
-)
-"""Keys for which another one stands when it is set."""
 ALGORITHM = "algorithm.name"
 WARMUP, CHECKPOINTS = "actor.optim.warmup_steps", "trainer.max_actor_ckpt_to_keep"
 """Keys whose notes are part of a run's plan."""
+_NO_GRADIENT = (
+    "has an expected gradient of zero as a loss, so it does not keep the policy near the "
+    "reference; use low_var_kl or kl+"
+)
 _ENDS = ("trainer.total_training_steps", "trainer.total_epochs", "trainer.minutes")
 
 
@@ -82,41 +81,39 @@ def resolve(
     overrides and their parser is not installed.
     """
     if recipe not in RECIPES:
-        near = difflib.get_close_matches(recipe, RECIPES, n=1)
-        hint = f"Did you mean {near[0]!r}?" if near else f"Recipes: {', '.join(RECIPES)}."
-        raise ConfigError(f"unknown recipe {recipe!r}. {hint}")
+        raise ConfigError(f"unknown recipe {recipe!r}. Recipes: {', '.join(RECIPES)}.")
     first = _Set("recipe", recipe, f"train {recipe}", f"train {recipe}")
     parsed = parse_overrides(overrides)
     set_flags = {name: value for name, value in flags.items() if value is not None}
     pairs = [(k, v, f"flag --{k.replace('_', '-')}") for k, v in set_flags.items()]
     # Of overrides with one spelling the last counts, as in Hydra.
-    last = {o.spelling: o.value for o in parsed if not o.delete}
+    last = {o.spelling: o.value for o in parsed}
     pairs += [(spelling, value, "override") for spelling, value in last.items()]
     in_file = [] if file is None else list(flatten(read_keys(file)))
     of_file = [(key, value, f"file {file and file.name}") for key, value in in_file]
     command, from_file = _layer(pairs, first), _layer(of_file, first)
     del from_file["recipe"]
-    deleted = _deleted_keys([o for o in parsed if o.delete])
-    users = {key: s for key, s in from_file.items() if key not in deleted} | command
+    users = from_file | command
     from_preset = _preset_layer(recipe, users)
     methods = [name for key, value, _ in (*of_file, *pairs) if (name := _method_of(key, value))]
     for key, value in METHOD_DEFAULTS.get(methods[-1], {}).items() if methods else ():
         from_preset[key] = _Set(key, value, f"algorithm {methods[-1]}", key)
-    _check_deletes(deleted, from_preset | from_file, command)
-    kept = {key: s for key, s in from_preset.items() if key not in deleted}
-    if any(key in users and users[key].value is not None for key in _ENDS):
+    kept = dict(from_preset)
+    if any(_value(users, key) is not None for key in _ENDS):
         # A preset's end of the run gives way when the user says when to end.
         kept = {key: s for key, s in kept.items() if key not in _ENDS}
     if "trainer.val_tasks" in users:  # which say how many are tested too, unless that is said
         kept.pop("trainer.test_tasks", None)
     settings = kept | users
     derived: Layer = {}
-    warnings = _settle_engine(command, users, derived, machine)
+    warnings = [*_settle_engine(users, derived, machine)]
+    if _value(settings, "actor.use_kl_loss") and not _supervised(settings):
+        kind = _value(settings, "actor.kl_loss_type")
+        warnings += [f"actor.kl_loss_type={kind!r} {_NO_GRADIENT}"] * (kind in ("kl", "k1"))
     _settle_device(settings, users, machine, derived)
     settings = _derive_learning(settings, from_preset, users, derived) | derived
     config = RunConfig.model_validate(nest({key: s.value for key, s in settings.items()}))
-    origin = {key: f"default, by ~{o.spelling}" for key, o in deleted.items()}
-    origin = {key: origin.get(key, "default") for key in leaf_fields()}
+    origin = dict.fromkeys(leaf_fields(), "default")
     origin |= {key: s.origin for key, s in settings.items()}
     raise_issues(find_problems(config, machine, own_agent=own_agent), origin)
     set_keys = [key for key in leaf_fields() if key in users]
@@ -124,8 +121,8 @@ def resolve(
         config=config,
         origin=origin,
         unused=unused_keys(config, machine, set_keys, own_agent=own_agent),
-        notes=_notes(config, machine),
-        warnings=(*warnings, *_find_warnings(config, machine)),
+        notes=_notes(config),
+        warnings=tuple(warnings),
     )
 
 
@@ -158,9 +155,9 @@ def _layer(given: Iterable[_Given], first: _Set) -> Layer:
         origin = source if key == spelling else origin
         other = layer.setdefault(key, _Set(key, fit, origin, spelling))
         if other.value != fit:
-            first_says = f"{other.spelling} says {plain(other.value)!r}"
-            second_says = f"{spelling} says {plain(fit)!r}"
-            reason = f"set twice, to different values: {first_says}, {second_says}"
+            both = ((other.spelling, other.value), (spelling, fit))
+            said = ", ".join(f"{name} says {plain(text)!r}" for name, text in both)
+            reason = f"set twice, to different values: {said}"
             problems.append(ConfigIssue(key, fit, reason, "Keep one of them.", origin))
     raise_issues(problems)
     return layer
@@ -168,97 +165,40 @@ def _layer(given: Iterable[_Given], first: _Set) -> Layer:
 
 def _preset_layer(recipe: str, users: Layer) -> Layer:
     """The values that the recipe starts from, by the model, the tasks and the demonstrations."""
-
-    def value(key: str) -> Any:
-        return users[key].value if key in users else defaults()[key]
-
-    algorithm = "sft" if recipe == "sft" and ALGORITHM not in users else value(ALGORITHM)
-    own, shown = value("model.path") not in (None, SHIPPED), "data.demonstrations" in users
+    algorithm = "sft" if recipe == "sft" and ALGORITHM not in users else _value(users, ALGORITHM)
+    own, shown = _value(users, "model.path") not in (None, SHIPPED), "data.demonstrations" in users
     made = ("model.size", "model.layout") if shown else ("sft.", "model.size", "model.layout")
     try:
         name, values = recipe_preset(
             recipe,
-            level=value("data.level"),
+            level=_value(users, "data.level"),
             algorithm=algorithm,
             own_model=own,
-            own_tasks=bool(value("data.train_files")),
+            own_tasks=bool(_value(users, "data.train_files")),
             own_start=any(key.startswith(made) for key in users),
-            environment=value("environment.name") is not None,
+            environment=_value(users, "environment.name") is not None,
         )
     except ConfigIssue as problem:
         by = users.get(problem.key)
         raise ConfigError(str(problem.located("" if by is None else by.origin))) from problem
     if shown and recipe != "sft":
         own = own or values.get("model.path") not in (None, SHIPPED)
-        values = {**values, **DEMONSTRATIONS, **({} if own else DEMONSTRATIONS_EMBEDDED)}
+        values |= DEMONSTRATIONS | ({} if own else DEMONSTRATIONS_EMBEDDED)
     return {key: _Set(key, _typed(key, v), f"preset {name}", key) for key, v in values.items()}
 
 
-def _deleted_keys(deletes: Sequence[Override]) -> dict[str, Override]:
-    """The keys that `~key` and `~section` send back to the schema's default."""
-    deleted: dict[str, Override] = {}
-    problems: list[ConfigIssue] = []
-    for override in deletes:
-        section = canonical_section(override.spelling)
-        if section is not None:
-            below = [key for key in leaf_fields() if key.startswith(f"{section}.")]
-            deleted |= dict.fromkeys(below, override)
-            continue
-        try:
-            deleted[canonical(override.spelling, override.value)] = override
-        except ConfigIssue as problem:
-            problems.append(problem.located(f"override ~{override.spelling}"))
-    raise_issues(problems)
-    return deleted
-
-
-def _check_deletes(deleted: Mapping[str, Override], below: Layer, command: Layer) -> None:
-    """Refuse `~key` beside `key=...`, and `~key=value` where the value is another one."""
-    problems: list[ConfigIssue] = []
-    for key, override in deleted.items():
-        origin, reason = f"override ~{override.spelling}", None
-        value, way = override.value, f"Write ~{override.spelling}."
-        if key in command:
-            value, way = command[key].value, "Keep one of them."
-            reason = f"deleted here and set by {command[key].spelling}"
-        elif value is not None:
-            now = below[key].value if key in below else defaults()[key]
-            try:
-                if _typed(key, value) != now:
-                    reason = f"cannot delete it with this value: it is {plain(now)!r}"
-            except ConfigIssue as problem:
-                problems.append(problem.located(origin))
-        if reason is not None:
-            problems.append(ConfigIssue(key, value, reason, way, origin))
-    raise_issues(problems)
-
-
-def _settle_engine(command: Layer, users: Layer, derived: Layer, machine: Machine) -> list[str]:
-    """One engine for `agent.backend` and `rollout.name`; the native one in place of a vLLM that is
-    not there. Returns warnings."""
-    keys = ("rollout.name", "agent.backend")
-    asked = [command[key] for key in keys if key in command]
-    asked = asked or [users[key] for key in keys if key in users]
-    if not asked:
-        return []
-    wanted, other = asked[0], asked[-1]
-    if wanted.value != other.value:
-        reason = f"differs from the engine {other.spelling}={other.value!r}"
-        raise_issues([ConfigIssue(wanted.key, wanted.value, reason, "Keep one.", wanted.origin)])
-    engine, origin, warnings = wanted.value, f"derived from {wanted.key}", list[str]()
-    places = ("rollout.servers", "rollout.vllm_python")
-    there = machine.vllm or any(key in users and users[key].value for key in places)
-    if engine == "vllm" and not there:
-        engine, origin = "native", f"{wanted.origin} ({wanted.key}=vllm)"
-        warnings = [
+def _settle_engine(users: Layer, derived: Layer, machine: Machine) -> Iterator[str]:
+    """Take the native engine in place of a vLLM that is not there; yields a warning."""
+    key, places = "rollout.name", ("rollout.servers", "rollout.vllm_python")
+    there = machine.vllm or any(_value(users, place) for place in places)
+    if _value(users, key) == "vllm" and not there:
+        wanted = users[key]
+        derived[key] = _Set(key, "native", f"{wanted.origin} ({key}=vllm)", key)
+        yield (
             f"{wanted.spelling}=vllm: vLLM is not available, so the native engine is used; set "
             "rollout.servers, or rollout.vllm_python, the Python interpreter of an environment "
             "with vLLM"
-        ]
-    for key in keys:
-        if key not in users or users[key].value != engine:
-            derived[key] = _Set(key, engine, origin, key)
-    return warnings
+        )
 
 
 def _settle_device(settings: Layer, users: Layer, machine: Machine, derived: Layer) -> None:
@@ -271,7 +211,7 @@ def _settle_device(settings: Layer, users: Layer, machine: Machine, derived: Lay
         derived[key] = _Set(key, value, f"derived from {source}", key)
 
     names = ("trainer.device", "trainer.n_gpus_per_node", "model.dtype")
-    device, _, dtype = (settings[k].value if k in settings else defaults()[k] for k in names)
+    device, _, dtype = (_value(settings, k) for k in names)
     on_gpu = machine.cuda_devices and device != "cpu"
     taken = {names[1]: machine.ranks, "trainer.nnodes": machine.nodes, MICRO_BATCH: TOKENS_ON_GPU}
     for key, value in taken.items() if on_gpu else ():
@@ -285,7 +225,7 @@ def _settle_device(settings: Layer, users: Layer, machine: Machine, derived: Lay
     key, ahead = "rollout.correction", "async_training.staleness_threshold"
     if key not in settings and (dtype == "bfloat16" or (on_gpu and dtype == "auto")):
         derive(key, "token_tis", names[2])
-    if ahead in settings and settings[ahead].value:
+    if _value(settings, ahead):
         for name, value in (("rollout.schedule", "free"), (key, "token_tis")):
             if name not in settings:
                 derive(name, value, ahead)
@@ -296,8 +236,7 @@ def _derive_learning(settings: Layer, from_preset: Layer, users: Layer, derived:
     settings without the preset's choices that were made for another one."""
     out = dict(settings)
     for key, registry in ((ESTIMATOR, ESTIMATORS), (LOSS, LOSSES)):
-        made_for = from_preset[key].value if key in from_preset else defaults()[key]
-        name = settings[key].value if key in settings else defaults()[key]
+        made_for, name = _value(from_preset, key), _value(settings, key)
         rule, before = registry.load_or_none(name), registry.load_or_none(made_for)
         own = {} if rule is None else dict(rule.defaults)
         if name != made_for:
@@ -305,32 +244,26 @@ def _derive_learning(settings: Layer, from_preset: Layer, users: Layer, derived:
             out = {k: s for k, s in out.items() if k not in others or k in users}
         if key == LOSS and _supervised(settings):
             continue
+        both_clips = "actor.clip_ratio" in out  # it stands for its two distances
         for target, value in own.items():
-            if target not in out and _INSTEAD.get(target) not in out:
+            if target not in out and not (both_clips and target.startswith("actor.clip_ratio_")):
                 derived[target] = _Set(target, value, f"derived from {key}", target)
     return out
 
 
 def _supervised(settings: Layer) -> bool:
-    return ALGORITHM in settings and settings[ALGORITHM].value == "sft"
+    return _value(settings, ALGORITHM) == "sft"
 
 
-def _notes(config: RunConfig, machine: Machine) -> dict[str, str]:
+def _value(layer: Layer, key: str) -> Any:
+    """The value of a key in a layer, its default where the layer has none."""
+    return layer[key].value if key in layer else defaults()[key]
+
+
+def _notes(config: RunConfig) -> dict[str, str]:
     """What follows from the values and a reader would otherwise have to work out."""
-    trainer, agent, optim = config.trainer, config.agent, config.actor.optim
-    there = f"{machine.cuda_devices} CUDA devices here, {machine.cores} cores"
-    notes = {"trainer.device": f"{machine.device_of(config)}: {there}"}
-    if trainer.n_gpus_per_node is None:
-        notes["trainer.n_gpus_per_node"] = "no GPU: the run is on the CPU"
-    elif machine.cuda_devices > 1:
-        used = "one" if machine.ranks == 1 else str(machine.ranks)
-        notes["trainer.n_gpus_per_node"] = f"{used} of the {machine.cuda_devices} here is used"
-    if config.rollout.response_length is None:
-        notes["rollout.response_length"] = f"{config.response_tokens} tokens"
-    if agent.max_tokens_per_turn is None:
-        notes["agent.max_tokens_per_turn"] = f"{config.turn_tokens} tokens, less with each turn"
-    if config.rollout.max_len is None:
-        notes["rollout.max_len"] = "the model's own, bounded by memory"
+    trainer, optim = config.trainer, config.actor.optim
+    notes: dict[str, str] = {}
     if optim.warmup_steps:
         notes[WARMUP] = f"{optim.lr:g} after a warm-up (optimizer steps: {optim.warmup_steps})"
     every, keep = f"every {trainer.save_freq} steps and ", trainer.max_actor_ckpt_to_keep
@@ -341,7 +274,6 @@ def _notes(config: RunConfig, machine: Machine) -> dict[str, str]:
     if config.algorithm.name == "rl":
         updates = config.updates_per_batch
         later = "on-policy" if updates == 1 else f"all but the first off-policy ({updates - 1})"
-        notes["agent.num_chains"] = f"{config.rollouts_per_batch} rollouts a batch"
         notes["actor.ppo_mini_batch_size"] = (
             f"{config.rollouts_per_update} rollouts an update: "
             f"{counted(updates, 'optimizer step')} per batch, {later}"
@@ -355,34 +287,5 @@ def _typed(key: str, value: Any, names: Names = NO_NAMES) -> Any:
     try:
         config = RunConfig.model_validate(nest({key: value}))
     except ValidationError as error:
-        device, _, number = str(value).partition(":")
-        if key == "trainer.device" and device == "cuda" and number.isdecimal():
-            way = f"Use CUDA_VISIBLE_DEVICES={number} and trainer.device=cuda."
-            raise ConfigIssue(key, value, "a GPU number is not supported", way) from error
         raise misfit(key, value, names) from error
     return get(config, key)
-
-
-def _find_warnings(config: RunConfig, machine: Machine) -> Iterator[str]:
-    """What is allowed and probably not meant."""
-    actor, mode = config.actor, config.actor.policy_loss.loss_mode
-    own, rewarded = LOSSES.load_or_none(mode), config.algorithm.name == "rl"
-    if rewarded and own is not None:
-        low = actor.clip_ratio if actor.clip_ratio_low is None else actor.clip_ratio_low
-        high = actor.clip_ratio if actor.clip_ratio_high is None else actor.clip_ratio_high
-        for key, value, default in own.contradictions(actor.loss_agg_mode, low, high):
-            yield (
-                f"actor.{key}={value!r} is not the default of {mode}, {default!r} ({own.source}); "
-                f"remove actor.{key} to use the default"
-            )
-    if rewarded and actor.use_kl_loss and actor.kl_loss_type in ("kl", "k1"):
-        yield (
-            f"actor.kl_loss_type={actor.kl_loss_type!r} has an expected gradient of zero as a "
-            "loss, so it does not keep the policy near the reference; use low_var_kl or kl+"
-        )
-    threads, cores = config.trainer.threads, machine.cores
-    if threads is not None and threads > cores and machine.device_of(config) == "cpu":
-        yield (
-            f"trainer.threads={threads} is more than the {counted(cores, 'core')} here, so threads "
-            f"wait for one another and the run is slower; use trainer.threads={cores} or less"
-        )

@@ -17,7 +17,7 @@ from tutelage.algorithms.rl.advantages.groups import EPSILON, centred, deviation
 from tutelage.algorithms.rl.advantages.packed import Estimate, Packed
 
 
-@estimator(groups=True, positive=True)
+@estimator(groups=True)
 def advantage_filtered(batch: Packed) -> Estimate:
     """One for each that is above its group's mean."""
     centred_N = centred(batch)

@@ -17,7 +17,7 @@ from tutelage.algorithms.rl.advantages.groups import extreme_G, groups_of, over_
 from tutelage.algorithms.rl.advantages.packed import Estimate, Packed
 
 
-@estimator(groups=True, lonely=False, positive=True)
+@estimator(groups=True, lonely=False)
 def best_of_n(batch: Packed) -> Estimate:
     """One for each that nobody of its group beats."""
     group_N, reward_N = groups_of(batch), batch.final_N

@@ -29,7 +29,6 @@ from tutelage.errors import ConfigError
 @estimator(
     groups=True,
     lonely=False,
-    positive=True,
     settings=("algorithm.norm_adv_by_std_in_grpo",),
 )
 def grpo_passk(batch: Packed) -> Estimate:

@@ -17,7 +17,7 @@ from tutelage.algorithms.rl.advantages.groups import over_tokens
 from tutelage.algorithms.rl.advantages.packed import Estimate, Packed
 
 
-@estimator(positive=True)
+@estimator()
 def raft(batch: Packed) -> Estimate:
     """One for each success."""
     return over_tokens(batch, batch.success_N.to(batch.final_N.dtype))

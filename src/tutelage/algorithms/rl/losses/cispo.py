@@ -12,17 +12,11 @@ aggregation, over the optimizer batch.
 
 from __future__ import annotations
 
-import math
-
 from tutelage.algorithms.extensions import loss
 from tutelage.algorithms.rl.losses.common import LossInputs, TokenLoss
 
 
-@loss(
-    source="arXiv 2506.13585 (no lower bound), verl's example",
-    clip=(1.0, 0.2),
-    fitting_low=(1.0, math.inf),
-)
+@loss(clip=(1.0, 0.2))
 def cispo(inputs: LossInputs) -> TokenLoss:
     """The weighted log-likelihood of each token."""
     ratio_BT = inputs.ratio_BT.detach()

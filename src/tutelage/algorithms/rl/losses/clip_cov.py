@@ -62,7 +62,6 @@ def _empty_range(
 
 
 @loss(
-    source="the script of arXiv 2505.22617",
     clip=(1.0, 1.0),
     select=select_clip_cov,
     wrong=_empty_range,

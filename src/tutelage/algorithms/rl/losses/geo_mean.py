@@ -21,13 +21,7 @@ from tutelage.algorithms.extensions import loss
 from tutelage.algorithms.rl.losses.common import LossInputs, TokenLoss
 
 
-@loss(
-    source="arXiv 2507.20673",
-    aggregation="seq-mean-token-mean",
-    clip=(0.4, 0.4),
-    sequence_level=True,
-    whole_rollouts=True,
-)
+@loss(aggregation="seq-mean-token-mean", clip=(0.4, 0.4), whole_rollouts=True)
 def geo_mean(inputs: LossInputs) -> TokenLoss:
     """The rollout's geometric-mean surrogate, at each of its tokens."""
     advantages_BT, log_ratio_BT = inputs.advantages_BT, inputs.log_ratio_BT

@@ -14,7 +14,7 @@ from tutelage.algorithms.extensions import loss
 from tutelage.algorithms.rl.losses.common import LossInputs, TokenLoss
 
 
-@loss(source="verl has it")
+@loss()
 def gpg(inputs: LossInputs) -> TokenLoss:
     """The negative log-likelihood of each token, times its advantage."""
     loss_BT = -inputs.advantages_BT * inputs.logp_BT

@@ -25,15 +25,7 @@ MAX_LOG_SEQUENCE_RATIO = 10.0
 """Keeps the exponential finite when a negative advantage lets the ratio run."""
 
 
-@loss(
-    source="arXiv 2507.18071",
-    aggregation="seq-mean-token-mean",
-    clip=(3e-4, 4e-4),
-    sequence_level=True,
-    fitting_low=(0.0, 0.01),
-    fitting_high=(0.0, 0.01),
-    whole_rollouts=True,
-)
+@loss(aggregation="seq-mean-token-mean", clip=(3e-4, 4e-4), whole_rollouts=True)
 def gspo(inputs: LossInputs) -> TokenLoss:
     """The clipped surrogate with the sequence's ratio."""
     logp_BT = inputs.logp_BT

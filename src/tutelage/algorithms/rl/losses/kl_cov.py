@@ -32,7 +32,7 @@ def select_kl_cov(
     return mark(mask_BT, ranked[:wanted])
 
 
-@loss(source="verl has it", select=select_kl_cov, zero_advantages=True)
+@loss(select=select_kl_cov, zero_advantages=True)
 def kl_cov(
     inputs: LossInputs,
     *,

@@ -18,7 +18,7 @@ from tutelage.algorithms.rl.losses.common import LossInputs, TokenLoss
 from tutelage.errors import ConfigError
 
 
-@loss(source="arXiv 2511.20347", aggregation="seq-mean-token-mean", sequence_level=True)
+@loss(aggregation="seq-mean-token-mean")
 def sapo(inputs: LossInputs, *, tau_pos: float = 1.0, tau_neg: float = 1.05) -> TokenLoss:
     """The gated loss of each token."""
     for name, tau in (("tau_pos", tau_pos), ("tau_neg", tau_neg)):

@@ -21,7 +21,7 @@ from tutelage.algorithms.rl.losses.common import (
 )
 
 
-@loss(source="PPO and verl", clip=(0.2, 0.2), dual_clip=True)
+@loss(clip=(0.2, 0.2), dual_clip=True)
 def vanilla(inputs: LossInputs) -> TokenLoss:
     """The dual-clipped surrogate of each token."""
     loss_BT, clipped_BT = clipped_surrogate(inputs, inputs.ratio_BT)

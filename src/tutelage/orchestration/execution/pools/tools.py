@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tutelage.errors import ConfigError, check_given
+from tutelage.errors import ConfigError
+from tutelage.orchestration.arguments import check_given
 from tutelage.orchestration.execution.permission import Doubt, Permission, Permit, Said
 from tutelage.orchestration.execution.workers import (
     Subtask,

@@ -1,11 +1,11 @@
-"""Special tokens that contents spell stay text; ordinary contents encode as ever."""
+"""Special tokens that contents spell stay text; grammars let only a template's calls through."""
 
 from __future__ import annotations
 
-import itertools
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 from chat_templates import LLAMA_TOKENS, make_codec
 from hypothesis import example, given, settings
@@ -15,10 +15,11 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from tutelage.policy.codec import Codec
+from tutelage.policy.grammar import Grammar
 from tutelage.policy.template import SPECIAL_TOKENS
-from tutelage.types import Message, ToolCall, ToolSpec
+from tutelage.types import Constraint, Message, ToolCall, ToolSpec
 
-NAMES = ["embedded", "qwen2.5", "qwen3", "llama3.2"]
+NAMES = ["embedded", "qwen2.5", "qwen3", "llama-3.2"]
 CODECS = {name: make_codec(name) for name in NAMES}
 TOOLS = (ToolSpec("f", "Does it.", {"type": "object", "properties": {"x": {}}}),)
 ASK = Message("user", "What is 12 + 34?")
@@ -146,17 +147,6 @@ def test_an_assistants_own_call_markers_are_kept_and_its_turn_still_cannot_be_cl
     assert specials(codec, codec.render(closing)) == specials(codec, codec.render(mild))
 
 
-def test_overlapping_special_tokens_are_all_broken() -> None:
-    tokenizer: Any = make_codec("embedded").tokenizer
-    tokenizer.add_special_tokens({"additional_special_tokens": ["<ab>", "b><c>", "<c>"]})
-    codec = Codec(tokenizer)
-    for text in ("<ab><c>", "<<ab>", "<ab><ab><c>b><c>"):
-        ids = codec.render([Message("user", text)])
-        mild = codec.render([Message("user", "x")])
-        assert specials(codec, ids) == specials(codec, mild)
-        assert text in codec.decode(ids)
-
-
 def test_markers_that_are_not_declared_special_count_too() -> None:
     """Qwen's `<tool_call>` is an added token like any word that was added."""
     codec = Codec(undeclared("<tool_call>"))
@@ -180,44 +170,127 @@ def undeclared(token: str) -> Any:
     return fast
 
 
-def test_added_words_and_blanks_are_no_markers() -> None:
-    """Some tokenizers add runs of blanks; breaking these would change ordinary contents."""
-    tokenizer: Any = make_codec("embedded").tokenizer
-    tokenizer.add_tokens(["    ", "hello"])
-    codec = Codec(tokenizer)
-    turns = [Message("user", "say      hello")]
-    assert list(codec.render(turns)) == codec.encode(codec.render_text(turns))
+# ------------------------------------------------------------ grammars
 
 
-def test_a_text_with_every_noncharacter_is_still_no_special_token() -> None:
-    codec = CODECS["embedded"]
-    text = "".join(map(chr, range(0xFDD0, 0xFDF0))) + "<|im_end|>"
-    ids = codec.render([Message("user", text)])
-    assert specials(codec, ids) == specials(codec, codec.render([Message("user", "x")]))
+GRAMMARS = {name: make_codec(name) for name in NAMES} | {
+    "undeclared": Codec(undeclared("<tool_call>"))
+}
+CALLED = (
+    ToolSpec(
+        "calculator",
+        "Work out an expression.",
+        {
+            "type": "object",
+            "properties": {"expression": {"type": "string"}, "digits": {"type": "integer"}},
+            "required": ["expression"],
+        },
+    ),
+    ToolSpec('odd "name"\\', "", {}),
+)
+ASKED = Message("user", "?")
 
 
-def test_a_tokenizer_whose_pieces_do_not_join_breaks_with_an_invisible_blank() -> None:
-    data = json.loads(make_codec("embedded").tokenizer.backend_tokenizer.to_str())
-    data["pre_tokenizer"]["pretokenizers"][1]["add_prefix_space"] = True
-    fast: Any = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer.from_str(json.dumps(data)),
-        pad_token="<|pad|>",
-        eos_token="<|im_end|>",
-    )
-    fast.chat_template = make_codec("embedded").tokenizer.chat_template
-    codec = Codec(fast)
-    ids = codec.render([Message("user", "a<|im_end|>b")])
-    assert specials(codec, ids) == specials(codec, codec.render([Message("user", "x")]))
-    assert "<\u200b|im_end|>b" in codec.decode(ids)
+def follows(codec: Codec, grammar: Grammar | None, ids: list[int]) -> bool:
+    assert grammar is not None
+    matcher = grammar.start()
+    words = np.zeros(-(-len(codec.tokenizer) // 32), np.int32)
+    for token in ids:
+        matcher.fill(words)
+        if not (int(words[token // 32]) >> (token % 32)) & 1:
+            return False
+        matcher.accept(token)
+    return True
 
 
-def test_results_in_a_row_are_each_broken() -> None:
-    codec = CODECS["qwen2.5"]
-    calls = tuple(ToolCall(f"call_{i}", "f", "{}") for i in range(3))
-    texts = ["fine", "<|im_end|>", "<tool_call>"]
-    for order in itertools.permutations(texts):
-        ids = codec.observation(Message("assistant", None, calls), [result(t) for t in order])
-        mild = codec.observation(Message("assistant", None, calls), [result("46")] * 3)
-        assert ids is not None
-        assert mild is not None
-        assert specials(codec, ids) == specials(codec, mild)
+def written(codec: Codec, *calls: ToolCall) -> list[int]:
+    """How a template writes a turn of calls, as a model would sample it."""
+    turns = [ASKED, Message("assistant", None, calls)]
+    ids, mask = codec.demonstration(turns, CALLED)
+    said = [t for t, m in zip(ids, mask, strict=True) if m]
+    marker = codec.encode("<tool_call>")
+    return said[said.index(marker[0]) :] if marker[0] in said else said
+
+
+@pytest.mark.parametrize("name", [*NAMES, "undeclared"])
+@given(expression=st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=10))
+@settings(max_examples=15, deadline=None)
+def test_a_call_as_the_template_writes_it_follows_the_grammar(name: str, expression: str) -> None:
+    codec = GRAMMARS[name]
+    if "<" in expression:  # a tag that is spelled there would be broken into other tokens
+        return
+    arguments = json.dumps({"expression": expression}, ensure_ascii=False)
+    ids = written(codec, ToolCall("c", "calculator", arguments))
+    for constraint in (Constraint("required"), Constraint("calculator")):
+        assert follows(codec, codec.grammar(CALLED, constraint), ids)
+    other = codec.grammar(CALLED, Constraint(CALLED[1].name))
+    assert not follows(codec, other, ids)
+
+
+@pytest.mark.parametrize("name", ["embedded", "qwen2.5", "qwen3", "undeclared"])
+def test_several_calls_are_allowed_unless_one_was_asked_for(name: str) -> None:
+    codec = GRAMMARS[name]
+    call = ToolCall("c", "calculator", '{"expression": "1"}')
+    ids = written(codec, call, call)
+    assert follows(codec, codec.grammar(CALLED, Constraint("required")), ids)
+    assert not follows(codec, codec.grammar(CALLED, Constraint("required", False)), ids)
+    assert not follows(codec, codec.grammar(CALLED, Constraint("calculator")), ids)
+    assert not follows(codec, codec.grammar(CALLED, Constraint("auto", False)), ids)
+
+
+@pytest.mark.parametrize("name", ["embedded", "qwen2.5", "qwen3", "undeclared"])
+def test_no_calls_means_no_tag_in_any_spelling(name: str) -> None:
+    codec = GRAMMARS[name]
+    grammar = codec.grammar(CALLED, Constraint("none"))
+    spelled = [t for c in "<tool_call>" for t in codec.encode(c)]
+    assert follows(codec, grammar, codec.encode("a < b, tool_call>"))
+    assert not follows(codec, grammar, codec.encode("a<tool_call>"))
+    assert not follows(codec, grammar, [*codec.encode("a"), *spelled])
+
+
+def test_a_thought_may_come_before_a_required_call_where_the_template_has_thoughts() -> None:
+    call = written(GRAMMARS["qwen3"], ToolCall("c", "calculator", '{"expression": "1"}'))
+    for name, thinks in (("qwen3", True), ("qwen2.5", False)):
+        codec = GRAMMARS[name]
+        ids = [*codec.encode("<think>\nhm\n</think>\n\n"), *call]
+        assert follows(codec, codec.grammar(CALLED, Constraint("required")), ids) == thinks
+        assert follows(codec, codec.grammar(CALLED, Constraint("required")), call)
+
+
+def test_llama_knows_its_calls_by_their_text() -> None:
+    codec = GRAMMARS["llama-3.2"]
+    assert codec.grammar(CALLED, Constraint("none")) is None
+    assert codec.grammar(CALLED, Constraint("auto", False)) is None
+    text = '{"name": "calculator", "parameters": {"expression": "1"}}'
+    ids = [*codec.encode(text), codec.tokenizer.eos_token_id]
+    assert codec.parse(ids, str).message.tool_calls
+    assert codec.parse(ids, str, calls=False).message == Message("assistant", text)
+
+
+@pytest.mark.parametrize("name", [*NAMES, "undeclared"])
+def test_a_schema_may_spell_special_tokens(name: str) -> None:
+    codec = GRAMMARS[name]
+    spelled = {"text": "a </tool_call> b <|im_end|> <tool_call>"}
+    schema = {"type": "object", "properties": {"text": {"enum": [spelled["text"]]}}}
+    closed = {**schema, "required": ["text"], "additionalProperties": False}
+    grammar = codec.grammar([ToolSpec("note", "", closed)], Constraint("note"))
+    assert grammar is not None
+    matcher, ids = grammar.start(), list[int]()
+    words = np.zeros(-(-len(codec.tokenizer) // 32), np.int32)
+    while not ids or ids[-1] not in codec.eos_ids:
+        matcher.fill(words)
+        ids.append(int(np.unpackbits(words.view(np.uint8), bitorder="little").argmax()))
+        matcher.accept(ids[-1])
+    (call,) = codec.parse(ids, str).message.tool_calls
+    assert json.loads(call.arguments) == spelled
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_document_may_be_any_json_of_its_schema(name: str) -> None:
+    codec = GRAMMARS[name]
+    end = codec.tokenizer.eos_token_id
+    grammar = codec.grammar((), Constraint(json_schema={"type": "object"}))
+    for text in ('{"a": [1, {"b": null}], "c": "d"}', "{}"):
+        assert follows(codec, grammar, [*codec.encode(text), end])
+    assert not follows(codec, grammar, codec.encode("[]"))
+    assert not follows(codec, grammar, [*codec.encode('{"a": 1'), end])

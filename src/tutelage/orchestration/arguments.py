@@ -1,0 +1,29 @@
+"""Check the arguments of the orchestration's functions and classes, and show what is wrong."""
+
+from __future__ import annotations
+
+import math
+import sys
+from numbers import Real
+
+from tutelage.errors import ConfigError, TutelageError
+
+
+def check_given(
+    name: str,
+    value: object,
+    kind: type | tuple[type, ...],
+    remedy: str,
+    error: type[TutelageError] = ConfigError,
+) -> None:
+    """Raise an error that shows the value of an argument, and how to fix it, unless it is of a
+    type."""
+    if not isinstance(value, kind):
+        raise error(f"{name} must be {remedy}, got {value!r:.80}")
+
+
+def check_number(name: str, value: object) -> None:
+    """Raise `ConfigError` unless the value is a finite number of at least 0."""
+    number = math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+    if not 0 <= number <= sys.float_info.max:
+        raise ConfigError(f"{name} must be a finite number of at least 0, got {value!r:.80}")
