@@ -188,12 +188,11 @@ class Sampling:
 class Constraint:
     """What a reply must be. `tool_choice` is `auto`, `none`, `required` or the name of the one tool
     to call; with `json_schema` the content is a JSON document of that schema, with `choices` one of
-    these texts; alone, `min_tokens` are drawn before the turn may end."""
+    these texts."""
 
     tool_choice: str = "auto"
     parallel_tool_calls: bool = True
     json_schema: JSON | None = None
-    min_tokens: int | None = None
     choices: tuple[str, ...] = ()
 
 

@@ -297,39 +297,6 @@ async def test_a_record_that_the_grammar_does_not_allow_is_an_error(tiny: Any) -
         policy.score([Row(row.ids, row.mask, row.narrowed)])
 
 
-LEAST = 12
-
-
-async def drawn(policy: Any, seed: int, constraint: Constraint | None) -> Call:
-    """A reply of a policy."""
-    driver = EngineDriver(tiny_engine(policy, slots=1), schedule="free")
-    chat = ChatSession(driver, policy.codec, seeds=SeedTree(seed), name="att")
-    sampling = Sampling(max_tokens=24)
-    return await chat.chat([ASK], sampling=sampling, constraint=constraint, seed=seed)
-
-
-async def test_no_turn_ends_before_and_what_was_allowed_is_on_record(tiny: Any) -> None:
-    policy = tiny("qwen2")
-    codec, vocabulary = policy.codec, len(policy.codec.tokenizer)
-    ends = [end for end in codec.eos_ids if end < vocabulary]
-    for seed in range(2):
-        call = await drawn(policy, seed, Constraint(min_tokens=LEAST))
-        ids, allowed = call.sampled.token_ids, call.sampled.allowed
-        assert not codec.eos_ids & set(ids[:LEAST])
-        assert len(ids) >= LEAST
-        assert allowed[:LEAST] == (vocabulary - len(ends),) * LEAST
-        assert set(allowed[LEAST:]) <= {vocabulary}
-        (row,) = build_rows([call])
-        found = AllowedTokens.replay(codec, [row], torch.device("cpu"))
-        assert found is not None
-        sets = unpack(found.words_NW, vocabulary)[found.number_K]
-        assert tuple(sets.sum(1).tolist()) == allowed
-        assert not sets[:LEAST, ends].any()
-        assert sets[LEAST:, ends].all()
-        trained = policy.score([Row(row.ids, row.mask, row.narrowed)]).logp_K.tolist()
-        assert trained == pytest.approx(call.sampled.logprobs, abs=1e-4)
-
-
 def test_a_policy_is_free_where_there_is_no_call_to_forbid(tiny: Any) -> None:
     """`tool_choice` none without tools needs no grammar, and changes no draw."""
     codec = tiny("qwen2").codec

@@ -74,7 +74,7 @@ async def test_a_call_goes_out_whole_and_comes_back_on_record() -> None:
     assert call.policy is None
     assert (call.prompt_ids, call.sampled.token_ids) == ((), ())
     assert call.usage == (7, 3)
-    assert remote.calls == [call]
+    assert list(remote.calls) == [call]
     assert build_rows([call]) == []
     await remote.close()
 

@@ -236,7 +236,7 @@ def test_what_is_wrong_is_said_before_anything_loads(place: Path, url: str) -> N
         (("agent.py", *graded, "--tools", "calculator"), "--tools cannot be used with"),
         (("agent.py", *graded, "--endpoint", "ftp://x"), "not a valid base URL"),
         ((nowhere, "--test", "t.jsonl"), "so it has no reward; pass one with --reward"),
-        ((nowhere, *graded), f"cannot connect to '{nowhere}'"),
+        ((nowhere, *graded), f"no answer from '{nowhere}'"),
         ((url, "--endpoint", url, *graded), "the target is already a server"),
         ((url.removesuffix("/v1"), *graded), f"add /v1: {url}"),
         (("a", "b", "c", *graded), "targets can be compared, got 3"),

@@ -50,7 +50,6 @@ async def test_a_line_has_what_log_probabilities_depend_on(
         "tool_choice": "required",
         "parallel_tool_calls": False,
         "json_schema": None,
-        "min_tokens": None,
         "choices": [],
     }
     assert tool["tools"][0]["function"]["strict"] is True

@@ -38,9 +38,8 @@ async def test_text_is_what_was_sampled(attempt_session: Open, said: str) -> Non
 
 async def test_several_prompts_each_with_choices(attempt_session: Open) -> None:
     case = attempt_session("a", "b", "c", "d")
-    made = (await ask(case, ["one", "two"], n=2, seed=5, echo=True)).json()
-    assert sorted(c["text"][3:] for c in made["choices"]) == ["a", "b", "c", "d"]
-    assert [c["text"][:3] for c in made["choices"]] == ["one", "one", "two", "two"]
+    made = (await ask(case, ["one", "two"], n=2, seed=5)).json()
+    assert sorted(c["text"] for c in made["choices"]) == ["a", "b", "c", "d"]
     assert made["usage"]["prompt_tokens"] == 6, "a prompt counts once"
     assert {c.messages for c in case.client.calls} == {()}
 

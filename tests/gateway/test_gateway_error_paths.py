@@ -46,12 +46,7 @@ RESULT = {"type": "tool_result", "tool_use_id": "x", "content": [{"type": "image
             "messages[0].content[0].type",
             "this model accepts text only, not images",
         ),
-        (
-            "chat.completions",
-            HI | {"min_tokens": 9, "max_tokens": 3},
-            "min_tokens",
-            "the maximum of 3 reply tokens",
-        ),
+        ("chat.completions", HI | {"top_p": 1.5}, "top_p", "less than or equal to 1"),
     ],
 )
 def test_the_path_is_one_of_the_request(

@@ -12,7 +12,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from tutelage.engine.script import ScriptedReply
 from tutelage.gateway import Gateway, ScriptedClient
-from tutelage.gateway.dialects.messages import Messages
+from tutelage.gateway.dialects import MESSAGES
 from tutelage.policy.codec import Codec
 from tutelage.types import Sampling
 
@@ -200,7 +200,7 @@ def test_another_models_thought_is_left_out(signature: str) -> None:
     stored: Any = None
     turns = [*ASK, turn, *ASK]
     body: dict[str, Any] = {"model": "m", "messages": turns, "thinking": {"type": "disabled"}}
-    request = Messages().read(body, Sampling(), stored)
+    request = MESSAGES.read(body, Sampling(), stored)
     assert request.messages[1].content == "It is 2."
     assert request.sampling.max_thinking_tokens == 0
 

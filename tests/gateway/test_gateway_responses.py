@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import openai
 
 from tutelage.engine.script import ScriptedReply
-from tutelage.gateway import Gateway, ScriptedClient
 from tutelage.types import Constraint, Message
 
 from .conftest import FLAT_CALCULATOR, TOOL_TURN, Open, events
-
-ASCENDING: dict[str, Any] = {"order": "asc", "limit": 2}
 
 
 async def test_a_response_is_the_call_on_record(attempt_session: Open) -> None:

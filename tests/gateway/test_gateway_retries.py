@@ -9,7 +9,7 @@ import pytest
 
 from tutelage.engine.script import ScriptedReply
 from tutelage.gateway import RecordedRequest
-from tutelage.gateway.dialects import ChatCompletions
+from tutelage.gateway.dialects import CHAT_COMPLETIONS
 from tutelage.gateway.record import Recorder
 
 from .conftest import Open, Puppet, events
@@ -24,7 +24,6 @@ async def until(condition: Any) -> None:
     raise AssertionError("it never came about")
 
 
-CHAT_COMPLETIONS = ChatCompletions()
 AGAIN = {"x_stainless_retry_count": "1"}
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 RESPONSE: dict[str, Any] = {"model": "m", "input": "hi"}

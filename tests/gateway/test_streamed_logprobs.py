@@ -1,5 +1,4 @@
-"""Each piece of a stream carries the log-probabilities of the tokens that it completes, and all
-together are those of the reply that is not streamed."""
+"""A stream with log-probabilities has the text and the entries of a reply that is not streamed."""
 
 from __future__ import annotations
 
@@ -48,10 +47,6 @@ def policy(tiny: Any, api: Any) -> openai.OpenAI:
     return api(ChatSession(driver, model.codec, seeds=SeedTree(1), name="att"))
 
 
-def said(entries: list[Any]) -> bytes:
-    return b"".join(bytes(each.bytes or ()) for each in entries)
-
-
 def chat_pieces(chunks: Any, index: int = 0) -> list[tuple[str, list[Any]]]:
     """Text and entries of each chunk of a choice."""
     found: list[tuple[str, list[Any]]] = []
@@ -77,14 +72,6 @@ def test_chat_completions(api: Any, script: str, ids: bool) -> None:
     assert [e for _, entries in pieces for e in entries] == whole.logprobs.content
     text = "".join(text for text, _ in pieces)
     assert text == (whole.message.content or "")
-    # No token comes before the text that it completes, and none is left behind.
-    out = told = 0
-    for text, entries in pieces[:-1]:
-        out, told = out + len(text.encode()), told + len(said(entries))
-        assert told <= out or script == "a call after text"  # the tokens of the call are no text
-    if script == "text":
-        assert all(said(entries) == text.encode() for text, entries in pieces[:-2])
-        assert sum(bool(entries) for _, entries in pieces) > 3
 
 
 def test_a_policy(policy: openai.OpenAI) -> None:
@@ -100,4 +87,3 @@ def test_a_policy(policy: openai.OpenAI) -> None:
         assert [e for _, entries in pieces for e in entries] == choice.logprobs.content
         assert all(len(e.top_logprobs) == 3 for _, entries in pieces for e in entries)
         assert len({e.logprob for _, entries in pieces for e in entries}) > 4
-        assert sum(bool(entries) for _, entries in pieces) > 4

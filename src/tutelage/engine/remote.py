@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
@@ -107,13 +108,13 @@ class RemoteChatClient:
         `attempts` includes the first one, `keep` limits the recorded calls. `api` is a connection
         shared with other clients. Raises `ConfigError` for a key that no header can carry.
         """
-        self.calls: list[Call] = []
+        self.calls: deque[Call] = deque(maxlen=keep)
         self._base_url, self._model = base_url.rstrip("/"), model
         self._server = f"the server {self._base_url + _PATH!r}"
         self._key, self._timeout = checked_api_key(api_key, "api_key"), timeout
         self._seeds = (seeds or SeedTree(0)).child("remote", name)
         self._token_ids, self._attempts = token_ids, max(1, attempts)
-        self._keep, self._fields = keep, fields or ServerFields()
+        self._fields = fields or ServerFields()
         self._api, self._shared = api, api is not None
         self._started = 0
 
@@ -168,8 +169,6 @@ class RemoteChatClient:
             **recorded_options(options),
         )
         self.calls.append(call)
-        if self._keep is not None:
-            del self.calls[: max(0, len(self.calls) - self._keep)]
         return call
 
     async def close(self) -> None:
@@ -346,8 +345,6 @@ def request_body(messages: Sequence[Message], options: ChatOptions) -> JSON:
             body["tool_choice"] = {"type": "function", "function": {"name": choice}}
         if not constraint.parallel_tool_calls:
             body["parallel_tool_calls"] = False
-    if constraint.min_tokens:
-        body["min_tokens"] = constraint.min_tokens
     schema = constraint.json_schema
     if schema == {"type": "object"}:
         body["response_format"] = {"type": "json_object"}

@@ -123,40 +123,6 @@ class Grammar:
             )
 
 
-class AtLeast(Grammar):
-    """A grammar that requires at least `tokens` tokens before the end of the turn, which it counts
-    down."""
-
-    def __init__(self, codec: Codec, tokens: int) -> None:
-        self.text, self._left = f"at least {tokens} tokens", tokens
-        vocabulary = len(codec.tokenizer)
-        flags = np.zeros(-(-vocabulary // 32) * 32, np.uint8)
-        flags[:vocabulary] = 1
-        self._all = np.packbits(flags, bitorder="little").view(np.int32)
-        flags[list(codec.eos_ids)] = 0
-        self._without_end = np.packbits(flags, bitorder="little").view(np.int32)
-
-    def after(self, ids: Sequence[int]) -> AtLeast:
-        """Return the grammar of what may follow a reply's first tokens."""
-        rest = copy(self)
-        rest._left -= len(ids)
-        return rest
-
-    def start(self) -> Self:
-        """Return a copy that follows a reply from its beginning."""
-        return copy(self)
-
-    def fill(self, words: Words) -> None:
-        """Write the allowed next tokens as a bit mask, least significant bit first."""
-        mask = self._without_end if self._left > 0 else self._all
-        words[:] = 0
-        words[: len(mask)] = mask[: len(words)]
-
-    def accept(self, token: int) -> None:
-        """Add one token to the reply length."""
-        self._left -= 1
-
-
 class GrammarMaker:
     """Builder of grammars for one codec, with a cache."""
 
@@ -170,8 +136,6 @@ class GrammarMaker:
         Raises `ConstraintError` for an unknown tool, a required call without tools, and schemas
         that cannot be satisfied or are not supported.
         """
-        if constraint.min_tokens:
-            return AtLeast(self._codec, constraint.min_tokens)
         choice, schema = constraint.tool_choice, constraint.json_schema
         choices = constraint.choices
         free = not tools and choice == "none" and schema is None and not choices

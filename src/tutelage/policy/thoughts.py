@@ -138,14 +138,6 @@ class Thoughts:
             pass  # the template refuses these messages, so no rollout has them
         return None
 
-    def ignores_variables(self, messages: list[JSON], tools: list[JSON], variables: JSON) -> bool:
-        """Return True if the template's output does not depend on `variables`."""
-        try:
-            text = self._render_template(messages, tools, True, {})
-            return self._render_template(messages, tools, True, variables) == text
-        except ModelError:  # such as for a variable that is always set
-            return False
-
     def unclosed(self, prompt: str, sampled: str) -> bool:
         """Return True if a sampled turn is still inside a thought."""
         opened = prompt.rstrip().endswith(self.opening)

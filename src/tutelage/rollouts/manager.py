@@ -23,7 +23,7 @@ from tutelage.agents.session import RolloutSession
 from tutelage.engine.endpoint import environment as variables
 from tutelage.environments.protocol import EnvironmentFactory
 from tutelage.gateway import Gateway
-from tutelage.gateway.address import GatewayAddress
+from tutelage.gateway.address import read_address
 from tutelage.gateway.app import OnTraces
 from tutelage.resources import LLM, NamedResources, Roles
 from tutelage.rewards import RewardFunction
@@ -55,7 +55,7 @@ class RolloutManager:
         self.agent: Agent = IsolatedAgent(agent) if apart else agent
         self.resources, self.roles, self.n_runners = resources, roles, n_runners
         self._remote = remote
-        self._address = GatewayAddress.from_env(variables())
+        self._address = read_address(variables())
         self._loop: asyncio.AbstractEventLoop | None = None
         self._gateway: Gateway | None = None
         self._keeper: asyncio.Task[None] | None = None
@@ -73,7 +73,7 @@ class RolloutManager:
         if self._keeper.done():
             await self._keeper
         if self.roles.policies or self.roles.remote:
-            self._gateway = await asyncio.to_thread(Gateway.at(self._address).start)
+            self._gateway = await asyncio.to_thread(Gateway.at(*self._address).start)
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:

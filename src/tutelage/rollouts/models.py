@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Unpack
 
 from tutelage.engine.chat import ChatSession
-from tutelage.engine.logprobs import OnLogprobs
 from tutelage.engine.protocol import Engine, OnPrompt, OnToken
 from tutelage.engine.stopwatch import ENGINE_CLOCK, AgentStopwatch
 from tutelage.errors import ContextOverflowError, EngineError
@@ -341,19 +340,13 @@ class _SampledClient(_AttemptClient):
         messages: Sequence[Message],
         *,
         on_token: OnToken | None = None,
-        on_logprobs: OnLogprobs | None = None,
         on_prompt: OnPrompt | None = None,
         **options: Unpack[ChatOptions],
     ) -> Call:
         """Send one request; see `ChatClient`."""
+        ruled = self._ruled(options)
         return await self._asked(
-            self._session.chat(
-                messages,
-                on_token=on_token,
-                on_logprobs=on_logprobs,
-                on_prompt=on_prompt,
-                **self._ruled(options),
-            )
+            self._session.chat(messages, on_token=on_token, on_prompt=on_prompt, **ruled)
         )
 
     def _failed(self, error: EngineError) -> None:

@@ -13,7 +13,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Seque
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, cast
 
-from tutelage.engine.logprobs import token_logprobs
 from tutelage.engine.script import ScriptedReply
 from tutelage.engine.scripted import scripted_text
 from tutelage.errors import EngineError
@@ -85,14 +84,11 @@ class ScriptedEngine:
         ended = bool(ids) and ids[-1] in self._codec.eos_ids
         reason = StopReason.STOP if ended else StopReason.LENGTH
         logprobs = (self._logprob,) * len(ids)
-        sampled = Sampled(ids, logprobs, logprobs, reason, self.version)
         if request.on_token is not None:
-            for i, logprob in zip(ids, token_logprobs(sampled), strict=True):
-                if request.on_logprobs is not None:
-                    request.on_logprobs([logprob])
+            for i in ids:
                 request.on_token((i,))
                 await asyncio.sleep(0)
-        return sampled
+        return Sampled(ids, logprobs, logprobs, reason, self.version)
 
     def release(self, session: str) -> None:
         """Note that a session was closed."""
