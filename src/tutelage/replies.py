@@ -1,9 +1,9 @@
-"""A model's reply as text: the thought that it begins with, and the answer after it.
+"""A model's reply as text: the thought at its beginning, and the answer after it.
 
-A thought stands between the marks of the model's chat template (`policy/thoughts.py` finds them),
-or between `<think>` and `</think>` where no template marks one. `split_thought` cuts a whole reply
-and `ThoughtStream` one that is still being sampled. Everything that acts on a reply or grades it
-reads the answer alone; records and prompts keep the whole text.
+A thought stands between the tags of the model's chat template (`policy/thoughts.py` finds them), or
+between `<think>` and `</think>` if no template has tags. `split_thought` splits a complete reply
+and `ThoughtStream` one that is being sampled. Agents and rewards read only the answer; records and
+prompts keep the complete text.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from typing import Any
 from tutelage.types import THOUGHTS
 
 _CLOSED = re.compile(r"^[ \t]*</think>|(?<=[\w.!?])</think>|</think>[ \t]*$", re.MULTILINE)
-"""The end of a thought that was opened in the prompt: at an edge of a line, or right after a word.
-Elsewhere, as between quotes, the text only mentions it."""
+"""End of a thought that was opened in the prompt: at the edge of a line, or directly after a word.
+Elsewhere, as between quotes, the text only mentions the tag."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThinkTags:
-    """The marks of a thought: those of a chat template, or the usual ones where it has none."""
+    """The tags of a thought, from a chat template or by default."""
 
     begun: bool = False
-    """Whether the template opens the thought itself."""
+    """True if the template opens the thought."""
     known: bool = True
-    """Whether the template marks thoughts."""
+    """True if the template has tags of thoughts."""
     opening: str = "<think>"
     closing: str = "</think>"
 
 
 def split_thought(text: str, marks: ThinkTags | None = None) -> tuple[str, str]:
-    """Return the thoughts that a reply begins with, with their marks, and the answer after them.
+    """Return the thoughts at the beginning of a reply, with their tags, and the answer.
 
-    A thought that is not closed leaves no answer. Without marks, as of a text whose model nobody
-    knows, they are `<think>` and `</think>`, of which the first may have stood in the prompt.
+    A thought that is not closed leaves no answer. Without `marks`, for a text of an unknown model,
+    the tags are `<think>` and `</think>`, and the opening tag may have been in the prompt.
     """
     if marks is None:
         marks = ThinkTags(begun=bool(_CLOSED.search(text.partition("<think>")[0])))
@@ -49,25 +49,25 @@ def split_thought(text: str, marks: ThinkTags | None = None) -> tuple[str, str]:
 
 
 def thought_of(fields: Mapping[str, Any]) -> tuple[str, str]:
-    """The thought among the fields of a message or delta, and the name of its field."""
+    """Return the thought in the fields of a message or delta, and the name of its field."""
     found = ((value, name) for name in THOUGHTS if isinstance(value := fields.get(name), str))
     return next((pair for pair in found if pair[0]), ("", ""))
 
 
 class ThoughtStream:
-    """A reply's text as it grows, cut into the thought that it begins with and the rest."""
+    """A growing reply, split into the thought at its beginning and the text after it."""
 
     def __init__(self, marks: ThinkTags | None, *, hidden: bool = False) -> None:
-        """Without marks all is text; a `hidden` thought is left out."""
+        """Without `marks` everything is text; a `hidden` thought is dropped."""
         self.raw = ""
-        """The thought as it was sampled, with its markers and the white space around it."""
+        """The thought as sampled, with its tags and surrounding white space."""
         self._hidden = hidden
         self._marks = marks
         self._place = "text" if marks is None else "start"
         self._kept = ""
 
     def feed(self, new: str, *, last: bool = False) -> tuple[str, str]:
-        """Take more text; what may go out now of the thought, and of the text."""
+        """Add text, and return the new parts of the thought and of the text that are certain."""
         self._kept += new
         thought = text = ""
         if self._place == "start":
@@ -83,16 +83,16 @@ class ThoughtStream:
 
     @property
     def shown(self) -> bool:
-        """Whether there is a thought to be shown."""
+        """Return True if the reply has a thought that is not hidden."""
         return bool(self.raw) and not self._hidden
 
     @property
     def ended(self) -> bool:
-        """Whether such a thought is over."""
+        """Return True if the visible thought is complete."""
         return self.shown and self._place in ("gap", "text")
 
     def _start(self, last: bool) -> None:
-        """Whether the reply begins with a thought, once that is sure."""
+        """Decide if the reply begins with a thought, once the text is long enough."""
         assert self._marks is not None
         said, opening = self._kept.lstrip(), self._marks.opening
         if said.startswith(opening):
@@ -102,6 +102,7 @@ class ThoughtStream:
             self._place = "thought" if self._marks.begun else "text"
 
     def _thought(self, last: bool) -> str:
+        """Return the new part of the thought that is certain."""
         assert self._marks is not None
         closing = self._marks.closing
         at = self._kept.find(closing)
@@ -118,15 +119,16 @@ class ThoughtStream:
         return shown
 
     def _take(self, count: int) -> None:
+        """Move `count` characters from the buffer to the thought."""
         self.raw, self._kept = self.raw + self._kept[:count], self._kept[count:]
 
 
 def blank(text: str) -> int:
-    """How much white space a text begins with."""
+    """Return the number of white space characters at the beginning of a text."""
     return len(text) - len(text.lstrip())
 
 
 def overlap(text: str, mark: str) -> int:
-    """Length of the longest end of `text` that is a beginning of `mark`."""
+    """Return the length of the longest suffix of `text` that is a prefix of `mark`."""
     sizes = range(min(len(mark) - 1, len(text)), 0, -1)
     return next((size for size in sizes if text.endswith(mark[:size])), 0)

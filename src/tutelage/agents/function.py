@@ -2,8 +2,8 @@
 
 Its first parameter is the task, a dict; the others are filled by name from the run's resources. It
 is async or not (then it runs in a thread, or with `isolation="process"` in a process), and it
-returns its reward. `lit_agent.py` is the same idea as a class. `as_agent` takes whatever is handed
-to `Trainer.train`.
+returns its reward. `lit_agent.py` is the equivalent as a class. `as_agent` converts any agent
+passed to `Trainer.train`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tutelage.tools.loading import hint
 from tutelage.types import Task
 
 MODEL, TOKENIZER, PROMPT = "llm", "tokenizer", "prompt_template"
-"""Parameters that mean the policy, its tokenizer, and the only prompt template."""
+"""Parameter names of the policy, its tokenizer, and the only prompt template."""
 ENVIRONMENT = "environment"
-"""The parameter for the environment that a rollout is played in."""
+"""Parameter name of the environment of a rollout."""
 
 
 class AgentFunction:
@@ -91,11 +91,11 @@ class AgentFunction:
         return _find, (self.fn.__module__, self.fn.__qualname__)
 
     def own_resources(self) -> Mapping[str, Any]:
-        """What the decorator was given."""
+        """Return the models passed to the decorator."""
         return self._own
 
     def check(self, names: Collection[str]) -> None:
-        """Raise `ConfigError` when a parameter has no resource of its name."""
+        """Raise `ConfigError` if a parameter has no resource of its name."""
         words = {*names, MODEL, TOKENIZER, PROMPT, ENVIRONMENT, "rollout", "resources"}
         for name in (each for each in self.required if each not in words):
             raise ConfigError(
@@ -105,7 +105,7 @@ class AgentFunction:
             )
 
     def environment_refusal(self) -> str:
-        """A function that does not take an environment cannot drive it."""
+        """Return a fix if the function takes no environment."""
         if {ENVIRONMENT, "rollout"} & {*self.required, *self.optional}:
             return ""
         return "give it a parameter named environment, and call environment.step(reply)"
@@ -119,6 +119,7 @@ class AgentFunction:
         return await call(self.fn, session.task, **arguments)
 
     def _fill(self, name: str, session: RolloutSession, resources: NamedResources) -> Any:
+        """Return the argument of a parameter. Raises `ConfigError`."""
         if name == "rollout":
             return session
         if name == "resources":
@@ -162,7 +163,7 @@ def rollout(
 
 
 def as_agent(given: Any) -> Agent:
-    """The agent that a user passes. Raises `ConfigError` if it is not an agent."""
+    """Return the agent of a user's object. Raises `ConfigError` if it is not an agent."""
     if isinstance(given, type):
         raise ConfigError(f"{given.__name__} is a class; pass an instance: {given.__name__}()")
     if isinstance(given, Agent):
@@ -175,7 +176,7 @@ def as_agent(given: Any) -> Agent:
 
 
 def wants_model(agent: Agent, resources: Mapping[str, Any]) -> bool:
-    """Whether an agent is given an LLM; a function says so by its parameters."""
+    """Return True if an agent needs an LLM; a function declares it by its parameters."""
     if not isinstance(agent, AgentFunction):
         return True
     llms = {name for name, value in resources.items() if isinstance(value, LLM)}
@@ -184,7 +185,7 @@ def wants_model(agent: Agent, resources: Mapping[str, Any]) -> bool:
 
 
 def _find(module: str, qualname: str) -> Any:
-    """The agent that stands in a module under a name."""
+    """Return the agent of a module by its qualified name."""
     found: Any = importlib.import_module(module)
     for part in qualname.split("."):
         found = getattr(found, part)

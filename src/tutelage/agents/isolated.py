@@ -1,10 +1,10 @@
-"""Agents in processes of their own: for code that blocks, leaks or crashes.
+"""Agents in separate processes, for code that blocks, leaks or crashes.
 
-Workers are started afresh (no fork of a process that has threads), import the agent once, and play
-one rollout after another. Each leads its own process group: a rollout that is stopped takes its
-worker and all that the agent started with it, and the next rollout gets a new one. A worker ends by
-itself when this process is gone. Models are reached over HTTP; rewards, marks and the answer come
-back when the rollout is over. `agent.py` says what is played here.
+Workers are spawned (not forked from a process with threads), import the agent once, and play one
+rollout after another. Each leads its own process group: a stopped rollout kills its worker and all
+processes that the agent started, and the next rollout gets a new worker. A worker ends when this
+process ends. Models are reached over HTTP; rewards, marks and the answer are returned after the
+rollout. `agent.py` has the interface.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from tutelage.tools.loading import USER_MODULE, load_module
 from tutelage.types import Task
 
 _BROUGHT_BACK = ("emitted", "marked", "answer", "stop", "feedback")
-"""What a worker's copy of the rollout hands back."""
+"""Fields of a session that a worker returns."""
 
 
 _Done = tuple[Any, tuple[str, str] | None, Mapping[str, Any]]
-"""The result, the message and traceback if the agent raised, and what is handed back."""
+"""The result, the message and traceback of an exception, and the returned fields."""
 
 
 class IsolatedAgent(Agent):
-    """Plays another agent in worker processes, as many as rollouts run at once."""
+    """Plays another agent in worker processes, one per concurrent rollout."""
 
     def __init__(self, agent: Agent) -> None:
-        """Raises `ConfigError` when the agent cannot be sent to another process."""
+        """Raises `ConfigError` if the agent cannot be sent to another process."""
         self.agent = agent
         try:
             self._packed = pickle.dumps(agent)
@@ -62,11 +62,11 @@ class IsolatedAgent(Agent):
 
     @property
     def name(self) -> str:
-        """The agent's name."""
+        """Return the agent's name."""
         return self.agent.name
 
     def environment_refusal(self) -> str:
-        """The environment is in this process."""
+        """Refuse every environment, which runs in this process."""
         return "its code runs in another process; use isolation='none'"
 
     async def play(self, task: Task, session: RolloutSession, resources: NamedResources) -> Any:
@@ -87,13 +87,13 @@ class IsolatedAgent(Agent):
         return value
 
     def close(self) -> None:
-        """End the workers that are idle; the others end with their rollouts."""
+        """End the idle workers; the others end with their rollouts."""
         while self._idle:
             self._idle.pop().kill()
 
 
 class _AgentProcess:
-    """One process."""
+    """One worker process."""
 
     def __init__(self, packed: bytes, files: Mapping[str, str]) -> None:
         context = multiprocessing.get_context("spawn")
@@ -132,7 +132,7 @@ class _AgentProcess:
         return answer
 
     def kill(self) -> None:
-        """End it with everything that it started."""
+        """Kill the worker and all processes that it started."""
         pid = self.process.pid
         if pid is not None:
             with suppress(ProcessLookupError, PermissionError):
@@ -146,16 +146,16 @@ class _AgentProcess:
 
 
 def _files_of(packed: bytes) -> dict[str, str]:
-    """The files of an agent by the names of their modules, which no import finds: those that it
-    names, else all that are there, since one may have imported it from a file beside it."""
+    """Return the files of an agent's modules that no import finds, by module name: those named in
+    the pickle, else all loaded ones, since one may have imported the agent."""
     known = {n: str(m.__file__) for n, m in sys.modules.items() if n.startswith(USER_MODULE)}
     named = {n: file for n, file in known.items() if n.encode() in packed}
     return named or {n: file for n, file in known.items() if Path(file).is_file()}
 
 
 def _unpacked(packed: bytes, files: Mapping[str, str]) -> Agent:
-    """The agent, after the files that it came from unless an import finds it. Raises `ConfigError`
-    where one that it names has changed."""
+    """Return the agent, loading its files if no import finds it. Raises `ConfigError` if a file has
+    changed."""
     with suppress(ModuleNotFoundError):
         return pickle.loads(packed)
     for name, file in files.items():
@@ -168,7 +168,7 @@ def _unpacked(packed: bytes, files: Mapping[str, str]) -> Agent:
 
 
 def _work(pipe: Connection, packed: bytes, files: Mapping[str, str]) -> None:
-    """The worker's main loop."""
+    """Run the worker's main loop."""
     os.setsid()
     threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
@@ -192,6 +192,7 @@ def _work(pipe: Connection, packed: bytes, files: Mapping[str, str]) -> None:
 
 
 def _play(agent: Agent, session: RolloutSession) -> _Done:
+    """Play one rollout in the worker."""
     enter_rollout(session)
     value, error = None, None
     try:

@@ -1,9 +1,9 @@
-"""`LitAgent`: an agent as a class, for several agents, several models, or state of its own.
+"""`LitAgent`: an agent as a class, for several agents, several models, or own state.
 
-Override one of the six methods; the most specific one that a class overrides is played: the one for
-the rollout's mode before the general one, the async one before the other. All take the task, the
-resources and the rollout, and return what a function agent returns (`function.py`). One with a
-parameter `environment` gets the environment that the rollout is played in.
+Override one of the six methods; the most specific override is played: the one for the rollout's
+mode before the general one, the async one before the synchronous one. All take the task, the
+resources and the rollout, and return the same as a function agent (`function.py`). A method with a
+parameter `environment` receives the environment of the rollout.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _METHODS: Mapping[bool, tuple[str, ...]] = {
     True: ("training_rollout_async", "training_rollout", "rollout_async", "rollout"),
     False: ("validation_rollout_async", "validation_rollout", "rollout_async", "rollout"),
 }
-"""By whether the rollout is for training: the methods to try, the first that is overridden."""
+"""Methods in order of preference, by True for training rollouts."""
 
 
 class LitAgent(Agent):
-    """See the module's docstring. Hand an instance to `Trainer.train`.
+    """Base class of agents as classes; pass an instance to `Trainer.train`.
 
-    One instance plays many rollouts at once: keep what belongs to one of them in local variables.
+    One instance plays many rollouts concurrently: keep the state of a rollout in local variables.
     `isolation = "process"` plays each rollout in a process; then the instance must be picklable.
     """
 
@@ -69,18 +69,19 @@ class LitAgent(Agent):
         raise NotImplementedError
 
     def check(self, names: Collection[str]) -> None:
-        """Raise `ConfigError` when no method is overridden for some mode."""
+        """Raise `ConfigError` if no method is overridden for a mode."""
         for training in (True, False):
             self._method(training)
 
     async def play(self, task: Task, session: RolloutSession, resources: NamedResources) -> Any:
-        """Play it with the method for its mode."""
+        """Play the rollout with the method for its mode."""
         method = self._method(session.mode is Mode.TRAIN)
         parameters = inspect.signature(method).parameters
         named = {ENVIRONMENT: session.environment} if ENVIRONMENT in parameters else {}
         return await call(method, session.task, resources, session, **named)
 
     def _method(self, training: bool) -> Callable[..., Any]:
+        """Return the preferred overridden method. Raises `ConfigError` without one."""
         for name in _METHODS[training]:
             if getattr(type(self), name) is not getattr(LitAgent, name):
                 return getattr(self, name)

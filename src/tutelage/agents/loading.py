@@ -1,9 +1,9 @@
 """A user's agent from a file: `tutelage train prompt AGENT.py`.
 
-The agent is the file's only `@rollout` function, `LitAgent` or `ExternalAgent`, or the one that
-`AGENT.py:name` names. Its resources are `resources` of its module, or else the prompt templates
-there, each under the name of its variable, whether a file or an object is given. How such agents
-are written is in `docs/agents.md`.
+The agent is the file's only `@rollout` function, `LitAgent` or `ExternalAgent`, or the one named by
+`AGENT.py:name`. Its resources are `resources` of its module, or else the prompt templates there,
+each under the name of its variable, for a file and for an object. `docs/agents.md` describes how to
+write agents.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ RESOURCES = "resources"
 def load_agent(
     given: Any, resources: Mapping[str, Any] = MappingProxyType({})
 ) -> tuple[Agent, NamedResources]:
-    """An agent, or the one in the file that is named, with the resources of its module, of which
-    the caller's `resources` win. Raises `ConfigError`."""
+    """Return an agent, or the one in the named file, with the resources of its module; the caller's
+    `resources` override them. Raises `ConfigError`."""
     if not isinstance(given, (str, Path)):
         agent = as_agent(given)
         return agent, NamedResources({**_resources(_module_of(agent), resources), **resources})
@@ -68,6 +68,7 @@ def load_agent(
 
 
 def _agents(names: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the agents that a module defines, by name."""
     kinds = (AgentFunction, LitAgent, ExternalAgent)
     here = {n: v for n, v in names.items() if isinstance(v, kinds) and not n.startswith("_")}
     if here:
@@ -81,7 +82,7 @@ def _agents(names: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _module_of(agent: Agent) -> Mapping[str, Any]:
-    """What the module of a user's agent defines."""
+    """Return the names that the module of a user's agent defines."""
     if isinstance(agent, AgentFunction):
         return getattr(inspect.unwrap(agent.fn), "__globals__", {})
     own = type(agent).__module__
@@ -90,7 +91,7 @@ def _module_of(agent: Agent) -> Mapping[str, Any]:
 
 
 def _resources(names: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """A module's own; who gives prompt templates has named those that are meant."""
+    """Return a module's own resources; none if the caller passes prompt templates."""
     own = names.get(RESOURCES)
     if isinstance(own, Mapping):
         return dict(cast("Mapping[str, Any]", own))
@@ -100,8 +101,8 @@ def _resources(names: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
 
 
 def source_hash(*things: object) -> str:
-    """A mark of the code of an agent, a reward, tools, with what it uses in its file and in files
-    beside it (`tools/source.py`)."""
+    """Return a hash of the code of an agent, reward or tools, with the code it uses in its file and
+    in files beside it (`tools/source.py`)."""
     digest = hashlib.blake2b(digest_size=16)
     for thing in things:
         digest.update(_code(thing).encode() + b"\0")
@@ -109,6 +110,7 @@ def source_hash(*things: object) -> str:
 
 
 def _code(thing: object) -> str:
+    """Return the code of an object, or its name if there is no source."""
     if isinstance(thing, RewardFunction | AgentFunction):
         return _code(thing.fn)
     if isinstance(thing, ExternalAgent):
@@ -123,8 +125,8 @@ def _code(thing: object) -> str:
 
 
 def _object_source(code_object: Any) -> str | None:
-    """What a user's function or class means, by its file; None for one that has no file, and
-    for one of this package, whose version identifies it."""
+    """Return the source hash of a user's function or class; None without a file, and for this
+    package, whose version identifies it."""
     try:
         text = inspect.getsourcefile(code_object)
     except (TypeError, OSError):  # built in; made in a console

@@ -1,15 +1,15 @@
 """The ReAct agent (`agent_type=react`): Thought, Action and Action Input as plain text.
 
-The form of Yao et al. 2022 (arXiv:2210.03629), so that any chat model can follow it, with or
-without a template that knows tools:
+The format of Yao et al. 2022 (arXiv:2210.03629), for any chat model, with or without a template
+that supports tools:
 
     Thought: I need the product.
     Action: calculator
     Action Input: {"expression": "17*23"}
 
-and later `Answer: 391`, which ends the episode. Sampling stops where the model would write the
-observation itself. A tool with one parameter may be given its bare value; several actions in a turn
-run at the same time and are observed in their order. The loop is `loop.py`.
+and later `Answer: 391`, which ends the episode. Sampling stops before an observation. A tool with
+one parameter accepts its bare value; several actions in a turn run concurrently and are observed in
+order. The loop is `loop.py`.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _FORM = "'Action: NAME' and 'Action Input: JSON' to use a tool, or 'Answer: TEXT
 
 
 _Part = tuple[str, str]
-"""A labelled piece of a turn: its label and its text."""
+"""A labelled part of a turn: its label and its text."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReactAgent(LoopAgent):
-    """Thoughts, actions and answers as lines of text."""
+    """Agent with thoughts, actions and answers as lines of text."""
 
     own_stops: ClassVar[tuple[str, ...]] = (STOP,)
 
     def own_prompt(self) -> str:
-        """The tools, and the form to write in."""
+        """Return the tools and the output format."""
         if not self.tools:
             return "Think, then end with the answer alone in this form:\nThought: ...\nAnswer: ..."
         described = "\n".join(_described(tool) for tool in self.tools.values())
@@ -57,16 +57,16 @@ class ReactAgent(LoopAgent):
         )
 
     def read(self, call: Call) -> Turn:
-        """The actions or the answer of a turn."""
+        """Return the actions or the answer of a turn."""
         if call.reply.tool_calls or call.parse_errors:
             return Turn.wrong(f"calls in <tool_call> tags are not read here; write {_FORM}")
         return self.read_text(call.answer, call.id)
 
     def read_text(self, text: str, turn_id: str) -> Turn:
-        """What the text of a turn asks for.
+        """Parse the text of a turn.
 
-        An answer and an action in one turn contradict each other, an observation that the model
-        wrote itself is none: both are errors, and nothing is run.
+        An answer together with an action, and an observation written by the model, are errors, and
+        nothing is run.
         """
         parts = _split_parts(text)
         while parts and parts[-1] == ("observation", ""):
@@ -86,6 +86,7 @@ class ReactAgent(LoopAgent):
         return Turn.wrong(f"no action and no answer; write {_FORM}")
 
     def _actions(self, parts: Sequence[_Part], turn_id: str) -> Turn:
+        """Return the calls of the actions in a turn, with errors of incomplete ones."""
         calls: list[ToolCall] = []
         errors: list[str] = []
         steps = [part for part in parts if part[0] in ("action", "action input")]
@@ -127,7 +128,7 @@ def _described(tool: Tool) -> str:
 
 
 def _split_parts(text: str) -> list[_Part]:
-    """The labelled pieces of a text, in order; what comes before the first label is left out."""
+    """Return the labelled parts of a text, in order, without the text before the first label."""
     items = list(_LABEL.finditer(text))
     parts: list[_Part] = []
     for place, match in enumerate(items):
@@ -139,10 +140,10 @@ def _split_parts(text: str) -> list[_Part]:
 
 
 def _as_arguments(text: str, tool: Tool | None) -> str:
-    """An action's input as the JSON object of arguments that a tool takes.
+    """Return an action's input as the JSON object of a tool's arguments.
 
-    What begins with `{` is that object. For a tool with a single parameter anything else is its
-    value: as JSON where the parameter is no text, else word for word.
+    Text that begins with `{` is that object. For a tool with a single parameter any other text is
+    its value: parsed as JSON unless the parameter is a text.
     """
     fenced = re.fullmatch(r"```[a-zA-Z]*\n(.*)\n?```", text, re.DOTALL)
     text = fenced[1].strip() if fenced else text

@@ -1,8 +1,8 @@
-"""Environments: what a rollout acts in, in gymnasium's words.
+"""Environments in gymnasium's terms, in which an agent acts during a rollout.
 
-`protocol.py` has the protocol, `loading.py` finds one by name, `lifecycle.py` opens, steps and
-closes the instance of a rollout, `episode.py` plays without a model, `tool_classes.py` adapts
-classes with `@tool` methods.
+`protocol.py` has the protocol, `loading.py` loads an environment by name, `lifecycle.py` opens,
+steps and closes the instance of a rollout, `episode.py` plays without a model, `tool_classes.py`
+adapts classes with `@tool` methods.
 """
 
 from tutelage.environments.episode import PlayedEpisode, check_deterministic, play_episode

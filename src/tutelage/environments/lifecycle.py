@@ -1,15 +1,14 @@
 """The lifecycle of environments in a rollout: opened, stepped within a time limit, always closed.
 
 `rollout_environments` is the scope of a rollout. It holds the states of tool classes, opened when
-an agent binds their tools, and the environment that the run is played in, opened by the runner. If
-a caller has already entered it, as a runner does around agent and reward, the same environments
-stay open until the reward is computed. On exit all are closed, the last opened first.
+an agent binds their tools, and the run's environment, opened by the runner. If a caller has already
+entered it, as a runner does around agent and reward, the same environments stay open until the
+reward is computed. On exit all are closed, in reverse order of opening.
 
-A `RolloutEnvironment` is one instance of a run's environment. Its methods run on an event loop in a
-thread of their own, and plain functions in a thread each, so code that blocks stops no other
-rollout. What an instance returns is checked here. All that it does wrong is an
-`EnvironmentFailedError`, which the runner records as the infrastructure failure
-`environment_error`.
+A `RolloutEnvironment` is one instance of a run's environment. Its methods run on a separate event
+loop thread, and plain functions in a thread each, so blocking code stops no other rollout.
+Everything that an instance returns is checked here. Each fault is an `EnvironmentFailedError`,
+which the runner records as the infrastructure failure `environment_error`.
 """
 
 from __future__ import annotations
@@ -40,15 +39,15 @@ OPEN_SECONDS = 120.0
 STEP_SECONDS = 30.0
 """Time limit in seconds of a step, and of closing, unless `environment.step_timeout` is set."""
 MAX_CHARS = 100_000
-"""Most characters of an observation, and of an info as JSON."""
+"""Maximum characters of an observation, and of an info as JSON."""
 LARGEST = 1e9
-"""Largest absolute value of a reward."""
+"""Maximum absolute value of a reward."""
 
 logger = logging.getLogger(__name__)
 
 
 class _LoopThread:
-    """An event loop in a daemon thread, for what environments do."""
+    """An event loop in a daemon thread, on which environments run."""
 
     latest: _LoopThread | None = None
 
@@ -59,33 +58,33 @@ class _LoopThread:
 
     @classmethod
     def current(cls) -> _LoopThread:
-        """Return the thread of new instances; the first use starts it."""
+        """Return the thread for new instances, starting it at the first use."""
         cls.latest = cls.latest or cls()
         return cls.latest
 
     def abandon(self) -> None:
-        """Give new instances another thread: code on this one blocks it."""
+        """Use another thread for new instances, since code blocks this one."""
         if _LoopThread.latest is self:
             _LoopThread.latest = None
 
 
 @dataclass(frozen=True, slots=True)
 class TurnRecord:
-    """The reward and info of one step, and the model call whose reply it was applied to."""
+    """The reward and info of one step, and the id of the model call that it applied."""
 
     reward: float | None
     info: JSON
     call_id: str | None
-    """None where an agent's own code made the step."""
+    """None for a step made by an agent's code."""
     started: float
     """Start of the step, in seconds since 1970."""
 
 
 class RolloutEnvironment:
-    """The environment of one rollout, as its agent sees it: from the first observation on.
+    """The environment of one rollout as its agent sees it, from the first observation on.
 
-    An agent's own code calls `await step(reply)`, or `step_sync(reply)` where it is not async,
-    until `ended` is True. The rewards of the steps are recorded and add up to the rollout's return.
+    An agent's code calls `await step(reply)`, or `step_sync(reply)` if it is not async, until
+    `ended` is True. The rewards of the steps are recorded and add up to the rollout's return.
     """
 
     def __init__(
@@ -97,7 +96,7 @@ class RolloutEnvironment:
         self.terminated = self.truncated = False
         self.turns: list[TurnRecord] = []
         self.info: JSON = {}
-        """Info of the first observation, with the last step's over it."""
+        """Info of the first observation, updated with the info of the last step."""
         self.failure: EnvironmentFailedError | None = None
         """The first failure; no step is possible after it."""
         self._factory, self._step_timeout = factory, step_timeout
@@ -113,7 +112,7 @@ class RolloutEnvironment:
 
     @property
     def state(self) -> Any:
-        """Return the author's instance, which rewards receive in their `context`."""
+        """Return the user's instance, which rewards receive in their `context`."""
         instance: Any = self._instance
         return instance.state if isinstance(instance, ToolEnvironment) else instance
 
@@ -138,7 +137,7 @@ class RolloutEnvironment:
     async def step(
         self, action: Message | str | Mapping[str, Any], call_id: str | None = None
     ) -> Step:
-        """Apply a reply with all its tool calls, and return what follows.
+        """Apply a reply with all its tool calls, and return the resulting step.
 
         `action` is a message, its text, or a message in OpenAI's form. Raises
         `EnvironmentFailedError`, and `TutelageError` for a step after the end of the episode or
@@ -172,7 +171,7 @@ class RolloutEnvironment:
         return step
 
     def step_sync(self, action: Message | str | Mapping[str, Any]) -> Step:
-        """Do what `step` does, for code that runs in a thread and is not async."""
+        """Apply a reply from a thread without async; see `step`."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -191,7 +190,7 @@ class RolloutEnvironment:
             logger.warning("the environment %r failed to close", self.name, exc_info=True)
 
     async def _call(self, what: str, seconds: float, fn: Callable[..., Any], *args: Any) -> Any:
-        """Call a function of the author off this loop, within a time limit."""
+        """Call a function of the environment on its own thread, within a time limit in seconds."""
         call = call_safely(partial(fn, *args), {}, what=what, inline=False, seconds=seconds)
         work = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._thread.loop))
         try:
@@ -210,6 +209,7 @@ class RolloutEnvironment:
         return value
 
     def _error(self, what: str, reason: str) -> EnvironmentFailedError:
+        """Return an error that names the environment, and keep the first one as `failure`."""
         error = EnvironmentFailedError(f"the environment {self.name!r} failed in {what}: {reason}")
         self.failure = self.failure or error
         return error
@@ -276,7 +276,7 @@ class RolloutEnvironment:
         )
 
     def _read_info(self, value: Any, what: str) -> JSON:
-        """Convert an info to JSON values; arrays and scalars of NumPy are converted."""
+        """Return an info as JSON values; NumPy arrays and scalars are converted."""
 
         def plain(value: Any) -> Any:
             if hasattr(value, "tolist"):
@@ -297,7 +297,7 @@ class RolloutEnvironment:
 
 
 class RolloutEnvironments:
-    """A rollout's environments: the one that the run is played in, and states of tool classes."""
+    """A rollout's environments: the run's environment and the states of tool classes."""
 
     def __init__(self, task: Task, seed: int, stack: AsyncExitStack) -> None:
         self.opened: dict[str, Any] = {}
@@ -374,6 +374,6 @@ async def rollout_environments(task: Task, seed: int = 0) -> AsyncGenerator[Roll
 
 
 def current_environments() -> Mapping[str, Any]:
-    """Return the open environments of the current rollout by name."""
+    """Return the open environments of the current rollout, by name."""
     environments = _current.get()
     return {} if environments is None else environments.opened

@@ -1,7 +1,7 @@
-"""`textworld:`: TextWorld's games, made from their seeds, with the admissible commands as actions.
+"""`textworld:`: TextWorld games, generated from seeds, with the admissible commands as actions.
 
-A game is compiled once (a second or two) and kept in the cache folder, so a run reads it again.
-Its score counts over the game, so a step's reward is what the score gained.
+A game is compiled once (a second or two) and kept in the cache folder. A step's reward is the
+increase of the game's score.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ OPTIONS = {"nb_rooms": 2, "nb_objects": 3, "quest_length": 2, "quest_breadth": 1
 """Keys of a game, with their defaults."""
 _STATUS_LINE = re.compile(r"\n>[^\n]*\Z")
 _making = threading.Lock()
-"""TextWorld draws from one generator of the process, so games are made one after the other."""
+"""Lock around game creation, since TextWorld draws from one generator of the process."""
 
 
 def environment(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
     """Return the factory of generated games. `kwargs` are `OPTIONS`, and `reward`: `score`, the
-    default, or `intermediate`, which is 1 for a step towards the end of the quest and -1 for one
-    away from it. A task's `seed` is the game's; `seed` in `kwargs` is that of all games.
+    default, or `intermediate`, which is 1 for a step towards the end of the quest and -1 for a step
+    away from it. A task's `seed` selects its game; `seed` in `kwargs` selects one game for all
+    tasks.
 
     Raises `ConfigError` for another key or an argument, `ModuleNotFoundError` without TextWorld.
     """
@@ -50,7 +51,7 @@ def environment(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
         )
 
     def game(seed: int) -> Path:
-        """Return the file of a game, which is made unless the cache has it."""
+        """Return the file of a game, generating it if the cache does not have it."""
         made = textworld.GameOptions()
         made.seeds = seed
         for name in OPTIONS:

@@ -2,7 +2,8 @@
 
 Such a class is instantiated for a rollout and its task: a sandbox, a shop, a connection. It may
 have `reset(task, seed)` and `close()`, or be an async context manager. It may have `reward()`, the
-return of the episode so far, and `done()`, which ends it; both may be async or attributes.
+return of the episode so far, and `done()`, which is True at its end; both may be async or
+attributes.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ class ToolEnvironment(Environment):
         return Observation(messages, tools=specs)
 
     async def step(self, action: Message) -> Step:
-        """Run the calls of a reply at once; a reply without calls, or a terminal tool, ends it."""
+        """Execute the calls of a reply; a reply without calls or a terminal tool ends the
+        episode."""
         results = await execute_tool_calls(action.tool_calls, self._bound)
         messages = tuple(
             Message("tool", r.text, (), r.call_id, r.name, {"error": r.error}) for r in results

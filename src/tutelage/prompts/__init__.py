@@ -1,8 +1,8 @@
-"""Prompt search: better texts for an agent, from the rewards it earns, with an honest verdict.
+"""Prompt search: better texts for an agent, from its rewards, judged on held-out tasks.
 
-Begin with `search.py` (`optimise`) and one algorithm: `apo.py`, `gepa.py`, `reflect.py`,
-`screen.py`; `run.py` is a search as a run. `contract.py` says what an agent and an optimiser LLM
-are here; the search knows nothing of HTTP, engines or the training code.
+`search.py` (`optimise`) runs an algorithm: `apo.py`, `gepa.py`, `reflect.py`, `screen.py`; `run.py`
+is a search as a run. `contract.py` has the interfaces of agent and optimiser LLM; the search is
+independent of HTTP, engines and the training code.
 """
 
 from tutelage.engine.usage import Usage

@@ -1,9 +1,8 @@
-"""An agent with everything it plays with: which model answers it, and how much it may do.
+"""An agent with its models and the limits of a rollout.
 
-The LLMs of an agent are served by the task endpoint or by servers of their own, else sampled from a
-policy in this process: one that was passed, the one at `model`, or the embedded
-prompt-following one of this package. `setup.py` makes a search of it,
-`play.py` plays it.
+The LLMs of an agent are served by the task endpoint or by their own servers, else sampled from a
+policy in this process: one passed by the caller, the one at `model`, or the embedded
+prompt-following one of this package. `setup.py` makes a search of it, `play.py` plays it.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def agent_bundle(
     task: Endpoint | None,
     prices: Mapping[str, Price],
 ) -> AgentBundle:
-    """The agent with its models, of which one may be in this process."""
+    """Return the agent with its models, one of which may be in this process."""
     own, urls = _brings_model(agent_spec, config), agent_spec.urls
     llms = {n: v for n, v in resources.items() if isinstance(v, LLM) and not v.tokenizer_only}
     endpoints: dict[str, Endpoint] = {}
@@ -99,7 +98,7 @@ def agent_bundle(
 
 
 def call_limits(config: PromptConfig, embedded: bool) -> CallLimits:
-    """The most that a rollout may do; custom agents have higher limits."""
+    """Return the limits of a rollout; custom agents have higher ones."""
     short = embedded and config.environment is None
     usual = CallLimits(4, 4_000, 256) if short else CallLimits(16, 16_000, 2_000)
     return CallLimits(
@@ -110,5 +109,5 @@ def call_limits(config: PromptConfig, embedded: bool) -> CallLimits:
 
 
 def _brings_model(agent_spec: AgentSpec, config: PromptConfig) -> bool:
-    """Whether a model was passed or named, which then plays instead of an endpoint's."""
+    """Return True if a model was passed or named, which then replaces an endpoint's."""
     return agent_spec.policy is not None or config.model is not None

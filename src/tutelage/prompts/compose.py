@@ -1,6 +1,6 @@
 """Trials of sets of sentences, and one prompt composed of the best.
 
-`sentence_model.py` knows what each sentence is worth; `apo.py` and `reflect.py` compose.
+`sentence_model.py` estimates the effect of each sentence; `apo.py` and `reflect.py` compose.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from tutelage.prompts.sentence_model import BATCH, WORTH, rounded
 async def compose(
     state: SearchState, parent: Candidate, component: str, trials: int, number: int
 ) -> list[Candidate]:
-    """Try sets of sentences, then put the best together; none if that text was validated before.
+    """Play sets of sentences, then return the best ones as one candidate; none if it was validated
+    before.
 
-    `number` addresses the draws. Trials end early where a full validation would not fit any more.
+    `number` addresses the draws. Trials end early if a full validation would no longer fit the
+    budget.
     """
     pool = state.pool
     rng = state.seeds.child("pool", number).numpy()

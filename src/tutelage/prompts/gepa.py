@@ -1,11 +1,11 @@
 """GEPA: reflective search over a Pareto front of prompts (Agrawal et al. 2025, arXiv 2507.19457).
 
-The search as published, and as gepa 0.1.4 has it at its defaults. A prompt survives when no other
-is at least as good on every validation task; parents are drawn from the front by the number of
-tasks on which they are best. A step is one reflection on three training tasks; the child must do
-strictly better on the same three before it may cost a full validation. Components take turns. With
-two or more, two members of the front with a common ancestor are merged after a step that did
-better. `reflect.py` is this package's own variant.
+The search as published, with the defaults of gepa 0.1.4. A prompt survives if no other is at least
+as good on every validation task; parents are drawn from the front by the number of tasks on which
+they are best. A step is one reflection on three training tasks; the child must be strictly better
+on the same three before a full validation. Components take turns. With two or more, two members of
+the front with a common ancestor are merged after a successful step. `reflect.py` is this package's
+variant.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from tutelage.types import Mode, Task
 
 MERGE_ATTEMPTS = 10
 MERGE_TASKS = 5
-"""Validation tasks on which a merged prompt must keep up with both parents."""
+"""Validation tasks on which a merged prompt must match both parents."""
 
 
 @dataclass(frozen=True, slots=True)
 class GEPA:
-    """Settings, the paper's by default."""
+    """Settings of the search, by default the paper's."""
 
     minibatch: int = 3
-    """Training tasks a step."""
+    """Training tasks per step."""
     merges: int = 5
-    """Accepted merges at most."""
+    """Maximum accepted merges."""
     rounds: int | None = None
 
     name: ClassVar[str] = "gepa"
@@ -41,14 +41,14 @@ class GEPA:
     needs_optimiser: ClassVar[bool] = True
 
     def proposals(self, rollouts: int, val: int) -> int:
-        """See `Algorithm`."""
+        """Return the number of proposals that fit; see `Algorithm`."""
         return max(0, rollouts - val) // (val + 2 * self.minibatch)
 
     async def search(self, state: SearchState) -> None:
-        """See `Algorithm`."""
+        """Run the search; see `Algorithm`."""
         one_pass = -(-len(state.train) // self.minibatch)
         turns = {state.seed.id: 0}
-        """The component that each candidate is edited in next, by number."""
+        """Number of the component that each candidate is edited in next."""
         merged, tried = 0, set[tuple[str, ...]]()
         for number, rng, parent, tasks in steps(state, self.rounds, self.minibatch, one_pass):
             (before,) = await state.score([parent], Mode.TRAIN, tasks)
@@ -70,8 +70,8 @@ class GEPA:
 def steps(
     state: SearchState, limit: int | None, size: int, one_pass: int
 ) -> Iterator[tuple[int, random.Random, Candidate, list[Task]]]:
-    """Yield the number, generator, parent and training tasks of each step. A round that is reported
-    is a pass over the training tasks, of `one_pass` steps."""
+    """Yield the number, generator, parent and training tasks of each step. A reported round is a
+    pass over the training tasks, of `one_pass` steps."""
     for number in rounds(limit):
         if not state.validated:
             return
@@ -92,7 +92,8 @@ def steps(
 async def _accepted(
     state: SearchState, child: Candidate, before: CandidateScore, tasks: Sequence[Task]
 ) -> bool:
-    """Play a child on its parent's minibatch, and on all validation tasks if it does better."""
+    """Play a child on its parent's minibatch, and on all validation tasks if it is better; return
+    True if it is."""
     (after,) = await state.score([child], Mode.TRAIN, tasks)
     if after.infra_error:
         return False
@@ -106,10 +107,11 @@ async def _accepted(
 
 
 def frontier(rewards: Mapping[str, Sequence[float | None]]) -> dict[str, int]:
-    """Return on how many tasks each undominated candidate is best, in the order of `rewards`.
+    """Return the number of tasks on which each undominated candidate is best, in the order of
+    `rewards`.
 
-    A reward of None was not judged, and says nothing of its candidate. A candidate is pruned when
-    every task on which it is best has another, kept, best one.
+    A reward of None was not judged and is ignored. A candidate is pruned if every task on which it
+    is best has another remaining best candidate.
     """
     if not rewards:
         return {}
@@ -134,8 +136,8 @@ def frontier(rewards: Mapping[str, Sequence[float | None]]) -> dict[str, int]:
 async def merge(
     state: SearchState, rng: random.Random, tried: set[tuple[str, ...]]
 ) -> list[Candidate]:
-    """Join two members of the front that changed different components of a common ancestor; return
-    the child if it keeps up with both on a few validation tasks. `tried` remembers merges."""
+    """Return a child of two members of the front that changed different components of a common
+    ancestor, if it matches both on a few validation tasks. `tried` holds earlier merges."""
     outcomes = {i: score.outcomes for i, (_, score) in state.validated.items()}
     front = [state.validated[i][0] for i in frontier(outcomes)]
     for _ in range(MERGE_ATTEMPTS if len(front) > 1 else 0):
@@ -178,7 +180,8 @@ async def merge(
 async def _keeps_up(
     state: SearchState, child: Candidate, one: Candidate, two: Candidate, rng: random.Random
 ) -> bool:
-    """Play a merged prompt on tasks that each parent wins and on which they tie, then on all."""
+    """Play a merged prompt on tasks that each parent wins and on which they tie, then on all;
+    return True if it is kept."""
     sides: dict[int, list[Task]] = {1: [], -1: [], 0: []}
     for task in state.val:
         gap = state.mean(one, [task]) - state.mean(two, [task])

@@ -1,8 +1,8 @@
-"""A search put together from its configuration: agent, tasks, models, limits, algorithm.
+"""The setup of a search from its configuration: agent, tasks, models, limits, algorithm.
 
-Everything that can be wrong is found here, before a rollout or a request is paid for.
-`agent_bundle.py` decides which model an agent plays with: the task endpoint, its own LLMs, or the
-embedded policy. `run.py` runs a `SearchSetup`; `search_setup` makes one of a `Trainer`'s objects.
+All errors are raised here, before a rollout or a request costs anything. `agent_bundle.py` decides
+which model an agent uses: the task endpoint, its own LLMs, or the embedded policy. `run.py` runs a
+`SearchSetup`; `search_setup` creates one from a `Trainer`'s objects.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ if TYPE_CHECKING:
     from tutelage.policy.model import Policy
 
 PROMPT_ALGORITHMS = (APO, GEPA, Reflect, Screen)
-"""What `Trainer(algorithm=...)` takes for a prompt search."""
+"""Classes of `Trainer(algorithm=...)` for a prompt search."""
 ENVIRONMENT_PROMPT = "Act in the environment: answer each observation with your next action."
-"""The built-in agent's prompt that a search in an environment begins with."""
+"""Seed prompt of the built-in agent in an environment."""
 ITERATIONS = 10
 """Default number of rounds of apo."""
 _SAMPLED = 4096
@@ -75,7 +75,7 @@ class SearchSetup:
     config: PromptConfig
     algorithm: Algorithm
     reason: str
-    """Its name, and the reason for it."""
+    """Name of the algorithm, and the reason for it."""
     bundle: AgentBundle
     components: Mapping[str, str]
     splits: Splits
@@ -86,15 +86,15 @@ class SearchSetup:
     prices: Mapping[str, Price | None]
     """Prices of those roles."""
     facts: Mapping[str, str]
-    """Models and grader, shown before the search begins."""
+    """Models and grader, shown at the start."""
     remarks: tuple[str, ...] = ()
-    """A sentence about models without a price."""
+    """Sentences about models without a price."""
     overlap: Overlap = field(default_factory=Overlap)
-    """Tasks that are in more than one split, or twice in one."""
+    """Duplicate tasks between and within splits."""
     fields: frozenset[str] | None = None
-    """The task fields that are compared beside the input; None for all."""
+    """Task fields that are compared in addition to the input; None for all."""
     python: bool = False
-    """True if its agent is a Python object that no file has."""
+    """True if the agent is a Python object without a file."""
 
     def sources(self) -> dict[str, str]:
         """Return hashes of the agent, its grader, its resources and its tasks."""
@@ -114,8 +114,8 @@ def setup_from(
     algorithm: Algorithm | None = None,
     handed: Mapping[str, Endpoint] = MappingProxyType({}),
 ) -> SearchSetup:
-    """Put a search together. `agent_spec`, `splits`, `algorithm` and `handed`, the endpoints of the
-    optimiser's roles, are objects of a Python caller. Raises `ConfigError`."""
+    """Return the setup of a search. `agent_spec`, `splits`, `algorithm` and `handed` (endpoints of
+    the optimiser's roles) are objects of a Python caller. Raises `ConfigError`."""
     endpoints = read_endpoints(env) | dict(handed)
     optimiser = {role: e for role, e in endpoints.items() if role in ("gradient", "edit")}
     python = agent_spec is not None
@@ -194,8 +194,8 @@ def search_setup(
     keys: Mapping[str, Any],
     optimiser: LLM | None,
 ) -> SearchSetup:
-    """Return the search of a `Trainer`; `keys` are those of a prompt search, `splits` its training,
-    validation and test tasks. Raises `ConfigError`."""
+    """Return the setup of a `Trainer`'s search; `keys` are those of a prompt search, `splits` its
+    training, validation and test tasks. Raises `ConfigError`."""
     # Agent and tasks are objects here, so no key names their files.
     config = resolve_prompt("math", (), {**keys, "algorithm": algorithm.name})
     handed: dict[str, Endpoint] = {}
@@ -249,7 +249,7 @@ def _configured(name: str, config: PromptConfig) -> Algorithm:
 
 
 def _agent_spec(config: PromptConfig) -> AgentSpec:
-    """Return the agent of the file, else the embedded one."""
+    """Return the agent of the configured file, else the embedded one."""
     reward = None if config.reward is None else resolve_reward(config.reward)
     if config.agent is not None:
         return AgentSpec(*load_agent(config.agent), reward)
@@ -270,6 +270,7 @@ def _agent_spec(config: PromptConfig) -> AgentSpec:
 
 
 def _settings(config: PromptConfig, bundle: AgentBundle, worst: WorstCase) -> Settings:
+    """Return the settings of a search, with the fingerprint of its agent."""
     spec = bundle.spec
     fingerprint = (
         agent_sources(spec.agent, spec.reward, bundle.resources, {}),
@@ -295,7 +296,7 @@ def _settings(config: PromptConfig, bundle: AgentBundle, worst: WorstCase) -> Se
 
 
 def _weights_hash(policy: Policy) -> str:
-    """Hash the chat template of a policy and a sample of every tensor."""
+    """Return a hash of a policy's chat template and of a sample of every tensor."""
     digest = hashlib.blake2b(str(policy.codec.tokenizer.chat_template).encode(), digest_size=16)
     for _, tensor in sorted(policy.network.state().items()):
         flat = tensor.detach().reshape(-1)
@@ -304,6 +305,7 @@ def _weights_hash(policy: Policy) -> str:
 
 
 def _worst_rollout(bundle: AgentBundle) -> Usage | None:
+    """Return the maximum usage of a rollout; None if unknown."""
     if bundle.roles.remote:
         known = [p for p in bundle.prices.values() if p is not None]
         dearest = max(known, key=lambda p: p.cost(bundle.caps.prompt_tokens, 1), default=None)
@@ -314,7 +316,8 @@ def _worst_rollout(bundle: AgentBundle) -> Usage | None:
 
 
 def _unknown_prices(models: Iterable[str], config: PromptConfig) -> tuple[str, ...]:
-    """Return a sentence about models without a price; a budget in dollars refuses them."""
+    """Return a sentence about models without a price. Raises `ConfigError` with a budget in
+    dollars."""
     names = ", ".join(sorted({repr(model) for model in models}))
     if names and config.budget_usd is not None:
         raise ConfigError(

@@ -1,7 +1,7 @@
-"""The three splits of a search: generated, from files, or one dataset cut 40/20/40.
+"""The three splits of a search: generated, from files, or one dataset split 40/20/40.
 
-The test is held out: the search never sees it, and no test task may stand in train or val. `fresh`
-draws test tasks that no look has opened yet, for `tutelage prompts confirm`.
+The test is held out: the search never sees it, and no test task may be in train or val. `fresh`
+returns new test tasks for `tutelage prompts confirm`.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from tutelage.types import Task
 
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 TRAIN, VAL, TEST = 20, 20, 200
-"""Generated tasks where nobody asks for another number."""
+"""Default numbers of generated tasks."""
 SHARES = (0.4, 0.2)
-"""Of one dataset: training and validation; the rest is the test."""
+"""Shares of training and validation of one dataset; the rest is the test."""
 LEAST = 5
-"""Tasks below which a dataset cannot be cut in three."""
+"""Minimum number of tasks of a dataset that is split in three."""
 
 
 def make_splits(config: PromptConfig, environment: EnvironmentFactory | None = None) -> Splits:
-    """The splits of a configuration. Raises `ConfigError` and `DataError`."""
+    """Return the splits of a configuration. Raises `ConfigError` and `DataError`."""
     counts = (config.train_size or TRAIN, config.val_size or VAL, config.test_size or TEST)
     if not config.train and environment is not None:
         sizes: dict[str, int] = dict(zip(SPLITS, counts, strict=True))
@@ -55,7 +55,8 @@ def given_splits(
     test: Sequence[Task] | None,
     config: PromptConfig,
 ) -> Splits:
-    """At most as many tasks as are asked for; one dataset alone is cut 40/20/40."""
+    """Return the splits of datasets, limited to the configured sizes; one dataset is split
+    40/20/40."""
     if val is None or test is None:
         parts = cut(train, config.seed)
         train, val, test = parts.train, parts.val, parts.test
@@ -64,7 +65,7 @@ def given_splits(
 
 
 def cut(tasks: Sequence[Task], seed: int) -> Splits:
-    """One dataset as 40 % train, 20 % val and 40 % test, by the seed alone."""
+    """Return one dataset as 40 % train, 20 % val and 40 % test, split by the seed."""
     order = distinct(tasks, content)  # equal tasks stay together
     if len(order) < LEAST:
         raise ConfigError(
@@ -85,7 +86,7 @@ def fresh(
     files: Sequence[str] = (),
     environment: EnvironmentFactory | None = None,
 ) -> list[Task]:
-    """Test tasks after the first `looked`: generated ones, or those of a file."""
+    """Return test tasks after the first `looked` ones: generated, or from a file."""
     if files:
         return list(_files(files, config.agent is not None or environment is not None))
     if config.train or (config.recipe != "math" and environment is None):
@@ -98,7 +99,7 @@ def fresh(
 
 
 def _files(paths: Sequence[str], own: bool) -> Sequence[Task]:
-    """The tasks of files; those of a custom agent need no question."""
+    """Return the tasks of files; those of a custom agent need no question."""
     read = Dataset[Any].recorded if own else Dataset[Any].load
     tasks = [task for path in paths for task in read(Path(path))]
     return Dataset[Any](tasks, input_required=not own)
@@ -107,7 +108,7 @@ def _files(paths: Sequence[str], own: bool) -> Sequence[Task]:
 def write_tasks(folder: RunFolder, splits: Splits) -> None:
     """Write the splits, so that a resume has them even if their files are gone.
 
-    Fields keep their order: the store knows a task by its text.
+    Fields keep their order, since the store identifies a task by its text.
     """
     place = folder.path / "tasks"
     place.mkdir(exist_ok=True)

@@ -1,7 +1,8 @@
-"""What an attempt earned: what its agent returned or emitted, else what a reward function says.
+"""The reward of an attempt: the value that its agent returned or emitted, else of a reward
+function.
 
-An agent's failure earns the failure reward; an infrastructure failure earns nothing; a reward that
-cannot be had makes the attempt fail, as `runner.py` records it.
+An agent's failure earns the failure reward; an infrastructure failure has no reward; a reward that
+cannot be computed makes the attempt fail, which `runner.py` records.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from tutelage.types import (
 )
 
 _LONGEST_TRACE = 20_000
-"""Characters of a traceback that are kept, from its end."""
+"""Maximum characters of a recorded traceback, kept from its end."""
 
 
 @dataclass(slots=True)
@@ -43,16 +44,16 @@ class Grader:
     """Grades the attempts of one agent."""
 
     agent: str
-    """Its name."""
+    """Name of the agent."""
     reward: RewardFunction | None
     failure_reward: float
     timeout: float | None
-    """Of `reward`, in seconds."""
+    """Time limit of `reward`, in seconds."""
 
     async def grade(
         self, task: Task, attempt: Attempt, session: RolloutSession, value: Any
     ) -> Attempt:
-        """The attempt with its reward; one that cannot be had makes it fail."""
+        """Return the attempt with its reward, or as failed if the reward cannot be computed."""
         if isinstance(value, str) and attempt.answer is None:
             attempt = replace(attempt, answer=whole_characters(value))
         attempt = split_answer(attempt)
@@ -79,6 +80,7 @@ class Grader:
     async def _graded(
         self, task: Task, attempt: Attempt, session: RolloutSession, value: Any
     ) -> Attempt:
+        """Return the attempt with its reward. Raises `RewardError`."""
         named, agent = dict(session.rewards), self.agent
         if isinstance(value, str):
             value = None
@@ -119,8 +121,8 @@ class Grader:
 
 
 def stop_if_text(rollout: Rollout, reward: RewardFunction | None) -> None:
-    """Raise `FailureBudgetError` where a run's first rollout gave a text that nothing grades: the
-    others will too."""
+    """Raise `FailureBudgetError` if a run's first rollout returned a text and no reward grades
+    texts."""
     failure = rollout.last.failure
     if reward is not None or failure is None or rollout.last.answer is None:
         return
@@ -129,7 +131,8 @@ def stop_if_text(rollout: Rollout, reward: RewardFunction | None) -> None:
 
 
 def _not_graded(attempt: Attempt, error: RewardError, failure_reward: float) -> Attempt:
-    """The attempt as failed: wrong where what the model wrote is to blame, else without reward."""
+    """Return the attempt as failed: with the failure reward if the model's output is to blame, else
+    without a reward."""
     causes: dict[type[RewardError], FailureCause] = {
         AnswerError: FailureCause.ANSWER_ERROR,
         RewardTimeoutError: FailureCause.REWARD_TIMEOUT,

@@ -1,10 +1,10 @@
-"""Where the models of an attempt come from, and the record of what it asked them.
+"""The models of an attempt, and the record of its calls.
 
 `EngineModelProvider` samples from an engine of this event loop, for the built-in agents.
-`GatewayModelProvider` binds all the LLMs of a run behind one session an attempt, for agents that
-ask over HTTP or by themselves: the policy is sampled by an engine that lives in the gateway's event
-loop; a frozen LLM by a second one over the weights from before training; every other one is a
-client of its server. `runner.py` opens and closes them; the gateway itself is `gateway/server.py`.
+`GatewayModelProvider` serves all the LLMs of a run in one session per attempt, for agents that use
+HTTP or own clients: the policy is sampled by an engine in the gateway's event loop; a frozen LLM by
+a second engine with the weights before training; every other LLM is a client of its server.
+`runner.py` opens and closes them; the gateway is in `gateway/server.py`.
 """
 
 from __future__ import annotations
@@ -32,34 +32,33 @@ if TYPE_CHECKING:
 
 
 class _AttemptModels:
-    """The models of one attempt: an engine's session, or none."""
+    """The models of one attempt: a session on an engine, or none."""
 
     client: ChatClient | None
-    """The main one, in this process."""
+    """Client of the main model in this process."""
     resources: Mapping[str, Any] = {}
     """LLMs and tokenizers by resource name, ready to use."""
     posted: PostedRewards | None = None
-    """Rewards that came by HTTP."""
+    """Rewards received over HTTP."""
     failure: EngineError | None = None
-    """The latest failure of an engine in this attempt, which an agent may have swallowed."""
+    """The latest engine failure in this attempt, which an agent may have caught."""
     lost: EngineError | None = None
-    """The same while no answer has followed it. A prompt that is too long does not count: the
-    engine is there."""
+    """The latest engine failure that no answer has followed, without overlong prompts."""
 
     def __init__(self, session: ChatSession | None = None) -> None:
         self.client = self._session = session
         self.own_time = AgentStopwatch(ENGINE_CLOCK.elapsed)
-        """The attempt's clock, which stands still while a call of it waits or is sampled."""
+        """The attempt's clock, stopped while a call waits or is sampled."""
 
     def env(self, mode: Mode) -> Mapping[str, str]:
-        """Environment for an external agent."""
+        """Return environment variables for an external agent."""
         return {}
 
     async def close(self, *, finish: bool = True) -> list[Call]:
-        """Refuse further calls, cancel those that run, and give the record back.
+        """Refuse further calls, cancel running ones, and return all recorded calls.
 
-        With `finish` what an agent began to read and left is sampled to its end before. A call's
-        `policy` names what it would train; it is None where nothing is.
+        With `finish` streams that the agent stopped reading are first sampled to their end. A
+        call's `policy` names the policy that it trains, None if it trains none.
         """
         if self._session is None:
             return []
@@ -68,30 +67,30 @@ class _AttemptModels:
 
 
 class ModelProvider:
-    """The models of a run: none, for agents whose run has no LLM at all."""
+    """The models of a run: none, for agents of a run without LLMs."""
 
     def participant(self) -> AbstractAsyncContextManager[None]:
-        """Around a rollout, for an engine whose schedule knows which rollouts there are."""
+        """Return a context around a rollout, for an engine that schedules rollouts."""
         return nullcontext()
 
     def open(self, rollout_id: str, attempt_id: str, seeds: SeedTree, order: int) -> _AttemptModels:
-        """The models of one attempt. Raises `EngineError`."""
+        """Return the models of one attempt. Raises `EngineError`."""
         return _AttemptModels()
 
 
 @dataclass(frozen=True, slots=True)
 class EngineModelProvider(ModelProvider):
-    """One model for every attempt: an engine of the event loop that the rollouts are in."""
+    """One model for every attempt: an engine in the event loop of the rollouts."""
 
     engine: Engine
     codec: Codec
 
     def participant(self) -> AbstractAsyncContextManager[None]:
-        """See `ModelProvider`."""
+        """Return the engine's context around a rollout."""
         return self.engine.participant()
 
     def open(self, rollout_id: str, attempt_id: str, seeds: SeedTree, order: int) -> _AttemptModels:
-        """See `ModelProvider`."""
+        """Return a new session on the engine."""
         return _AttemptModels(
             ChatSession(self.engine, self.codec, seeds=seeds, name=attempt_id, order=order)
         )
@@ -99,9 +98,9 @@ class EngineModelProvider(ModelProvider):
 
 @dataclass(frozen=True, slots=True)
 class PolicySource:
-    """One policy to sample from: an engine in the gateway's loop, its codec, how to sample it.
+    """One policy to sample from: an engine in the gateway's loop, its codec, and its sampling.
 
-    `engine` is None for one of an endpoint; `trains` is the policy's name, None for a frozen one.
+    `engine` is None for an endpoint; `trains` is the policy's name, None for a frozen one.
     """
 
     engine: Engine | None
@@ -110,21 +109,21 @@ class PolicySource:
     trains: str | None
 
     def ruled(self, asked: ChatOptions) -> ChatOptions:
-        """How a request is sampled: from the run's distribution, by no seed of the agent's, which
-        would make one sample of all rollouts of a task, and as long as the agent asks for."""
+        """Return the options of a request with the run's temperature, top-p and top-k and without
+        the agent's seed, which would make all rollouts of a task equal."""
         drawn = {name: getattr(self.sampling, name) for name in ("temperature", "top_p", "top_k")}
         return {**asked, "sampling": replace(asked["sampling"], **drawn), "seed": None}
 
 
 Remote = Callable[[str, SeedTree], ChatClient]
-"""Makes the client of a remote LLM for one attempt, from its resource name."""
+"""Function that creates the client of a remote LLM for one attempt, from its resource name."""
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayModelProvider(ModelProvider):
-    """Models of a run, for attempts that play at the same time.
+    """Models of a run, for attempts that play concurrently.
 
-    `sources` has the engines by resource name: the policies and what is frozen. Everything else in
+    `sources` has the engines of policies and frozen LLMs by resource name. Every other LLM in
     `roles.remote` gets its client from `remote`.
     """
 
@@ -134,9 +133,9 @@ class GatewayModelProvider(ModelProvider):
     sources: Mapping[str, PolicySource]
     remote: Remote | None = None
     max_tokens: int = 256
-    """Tokens of a reply for which the agent named no limit."""
+    """Default limit of a reply in tokens."""
     remote_max_tokens: int | None = None
-    """The same of what `remote` answers; None is `max_tokens`."""
+    """Default limit of replies of `remote` in tokens; None is `max_tokens`."""
     token_budget: int | None = None
     tokenizers: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
@@ -160,23 +159,23 @@ class GatewayModelProvider(ModelProvider):
         return attempt
 
     def sampling(self, name: str) -> Sampling:
-        """What holds for requests to a model that are silent about it."""
+        """Return the default sampling of a model's requests."""
         given, default = self.resources.get(name), Sampling(max_tokens=self.limit(name))
         return given.sampling(default) if isinstance(given, LLM) else default
 
     def limit(self, name: str) -> int:
-        """Tokens of a reply for which the agent named no limit."""
+        """Return the default limit of a reply in tokens."""
         remote = None if name in self.sources else self.remote_max_tokens
         return remote or self.max_tokens
 
     def label(self, name: str) -> str:
-        """What the LLM of a resource calls itself."""
+        """Return the `name` of a resource's LLM; empty if the resource is none."""
         found = self.resources.get(name)
         return found.name if isinstance(found, LLM) else ""
 
 
 class _GatewayAttempt(_AttemptModels):
-    """An attempt's session, and the usage of its requests over all its models."""
+    """An attempt's session at the gateway, with all its models."""
 
     def __init__(self, models: GatewayModelProvider) -> None:
         super().__init__()
@@ -184,10 +183,10 @@ class _GatewayAttempt(_AttemptModels):
         self._loop = models.gateway.loop
         self.clients: dict[str, _AttemptClient] = {}
         self.tickets = itertools.count()
-        """Numbers the calls in the order of their start."""
+        """Numbers of calls in the order of their start."""
 
     def bind(self, rollout_id: str, attempt_id: str) -> None:
-        """Open the session, and bind the LLMs to it."""
+        """Open the session, and point the LLMs to it."""
         models = self._models
         main = models.roles.main or next(iter(self.clients))
         others: dict[str, ChatClient] = {n: c for n, c in self.clients.items() if n != main}
@@ -213,15 +212,16 @@ class _GatewayAttempt(_AttemptModels):
         self.resources = {**models.tokenizers, **bound}
 
     def env(self, mode: Mode) -> Mapping[str, str]:
-        """See `_AttemptModels`."""
+        """Return environment variables for an external agent."""
         return self._door.env(mode=mode)
 
     async def close(self, *, finish: bool = True) -> list[Call]:
-        """Close the session, and collect what came through it, in the order of time."""
+        """Close the session, and return its calls in the order of their start."""
         work = asyncio.run_coroutine_threadsafe(self._end(finish), self._loop)
         return await asyncio.wrap_future(work)
 
     async def _end(self, finish: bool) -> list[Call]:
+        """Close the session in the gateway's loop, and return its calls."""
         for client in self.clients.values():
             client.ended = True
         try:
@@ -237,6 +237,7 @@ class _GatewayAttempt(_AttemptModels):
         return [replace(c, id=seen(c.id) or c.id, index=i) for i, (_, c) in enumerate(pairs)]
 
     def _llm(self, name: str, client: ChatClient) -> LLM:
+        """Return the LLM resource with the session's endpoint and key."""
         given = self._models.resources.get(name)
         llm = given if isinstance(given, LLM) else LLM(name)
         return replace(
@@ -252,10 +253,10 @@ class _GatewayAttempt(_AttemptModels):
 
 
 class _AttemptClient:
-    """A model of one attempt: another server's LLM, recorded, and trained where it has a `source`.
+    """A recorded remote model of one attempt, trained if it has a `source`.
 
-    Failures of the engine are kept, whatever the agent makes of them, and once the attempt has
-    ended nothing is asked any more.
+    Engine failures are kept even if the agent catches them, and requests after the attempt's end
+    are refused.
     """
 
     def __init__(
@@ -273,6 +274,8 @@ class _AttemptClient:
         return await self._asked(self._sampled(messages, self._source.ruled(options)))
 
     async def _sampled(self, messages: Sequence[Message], options: ChatOptions) -> Call:
+        """Send a request to the endpoint of a trained policy. Raises `EngineError` without token
+        ids."""
         if options.get("constraint") is not None:
             raise EngineError(
                 "constraints are not supported for a trained policy that is sampled at an endpoint"
@@ -286,6 +289,7 @@ class _AttemptClient:
         return call
 
     async def _asked(self, work: Coroutine[Any, Any, Call]) -> Call:
+        """Await a call, record it, and keep an engine failure."""
         attempt, task = self._attempt, asyncio.current_task()
         if self.ended:
             work.close()
@@ -309,12 +313,12 @@ class _AttemptClient:
         return call
 
     def _failed(self, error: EngineError) -> None:
-        """Keep why a request was not answered; a server that takes no more is asked too much."""
+        """Keep an engine failure, except an overlong prompt."""
         if not isinstance(error, ContextOverflowError):
             self._attempt.failure = self._attempt.lost = error
 
     async def end(self) -> list[tuple[int, Call]]:
-        """Cancel what runs, and return the calls that were answered, each with its ticket."""
+        """Cancel running calls, and return the completed ones, each with its ticket."""
         for task in self._running:
             task.cancel()
         if self._running:
@@ -325,8 +329,8 @@ class _AttemptClient:
 class _SampledClient(_AttemptClient):
     """A session on an engine.
 
-    How a policy is sampled (temperature, top-p, top-k, seed) is the run's decision, since its
-    losses are computed for that distribution; the length and the stop strings are the agent's.
+    The run decides how a policy is sampled (temperature, top-p, top-k, seed), since its losses are
+    computed for that distribution; the agent sets the length and the stop strings.
     """
 
     def __init__(
@@ -368,9 +372,10 @@ class _SampledClient(_AttemptClient):
 
 @dataclass(frozen=True, slots=True)
 class _LoopClient:
-    """A client that lives in another event loop, from whichever loop it is asked.
+    """A client that runs in another event loop than its caller.
 
-    The way there and back may wait for an engine that computes, so it is part of the call.
+    The transfer between loops may wait for an engine that computes, so it counts as part of the
+    call.
     """
 
     client: ChatClient
@@ -378,7 +383,7 @@ class _LoopClient:
     own_time: AgentStopwatch
 
     async def chat(self, messages: Sequence[Message], **options: Unpack[ChatOptions]) -> Call:
-        """Send one request; cancelling it cancels it there."""
+        """Send one request in the client's loop; cancellation is passed on."""
         work = self.client.chat(messages, **options)
         with self.own_time.paused():
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.loop))

@@ -1,8 +1,7 @@
-"""Files to rows: JSON arrays, JSONL, CSV and Parquet, each row with the place it came from.
+"""Readers of JSON arrays, JSONL, CSV and Parquet files; each row has its place in the file.
 
-The only promise is exactness about places: whatever is wrong, the error names the file and the line
-that a text editor shows (for a JSON array the index of the element, for Parquet the row). What a
-row must contain is not decided here but in `dataset.py`.
+Every error names the file and the line as a text editor shows it (for a JSON array the index of the
+element, for Parquet the row). `dataset.py` decides what a row must contain.
 """
 
 from __future__ import annotations
@@ -25,25 +24,25 @@ _BLANK = " \t\r\n"
 _DECODER = json.JSONDecoder(object_pairs_hook=unique_keys)
 _HALF = re.compile("[\ud800-\udfff]")
 _LONGEST_CELL = 2**31 - 1
-"""Characters of a cell of CSV that are read; Python's own limit is 131,072."""
+"""Maximum characters of a CSV cell; Python's default limit is 131,072."""
 
 
 class RawRow(NamedTuple):
-    """One raw row and where it stands, such as `train.jsonl:17`."""
+    """One raw row and its place, such as `train.jsonl:17`."""
 
     place: str
     value: Any
 
 
 def short(value: Any) -> str:
-    """A value in an error message."""
+    """Return the repr of a value for an error message, at most 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def check_characters(place: str, value: Any, field: str = "") -> None:
-    """Raise `DataError` with the place and the field of a text that holds half of a surrogate pair,
-    which UTF-8 cannot write: it could be neither stored nor sent to a model."""
+    """Raise `DataError` with place and field for a text with an unpaired surrogate, which UTF-8
+    cannot encode, so that it could be neither stored nor sent to a model."""
     if isinstance(value, str):
         if not value.isascii() and (half := _HALF.search(value)):
             raise DataError(
@@ -60,9 +59,9 @@ def check_characters(place: str, value: Any, field: str = "") -> None:
 
 
 def read_rows(path: str | Path) -> list[RawRow]:
-    """All rows of a file, by its suffix: .json, .jsonl, .ndjson, .csv, .parquet.
+    """Return all rows of a file, by its suffix: .json, .jsonl, .ndjson, .csv, .parquet.
 
-    Raises `DataError` for a file that is missing, empty or broken, with the line, and
+    Raises `DataError` for a file that is missing, empty or invalid, with the line, and
     `MissingExtraError` for Parquet without pyarrow.
     """
     path = Path(path)
@@ -92,7 +91,7 @@ def read_rows(path: str | Path) -> list[RawRow]:
 
 
 def _text(path: Path) -> str:
-    """The file as text, byte-order mark removed, line ends as they are."""
+    """Return the file as text without a byte-order mark and with unchanged line ends."""
     raw = path.read_bytes()
     try:
         return raw.decode("utf-8-sig")
@@ -104,8 +103,8 @@ def _text(path: Path) -> str:
 
 
 def _read_json(path: Path) -> Iterator[RawRow]:
-    """Rows of an array; of one object a line; of a single object, which is a row itself or holds
-    the list of rows under one of its keys."""
+    """Yield the rows of an array, of JSON lines, or of a single object, which is a row or has the
+    list of rows under one of its keys."""
     text = _text(path)
     if not text.strip():
         return
@@ -131,6 +130,7 @@ def _read_json(path: Path) -> Iterator[RawRow]:
 
 
 def _json_lines(path: Path) -> Iterator[RawRow]:
+    """Yield the rows of JSON lines."""
     for number, line in json_lines(_text(path)):
         place = f"{path}:{number}"
         value, rest = _parse(line, place)
@@ -140,8 +140,8 @@ def _json_lines(path: Path) -> Iterator[RawRow]:
 
 
 def _parse(text: str, place: str, within: Path | None = None) -> tuple[Any, str]:
-    """The JSON value that a text begins with, and the rest; the text may be a file `within` whose
-    lines an error is found."""
+    """Return the JSON value at the beginning of a text, and the rest; if the text is the file
+    `within`, an error names its line."""
     blank = len(text) - len(text.lstrip(_BLANK))
     try:
         value, end = _DECODER.raw_decode(text, blank)
@@ -157,6 +157,7 @@ def _parse(text: str, place: str, within: Path | None = None) -> tuple[Any, str]
 
 
 def _read_csv(path: Path) -> Iterator[RawRow]:
+    """Yield the rows of a CSV file with a header."""
     file = io.StringIO(_text(path), newline="")
     reader = csv.reader(file, strict=True, skipinitialspace=True)
     header: list[str] | None = None
@@ -188,6 +189,7 @@ def _read_csv(path: Path) -> Iterator[RawRow]:
 
 
 def _read_parquet(path: Path) -> Iterator[RawRow]:
+    """Yield the rows of a Parquet file."""
     try:
         parquet: Any = importlib.import_module("pyarrow.parquet")
     except ImportError as error:

@@ -1,7 +1,7 @@
-"""`check_environment`: what an environment promises, checked by playing it.
+"""`check_environment`: check an environment against the protocol by playing it.
 
-Its author runs it in a test. Replies are the environment's own expert's, or random: offered
-actions, calls of its tools with random arguments, or words of the conversation.
+It is meant for the author's tests. Replies are the expert's, or random: offered actions, calls of
+its tools with random arguments, or words of the conversation.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from tutelage.errors import EnvironmentFailedError
 from tutelage.types import Task
 
 LEAVE_SECONDS = 2.0
-"""Seconds that threads and child processes have to end after `close`."""
+"""Seconds after `close` in which threads and child processes may still end."""
 
 
 def check_environment(environment: Any, tasks: Sequence[Task] = (), *, seed: int = 0) -> None:
     """Check an environment: a name, a class, a function or a factory. Not for async code.
 
-    Plays its tasks, or those of `tasks`, and raises `AssertionError` with all that is wrong: a
-    failure, an episode that is another one when it is played again, instances that share state,
-    threads and child processes that are left behind, an expert that reaches no end, training tasks
-    that are test tasks. Raises `ConfigError` for what is no environment.
+    Plays its tasks, or `tasks`, and raises `AssertionError` with all problems: a failure, an
+    episode that differs when it is played again, instances that share state, threads and child
+    processes left behind, an expert that does not end an episode, training tasks that are test
+    tasks. Raises `ConfigError` if the object is not an environment.
     """
     named = isinstance(environment, str)
     factory = load_environment(environment) if named else as_factory(environment)
@@ -62,7 +62,7 @@ def check_environment(environment: Any, tasks: Sequence[Task] = (), *, seed: int
 
 
 async def _played(factory: EnvironmentFactory, tasks: Sequence[Task], seed: int) -> list[str]:
-    """Play the tasks alone, twice, with the expert, and two at once; return what is wrong."""
+    """Play the tasks alone, twice, with the expert, and two at once; return the problems."""
     problems: list[str] = []
     alone: list[tuple[Task, PlayedEpisode]] = []
     expert = factory.expert
@@ -104,7 +104,7 @@ async def _played(factory: EnvironmentFactory, tasks: Sequence[Task], seed: int)
 
 
 def _left(threads: set[threading.Thread], children: set[int]) -> list[str]:
-    """Name the threads and child processes that were not there before."""
+    """Return messages about new threads and child processes."""
     own = ("tutelage-", "asyncio_")
     new = [t.name for t in set(threading.enumerate()) - threads if not t.name.startswith(own)]
     processes = sorted(_children() - children)
@@ -113,7 +113,7 @@ def _left(threads: set[threading.Thread], children: set[int]) -> list[str]:
 
 
 def _children() -> set[int]:
-    """Return the process ids of this process's children, where the platform lists them."""
+    """Return the process ids of this process's children, if the platform lists them."""
     found: set[int] = set()
     for file in Path(f"/proc/{os.getpid()}/task").glob("*/children"):
         with suppress(OSError):
