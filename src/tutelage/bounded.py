@@ -118,13 +118,13 @@ def parse_arguments(text: str) -> Any:
     Raises `ValueError` as `parse_json`, and for values that some JSON parsers lack: NaN and
     Infinity, numbers beyond a float or 64 bits, unpaired surrogates.
     """
-    value = parse_json(text, loads=_EXACT)
+    value = parse_json(text, loads=_STRICT_LOADS)
     if "\\ud" in text or "\\uD" in text:
         json.dumps(value, ensure_ascii=False).encode()
     return value
 
 
-def _word(text: str) -> int:
+def _parse_integer(text: str) -> int:
     """Return an integer. Raises `ValueError` beyond 64 bits."""
     value = int(text)
     if not -(1 << 63) <= value < 1 << 64:
@@ -132,7 +132,7 @@ def _word(text: str) -> int:
     return value
 
 
-def _finite(text: str) -> float:
+def _parse_float(text: str) -> float:
     """Return a number. Raises `ValueError` for NaN and infinity."""
     value = float(text)
     if not math.isfinite(value):
@@ -140,4 +140,6 @@ def _finite(text: str) -> float:
     return value
 
 
-_EXACT: Any = json.JSONDecoder(parse_float=_finite, parse_int=_word, parse_constant=_finite).decode
+_STRICT_LOADS: Any = json.JSONDecoder(
+    parse_float=_parse_float, parse_int=_parse_integer, parse_constant=_parse_float
+).decode

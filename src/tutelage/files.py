@@ -20,8 +20,8 @@ from pathlib import Path
 
 from tutelage.errors import ConfigError, RunError
 
-_ASIDE = re.compile(r"\..+\.\d+\.\d+\.tmp")
-_SHOWN = 3
+_TEMPORARY = re.compile(r"\..+\.\d+\.\d+\.tmp")
+_MAX_NAMES = 3
 """Maximum number of file names in a message."""
 
 
@@ -33,7 +33,7 @@ def temporary_path(path: Path) -> Path:
 
 def temporary_names(folder: Path) -> set[str]:
     """Return names of temporary files of killed processes in a folder that no process writes to."""
-    return {left.name for left in folder.glob(".*.tmp") if _ASIDE.fullmatch(left.name)}
+    return {left.name for left in folder.glob(".*.tmp") if _TEMPORARY.fullmatch(left.name)}
 
 
 def remove_temporary(folder: Path) -> None:
@@ -101,8 +101,8 @@ def folder_content(folder: Path, besides: Container[str] = ()) -> str | None:
     names = sorted(entry.name for entry in folder.iterdir() if entry.name not in besides)
     if not names:
         return None
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"it contains {', '.join(map(repr, names[:_SHOWN]))}{more}"
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return f"it contains {', '.join(map(repr, names[:_MAX_NAMES]))}{more}"
 
 
 def check_new(path: Path, content: bytes | Path, other: str) -> None:
@@ -118,7 +118,7 @@ def check_new(path: Path, content: bytes | Path, other: str) -> None:
         else:
             same = filecmp.cmp(path, content, shallow=False)
     except OSError as error:
-        raise _refused(path, error) from error
+        raise _write_error(path, error) from error
     if not same:
         raise RunError(
             f"{str(path)!r} already exists with other content; move it away, or use another {other}"
@@ -144,9 +144,9 @@ def write_new(texts: Mapping[Path, str], other: str) -> None:
             with suppress(OSError):
                 if place is not path:
                     place.unlink(missing_ok=True)
-            raise _refused(path, error) from error
+            raise _write_error(path, error) from error
 
 
-def _refused(path: Path, error: OSError) -> RunError:
+def _write_error(path: Path, error: OSError) -> RunError:
     """Return an error that a file cannot be written."""
     return RunError(f"cannot write {str(path)!r}: {error.strerror or error}")

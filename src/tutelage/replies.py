@@ -63,22 +63,22 @@ class ThoughtStream:
         """The thought as sampled, with its tags and surrounding white space."""
         self._hidden = hidden
         self._marks = marks
-        self._place = "text" if marks is None else "start"
-        self._kept = ""
+        self._state = "text" if marks is None else "start"
+        self._buffer = ""
 
     def feed(self, new: str, *, last: bool = False) -> tuple[str, str]:
         """Add text, and return the new parts of the thought and of the text that are certain."""
-        self._kept += new
+        self._buffer += new
         thought = text = ""
-        if self._place == "start":
-            self._start(last)
-        if self._place == "thought":
-            thought = self._thought(last)
-        if self._place == "gap" and (self._kept.strip() or last):
-            self._take(len(self._kept) - len(self._kept.lstrip()))
-            self._place = "text"
-        if self._place == "text":
-            text, self._kept = self._kept, ""
+        if self._state == "start":
+            self._detect_start(last)
+        if self._state == "thought":
+            thought = self._feed_thought(last)
+        if self._state == "gap" and (self._buffer.strip() or last):
+            self._consume(len(self._buffer) - len(self._buffer.lstrip()))
+            self._state = "text"
+        if self._state == "text":
+            text, self._buffer = self._buffer, ""
         return ("" if self._hidden else thought), text
 
     @property
@@ -89,38 +89,38 @@ class ThoughtStream:
     @property
     def ended(self) -> bool:
         """Return True if the visible thought is complete."""
-        return self.shown and self._place in ("gap", "text")
+        return self.shown and self._state in ("gap", "text")
 
-    def _start(self, last: bool) -> None:
+    def _detect_start(self, last: bool) -> None:
         """Decide if the reply begins with a thought, once the text is long enough."""
         assert self._marks is not None
-        said, opening = self._kept.lstrip(), self._marks.opening
+        said, opening = self._buffer.lstrip(), self._marks.opening
         if said.startswith(opening):
-            self._take(len(self._kept) - len(said) + len(opening))
-            self._place = "thought"
+            self._consume(len(self._buffer) - len(said) + len(opening))
+            self._state = "thought"
         elif last or not opening.startswith(said):
-            self._place = "thought" if self._marks.begun else "text"
+            self._state = "thought" if self._marks.begun else "text"
 
-    def _thought(self, last: bool) -> str:
+    def _feed_thought(self, last: bool) -> str:
         """Return the new part of the thought that is certain."""
         assert self._marks is not None
         closing = self._marks.closing
-        at = self._kept.find(closing)
-        end = len(self._kept) if last else len(self._kept) - overlap(self._kept, closing)
-        said = self._kept[: end if at < 0 else at]
+        at = self._buffer.find(closing)
+        end = len(self._buffer) if last else len(self._buffer) - overlap(self._buffer, closing)
+        said = self._buffer[: end if at < 0 else at]
         # White space around a thought is none of it; at its end it may be inside.
         begin = 0 if self.raw.strip() not in ("", self._marks.opening) else blank(said)
         shown = said[begin:].rstrip()
         if at >= 0:
-            self._take(at + len(closing))
-            self._place = "gap"
+            self._consume(at + len(closing))
+            self._state = "gap"
         else:
-            self._take(end if last else begin + len(shown))
+            self._consume(end if last else begin + len(shown))
         return shown
 
-    def _take(self, count: int) -> None:
+    def _consume(self, count: int) -> None:
         """Move `count` characters from the buffer to the thought."""
-        self.raw, self._kept = self.raw + self._kept[:count], self._kept[count:]
+        self.raw, self._buffer = self.raw + self._buffer[:count], self._buffer[count:]
 
 
 def blank(text: str) -> int:

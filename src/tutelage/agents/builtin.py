@@ -34,7 +34,7 @@ def template_tools(config: RunConfig, tools: Mapping[str, Tool]) -> list[ToolSpe
     return told
 
 
-def _as_agent(found: object) -> type[LoopAgent]:
+def _check_agent_type(found: object) -> type[LoopAgent]:
     """Return the object of a user's file if it is an agent type. Raises `ConfigError`."""
     if not isinstance(found, type) or not issubclass(found, LoopAgent):
         what = found.__name__ if isinstance(found, type) else type(found).__name__
@@ -70,6 +70,6 @@ AGENTS = ExtensionRegistry(
         "react": "tutelage.agents.react:ReactAgent",
         "code": "tutelage.agents.code:CodeAgent",
     },
-    _as_agent,
+    _check_agent_type,
 )
 """The values of `agent.agent_type`."""

@@ -95,15 +95,19 @@ class ExternalAgent(Agent):
                 given.write_text(json.dumps(texts), encoding="utf-8")
                 words = [w.replace("{task}", str(path)) for w in self.command]
                 with open(path if self.task == "stdin" else os.devnull, "rb") as stdin:
-                    out = await self._run(words, self._environment(session, path, given), stdin)
+                    out = await self._run_program(
+                        words, self._build_environment(session, path, given), stdin
+                    )
         except (OSError, ValueError) as error:
             raise EngineError(
                 f"cannot start {self.name}: {error}; a variable of env_map cannot hold NUL or more "
                 "than 128 KiB"
             ) from error
-        return self._read(out, session)
+        return self._read_result(out, session)
 
-    def _environment(self, session: RolloutSession, path: Path, given: Path) -> dict[str, str]:
+    def _build_environment(
+        self, session: RolloutSession, path: Path, given: Path
+    ) -> dict[str, str]:
         """Return the environment variables of the program."""
         facts = {
             "TUTELAGE_ROLLOUT_ID": session.rollout_id,
@@ -116,24 +120,26 @@ class ExternalAgent(Agent):
             llm = session.resources.get(session.policy)
             if isinstance(llm, LLM) and llm.model:
                 facts["OPENAI_MODEL"] = llm.model
-        mapped = {name: _part(session.task, path) for name, path in self.env_map.items()}
+        mapped = {name: _read_task_path(session.task, path) for name, path in self.env_map.items()}
         return {**os.environ, **self.env, **mapped, **session.env, **facts}
 
-    async def _run(self, words: Sequence[str], env: Mapping[str, str], stdin: IO[bytes]) -> str:
+    async def _run_program(
+        self, words: Sequence[str], env: Mapping[str, str], stdin: IO[bytes]
+    ) -> str:
         """Run the program and return its standard output. Raises `AgentFailedError`."""
-        process = await _start(words, self.cwd, env, stdin)
+        process = await _start_process(words, self.cwd, env, stdin)
         out, err = bytearray(), bytearray()
         readers = [
-            asyncio.create_task(_drain(cast("asyncio.StreamReader", stream), kept))
+            asyncio.create_task(_read_stream(cast("asyncio.StreamReader", stream), kept))
             for stream, kept in ((process.stdout, out), (process.stderr, err))
         ]
         try:
-            code = await _ended(process)
+            code = await _wait_for_exit(process)
             # What it left behind holds its pipes open: that ends first.
             _signal_group(process.pid, signal.SIGKILL)
             await asyncio.wait(readers, timeout=GRACE_SECONDS)
         except asyncio.CancelledError:
-            await asyncio.shield(_end(process))
+            await asyncio.shield(_terminate(process))
             raise
         finally:
             for reader in readers:
@@ -141,10 +147,10 @@ class ExternalAgent(Agent):
             _close_pipes(process)
         if code != 0:
             how = f"exit status {code}" if code > 0 else f"signal {signal.Signals(-code).name}"
-            raise AgentFailedError(f"{self.name} ended with {how}: {_tail(err or out)}")
+            raise AgentFailedError(f"{self.name} ended with {how}: {_output_tail(err or out)}")
         return bytes(out).decode("utf-8", "replace")
 
-    def _read(self, out: str, session: RolloutSession) -> Any:
+    def _read_result(self, out: str, session: RolloutSession) -> Any:
         """Return the result in the program's output. Raises `AgentFailedError`."""
         if self.output == "answer":
             session.answer = out.strip()
@@ -171,7 +177,7 @@ class ExternalAgent(Agent):
         return fields["reward"] if fields.get("reward") is not None else session.answer
 
 
-def _part(task: Mapping[str, Any], path: str) -> str:
+def _read_task_path(task: Mapping[str, Any], path: str) -> str:
     """Return the value of a variable of `env_map`. Raises `KeyError` for a path that the task
     lacks."""
     root, *steps = path.split(".")
@@ -187,7 +193,7 @@ def _part(task: Mapping[str, Any], path: str) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-async def _start(
+async def _start_process(
     words: Sequence[str], cwd: Path | None, env: Mapping[str, str], stdin: IO[bytes]
 ) -> asyncio.subprocess.Process:
     """Start the program. A cancellation meanwhile kills its process group, where asyncio would kill
@@ -207,7 +213,7 @@ async def _start(
         return await asyncio.shield(starting)
     except asyncio.CancelledError:
         with suppress(OSError):  # it never began
-            await asyncio.shield(_end(await asyncio.shield(starting)))
+            await asyncio.shield(_terminate(await asyncio.shield(starting)))
         raise
 
 
@@ -221,7 +227,7 @@ def resource_text(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-async def _drain(stream: asyncio.StreamReader, kept: bytearray) -> None:
+async def _read_stream(stream: asyncio.StreamReader, kept: bytearray) -> None:
     """Read a stream to its end and keep its last bytes."""
     while piece := await stream.read(1 << 16):
         kept += piece
@@ -229,7 +235,7 @@ async def _drain(stream: asyncio.StreamReader, kept: bytearray) -> None:
             del kept[:-KEPT]
 
 
-async def _ended(process: asyncio.subprocess.Process) -> int:
+async def _wait_for_exit(process: asyncio.subprocess.Process) -> int:
     """Return the exit status as soon as the program has ended: `process.wait` also waits for its
     pipes, which child processes may keep open."""
     pause = 0.001
@@ -239,14 +245,14 @@ async def _ended(process: asyncio.subprocess.Process) -> int:
     return process.returncode
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+async def _terminate(process: asyncio.subprocess.Process) -> None:
     """End the process group with SIGTERM, and after the grace period with SIGKILL, without waiting
     for pipes."""
     _signal_group(process.pid, signal.SIGTERM)
     with suppress(TimeoutError):
-        await asyncio.wait_for(_ended(process), GRACE_SECONDS)
+        await asyncio.wait_for(_wait_for_exit(process), GRACE_SECONDS)
     _signal_group(process.pid, signal.SIGKILL)
-    await _ended(process)
+    await _wait_for_exit(process)
     _close_pipes(process)
 
 
@@ -261,7 +267,7 @@ def _signal_group(pid: int, number: int) -> None:
         os.killpg(pid, number)
 
 
-def _tail(output: bytearray) -> str:
+def _output_tail(output: bytearray) -> str:
     """Return the end of an output as text."""
     text = bytes(output[-4 * SHOWN :]).decode("utf-8", "replace").strip()
     return text[-SHOWN:] or "no output"

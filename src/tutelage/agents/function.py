@@ -88,7 +88,7 @@ class AgentFunction:
                 f"agent {self.name!r} is defined inside a function, where other processes cannot "
                 "import it; move it to the top level of a module"
             )
-        return _find, (self.fn.__module__, self.fn.__qualname__)
+        return _import_agent, (self.fn.__module__, self.fn.__qualname__)
 
     def own_resources(self) -> Mapping[str, Any]:
         """Return the models passed to the decorator."""
@@ -115,10 +115,12 @@ class AgentFunction:
         known = {*resources, "rollout", "resources"}
         known |= set() if session.environment is None else {ENVIRONMENT}
         names = [*self.required, *(name for name in self.optional if name in known)]
-        arguments = {name: self._fill(name, session, resources) for name in names}
+        arguments = {name: self._resolve_argument(name, session, resources) for name in names}
         return await call(self.fn, session.task, **arguments)
 
-    def _fill(self, name: str, session: RolloutSession, resources: NamedResources) -> Any:
+    def _resolve_argument(
+        self, name: str, session: RolloutSession, resources: NamedResources
+    ) -> Any:
         """Return the argument of a parameter. Raises `ConfigError`."""
         if name == "rollout":
             return session
@@ -184,7 +186,7 @@ def wants_model(agent: Agent, resources: Mapping[str, Any]) -> bool:
     return bool(names & {*agent.required, *agent.optional})
 
 
-def _find(module: str, qualname: str) -> Any:
+def _import_agent(module: str, qualname: str) -> Any:
     """Return the agent of a module by its qualified name."""
     found: Any = importlib.import_module(module)
     for part in qualname.split("."):

@@ -36,11 +36,11 @@ from tutelage.tools.execute import call_in_thread
 from tutelage.tools.loading import USER_MODULE, load_module
 from tutelage.types import Task
 
-_BROUGHT_BACK = ("emitted", "marked", "answer", "stop", "feedback")
+_RETURNED_FIELDS = ("emitted", "marked", "answer", "stop", "feedback")
 """Fields of a session that a worker returns."""
 
 
-_Done = tuple[Any, tuple[str, str] | None, Mapping[str, Any]]
+_WorkerResult = tuple[Any, tuple[str, str] | None, Mapping[str, Any]]
 """The result, the message and traceback of an exception, and the returned fields."""
 
 
@@ -51,13 +51,13 @@ class IsolatedAgent(Agent):
         """Raises `ConfigError` if the agent cannot be sent to another process."""
         self.agent = agent
         try:
-            self._packed = pickle.dumps(agent)
+            self._pickled = pickle.dumps(agent)
         except (pickle.PicklingError, TypeError, AttributeError) as error:
             raise ConfigError(
                 f"cannot run agent {agent.name!r} in a separate process: {error}. Define it at "
                 "the top level of a module, and keep its instance picklable"
             ) from error
-        self._files = _files_of(self._packed)
+        self._files = _find_module_files(self._pickled)
         self._idle: list[_AgentProcess] = []
 
     @property
@@ -73,7 +73,7 @@ class IsolatedAgent(Agent):
         """Play in a worker. Raises `AgentFailedError` if the agent raised, or its worker died."""
         worker = self._idle.pop() if self._idle else None
         if worker is None or not worker.process.is_alive():
-            worker = _AgentProcess(self._packed, self._files)
+            worker = _AgentProcess(self._pickled, self._files)
         try:
             value, error, back = await worker.play(session)
         except BaseException:
@@ -95,19 +95,19 @@ class IsolatedAgent(Agent):
 class _AgentProcess:
     """One worker process."""
 
-    def __init__(self, packed: bytes, files: Mapping[str, str]) -> None:
+    def __init__(self, pickled: bytes, files: Mapping[str, str]) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self.process: BaseProcess = context.Process(
-            target=_work,
-            args=(theirs, packed, files),
+            target=_run_worker,
+            args=(theirs, pickled, files),
             name="tutelage-agent",
             daemon=False,
         )
         self.process.start()
         theirs.close()
 
-    async def play(self, session: RolloutSession) -> _Done:
+    async def play(self, session: RolloutSession) -> _WorkerResult:
         # Its clock stays here, where its calls are seen: the worker's own runs on during calls, so
         # what is left there is what is left at least. Models are reached over HTTP there.
         left = {"own_time", "client", "posted", "environment"}
@@ -138,42 +138,42 @@ class _AgentProcess:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
             self.process.kill()  # it may not have made its group yet
-        threading.Thread(target=self._bury, name="tutelage-bury", daemon=True).start()
+        threading.Thread(target=self._join_process, name="tutelage-bury", daemon=True).start()
 
-    def _bury(self) -> None:
+    def _join_process(self) -> None:
         self.process.join(5.0)
         self._pipe.close()
 
 
-def _files_of(packed: bytes) -> dict[str, str]:
+def _find_module_files(pickled: bytes) -> dict[str, str]:
     """Return the files of an agent's modules that no import finds, by module name: those named in
     the pickle, else all loaded ones, since one may have imported the agent."""
     known = {n: str(m.__file__) for n, m in sys.modules.items() if n.startswith(USER_MODULE)}
-    named = {n: file for n, file in known.items() if n.encode() in packed}
+    named = {n: file for n, file in known.items() if n.encode() in pickled}
     return named or {n: file for n, file in known.items() if Path(file).is_file()}
 
 
-def _unpacked(packed: bytes, files: Mapping[str, str]) -> Agent:
+def _unpickle_agent(pickled: bytes, files: Mapping[str, str]) -> Agent:
     """Return the agent, loading its files if no import finds it. Raises `ConfigError` if a file has
     changed."""
     with suppress(ModuleNotFoundError):
-        return pickle.loads(packed)
+        return pickle.loads(pickled)
     for name, file in files.items():
         module = load_module(Path(file), "the agent's file")
-        if module.__name__ != name and name.encode() in packed:
+        if module.__name__ != name and name.encode() in pickled:
             raise ConfigError(
                 f"{file} has changed since the run started; restore it, or start a new run"
             )
-    return pickle.loads(packed)
+    return pickle.loads(pickled)
 
 
-def _work(pipe: Connection, packed: bytes, files: Mapping[str, str]) -> None:
+def _run_worker(pipe: Connection, pickled: bytes, files: Mapping[str, str]) -> None:
     """Run the worker's main loop."""
     os.setsid()
     threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     try:
-        agent = _unpacked(packed, files)
+        agent = _unpickle_agent(pickled, files)
     except Exception as error:
         with suppress(EOFError, OSError):
             pipe.recv()
@@ -184,14 +184,14 @@ def _work(pipe: Connection, packed: bytes, files: Mapping[str, str]) -> None:
             facts: Mapping[str, Any] = pipe.recv()
         except (EOFError, OSError):
             return
-        done = contextvars.copy_context().run(_play, agent, RolloutSession(**facts))
+        done = contextvars.copy_context().run(_play_rollout, agent, RolloutSession(**facts))
         try:
             pipe.send(done)
         except (pickle.PicklingError, TypeError, AttributeError) as error:
             pipe.send((None, (f"the result cannot be sent back: {error}", ""), {}))
 
 
-def _play(agent: Agent, session: RolloutSession) -> _Done:
+def _play_rollout(agent: Agent, session: RolloutSession) -> _WorkerResult:
     """Play one rollout in the worker."""
     enter_rollout(session)
     value, error = None, None
@@ -200,4 +200,4 @@ def _play(agent: Agent, session: RolloutSession) -> _Done:
         value = asyncio.run(work)
     except BaseException as raised:
         error = (exception_text(raised), traceback.format_exc())
-    return value, error, {name: getattr(session, name) for name in _BROUGHT_BACK}
+    return value, error, {name: getattr(session, name) for name in _RETURNED_FIELDS}

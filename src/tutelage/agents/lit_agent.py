@@ -71,16 +71,16 @@ class LitAgent(Agent):
     def check(self, names: Collection[str]) -> None:
         """Raise `ConfigError` if no method is overridden for a mode."""
         for training in (True, False):
-            self._method(training)
+            self._select_method(training)
 
     async def play(self, task: Task, session: RolloutSession, resources: NamedResources) -> Any:
         """Play the rollout with the method for its mode."""
-        method = self._method(session.mode is Mode.TRAIN)
+        method = self._select_method(session.mode is Mode.TRAIN)
         parameters = inspect.signature(method).parameters
         named = {ENVIRONMENT: session.environment} if ENVIRONMENT in parameters else {}
         return await call(method, session.task, resources, session, **named)
 
-    def _method(self, training: bool) -> Callable[..., Any]:
+    def _select_method(self, training: bool) -> Callable[..., Any]:
         """Return the preferred overridden method. Raises `ConfigError` without one."""
         for name in _METHODS[training]:
             if getattr(type(self), name) is not getattr(LitAgent, name):

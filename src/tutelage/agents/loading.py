@@ -36,7 +36,9 @@ def load_agent(
     `resources` override them. Raises `ConfigError`."""
     if not isinstance(given, (str, Path)):
         agent = as_agent(given)
-        return agent, NamedResources({**_resources(_module_of(agent), resources), **resources})
+        return agent, NamedResources(
+            {**_module_resources(_module_names(agent), resources), **resources}
+        )
     reference = str(given)
     file, _, name = reference.rpartition(":")
     if not file.endswith(".py"):
@@ -52,7 +54,7 @@ def load_agent(
     if name in names:
         found = names[name]
     else:
-        agents = _agents(names)
+        agents = _find_agents(names)
         if name:
             known = ", ".join(agents) or "none"
             raise ConfigError(f"{file} does not define {name!r}; its agents are {known}")
@@ -64,10 +66,10 @@ def load_agent(
             )
         (found,) = agents.values()
     agent = as_agent(found() if isinstance(found, type) else found)
-    return agent, NamedResources({**_resources(names, resources), **resources})
+    return agent, NamedResources({**_module_resources(names, resources), **resources})
 
 
-def _agents(names: Mapping[str, Any]) -> dict[str, Any]:
+def _find_agents(names: Mapping[str, Any]) -> dict[str, Any]:
     """Return the agents that a module defines, by name."""
     kinds = (AgentFunction, LitAgent, ExternalAgent)
     here = {n: v for n, v in names.items() if isinstance(v, kinds) and not n.startswith("_")}
@@ -81,7 +83,7 @@ def _agents(names: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _module_of(agent: Agent) -> Mapping[str, Any]:
+def _module_names(agent: Agent) -> Mapping[str, Any]:
     """Return the names that the module of a user's agent defines."""
     if isinstance(agent, AgentFunction):
         return getattr(inspect.unwrap(agent.fn), "__globals__", {})
@@ -90,7 +92,7 @@ def _module_of(agent: Agent) -> Mapping[str, Any]:
     return {} if module is None else vars(module)
 
 
-def _resources(names: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def _module_resources(names: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return a module's own resources; none if the caller passes prompt templates."""
     own = names.get(RESOURCES)
     if isinstance(own, Mapping):
@@ -105,14 +107,14 @@ def source_hash(*things: object) -> str:
     in files beside it (`tools/source.py`)."""
     digest = hashlib.blake2b(digest_size=16)
     for thing in things:
-        digest.update(_code(thing).encode() + b"\0")
+        digest.update(_object_code(thing).encode() + b"\0")
     return digest.hexdigest()
 
 
-def _code(thing: object) -> str:
+def _object_code(thing: object) -> str:
     """Return the code of an object, or its name if there is no source."""
     if isinstance(thing, RewardFunction | AgentFunction):
-        return _code(thing.fn)
+        return _object_code(thing.fn)
     if isinstance(thing, ExternalAgent):
         files = [Path(thing.cwd or "", word) for word in thing.command[1:]]
         texts = [f.read_bytes().hex() for f in files if f.is_file()]

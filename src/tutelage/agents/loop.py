@@ -104,7 +104,7 @@ class LoopAgent(Agent, ABC):
             raise ConfigError("a built-in agent runs only in this process and needs a model")
         environment, agent = session.environment, self
         if environment is not None and environment.observation.tools:
-            offered = {spec.name: _offered(spec) for spec in environment.observation.tools}
+            offered = {spec.name: _environment_tool(spec) for spec in environment.observation.tools}
             agent = replace(self, tools={**self.tools, **offered})
         prompt = agent.own_prompt() if self.system_prompt is None else self.system_prompt
         system = [Message("system", prompt)] if prompt else []
@@ -143,20 +143,22 @@ class LoopAgent(Agent, ABC):
                 constraint = None if turn.calls else constraint
                 last = number == self.max_turns - 1 or left <= 0
                 if environment is not None:
-                    messages += await agent._step(environment, call, turn, tools, session)
+                    messages += await agent._step_environment(
+                        environment, call, turn, tools, session
+                    )
                     if environment.ended:
                         session.stop = "terminated" if environment.terminated else "truncated"
                         return
                 # What no turn can observe is run only when it may be the answer.
-                elif not last or _answers(turn, tools):
-                    messages += self.observe(call, turn, await _run(turn, tools, session))
+                elif not last or _calls_terminal_tool(turn, tools):
+                    messages += self.observe(call, turn, await _run_calls(turn, tools, session))
                     if session.answer is not None:
                         return
                 if last:
                     session.stop = "max_turns" if left > 0 else "token_budget"
                     return
 
-    async def _step(
+    async def _step_environment(
         self,
         environment: RolloutEnvironment,
         call: Call,
@@ -172,7 +174,7 @@ class LoopAgent(Agent, ABC):
         own = tuple(each for each in turn.calls if each.name in tools)
         calls = tuple(each for each in turn.calls if each.name not in tools)
         session.answer, shown = turn.answer, list[Message]()
-        results = {r.call_id: r for r in await _run(replace(turn, calls=own), tools, session)}
+        results = {r.call_id: r for r in await _run_calls(replace(turn, calls=own), tools, session)}
         if calls or session.answer is not None:
             text = (call.reply.content if session.answer is None else session.answer) or ""
             action = Message("assistant", text.removeprefix(call.thought).strip(), calls)
@@ -193,18 +195,22 @@ class LoopAgent(Agent, ABC):
         return [*self.observe(call, turn, observed), *shown]
 
 
-def _offered(spec: ToolSpec) -> Tool:
+def _environment_tool(spec: ToolSpec) -> Tool:
     """Return a tool object for an environment's tool, whose calls are part of a step."""
-    return Tool(spec.name, spec.description, _offered, Signature(spec.parameters, json.loads))
+    return Tool(
+        spec.name, spec.description, _environment_tool, Signature(spec.parameters, json.loads)
+    )
 
 
-def _answers(turn: Turn, tools: Mapping[str, Tool]) -> bool:
+def _calls_terminal_tool(turn: Turn, tools: Mapping[str, Tool]) -> bool:
     """Return True if the turn calls a terminal tool."""
     items = (tools.get(call.name) for call in turn.calls)
     return any(tool is not None and tool.terminal for tool in items)
 
 
-async def _run(turn: Turn, tools: Mapping[str, Tool], session: RolloutSession) -> list[ToolResult]:
+async def _run_calls(
+    turn: Turn, tools: Mapping[str, Tool], session: RolloutSession
+) -> list[ToolResult]:
     """Run the turn's calls concurrently; return results in their order."""
     results = await execute_tool_calls(turn.calls, tools)
     session.tool_results += results

@@ -33,7 +33,7 @@ _LABEL = re.compile(
 _FORM = "'Action: NAME' and 'Action Input: JSON' to use a tool, or 'Answer: TEXT' to end"
 
 
-_Part = tuple[str, str]
+_LabelledPart = tuple[str, str]
 """A labelled part of a turn: its label and its text."""
 
 
@@ -47,7 +47,7 @@ class ReactAgent(LoopAgent):
         """Return the tools and the output format."""
         if not self.tools:
             return "Think, then end with the answer alone in this form:\nThought: ...\nAnswer: ..."
-        described = "\n".join(_described(tool) for tool in self.tools.values())
+        described = "\n".join(_format_tool(tool) for tool in self.tools.values())
         return (
             f"Answer the question. You can use these tools:\n{described}\n\n"
             "To use a tool, write\nThought: what to do next\nAction: the tool's name\n"
@@ -78,14 +78,14 @@ class ReactAgent(LoopAgent):
         if "action" in labels or "action input" in labels:
             if answers:
                 return Turn.wrong("an action and an answer in one turn; write one of them")
-            return self._actions(parts, turn_id)
+            return self._parse_actions(parts, turn_id)
         if len(answers) > 1:
             return Turn.wrong(f"{len(answers)} answers in one turn; write one")
         if answers:
             return Turn(answer=answers[0])
         return Turn.wrong(f"no action and no answer; write {_FORM}")
 
-    def _actions(self, parts: Sequence[_Part], turn_id: str) -> Turn:
+    def _parse_actions(self, parts: Sequence[_LabelledPart], turn_id: str) -> Turn:
         """Return the calls of the actions in a turn, with errors of incomplete ones."""
         calls: list[ToolCall] = []
         errors: list[str] = []
@@ -104,7 +104,7 @@ class ReactAgent(LoopAgent):
             if not text:
                 errors.append("'Action:' names no tool")
                 continue
-            arguments = _as_arguments(message, self.tools.get(text))
+            arguments = _parse_arguments(message, self.tools.get(text))
             calls.append(ToolCall(f"{turn_id}.{len(calls)}", text, arguments))
         return Turn(calls=tuple(calls), errors=tuple(errors))
 
@@ -117,7 +117,7 @@ class ReactAgent(LoopAgent):
         return [Message("user", "\n".join(lines))]
 
 
-def _described(tool: Tool) -> str:
+def _format_tool(tool: Tool) -> str:
     parameters = tool.parameters.get("properties", {})
     lines: list[str] = []
     for name, schema in parameters.items():
@@ -127,10 +127,10 @@ def _described(tool: Tool) -> str:
     return f"- {tool.name}: {first} Arguments: {'; '.join(lines) if lines else 'none'}."
 
 
-def _split_parts(text: str) -> list[_Part]:
+def _split_parts(text: str) -> list[_LabelledPart]:
     """Return the labelled parts of a text, in order, without the text before the first label."""
     items = list(_LABEL.finditer(text))
-    parts: list[_Part] = []
+    parts: list[_LabelledPart] = []
     for place, match in enumerate(items):
         end = items[place + 1].start() if place + 1 < len(items) else len(text)
         label = " ".join(match[1].lower().split())
@@ -139,7 +139,7 @@ def _split_parts(text: str) -> list[_Part]:
     return parts
 
 
-def _as_arguments(text: str, tool: Tool | None) -> str:
+def _parse_arguments(text: str, tool: Tool | None) -> str:
     """Return an action's input as the JSON object of a tool's arguments.
 
     Text that begins with `{` is that object. For a tool with a single parameter any other text is

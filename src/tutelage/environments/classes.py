@@ -37,13 +37,13 @@ def adapt_class(value: Any, name: str, kwargs: Mapping[str, Any]) -> Environment
                 raise ConfigError(f"{name}[{key!r}] is no environment, got {each!r:.80}")
             factories[key] = factory
         steady = all(factory.deterministic for factory in factories.values())
-        return EnvironmentFactory(name, lambda: _ByRow(factories), deterministic=steady)
+        return EnvironmentFactory(name, lambda: _RowEnvironment(factories), deterministic=steady)
     if not callable(value):
         return None
     make = cast("Callable[..., Any]", value)
     cls: Any = value if isinstance(value, type) else type(make(**kwargs))
     if hasattr(cls, "init") and hasattr(cls, "step"):
-        factory = EnvironmentFactory(name, lambda: _DictionarySteps(make, kwargs))
+        factory = EnvironmentFactory(name, lambda: _SkyRLEnvironment(make, kwargs))
     elif not hasattr(cls, "reset"):
         return None
     elif hasattr(cls, "step") and "seed" in inspect.signature(cls.reset).parameters:
@@ -55,12 +55,12 @@ def adapt_class(value: Any, name: str, kwargs: Mapping[str, Any]) -> Environment
         tools = [Tool(n, d, f, s) for n, f in public.items() for d, s in [read_signature(f)]]
         owner = ToolClass(name, lambda task: make(**kwargs))
         specs = tuple(tool.spec for tool in tools)
-        factory = EnvironmentFactory(name, lambda: _PublicMethods(owner, tools), specs)
+        factory = EnvironmentFactory(name, lambda: _TRLEnvironment(owner, tools), specs)
     own = {n: getattr(cls, n) for n in ("tasks", "expert", "deterministic") if hasattr(cls, n)}
     return replace(factory, **own)
 
 
-class _PublicMethods(ToolEnvironment):
+class _TRLEnvironment(ToolEnvironment):
     """One episode of a TRL class; its `get_reward` is called after each turn."""
 
     async def reset(self, task: Task, seed: int) -> Observation:
@@ -85,7 +85,7 @@ class _PublicMethods(ToolEnvironment):
         await call(getattr(self._made, "close", lambda: None))
 
 
-class _ByRow(Environment):
+class _RowEnvironment(Environment):
     """One episode of the environment that the row names."""
 
     def __init__(self, factories: Mapping[str, EnvironmentFactory]) -> None:
@@ -114,7 +114,7 @@ class _ByRow(Environment):
             await self._inner.close()
 
 
-class _DictionarySteps(Environment):
+class _SkyRLEnvironment(Environment):
     """One episode of a SkyRL class, created with `env_config` and the row as `extras`."""
 
     def __init__(self, make: Callable[..., Any], config: Mapping[str, Any]) -> None:

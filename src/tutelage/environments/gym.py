@@ -93,7 +93,9 @@ def five_value_factory(
     if count != len(names):
         raise ConfigError(f"{name} has {count} discrete actions, but actions={names!r}")
     return EnvironmentFactory(
-        name, lambda: _FiveValues(lambda: construct(**options), names, drawn), tasks=seeded_tasks
+        name,
+        lambda: _GymEnvironment(lambda: construct(**options), names, drawn),
+        tasks=seeded_tasks,
     )
 
 
@@ -106,7 +108,7 @@ def _is_text(space: Any, kinds: Sequence[str]) -> bool:
     return not parents.isdisjoint({"Text", *kinds}) and all(_is_text(s, kinds) for s in inner)
 
 
-class _FiveValues(Environment):
+class _GymEnvironment(Environment):
     """One episode of an environment whose `step` returns five values."""
 
     def __init__(self, make: Callable[[], Any], names: Sequence[str], drawn: bool) -> None:
@@ -117,7 +119,7 @@ class _FiveValues(Environment):
         """Reset with the task's `seed`, or with the rollout's seed if the task has none."""
         self._inner = await call(self._make)
         value, info = await call(self._inner.reset, seed=int(task.fields.get("seed", seed)))
-        text = self._shown(value)
+        text = self._format_observation(value)
         if self._names:
             text += f"\nReply with one of: {', '.join(self._names)}."
         return Observation((Message("user", text),), self._names, info)
@@ -134,10 +136,12 @@ class _FiveValues(Environment):
         chosen = start + names.index(reply.lower()) if names else reply
         value, reward, terminated, truncated, info = await call(self._inner.step, chosen)
         over = bool(terminated or truncated)
-        shown = Observation((Message("user", self._shown(value)),), () if over else self._names)
+        shown = Observation(
+            (Message("user", self._format_observation(value)),), () if over else self._names
+        )
         return Step(shown, reward, bool(terminated), bool(truncated), info)
 
-    def _shown(self, value: Any) -> str:
+    def _format_observation(self, value: Any) -> str:
         """Return the text of an observation."""
         text = str(self._inner.render() if self._drawn else value)
         text = _COLOURED.sub(lambda m: f"[{_COLOURS[int(m[2])]}:{m[3]}]", text)

@@ -101,7 +101,7 @@ class RolloutEnvironment:
         """The first failure; no step is possible after it."""
         self._factory, self._step_timeout = factory, step_timeout
         self._instance: Environment | None = None
-        self._home: asyncio.AbstractEventLoop | None = None
+        self._caller_loop: asyncio.AbstractEventLoop | None = None
         self._thread = _LoopThread.current()
         self._busy = False
 
@@ -124,14 +124,14 @@ class RolloutEnvironment:
 
     async def open(self) -> Observation:
         """Create the instance and reset it. Raises `EnvironmentFailedError`."""
-        self._home = asyncio.get_running_loop()
+        self._caller_loop = asyncio.get_running_loop()
         self._instance = await self._call("creation", OPEN_SECONDS, self._factory.make)
         reset = cast("Environment", self._instance).reset
         first = await self._call("reset", OPEN_SECONDS, reset, self.task, self.seed)
         self.observation = self._read_observation(first, "reset")
         self.info = dict(self.observation.info)
         if not self.observation.messages and not self.task.has_input:
-            raise self._error("reset", "it showed no message, and the task has no question")
+            raise self._record_error("reset", "it showed no message, and the task has no question")
         return self.observation
 
     async def step(
@@ -175,8 +175,8 @@ class RolloutEnvironment:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            assert self._home is not None, "it is open"
-            return asyncio.run_coroutine_threadsafe(self.step(action), self._home).result()
+            assert self._caller_loop is not None, "it is open"
+            return asyncio.run_coroutine_threadsafe(self.step(action), self._caller_loop).result()
         raise TutelageError("step_sync would stop the event loop: `await environment.step(...)`")
 
     async def close(self) -> None:
@@ -200,15 +200,15 @@ class RolloutEnvironment:
             if work.cancelled():
                 self._thread.abandon()
             way = "raise environment.step_timeout" if what == "step" else "it may hang"
-            raise self._error(
+            raise self._record_error(
                 what,
                 f"it took longer than {seconds:g} seconds; {way}, or lower environment.pool_size",
             ) from late
         if error is not None:
-            raise self._error(what, f"{type(error).__name__}: {error}"[:500]) from error
+            raise self._record_error(what, f"{type(error).__name__}: {error}"[:500]) from error
         return value
 
-    def _error(self, what: str, reason: str) -> EnvironmentFailedError:
+    def _record_error(self, what: str, reason: str) -> EnvironmentFailedError:
         """Return an error that names the environment, and keep the first one as `failure`."""
         error = EnvironmentFailedError(f"the environment {self.name!r} failed in {what}: {reason}")
         self.failure = self.failure or error
@@ -217,7 +217,7 @@ class RolloutEnvironment:
     def _read_step(self, value: Any) -> Step:
         """Check what `step` returned. Raises `EnvironmentFailedError`."""
         if not isinstance(value, Step):
-            raise self._error(
+            raise self._record_error(
                 "step",
                 f"it returned a {type(value).__name__}, not a Step; a gymnasium environment is "
                 "named gym:ID",
@@ -229,7 +229,7 @@ class RolloutEnvironment:
             except (TypeError, ValueError, OverflowError):
                 reward = math.nan
             if not abs(reward) <= LARGEST:
-                raise self._error(
+                raise self._record_error(
                     "step",
                     f"the reward is {value.reward!r:.80}; return a finite number from -{LARGEST:g} "
                     f"to {LARGEST:g}, or None if there is none per turn",
@@ -237,7 +237,7 @@ class RolloutEnvironment:
         observation = self._read_observation(value.observation, "step")
         ended = bool(value.terminated), bool(value.truncated)
         if not observation.messages and not any(ended):
-            raise self._error(
+            raise self._record_error(
                 "step", "the episode goes on and the observation has no message; return one"
             )
         return Step(observation, reward, *ended, info)
@@ -245,14 +245,14 @@ class RolloutEnvironment:
     def _read_observation(self, value: Any, what: str) -> Observation:
         """Check an observation. Raises `EnvironmentFailedError`."""
         if not isinstance(value, Observation):
-            raise self._error(
+            raise self._record_error(
                 what, f"the observation is a {type(value).__name__}; return an Observation"
             )
         length, messages = 0, list[Message]()
         for message in cast("tuple[Any, ...]", value.messages):
             content: Any = message.content if isinstance(message, Message) else message
             if not (isinstance(message, Message) and (content is None or isinstance(content, str))):
-                raise self._error(
+                raise self._record_error(
                     what,
                     f"an observation holds {content!r:.80}, a {type(content).__name__}; return "
                     "Message objects whose content is text",
@@ -260,13 +260,13 @@ class RolloutEnvironment:
             length += len(content or "")
             messages.append(replace(message, content=whole_characters(content)))
         if length > MAX_CHARS:
-            raise self._error(
+            raise self._record_error(
                 what,
                 f"the observation has {length:,} characters, more than {MAX_CHARS:,}; shorten it",
             )
         actions = tuple(value.actions)
         if not all(isinstance(each, str) and each for each in cast("tuple[Any, ...]", actions)):
-            raise self._error(what, f"the actions are {actions!r:.80}; offer texts")
+            raise self._record_error(what, f"the actions are {actions!r:.80}; offer texts")
         actions = tuple(dict.fromkeys(actions))
         return replace(
             value,
@@ -286,11 +286,11 @@ class RolloutEnvironment:
         try:
             text = json.dumps({**value}, default=plain, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
-            raise self._error(
+            raise self._record_error(
                 what, f"the info cannot be recorded ({error}); it holds JSON values under names"
             ) from error
         if len(text) > MAX_CHARS:
-            raise self._error(
+            raise self._record_error(
                 what, f"the info has {len(text):,} characters as JSON, more than {MAX_CHARS:,}"
             )
         return json.loads(text)
@@ -337,13 +337,13 @@ class RolloutEnvironments:
                         f"{OPEN_SECONDS:g} seconds"
                     ) from error
                 self.observed += observation.messages
-                self._stack.push_async_callback(_close, environment)
+                self._stack.push_async_callback(_close_state, environment)
                 self._states[owner] = self.opened[owner.name] = environment.state
             bound[name] = tool if owner is None else tool.bind(self._states[owner])
         return bound
 
 
-async def _close(environment: ToolEnvironment) -> None:
+async def _close_state(environment: ToolEnvironment) -> None:
     """Close the state of a tool class and log any failure, so that the rollout is kept."""
     try:
         async with asyncio.timeout(OPEN_SECONDS):

@@ -62,13 +62,13 @@ def environment(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
         ) from error
     return EnvironmentFactory(
         f"reasoning_gym:{argument}",
-        lambda: _Question(entries, scoring == "graded"),
+        lambda: _QuestionEnvironment(entries, scoring == "graded"),
         tasks=entries.tasks,
-        expert=_answer if isinstance(first["answer"], str) else None,
+        expert=_expert_answer if isinstance(first["answer"], str) else None,
     )
 
 
-def _answer(task: Task, messages: Sequence[Message]) -> Message:
+def _expert_answer(task: Task, messages: Sequence[Message]) -> Message:
     """Return the dataset's answer as an assistant message."""
     return Message("assistant", str(task["answer"]))
 
@@ -127,7 +127,7 @@ class _Entries:
             return 0.0
 
 
-class _Question(Environment):
+class _QuestionEnvironment(Environment):
     """An episode of one question, ended by the reply."""
 
     def __init__(self, entries: _Entries, graded: bool) -> None:

@@ -27,7 +27,7 @@ from tutelage.types import Message, Task
 OPTIONS = {"nb_rooms": 2, "nb_objects": 3, "quest_length": 2, "quest_breadth": 1}
 """Keys of a game, with their defaults."""
 _STATUS_LINE = re.compile(r"\n>[^\n]*\Z")
-_making = threading.Lock()
+_creation_lock = threading.Lock()
 """Lock around game creation, since TextWorld draws from one generator of the process."""
 
 
@@ -58,7 +58,7 @@ def environment(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
             setattr(made, name, int(options[name]))
         words = repr((textworld.__version__, seed, [options[name] for name in OPTIONS]))
         folder = cache_folder("textworld") / hashlib.blake2b(words.encode()).hexdigest()[:16]
-        with _making:
+        with _creation_lock:
             if not folder.exists():
                 folder.parent.mkdir(parents=True, exist_ok=True)
                 with tempfile.TemporaryDirectory(dir=folder.parent) as aside:

@@ -96,7 +96,7 @@ class APO:
         ]
         edits: list[EditRequest] = []
         styles = list(requests.STYLES)
-        critiques = await state.optimiser.read(asked, _critique)
+        critiques = await state.optimiser.read(asked, _parse_critique)
         for (parent, _), critique in zip(faulty, critiques, strict=True):
             if critique.problem:
                 state.note_failed(parent, "critique", critique.reason, "", critique.cost)
@@ -110,7 +110,7 @@ class APO:
         return await state.propose_edits(edits)
 
 
-def _critique(reply: str) -> str:
+def _parse_critique(reply: str) -> str:
     """Return the critique of a reply. Raises `RejectedEdit` if it is empty."""
     if not reply.strip():
         raise RejectedEdit("malformed", "the critique is empty")

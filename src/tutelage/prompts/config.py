@@ -162,13 +162,13 @@ def resolve_prompt(
         values[override.spelling.replace("-", "_").replace(".", "_")] = override.value
     for key in ("agent", "reward", "prices", "environment"):
         if isinstance(values.get(key), str):
-            values[key] = _absolute(values[key])
+            values[key] = _resolve_reference(values[key])
     try:
         config = PromptConfig.model_validate({"recipe": recipe, **values})
     except ValidationError as error:
-        raise_issues(_problem(found) for found in error.errors())
+        raise_issues(_validation_issue(found) for found in error.errors())
         raise
-    raise_issues(_contradictions(config))
+    raise_issues(_find_contradictions(config))
     return config
 
 
@@ -187,7 +187,7 @@ def prompt_rows() -> list[ReferenceRow]:
     ]
 
 
-def _absolute(reference: str) -> str:
+def _resolve_reference(reference: str) -> str:
     """Return a file's absolute path, for a resume; return a name unchanged."""
     file, colon, name = reference.rpartition(":")
     if not file.endswith(".py"):
@@ -195,7 +195,7 @@ def _absolute(reference: str) -> str:
     return f"{Path(file).resolve()}{colon}{name}" if Path(file).is_file() else reference
 
 
-def _problem(error: ErrorDetails) -> ConfigIssue:
+def _validation_issue(error: ErrorDetails) -> ConfigIssue:
     """Return the issue of a validation error, with the nearest key for an unknown one."""
     key = str(error["loc"][0])
     if error["type"] != "extra_forbidden":
@@ -208,7 +208,7 @@ def _problem(error: ErrorDetails) -> ConfigIssue:
     return ConfigIssue(key, error["input"], "unknown key of a prompt search", fix)
 
 
-def _contradictions(config: PromptConfig) -> Iterator[ConfigIssue]:
+def _find_contradictions(config: PromptConfig) -> Iterator[ConfigIssue]:
     """Yield issues of keys that contradict each other, or that the recipe or algorithm does not
     use."""
     own = config.recipe == PROMPT_RECIPE

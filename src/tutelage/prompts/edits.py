@@ -37,7 +37,7 @@ class RejectedEdit(Exception):
         self.reason = reason
 
 
-def _tokens(text: str) -> list[str]:
+def _tokenize(text: str) -> list[str]:
     """Return words and punctuation in lower case, as an approximation of tokens."""
     return _TOKEN.findall(text.lower())
 
@@ -56,23 +56,23 @@ class EditRules:
     def __init__(self, seed: Components, tasks: Sequence[Task]) -> None:
         """An answer shared by a tenth of the tasks is a label, which a prompt may name."""
         self._seed = seed
-        self._questions = {run for task in tasks for run in _runs(question(task), OVERLAP)}
-        counted = Counter(a for task in tasks for a in {*_answers(task)})
+        self._questions = {run for task in tasks for run in _ngrams(question(task), OVERLAP)}
+        counted = Counter(a for task in tasks for a in {*_expected_answers(task)})
         label = max(3, len(tasks) / 10)
-        self._answers = {tuple(_tokens(a)) for a, n in counted.items() if n < label}
+        self._expected_answers = {tuple(_tokenize(a)) for a, n in counted.items() if n < label}
 
     def safe(self, component: str, text: str) -> str:
         """Return the edit with unknown `{names}` escaped. Raises `RejectedEdit` for a leak that the
         seed does not have, a lost placeholder, and excessive length."""
         seed = self._seed[component]
-        shared = ({*_runs(text, OVERLAP)} - {*_runs(seed, OVERLAP)}) & self._questions
+        shared = ({*_ngrams(text, OVERLAP)} - {*_ngrams(seed, OVERLAP)}) & self._questions
         if shared:
             raise RejectedEdit(
                 "leak", f"the edit quotes a training question: {' '.join(min(shared))}"
             )
-        for size in sorted({len(a) for a in self._answers}):
-            said = {*_runs(text, size)} - {*_runs(seed, size)}
-            if pairs := said & self._answers:
+        for size in sorted({len(a) for a in self._expected_answers}):
+            said = {*_ngrams(text, size)} - {*_ngrams(seed, size)}
+            if pairs := said & self._expected_answers:
                 raise RejectedEdit(
                     "leak", f"the edit tells an expected answer: {' '.join(min(pairs))}"
                 )
@@ -83,15 +83,15 @@ class EditRules:
         new = [name for name in got if name not in known]
         if lost or new:
             raise RejectedEdit("placeholders", f"the edit lost {lost!r} and added {new!r}")
-        size, cap = len(_tokens(safe)), max(2 * len(_tokens(seed)), LENGTH_CAP)
+        size, cap = len(_tokenize(safe)), max(2 * len(_tokenize(seed)), LENGTH_CAP)
         if size > cap:
             raise RejectedEdit("length", f"the edit has {size} tokens, more than the {cap} allowed")
         return safe
 
 
-def _runs(text: str, size: int) -> Iterable[tuple[str, ...]]:
+def _ngrams(text: str, size: int) -> Iterable[tuple[str, ...]]:
     """Return all sequences of `size` consecutive tokens of a text."""
-    words = _tokens(text)
+    words = _tokenize(text)
     return (tuple(words[i : i + size]) for i in range(len(words) - size + 1))
 
 
@@ -103,11 +103,11 @@ def question(task: Task, between: str = " ") -> str:
         return ""
 
 
-def _answers(task: Task) -> Iterable[str]:
+def _expected_answers(task: Task) -> Iterable[str]:
     """Yield the expected answers of a task in lower case."""
     for name in EXPECTED_FIELDS:
         value = task.fields.get(name)
         for answer in value if isinstance(value, list | tuple) else [value]:
             text = str(answer).strip().lower()
-            if answer is not None and len(text) >= SHORTEST_ANSWER and _tokens(text):
+            if answer is not None and len(text) >= SHORTEST_ANSWER and _tokenize(text):
                 yield text

@@ -50,7 +50,7 @@ class SearchJournal:
         self._answers: dict[str, Any] = {}
         elapsed = 0.0
         for event in store.events(run_id, EVENTS) if store else ():
-            self._apply(event)
+            self._apply_event(event)
             elapsed = max(elapsed, event.get("elapsed", 0.0))
         self._began = time.monotonic() - elapsed
 
@@ -64,18 +64,18 @@ class SearchJournal:
 
     def put(self, key: str, answer: JSON) -> None:
         """Store an answer, replacing an earlier one. It is on disk when the call returns."""
-        self._add({"step": key, "answer": answer, "elapsed": self.elapsed()})
+        self._append_event({"step": key, "answer": answer, "elapsed": self.elapsed()})
 
     def forget(self, keys: Sequence[str]) -> None:
         """Remove answers that are no evidence, so that a resume repeats their requests."""
-        self._add({"forget": list(keys)})
+        self._append_event({"forget": list(keys)})
 
-    def _add(self, event: JSON) -> None:
+    def _append_event(self, event: JSON) -> None:
         if self._store is not None:
             self._store.put_events(self._run_id, EVENTS, [event])
-        self._apply(event)
+        self._apply_event(event)
 
-    def _apply(self, event: JSON) -> None:
+    def _apply_event(self, event: JSON) -> None:
         for key in event.get("forget", ()):
             self._answers.pop(key, None)
         if "step" in event:
@@ -173,12 +173,12 @@ def cache_key(components: Components, item: EvaluationItem, fingerprint: str) ->
     """
     # The id counts once, as a resume reads it back.
     fields = {n: value for n, value in item.task.fields.items() if n != "id"}
-    task = _digest([item.task.id, fields])
+    task = _hash_json([item.task.id, fields])
     parts = [sorted(components.items()), item.split, task, item.sample, fingerprint]
-    return "play/" + _digest(parts)
+    return "play/" + _hash_json(parts)
 
 
-def _digest(value: object) -> str:
+def _hash_json(value: object) -> str:
     """Return a hash of a value as sorted JSON."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=repr)
     return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
@@ -200,7 +200,7 @@ class Evaluator:
         self._play, self._name = play, name
         self.budget, self.journal, self.settings = budget, journal, settings
         self._known: dict[str, Episode] = {}
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._lost: list[str] = []
         """Keys of the last consecutive rollouts that infrastructure lost."""
         self.spent_by: dict[str, Spend] = {}
@@ -209,7 +209,7 @@ class Evaluator:
     async def evaluate(self, jobs: Sequence[EvaluationJob]) -> list[CandidateScore]:
         """Return one score per job. Raises `BudgetExceeded` before a rollout that does not fit, and
         `EngineError` if endpoint or grader fail continuously, after which a resume plays again."""
-        async with self._turn:
+        async with self._lock:
             slots = [
                 (cache_key(job.components, item, self.settings.fingerprint), job, item)
                 for job in jobs
@@ -227,7 +227,7 @@ class Evaluator:
 
             async def runner() -> None:
                 for key, job, item in queue:
-                    done[key] = episode = await self._episode(job, item)
+                    done[key] = episode = await self._play_item(job, item)
                     self.journal.put(key, asdict(episode))
                     self.observer.played(self._name, len(done), len(new), self.budget.spent)
                     self._lost = [*self._lost, key] if episode.lost else []
@@ -260,7 +260,7 @@ class Evaluator:
         them."""
         self.journal.forget([key for key, episode in self._known.items() if episode.lost])
 
-    async def _episode(self, job: EvaluationJob, item: EvaluationItem) -> Episode:
+    async def _play_item(self, job: EvaluationJob, item: EvaluationItem) -> Episode:
         """Play one item of a job; exceptions of the agent become a failed episode."""
         slot_key = cache_key(job.components, item, fingerprint="")
         slot = RolloutSlot(job.candidate, item.split, item.sample, slot_key)

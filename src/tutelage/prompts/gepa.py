@@ -60,7 +60,7 @@ class GEPA:
                 edit = EditRequest(parent, name, messages, f"gepa/{number}", "reflect")
                 for child in await state.propose_edits([edit]):
                     turns[child.id] = turns[parent.id]
-                    accepted = await _accepted(state, child, before, tasks)
+                    accepted = await _validate_child(state, child, before, tasks)
             if accepted and len(state.names) > 1 and merged < self.merges:
                 for child in await merge(state, rng, tried):
                     merged += 1
@@ -89,7 +89,7 @@ def steps(
             state.end_round()
 
 
-async def _accepted(
+async def _validate_child(
     state: SearchState, child: Candidate, before: CandidateScore, tasks: Sequence[Task]
 ) -> bool:
     """Play a child on its parent's minibatch, and on all validation tasks if it is better; return
@@ -142,10 +142,10 @@ async def merge(
     front = [state.validated[i][0] for i in frontier(outcomes)]
     for _ in range(MERGE_ATTEMPTS if len(front) > 1 else 0):
         one, two = sorted(rng.sample(front, 2), key=state.lineage.index)
-        above = _ancestors(state.lineage, two)
+        above = _find_ancestors(state.lineage, two)
         shared = [
             base
-            for base in _ancestors(state.lineage, one)
+            for base in _find_ancestors(state.lineage, one)
             if base in above
             and state.mean(base) <= min(state.mean(one), state.mean(two))
             and any(
@@ -154,7 +154,7 @@ async def merge(
                 for n, text in base.components.items()
             )
         ]
-        if one in above or two in _ancestors(state.lineage, one) or not shared:
+        if one in above or two in _find_ancestors(state.lineage, one) or not shared:
             continue
         (base,) = rng.choices(shared, [max(1e-9, state.mean(base)) for base in shared])
         better = max(one, two, key=lambda c: (state.mean(c), rng.random()))
@@ -172,12 +172,12 @@ async def merge(
         return [
             child
             for child in state.propose([one, two], changes, "merge")
-            if await _keeps_up(state, child, one, two, rng)
+            if await _validate_merge(state, child, one, two, rng)
         ]
     return []
 
 
-async def _keeps_up(
+async def _validate_merge(
     state: SearchState, child: Candidate, one: Candidate, two: Candidate, rng: random.Random
 ) -> bool:
     """Play a merged prompt on tasks that each parent wins and on which they tie, then on all;
@@ -202,7 +202,7 @@ async def _keeps_up(
     return bool(await state.validate([child]))
 
 
-def _ancestors(lineage: Lineage, candidate: Candidate) -> list[Candidate]:
+def _find_ancestors(lineage: Lineage, candidate: Candidate) -> list[Candidate]:
     """Return the ancestors of a candidate."""
     parents = [one for one in lineage if one.id in candidate.parents]
-    return [*parents, *(above for one in parents for above in _ancestors(lineage, one))]
+    return [*parents, *(above for one in parents for above in _find_ancestors(lineage, one))]

@@ -127,12 +127,12 @@ def judge(
         best_exact=sum(exact_b) / len(b) if defined else None,
         p_value=sign_test(reward.wins, reward.losses),
         looks=looks,
-        seed_sums=_sums(before, kind),
-        best_sums=_sums(after, kind),
+        seed_sums=_sum_outcomes(before, kind),
+        best_sums=_sum_outcomes(after, kind),
     )
 
 
-def _sums(score: CandidateScore, kind: RewardKind) -> OutcomeSums:
+def _sum_outcomes(score: CandidateScore, kind: RewardKind) -> OutcomeSums:
     """Return counts and rates of a score's rollouts."""
     outcomes: list[RolloutOutcome] = []
     for item, e, reward in zip(score.items, score.episodes, score.outcomes, strict=True):

@@ -42,7 +42,7 @@ class OptimiserRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class _Outcome:
+class _ReplyOutcome:
     """The text of a reply, or the problem, and its cost."""
 
     text: str
@@ -55,7 +55,7 @@ class _Outcome:
         """Return the problem with its kind, for the lineage."""
         return f"{'unanswered' if self.unanswered else 'malformed'}: {self.problem}"
 
-    def read(self, reader: Callable[[str], str]) -> _Outcome:
+    def read(self, reader: Callable[[str], str]) -> _ReplyOutcome:
         """Apply `reader` to the text; a `RejectedEdit` becomes the problem."""
         if self.problem:
             return self
@@ -73,7 +73,7 @@ class Optimiser:
 
     async def read(
         self, requests: Sequence[OptimiserRequest], reader: Callable[[str], str]
-    ) -> list[_Outcome]:
+    ) -> list[_ReplyOutcome]:
         """Send all requests, parse each reply, and repeat a request once if `reader` raises
         `RejectedEdit`.
 
@@ -99,16 +99,16 @@ class Optimiser:
             outcomes[i] = replace(reply.read(reader), cost=cost, unanswered=False)
         return outcomes
 
-    async def _send(self, requests: Sequence[OptimiserRequest]) -> list[_Outcome]:
+    async def _send(self, requests: Sequence[OptimiserRequest]) -> list[_ReplyOutcome]:
         """Send requests concurrently within the budget, and return their outcomes in order."""
         worst = self._budget.worst.of_call()
         self._budget.reserve(worst * len(requests))
-        outcomes = await asyncio.gather(*(self._one(request) for request in requests))
+        outcomes = await asyncio.gather(*(self._send_one(request) for request in requests))
         for outcome in outcomes:
             self._budget.settle(worst, outcome.cost)
         return outcomes
 
-    async def _one(self, request: OptimiserRequest) -> _Outcome:
+    async def _send_one(self, request: OptimiserRequest) -> _ReplyOutcome:
         """Return the outcome of a request from the journal, else from the endpoint."""
         answer: JSON | None = self._journal.get(request.key)
         if answer is None:
@@ -122,4 +122,4 @@ class Optimiser:
                 answer = {"text": "", "usage": asdict(usage), "problem": str(error)}
             self._journal.put(request.key, answer)
         problem, cost = answer["problem"], SearchBudget.call(Usage(**answer["usage"]))
-        return _Outcome(answer["text"], problem, cost, bool(problem))
+        return _ReplyOutcome(answer["text"], problem, cost, bool(problem))

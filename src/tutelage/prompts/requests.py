@@ -22,7 +22,7 @@ STYLES = {
 }
 """Styles of edits: a free rewrite, and one point at a time."""
 
-_LAWS = (
+_RULES = (
     "Write general instructions: no example, question or answer of the rollouts. Keep every "
     "{placeholder} as it stands. Reply with the whole new text between <prompt> and </prompt>."
 )
@@ -37,30 +37,30 @@ Shown = Sequence[tuple[EvaluationItem, Episode]]
 
 def critique(component: str, text: str, shown: Shown) -> list[Message]:
     """Return a request for the reasons of failed rollouts (the textual gradient)."""
-    return _messages(
+    return _build_messages(
         "You find out why an AI agent fails. You give a short critique and no new prompt.",
         f"This text is the agent's {component!r}:\n<current>\n{text}\n</current>\n\n"
-        f"The agent played these tasks:\n\n{_rendered(shown)}\n\n"
+        f"The agent played these tasks:\n\n{_format_rollouts(shown)}\n\n"
         "Write a critique: what in the text, or missing from it, led to the bad rewards?",
     )
 
 
 def edit(component: str, text: str, criticism: str, style: str) -> list[Message]:
     """Return a request for a new text that answers a critique, in one of `STYLES`."""
-    return _messages(
+    return _build_messages(
         "You improve the instructions of an AI agent.",
         f"This text is the agent's {component!r}:\n<current>\n{text}\n</current>\n\n"
-        f"A critique of it:\n<critique>\n{criticism}\n</critique>\n\n{STYLES[style]} {_LAWS}",
+        f"A critique of it:\n<critique>\n{criticism}\n</critique>\n\n{STYLES[style]} {_RULES}",
     )
 
 
 def reflect(component: str, text: str, shown: Shown) -> list[Message]:
     """Return a request for a new text from the evidence (GEPA's reflective mutation)."""
-    return _messages(
+    return _build_messages(
         "You improve the instructions of an AI agent from what happened when it followed them.",
         f"This text is the agent's {component!r}:\n<current>\n{text}\n</current>\n\n"
-        f"The agent played these tasks:\n\n{_rendered(shown)}\n\n"
-        f"Work out what the agent needs to be told, then write a new text. {_LAWS}",
+        f"The agent played these tasks:\n\n{_format_rollouts(shown)}\n\n"
+        f"Work out what the agent needs to be told, then write a new text. {_RULES}",
     )
 
 
@@ -69,11 +69,11 @@ def repair(asked: Sequence[Message], reply: str, problem: str) -> list[Message]:
     return [
         *asked,
         Message("assistant", reply or "(nothing)"),
-        Message("user", f"That cannot be used: {problem}. {_LAWS}"),
+        Message("user", f"That cannot be used: {problem}. {_RULES}"),
     ]
 
 
-def _messages(system: str, user: str) -> list[Message]:
+def _build_messages(system: str, user: str) -> list[Message]:
     """Return a system and a user message."""
     return [Message("system", system), Message("user", user)]
 
@@ -89,15 +89,16 @@ def cut(text: str, limit: int) -> str:
     return f"{''.join(pieces[:head])}\n[... {left_out} tokens left out ...]\n{end}"
 
 
-def _rendered(shown: Shown) -> str:
+def _format_rollouts(shown: Shown) -> str:
     """Return the rollouts as text, each with an equal share of the request."""
     share = min(TRACE_TOKENS, REQUEST_TOKENS // max(1, len(shown)))
     return "\n\n".join(
-        f"<rollout>\n{cut(_one(item, episode), share)}\n</rollout>" for item, episode in shown
+        f"<rollout>\n{cut(_format_rollout(item, episode), share)}\n</rollout>"
+        for item, episode in shown
     )
 
 
-def _one(item: EvaluationItem, episode: Episode) -> str:
+def _format_rollout(item: EvaluationItem, episode: Episode) -> str:
     """Return one rollout as text."""
     asked = question(item.task, "\n") or item.task.title
     fields = {

@@ -161,14 +161,14 @@ class PromptSearch(RunKind):
         """Run the search and write its outcome."""
         setup, config = self.setup, self.setup.config
         seeds = SeedTree(config.seed).child("prompt")
-        recorder, journal = _Recorder(run, self), SearchJournal(run.store, run.id)
+        recorder, journal = _SearchRecorder(run, self), SearchJournal(run.store, run.id)
         temperature, most = config.optimiser_temperature, config.optimiser_tokens
         asked = Sampling(temperature=temperature, max_tokens=most)
         client = OptimiserClient(setup.endpoints, setup.prices, seeds.child("optimiser"), asked)
         runners = setup.settings.runners
         async with (
             aclosing(client) as ask,
-            CandidateRunner(setup.bundle, seeds, runners, recorder.heard, run) as play,
+            CandidateRunner(setup.bundle, seeds, runners, recorder.add_rollout, run) as play,
         ):
             result = await optimise(
                 setup.algorithm,
@@ -311,7 +311,7 @@ async def preflight(setup: SearchSetup, n: int) -> list[Rollout]:
 # ---------------------------------------------------------------- observers
 
 
-class _Recorder(Observer):
+class _SearchRecorder(Observer):
     """Writes the metrics of each round and the best prompt, records health findings, and forwards
     events."""
 
@@ -327,7 +327,7 @@ class _Recorder(Observer):
         self._steps: list[dict[str, float]] = []
         self._rollouts: list[Rollout] = []
 
-    def heard(self, rollout: Rollout) -> None:
+    def add_rollout(self, rollout: Rollout) -> None:
         """Keep a rollout until the next examination."""
         self._rollouts.append(rollout)
         if rollout.reward is not None and rollout.last.failure is None:
@@ -388,7 +388,7 @@ class _Recorder(Observer):
 
 
 @dataclass(frozen=True, slots=True)
-class _Reported(Observer):
+class _ProgressObserver(Observer):
     """Forwards rounds and rollouts to a `Progress`, with rounds as steps."""
 
     progress: Progress
@@ -445,7 +445,7 @@ async def search_agent(
     facts = {**setup.facts, "run": str(folder.path)}
     progress.start(f"prompt search, {setup.algorithm.name}", facts)
     progress.phase("search")
-    search = PromptSearch(setup, _Reported(progress), callbacks)
+    search = PromptSearch(setup, _ProgressObserver(progress), callbacks)
     fields = await lifecycle.begin(search, folder, progress)
     progress.finish()
     gap, components = fields["test"]["reward"], dict(fields["components"])

@@ -76,7 +76,7 @@ class Screen:
         room, bank = state.budget.limits.rollouts, self.bank
         if room is not None:  # the generic phrases come first, the user's own last
             bank = bank[-max(1, int(self.share * room / ROLLOUTS_A_PHRASE)) :]
-        phrases = _Phrases(replace(self, bank=bank), state, state.names[0])
+        phrases = _ScreenState(replace(self, bank=bank), state, state.names[0])
         trials = ROLLOUTS_A_PHRASE * len(bank)
         waves = [trials * (i + 1) // WAVES - trials * i // WAVES for i in range(WAVES)]
         waited = 0
@@ -101,7 +101,7 @@ _Trial = tuple[_Subset, int, float]
 
 
 @dataclass(slots=True)
-class _Phrases:
+class _ScreenState:
     """The state of a screening: trials, and the candidates made of them."""
 
     settings: Screen
@@ -142,7 +142,7 @@ class _Phrases:
         if self.trials:
             mean, covariance = self.effects()
             drawn = rounded(rng.multivariate_normal(mean, covariance, trials, method="cholesky"))
-            subsets = [_best(effects, size) for effects in drawn]
+            subsets = [_select_best(effects, size) for effects in drawn]
         else:
             dealt = (rng.choice(bank, size, replace=False) for _ in range(trials))
             subsets = [tuple(sorted(int(i) for i in subset)) for subset in dealt]
@@ -174,7 +174,9 @@ class _Phrases:
         earned: dict[_Subset, list[float]] = {}
         for subset, _, reward in self.trials:
             earned.setdefault(subset, []).append(reward)
-        order = sorted(earned, key=lambda s: (-float(np.mean(earned[s])), -_total(mean, s), s))
+        order = sorted(
+            earned, key=lambda s: (-float(np.mean(earned[s])), -_sum_effects(mean, s), s)
+        )
         tried += [("best played", subset) for subset in order[:PLAYED]]
         await self._validate(tried, mean)
 
@@ -199,7 +201,7 @@ class _Phrases:
         """Validate new candidates of subsets by successive halving, ranked by the regression;
         return True if one is better than the best so far."""
         made: list[Candidate] = []
-        for operation, picked in sorted(tried, key=lambda t: -_total(mean, t[1])):
+        for operation, picked in sorted(tried, key=lambda t: -_sum_effects(mean, t[1])):
             chosen = tuple(sorted(picked))
             new = self.propose(chosen, operation)
             self.picked.update((c.id, chosen) for c in new)
@@ -232,13 +234,13 @@ def effects(
     return rounded(found[:phrases]), noise * inverse[:phrases, :phrases]
 
 
-def _total(mean: Floats, picked: Sequence[int]) -> float:
+def _sum_effects(mean: Floats, picked: Sequence[int]) -> float:
     """Return the sum of the effects of phrases, rounded so that the order of addition does not
     matter."""
     return round(sum(float(mean[i]) for i in picked), DIGITS)
 
 
-def _best(values: Floats, size: int) -> _Subset:
+def _select_best(values: Floats, size: int) -> _Subset:
     """Return the phrases with positive values, at most `size` and at least two."""
     ranked = [int(i) for i in np.argsort(-values, kind="stable")]
     room = min(size, max(2, int((values > 0).sum())))

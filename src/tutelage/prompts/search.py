@@ -105,7 +105,7 @@ class SearchState:
         """Effects of sentences, learned from all rollouts."""
         self.validated: dict[str, tuple[Candidate, CandidateScore]] = {}
         """Scores on all validation tasks, by candidate id."""
-        self._proposed = {_content(self.seed.components): self.seed}
+        self._proposed = {_components_key(self.seed.components): self.seed}
         self._values: dict[str, dict[tuple[str, int], float | None]] = {}
         """Validation rewards by candidate, task and sample; None if infrastructure lost it."""
         self._trained: dict[str, CandidateScore] = {}
@@ -140,7 +140,7 @@ class SearchState:
             except RejectedEdit as error:
                 components[name], refused = text, error
         candidate = self.lineage.add(components, parents, operation, critique, cost)
-        content = _content(components)
+        content = _components_key(components)
         if refused is None and content in self._proposed:
             refused = RejectedEdit("duplicate", "the same text was proposed before")
         if refused is not None:
@@ -171,7 +171,7 @@ class SearchState:
 
     def unvalidated(self, parent: Candidate, component: str, text: str) -> Candidate | None:
         """Return the existing candidate with this text, unless it was validated."""
-        known = self._proposed.get(_content({**parent.components, component: text}))
+        known = self._proposed.get(_components_key({**parent.components, component: text}))
         return None if known is None or known is self.seed or known.id in self._values else known
 
     # Scores
@@ -338,7 +338,7 @@ def rounds(most: int | None) -> Iterator[int]:
     return iter(count() if most is None else range(most))
 
 
-def _content(components: Components) -> tuple[tuple[str, str], ...]:
+def _components_key(components: Components) -> tuple[tuple[str, str], ...]:
     """Return components as a hashable key."""
     return tuple(sorted(components.items()))
 

@@ -125,8 +125,8 @@ def setup_from(
     # All of this is refused before a model is built or loaded.
     name = config.algorithm if algorithm is None else algorithm.name
     name, reason = choose(name, has_optimiser=bool(optimiser))
-    chosen = algorithm or _configured(name, config)
-    agent_spec = agent_spec or _agent_spec(config)
+    chosen = algorithm or _make_algorithm(name, config)
+    agent_spec = agent_spec or _load_agent_spec(config)
     factory = agent_spec.environment
     if config.environment is not None:
         factory = load_environment(config.environment, json.loads(config.environment_kwargs))
@@ -155,7 +155,7 @@ def setup_from(
     asked = worst_call([*role_prices.values()], config.optimiser_tokens) if optimiser else None
     unknown = [bundle.endpoints[n].model for n, p in bundle.prices.items() if p is None]
     unknown += [optimiser[role].model for role, p in role_prices.items() if p is None]
-    settings = _settings(config, bundle, WorstCase(_worst_rollout(bundle), asked))
+    settings = _make_settings(config, bundle, WorstCase(_worst_rollout(bundle), asked))
     facts = {"agent": agent_spec.agent.name}
     if factory is not None:
         facts["environment"] = factory.name
@@ -180,7 +180,7 @@ def setup_from(
         endpoints=optimiser,
         prices=role_prices,
         facts=facts,
-        remarks=_unknown_prices(unknown, config),
+        remarks=_check_prices(unknown, config),
         fields=read,
         overlap=count_overlap(*parts, lambda task: content(task, read)),
         python=python,
@@ -239,7 +239,7 @@ def choose(name: str, *, has_optimiser: bool) -> tuple[str, str]:
     return name, "it was asked for"
 
 
-def _configured(name: str, config: PromptConfig) -> Algorithm:
+def _make_algorithm(name: str, config: PromptConfig) -> Algorithm:
     """Return the algorithm with its settings from the configuration."""
     rounds = config.iterations or (ITERATIONS if name == APO.name else None)
     values = config.model_dump() | {"rounds": rounds}
@@ -248,7 +248,7 @@ def _configured(name: str, config: PromptConfig) -> Algorithm:
     return algorithm(**{k: v for k, v in values.items() if k in names and v is not None})
 
 
-def _agent_spec(config: PromptConfig) -> AgentSpec:
+def _load_agent_spec(config: PromptConfig) -> AgentSpec:
     """Return the agent of the configured file, else the embedded one."""
     reward = None if config.reward is None else resolve_reward(config.reward)
     if config.agent is not None:
@@ -269,7 +269,7 @@ def _agent_spec(config: PromptConfig) -> AgentSpec:
     return AgentSpec(ToolAgent(sampling, caps.calls), resources, reward)
 
 
-def _settings(config: PromptConfig, bundle: AgentBundle, worst: WorstCase) -> Settings:
+def _make_settings(config: PromptConfig, bundle: AgentBundle, worst: WorstCase) -> Settings:
     """Return the settings of a search, with the fingerprint of its agent."""
     spec = bundle.spec
     fingerprint = (
@@ -315,7 +315,7 @@ def _worst_rollout(bundle: AgentBundle) -> Usage | None:
     return None
 
 
-def _unknown_prices(models: Iterable[str], config: PromptConfig) -> tuple[str, ...]:
+def _check_prices(models: Iterable[str], config: PromptConfig) -> tuple[str, ...]:
     """Return a sentence about models without a price. Raises `ConfigError` with a budget in
     dollars."""
     names = ", ".join(sorted({repr(model) for model in models}))

@@ -45,8 +45,10 @@ def make_splits(config: PromptConfig, environment: EnvironmentFactory | None = N
         tasks = embedded().tasks
         return Splits(*(tasks(n, k, config.seed) for n, k in zip(SPLITS, counts, strict=True)))
     own = config.agent is not None or environment is not None
-    val, test = ((_files(paths, own) if paths else None) for paths in (config.val, config.test))
-    return given_splits(_files(config.train, own), val, test, config)
+    val, test = (
+        (_load_files(paths, own) if paths else None) for paths in (config.val, config.test)
+    )
+    return given_splits(_load_files(config.train, own), val, test, config)
 
 
 def given_splits(
@@ -88,7 +90,7 @@ def fresh(
 ) -> list[Task]:
     """Return test tasks after the first `looked` ones: generated, or from a file."""
     if files:
-        return list(_files(files, config.agent is not None or environment is not None))
+        return list(_load_files(files, config.agent is not None or environment is not None))
     if config.train or (config.recipe != "math" and environment is None):
         raise ConfigError(
             "this run used your own tasks, so fresh test tasks must be passed too: --test FILE "
@@ -98,7 +100,7 @@ def fresh(
     return list(make_splits(config.model_copy(update=wider), environment).test[looked:])
 
 
-def _files(paths: Sequence[str], own: bool) -> Sequence[Task]:
+def _load_files(paths: Sequence[str], own: bool) -> Sequence[Task]:
     """Return the tasks of files; those of a custom agent need no question."""
     read = Dataset[Any].recorded if own else Dataset[Any].load
     tasks = [task for path in paths for task in read(Path(path))]

@@ -61,11 +61,11 @@ def prompted_tasks(split: str, n: int, seed: int) -> list[Task]:
             operands = [rng.randint(10, 99), rng.randint(10, 99)]
             problem = arithmetic_problem(operands, [rng.choice("+-*")])
         if split_of(problem.key) == split and problem.key not in made:
-            made[problem.key] = _task(problem, rng)
+            made[problem.key] = _make_task(problem, rng)
     return list(made.values())
 
 
-def _task(problem: Problem, rng: random.Random) -> Task:
+def _make_task(problem: Problem, rng: random.Random) -> Task:
     """Return the task of a problem, with a random wording."""
     question = rng.choice(_QUESTIONS[problem.family]).format(**problem.words)
     ((name, arguments),) = problem.calls

@@ -64,9 +64,9 @@ class Grader:
             earned = session.environment and session.environment.total
             return replace(attempt, reward=Reward((earned or 0.0) + self.failure_reward))
         try:
-            attempt = await self._graded(task, attempt, session, value)
+            attempt = await self._read_reward(task, attempt, session, value)
         except RewardError as error:
-            return _not_graded(attempt, error, self.failure_reward)
+            return _record_reward_error(attempt, error, self.failure_reward)
         environment = session.environment
         if attempt.reward is None or attempt.info is None or environment is None:
             return attempt
@@ -77,7 +77,7 @@ class Grader:
             attempt = replace(attempt, reward=replace(attempt.reward, parts=parts))
         return attempt
 
-    async def _graded(
+    async def _read_reward(
         self, task: Task, attempt: Attempt, session: RolloutSession, value: Any
     ) -> Attempt:
         """Return the attempt with its reward. Raises `RewardError`."""
@@ -130,7 +130,7 @@ def stop_if_text(rollout: Rollout, reward: RewardFunction | None) -> None:
         raise FailureBudgetError(f"{failure.message}; then start again (with another --output)")
 
 
-def _not_graded(attempt: Attempt, error: RewardError, failure_reward: float) -> Attempt:
+def _record_reward_error(attempt: Attempt, error: RewardError, failure_reward: float) -> Attempt:
     """Return the attempt as failed: with the failure reward if the model's output is to blame, else
     without a reward."""
     causes: dict[type[RewardError], FailureCause] = {

@@ -59,29 +59,29 @@ class RolloutManager:
         self._address = GatewayAddress.from_env(variables())
         self._loop: asyncio.AbstractEventLoop | None = None
         self._gateway: Gateway | None = None
-        self._keeper: asyncio.Task[None] | None = None
-        self._playing: concurrent.futures.Future[list[Rollout]] | None = None
+        self._resource_task: asyncio.Task[None] | None = None
+        self._running: concurrent.futures.Future[list[Rollout]] | None = None
         self._lock = threading.Lock()
         self.stopping = False
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         ready: asyncio.Future[None] = self._loop.create_future()
-        self._leave = asyncio.Event()
-        self._keeper = asyncio.create_task(self._keep(ready))
+        self._closing = asyncio.Event()
+        self._resource_task = asyncio.create_task(self._hold_resources(ready))
         # In one task from beginning to end, as many async context managers require.
-        await asyncio.wait({self._keeper, ready}, return_when=asyncio.FIRST_COMPLETED)
-        if self._keeper.done():
-            await self._keeper
+        await asyncio.wait({self._resource_task, ready}, return_when=asyncio.FIRST_COMPLETED)
+        if self._resource_task.done():
+            await self._resource_task
         if self.roles.policies or self.roles.remote:
             self._gateway = await asyncio.to_thread(Gateway.at(self._address).start)
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        self._leave.set()
+        self._closing.set()
         try:
-            if self._keeper is not None:
-                await self._keeper
+            if self._resource_task is not None:
+                await self._resource_task
         finally:
             if self._gateway is not None:
                 if self._remote is not None:
@@ -90,12 +90,12 @@ class RolloutManager:
             if isinstance(self.agent, IsolatedAgent):
                 self.agent.close()
 
-    async def _keep(self, ready: asyncio.Future[None]) -> None:
+    async def _hold_resources(self, ready: asyncio.Future[None]) -> None:
         """Hold the resources open in one task, as many async context managers require."""
         async with AsyncExitStack() as stack:
             self.resources = await self.resources.entered(stack)
             ready.set_result(None)
-            await self._leave.wait()
+            await self._closing.wait()
 
     def runner(
         self,
@@ -162,17 +162,17 @@ class RolloutManager:
             if self.stopping:
                 raise KeyboardInterrupt
             work = asyncio.run_coroutine_threadsafe(workers.run(specs, on_done), self._loop)
-            self._playing = work
+            self._running = work
         try:
             return work.result()
         except concurrent.futures.CancelledError:
             raise KeyboardInterrupt from None
         finally:
-            self._playing = None
+            self._running = None
 
     def stop(self) -> None:
         """Cancel running rollouts and start no new ones."""
         with self._lock:
             self.stopping = True
-            if self._playing is not None:
-                self._playing.cancel()
+            if self._running is not None:
+                self._running.cancel()

@@ -195,7 +195,7 @@ class _GatewayAttempt(_AttemptModels):
         for name, client in list(others.items()):
             if (label := models.label(name)) and label not in names:
                 others.setdefault(label, client)
-        self._door = models.gateway.open(
+        self._gateway_session = models.gateway.open(
             rollout_id,
             attempt_id,
             self.clients[main],
@@ -206,44 +206,44 @@ class _GatewayAttempt(_AttemptModels):
             sampling=models.sampling(main),
             token_budget=models.token_budget,
         )
-        self.posted = self._door.posted
-        bound = {name: self._llm(name, client) for name, client in self.clients.items()}
+        self.posted = self._gateway_session.posted
+        bound = {name: self._bind_llm(name, client) for name, client in self.clients.items()}
         self.client = bound[main].client
         self.resources = {**models.tokenizers, **bound}
 
     def env(self, mode: Mode) -> Mapping[str, str]:
         """Return environment variables for an external agent."""
-        return self._door.env(mode=mode)
+        return self._gateway_session.env(mode=mode)
 
     async def close(self, *, finish: bool = True) -> list[Call]:
         """Close the session, and return its calls in the order of their start."""
-        work = asyncio.run_coroutine_threadsafe(self._end(finish), self._loop)
+        work = asyncio.run_coroutine_threadsafe(self._close_session(finish), self._loop)
         return await asyncio.wrap_future(work)
 
-    async def _end(self, finish: bool) -> list[Call]:
+    async def _close_session(self, finish: bool) -> list[Call]:
         """Close the session in the gateway's loop, and return its calls."""
         for client in self.clients.values():
             client.ended = True
         try:
             if finish:
-                await self._door.finish()
+                await self._gateway_session.finish()
         finally:
-            await self._door.aclose()
+            await self._gateway_session.aclose()
         pairs = [pair for client in self.clients.values() for pair in await client.end()]
         pairs.sort(key=lambda pair: pair[0])
         # Several sessions count from 0 each: the record has one order for all. A call over HTTP has
         # the id that its client saw, by which spans and evaluations name it.
-        seen = self._door.response_id
+        seen = self._gateway_session.response_id
         return [replace(c, id=seen(c.id) or c.id, index=i) for i, (_, c) in enumerate(pairs)]
 
-    def _llm(self, name: str, client: ChatClient) -> LLM:
+    def _bind_llm(self, name: str, client: ChatClient) -> LLM:
         """Return the LLM resource with the session's endpoint and key."""
         given = self._models.resources.get(name)
         llm = given if isinstance(given, LLM) else LLM(name)
         return replace(
             llm,
-            endpoint=self._door.base_url,
-            api_key=self._door.api_key,
+            endpoint=self._gateway_session.base_url,
+            api_key=self._gateway_session.api_key,
             model=name,
             max_tokens=llm.max_tokens or self._models.limit(name),
             client=_LoopClient(client, self._loop, self.own_time),
@@ -270,10 +270,10 @@ class _AttemptClient:
     async def chat(self, messages: Sequence[Message], **options: Unpack[ChatOptions]) -> Call:
         """Send one request; see `ChatClient`."""
         if self._source is None:
-            return await self._asked(self._client.chat(messages, **options))
-        return await self._asked(self._sampled(messages, self._source.ruled(options)))
+            return await self._record_call(self._client.chat(messages, **options))
+        return await self._record_call(self._sample_remote(messages, self._source.ruled(options)))
 
-    async def _sampled(self, messages: Sequence[Message], options: ChatOptions) -> Call:
+    async def _sample_remote(self, messages: Sequence[Message], options: ChatOptions) -> Call:
         """Send a request to the endpoint of a trained policy. Raises `EngineError` without token
         ids."""
         if options.get("constraint") is not None:
@@ -288,7 +288,7 @@ class _AttemptClient:
             )
         return call
 
-    async def _asked(self, work: Coroutine[Any, Any, Call]) -> Call:
+    async def _record_call(self, work: Coroutine[Any, Any, Call]) -> Call:
         """Await a call, record it, and keep an engine failure."""
         attempt, task = self._attempt, asyncio.current_task()
         if self.ended:
@@ -302,7 +302,7 @@ class _AttemptClient:
                 call = await work
         except EngineError as error:
             if not self.ended:
-                self._failed(error)
+                self._record_failure(error)
             raise
         finally:
             if task is not None:
@@ -312,7 +312,7 @@ class _AttemptClient:
         self._calls.append((ticket, replace(call, policy=trains)))
         return call
 
-    def _failed(self, error: EngineError) -> None:
+    def _record_failure(self, error: EngineError) -> None:
         """Keep an engine failure, except an overlong prompt."""
         if not isinstance(error, ContextOverflowError):
             self._attempt.failure = self._attempt.lost = error
@@ -338,7 +338,7 @@ class _SampledClient(_AttemptClient):
     ) -> None:
         super().__init__(attempt, session, source)
         self.codec, self.finishes = source.codec, source.trains is not None
-        self._session, self._ruled = session, source.ruled
+        self._session, self._apply_sampling = session, source.ruled
 
     async def chat(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
@@ -350,18 +350,18 @@ class _SampledClient(_AttemptClient):
         **options: Unpack[ChatOptions],
     ) -> Call:
         """Send one request; see `ChatClient`."""
-        return await self._asked(
+        return await self._record_call(
             self._session.chat(
                 messages,
                 on_token=on_token,
                 on_logprobs=on_logprobs,
                 on_prompt=on_prompt,
-                **self._ruled(options),
+                **self._apply_sampling(options),
             )
         )
 
-    def _failed(self, error: EngineError) -> None:
-        super()._failed(error)
+    def _record_failure(self, error: EngineError) -> None:
+        super()._record_failure(error)
         self._attempt.failure = error
 
     async def end(self) -> list[tuple[int, Call]]:

@@ -30,21 +30,21 @@ def build_rows(calls: Iterable[Call], policy: str = POLICY) -> list[Row]:
         if call.policy != policy or not call.sampled.token_ids:
             continue
         number = next(
-            (i for i in reversed(range(len(rows))) if _extends(rows[i], call.prompt_ids)), None
+            (i for i in reversed(range(len(rows))) if _is_extension(rows[i], call.prompt_ids)), None
         )
         if number is None:
-            rows.append(_join(None, call))
+            rows.append(_extend_row(None, call))
         else:
-            rows[number] = _join(rows[number], call)
+            rows[number] = _extend_row(rows[number], call)
     return [row for row in rows if row.trained]
 
 
-def _extends(row: Row, prompt: tuple[int, ...]) -> bool:
+def _is_extension(row: Row, prompt: tuple[int, ...]) -> bool:
     """Return True if a prompt begins with the ids of a row."""
     return len(prompt) >= len(row.ids) and prompt[: len(row.ids)] == row.ids
 
 
-def _join(row: Row | None, call: Call) -> Row:
+def _extend_row(row: Row | None, call: Call) -> Row:
     """Return the row extended by a call, or a new row."""
     sampled = call.sampled
     oldest, newest = sampled.policy_version, newest_version(sampled)

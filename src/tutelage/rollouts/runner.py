@@ -113,7 +113,7 @@ class RunnerSettings:
         return self.timeout, Failure(FailureCause.TIMEOUT, message)
 
 
-_Played = tuple[Any, Failure | None]
+_AgentResult = tuple[Any, Failure | None]
 """An agent's return value, and its failure."""
 
 
@@ -172,13 +172,13 @@ class Runner:
             # Held until every rollout has begun, so that groups are admitted together.
             async with asyncio.TaskGroup() as group, self._models.participant():
                 for order, spec in enumerate(specs):
-                    tasks.append(group.create_task(self._rollout(order, spec, gate, on_done)))
+                    tasks.append(group.create_task(self._run_rollout(order, spec, gate, on_done)))
                 await asyncio.sleep(0)
         except* FailureBudgetError as stopped:
             raise stopped.exceptions[0] from None
         return [task.result() for task in tasks]
 
-    async def _rollout(
+    async def _run_rollout(
         self,
         order: int,
         spec: RolloutSpec,
@@ -198,7 +198,7 @@ class Runner:
         async with self._models.participant():
             try:
                 while True:
-                    attempts.append(await self._attempt(order, spec, len(attempts), spans))
+                    attempts.append(await self._run_attempt(order, spec, len(attempts), spans))
                     failure = attempts[-1].failure
                     lost = failure is not None and failure.cause is FailureCause.ENGINE_ERROR
                     if not lost or len(attempts) >= self._settings.attempts:
@@ -230,7 +230,7 @@ class Runner:
             on_done(rollout)
         return rollout
 
-    async def _attempt(
+    async def _run_attempt(
         self, order: int, spec: RolloutSpec, number: int, spans: list[SpanRecord]
     ) -> Attempt:
         """Play one attempt and return it graded; its spans are appended to `spans`."""
@@ -276,9 +276,9 @@ class Runner:
                     session.environment = await opened
                 with tracing as trace:
                     if timed:
-                        value, failed = await self._within(session, expired)
+                        value, failed = await self._play_with_deadline(session, expired)
                     else:
-                        value, failed = await _guarded(self._agent, session)
+                        value, failed = await _play_agent(self._agent, session)
             except EnvironmentFailedError as error:  # it could not be opened
                 failed = Failure(FailureCause.ENVIRONMENT_ERROR, str(error), traceback.format_exc())
             except BaseException:
@@ -288,10 +288,13 @@ class Runner:
             calls = await models.close()
             records = () if trace is None else trace.records
             spans += records
-            failure = _with_engine(failed, models.failure, models.lost)
-            environment, trained = session.environment, _trained(calls, session.marked, records)
+            failure = _engine_failure(failed, models.failure, models.lost)
+            environment, trained = (
+                session.environment,
+                _mark_trained_calls(calls, session.marked, records),
+            )
             if environment is not None:
-                trained = _with_turns(trained, environment.turns)
+                trained = _add_turn_rewards(trained, environment.turns)
                 if environment.failure is not None and failed is None:
                     failure = Failure(FailureCause.ENVIRONMENT_ERROR, str(environment.failure))
             allowed = self._settings.allow_no_calls or spec.mode is not Mode.TRAIN
@@ -312,10 +315,10 @@ class Runner:
             )
             return await self.grader.grade(spec.task, attempt, session, value)
 
-    async def _within(self, session: RolloutSession, expired: Failure) -> _Played:
+    async def _play_with_deadline(self, session: RolloutSession, expired: Failure) -> _AgentResult:
         """Play until the agent ends or its time is up; only cancellation of the run is raised."""
         # A task of its own, so that what the agent sets in its context stays there.
-        task = asyncio.create_task(_guarded(self._agent, session))
+        task = asyncio.create_task(_play_agent(self._agent, session))
         try:
             done = await session.own_time.done_within(task, session.limit)
         except asyncio.CancelledError:
@@ -333,7 +336,7 @@ class Runner:
         return None, replace(expired, message=expired.message + left)
 
 
-async def _guarded(agent: Agent, session: RolloutSession) -> _Played:
+async def _play_agent(agent: Agent, session: RolloutSession) -> _AgentResult:
     """Play, and convert what the agent raises to a failure, including SystemExit and other
     exceptions that would stop the event loop."""
     enter_rollout(session)
@@ -359,7 +362,7 @@ async def _guarded(agent: Agent, session: RolloutSession) -> _Played:
         return None, Failure(cause, message, traceback.format_exc())
 
 
-def _with_engine(
+def _engine_failure(
     failure: Failure | None, engine: EngineError | None, lost: EngineError | None
 ) -> Failure | None:
     """Return the failure, or the engine failure behind it: over HTTP an engine failure reaches the
@@ -375,7 +378,7 @@ def _with_engine(
     return Failure(cause, f"{engine} (the agent: {failure.message})", failure.traceback)
 
 
-def _with_turns(calls: Sequence[Call], turns: Sequence[TurnRecord]) -> list[Call]:
+def _add_turn_rewards(calls: Sequence[Call], turns: Sequence[TurnRecord]) -> list[Call]:
     """Return the calls with the rewards and infos of their turns.
 
     A turn of an agent's own code belongs to the last call sent before it, preferably a trained one;
@@ -398,7 +401,7 @@ def _with_turns(calls: Sequence[Call], turns: Sequence[TurnRecord]) -> list[Call
 # ---------------------------------------------------------------- marked agents
 
 
-def _trained(
+def _mark_trained_calls(
     calls: Sequence[Call], marked: Collection[str], spans: Sequence[SpanRecord]
 ) -> list[Call]:
     """Return the calls, with policy None for calls of agents that are not marked.
@@ -413,12 +416,12 @@ def _trained(
     out: list[Call] = []
     for call in calls:
         if call.agent == MAIN_AGENT and call.agent not in marked:
-            call = replace(call, agent=_span_agent(call, spans) or call.agent)
+            call = replace(call, agent=_find_span_agent(call, spans) or call.agent)
         out.append(call if call.agent in marked else replace(call, policy=None))
     return out
 
 
-def _span_agent(call: Call, spans: Sequence[SpanRecord]) -> str | None:
+def _find_span_agent(call: Call, spans: Sequence[SpanRecord]) -> str | None:
     """Return the agent of a call by the spans of its attempt; None if unknown."""
     by_id = {span.span_id: span for span in spans}
 

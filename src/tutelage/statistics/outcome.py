@@ -88,7 +88,7 @@ class RewardKind:
         for rollout in rollouts:
             reward = rollout.reward
             if reward is not None and rollout.last.failure is None:
-                whole = _is_whole(reward.value)
+                whole = _is_binary(reward.value)
                 said = SUCCESS in (rollout.last.info or {})
                 known = rule is not None or said or EXACT in reward.parts or whole
                 kind = RewardKind(kind.graded or not whole, kind.has_success and known)
@@ -173,7 +173,7 @@ class Evaluation(OutcomeSums):
 
         Raises `DataError` if the two have no common judged task.
         """
-        first, second = _by_task(self.played), _by_task(other.played)
+        first, second = _mean_rewards_by_task(self.played), _mean_rewards_by_task(other.played)
         shared = [task for task in first if task in second]
         if not shared:
             raise DataError("the two evaluations have no common judged task")
@@ -230,11 +230,11 @@ def summarise(
         if template in ("seen", "unseen"):
             templates.setdefault(f"{template} templates", []).append(rollout)
     groups = [*sorted(families.items()), *sorted(templates.items())]
-    by_family = {name: _add_up(some, rule, kind) for name, some in groups}
-    return _add_up(rollouts, rule, kind, by_family)
+    by_family = {name: _evaluate_rollouts(some, rule, kind) for name, some in groups}
+    return _evaluate_rollouts(rollouts, rule, kind, by_family)
 
 
-def _add_up(
+def _evaluate_rollouts(
     rollouts: Sequence[Rollout],
     rule: Success | None,
     kind: RewardKind,
@@ -290,7 +290,7 @@ def add_up(some: Sequence[RolloutOutcome], kind: RewardKind) -> OutcomeSums:
 def _reward_interval(rewards: Sequence[float], tasks: Sequence[str]) -> tuple[float, float] | None:
     """Return the 95 % interval of a mean reward: Wilson's if all rewards are 0 or 1, else a
     t-interval, clipped to 0..1 if every reward lies there."""
-    if all(map(_is_whole, rewards)):
+    if all(map(_is_binary, rewards)):
         return rate_interval([reward > 0.5 for reward in rewards], tasks)
     ends = mean_interval(rewards, tasks)
     if ends is None or not all(0 <= reward <= 1 for reward in rewards):
@@ -298,7 +298,7 @@ def _reward_interval(rewards: Sequence[float], tasks: Sequence[str]) -> tuple[fl
     return max(0.0, ends[0]), min(1.0, ends[1])
 
 
-def _by_task(rollouts: Sequence[Rollout]) -> dict[str, float]:
+def _mean_rewards_by_task(rollouts: Sequence[Rollout]) -> dict[str, float]:
     """Return the mean reward of each task over its judged rollouts."""
     mapping: dict[str, list[float]] = {}
     for rollout in rollouts:
@@ -307,6 +307,6 @@ def _by_task(rollouts: Sequence[Rollout]) -> dict[str, float]:
     return {task: sum(values) / len(values) for task, values in mapping.items()}
 
 
-def _is_whole(value: float) -> bool:
+def _is_binary(value: float) -> bool:
     """Return True if a reward is 0 or 1."""
     return abs(value) < 1e-9 or abs(value - 1) < 1e-9

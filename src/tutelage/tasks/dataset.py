@@ -91,7 +91,7 @@ class Dataset(Sequence[Task], Generic[RowT]):
             tasks.append((row.place or place, row))
         if not tasks:
             raise DataError(f"{name} has no rows; a run needs at least one task")
-        self._tasks = _unique(tasks)
+        self._tasks = _assign_unique_ids(tasks)
         self.name = name
 
     @classmethod
@@ -100,7 +100,7 @@ class Dataset(Sequence[Task], Generic[RowT]):
         rows = [
             (row.place, _make_task(row, input_required=input_required)) for row in read_rows(path)
         ]
-        return cls._of(_unique(rows), str(path))
+        return cls._from_tasks(_assign_unique_ids(rows), str(path))
 
     @classmethod
     def recorded(cls, path: str | Path) -> Self:
@@ -109,7 +109,7 @@ class Dataset(Sequence[Task], Generic[RowT]):
         return cls.load(path, input_required=False)
 
     @classmethod
-    def _of(cls, tasks: tuple[Task, ...], name: str) -> Self:
+    def _from_tasks(cls, tasks: tuple[Task, ...], name: str) -> Self:
         """Return a dataset of checked tasks."""
         made = cls.__new__(cls)
         made._tasks = tasks
@@ -140,7 +140,7 @@ class Dataset(Sequence[Task], Generic[RowT]):
 
         def pick(part: Iterable[Sequence[int]]) -> Self:
             places = sorted(itertools.chain.from_iterable(part))
-            return self._of(tuple(self._tasks[i] for i in places), self.name)
+            return self._from_tasks(tuple(self._tasks[i] for i in places), self.name)
 
         return pick(groups[:count]), pick(groups[count:])
 
@@ -150,14 +150,14 @@ class Dataset(Sequence[Task], Generic[RowT]):
     def __getitem__(self, index: slice) -> Self: ...
     def __getitem__(self, index: int | slice) -> Task | Self:
         if isinstance(index, slice):
-            return self._of(self._tasks[index], self.name)
+            return self._from_tasks(self._tasks[index], self.name)
         return self._tasks[index]
 
     def __len__(self) -> int:
         return len(self._tasks)
 
 
-def _unique(placed: Iterable[tuple[str, Task]]) -> tuple[Task, ...]:
+def _assign_unique_ids(placed: Iterable[tuple[str, Task]]) -> tuple[Task, ...]:
     """Return the tasks with unique ids for repeated rows.
 
     Raises `DataError` if different rows have the same id.

@@ -59,12 +59,12 @@ class _DemonstratedTool(BaseModel):
     parameters: JSON
 
 
-def _within(value: Any) -> Any:
+def _unwrap_function(value: Any) -> Any:
     """Return the content of OpenAI's `function` wrapper, if present."""
     return cast("JSON", value).get("function", value) if isinstance(value, dict) else value
 
 
-_TOOLS = TypeAdapter(list[Annotated[_DemonstratedTool, BeforeValidator(_within)]] | None)
+_TOOLS = TypeAdapter(list[Annotated[_DemonstratedTool, BeforeValidator(_unwrap_function)]] | None)
 
 
 def read_demonstration(row: RawRow, file: str) -> Demonstration:

@@ -29,7 +29,7 @@ UNREADABLE = "unreadable"
 """Name of the results by which the built-in agent answers calls that it could not parse."""
 
 
-def _json_object(value: Any) -> Any:
+def _dump_object(value: Any) -> Any:
     """Return arguments as the JSON text of an object."""
     if isinstance(value, dict):
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
@@ -46,7 +46,7 @@ class _Function(BaseModel):
     """Name and arguments of a tool call."""
 
     name: str = Field(min_length=1)
-    arguments: Annotated[str, BeforeValidator(_json_object)]
+    arguments: Annotated[str, BeforeValidator(_dump_object)]
 
 
 class _ChatCall(BaseModel):
@@ -70,7 +70,7 @@ class _ChatMessage(BaseModel):
     """Weight in the loss: 0 for a turn that is not trained. Only assistant turns are trained."""
 
     @model_validator(mode="after")
-    def _possible(self) -> Self:
+    def _check_role(self) -> Self:
         """Check fields that depend on the role."""
         own = self.tool_calls or self.reasoning_content or self.reasoning or self.weight
         if own and self.role != "assistant":
@@ -123,7 +123,7 @@ def check_order(
     before = ""
     turns = messages if answered else [*messages, Message("assistant")]
     for i, message in enumerate(turns):
-        wrong = _misplaced(message, before, open_calls)
+        wrong = _order_error(message, before, open_calls)
         if wrong is not None and i == len(messages):
             raise DataError(
                 f"{place}: field {field!r} must end with a user message or a tool result "
@@ -138,7 +138,7 @@ def check_order(
         before = message.role
 
 
-def _misplaced(message: Message, before: str, open_calls: Sequence[str]) -> str | None:
+def _order_error(message: Message, before: str, open_calls: Sequence[str]) -> str | None:
     """Return why a message cannot follow one of the role `before`; None if it can."""
     role = message.role
     if role == "tool":

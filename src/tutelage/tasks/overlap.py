@@ -32,18 +32,18 @@ def content(task: Task, fields: Collection[str] | None = None) -> str:
 
 def content_of(value: Any) -> str:
     """Return a hash of a JSON value, independent of spacing, order of keys and Unicode form."""
-    text = json.dumps(_canonical(value), sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    text = json.dumps(_normalize(value), sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def _canonical(value: Any) -> Any:
+def _normalize(value: Any) -> Any:
     """Return a JSON value with normalised texts, and with numbers as text."""
     if isinstance(value, str):
         return " ".join(unicodedata.normalize("NFC", value).split())
     if isinstance(value, Mapping):
-        return {key: _canonical(item) for key, item in cast("Mapping[str, Any]", value).items()}
+        return {key: _normalize(item) for key, item in cast("Mapping[str, Any]", value).items()}
     if isinstance(value, (list, tuple)):
-        return [_canonical(item) for item in cast("Sequence[Any]", value)]
+        return [_normalize(item) for item in cast("Sequence[Any]", value)]
     return value if value is None or isinstance(value, bool) else str(value)
 
 

@@ -22,7 +22,7 @@ from tutelage.types import INPUT_FIELDS
 
 _BLANK = " \t\r\n"
 _DECODER = json.JSONDecoder(object_pairs_hook=unique_keys)
-_HALF = re.compile("[\ud800-\udfff]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _LONGEST_CELL = 2**31 - 1
 """Maximum characters of a CSV cell; Python's default limit is 131,072."""
 
@@ -44,7 +44,7 @@ def check_characters(place: str, value: Any, field: str = "") -> None:
     """Raise `DataError` with place and field for a text with an unpaired surrogate, which UTF-8
     cannot encode, so that it could be neither stored nor sent to a model."""
     if isinstance(value, str):
-        if not value.isascii() and (half := _HALF.search(value)):
+        if not value.isascii() and (half := _SURROGATE.search(value)):
             raise DataError(
                 f"{place}: field {field!r} has {half[0]!r}, an unpaired surrogate: remove it"
             )
@@ -90,7 +90,7 @@ def read_rows(path: str | Path) -> list[RawRow]:
     return rows
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     """Return the file as text without a byte-order mark and with unchanged line ends."""
     raw = path.read_bytes()
     try:
@@ -105,10 +105,10 @@ def _text(path: Path) -> str:
 def _read_json(path: Path) -> Iterator[RawRow]:
     """Yield the rows of an array, of JSON lines, or of a single object, which is a row or has the
     list of rows under one of its keys."""
-    text = _text(path)
+    text = _read_text(path)
     if not text.strip():
         return
-    value, rest = _parse(text, str(path), within=path)
+    value, rest = _parse_json(text, str(path), within=path)
     if rest and isinstance(value, dict):
         yield from _json_lines(path)
         return
@@ -131,15 +131,15 @@ def _read_json(path: Path) -> Iterator[RawRow]:
 
 def _json_lines(path: Path) -> Iterator[RawRow]:
     """Yield the rows of JSON lines."""
-    for number, line in json_lines(_text(path)):
+    for number, line in json_lines(_read_text(path)):
         place = f"{path}:{number}"
-        value, rest = _parse(line, place)
+        value, rest = _parse_json(line, place)
         if rest:
             raise DataError(f"{place}: text after the JSON object; write one object per line")
         yield RawRow(place, value)
 
 
-def _parse(text: str, place: str, within: Path | None = None) -> tuple[Any, str]:
+def _parse_json(text: str, place: str, within: Path | None = None) -> tuple[Any, str]:
     """Return the JSON value at the beginning of a text, and the rest; if the text is the file
     `within`, an error names its line."""
     blank = len(text) - len(text.lstrip(_BLANK))
@@ -158,7 +158,7 @@ def _parse(text: str, place: str, within: Path | None = None) -> tuple[Any, str]
 
 def _read_csv(path: Path) -> Iterator[RawRow]:
     """Yield the rows of a CSV file with a header."""
-    file = io.StringIO(_text(path), newline="")
+    file = io.StringIO(_read_text(path), newline="")
     reader = csv.reader(file, strict=True, skipinitialspace=True)
     header: list[str] | None = None
     while True:

@@ -51,17 +51,17 @@ def check_environment(environment: Any, tasks: Sequence[Task] = (), *, seed: int
             problems.append(f"the test task {same[0].id!r} is a training task too")
     if not tasks:
         raise AssertionError(f"the environment {factory.name!r} has no tasks: pass some")
-    threads, children = set(threading.enumerate()), _children()
-    problems += asyncio.run(_played(factory, tasks[:4], seed))
+    threads, children = set(threading.enumerate()), _list_children()
+    problems += asyncio.run(_play_tasks(factory, tasks[:4], seed))
     late = time.monotonic() + LEAVE_SECONDS
-    while (left := _left(threads, children)) and time.monotonic() < late:
+    while (left := _find_leftovers(threads, children)) and time.monotonic() < late:
         time.sleep(0.02)
     if problems := problems + left:
         lines = "\n".join(f"- {problem}" for problem in dict.fromkeys(problems))
         raise AssertionError(f"the environment {factory.name!r} breaks the protocol:\n{lines}")
 
 
-async def _played(factory: EnvironmentFactory, tasks: Sequence[Task], seed: int) -> list[str]:
+async def _play_tasks(factory: EnvironmentFactory, tasks: Sequence[Task], seed: int) -> list[str]:
     """Play the tasks alone, twice, with the expert, and two at once; return the problems."""
     problems: list[str] = []
     alone: list[tuple[Task, PlayedEpisode]] = []
@@ -103,16 +103,16 @@ async def _played(factory: EnvironmentFactory, tasks: Sequence[Task], seed: int)
     return problems
 
 
-def _left(threads: set[threading.Thread], children: set[int]) -> list[str]:
+def _find_leftovers(threads: set[threading.Thread], children: set[int]) -> list[str]:
     """Return messages about new threads and child processes."""
     own = ("tutelage-", "asyncio_")
     new = [t.name for t in set(threading.enumerate()) - threads if not t.name.startswith(own)]
-    processes = sorted(_children() - children)
+    processes = sorted(_list_children() - children)
     out = [f"close left the thread {name!r} behind" for name in sorted(new)]
     return out + [f"close left the child process {process} behind" for process in processes]
 
 
-def _children() -> set[int]:
+def _list_children() -> set[int]:
     """Return the process ids of this process's children, if the platform lists them."""
     found: set[int] = set()
     for file in Path(f"/proc/{os.getpid()}/task").glob("*/children"):
