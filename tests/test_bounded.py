@@ -15,9 +15,9 @@ from tutelage.agents.react import ReactAgent
 from tutelage.bounded import (
     DIRECT,
     RepeatedKeyError,
-    direct_on_loopback,
+    bypass_proxy_on_loopback,
     json_lines,
-    unique_keys,
+    reject_repeated_keys,
 )
 from tutelage.errors import EngineError
 from tutelage.orchestration.execution.prompts import node_prompt
@@ -127,7 +127,7 @@ def test_a_key_that_stands_twice_among_many_is_found_without_comparing_each_with
     keys = [_CountedKey(f"k{i}") for i in range(300)]
     _CountedKey.compared = 0
     with pytest.raises(RepeatedKeyError, match="'k299' stands twice"):
-        unique_keys([(key, 0) for key in (*keys, _CountedKey("k299"))])
+        reject_repeated_keys([(key, 0) for key in (*keys, _CountedKey("k299"))])
     assert _CountedKey.compared < 3000
 
 
@@ -143,9 +143,11 @@ def test_a_key_that_stands_twice_among_many_is_found_without_comparing_each_with
 def test_no_proxy_has_this_machine_in_both_spellings(before: dict[str, str], after: str) -> None:
     env = {**before, "HTTP_PROXY": "http://proxy.example:3128"}
     for _ in range(2):
-        direct_on_loopback(env)
+        bypass_proxy_on_loopback(env)
         assert (env["NO_PROXY"], env["no_proxy"]) == (after, after)
-    assert direct_on_loopback({"PATH": "/bin"}) == {"PATH": "/bin"}  # without a proxy as it was
+    assert bypass_proxy_on_loopback({"PATH": "/bin"}) == {
+        "PATH": "/bin"
+    }  # without a proxy as it was
 
 
 async def test_our_clients_send_nothing_for_this_machine_to_a_proxy(

@@ -25,7 +25,7 @@ DIRECT: Mapping[str, None] = dict.fromkeys(("all://localhost", "all://127.0.0.1"
 """`mounts` of an HTTP client that sends requests to this machine without a proxy."""
 
 
-def direct_on_loopback(env: MutableMapping[str, str]) -> Mapping[str, str]:
+def bypass_proxy_on_loopback(env: MutableMapping[str, str]) -> Mapping[str, str]:
     """Add this machine to the hosts of `NO_PROXY` and `no_proxy` in `env` if a proxy is set, so
     that HTTP clients reach it; return `env`. Without a proxy these variables would make Python's
     clients ignore the proxies of macOS's settings."""
@@ -48,7 +48,7 @@ class RepeatedKeyError(ValueError):
         self.key = key
 
 
-def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def reject_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return a JSON object from its members, as an `object_pairs_hook`. Raises
     `RepeatedKeyError`."""
     made = dict(pairs)
@@ -70,15 +70,15 @@ def json_lines(text: AnyStr) -> Iterator[tuple[int, AnyStr]]:
             yield number, line
 
 
-def whole_characters(value: Any) -> Any:
+def replace_surrogates(value: Any) -> Any:
     """Return a JSON value with U+FFFD for unpaired surrogates, which UTF-8 cannot encode."""
     if isinstance(value, str) and not value.isascii():
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, list):
-        return [whole_characters(each) for each in cast("list[Any]", value)]
+        return [replace_surrogates(each) for each in cast("list[Any]", value)]
     if isinstance(value, dict):
         pairs = cast("dict[str, Any]", value).items()
-        return {whole_characters(k): whole_characters(v) for k, v in pairs}
+        return {replace_surrogates(k): replace_surrogates(v) for k, v in pairs}
     return value
 
 

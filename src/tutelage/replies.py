@@ -48,7 +48,7 @@ def split_thought(text: str, marks: ThinkTags | None = None) -> tuple[str, str]:
     return text[:end], text[end:]
 
 
-def thought_of(fields: Mapping[str, Any]) -> tuple[str, str]:
+def read_thought(fields: Mapping[str, Any]) -> tuple[str, str]:
     """Return the thought in the fields of a message or delta, and the name of its field."""
     found = ((value, name) for name in THOUGHTS if isinstance(value := fields.get(name), str))
     return next((pair for pair in found if pair[0]), ("", ""))
@@ -106,7 +106,9 @@ class ThoughtStream:
         assert self._marks is not None
         closing = self._marks.closing
         at = self._buffer.find(closing)
-        end = len(self._buffer) if last else len(self._buffer) - overlap(self._buffer, closing)
+        end = (
+            len(self._buffer) if last else len(self._buffer) - overlap_length(self._buffer, closing)
+        )
         said = self._buffer[: end if at < 0 else at]
         # White space around a thought is none of it; at its end it may be inside.
         begin = 0 if self.raw.strip() not in ("", self._marks.opening) else blank(said)
@@ -128,7 +130,7 @@ def blank(text: str) -> int:
     return len(text) - len(text.lstrip())
 
 
-def overlap(text: str, mark: str) -> int:
+def overlap_length(text: str, mark: str) -> int:
     """Return the length of the longest suffix of `text` that is a prefix of `mark`."""
     sizes = range(min(len(mark) - 1, len(text)), 0, -1)
     return next((size for size in sizes if text.endswith(mark[:size])), 0)

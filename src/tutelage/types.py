@@ -112,7 +112,7 @@ class ToolCall:
         return ToolCall(str(data.get("id") or ""), name, text, kind == "custom" or None)
 
 
-def joined_text(content: Any) -> Any:
+def join_text_parts(content: Any) -> Any:
     """Return the joined text of a content of text parts; return any other content unchanged."""
     try:
         texts = [part["text"] for part in content if part["type"] == "text"]
@@ -150,7 +150,7 @@ class Message:
         role = "system" if data["role"] == "developer" else str(data["role"])
         calls = cast("Sequence[JSON]", data.get("tool_calls") or ())
         made, answered = tuple(map(ToolCall.from_dict, calls)), data.get("tool_call_id")
-        return Message(role, joined_text(data.get("content")), made, answered, data.get("name"))
+        return Message(role, join_text_parts(data.get("content")), made, answered, data.get("name"))
 
 
 @dataclass(frozen=True, slots=True)

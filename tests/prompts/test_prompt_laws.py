@@ -26,9 +26,9 @@ from tutelage.prompts.edits import EditRules, RejectedEdit, parse
 from tutelage.prompts.evaluator import EvaluationItem, EvaluationJob, Evaluator, cache_key
 from tutelage.prompts.gepa import frontier
 from tutelage.prompts.holdout_test import Verdict, judge
-from tutelage.prompts.requests import cut
+from tutelage.prompts.requests import cut_middle
 from tutelage.prompts.search import plan
-from tutelage.prompts.setup import choose
+from tutelage.prompts.setup import choose_algorithm
 from tutelage.resources import PromptTemplate
 from tutelage.runs.rounds import Spend
 from tutelage.seeds import SeedTree
@@ -203,7 +203,7 @@ def test_a_reply_is_read_between_its_tags_or_rejected() -> None:
 @given(st.integers(1, 50), st.integers(0, 80))
 def test_evidence_keeps_beginning_and_end(limit: int, size: int) -> None:
     text = " ".join(f"w{i}" for i in range(size))
-    shown = cut(text, limit)
+    shown = cut_middle(text, limit)
     assert shown == text if size <= limit else "left out" in shown and shown.startswith("w0")
 
 
@@ -238,9 +238,9 @@ async def test_verdicts_go_both_ways_and_few_tasks_use_the_sign_test() -> None:
 
 
 def test_auto_follows_the_endpoint_and_says_why() -> None:
-    assert choose("auto", has_optimiser=False)[0] == "screen"
-    name, reason = choose("auto", has_optimiser=True)
+    assert choose_algorithm("auto", has_optimiser=False)[0] == "screen"
+    name, reason = choose_algorithm("auto", has_optimiser=True)
     assert name == "reflect"
     assert "few optimiser calls" in reason
     with pytest.raises(ConfigError, match="screen"):
-        choose("apo", has_optimiser=False)
+        choose_algorithm("apo", has_optimiser=False)

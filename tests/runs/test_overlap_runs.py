@@ -18,8 +18,8 @@ from tutelage.orchestration.data.synthetic import builtin_graph, generate
 from tutelage.orchestration.planner.settings import Phase1Settings
 from tutelage.orchestration.setup import PlannerConfig, read_sets
 from tutelage.prompts.config import resolve_prompt
-from tutelage.prompts.setup import setup_from
-from tutelage.prompts.tasks import cut
+from tutelage.prompts.setup import build_setup
+from tutelage.prompts.tasks import split_dataset
 from tutelage.resources import LLM
 from tutelage.runs.progress import Progress
 from tutelage.seeds import SeedTree
@@ -140,13 +140,13 @@ def test_a_prompt_search_refuses_a_test_that_is_not_sealed(tmp_path: Path) -> No
     files = {name: [str(tmp_path / f"{name}.jsonl")] for name in ("train", "val", "test")}
     config = resolve_prompt("math", (), {**files, "algorithm": "screen", "reward": "math"})
     with pytest.raises(ConfigError, match="1 of 4 test tasks are also in train or val"):
-        setup_from(config, {})
+        build_setup(config, {})
 
 
 def test_one_dataset_is_cut_so_that_equal_rows_stay_together() -> None:
     tasks = Dataset([{"id": i, "question": f"q{i % 10}"} for i in range(40)])
     for seed in range(5):
-        splits = cut(tasks, seed)
+        splits = split_dataset(tasks, seed)
         assert sum(map(len, (splits.train, splits.val, splits.test))) == 40
 
 

@@ -23,7 +23,7 @@ from typing import IO, Any, Literal, cast
 
 from tutelage.agents.agent import Agent, AgentFailedError
 from tutelage.agents.session import RolloutSession
-from tutelage.bounded import direct_on_loopback, json_lines, parse_json, whole_characters
+from tutelage.bounded import bypass_proxy_on_loopback, json_lines, parse_json, replace_surrogates
 from tutelage.errors import ConfigError, EngineError
 from tutelage.resources import LLM, NamedResources, PromptTemplate
 from tutelage.tools.tool import Tool
@@ -157,7 +157,7 @@ class ExternalAgent(Agent):
             return session.answer
         last = next((line.strip() for _, line in reversed([*json_lines(out)])), "")
         try:
-            value = whole_characters(parse_json(last))
+            value = replace_surrogates(parse_json(last))
         except ValueError:
             posted = session.posted is not None and session.posted.final.done()
             if self.output == "reward" and posted:
@@ -205,7 +205,7 @@ async def _start_process(
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             cwd=cwd,
-            env=direct_on_loopback(dict(env)),
+            env=bypass_proxy_on_loopback(dict(env)),
             start_new_session=True,
         )
     )

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, overload
 
 from tutelage.agents.agent import Agent, Isolation, Schedule
-from tutelage.agents.session import RolloutSession, as_caller
+from tutelage.agents.session import RolloutSession, with_agent_endpoint
 from tutelage.errors import ConfigError
 from tutelage.resources import LLM, MAIN_AGENT, NamedResources
 from tutelage.tools.execute import call
@@ -128,7 +128,7 @@ class AgentFunction:
             return resources
         if name in resources:
             value = resources[name]
-            return as_caller(value) if isinstance(value, LLM) else value
+            return with_agent_endpoint(value) if isinstance(value, LLM) else value
         if name == ENVIRONMENT and session.environment is not None:
             return session.environment
         if name == MODEL:
@@ -177,7 +177,7 @@ def as_agent(given: Any) -> Agent:
     )
 
 
-def wants_model(agent: Agent, resources: Mapping[str, Any]) -> bool:
+def needs_model(agent: Agent, resources: Mapping[str, Any]) -> bool:
     """Return True if an agent needs an LLM; a function declares it by its parameters."""
     if not isinstance(agent, AgentFunction):
         return True

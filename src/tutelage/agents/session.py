@@ -113,7 +113,7 @@ class RolloutSession:
                 f"unknown LLM {name!r} in this rollout; available: "
                 f"{', '.join(map(repr, known)) or 'none'}"
             )
-        return as_caller(found)
+        return with_agent_endpoint(found)
 
     def prompt(self, name: str | None = None) -> PromptTemplate:
         """Return the prompt template of that name; without a name, the only one. Raises
@@ -223,7 +223,7 @@ def init() -> None:
         instrument(provider)
 
 
-def as_caller(llm: LLM) -> LLM:
+def with_agent_endpoint(llm: LLM) -> LLM:
     """Return the LLM with an endpoint that carries the calling agent's name in its path, which the
     gateway reads: `.../attempt/A/v1` becomes `.../attempt/A/agent/NAME/v1`."""
     agent = AGENT.get()

@@ -139,10 +139,10 @@ async def check_deterministic(factory: EnvironmentFactory, task: Task, seed: int
     for _ in range(2):
         act = random_act(factory, seed) if expert is None else expert_act(expert)
         episodes.append(await play_episode(factory, task, seed, act))
-    return difference(*episodes)
+    return describe_difference(*episodes)
 
 
-def difference(first: PlayedEpisode, second: PlayedEpisode) -> str | None:
+def describe_difference(first: PlayedEpisode, second: PlayedEpisode) -> str | None:
     """Return a description of the first difference of two episodes, or None if they are equal."""
     for part in (f.name for f in fields(PlayedEpisode)):
         a, b = getattr(first, part), getattr(second, part)

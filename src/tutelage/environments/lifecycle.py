@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
-from tutelage.bounded import whole_characters
+from tutelage.bounded import replace_surrogates
 from tutelage.environments.protocol import Environment, EnvironmentFactory, Observation, Step
 from tutelage.environments.tool_classes import ToolEnvironment
 from tutelage.errors import EnvironmentFailedError, TutelageError
@@ -258,7 +258,7 @@ class RolloutEnvironment:
                     "Message objects whose content is text",
                 )
             length += len(content or "")
-            messages.append(replace(message, content=whole_characters(content)))
+            messages.append(replace(message, content=replace_surrogates(content)))
         if length > MAX_CHARS:
             raise self._record_error(
                 what,

@@ -18,7 +18,7 @@ from tutelage.errors import ConfigError, counted
 from tutelage.seeds import SeedTree
 from tutelage.tasks.dataset import Dataset
 from tutelage.tasks.demonstrations import Demonstration
-from tutelage.tasks.overlap import content
+from tutelage.tasks.overlap import hash_task
 from tutelage.types import EXPECTED_FIELDS, Message, Task, ToolSpec
 
 TURNS = 20
@@ -64,7 +64,7 @@ def environment_tasks(
         fresh: list[Task] = []
         for task in Dataset(found, name=f"{factory.name} {split}", input_required=False):
             answered = not {*EXPECTED_FIELDS}.isdisjoint(task.fields)
-            mark = content(task, EXPECTED_FIELDS if answered else None)
+            mark = hash_task(task, EXPECTED_FIELDS if answered else None)
             if mark not in known:
                 known.add(mark)
                 fresh.append(task)

@@ -28,7 +28,7 @@ from tutelage.orchestration.planner.settings import Phase1Settings, PlannerConfi
 from tutelage.orchestration.routing.phase2 import read_checkpoint
 from tutelage.runs.loggers import check_loggers
 from tutelage.seeds import SeedTree
-from tutelage.tasks.overlap import also_trained, content_of, count_overlap
+from tutelage.tasks.overlap import count_overlap, find_trained, hash_value
 
 EXPERTS, AUGMENTED, TESTED = 300, 1000, 300
 """Default numbers of synthetic workflows: training, augmentation and test."""
@@ -85,7 +85,7 @@ def read_sets(request: PlannerConfig, settings: Phase1Settings) -> PlannerDatase
     overlap = count_overlap([*workflows, *augmented], (), test, key=instruction_mark)
     if notes := overlap.notes(drawn=request.train is None):
         fields["overlap"] = "; ".join(notes)
-    known = also_trained([*workflows, *augmented], test, instruction_mark)
+    known = find_trained([*workflows, *augmented], test, instruction_mark)
     leaks = tuple(test[place].name or f"row {place}" for place in known)
     fields["sets"] = (
         f"{len(train) + len(augmented)} train, {len(held_out)} validation, {len(test)} test"
@@ -136,7 +136,7 @@ def read_episodes(request: PlannerConfig) -> tuple[list[Workflow], Catalog | Non
 
 def instruction_mark(workflow: Workflow) -> str:
     """Return a key that is the same for workflows whose instructions have the same words."""
-    return content_of(workflow.instruction)
+    return hash_value(workflow.instruction)
 
 
 # ------------------------------------------------------------------ preview

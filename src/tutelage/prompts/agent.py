@@ -1,8 +1,8 @@
 """The built-in tool-calling agent with texts that are resources.
 
 Its system prompt and the descriptions of its tools are read from the rollout's resources each time
-it plays, so a search can replace them. `components_of` returns the texts of resources that a search
-may rewrite, `with_components` puts new texts in place. The agent's loop is
+it plays, so a search can replace them. `read_components` returns the texts of resources that a
+search may rewrite, `with_components` puts new texts in place. The loop of the agent is
 `agents/tool_calling.py`; `play.py` plays it.
 """
 
@@ -50,7 +50,7 @@ class ToolAgent(Agent):
         await agent.play(task, session, resources)
 
 
-def components_of(resources: NamedResources, named: Sequence[str]) -> dict[str, str]:
+def read_components(resources: NamedResources, named: Sequence[str]) -> dict[str, str]:
     """Return the texts that a search rewrites: those of the named resources, else of every prompt
     template.
 

@@ -32,7 +32,7 @@ _QUOTED = re.compile(r"`([^`\n]+)`")
 _SLOT = re.compile(r"\bX\b")
 
 
-def bank_of(
+def build_bank(
     tools: Mapping[str, Tool], grader: RewardFunction | None = None, hints: Sequence[str] = ()
 ) -> tuple[str, ...]:
     """Return the general phrases, two for each tool, one for the grader's answer form, and the

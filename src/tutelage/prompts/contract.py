@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from tutelage.engine.usage import Usage
 from tutelage.errors import ConfigError
 from tutelage.prompts.budget import Limits, WorstCase
-from tutelage.tasks.overlap import content
+from tutelage.tasks.overlap import hash_task
 from tutelage.types import JSON, FailureCause, Message, Mode, Task
 
 Components = Mapping[str, str]
@@ -84,8 +84,8 @@ class Splits:
     def check_held_out(self, fields: Collection[str] | None) -> None:
         """Raise `ConfigError` for test tasks that are also in train or val, compared by input and
         `fields` (None for all)."""
-        known = {content(task, fields) for task in (*self.train, *self.val)}
-        shared = sum(content(task, fields) in known for task in self.test)
+        known = {hash_task(task, fields) for task in (*self.train, *self.val)}
+        shared = sum(hash_task(task, fields) in known for task in self.test)
         if shared:
             raise ConfigError(
                 f"{shared} of {len(self.test)} test tasks are also in train or val, so a held-out "

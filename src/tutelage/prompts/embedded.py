@@ -37,6 +37,6 @@ class EmbeddedDefaults:
     """Function that loads the policy."""
 
 
-def embedded() -> EmbeddedDefaults:
+def load_embedded_defaults() -> EmbeddedDefaults:
     """Return the defaults, imported at the first use."""
     return cast("EmbeddedDefaults", importlib.import_module(RECIPE).EMBEDDED)

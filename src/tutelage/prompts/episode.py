@@ -8,11 +8,11 @@ from __future__ import annotations
 from tutelage.engine.usage import Usage
 from tutelage.prompts.contract import Episode
 from tutelage.runs.report.transcripts import read_transcript
-from tutelage.statistics.outcome import RewardKind, Success, succeeded
+from tutelage.statistics.outcome import RewardKind, Success, is_success
 from tutelage.types import EXPECTED_FIELDS, Rollout
 
 
-def episode_of(
+def to_episode(
     rollout: Rollout, feedback: str, usage: Usage | None, rule: Success | None = None
 ) -> Episode:
     """Return the episode of a rollout. `feedback` is the grader's, `usage` the server's count,
@@ -20,7 +20,7 @@ def episode_of(
     last = rollout.last
     reward = None if last.reward is None else last.reward.value
     failed = last.failure is not None
-    exact: bool | None = not failed and succeeded(rollout, rule)
+    exact: bool | None = not failed and is_success(rollout, rule)
     if not failed and not RewardKind().after([rollout], rule).has_success:
         exact = None
     # Without a server's count: what a policy of this process computed.

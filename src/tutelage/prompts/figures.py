@@ -26,7 +26,7 @@ _OPTIMISER = ("gradient", "edit")
 """Roles of optimiser models; all other models play the tasks."""
 
 
-def figures_of(files: RunFiles) -> Figures:
+def build_figures(files: RunFiles) -> Figures:
     """Return the figures of a search."""
     settings, result = files.settings, files.result
     measure: Measure = "sampled" if settings.get("temperature") else "greedy"

@@ -31,7 +31,7 @@ from tutelage.statistics.outcome import (
     OutcomeSums,
     RewardKind,
     RolloutOutcome,
-    add_up,
+    sum_outcomes,
     too_many_lost,
 )
 from tutelage.types import JSON, Mode, Task
@@ -140,4 +140,4 @@ def _sum_outcomes(score: CandidateScore, kind: RewardKind) -> OutcomeSums:
         outcomes.append(
             RolloutOutcome(item.task.id, reward, bool(e.exact), cause, e.feedback, called)
         )
-    return add_up(outcomes, kind)
+    return sum_outcomes(outcomes, kind)

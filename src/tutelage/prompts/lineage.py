@@ -114,7 +114,7 @@ def score_text(entry: JSON) -> str:
     return "; ".join(words)
 
 
-def candidate_of(entries: Sequence[JSON], prefix: str) -> JSON:
+def find_candidate(entries: Sequence[JSON], prefix: str) -> JSON:
     """Return the candidate whose id begins with `prefix`, or `seed` or `best`. Raises
     `RunError`."""
     if prefix == "seed":

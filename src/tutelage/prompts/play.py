@@ -23,7 +23,7 @@ from tutelage.engine.remote import RemoteServers
 from tutelage.environments.protocol import EnvironmentFactory
 from tutelage.prompts.agent import with_components
 from tutelage.prompts.contract import Components, Episode, RolloutSlot
-from tutelage.prompts.episode import episode_of
+from tutelage.prompts.episode import to_episode
 from tutelage.resources import NamedResources, Roles
 from tutelage.rewards import RewardFunction
 from tutelage.rollouts.manager import RolloutManager
@@ -167,4 +167,4 @@ class CandidateRunner(RolloutManager):
         text = sessions[-1].feedback if sessions else ""
         usage = meter.usage() if bundle.roles.remote else None
         self.unknown += meter.cost.unknown
-        return episode_of(rollout, text, usage, bundle.success)
+        return to_episode(rollout, text, usage, bundle.success)

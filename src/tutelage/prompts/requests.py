@@ -78,7 +78,7 @@ def _build_messages(system: str, user: str) -> list[Message]:
     return [Message("system", system), Message("user", user)]
 
 
-def cut(text: str, limit: int) -> str:
+def cut_middle(text: str, limit: int) -> str:
     """Return `text` without its middle if it has more than `limit` tokens."""
     pieces = _PIECE.findall(text)
     if len(pieces) <= limit:
@@ -93,7 +93,7 @@ def _format_rollouts(shown: Shown) -> str:
     """Return the rollouts as text, each with an equal share of the request."""
     share = min(TRACE_TOKENS, REQUEST_TOKENS // max(1, len(shown)))
     return "\n\n".join(
-        f"<rollout>\n{cut(_format_rollout(item, episode), share)}\n</rollout>"
+        f"<rollout>\n{cut_middle(_format_rollout(item, episode), share)}\n</rollout>"
         for item, episode in shown
     )
 

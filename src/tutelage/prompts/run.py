@@ -29,14 +29,14 @@ from tutelage.prompts.budget import SearchBudget
 from tutelage.prompts.config import KIND, PromptConfig
 from tutelage.prompts.contract import Components, RolloutSlot
 from tutelage.prompts.evaluator import Evaluator, SearchJournal
-from tutelage.prompts.figures import figures_of
+from tutelage.prompts.figures import build_figures
 from tutelage.prompts.holdout_test import HoldoutResult, Verdict, run_holdout_test
 from tutelage.prompts.lineage import LINEAGE_FILE
 from tutelage.prompts.optimiser_client import OptimiserClient
 from tutelage.prompts.play import DRY, CandidateRunner
 from tutelage.prompts.search import SearchResult, optimise
-from tutelage.prompts.setup import SearchSetup, setup_from
-from tutelage.prompts.tasks import fresh, read_tasks, write_tasks
+from tutelage.prompts.setup import SearchSetup, build_setup
+from tutelage.prompts.tasks import draw_fresh_tasks, read_tasks, write_tasks
 from tutelage.resources import NamedResources
 from tutelage.runs import lifecycle
 from tutelage.runs.callbacks import Callback
@@ -101,7 +101,7 @@ class PromptSearch(RunKind):
     @classmethod
     def figures(cls, files: RunFiles) -> Figures:
         """Return the figures of a search: candidates, models and costs."""
-        return figures_of(files)
+        return build_figures(files)
 
     def config(self) -> JSON:
         """Return the keys, the models with their addresses, and the seed components."""
@@ -211,7 +211,7 @@ def read_setup(folder: RunFolder, allow_changes: bool = False) -> SearchSetup:
     config = stored_settings(folder, PromptConfig)
     if allow_changes:
         config = config.model_copy(update={"allow_changes": True})
-    return setup_from(config, environment(), splits=read_tasks(folder))
+    return build_setup(config, environment(), splits=read_tasks(folder))
 
 
 def write_best(folder: RunFolder, components: Components) -> None:
@@ -273,7 +273,7 @@ def confirm(folder: RunFolder, progress: Progress, files: Sequence[str] = ()) ->
     setup = read_setup(folder)
     looks: list[JSON] = list(finished.get("confirmations", []))
     used = len(setup.splits.test) + sum(int(look["tasks"]) for look in looks if not look["files"])
-    tasks = fresh(setup.config, used, files, setup.bundle.spec.environment)
+    tasks = draw_fresh_tasks(setup.config, used, files, setup.bundle.spec.environment)
     replace(setup.splits, test=tasks).check_held_out(setup.fields)
     settings, seeds = setup.settings, SeedTree(setup.config.seed).child("prompt")
     budget = SearchBudget(replace(settings.limits, rollouts=None), settings.worst)

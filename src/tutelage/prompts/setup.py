@@ -2,7 +2,7 @@
 
 All errors are raised here, before a rollout or a request costs anything. `agent_bundle.py` decides
 which model an agent uses: the task endpoint, its own LLMs, or the embedded policy. `run.py` runs a
-`SearchSetup`; `search_setup` creates one from a `Trainer`'s objects.
+`SearchSetup`; `build_trainer_setup` creates one from a `Trainer`'s objects.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from tutelage.engine.usage import Usage
 from tutelage.environments.loading import load_environment
 from tutelage.environments.start import check_repeats
 from tutelage.errors import ConfigError
-from tutelage.prompts.agent import PROMPT, ToolAgent, components_of
-from tutelage.prompts.agent_bundle import agent_bundle, call_limits, resources_of
+from tutelage.prompts.agent import PROMPT, ToolAgent, read_components
+from tutelage.prompts.agent_bundle import agent_resources, build_agent_bundle, call_limits
 from tutelage.prompts.apo import APO
-from tutelage.prompts.bank import bank_of
+from tutelage.prompts.bank import build_bank
 from tutelage.prompts.budget import Limits, WorstCase
 from tutelage.prompts.config import PromptConfig, resolve_prompt
 from tutelage.prompts.contract import Settings, Splits
-from tutelage.prompts.embedded import embedded
+from tutelage.prompts.embedded import load_embedded_defaults
 from tutelage.prompts.gepa import GEPA
 from tutelage.prompts.optimiser_client import worst_call
 from tutelage.prompts.play import SLOTS, AgentBundle, AgentSpec
 from tutelage.prompts.reflect import Reflect
 from tutelage.prompts.screen import Screen
 from tutelage.prompts.search import Algorithm, SearchPlan, plan
-from tutelage.prompts.tasks import given_splits, make_splits
+from tutelage.prompts.tasks import limit_splits, make_splits
 from tutelage.resources import LLM, NamedResources, PromptTemplate
 from tutelage.rewards import check
 from tutelage.rewards.registry import resolve_reward
 from tutelage.runs.fingerprint import agent_sources
-from tutelage.tasks.overlap import Overlap, content, count_overlap
+from tutelage.tasks.overlap import Overlap, count_overlap, hash_task
 from tutelage.tools.registry import resolve_tools
 from tutelage.tools.tool import Tool
 from tutelage.tracing.export import endpoint as collector
@@ -105,7 +105,7 @@ class SearchSetup:
         return agent_sources(spec.agent, spec.reward, bundle.resources, tasks, make)
 
 
-def setup_from(
+def build_setup(
     config: PromptConfig,
     env: Mapping[str, str],
     *,
@@ -124,7 +124,7 @@ def setup_from(
     task = endpoints.get("task")
     # All of this is refused before a model is built or loaded.
     name = config.algorithm if algorithm is None else algorithm.name
-    name, reason = choose(name, has_optimiser=bool(optimiser))
+    name, reason = choose_algorithm(name, has_optimiser=bool(optimiser))
     chosen = algorithm or _make_algorithm(name, config)
     agent_spec = agent_spec or _load_agent_spec(config)
     factory = agent_spec.environment
@@ -142,13 +142,13 @@ def setup_from(
     read = agent_spec.reward.fields_read if builtin and agent_spec.reward else None
     splits.check_held_out(read)
     plan(chosen, splits, Settings("", Limits(rollouts=config.rollouts), samples=config.samples))
-    resources = resources_of(agent_spec, config, task)
-    components = components_of(resources, config.components)
+    resources = agent_resources(agent_spec, config, task)
+    components = read_components(resources, config.components)
     agent_spec.agent.check([*resources])
-    bundle = agent_bundle(agent_spec, resources, config, task, prices)
+    bundle = build_agent_bundle(agent_spec, resources, config, task, prices)
     if algorithm is None and isinstance(chosen, Screen):
         tools = {v.name: v for v in resources.values() if isinstance(v, Tool)}
-        chosen = replace(chosen, bank=bank_of(tools, agent_spec.reward, config.hints))
+        chosen = replace(chosen, bank=build_bank(tools, agent_spec.reward, config.hints))
     if not chosen.needs_optimiser:
         optimiser = {}
     role_prices = {role: find_price(prices, e.model) for role, e in optimiser.items()}
@@ -182,12 +182,12 @@ def setup_from(
         facts=facts,
         remarks=_check_prices(unknown, config),
         fields=read,
-        overlap=count_overlap(*parts, lambda task: content(task, read)),
+        overlap=count_overlap(*parts, lambda task: hash_task(task, read)),
         python=python,
     )
 
 
-def search_setup(
+def build_trainer_setup(
     algorithm: Algorithm,
     agent_spec: AgentSpec,
     splits: tuple[Sequence[Task] | None, Sequence[Task] | None, Sequence[Task] | None],
@@ -215,13 +215,13 @@ def search_setup(
             "a prompt search needs train_dataset, val_dataset and test_dataset; or pass only "
             "train_dataset, which is then split 40/20/40"
         )
-    given = None if train is None else given_splits(train, val, test, config)
-    return setup_from(
+    given = None if train is None else limit_splits(train, val, test, config)
+    return build_setup(
         config, env, agent_spec=agent_spec, splits=given, algorithm=algorithm, handed=handed
     )
 
 
-def choose(name: str, *, has_optimiser: bool) -> tuple[str, str]:
+def choose_algorithm(name: str, *, has_optimiser: bool) -> tuple[str, str]:
     """Return the name of the algorithm and the reason for it. Raises `ConfigError` if it needs an
     optimiser LLM and there is none."""
     if name == "auto" and has_optimiser:
@@ -254,17 +254,19 @@ def _load_agent_spec(config: PromptConfig) -> AgentSpec:
     if config.agent is not None:
         return AgentSpec(*load_agent(config.agent), reward)
     acts = config.environment is not None
-    prompt = PromptTemplate(config.prompt or (ENVIRONMENT_PROMPT if acts else embedded().prompt))
+    prompt = PromptTemplate(
+        config.prompt or (ENVIRONMENT_PROMPT if acts else load_embedded_defaults().prompt)
+    )
     if prompt.placeholders:
         raise ConfigError(
             "the embedded agent does not fill placeholders, but the prompt has "
             f"{prompt.placeholders!r}; write {{{{name}}}} for a literal {{name}}"
         )
     caps = call_limits(config, True)
-    tools = resolve_tools(config.tools or (() if acts else embedded().tools))
+    tools = resolve_tools(config.tools or (() if acts else load_embedded_defaults().tools))
     named = {f"tool_{name.replace('-', '_')}": tool for name, tool in tools.items()}
     sampling = Sampling(temperature=config.temperature, max_tokens=caps.reply_tokens)
-    reward = reward or (None if acts else resolve_reward(embedded().reward))
+    reward = reward or (None if acts else resolve_reward(load_embedded_defaults().reward))
     resources = NamedResources({PROMPT: prompt, **named})
     return AgentSpec(ToolAgent(sampling, caps.calls), resources, reward)
 

@@ -18,12 +18,12 @@ from tutelage.environments.start import environment_tasks
 from tutelage.errors import ConfigError, counted
 from tutelage.prompts.config import PromptConfig
 from tutelage.prompts.contract import Splits
-from tutelage.prompts.embedded import embedded
+from tutelage.prompts.embedded import load_embedded_defaults
 from tutelage.runs.folder import RunFolder, write_text
 from tutelage.seeds import SeedTree
 from tutelage.tasks.arithmetic import Split
 from tutelage.tasks.dataset import Dataset
-from tutelage.tasks.overlap import content, distinct
+from tutelage.tasks.overlap import group_equal, hash_task
 from tutelage.types import Task
 
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
@@ -42,16 +42,16 @@ def make_splits(config: PromptConfig, environment: EnvironmentFactory | None = N
         sizes: dict[str, int] = dict(zip(SPLITS, counts, strict=True))
         return Splits(**environment_tasks(environment, sizes, config.seed))
     if not config.train:  # math tasks for the tools `calculator` and `sum_1_to_n`
-        tasks = embedded().tasks
+        tasks = load_embedded_defaults().tasks
         return Splits(*(tasks(n, k, config.seed) for n, k in zip(SPLITS, counts, strict=True)))
     own = config.agent is not None or environment is not None
     val, test = (
         (_load_files(paths, own) if paths else None) for paths in (config.val, config.test)
     )
-    return given_splits(_load_files(config.train, own), val, test, config)
+    return limit_splits(_load_files(config.train, own), val, test, config)
 
 
-def given_splits(
+def limit_splits(
     train: Sequence[Task],
     val: Sequence[Task] | None,
     test: Sequence[Task] | None,
@@ -60,15 +60,15 @@ def given_splits(
     """Return the splits of datasets, limited to the configured sizes; one dataset is split
     40/20/40."""
     if val is None or test is None:
-        parts = cut(train, config.seed)
+        parts = split_dataset(train, config.seed)
         train, val, test = parts.train, parts.val, parts.test
     sizes = (config.train_size, config.val_size, config.test_size)
     return Splits(*(tasks[:n] for tasks, n in zip((train, val, test), sizes, strict=True)))
 
 
-def cut(tasks: Sequence[Task], seed: int) -> Splits:
+def split_dataset(tasks: Sequence[Task], seed: int) -> Splits:
     """Return one dataset as 40 % train, 20 % val and 40 % test, split by the seed."""
-    order = distinct(tasks, content)  # equal tasks stay together
+    order = group_equal(tasks, hash_task)  # equal tasks stay together
     if len(order) < LEAST:
         raise ConfigError(
             f"{counted(len(order), 'different task')} cannot be split into train, val and test; "
@@ -82,7 +82,7 @@ def cut(tasks: Sequence[Task], seed: int) -> Splits:
     return Splits(*([tasks[i] for i in part] for part in places))
 
 
-def fresh(
+def draw_fresh_tasks(
     config: PromptConfig,
     looked: int,
     files: Sequence[str] = (),

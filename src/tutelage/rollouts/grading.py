@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tutelage.agents.session import RolloutSession
-from tutelage.bounded import whole_characters
+from tutelage.bounded import replace_surrogates
 from tutelage.errors import (
     AnswerError,
     FailureBudgetError,
@@ -55,7 +55,7 @@ class Grader:
     ) -> Attempt:
         """Return the attempt with its reward, or as failed if the reward cannot be computed."""
         if isinstance(value, str) and attempt.answer is None:
-            attempt = replace(attempt, answer=whole_characters(value))
+            attempt = replace(attempt, answer=replace_surrogates(value))
         attempt = split_answer(attempt)
         if attempt.failure is not None:
             if attempt.failure.cause.infrastructure:
@@ -120,7 +120,7 @@ class Grader:
         return replace(attempt, reward=to_reward(value, agent, task.id))
 
 
-def stop_if_text(rollout: Rollout, reward: RewardFunction | None) -> None:
+def check_text_is_graded(rollout: Rollout, reward: RewardFunction | None) -> None:
     """Raise `FailureBudgetError` if a run's first rollout returned a text and no reward grades
     texts."""
     failure = rollout.last.failure

@@ -25,7 +25,7 @@ from weakref import WeakKeyDictionary
 from tutelage.agents.agent import Agent, AgentFailedError
 from tutelage.agents.function import ENVIRONMENT, AgentFunction
 from tutelage.agents.session import RolloutSession, enter_rollout
-from tutelage.bounded import whole_characters
+from tutelage.bounded import replace_surrogates
 from tutelage.environments import EnvironmentFactory, rollout_environments
 from tutelage.environments.lifecycle import STEP_SECONDS, TurnRecord
 from tutelage.errors import (
@@ -306,7 +306,7 @@ class Runner:
                 status=RolloutStatus.SUCCEEDED if failure is None else RolloutStatus.FAILED,
                 calls=tuple(trained),
                 tool_results=tuple(session.tool_results),
-                answer=whole_characters(session.answer),
+                answer=replace_surrogates(session.answer),
                 failure=failure,
                 stop=session.stop if failure is None else None,
                 seconds=perf_counter() - start,

@@ -38,7 +38,7 @@ FULL = 1.0 - 1e-9
 """Minimum reward that counts as 1."""
 
 
-def cause_words(cause: str) -> str:
+def format_cause(cause: str) -> str:
     """Return a failure cause as text for people; files and metrics have its value."""
     words = {"reward_error": "no reward", "answer_error": "reward raised"}
     return words.get(cause, cause.replace("_", " "))
@@ -199,7 +199,7 @@ def too_many_lost(judged: int, rollouts: int) -> bool:
     return rollouts - judged > LOST * rollouts or judged == 0
 
 
-def succeeded(rollout: Rollout, rule: Success | None = None) -> bool:
+def is_success(rollout: Rollout, rule: Success | None = None) -> bool:
     """Return True if a rollout succeeded: by its environment, else by the rule, else by its part
     `exact`, else by a reward of 1."""
     reward = rollout.reward
@@ -248,13 +248,13 @@ def _evaluate_rollouts(
             RolloutOutcome(
                 rollout.task.id,
                 reward and reward.value,
-                succeeded(rollout, rule),
+                is_success(rollout, rule),
                 failure and failure.cause.value,
                 failure.message if failure else "",
                 bool(last.calls) or last.stop != "answer",
             )
         )
-    sums, wins = add_up(outcomes, kind), [o.success for o in outcomes if o.reward is not None]
+    sums, wins = sum_outcomes(outcomes, kind), [o.success for o in outcomes if o.reward is not None]
     return Evaluation(
         **{entry.name: getattr(sums, entry.name) for entry in fields(sums)},
         played=rollouts,
@@ -264,7 +264,7 @@ def _evaluate_rollouts(
     )
 
 
-def add_up(some: Sequence[RolloutOutcome], kind: RewardKind) -> OutcomeSums:
+def sum_outcomes(some: Sequence[RolloutOutcome], kind: RewardKind) -> OutcomeSums:
     """Return counts and rates of rollout outcomes."""
     judged = [j for j in some if j.reward is not None]
     rewards, tasks = [j.reward or 0.0 for j in judged], [j.task for j in judged]

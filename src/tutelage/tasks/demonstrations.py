@@ -19,7 +19,7 @@ from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter
 
 from tutelage.errors import DataError
 from tutelage.tasks.messages import check_order, read_field, read_messages
-from tutelage.tasks.overlap import Overlap, content_of, count_overlap
+from tutelage.tasks.overlap import Overlap, count_overlap, hash_value
 from tutelage.tasks.readers import RawRow, read_rows, short
 from tutelage.types import INPUT_FIELDS, JSON, THOUGHTS, Message, Task, ToolSpec
 
@@ -109,7 +109,7 @@ def read_demonstration(row: RawRow, file: str) -> Demonstration:
     return Demonstration(tuple(messages), specs, place, file)
 
 
-def overlap_of(
+def count_demonstration_overlap(
     train: Sequence[Demonstration], val: Sequence[Demonstration], test: Sequence[Task]
 ) -> Overlap:
     """Return the numbers of repeated demonstrations and of test tasks that a demonstration
@@ -118,7 +118,7 @@ def overlap_of(
     def mark(messages: Sequence[Message]) -> str:
         """Return a hash of messages."""
         calls = [[[call.name, call.arguments] for call in m.tool_calls] for m in messages]
-        return content_of([[m.role, m.content, c] for m, c in zip(messages, calls, strict=True)])
+        return hash_value([[m.role, m.content, c] for m, c in zip(messages, calls, strict=True)])
 
     def prompt(messages: Sequence[Message]) -> str:
         """Return a hash of the messages before the first assistant turn, without the system's."""

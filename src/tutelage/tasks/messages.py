@@ -23,7 +23,7 @@ from pydantic import (
 from tutelage.bounded import parse_json
 from tutelage.errors import DataError
 from tutelage.tasks.readers import short
-from tutelage.types import JSON, THOUGHTS, Message, ToolCall, joined_text
+from tutelage.types import JSON, THOUGHTS, Message, ToolCall, join_text_parts
 
 UNREADABLE = "unreadable"
 """Name of the results by which the built-in agent answers calls that it could not parse."""
@@ -60,7 +60,7 @@ class _ChatMessage(BaseModel):
     """A message in OpenAI's form."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str | None, BeforeValidator(joined_text)] = None
+    content: Annotated[str | None, BeforeValidator(join_text_parts)] = None
     tool_calls: list[_ChatCall] | None = None
     tool_call_id: Any = None
     name: Any = None

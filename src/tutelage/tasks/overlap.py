@@ -22,15 +22,15 @@ from tutelage.types import Task
 T = TypeVar("T")
 
 
-def content(task: Task, fields: Collection[str] | None = None) -> str:
+def hash_task(task: Task, fields: Collection[str] | None = None) -> str:
     """Return a hash of a task: its input and `fields`; None takes all fields but the id."""
     if fields is None or not task.has_input:
-        return content_of({name: value for name, value in task.fields.items() if name != "id"})
+        return hash_value({name: value for name, value in task.fields.items() if name != "id"})
     held = {name: task.fields[name] for name in sorted(fields) if name in task.fields}
-    return content_of([task.input, held])
+    return hash_value([task.input, held])
 
 
-def content_of(value: Any) -> str:
+def hash_value(value: Any) -> str:
     """Return a hash of a JSON value, independent of spacing, order of keys and Unicode form."""
     text = json.dumps(_normalize(value), sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
@@ -71,11 +71,11 @@ class Overlap:
         notes: list[str] = []
         if self.test_in_train:
             notes.append(
-                f"{shared_words(self.test_in_train, self.test)}: results on them are not held-out "
+                f"{format_shared(self.test_in_train, self.test)}: results on them are not held-out "
                 "results; pass other test tasks with --test FILE (in Python test_dataset=)"
             )
         elif self.val_in_train:
-            notes.append(shared_words(self.val_in_train, self.val, "validation"))
+            notes.append(format_shared(self.val_in_train, self.val, "validation"))
         for name, count, size in (
             ("training", 0 if drawn else self.train_repeated, self.train),
             ("validation", 0 if self.val_in_train else self.val_repeated, self.val),
@@ -86,7 +86,7 @@ class Overlap:
         return notes
 
 
-def shared_words(shared: int, tasks: int, name: str = "test") -> str:
+def format_shared(shared: int, tasks: int, name: str = "test") -> str:
     """Return `40 of 100 test tasks are also training tasks`."""
     return f"{shared} of {tasks} {name} tasks are also training tasks"
 
@@ -112,13 +112,13 @@ def count_overlap(
     )
 
 
-def also_trained(train: Iterable[T], test: Sequence[T], key: Callable[[T], Hashable]) -> list[int]:
+def find_trained(train: Iterable[T], test: Sequence[T], key: Callable[[T], Hashable]) -> list[int]:
     """Return the positions of test tasks that are also training tasks, by `key`."""
     known = {key(task) for task in train}
     return [place for place, task in enumerate(test) if key(task) in known]
 
 
-def listed(names: Sequence[str], most: int = 5) -> str:
+def format_list(names: Sequence[str], most: int = 5) -> str:
     """Return `a, b, c and 114 more`."""
     told, left = ", ".join(names[:most]), len(names) - most
     return f"{told} and {left} more" if left > 0 else told
@@ -128,11 +128,11 @@ def hold_out(tasks: Sequence[Task], count: int) -> tuple[list[Task], list[Task]]
     """Return (kept, held out): the first `count` tasks are held out, and their duplicates are
     dropped."""
     held = list(tasks[:count])
-    known = {content(task) for task in held}
-    return [task for task in tasks[count:] if content(task) not in known], held
+    known = {hash_task(task) for task in held}
+    return [task for task in tasks[count:] if hash_task(task) not in known], held
 
 
-def distinct(tasks: Sequence[T], key: Callable[[T], Hashable]) -> list[list[int]]:
+def group_equal(tasks: Sequence[T], key: Callable[[T], Hashable]) -> list[list[int]]:
     """Return the positions of equal tasks in groups, in the order of first occurrence."""
     groups: dict[Hashable, list[int]] = {}
     for place, task in enumerate(tasks):
@@ -140,7 +140,7 @@ def distinct(tasks: Sequence[T], key: Callable[[T], Hashable]) -> list[list[int]
     return list(groups.values())
 
 
-def shared_in(result: Mapping[str, Any], split: str = "test") -> int:
+def count_shared(result: Mapping[str, Any], split: str = "test") -> int:
     """Return the number of tasks of a split that were trained on, by a result.json; 0 if
     unknown."""
     return (result.get("overlap") or {}).get(f"{split}_in_train", 0)
@@ -148,16 +148,16 @@ def shared_in(result: Mapping[str, Any], split: str = "test") -> int:
 
 def success_title(result: Mapping[str, Any], what: str, split: str = "test") -> str:
     """Return `held-out success` if no task of the split was trained on, else `success`."""
-    return what if shared_in(result, split) else f"held-out {what}"
+    return what if count_shared(result, split) else f"held-out {what}"
 
 
 def split_name(result: Mapping[str, Any], split: str = "test") -> str:
     """Return `held-out` if no task of the split was trained on, else the name of the split."""
     called = {"val": "validation"}.get(split, split)
-    return called if shared_in(result, split) else "held-out"
+    return called if count_shared(result, split) else "held-out"
 
 
 def footnote(result: Mapping[str, Any]) -> str | None:
     """Return the footnote of a table whose tasks are not held out; None if they are."""
-    shared = shared_in(result)
-    return f"{shared_words(shared, result.get('test_tasks', shared))}." if shared else None
+    shared = count_shared(result)
+    return f"{format_shared(shared, result.get('test_tasks', shared))}." if shared else None

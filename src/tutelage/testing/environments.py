@@ -19,7 +19,7 @@ from tutelage.environments import EnvironmentFactory, as_factory
 from tutelage.environments.episode import (
     PlayedEpisode,
     check_deterministic,
-    difference,
+    describe_difference,
     expert_act,
     play_episode,
     random_act,
@@ -95,7 +95,7 @@ async def _play_tasks(factory: EnvironmentFactory, tasks: Sequence[Task], seed: 
             problems.append(f"two instances at once: {again}")
         elif isinstance(again, BaseException):
             raise again
-        elif (differs := difference(episode, again)) is not None:
+        elif (differs := describe_difference(episode, again)) is not None:
             problems.append(
                 f"two instances share state: task {task.id!r} was another episode while a second "
                 f"instance was open: {differs}"

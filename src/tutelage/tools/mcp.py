@@ -34,7 +34,7 @@ from mcp_types import CONNECTION_CLOSED, CallToolResult
 from mcp_types import Tool as McpTool
 from pydantic import ValidationError
 
-from tutelage.bounded import direct_on_loopback
+from tutelage.bounded import bypass_proxy_on_loopback
 from tutelage.errors import ConfigError
 from tutelage.tasks.readers import short
 from tutelage.tools.execute import call_in_thread
@@ -159,7 +159,7 @@ class _Server:
 
     async def _run_client(self, ready: Future[list[McpTool]], output: IO[str]) -> None:
         """Run the client within a single task, until `_disconnect` is called."""
-        direct_on_loopback(os.environ)
+        bypass_proxy_on_loopback(os.environ)
         transport: Any = self._target
         if not isinstance(self._target, str | MCPServer):
             # The client passes few environment variables to a child by default.

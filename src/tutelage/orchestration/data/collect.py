@@ -32,7 +32,7 @@ from tutelage.runs.folder import create, place_of
 from tutelage.runs.lifecycle import Run
 from tutelage.runs.progress import Progress
 from tutelage.seeds import SeedTree
-from tutelage.statistics.outcome import OutcomeSums, RewardKind, RolloutOutcome, add_up
+from tutelage.statistics.outcome import OutcomeSums, RewardKind, RolloutOutcome, sum_outcomes
 from tutelage.types import JSON
 
 RECIPE = "collect"
@@ -103,7 +103,7 @@ async def collect(
     if not executions and isinstance(gathered[0], TutelageError):
         raise gathered[0]
     outcomes = [_outcome(str(place), each) for place, each in enumerate(gathered)]
-    sums = add_up(outcomes, RewardKind())
+    sums = sum_outcomes(outcomes, RewardKind())
     return Collection(
         **{each.name: getattr(sums, each.name) for each in fields(sums)},
         executions=len(executions),
