@@ -11,10 +11,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from typing import TYPE_CHECKING, Any, AnyStr, cast
-
-if TYPE_CHECKING:
-    pass
+from typing import Any, AnyStr, cast
 
 DEEPEST = 100
 """Maximum nesting depth of arrays and objects."""

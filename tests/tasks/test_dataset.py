@@ -77,7 +77,7 @@ def test_a_line_separator_inside_a_string_does_not_end_a_jsonl_row(tmp_path: Pat
             "'x' is {'y': [1, nan]}",
         ),
         ('{"question": "q", "x": 1e999}\n', ":1:", "'x' is inf"),
-        ('{"question": "q", "question": "r"}\n', ":1:", "occurs twice"),
+        ('{"question": "q", "question": "r"}\n', ":1:", "stands twice"),
         ('{"question": "  "}\n', ":1:", "'question' must not be empty"),
         ('{"question": null, "prompt": "p"}\n', ":1:", "'question' must be"),
         ('{"question": "q", "id": 1.5}\n', ":1:", "field 'id'"),

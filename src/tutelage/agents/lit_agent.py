@@ -9,7 +9,7 @@ parameter `environment` receives the environment of the rollout.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Any
 
 from tutelage.agents.agent import Agent
@@ -19,12 +19,6 @@ from tutelage.errors import ConfigError
 from tutelage.resources import NamedResources
 from tutelage.tools.execute import call
 from tutelage.types import Mode, Task
-
-_METHODS: Mapping[bool, tuple[str, ...]] = {
-    True: ("training_rollout_async", "training_rollout", "rollout_async", "rollout"),
-    False: ("validation_rollout_async", "validation_rollout", "rollout_async", "rollout"),
-}
-"""Methods in order of preference, by True for training rollouts."""
 
 
 class LitAgent(Agent):
@@ -82,10 +76,11 @@ class LitAgent(Agent):
 
     def _select_method(self, training: bool) -> Callable[..., Any]:
         """Return the preferred overridden method. Raises `ConfigError` without one."""
-        for name in _METHODS[training]:
+        kind = "training" if training else "validation"
+        names = (f"{kind}_rollout_async", f"{kind}_rollout", "rollout_async", "rollout")
+        for name in names:
             if getattr(type(self), name) is not getattr(LitAgent, name):
                 return getattr(self, name)
         raise ConfigError(
-            f"{self.name} has no method for {'training' if training else 'validation'} rollouts: "
-            f"override {', '.join(_METHODS[training])}"
+            f"{self.name} has no method for {kind} rollouts: override {', '.join(names)}"
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from functools import lru_cache
 from typing import Any
 
 from tutelage.environments.gym import first_seed
@@ -78,24 +79,18 @@ class _Entries:
 
     def __init__(self, name: str, config: Mapping[str, Any]) -> None:
         self._name, self._config = name, config
-        self._datasets = dict[int, Any]()
         self._lock = threading.Lock()
+        self.dataset = lru_cache(32)(self._create_dataset)  # some hold megabytes
 
-    def dataset(self, seed: int) -> Any:
+    def _create_dataset(self, seed: int) -> Any:
         """Return the dataset of a window."""
         from reasoning_gym.composite import DatasetSpec
         from reasoning_gym.factory import create_dataset
 
-        dataset = self._datasets.get(seed)
-        if dataset is None:
-            made = dict(self._config)
-            if self._name == "composite":
-                made["datasets"] = [DatasetSpec(**each) for each in made.get("datasets", ())]
-            dataset = create_dataset(self._name, seed=seed, size=WINDOW, **made)
-            if len(self._datasets) >= 32:  # some hold megabytes
-                self._datasets.clear()
-            self._datasets[seed] = dataset
-        return dataset
+        config = dict(self._config)
+        if self._name == "composite":
+            config["datasets"] = [DatasetSpec(**each) for each in config.get("datasets", ())]
+        return create_dataset(self._name, seed=seed, size=WINDOW, **config)
 
     def tasks(self, split: str, n: int, seed: int) -> Sequence[Task]:
         """Return n tasks with different questions, fewer if the dataset has no more."""

@@ -73,13 +73,7 @@ class RoomsEnvironment:
         truncated = not opened and self.moves >= MAX_MOVES
         info = {"success": opened, "moves": self.moves} if opened or truncated else {}
         observation = Observation() if opened or truncated else self._observe()
-        return Step(
-            observation,
-            reward=float(opened),
-            terminated=opened,
-            truncated=truncated,
-            info=info,
-        )
+        return Step(observation, float(opened), terminated=opened, truncated=truncated, info=info)
 
     async def close(self) -> None:
         """Do nothing: no resources are held."""

@@ -9,6 +9,7 @@ attributes.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from tutelage.environments.protocol import Environment, Observation, Step
@@ -39,11 +40,7 @@ class ToolEnvironment(Environment):
         self._bound = {tool.name: tool.bind(self.state) for tool in self._tools}
         specs = tuple(tool.spec for tool in self._tools)
         if isinstance(first, Observation):
-            return (
-                first
-                if first.tools
-                else Observation(first.messages, first.actions, first.info, specs)
-            )
+            return replace(first, tools=first.tools or specs)
         messages = () if first is None else (Message("user", first),)
         return Observation(messages, tools=specs)
 

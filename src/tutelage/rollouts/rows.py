@@ -29,19 +29,14 @@ def build_rows(calls: Iterable[Call], policy: str = POLICY) -> list[Row]:
     for call in sorted(calls, key=lambda c: c.index):
         if call.policy != policy or not call.sampled.token_ids:
             continue
-        number = next(
-            (i for i in reversed(range(len(rows))) if _is_extension(rows[i], call.prompt_ids)), None
-        )
+        places = reversed(range(len(rows)))
+        prompt = call.prompt_ids
+        number = next((i for i in places if prompt[: len(rows[i].ids)] == rows[i].ids), None)
         if number is None:
             rows.append(_extend_row(None, call))
         else:
             rows[number] = _extend_row(rows[number], call)
     return [row for row in rows if row.trained]
-
-
-def _is_extension(row: Row, prompt: tuple[int, ...]) -> bool:
-    """Return True if a prompt begins with the ids of a row."""
-    return len(prompt) >= len(row.ids) and prompt[: len(row.ids)] == row.ids
 
 
 def _extend_row(row: Row | None, call: Call) -> Row:

@@ -6,6 +6,4 @@ refused here, before a model is loaded. Tools and rewards are in `tutelage.tools
 `tutelage.rewards`.
 """
 
-from tutelage.tasks.dataset import Dataset
-
-__all__ = ["Dataset"]
+from tutelage.tasks.dataset import Dataset as Dataset

@@ -16,7 +16,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from tutelage.bounded import RepeatedKeyError, json_lines, reject_repeated_keys
+from tutelage.bounded import json_lines, reject_repeated_keys
 from tutelage.errors import DataError, MissingExtraError, counted
 from tutelage.types import INPUT_FIELDS
 
@@ -148,10 +148,8 @@ def _parse_json(text: str, place: str, within: Path | None = None) -> tuple[Any,
     except json.JSONDecodeError as error:
         where = place if within is None else f"{within}:{error.lineno}"
         raise DataError(f"{where}: invalid JSON at column {error.colno}: {error.msg}") from error
-    except RepeatedKeyError as error:
-        raise DataError(f"{place}: field {error.key!r} occurs twice in one object") from error
     except (RecursionError, ValueError) as error:
-        # Nesting beyond the interpreter's stack, or an integer of thousands of digits.
+        # Nesting beyond the stack, an integer of thousands of digits, or a repeated key.
         raise DataError(f"{place}: cannot parse JSON: {error}") from error
     return value, text[end:].strip(_BLANK)
 

@@ -6,8 +6,7 @@ creates a very small policy, and the native engine over it, quickly and without 
 Nothing in the library imports this package.
 """
 
-from tutelage.testing.environments import check_environment
-from tutelage.testing.scripted import ScriptedEngine
-from tutelage.testing.tiny import tiny_engine, tiny_policy
-
-__all__ = ["ScriptedEngine", "check_environment", "tiny_engine", "tiny_policy"]
+from tutelage.testing.environments import check_environment as check_environment
+from tutelage.testing.scripted import ScriptedEngine as ScriptedEngine
+from tutelage.testing.tiny import tiny_engine as tiny_engine
+from tutelage.testing.tiny import tiny_policy as tiny_policy
