@@ -17,7 +17,7 @@ from tutelage.bounded import (
     RepeatedKeyError,
     bypass_proxy_on_loopback,
     json_lines,
-    reject_repeated_keys,
+    reject_repeats,
 )
 from tutelage.errors import EngineError
 from tutelage.orchestration.execution.prompts import node_prompt
@@ -127,7 +127,7 @@ def test_a_key_that_stands_twice_among_many_is_found_without_comparing_each_with
     keys = [_CountedKey(f"k{i}") for i in range(300)]
     _CountedKey.compared = 0
     with pytest.raises(RepeatedKeyError, match="'k299' stands twice"):
-        reject_repeated_keys([(key, 0) for key in (*keys, _CountedKey("k299"))])
+        reject_repeats([(key, 0) for key in (*keys, _CountedKey("k299"))])
     assert _CountedKey.compared < 3000
 
 

@@ -45,7 +45,7 @@ class RepeatedKeyError(ValueError):
         self.key = key
 
 
-def reject_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def reject_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return a JSON object from its members, as an `object_pairs_hook`. Raises
     `RepeatedKeyError`."""
     made = dict(pairs)

@@ -51,7 +51,7 @@ def cache_folder(name: str) -> Path:
     return home / "tutelage" / name
 
 
-def check_disk_space(folder: Path, size: float) -> None:
+def check_disk(folder: Path, size: float) -> None:
     """Raise `ConfigError` if the disk of a folder has fewer than `size` free bytes."""
     free = shutil.disk_usage(folder).free
     if free < size:

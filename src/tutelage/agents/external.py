@@ -95,9 +95,7 @@ class ExternalAgent(Agent):
                 given.write_text(json.dumps(texts), encoding="utf-8")
                 words = [w.replace("{task}", str(path)) for w in self.command]
                 with open(path if self.task == "stdin" else os.devnull, "rb") as stdin:
-                    out = await self._run_program(
-                        words, self._build_environment(session, path, given), stdin
-                    )
+                    out = await self._execute(words, self._make_env(session, path, given), stdin)
         except (OSError, ValueError) as error:
             raise EngineError(
                 f"cannot start {self.name}: {error}; a variable of env_map cannot hold NUL or more "
@@ -105,9 +103,7 @@ class ExternalAgent(Agent):
             ) from error
         return self._read_result(out, session)
 
-    def _build_environment(
-        self, session: RolloutSession, path: Path, given: Path
-    ) -> dict[str, str]:
+    def _make_env(self, session: RolloutSession, path: Path, given: Path) -> dict[str, str]:
         """Return the environment variables of the program."""
         facts = {
             "TUTELAGE_ROLLOUT_ID": session.rollout_id,
@@ -123,9 +119,7 @@ class ExternalAgent(Agent):
         mapped = {name: _read_task_path(session.task, path) for name, path in self.env_map.items()}
         return {**os.environ, **self.env, **mapped, **session.env, **facts}
 
-    async def _run_program(
-        self, words: Sequence[str], env: Mapping[str, str], stdin: IO[bytes]
-    ) -> str:
+    async def _execute(self, words: Sequence[str], env: Mapping[str, str], stdin: IO[bytes]) -> str:
         """Run the program and return its standard output. Raises `AgentFailedError`."""
         process = await _start_process(words, self.cwd, env, stdin)
         out, err = bytearray(), bytearray()

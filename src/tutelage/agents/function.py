@@ -115,12 +115,10 @@ class AgentFunction:
         known = {*resources, "rollout", "resources"}
         known |= set() if session.environment is None else {ENVIRONMENT}
         names = [*self.required, *(name for name in self.optional if name in known)]
-        arguments = {name: self._resolve_argument(name, session, resources) for name in names}
+        arguments = {name: self._get_argument(name, session, resources) for name in names}
         return await call(self.fn, session.task, **arguments)
 
-    def _resolve_argument(
-        self, name: str, session: RolloutSession, resources: NamedResources
-    ) -> Any:
+    def _get_argument(self, name: str, session: RolloutSession, resources: NamedResources) -> Any:
         """Return the argument of a parameter. Raises `ConfigError`."""
         if name == "rollout":
             return session

@@ -37,7 +37,7 @@ def load_agent(
     if not isinstance(given, (str, Path)):
         agent = as_agent(given)
         return agent, NamedResources(
-            {**_module_resources(_module_names(agent), resources), **resources}
+            {**_find_resources(_module_vars(agent), resources), **resources}
         )
     reference = str(given)
     file, _, name = reference.rpartition(":")
@@ -66,7 +66,7 @@ def load_agent(
             )
         (found,) = agents.values()
     agent = as_agent(found() if isinstance(found, type) else found)
-    return agent, NamedResources({**_module_resources(names, resources), **resources})
+    return agent, NamedResources({**_find_resources(names, resources), **resources})
 
 
 def _find_agents(names: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def _find_agents(names: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _module_names(agent: Agent) -> Mapping[str, Any]:
+def _module_vars(agent: Agent) -> Mapping[str, Any]:
     """Return the names that the module of a user's agent defines."""
     if isinstance(agent, AgentFunction):
         return getattr(inspect.unwrap(agent.fn), "__globals__", {})
@@ -92,7 +92,7 @@ def _module_names(agent: Agent) -> Mapping[str, Any]:
     return {} if module is None else vars(module)
 
 
-def _module_resources(names: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def _find_resources(names: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return a module's own resources; none if the caller passes prompt templates."""
     own = names.get(RESOURCES)
     if isinstance(own, Mapping):

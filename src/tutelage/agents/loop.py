@@ -104,7 +104,7 @@ class LoopAgent(Agent, ABC):
             raise ConfigError("a built-in agent runs only in this process and needs a model")
         environment, agent = session.environment, self
         if environment is not None and environment.observation.tools:
-            offered = {spec.name: _environment_tool(spec) for spec in environment.observation.tools}
+            offered = {spec.name: _wrap_spec(spec) for spec in environment.observation.tools}
             agent = replace(self, tools={**self.tools, **offered})
         prompt = agent.own_prompt() if self.system_prompt is None else self.system_prompt
         system = [Message("system", prompt)] if prompt else []
@@ -143,9 +143,7 @@ class LoopAgent(Agent, ABC):
                 constraint = None if turn.calls else constraint
                 last = number == self.max_turns - 1 or left <= 0
                 if environment is not None:
-                    messages += await agent._step_environment(
-                        environment, call, turn, tools, session
-                    )
+                    messages += await agent._apply_turn(environment, call, turn, tools, session)
                     if environment.ended:
                         session.stop = "terminated" if environment.terminated else "truncated"
                         return
@@ -158,7 +156,7 @@ class LoopAgent(Agent, ABC):
                     session.stop = "max_turns" if left > 0 else "token_budget"
                     return
 
-    async def _step_environment(
+    async def _apply_turn(
         self,
         environment: RolloutEnvironment,
         call: Call,
@@ -195,11 +193,9 @@ class LoopAgent(Agent, ABC):
         return [*self.observe(call, turn, observed), *shown]
 
 
-def _environment_tool(spec: ToolSpec) -> Tool:
+def _wrap_spec(spec: ToolSpec) -> Tool:
     """Return a tool object for an environment's tool, whose calls are part of a step."""
-    return Tool(
-        spec.name, spec.description, _environment_tool, Signature(spec.parameters, json.loads)
-    )
+    return Tool(spec.name, spec.description, _wrap_spec, Signature(spec.parameters, json.loads))
 
 
 def _calls_terminal_tool(turn: Turn, tools: Mapping[str, Tool]) -> bool:

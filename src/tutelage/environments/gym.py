@@ -119,7 +119,7 @@ class _GymEnvironment(Environment):
         """Reset with the task's `seed`, or with the rollout's seed if the task has none."""
         self._inner = await call(self._make)
         value, info = await call(self._inner.reset, seed=int(task.fields.get("seed", seed)))
-        text = self._format_observation(value)
+        text = self._to_text(value)
         if self._names:
             text += f"\nReply with one of: {', '.join(self._names)}."
         return Observation((Message("user", text),), self._names, info)
@@ -136,12 +136,10 @@ class _GymEnvironment(Environment):
         chosen = start + names.index(reply.lower()) if names else reply
         value, reward, terminated, truncated, info = await call(self._inner.step, chosen)
         over = bool(terminated or truncated)
-        shown = Observation(
-            (Message("user", self._format_observation(value)),), () if over else self._names
-        )
+        shown = Observation((Message("user", self._to_text(value)),), () if over else self._names)
         return Step(shown, reward, bool(terminated), bool(truncated), info)
 
-    def _format_observation(self, value: Any) -> str:
+    def _to_text(self, value: Any) -> str:
         """Return the text of an observation."""
         text = str(self._inner.render() if self._drawn else value)
         text = _COLOURED.sub(lambda m: f"[{_COLOURS[int(m[2])]}:{m[3]}]", text)

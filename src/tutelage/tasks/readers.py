@@ -16,12 +16,12 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from tutelage.bounded import json_lines, reject_repeated_keys
+from tutelage.bounded import json_lines, reject_repeats
 from tutelage.errors import DataError, MissingExtraError, counted
 from tutelage.types import INPUT_FIELDS
 
 _BLANK = " \t\r\n"
-_DECODER = json.JSONDecoder(object_pairs_hook=reject_repeated_keys)
+_DECODER = json.JSONDecoder(object_pairs_hook=reject_repeats)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _LONGEST_CELL = 2**31 - 1
 """Maximum characters of a CSV cell; Python's default limit is 131,072."""

@@ -21,7 +21,7 @@ from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 from pydantic_core import PydanticUndefined, SchemaError
 
-from tutelage.bounded import RepeatedKeyError, parse_json, reject_repeated_keys
+from tutelage.bounded import RepeatedKeyError, parse_json, reject_repeats
 from tutelage.errors import ConfigError, MissingExtraError, ToolDefinitionError
 from tutelage.tasks.readers import short
 from tutelage.types import JSON
@@ -237,9 +237,7 @@ def _check_json(text: str) -> None:
     def reject(constant: str) -> Any:
         raise ArgumentError(f"invalid JSON: {constant} is not a JSON number")
 
-    loads = functools.partial(
-        json.loads, object_pairs_hook=reject_repeated_keys, parse_constant=reject
-    )
+    loads = functools.partial(json.loads, object_pairs_hook=reject_repeats, parse_constant=reject)
     try:
         value = parse_json(text, loads=loads)
     except ArgumentError:
