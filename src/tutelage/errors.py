@@ -58,11 +58,8 @@ class ConstraintError(ConfigError):
     """A constraint on a reply that cannot be enforced; `field` is the request field to fix."""
 
     def __init__(self, message: str, field: str = "") -> None:
-        super().__init__(message, field)
+        super().__init__(message)
         self.field = field
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class DataError(TutelageError, ValueError):

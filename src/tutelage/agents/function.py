@@ -60,11 +60,6 @@ class AgentFunction:
             if index == 0 and parameter.kind is not parameter.KEYWORD_ONLY:
                 positional = 1
                 continue
-            if parameter.kind is parameter.POSITIONAL_ONLY:
-                raise ConfigError(
-                    f"agent {self.name!r}: {parameter.name!r} is positional-only and cannot be "
-                    "passed by name; remove the `/`"
-                )
             has_default = parameter.default is not parameter.empty
             (optional if has_default else required).append(parameter.name)
         if not positional:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from tutelage.environments.protocol import Environment, EnvironmentFactory, Observation, Step
@@ -92,11 +93,8 @@ def five_value_factory(
         names = [str(each) for each in meanings]
     if count != len(names):
         raise ConfigError(f"{name} has {count} discrete actions, but actions={names!r}")
-    return EnvironmentFactory(
-        name,
-        lambda: _GymEnvironment(lambda: construct(**options), names, drawn),
-        tasks=seeded_tasks,
-    )
+    make = partial(construct, **options)
+    return EnvironmentFactory(name, lambda: _GymEnvironment(make, names, drawn), tasks=seeded_tasks)
 
 
 def _is_text(space: Any, kinds: Sequence[str]) -> bool:

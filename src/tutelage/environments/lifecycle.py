@@ -146,12 +146,9 @@ class RolloutEnvironment:
         if self.failure is not None:
             raise self.failure
         if self._instance is None or self.ended or self._busy:
-            state = (
-                "has ended" if self.ended else "is in another step" if self._busy else "is closed"
-            )
             raise TutelageError(
-                f"the environment {self.name!r} {state}, so no step is possible: await each step, "
-                "and stop when `environment.ended` is True"
+                f"no step of the environment {self.name!r} is possible: it has ended, is closed or "
+                "is in another step; await each step, and stop when `environment.ended` is True"
             )
         if isinstance(action, str):
             action = Message("assistant", action)
@@ -217,11 +214,7 @@ class RolloutEnvironment:
     def _read_step(self, value: Any) -> Step:
         """Check what `step` returned. Raises `EnvironmentFailedError`."""
         if not isinstance(value, Step):
-            raise self._record_error(
-                "step",
-                f"it returned a {type(value).__name__}, not a Step; a gymnasium environment is "
-                "named gym:ID",
-            )
+            raise self._record_error("step", f"it returned a {type(value).__name__}, not a Step")
         reward, info = value.reward, self._read_info(value.info, "step")
         if reward is not None:
             try:
@@ -237,17 +230,14 @@ class RolloutEnvironment:
         observation = self._read_observation(value.observation, "step")
         ended = bool(value.terminated), bool(value.truncated)
         if not observation.messages and not any(ended):
-            raise self._record_error(
-                "step", "the episode goes on and the observation has no message; return one"
-            )
+            raise self._record_error("step", "an episode that goes on needs an observation")
         return Step(observation, reward, *ended, info)
 
     def _read_observation(self, value: Any, what: str) -> Observation:
         """Check an observation. Raises `EnvironmentFailedError`."""
         if not isinstance(value, Observation):
-            raise self._record_error(
-                what, f"the observation is a {type(value).__name__}; return an Observation"
-            )
+            kind = type(value).__name__
+            raise self._record_error(what, f"the observation is a {kind}; return an Observation")
         length, messages = 0, list[Message]()
         for message in cast("tuple[Any, ...]", value.messages):
             content: Any = message.content if isinstance(message, Message) else message

@@ -19,7 +19,8 @@ from tutelage.errors import ConfigError, counted
 from tutelage.prompts.config import PromptConfig
 from tutelage.prompts.contract import Splits
 from tutelage.prompts.embedded import load_embedded_defaults
-from tutelage.runs.folder import RunFolder, write_text
+from tutelage.runs import job_inputs
+from tutelage.runs.folder import RunFolder
 from tutelage.seeds import SeedTree
 from tutelage.tasks.arithmetic import Split
 from tutelage.tasks.dataset import Dataset
@@ -112,17 +113,13 @@ def write_tasks(folder: RunFolder, splits: Splits) -> None:
 
     Fields keep their order, since the store identifies a task by its text.
     """
-    place = folder.path / "tasks"
-    place.mkdir(exist_ok=True)
     for name in SPLITS:
-        rows = [{**t.fields, "id": t.id} for t in getattr(splits, name)]
-        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
-        write_text(place / f"{name}.jsonl", "".join(lines))
+        job_inputs.write_tasks(folder.tasks(name), getattr(splits, name))
 
 
 def read_tasks(folder: RunFolder) -> Splits | None:
     """Return the splits of a run, None if they were not written yet."""
-    paths = [folder.path / "tasks" / f"{name}.jsonl" for name in SPLITS]
+    paths = [folder.tasks(name) for name in SPLITS]
     if not all(path.is_file() for path in paths):
         return None
     parts: list[list[Task]] = []

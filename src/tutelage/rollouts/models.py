@@ -108,11 +108,20 @@ class PolicySource:
     sampling: Sampling
     trains: str | None
 
-    def ruled(self, asked: ChatOptions) -> ChatOptions:
-        """Return the options of a request with the run's temperature, top-p and top-k and without
-        the agent's seed, which would make all rollouts of a task equal."""
+    def apply_sampling(self, options: ChatOptions) -> None:
+        """Set the run's temperature, top-p and top-k in a request's options, and remove the agent's
+        seed, which would make all rollouts of a task equal."""
         drawn = {name: getattr(self.sampling, name) for name in ("temperature", "top_p", "top_k")}
-        return {**asked, "sampling": replace(asked["sampling"], **drawn), "seed": None}
+        options["sampling"] = replace(options["sampling"], **drawn)
+        options["seed"] = None
+
+
+class _StreamOptions(ChatOptions, total=False):
+    """Options of a chat request with callbacks for streaming."""
+
+    on_token: OnToken | None
+    on_logprobs: OnLogprobs | None
+    on_prompt: OnPrompt | None
 
 
 Remote = Callable[[str, SeedTree], ChatClient]
@@ -271,7 +280,8 @@ class _AttemptClient:
         """Send one request; see `ChatClient`."""
         if self._source is None:
             return await self._record_call(self._client.chat(messages, **options))
-        return await self._record_call(self._sample_remote(messages, self._source.ruled(options)))
+        self._source.apply_sampling(options)
+        return await self._record_call(self._sample_remote(messages, options))
 
     async def _sample_remote(self, messages: Sequence[Message], options: ChatOptions) -> Call:
         """Send a request to the endpoint of a trained policy. Raises `EngineError` without token
@@ -338,27 +348,14 @@ class _SampledClient(_AttemptClient):
     ) -> None:
         super().__init__(attempt, session, source)
         self.codec, self.finishes = source.codec, source.trains is not None
-        self._session, self._apply_sampling = session, source.ruled
+        self._session, self._apply_sampling = session, source.apply_sampling
 
     async def chat(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self,
-        messages: Sequence[Message],
-        *,
-        on_token: OnToken | None = None,
-        on_logprobs: OnLogprobs | None = None,
-        on_prompt: OnPrompt | None = None,
-        **options: Unpack[ChatOptions],
+        self, messages: Sequence[Message], **options: Unpack[_StreamOptions]
     ) -> Call:
         """Send one request; see `ChatClient`."""
-        return await self._record_call(
-            self._session.chat(
-                messages,
-                on_token=on_token,
-                on_logprobs=on_logprobs,
-                on_prompt=on_prompt,
-                **self._apply_sampling(options),
-            )
-        )
+        self._apply_sampling(options)
+        return await self._record_call(self._session.chat(messages, **options))
 
     def _record_failure(self, error: EngineError) -> None:
         super()._record_failure(error)

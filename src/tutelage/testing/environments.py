@@ -7,12 +7,7 @@ its tools with random arguments, or words of the conversation.
 from __future__ import annotations
 
 import asyncio
-import os
-import threading
-import time
 from collections.abc import Sequence
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from tutelage.environments import EnvironmentFactory, as_factory
@@ -28,17 +23,14 @@ from tutelage.environments.loading import load_environment
 from tutelage.errors import EnvironmentFailedError
 from tutelage.types import Task
 
-LEAVE_SECONDS = 2.0
-"""Seconds after `close` in which threads and child processes may still end."""
-
 
 def check_environment(environment: Any, tasks: Sequence[Task] = (), *, seed: int = 0) -> None:
     """Check an environment: a name, a class, a function or a factory. Not for async code.
 
     Plays its tasks, or `tasks`, and raises `AssertionError` with all problems: a failure, an
-    episode that differs when it is played again, instances that share state, threads and child
-    processes left behind, an expert that does not end an episode, training tasks that are test
-    tasks. Raises `ConfigError` if the object is not an environment.
+    episode that differs when it is played again, instances that share state, an expert that does
+    not end an episode, training tasks that are test tasks. Raises `ConfigError` if the object is
+    not an environment.
     """
     named = isinstance(environment, str)
     factory = load_environment(environment) if named else as_factory(environment)
@@ -51,12 +43,8 @@ def check_environment(environment: Any, tasks: Sequence[Task] = (), *, seed: int
             problems.append(f"the test task {same[0].id!r} is a training task too")
     if not tasks:
         raise AssertionError(f"the environment {factory.name!r} has no tasks: pass some")
-    threads, children = set(threading.enumerate()), _list_children()
     problems += asyncio.run(_play_tasks(factory, tasks[:4], seed))
-    late = time.monotonic() + LEAVE_SECONDS
-    while (left := _find_leftovers(threads, children)) and time.monotonic() < late:
-        time.sleep(0.02)
-    if problems := problems + left:
+    if problems:
         lines = "\n".join(f"- {problem}" for problem in dict.fromkeys(problems))
         raise AssertionError(f"the environment {factory.name!r} breaks the protocol:\n{lines}")
 
@@ -101,21 +89,3 @@ async def _play_tasks(factory: EnvironmentFactory, tasks: Sequence[Task], seed: 
                 f"instance was open: {differs}"
             )
     return problems
-
-
-def _find_leftovers(threads: set[threading.Thread], children: set[int]) -> list[str]:
-    """Return messages about new threads and child processes."""
-    own = ("tutelage-", "asyncio_")
-    new = [t.name for t in set(threading.enumerate()) - threads if not t.name.startswith(own)]
-    processes = sorted(_list_children() - children)
-    out = [f"close left the thread {name!r} behind" for name in sorted(new)]
-    return out + [f"close left the child process {process} behind" for process in processes]
-
-
-def _list_children() -> set[int]:
-    """Return the process ids of this process's children, if the platform lists them."""
-    found: set[int] = set()
-    for file in Path(f"/proc/{os.getpid()}/task").glob("*/children"):
-        with suppress(OSError):
-            found |= {int(word) for word in file.read_text().split()}
-    return found
