@@ -43,7 +43,7 @@ def failure_of(rollout: Rollout, cause: FailureCause = ENVIRONMENT) -> str:
         (b"go", "the observation is a bytes; return an Observation"),
         (Observation((Message("user", "x" * 2**20),)), "has 1,048,576 characters, more than 100"),
         (Observation(GO.messages, info={"a": {1, 2}}), "info cannot be recorded (a set is not"),
-        (Observation(GO.messages, actions=(1, 2)), "the actions are (1, 2); offer texts"),  # type: ignore[arg-type]
+        (Observation(GO.messages, actions=(1, 2)), "the actions are (1, 2); return texts"),  # type: ignore[arg-type]
     ],
 )
 async def test_a_bad_reset_is_a_failure_of_the_environment(first: Any, words: str) -> None:

@@ -128,7 +128,7 @@ class AgentFunction:
             return session.llm(MAIN_AGENT)
         if name == PROMPT:
             return session.prompt()
-        raise ConfigError(f"agent {self.name!r} needs {name!r}, which this rollout does not have")
+        raise ConfigError(f"agent {self.name!r} needs {name!r}, which this rollout lacks")
 
 
 @overload

@@ -34,7 +34,7 @@ def adapt_class(value: Any, name: str, kwargs: Mapping[str, Any]) -> Environment
         for key, each in cast("Mapping[str, Any]", value).items():
             factory = adapt_class(each, f"{name}[{key!r}]", kwargs)
             if factory is None:
-                raise ConfigError(f"{name}[{key!r}] is no environment, got {each!r:.80}")
+                raise ConfigError(f"{name}[{key!r}] is not an environment: {each!r:.80}")
             factories[key] = factory
         steady = all(factory.deterministic for factory in factories.values())
         return EnvironmentFactory(name, lambda: _RowEnvironment(factories), deterministic=steady)

@@ -131,7 +131,7 @@ class RolloutEnvironment:
         self.observation = self._read_observation(first, "reset")
         self.info = dict(self.observation.info)
         if not self.observation.messages and not self.task.has_input:
-            raise self._record_error("reset", "it showed no message, and the task has no question")
+            raise self._record_error("reset", "there is no message, and the task has no question")
         return self.observation
 
     async def step(
@@ -256,7 +256,7 @@ class RolloutEnvironment:
             )
         actions = tuple(value.actions)
         if not all(isinstance(each, str) and each for each in cast("tuple[Any, ...]", actions)):
-            raise self._record_error(what, f"the actions are {actions!r:.80}; offer texts")
+            raise self._record_error(what, f"the actions are {actions!r:.80}; return texts")
         actions = tuple(dict.fromkeys(actions))
         return replace(
             value,
@@ -277,7 +277,7 @@ class RolloutEnvironment:
             text = json.dumps({**value}, default=plain, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
             raise self._record_error(
-                what, f"the info cannot be recorded ({error}); it holds JSON values under names"
+                what, f"the info cannot be recorded ({error}); return a dict of JSON values"
             ) from error
         if len(text) > MAX_CHARS:
             raise self._record_error(

@@ -66,8 +66,8 @@ def as_factory(
     if isinstance(value, EnvironmentFactory):
         if kwargs:
             raise ConfigError(
-                f"environment.kwargs={dict(kwargs)!r} has no effect on {name!r}, which is made: "
-                "name the class or the function that makes it"
+                f"environment.kwargs={dict(kwargs)!r} has no effect on the existing object "
+                f"{name!r}: pass its class, or a function that creates it"
             )
         return value
     if isinstance(value, type) and _is_environment(value):
@@ -101,7 +101,7 @@ def as_factory(
     adapted = import_attribute("tutelage.environments.classes:adapt_class")(value, name, kwargs)
     if adapted is None:
         raise ConfigError(
-            f"{name!r} is no environment: it is a {type(value).__name__} without "
+            f"{name!r} is not an environment: it is a {type(value).__name__} without "
             "reset(task, seed), step(action) and close(), and without @tool methods"
         )
     return adapted

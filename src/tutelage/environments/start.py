@@ -59,7 +59,7 @@ def environment_tasks(
         except Exception as error:
             raise ConfigError(
                 f"tasks({split!r}, {count}, {own}) of the environment {factory.name!r} failed"
-                f": {type(error).__name__}: {error}; it may also return fewer tasks"
+                f": {type(error).__name__}: {error}; return fewer tasks if there are not enough"
             ) from error
         fresh: list[Task] = []
         for task in Dataset(found, name=f"{factory.name} {split}", input_required=False):

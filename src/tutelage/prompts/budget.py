@@ -97,4 +97,4 @@ class SearchBudget:
         self._idle = self._idle + 1 if self.spent.rollouts == self._at_round else 0
         self._at_round = self.spent.rollouts
         if self._idle >= IDLE_ROUNDS:
-            raise BudgetExceeded("there was nothing new to play in the last rounds")
+            raise BudgetExceeded("the last rounds had nothing new to play")

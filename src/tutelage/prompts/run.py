@@ -204,8 +204,8 @@ def read_setup(folder: RunFolder, allow_changes: bool = False) -> SearchSetup:
     `ConfigError`."""
     if agent := read_object(folder.config).get("python"):
         raise RunError(
-            f"the run in {str(folder.path)!r} searches for the Python agent {agent!r}, "
-            "which only its program has; resume it there with "
+            f"the run in {str(folder.path)!r} is a search for the Python agent {agent!r}, "
+            "which exists only in its program; resume it there with "
             f"Trainer(output_dir={str(folder.path)!r}, ...)"
         )
     config = stored_settings(folder, PromptConfig)

@@ -236,7 +236,7 @@ def choose_algorithm(name: str, *, has_optimiser: bool) -> tuple[str, str]:
             "OPENAI_API_KEY in .env or the environment (any OpenAI-compatible server: OpenAI, "
             f"vLLM, Ollama), or search without an LLM: --algorithm screen{needs}"
         )
-    return name, "it was asked for"
+    return name, "chosen by the user"
 
 
 def _make_algorithm(name: str, config: PromptConfig) -> Algorithm:

@@ -332,7 +332,7 @@ class Runner:
             return None, Failure(FailureCause.AGENT_ERROR, message)
         session.cancelled = session.closed = True
         await cancel_and_wait(task)
-        left = "" if task.done() else ", and would not end: it was left behind, its models shut"
+        left = "" if task.done() else ", and did not end: it was abandoned with its models closed"
         return None, replace(expired, message=expired.message + left)
 
 

@@ -174,8 +174,7 @@ def _read_csv(path: Path) -> Iterator[RawRow]:
             wrong = [name for name in header if not name or header.count(name) > 1]
             if wrong:
                 raise DataError(
-                    f"{path}:{line}: the columns of the header need names, each another one, got "
-                    f"{wrong[0]!r}"
+                    f"{path}:{line}: columns of the header need unique names, got {wrong[0]!r}"
                 )
         elif len(cells) != len(header):
             raise DataError(
