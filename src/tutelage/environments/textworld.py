@@ -46,8 +46,8 @@ def environment(argument: str, kwargs: Mapping[str, Any]) -> EnvironmentFactory:
     known = {"reward", "seed", *OPTIONS}.issuperset(kwargs)
     if argument or not known or options["reward"] not in ("score", "intermediate"):
         raise ConfigError(
-            f"textworld:{argument} with {dict(kwargs)!r} is not a game: nothing may follow "
-            f"the colon, and the keys are seed, {', '.join(OPTIONS)} and reward ('score' or 'intermediate')"
+            f"textworld:{argument} with {dict(kwargs)!r} is not a game: nothing follows the "
+            f"colon; keys: seed, {', '.join(OPTIONS)}, reward ('score' or 'intermediate')"
         )
 
     def game(seed: int) -> Path:

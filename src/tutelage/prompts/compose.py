@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tutelage.prompts.lineage import Candidate
 from tutelage.prompts.search import SearchState
-from tutelage.prompts.sentence_model import BATCH, WORTH, rounded
+from tutelage.prompts.sentence_model import BATCH, WORTH, round_off
 
 
 async def compose(
@@ -28,7 +28,7 @@ async def compose(
         names, mean, covariance = pool.fit(component)
         if not names:
             return []
-        draws = rounded(rng.multivariate_normal(mean, covariance, size=size, method="cholesky"))
+        draws = round_off(rng.multivariate_normal(mean, covariance, size=size, method="cholesky"))
         tasks = [state.train[int(i)] for i in rng.integers(0, len(state.train), size=size)]
         texts = [pool.text(component, names, draw) for draw in draws]
         await state.try_texts(parent, component, texts, tasks, "trials")

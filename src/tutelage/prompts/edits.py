@@ -42,7 +42,7 @@ def _tokenize(text: str) -> list[str]:
     return _TOKEN.findall(text.lower())
 
 
-def parse(reply: str) -> str:
+def parse_edit(reply: str) -> str:
     """Return the text between the last `<prompt>` tags. Raises `RejectedEdit` if there is none."""
     items = _PROMPT.findall(reply)
     if not items or not items[-1].strip():
@@ -56,7 +56,7 @@ class EditRules:
     def __init__(self, seed: Components, tasks: Sequence[Task]) -> None:
         """An answer shared by a tenth of the tasks is a label, which a prompt may name."""
         self._seed = seed
-        self._questions = {run for task in tasks for run in _ngrams(question(task), OVERLAP)}
+        self._questions = {run for task in tasks for run in _ngrams(question_text(task), OVERLAP)}
         counted = Counter(a for task in tasks for a in {*_expected_answers(task)})
         label = max(3, len(tasks) / 10)
         self._expected_answers = {tuple(_tokenize(a)) for a, n in counted.items() if n < label}
@@ -95,7 +95,7 @@ def _ngrams(text: str, size: int) -> Iterable[tuple[str, ...]]:
     return (tuple(words[i : i + size]) for i in range(len(words) - size + 1))
 
 
-def question(task: Task, between: str = " ") -> str:
+def question_text(task: Task, between: str = " ") -> str:
     """Return the text of a task's question; empty without a question in chat form."""
     try:
         return between.join(m.content or "" for m in task.messages())

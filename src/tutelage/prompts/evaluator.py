@@ -156,7 +156,7 @@ class CandidateScore:
         return next((e.feedback for e in self.episodes if e.lost), "")
 
 
-def judged_both(
+def judged_pairs(
     ours: Iterable[float | None], theirs: Iterable[float | None]
 ) -> tuple[list[float], list[float]]:
     """Return both sequences of rewards, without pairs of which infrastructure lost one."""

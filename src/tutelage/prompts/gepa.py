@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tutelage.prompts import requests
-from tutelage.prompts.evaluator import CandidateScore, judged_both
+from tutelage.prompts.evaluator import CandidateScore, judged_pairs
 from tutelage.prompts.lineage import Candidate, Lineage
 from tutelage.prompts.search import EditRequest, SearchState, rounds
 from tutelage.types import Mode, Task
@@ -50,7 +50,7 @@ class GEPA:
         turns = {state.seed.id: 0}
         """Number of the component that each candidate is edited in next."""
         merged, tried = 0, set[tuple[str, ...]]()
-        for number, rng, parent, tasks in steps(state, self.rounds, self.minibatch, one_pass):
+        for number, rng, parent, tasks in draw_steps(state, self.rounds, self.minibatch, one_pass):
             (before,) = await state.score([parent], Mode.TRAIN, tasks)
             accepted = False
             if before.mendable:
@@ -67,7 +67,7 @@ class GEPA:
                     turns[child.id] = max(turns[parent] for parent in child.parents)
 
 
-def steps(
+def draw_steps(
     state: SearchState, limit: int | None, size: int, one_pass: int
 ) -> Iterator[tuple[int, random.Random, Candidate, list[Task]]]:
     """Yield the number, generator, parent and training tasks of each step. A reported round is a
@@ -97,7 +97,7 @@ async def _validate_child(
     (after,) = await state.score([child], Mode.TRAIN, tasks)
     if after.infra_error:
         return False
-    old, new = judged_both(before.outcomes, after.outcomes)
+    old, new = judged_pairs(before.outcomes, after.outcomes)
     words = f"{sum(old):.3g} before, {sum(new):.3g} after on the minibatch"
     if len(old) < (whole := len(before.items)):
         words += f", {len(old)} of {whole} rollouts judged both times"

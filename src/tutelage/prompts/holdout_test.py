@@ -88,10 +88,10 @@ async def run_holdout_test(
                 "judged, too few for a verdict; the others failed because of infrastructure, the "
                 f"first with {score.first_loss!r}; fix it, then resume"
             )
-    return judge(before, after, samples, seeds, looks)
+    return compare_scores(before, after, samples, seeds, looks)
 
 
-def judge(
+def compare_scores(
     before: CandidateScore, after: CandidateScore, samples: int, seeds: SeedTree, looks: int = 1
 ) -> HoldoutResult:
     """Compare two scores over the same items; samples of a task are averaged first. Lost rollouts

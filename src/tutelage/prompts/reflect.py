@@ -13,8 +13,8 @@ from typing import ClassVar
 
 from tutelage.prompts import requests
 from tutelage.prompts.compose import compose
-from tutelage.prompts.evaluator import judged_both
-from tutelage.prompts.gepa import merge, steps
+from tutelage.prompts.evaluator import judged_pairs
+from tutelage.prompts.gepa import draw_steps, merge
 from tutelage.prompts.lineage import Candidate
 from tutelage.prompts.search import EditRequest, SearchState
 from tutelage.types import Mode, Task
@@ -50,7 +50,7 @@ class Reflect:
         """Run the search; see `Algorithm`."""
         size, tried = min(self.minibatch, len(state.train)), set[tuple[str, ...]]()
         one_pass = len(state.train) // size
-        for number, rng, parent, tasks in steps(state, self.rounds, size, one_pass):
+        for number, rng, parent, tasks in draw_steps(state, self.rounds, size, one_pass):
             kept = await self._step(state, parent, tasks, number)
             if kept and len(state.names) > 1:
                 await merge(state, rng, tried)
@@ -80,7 +80,7 @@ class Reflect:
             (after,) = await state.score([child], Mode.VAL, few)
             if after.infra_error:
                 continue
-            old, new = judged_both(leader.outcomes[: len(after.outcomes)], after.outcomes)
+            old, new = judged_pairs(leader.outcomes[: len(after.outcomes)], after.outcomes)
             gap = sum(new) / max(1, len(new)) - sum(old) / max(1, len(new))
             if gap < -BEHIND:
                 child.decide("rejected", f"{gap:+.3g} on {len(few)} validation tasks")

@@ -26,7 +26,7 @@ from tutelage.prompts.bank import GENERIC
 from tutelage.prompts.lineage import Candidate
 from tutelage.prompts.search import SearchState
 from tutelage.prompts.selection import successive_halving
-from tutelage.prompts.sentence_model import DIGITS, rounded
+from tutelage.prompts.sentence_model import DIGITS, round_off
 
 ROLLOUTS_A_PHRASE = 10
 WAVES = 3
@@ -141,7 +141,7 @@ class _ScreenState:
         size = min(self.settings.subset, bank)
         if self.trials:
             mean, covariance = self.effects()
-            drawn = rounded(rng.multivariate_normal(mean, covariance, trials, method="cholesky"))
+            drawn = round_off(rng.multivariate_normal(mean, covariance, trials, method="cholesky"))
             subsets = [_select_best(effects, size) for effects in drawn]
         else:
             dealt = (rng.choice(bank, size, replace=False) for _ in range(trials))
@@ -231,7 +231,7 @@ def effects(
     # Not below a floor: where all earned the same, the next wave should still vary.
     noise = max(float(np.mean((values - centred @ found) ** 2)), 1e-4)
     phrases = design.shape[1]
-    return rounded(found[:phrases]), noise * inverse[:phrases, :phrases]
+    return round_off(found[:phrases]), noise * inverse[:phrases, :phrases]
 
 
 def _sum_effects(mean: Floats, picked: Sequence[int]) -> float:

@@ -20,14 +20,14 @@ from typing import Any, ClassVar, Protocol, cast
 from tutelage.errors import ConfigError, EngineError
 from tutelage.prompts.budget import BudgetExceeded, Limits, SearchBudget
 from tutelage.prompts.contract import Ask, Components, Play, Settings, Splits
-from tutelage.prompts.edits import EditRules, RejectedEdit, parse
+from tutelage.prompts.edits import EditRules, RejectedEdit, parse_edit
 from tutelage.prompts.evaluator import (
     CandidateScore,
     EvaluationItem,
     EvaluationJob,
     Evaluator,
     SearchJournal,
-    judged_both,
+    judged_pairs,
 )
 from tutelage.prompts.holdout_test import HoldoutResult, run_holdout_test
 from tutelage.prompts.lineage import Candidate, Lineage
@@ -153,7 +153,7 @@ class SearchState:
         """Request all edits at once; return the candidates of accepted edits."""
         requests = [OptimiserRequest("edit", edit.messages, edit.step_key) for edit in edits]
         made: list[Candidate] = []
-        for edit, reply in zip(edits, await self.optimiser.read(requests, parse), strict=True):
+        for edit, reply in zip(edits, await self.optimiser.read(requests, parse_edit), strict=True):
             parent, cost = edit.parent, reply.cost + edit.cost
             if reply.problem:
                 self.note_failed(parent, edit.operation, reply.reason, edit.critique, cost)
@@ -317,7 +317,7 @@ class SearchState:
         """Summarise a candidate; wins, losses and ties are against its first parent."""
         values = self._values.get(entry.id, {})
         before = self._values.get(entry.parents[0], {}) if entry.parents else {}
-        pairs = [*zip(*judged_both(values.values(), map(before.get, values)), strict=True)]
+        pairs = [*zip(*judged_pairs(values.values(), map(before.get, values)), strict=True)]
         score = entry.scores.get("val", {})
         return CandidateSummary(
             id=entry.id,

@@ -51,12 +51,12 @@ _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
 @lru_cache
-def sentences(text: str) -> tuple[str, ...]:
+def split_sentences(text: str) -> tuple[str, ...]:
     """Return the distinct sentences and lines of a prompt."""
     return tuple(dict.fromkeys(s for s in _SENTENCE.split(text) if s.strip()))
 
 
-def rounded(values: Vector) -> Vector:
+def round_off(values: Vector) -> Vector:
     """Return numbers without their last digits, in which processors differ.
 
     Numbers that are then equal are a tie, and ties are broken by the order of proposal.
@@ -99,8 +99,8 @@ class SentenceModel:
         """Return the sentences that the seed does not have, and add them to the known ones."""
         pairs: list[Feature] = []
         for name in sorted(components):
-            always = sentences(self.seed.get(name, ""))
-            pairs += [(name, s) for s in sentences(components[name]) if s not in always]
+            always = split_sentences(self.seed.get(name, ""))
+            pairs += [(name, s) for s in split_sentences(components[name]) if s not in always]
         for feature in pairs:
             self.known.setdefault(feature, len(self.known))
         return pairs
@@ -128,7 +128,7 @@ class SentenceModel:
         mine = [i for feature, i in place.items() if feature[0] == component]
         covariance = np.asarray(noise * inverse[np.ix_(mine, mine)], dtype=np.float64)
         names = [sentence for name, sentence in place if name == component]
-        return names, rounded(mean[mine]), covariance
+        return names, round_off(mean[mine]), covariance
 
     def text(self, component: str, names: Sequence[str], worth: Vector) -> str:
         """Return the seed's text with the sentences of positive effect, the best first."""

@@ -80,7 +80,7 @@ def mean_interval(values: Sequence[float], tasks: Sequence[str]) -> tuple[float,
     if variance is None:
         return None
     mean = sum(values) / len(values)
-    half = student(len({*tasks}) - 1) * sqrt(variance)
+    half = student_quantile(len({*tasks}) - 1) * sqrt(variance)
     return mean - half, mean + half
 
 
@@ -101,7 +101,7 @@ _STUDENT = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2
 """Quantiles of Student's t at 97.5 % for 1 to 9 degrees of freedom."""
 
 
-def student(freedom: int) -> float:
+def student_quantile(freedom: int) -> float:
     """Return the 97.5 % quantile of Student's t: from a table, from 10 degrees of freedom on by the
     Cornish-Fisher expansion, right to five digits."""
     if freedom <= len(_STUDENT):

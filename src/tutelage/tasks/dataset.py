@@ -22,7 +22,7 @@ from tutelage.errors import DataError, counted
 from tutelage.seeds import SeedTree
 from tutelage.tasks.messages import check_order, read_messages
 from tutelage.tasks.overlap import group_equal, hash_task
-from tutelage.tasks.readers import RawRow, check_characters, read_rows, short
+from tutelage.tasks.readers import RawRow, check_characters, read_rows, short_repr
 from tutelage.types import INPUT_FIELDS, Task
 
 RowT = TypeVar("RowT", bound=Mapping[str, Any])
@@ -33,7 +33,7 @@ def _make_task(row: RawRow, *, input_required: bool = True) -> Task:
     if not isinstance(row.value, Mapping):
         raise DataError(
             f"{row.place}: a row must be an object of named fields, not "
-            f"{type(row.value).__name__} {short(row.value)}"
+            f"{type(row.value).__name__} {short_repr(row.value)}"
         )
     fields: dict[str, Any] = {}
     for key, value in cast("Mapping[Any, Any]", row.value).items():
@@ -43,8 +43,8 @@ def _make_task(row: RawRow, *, input_required: bool = True) -> Task:
             fields[key] = json.loads(json.dumps(value, allow_nan=False))
         except (TypeError, ValueError, RecursionError) as error:
             raise DataError(
-                f"{row.place}: field {key!r} is {short(value)}, which JSON cannot hold ({error}); "
-                "use strings, finite numbers, booleans, null, lists and objects"
+                f"{row.place}: field {key!r} is {short_repr(value)}, which JSON cannot hold "
+                f"({error}); use strings, finite numbers, booleans, null, lists and objects"
             ) from error
     if input_required:
         _check_input(row.place, fields)
@@ -205,5 +205,5 @@ def _check_input(place: str, fields: Mapping[str, Any]) -> None:
     else:
         raise DataError(
             f"{place}: field {name!r} must be a string or a list of chat messages, "
-            f"not {short(value)}"
+            f"not {short_repr(value)}"
         )

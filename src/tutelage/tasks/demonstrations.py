@@ -20,7 +20,7 @@ from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter
 from tutelage.errors import DataError
 from tutelage.tasks.messages import check_order, read_field, read_messages
 from tutelage.tasks.overlap import Overlap, count_overlap, hash_value
-from tutelage.tasks.readers import RawRow, read_rows, short
+from tutelage.tasks.readers import RawRow, read_rows, short_repr
 from tutelage.types import INPUT_FIELDS, JSON, THOUGHTS, Message, Task, ToolSpec
 
 ANSWER_FIELDS = ("answer", "response")
@@ -71,7 +71,9 @@ def read_demonstration(row: RawRow, file: str) -> Demonstration:
     """Return the demonstration of one raw row. Raises `DataError` with place and field."""
     place, value = row
     if not isinstance(value, Mapping):
-        raise DataError(f"{place}: a row must be an object of named fields, not {short(value)}")
+        raise DataError(
+            f"{place}: a row must be an object of named fields, not {short_repr(value)}"
+        )
     fields = cast("Mapping[str, Any]", value)
     if "messages" in fields:
         messages = read_messages(place, "messages", fields["messages"])
@@ -88,7 +90,7 @@ def read_demonstration(row: RawRow, file: str) -> Demonstration:
         if isinstance(answer, (int, float)) and not isinstance(answer, bool):
             answer = str(answer)
         if not isinstance(answer, str) or not answer.strip():
-            raise DataError(f"{place}: field {said!r} must be a string, not {short(answer)}")
+            raise DataError(f"{place}: field {said!r} must be a string, not {short_repr(answer)}")
         if not isinstance(question, list):
             question = [{"role": "user", "content": question}]
         messages = [*read_messages(place, asked, question), Message("assistant", answer)]
@@ -102,7 +104,7 @@ def read_demonstration(row: RawRow, file: str) -> Demonstration:
     if end.role != "assistant" or not (end.content or end.tool_calls):
         raise DataError(
             f"{place}: field 'messages[{len(messages) - 1}]': a demonstration must end with an "
-            f"assistant turn that is not empty, not {short(end.to_dict())}"
+            f"assistant turn that is not empty, not {short_repr(end.to_dict())}"
         )
     tools = read_field(_TOOLS, place, "tools", fields.get("tools")) or ()
     specs = tuple(ToolSpec(t.name, t.description or "", t.parameters) for t in tools)

@@ -22,7 +22,7 @@ from pydantic import (
 
 from tutelage.bounded import parse_json
 from tutelage.errors import DataError
-from tutelage.tasks.readers import short
+from tutelage.tasks.readers import short_repr
 from tutelage.types import JSON, THOUGHTS, Message, ToolCall, join_text_parts
 
 UNREADABLE = "unreadable"
@@ -104,7 +104,7 @@ def read_field(adapter: TypeAdapter[Read], place: str, field: str, value: Any) -
     except ValidationError as misfit:
         error = misfit.errors()[0]
         steps = [f"[{step}]" if isinstance(step, int) else f".{step}" for step in error["loc"]]
-        message = f"{error['msg'].removeprefix('Value error, ')}; got {short(error['input'])}"
+        message = f"{error['msg'].removeprefix('Value error, ')}; got {short_repr(error['input'])}"
         raise DataError(f"{place}: field {field + ''.join(steps)!r}: {message}") from misfit
 
 

@@ -34,7 +34,7 @@ class RawRow(NamedTuple):
     value: Any
 
 
-def short(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """Return the repr of a value for an error message, at most 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

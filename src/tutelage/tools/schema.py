@@ -23,7 +23,7 @@ from pydantic_core import PydanticUndefined, SchemaError
 
 from tutelage.bounded import RepeatedKeyError, parse_json, reject_repeats
 from tutelage.errors import ConfigError, MissingExtraError, ToolDefinitionError
-from tutelage.tasks.readers import short
+from tutelage.tasks.readers import short_repr
 from tutelage.types import JSON
 
 _SECTION = re.compile(r"^(args|arguments|parameters|returns?|raises|yields|examples?|notes?):\s*$")
@@ -295,4 +295,4 @@ def _describe_error(error: Mapping[str, Any]) -> str:
         return f"missing argument {path!r}"
     if error["type"] == "extra_forbidden":
         return f"unknown argument {path!r}"
-    return f"argument {path!r}: {error['msg']}, got {short(error['input'])}"
+    return f"argument {path!r}: {error['msg']}, got {short_repr(error['input'])}"
