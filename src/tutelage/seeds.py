@@ -56,5 +56,6 @@ class SeedTree:
 
     def _digest(self) -> bytes:
         # repr of a tuple of str and int is injective, so two paths never collide by concatenation.
+        """Return the BLAKE2b hash of seed and path."""
         text = repr((self.seed, self.path)).encode()
         return hashlib.blake2b(text, digest_size=16).digest()

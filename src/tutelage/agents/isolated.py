@@ -110,6 +110,8 @@ class _AgentProcess:
     async def play(self, session: RolloutSession) -> _WorkerResult:
         # Its clock stays here, where its calls are seen: the worker's own runs on during calls, so
         # what is left there is what is left at least. Models are reached over HTTP there.
+        """Play a rollout in the process. Raises `AgentFailedError` if it dies, `EngineError` if it
+        cannot start."""
         left = {"own_time", "client", "posted", "environment"}
         facts = {f.name: getattr(session, f.name) for f in fields(session) if f.name not in left}
         resources = session.resources.items()
@@ -141,6 +143,7 @@ class _AgentProcess:
         threading.Thread(target=self._join_process, name="tutelage-bury", daemon=True).start()
 
     def _join_process(self) -> None:
+        """Wait for the end of the process and close its pipe."""
         self.process.join(5.0)
         self._pipe.close()
 

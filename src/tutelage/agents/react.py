@@ -109,7 +109,7 @@ class ReactAgent(LoopAgent):
         return Turn(calls=tuple(calls), errors=tuple(errors))
 
     def observe(self, call: Call, turn: Turn, results: Sequence[ToolResult]) -> list[Message]:
-        """One message with all that was observed, numbered when it is more than one thing."""
+        """Return one message with all results and errors, numbered if there are several."""
         texts = [r.text for r in results] + [f"Error: {reason}" for reason in turn.errors]
         if len(texts) == 1:
             return [Message("user", f"Observation: {texts[0]}")]
@@ -118,6 +118,7 @@ class ReactAgent(LoopAgent):
 
 
 def _format_tool(tool: Tool) -> str:
+    """Return the description of a tool and its arguments as a line of text."""
     parameters = tool.parameters.get("properties", {})
     lines: list[str] = []
     for name, schema in parameters.items():

@@ -65,7 +65,7 @@ class RoomsEnvironment:
         return self._observe()
 
     async def step(self, action: Message) -> Step:
-        """Make a move; one that is not possible changes nothing."""
+        """Apply an action; an impossible one changes nothing."""
         self.moves += 1
         chosen = (action.content or "").strip()
         self.state = possible_actions(self.layout, self.state).get(chosen, self.state)
@@ -79,6 +79,7 @@ class RoomsEnvironment:
         """Do nothing: no resources are held."""
 
     def _observe(self) -> Observation:
+        """Return the room, its possible actions and the state."""
         room, held, _ = self.state
         actions = tuple(possible_actions(self.layout, self.state))
         message = Message("user", f"{room}: {', '.join(actions)}")

@@ -71,11 +71,13 @@ class SearchJournal:
         self._append_event({"forget": list(keys)})
 
     def _append_event(self, event: JSON) -> None:
+        """Store an event and apply it."""
         if self._store is not None:
             self._store.put_events(self._run_id, EVENTS, [event])
         self._apply_event(event)
 
     def _apply_event(self, event: JSON) -> None:
+        """Add or remove the answers of an event."""
         for key in event.get("forget", ()):
             self._answers.pop(key, None)
         if "step" in event:

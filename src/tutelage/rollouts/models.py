@@ -358,10 +358,12 @@ class _SampledClient(_AttemptClient):
         return await self._record_call(self._session.chat(messages, **options))
 
     def _record_failure(self, error: EngineError) -> None:
+        """Keep an engine failure, including an overlong prompt."""
         super()._record_failure(error)
         self._attempt.failure = error
 
     async def end(self) -> list[tuple[int, Call]]:
+        """Cancel running calls, close the session, and return the completed calls."""
         pairs = await super().end()
         self._session.close()
         return pairs

@@ -139,6 +139,7 @@ class Dataset(Sequence[Task], Generic[RowT]):
         count = min(max(round(size * fraction), 1), size - 1)
 
         def pick(part: Iterable[Sequence[int]]) -> Self:
+            """Return the tasks of some groups, in order."""
             places = sorted(itertools.chain.from_iterable(part))
             return self._from_tasks(tuple(self._tasks[i] for i in places), self.name)
 
