@@ -108,20 +108,11 @@ class PolicySource:
     sampling: Sampling
     trains: str | None
 
-    def apply_sampling(self, options: ChatOptions) -> None:
-        """Set the run's temperature, top-p and top-k in a request's options, and remove the agent's
-        seed, which would make all rollouts of a task equal."""
+    def ruled(self, asked: ChatOptions) -> ChatOptions:
+        """Return the options of a request with the run's temperature, top-p and top-k and without
+        the agent's seed, which would make all rollouts of a task equal."""
         drawn = {name: getattr(self.sampling, name) for name in ("temperature", "top_p", "top_k")}
-        options["sampling"] = replace(options["sampling"], **drawn)
-        options["seed"] = None
-
-
-class _StreamOptions(ChatOptions, total=False):
-    """Options of a chat request with callbacks for streaming."""
-
-    on_token: OnToken | None
-    on_logprobs: OnLogprobs | None
-    on_prompt: OnPrompt | None
+        return {**asked, "sampling": replace(asked["sampling"], **drawn), "seed": None}
 
 
 Remote = Callable[[str, SeedTree], ChatClient]
@@ -280,8 +271,7 @@ class _AttemptClient:
         """Send one request; see `ChatClient`."""
         if self._source is None:
             return await self._record_call(self._client.chat(messages, **options))
-        self._source.apply_sampling(options)
-        return await self._record_call(self._sample_remote(messages, options))
+        return await self._record_call(self._sample_remote(messages, self._source.ruled(options)))
 
     async def _sample_remote(self, messages: Sequence[Message], options: ChatOptions) -> Call:
         """Send a request to the endpoint of a trained policy. Raises `EngineError` without token
@@ -348,22 +338,33 @@ class _SampledClient(_AttemptClient):
     ) -> None:
         super().__init__(attempt, session, source)
         self.codec, self.finishes = source.codec, source.trains is not None
-        self._session, self._apply_sampling = session, source.apply_sampling
+        self._session, self._apply_sampling = session, source.ruled
 
     async def chat(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, messages: Sequence[Message], **options: Unpack[_StreamOptions]
+        self,
+        messages: Sequence[Message],
+        *,
+        on_token: OnToken | None = None,
+        on_logprobs: OnLogprobs | None = None,
+        on_prompt: OnPrompt | None = None,
+        **options: Unpack[ChatOptions],
     ) -> Call:
         """Send one request; see `ChatClient`."""
-        self._apply_sampling(options)
-        return await self._record_call(self._session.chat(messages, **options))
+        return await self._record_call(
+            self._session.chat(
+                messages,
+                on_token=on_token,
+                on_logprobs=on_logprobs,
+                on_prompt=on_prompt,
+                **self._apply_sampling(options),
+            )
+        )
 
     def _record_failure(self, error: EngineError) -> None:
-        """Keep an engine failure, including an overlong prompt."""
         super()._record_failure(error)
         self._attempt.failure = error
 
     async def end(self) -> list[tuple[int, Call]]:
-        """Cancel running calls, close the session, and return the completed calls."""
         pairs = await super().end()
         self._session.close()
         return pairs
