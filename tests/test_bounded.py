@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tutelage.bounded import direct_on_loopback, json_lines
+from tutelage.bounded import bypass_proxy_on_loopback, json_lines
 from tutelage.policy.codec import Codec
 from tutelage.tools.execute import execute_tool_calls
 from tutelage.tools.tool import tool
@@ -59,9 +59,11 @@ async def test_tool_arguments(tiny: Any) -> None:
 def test_no_proxy_has_this_machine_in_both_spellings(before: dict[str, str], after: str) -> None:
     env = {**before, "HTTP_PROXY": "http://proxy.example:3128"}
     for _ in range(2):
-        direct_on_loopback(env)
+        bypass_proxy_on_loopback(env)
         assert (env["NO_PROXY"], env["no_proxy"]) == (after, after)
-    assert direct_on_loopback({"PATH": "/bin"}) == {"PATH": "/bin"}  # without a proxy as it was
+    assert bypass_proxy_on_loopback({"PATH": "/bin"}) == {
+        "PATH": "/bin"
+    }  # without a proxy as it was
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])

@@ -157,11 +157,11 @@ def test_confirm_of_own_tasks_needs_fresh_ones(here: Path) -> None:
     ],
 )
 def test_exit_codes_follow_the_verdict(worth: str, code: int, verdict: str, here: Path) -> None:
-    from tutelage.prompts.tasks import cut
+    from tutelage.prompts.tasks import split_dataset
     from tutelage.tasks.dataset import Dataset
 
     line = own(here, "0.0")
-    val = cut(Dataset[Any].load("tasks.jsonl"), 0).val
+    val = split_dataset(Dataset[Any].load("tasks.jsonl"), 0).val
     line = own(here, worth.replace("VAL", str({int(t.id[1:]) for t in val})))
     said = run(f"train prompt {line} --output run {HINT} --rollouts 400", code)
     assert f"Verdict: {verdict}" in said

@@ -21,7 +21,7 @@ from tutelage.rollouts.models import EngineModelProvider, ModelProvider
 from tutelage.rollouts.rows import build_rows
 from tutelage.rollouts.runner import RolloutSpec, Runner, RunnerSettings
 from tutelage.seeds import SeedTree
-from tutelage.statistics.outcome import Success, succeeded
+from tutelage.statistics.outcome import Success, is_success
 from tutelage.store import open_store
 from tutelage.testing import ScriptedEngine, tiny_engine, tiny_policy
 from tutelage.tools import resolve_tools
@@ -61,8 +61,8 @@ async def test_replies_are_steps_until_the_end(tiny: Any) -> None:
     assert attempt.info == {"start": True, "turn": 3, "success": False}
     assert (attempt.stop, attempt.answer, attempt.failure) == ("truncated", "9", None)
     assert rollout.reward == Reward(sum([-0.1] * 3), {"exact": 0.0})
-    assert not succeeded(rollout)
-    assert not succeeded(rollout, Success.of(">=-5")), "the environment says what success is"
+    assert not is_success(rollout)
+    assert not is_success(rollout, Success.of(">=-5")), "the environment says what success is"
 
 
 async def test_all_calls_of_a_reply_are_one_step(tiny: Any) -> None:

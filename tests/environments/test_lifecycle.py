@@ -42,7 +42,7 @@ def failure_of(rollout: Rollout, cause: FailureCause = ENVIRONMENT) -> str:
         (b"go", "the observation is a bytes; return an Observation"),
         (Observation((Message("user", "x" * 2**20),)), "has 1,048,576 characters, more than 100"),
         (Observation(GO.messages, info={"a": {1, 2}}), "info cannot be recorded (a set is not"),
-        (Observation(GO.messages, actions=(1, 2)), "the actions are (1, 2); offer texts"),  # type: ignore[arg-type]
+        (Observation(GO.messages, actions=(1, 2)), "the actions are (1, 2); return texts"),  # type: ignore[arg-type]
     ],
 )
 async def test_a_bad_reset_is_a_failure_of_the_environment(first: Any, words: str) -> None:
@@ -56,10 +56,10 @@ async def test_a_bad_reset_is_a_failure_of_the_environment(first: Any, words: st
     ("then", "words"),
     [
         (raises, "failed in step: ValueError: no state"),
-        ((GO, 1.0, True, False, {}), "returned a tuple, not a Step; a gymnasium"),
+        ((GO, 1.0, True, False, {}), "returned a tuple, not a Step"),
         (Step(GO, float("nan")), "the reward is nan; return a finite number"),
         (Step(GO, "1.0"), "the reward is '1.0'"),  # type: ignore[arg-type]
-        (Step(), "the episode goes on and the observation has no message"),
+        (Step(), "an episode that goes on needs an observation"),
     ],
 )
 async def test_a_bad_step_is_a_failure_of_the_environment(then: Any, words: str) -> None:
@@ -93,7 +93,7 @@ async def test_a_step_after_the_end_is_the_agents_mistake() -> None:
 
     (rollout,) = await play(goes_on, factory(lambda: Fixed(None, Step(GO, 0.5, True))))
     told = failure_of(rollout, FailureCause.AGENT_ERROR)
-    assert "'env' has ended, so no step is possible" in told
+    assert "no step of the environment 'env' is possible: it has ended" in told
     assert rollout.reward == Reward(0.5), "what was earned, and the failure reward of 0"
 
 

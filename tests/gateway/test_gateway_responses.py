@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import openai
-
 from tutelage.engine.script import ScriptedReply
 from tutelage.types import Constraint, Message
 
@@ -158,16 +156,6 @@ async def test_tokens_of_an_input_are_counted(attempt_session: Open) -> None:
     assert more["input_tokens"] > count
     refused = await case.post("/responses/input_tokens", {"input": "a", "model": "m", "n": 2})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "n")
-
-
-def test_input_items_come_all_at_once(live: Callable[..., Gateway]) -> None:
-    words = ["one", "two", "three", "four", "five"]
-    session = live().open("r", "a", ScriptedClient(["ok"]))
-    api = openai.OpenAI(base_url=session.base_url, api_key=session.api_key)
-    kept = api.responses.create(model="m", input=[{"role": "user", "content": w} for w in words])
-    listed = api.responses.input_items.list
-    texts = [[item.content[0].text for item in listed(kept.id, **more)] for more in ({}, ASCENDING)]
-    assert texts == [words[::-1], words], "the latest first, as at OpenAI"
 
 
 async def test_a_stream_that_breaks(attempt_session: Open) -> None:

@@ -22,12 +22,12 @@ from tutelage.prompts import (
 )
 from tutelage.prompts.budget import BudgetExceeded, SearchBudget
 from tutelage.prompts.contract import RolloutSlot, Settings
-from tutelage.prompts.edits import EditRules, RejectedEdit, parse
+from tutelage.prompts.edits import EditRules, RejectedEdit, parse_edit
 from tutelage.prompts.evaluator import EvaluationItem, EvaluationJob, Evaluator, cache_key
 from tutelage.prompts.gepa import frontier
-from tutelage.prompts.holdout_test import Verdict, judge
+from tutelage.prompts.holdout_test import Verdict, compare_scores
 from tutelage.prompts.search import plan
-from tutelage.prompts.setup import choose
+from tutelage.prompts.setup import choose_algorithm
 from tutelage.resources import PromptTemplate
 from tutelage.runs.rounds import Spend
 from tutelage.seeds import SeedTree
@@ -169,10 +169,10 @@ def test_leaks_and_length_are_rejected_but_not_what_the_seed_already_said() -> N
 
 
 def test_a_reply_is_read_between_its_tags_or_rejected() -> None:
-    assert parse("Here:\n<prompt>\nBe good.\n</prompt> done") == "Be good."
+    assert parse_edit("Here:\n<prompt>\nBe good.\n</prompt> done") == "Be good."
     for bad in ("", "Be good.", "<prompt> </prompt>", "<prompt>cut off"):
         with pytest.raises(RejectedEdit, match="malformed"):
-            parse(bad)
+            parse_edit(bad)
 
 
 # ------------------------------------------------------------ decisions
@@ -196,7 +196,7 @@ async def test_verdicts_go_both_ways_and_few_tasks_use_the_sign_test() -> None:
     jobs = [EvaluationJob(p, {"p": p}, ITEMS) for p in ("good", "t9", "t3")]
     good, bad, fair = await evaluator(play).evaluate(jobs)
     verdicts = [
-        judge(a, b, 1, SeedTree(0)).verdict
+        compare_scores(a, b, 1, SeedTree(0)).verdict
         for a, b in [(bad, good), (good, bad), (fair, good), (good, good)]
     ]
     assert verdicts == [
@@ -206,9 +206,9 @@ async def test_verdicts_go_both_ways_and_few_tasks_use_the_sign_test() -> None:
 
 
 def test_auto_follows_the_endpoint_and_says_why() -> None:
-    assert choose("auto", has_optimiser=False)[0] == "screen"
-    name, reason = choose("auto", has_optimiser=True)
+    assert choose_algorithm("auto", has_optimiser=False)[0] == "screen"
+    name, reason = choose_algorithm("auto", has_optimiser=True)
     assert name == "reflect"
     assert "few optimiser calls" in reason
     with pytest.raises(ConfigError, match="screen"):
-        choose("apo", has_optimiser=False)
+        choose_algorithm("apo", has_optimiser=False)

@@ -25,10 +25,10 @@ from tutelage.agents.function import as_agent
 from tutelage.agents.loading import load_agent, source_hash
 from tutelage.errors import ConfigError
 from tutelage.prompts import Splits
-from tutelage.prompts.agent import components_of, with_components
+from tutelage.prompts.agent import read_components, with_components
 from tutelage.prompts.play import AgentSpec
 from tutelage.prompts.run import PromptResult
-from tutelage.prompts.setup import setup_from
+from tutelage.prompts.setup import build_setup
 from tutelage.recipes.prompted import prompted_tasks
 from tutelage.runs.callbacks import Callback
 from tutelage.store import open_store
@@ -79,7 +79,7 @@ def test_a_fingerprint_tells_policies_tools_and_sets_apart_and_repeats() -> None
         agent_spec = AgentSpec(as_agent(agent), given, None, policy=policy)
         splits = Splits(*(prompted_tasks(n, 5, 0) for n in ("train", "val", "test")))
         config = configured(algorithm="screen")
-        setup = setup_from(config, {}, agent_spec=agent_spec, splits=splits)
+        setup = build_setup(config, {}, agent_spec=agent_spec, splits=splits)
         return setup.settings.fingerprint
 
     one = mark("!", {"a", "b", "c"})
@@ -268,13 +268,13 @@ def test_templates_texts_and_tools_are_components_by_name() -> None:
     resources = NamedResources(
         a=PromptTemplate("one {x}"), b="two", tool_weigh=weigh, other=object()
     )
-    assert components_of(resources, ()) == {"a": "one {x}"}
-    assert components_of(resources, ("tool_weigh",)) == {"tool_weigh": "Weigh an item."}
-    assert components_of(resources, ("b",)) == {"b": "two"}
+    assert read_components(resources, ()) == {"a": "one {x}"}
+    assert read_components(resources, ("tool_weigh",)) == {"tool_weigh": "Weigh an item."}
+    assert read_components(resources, ("b",)) == {"b": "two"}
     with pytest.raises(ConfigError, match="did you mean 'b'"):
-        components_of(resources, ("bb",))
+        read_components(resources, ("bb",))
     with pytest.raises(ConfigError, match="object"):
-        components_of(resources, ("other",))
+        read_components(resources, ("other",))
     made = with_components(resources, {"a": "1 {x}", "b": "2", "tool_weigh": "Balance."})
     assert made["a"] == PromptTemplate("1 {x}", 1)
     assert made["b"] == "2"

@@ -29,7 +29,7 @@ from tutelage.errors import ConfigError, RunError, StoreError
 from tutelage.prompts.evaluator import EVENTS
 from tutelage.prompts.lineage import read_lineage
 from tutelage.prompts.run import confirm
-from tutelage.prompts.setup import setup_from
+from tutelage.prompts.setup import build_setup
 from tutelage.prompts.tasks import read_tasks, write_tasks
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.progress import Progress
@@ -239,7 +239,7 @@ def test_a_look_at_fresh_tasks_is_counted(env: dict[str, str], tmp_path: Path) -
     place = tmp_path / "run"
     searched(set_up(env, algorithm="apo"), place)
     folder = RunFolder(place)
-    setup = setup_from(configured(algorithm="apo"), env)
+    setup = build_setup(configured(algorithm="apo"), env)
     assert setup.splits.test
     before = dict(os.environ)
     os.environ.update(env)

@@ -69,7 +69,7 @@ def test_a_line_separator_inside_a_string_does_not_end_a_jsonl_row(tmp_path: Pat
         ("bad.jsonl", '{"question": "q"}\n\n{"question": }\n', ":3:", "invalid JSON"),
         ("bad.jsonl", '{"question": "q"}\n[1]\n', ":2:", "must be an object"),
         ("bad.jsonl", '{"question": "q", "x": {"y": [1, NaN]}}\n', ":1:", "'x' is {'y': [1, nan]}"),
-        ("bad.jsonl", '{"question": "q", "question": "r"}\n', ":1:", "occurs twice"),
+        ("bad.jsonl", '{"question": "q", "question": "r"}\n', ":1:", "stands twice"),
         ("bad.jsonl", '{"question": "  "}\n', ":1:", "'question' must not be empty"),
         ("bad.jsonl", '{"question": null, "prompt": "p"}\n', ":1:", "'question' must be"),
         ("bad.jsonl", '{"question": ' + "[" * 100_000 + "\n", ":1:", "cannot parse JSON"),

@@ -9,8 +9,8 @@ import pytest
 from tutelage.rewards import resolve_reward, reward
 from tutelage.tasks.overlap import (
     Overlap,
-    content,
     count_overlap,
+    hash_task,
     hold_out,
 )
 from tutelage.types import Task
@@ -39,13 +39,15 @@ def task(name: str, **fields: Any) -> Task:
 )  # fmt: skip
 def test_the_same_task(first: Any, second: Any, same: bool) -> None:
     a, b = task("a", **first), task("b", **second)
-    assert (content(a, {"answer"}) == content(b, {"answer"})) is same
+    assert (hash_task(a, {"answer"}) == hash_task(b, {"answer"})) is same
 
 
 def test_without_a_list_of_fields_all_but_the_id_count() -> None:
-    assert content(task("a", id=1, world=3)) == content(task("b", id=2, world=3))
-    assert content(task("a", question="q", world=3)) != content(task("b", question="q", world=4))
-    assert content(task("a", world=3), {"answer"}) != content(task("a", world=4), {"answer"})
+    assert hash_task(task("a", id=1, world=3)) == hash_task(task("b", id=2, world=3))
+    assert hash_task(task("a", question="q", world=3)) != hash_task(
+        task("b", question="q", world=4)
+    )
+    assert hash_task(task("a", world=3), {"answer"}) != hash_task(task("a", world=4), {"answer"})
 
 
 def test_which_fields_a_reward_reads() -> None:
@@ -65,7 +67,7 @@ def test_which_fields_a_reward_reads() -> None:
 def test_counts_and_what_is_said() -> None:
     train = [task(str(i), question=f"q{i % 4}") for i in range(6)]
     test = [task(str(i), question=f"q{i}") for i in (2, 3, 8, 8)]
-    found = count_overlap(train, test, test, content)
+    found = count_overlap(train, test, test, hash_task)
     assert found == Overlap(
         train=6, val=4, test=4, val_in_train=2, test_in_train=2, train_repeated=2, test_repeated=1
     )

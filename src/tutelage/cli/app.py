@@ -24,7 +24,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from tutelage.bounded import direct_on_loopback
+from tutelage.bounded import bypass_proxy_on_loopback
 from tutelage.cli.failures import PLAIN
 from tutelage.errors import ConfigError
 from tutelage.platforms import check_platform
@@ -152,7 +152,7 @@ def main() -> None:
     process = os.getpid()
     # A fork of an agent comes here too at its end, and knows the children of its parent.
     atexit.register(lambda: end_processes([os.getpid()], signal.SIGTERM))
-    direct_on_loopback(os.environ)
+    bypass_proxy_on_loopback(os.environ)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="replace")  # what a terminal cannot show ends nothing

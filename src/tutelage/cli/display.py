@@ -37,7 +37,7 @@ from tutelage.cli.console import (
 from tutelage.errors import counted
 from tutelage.runs.estimate import duration
 from tutelage.runs.progress import LATER, Progress
-from tutelage.statistics.outcome import cause_words, too_many_lost
+from tutelage.statistics.outcome import format_cause, too_many_lost
 from tutelage.types import FailureCause
 
 _REDRAWS_PER_SECOND = 4.0
@@ -151,7 +151,7 @@ def metric_text(values: Mapping[str, float], *, utf8: bool = True) -> list[str]:
         many = values.get(f"rollout/{cause.value}", 0.0) * values.get("rollout/number", 0.0)
         if many and isfinite(many):
             lost = "lost: " if cause.infrastructure else ""
-            words.append(f"{round(many)} {lost}{cause_words(cause)}")
+            words.append(f"{round(many)} {lost}{format_cause(cause)}")
     if (rows := values.get("rollout/rows", 1.0)) > 1:
         words.append(f"{number(rows)} rows a rollout")
     words += [f"{name} {number(values[key])}" for key, name in METRICS.items() if key in values]

@@ -232,7 +232,7 @@ def _show_evaluation(console: Console, found: Evaluation, samples: int) -> None:
         evaluation_of_record,
         judged_text,
     )
-    from tutelage.tasks.overlap import shared_words
+    from tutelage.tasks.overlap import format_shared
 
     graded = found.kind.graded
     heads = ["success"] if found.kind.has_success else []
@@ -257,7 +257,7 @@ def _show_evaluation(console: Console, found: Evaluation, samples: int) -> None:
     if found.no_calls:
         pairs.append(("no calls", f"{found.no_calls} of {found.rollouts} rollouts made none"))
     if found.in_training:
-        pairs.append(("seen", shared_words(found.in_training, found.tasks)))
+        pairs.append(("seen", format_shared(found.in_training, found.tasks)))
     if found.repeated:
         pairs.append(("repeated", f"{found.repeated} of {found.tasks} tasks repeat another one"))
     replies = [call.sampled for rollout in found.played for call in rollout.last.calls]

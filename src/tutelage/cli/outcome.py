@@ -49,7 +49,7 @@ from tutelage.runs.stored_evaluation import (
     quantities,
     read_evaluation,
 )
-from tutelage.statistics.outcome import cause_words
+from tutelage.statistics.outcome import format_cause
 from tutelage.tasks.overlap import footnote, success_title
 from tutelage.types import Mode
 
@@ -215,7 +215,7 @@ def _totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple[str,
     first: Mapping[str, str] = result.get("first_failures") or {}
     for cause, count in (result.get("failures") or {}).items():
         message = f" (the first: {one_line(first[cause], 200)})" if cause in first else ""
-        yield "failed", f"{number(count)} {cause_words(cause)}{message}"
+        yield "failed", f"{number(count)} {format_cause(cause)}{message}"
     with suppress(TutelageError):
         # A worker that was lost does not come back; a server may, and be lost again.
         events = folder.read_events()

@@ -110,14 +110,14 @@ def train_prompts(
     from tutelage.cli.rollout_view import show_dry_run
     from tutelage.engine.endpoint import environment
     from tutelage.prompts.run import PromptSearch, preflight
-    from tutelage.prompts.setup import setup_from
+    from tutelage.prompts.setup import build_setup
     from tutelage.runs.folder import RunFolder, folder_at, place_of
     from tutelage.runs.lifecycle import check_kind
 
     config = resolve_prompt(recipe, overrides, flags, file=file)
     if config.output is not None:
         check_kind(PromptSearch, RunFolder(Path(config.output)))
-    setup = setup_from(config, environment())
+    setup = build_setup(config, environment())
     _show_plan(setup)
     if dry:
         (rollout,) = asyncio.run(preflight(setup, 1))

@@ -81,10 +81,10 @@ def _diff(
     import difflib
 
     from tutelage.cli.console import output, say, visible
-    from tutelage.prompts.lineage import candidate_of, read_lineage
+    from tutelage.prompts.lineage import find_candidate, read_lineage
 
     entries = read_lineage(_folder(run))
-    a, b = candidate_of(entries, one), candidate_of(entries, two)
+    a, b = find_candidate(entries, one), find_candidate(entries, two)
     console = output()
     styles = {"+": "green", "-": "red", "@": "cyan"}
     lines: list[str] = []
@@ -138,10 +138,10 @@ def _export(
     from tutelage.cli.console import messages, say
     from tutelage.errors import counted
     from tutelage.files import write_new
-    from tutelage.prompts.lineage import candidate_of, read_lineage
+    from tutelage.prompts.lineage import find_candidate, read_lineage
 
     folder = _folder(run)
-    components: dict[str, str] = candidate_of(read_lineage(folder), candidate)["components"]
+    components: dict[str, str] = find_candidate(read_lineage(folder), candidate)["components"]
     whole = json.dumps(components, ensure_ascii=False, indent=2)
     if out is None:
         typer.echo(next(iter(components.values())) if len(components) == 1 else whole)

@@ -22,7 +22,7 @@ from tutelage.errors import RunError, StoreError, counted
 from tutelage.resources import POLICY
 from tutelage.runs.folder import RunFolder, every, find
 from tutelage.runs.stored import open_run
-from tutelage.statistics.outcome import cause_words
+from tutelage.statistics.outcome import format_cause
 from tutelage.store import TrainingRow
 from tutelage.tools.loading import user_traceback
 from tutelage.tracing import names, rollout_trees
@@ -40,7 +40,7 @@ def show_head(console: Console, rollout: Rollout) -> None:
     last = rollout.last
     # "succeeded" would be read as a word on the answer: it says that the rollout came to its end.
     status = "finished" if last.status is RolloutStatus.SUCCEEDED else last.status.value
-    cause = f", {cause_words(last.failure.cause)}" if last.failure else ""
+    cause = f", {format_cause(last.failure.cause)}" if last.failure else ""
     pairs = [
         ("run", rollout.run_id),
         ("task", rollout.task.id),
@@ -180,7 +180,7 @@ def _show_failure(console: Console, attempt: Attempt) -> None:
     failure = attempt.failure
     if failure is None:
         return
-    say(console, (f"failed, {cause_words(failure.cause)}: ", "bold red"), visible(failure.message))
+    say(console, (f"failed, {format_cause(failure.cause)}: ", "bold red"), visible(failure.message))
     if failure.traceback:
         _block(console, user_traceback(failure.traceback).rstrip(), "dim")
 
@@ -239,7 +239,7 @@ def show_stored(console: Console, folder: RunFolder) -> None:
         return
     with open_run(folder) as (store, run_id):
         failed = store.failures(run_id, status=RolloutStatus.FAILED)
-        causes = [f"{number(f.number)} {cause_words(str(f.cause))}" for f in failed] or ["none"]
+        causes = [f"{number(f.number)} {format_cause(str(f.cause))}" for f in failed] or ["none"]
         stored = counted(store.count(run_id), "rollout")
         say(console)
         facts(console, [("stored", stored), ("failed", ", ".join(causes))])
@@ -258,7 +258,7 @@ def rollout_lines(console: Console, rollouts: Iterable[Rollout]) -> None:
     """Two lines a rollout: how it ended, and its question with its answer."""
     for rollout in {rollout.id: rollout for rollout in rollouts}.values():
         last, reward = rollout.last, rollout.reward
-        end = cause_words(last.failure.cause) if last.failure is not None else last.stop or ""
+        end = format_cause(last.failure.cause) if last.failure is not None else last.stop or ""
         grade = "" if reward is None else f"reward {number(reward.value)}"
         message = f"  {grade:<9} {visible(end):<13} step {rollout.step} "
         name = rollout.label or rollout.mode.value

@@ -145,7 +145,7 @@ def _measured(result: dict[str, Any]) -> dict[str, str]:
     alone: success in whole percent, the mean reward, and how many rollouts were judged, with how
     many tasks were trained on."""
     from tutelage.runs.stored_evaluation import REWARD, SUCCESS, read_evaluation
-    from tutelage.tasks.overlap import shared_in
+    from tutelage.tasks.overlap import count_shared
 
     sampled = [read_evaluation(result, f"{when}_sampled") for when in ("before", "after")]
     greedy = [] if any(sampled) else [read_evaluation(result, "after_greedy")]
@@ -154,7 +154,7 @@ def _measured(result: dict[str, Any]) -> dict[str, str]:
     rewards = " -> ".join(f"{v:.2f}" for m in told if (v := REWARD.of(m)) is not None)
     pairs = [f"{m.judged}/{m.rollouts} judged" for m in told if m.judged != m.rollouts]
     counts = pairs or sorted({str(m.rollouts) for m in told if m.rollouts is not None})
-    shared = shared_in(result) if told else 0
+    shared = count_shared(result) if told else 0
     counts += [f"{shared} tasks trained on"] * bool(shared)
     if success:
         success += " % before" if sampled[0] and not sampled[1] else " %"

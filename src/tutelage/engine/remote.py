@@ -21,7 +21,7 @@ from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
-from tutelage.bounded import DIRECT, whole_characters
+from tutelage.bounded import DIRECT, replace_surrogates
 from tutelage.config.api_keys import checked_api_key
 from tutelage.engine.endpoint import NO_KEY, Endpoint, key_options
 from tutelage.engine.options import recorded_options
@@ -146,7 +146,7 @@ class RemoteChatClient:
         if self._token_ids:
             body |= {"return_token_ids": True, "logprobs": True}
         started, begun = time.time(), time.perf_counter()
-        completion = await self._send(whole_characters(body), on_text, on_fields)
+        completion = await self._send(replace_surrogates(body), on_text, on_fields)
         try:
             reply, sampled, prompt = read_completion(completion, seeds)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
@@ -216,7 +216,7 @@ class RemoteChatClient:
                 _PATH, body=body, cast_to=object, options=key_options(self._key), **stream
             )
             # The package returns a string if the content type is not JSON.
-            return whole_characters(json.loads(answer) if isinstance(answer, str) else answer)
+            return replace_surrogates(json.loads(answer) if isinstance(answer, str) else answer)
         except Exception as error:
             raise self._engine_error(error) from error
 
@@ -231,7 +231,7 @@ class RemoteChatClient:
         async with stream:
             while True:
                 try:
-                    chunk = whole_characters(await anext(stream))
+                    chunk = replace_surrogates(await anext(stream))
                 except StopAsyncIteration:
                     break
                 except Exception as error:
@@ -282,7 +282,7 @@ class RemoteChatClient:
 def _refusal(server: str, body: object, response: Any = None) -> EngineError:
     """Convert a server's error response, also one of status 200, to an exception."""
     error = cast("JSON", body) if isinstance(body, dict) else {}
-    message = whole_characters(str(error.get("message") or body or ""))
+    message = replace_surrogates(str(error.get("message") or body or ""))
     code = error.get("code")
     names = {str(code), str(error.get("type"))}
     if names & _TOO_LONG or any(phrase in message.lower() for phrase in _TOO_LONG_WORDS):

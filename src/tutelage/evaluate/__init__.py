@@ -6,6 +6,6 @@
 """
 
 from tutelage.statistics.intervals import Difference, paired_bootstrap, wilson
-from tutelage.statistics.outcome import Evaluation, succeeded, summarise
+from tutelage.statistics.outcome import Evaluation, is_success, summarise
 
-__all__ = ["Difference", "Evaluation", "paired_bootstrap", "succeeded", "summarise", "wilson"]
+__all__ = ["Difference", "Evaluation", "is_success", "paired_bootstrap", "summarise", "wilson"]

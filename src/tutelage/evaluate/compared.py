@@ -25,7 +25,7 @@ from tutelage.runs.stored import open_run
 from tutelage.runs.stored_evaluation import StoredEvaluation
 from tutelage.statistics.outcome import FULL, Success
 from tutelage.store import Grade
-from tutelage.tasks.overlap import footnote, shared_in
+from tutelage.tasks.overlap import count_shared, footnote
 from tutelage.types import EXACT, EXPECTED_FIELDS, INPUT_FIELDS
 
 
@@ -89,7 +89,7 @@ def read_facts(run: RunFolder, kind: type[RunKind] | None = None) -> RunFacts:
         success=success if defined else "",
         best=None if figures.best is None or not figures.best.exists() else str(figures.best),
         remarks=tuple(remarks),
-        trained_on=shared_in(files.result),
+        trained_on=count_shared(files.result),
     )
 
 

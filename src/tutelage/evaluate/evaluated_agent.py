@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tutelage.agents.agent import Agent
-from tutelage.agents.function import wants_model
+from tutelage.agents.function import needs_model
 from tutelage.agents.loop import LoopAgent
 from tutelage.engine.endpoint import Endpoint
 from tutelage.engine.factory import make_engine
@@ -211,7 +211,7 @@ def custom_agent(
     Raises `ConfigError` where the agent needs a resource that is not there.
     """
     values: dict[str, Any] = {**agent.own_resources(), **resources}
-    if not any(isinstance(v, LLM) for v in values.values()) and wants_model(agent, values):
+    if not any(isinstance(v, LLM) for v in values.values()) and needs_model(agent, values):
         values = {POLICY: LLM(model or POLICY), **values}
     servers, here = dict[str, Endpoint](), list[str]()
     for name, llm in values.items():

@@ -29,7 +29,7 @@ from tutelage.evaluate.config import LABEL, EvaluationConfig
 from tutelage.evaluate.evaluated_agent import recorded_cost
 from tutelage.evaluate.preparation import PreparedEvaluation, prepare_evaluation
 from tutelage.evaluate.targets import UNKEPT, target_kind
-from tutelage.rollouts.grading import stop_if_text
+from tutelage.rollouts.grading import check_text_is_graded
 from tutelage.rollouts.runner import RolloutSpec
 from tutelage.runs.figures import (
     Figures,
@@ -69,8 +69,8 @@ from tutelage.seeds import SeedTree
 from tutelage.statistics.outcome import Evaluation, Success, summarise
 from tutelage.store import open_store
 from tutelage.tasks.dataset import Dataset
-from tutelage.tasks.demonstrations import load_demonstrations, overlap_of
-from tutelage.tasks.overlap import content, count_overlap, distinct
+from tutelage.tasks.demonstrations import count_demonstration_overlap, load_demonstrations
+from tutelage.tasks.overlap import count_overlap, group_equal, hash_task
 from tutelage.tools.registry import close_tools
 from tutelage.tracing.export import endpoint
 from tutelage.types import JSON, Mode, Rollout
@@ -257,7 +257,7 @@ class PolicyEvaluation(RunKind):
             if ready.on_rollout is not None:
                 ready.on_rollout(rollout)
             if len(rollouts) == 1:
-                stop_if_text(rollout, ready.grader)
+                check_text_is_graded(rollout, ready.grader)
 
         progress.evaluation(LABEL, len(rollouts), len(specs))
         await ready.evaluated_agent.play(left, ready.grader, run.id, keep, run.writer.submit_spans)
@@ -299,17 +299,17 @@ class PolicyEvaluation(RunKind):
             try:
                 if config.recipe == "sft":
                     shown = load_demonstrations(config.data.train_files)
-                    overlap = overlap_of(shown, (), ready.tasks)
+                    overlap = count_demonstration_overlap(shown, (), ready.tasks)
                 else:
                     tasks = folder.tasks("train")
                     known = Dataset[Any].recorded(tasks) if own else training_tasks(config)
-                    overlap = count_overlap(known, (), ready.tasks, lambda t: content(t, fields))
+                    overlap = count_overlap(known, (), ready.tasks, lambda t: hash_task(t, fields))
                 seen = overlap.test_in_train
             except (DataError, MissingExtraError):
                 progress.note(
                     "it is unknown whether it was trained on these tasks: its files are missing"
                 )
-        repeated = len(ready.tasks) - len(distinct(ready.tasks, content))
+        repeated = len(ready.tasks) - len(group_equal(ready.tasks, hash_task))
         costs = (self._costs.get(rollout.id) or recorded_cost(rollout) for rollout in played)
         return replace(evaluation, in_training=seen, repeated=repeated, cost=sum(costs, Cost()))
 

@@ -20,7 +20,7 @@ from tutelage.errors import SCHEMA_FIELD, ConstraintError
 from tutelage.gateway.record import RecordedRequest
 from tutelage.gateway.request import ChatRequest
 from tutelage.gateway.text import token_entry
-from tutelage.replies import ThoughtStream, thought_of
+from tutelage.replies import ThoughtStream, read_thought
 from tutelage.types import JSON, UNBOUNDED, Call, ChatClient
 
 if TYPE_CHECKING:
@@ -296,7 +296,7 @@ class PendingCompletion(RecordedRequest):
         self._wake()
 
     def _add_fields(self, index: int, fields: JSON) -> None:
-        thought, name = thought_of(fields)
+        thought, name = read_thought(fields)
         if thought:
             self._add_piece(index, thought, name)
 

@@ -23,7 +23,7 @@ from typing import Any, Self, TypeVar
 
 import uvicorn
 
-from tutelage.bounded import direct_on_loopback
+from tutelage.bounded import bypass_proxy_on_loopback
 from tutelage.engine.endpoint import is_loopback
 from tutelage.errors import ConfigError, counted
 from tutelage.gateway.app import App
@@ -105,7 +105,7 @@ class Gateway:
         """Start listening and serving. Raises `ConfigError` if the address is unavailable."""
         if self._thread is not None:
             raise ConfigError("the gateway is already started")
-        direct_on_loopback(os.environ)  # for agents in this process and its children
+        bypass_proxy_on_loopback(os.environ)  # for agents in this process and its children
         sock = _listen(self.host, self.port)
         self.port = int(sock.getsockname()[1])
         _raise_file_limit(_FILES_EACH * self.limits.connections)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tutelage.engine.logprobs import TokenLogprob
-from tutelage.replies import blank, overlap
+from tutelage.replies import blank, overlap_length
 from tutelage.types import JSON
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class TextStream:
             self._closed = True
             end = min(positions)
         else:
-            end = len(text) - max((overlap(text, mark) for mark in self._marks), default=0)
+            end = len(text) - max((overlap_length(text, mark) for mark in self._marks), default=0)
         # A later stop string would also strip the white space before it.
         safe = text[:end]
         while safe and (safe[-1] == "\ufffd" or (safe[-1].isspace() and not self._exact)):

@@ -22,7 +22,7 @@ from tutelage.orchestration.data.workflows import Workflow, catalog_of, read_wor
 from tutelage.orchestration.plan.catalog import Catalog, check_plan, read_catalog
 from tutelage.orchestration.planner.settings import Phase1Settings, PlannerConfig
 from tutelage.seeds import SeedTree
-from tutelage.tasks.overlap import also_trained, content_of, count_overlap
+from tutelage.tasks.overlap import count_overlap, find_trained, hash_value
 
 EXPERTS, AUGMENTED, TESTED = 300, 1000, 300
 """Default numbers of synthetic workflows: training, augmentation and test."""
@@ -79,7 +79,7 @@ def read_sets(request: PlannerConfig, settings: Phase1Settings) -> PlannerDatase
     overlap = count_overlap([*workflows, *augmented], (), test, key=instruction_mark)
     if notes := overlap.notes(drawn=request.train is None):
         fields["overlap"] = "; ".join(notes)
-    known = also_trained([*workflows, *augmented], test, instruction_mark)
+    known = find_trained([*workflows, *augmented], test, instruction_mark)
     leaks = tuple(test[place].name or f"row {place}" for place in known)
     fields["sets"] = (
         f"{len(train) + len(augmented)} train, {len(held_out)} validation, {len(test)} test"
@@ -117,4 +117,4 @@ def _files(
 
 def instruction_mark(workflow: Workflow) -> str:
     """Return a key that is the same for workflows whose instructions have the same words."""
-    return content_of(workflow.instruction)
+    return hash_value(workflow.instruction)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tutelage.statistics.outcome import cause_words
+from tutelage.statistics.outcome import format_cause
 from tutelage.types import FailureCause
 
 Metrics = Mapping[str, Any]
@@ -310,7 +310,7 @@ def _failed(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
     failed, total = values
     causes = {name: steps[-1].get(name, 0.0) for name in _CAUSES}
     cause = max(causes, key=lambda name: causes[name]).removeprefix("rollout/")
-    text = f"{failed} of {total} rollouts failed, mostly: {cause_words(cause)}"
+    text = f"{failed} of {total} rollouts failed, mostly: {format_cause(cause)}"
     text += f" (the first: {setup.failures[cause]})" if cause in setup.failures else ""
     return Finding("failed", text, "look at one: tutelage show RUN --failed")
 

@@ -25,7 +25,7 @@ from tutelage.runs.folder import RunFolder, find
 from tutelage.runs.resume_hint import resume_command
 from tutelage.runs.stored import open_run
 from tutelage.seeds import SeedTree
-from tutelage.statistics.outcome import Success, succeeded
+from tutelage.statistics.outcome import Success, is_success
 from tutelage.tasks.arithmetic import EMBEDDED_REWARD, make_tasks
 from tutelage.tasks.dataset import Dataset
 from tutelage.tasks.demonstrations import Demonstration, load_demonstrations, read_demonstration
@@ -123,7 +123,7 @@ def _successes(
         )
     rule = Success.of(success or fields["success"])
     with open_run(folder) as (store, run_id):
-        won = [rollout for rollout in store.rollouts(run_id) if succeeded(rollout, rule)]
+        won = [rollout for rollout in store.rollouts(run_id) if is_success(rollout, rule)]
     rows: list[Demonstration] = []
     refused: list[str] = []
     for rollout in won:

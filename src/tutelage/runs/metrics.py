@@ -14,7 +14,7 @@ from statistics import correlation
 
 from tutelage.errors import FailureBudgetError
 from tutelage.resources import PromptTemplate
-from tutelage.statistics.outcome import Success, succeeded
+from tutelage.statistics.outcome import Success, is_success
 from tutelage.types import Failure, FailureCause, Mode, Rollout, Sampled
 
 TOOL_FAILURES = ("raised", "timeout", "bad_result")
@@ -113,7 +113,7 @@ def reward_correlations(rollouts: Sequence[Rollout], rule: Success | None) -> di
     judged = [(r, r.reward.value) for r in rollouts if r.reward and r.last.failure is None]
     out: dict[str, float] = {}
     if rule is not None:
-        _correlate(out, "success", [(float(succeeded(r, rule)), value) for r, value in judged])
+        _correlate(out, "success", [(float(is_success(r, rule)), value) for r, value in judged])
     turns = Counter(len(r.last.calls) for r, _ in judged).most_common(1)
     pairs = [
         (float(sum(len(c.sampled.token_ids) for c in r.last.calls)), value)

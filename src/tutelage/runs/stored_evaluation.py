@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tutelage.statistics.outcome import RewardKind, cause_words, too_many_lost
+from tutelage.statistics.outcome import RewardKind, format_cause, too_many_lost
 from tutelage.types import JSON
 
 Interval = tuple[float, float]
@@ -134,7 +134,7 @@ def judged_text(found: StoredEvaluation) -> str:
 
 def _causes_words(causes: Mapping[str, int]) -> str:
     """`12 timeout, 1 agent error`."""
-    return ", ".join(f"{number} {cause_words(cause)}" for cause, number in causes.items())
+    return ", ".join(f"{number} {format_cause(cause)}" for cause, number in causes.items())
 
 
 def judged_lines(result: Mapping[str, Any]) -> Iterator[str]:

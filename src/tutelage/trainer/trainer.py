@@ -27,7 +27,7 @@ from tutelage.policy.sources import check_unnamed, model_folder
 from tutelage.prompts import Algorithm
 from tutelage.prompts.play import AgentSpec
 from tutelage.prompts.run import preflight, search_agent
-from tutelage.prompts.setup import PROMPT_ALGORITHMS, SearchSetup, search_setup
+from tutelage.prompts.setup import PROMPT_ALGORITHMS, SearchSetup, build_trainer_setup
 from tutelage.resources import LLM, POLICY, SHIPPED, NamedResources
 from tutelage.rewards import RewardFunction
 from tutelage.rollouts.manager import RolloutManager
@@ -275,7 +275,7 @@ class Trainer:
             raise ConfigError("a prompt search supports only one policy; pass policy=Policy")
         player, resources, _ = agent_of(agent, self.resources)
         tasks = [tasks_of(given, split) for split, given in self._tasks(train, val).items()]
-        return search_setup(
+        return build_trainer_setup(
             algorithm,
             AgentSpec(
                 player,

@@ -30,7 +30,7 @@ from tutelage.resources import POLICY
 from tutelage.rollouts.rows import build_rows
 from tutelage.runs.metrics import is_truncated
 from tutelage.seeds import SeedTree
-from tutelage.statistics.outcome import Success, cause_words, succeeded
+from tutelage.statistics.outcome import Success, format_cause, is_success
 from tutelage.types import Rollout
 
 FAILURE_BUDGET = 0.5
@@ -220,7 +220,7 @@ def make_rows(
         assert r.reward is not None, "it was judged"
         costs, cut = (_overlong(r, config), _tool_errors(r, config)), is_truncated(r)
         reward = r.reward.value + sum(costs)
-        played.append(_Played(r.id, r.group, reward, succeeded(r, rule), cut, *costs))
+        played.append(_Played(r.id, r.group, reward, is_success(r, rule), cut, *costs))
     masked = config.algorithm.mask_truncated
     for number, last in {number: b for b, number in enumerate(owners)}.items():
         # The sum of the turns' rewards is the reward, unless a reward function gave another one.
@@ -347,5 +347,5 @@ def _unmarked(rollouts: Sequence[Rollout]) -> str:
 
 def _ends(rollouts: Sequence[Rollout]) -> str:
     """Count the rollouts by failure cause or by how the agent stopped."""
-    ends = (cause_words(f.cause) if (f := r.last.failure) else r.last.stop for r in rollouts)
+    ends = (format_cause(f.cause) if (f := r.last.failure) else r.last.stop for r in rollouts)
     return ", ".join(f"{count} x {end}" for end, count in Counter(ends).most_common())

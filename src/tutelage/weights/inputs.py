@@ -52,8 +52,12 @@ from tutelage.runs.inputs import (
 from tutelage.runs.job_inputs import JobInputs
 from tutelage.seeds import SeedTree
 from tutelage.tasks.arithmetic import EMBEDDED_REWARD, demonstrations
-from tutelage.tasks.demonstrations import Demonstration, load_demonstrations, overlap_of
-from tutelage.tasks.overlap import Overlap, content, count_overlap
+from tutelage.tasks.demonstrations import (
+    Demonstration,
+    count_demonstration_overlap,
+    load_demonstrations,
+)
+from tutelage.tasks.overlap import Overlap, count_overlap, hash_task
 from tutelage.tools.tool import Tool
 from tutelage.types import Constraint, Message, Mode, Sampling, Task, ToolSpec
 from tutelage.weights.config.extensions import load_extensions
@@ -273,10 +277,10 @@ def prepare_rl(
     others = {} if given is None else _others(given, policy, config)
     # By input and what the reward reads; by all fields where an agent or an environment may read.
     open_ended = given is not None or any(t.environment is not None for t in tools.values())
-    key = partial(content, fields=None if open_ended or not reward else reward.fields_read)
+    key = partial(hash_task, fields=None if open_ended or not reward else reward.fields_read)
     overlap, shown = count_overlap(*tasks.splits.values(), key=key), None
     if demonstrated.rows and (config.sft.max_steps or not acted):
-        known = overlap_of(demonstrated.rows, (), tasks.test)
+        known = count_demonstration_overlap(demonstrated.rows, (), tasks.test)
         solved = count_overlap(demonstrated.solved, (), tasks.test, key)
         both = max(one.test_in_train for one in (overlap, known, solved))
         overlap = replace(overlap, test_in_train=both)
@@ -319,7 +323,7 @@ def prepare_sft(
     dataset = _sft_dataset(config, policy.codec, policy.max_positions, train, val)
     config = _within_epoch(config, len(train))
     tools, policy, choice = _placed(config, tools, policy)
-    overlap, seeds = overlap_of(train, val, tasks.test), SeedTree(config.seed)
+    overlap, seeds = count_demonstration_overlap(train, val, tasks.test), SeedTree(config.seed)
     return TrainingInputs(
         config, seeds, tasks, tools, reward, policy, choice, given, {}, dataset, None, overlap
     )

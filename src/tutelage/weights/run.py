@@ -41,7 +41,7 @@ from tutelage.runs.metrics import (
 from tutelage.runs.progress import LATER
 from tutelage.runs.resume_hint import resume_command
 from tutelage.runs.signals import Clock
-from tutelage.statistics.outcome import RewardKind, Success, cause_words
+from tutelage.statistics.outcome import RewardKind, Success, format_cause
 from tutelage.tracing import SpanRecord
 from tutelage.tracing.ingest import ingest_traces
 from tutelage.types import JSON, FailureCause, Mode, Rollout
@@ -345,7 +345,7 @@ class TrainingRun:
         elif fresh and (failures := all_failed(rollouts)):
             self.run.writer.flush()
             what = "step" if rollouts[0].mode is Mode.TRAIN else "measurement"
-            counts = Counter(cause_words(f.cause) for f in failures)
+            counts = Counter(format_cause(f.cause) for f in failures)
             raise FailureBudgetError(
                 f"all {len(rollouts)} rollouts of a {what} failed "
                 f"({', '.join(f'{n} x {end}' for end, n in counts.items())}). The first error: "
@@ -408,7 +408,7 @@ class TrainingRun:
         for failure in (r.last.failure for r in rollouts if r.last.failure is not None):
             if failure.cause.value not in first:
                 first[failure.cause.value] = failure.message
-                words = f"first failure ({cause_words(failure.cause)})"
+                words = f"first failure ({format_cause(failure.cause)})"
                 self.run.progress.note(f"{words}: {failure.message}")
         warnings: list[str] = results.setdefault("warnings", [])
         limits = (setting.context, setting.policy.max_positions)

@@ -13,7 +13,7 @@ from typing import Literal
 
 from tutelage.gateway.completions import PendingCompletion, Piece
 from tutelage.gateway.reply import Writer, cut_reason, visible_content
-from tutelage.replies import thought_of
+from tutelage.replies import read_thought
 from tutelage.types import JSON, Call
 
 Kind = Literal["thought", "text", "call"]
@@ -38,7 +38,7 @@ class TurnBlock:
 
 def turn_blocks(reply: PendingCompletion, choice: Call) -> list[TurnBlock]:
     """Return the non-empty blocks of a finished assistant turn."""
-    thought, source = thought_of(choice.reply.extra)
+    thought, source = read_thought(choice.reply.extra)
     text = visible_content(reply, choice) or str(choice.reply.extra.get("refusal") or "")
     blocks = [
         TurnBlock("thought", thought, source=source),

@@ -24,11 +24,11 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from tutelage.bounded import json_lines, unique_keys
+from tutelage.bounded import json_lines, reject_repeats
 from tutelage.errors import DataError, TutelageError
 from tutelage.tasks.readers import check_characters
 
-loads = partial(json.loads, object_pairs_hook=unique_keys)
+loads = partial(json.loads, object_pairs_hook=reject_repeats)
 """`json.loads` that raises `ValueError` if an object has a duplicate key."""
 
 

@@ -19,7 +19,7 @@ from tutelage.errors import RewardError
 from tutelage.rewards.answers import answer_text
 from tutelage.runs.report.formatting import cut
 from tutelage.runs.resume_hint import asked_again
-from tutelage.statistics.outcome import UNSEEN, RewardKind, Success, succeeded
+from tutelage.statistics.outcome import UNSEEN, RewardKind, Success, is_success
 from tutelage.types import Attempt, Call, FailureCause, Message, Rollout, RolloutStatus
 
 _TEXT_LIMIT = 1200
@@ -89,7 +89,7 @@ def read_transcript(
     solved = None
     if kind.has_success:
         with suppress(RewardError):
-            solved = succeeded(rollout, rule)
+            solved = is_success(rollout, rule)
     question = rollout.task.input if rollout.task.has_input else rollout.task.title
     if not isinstance(question, str):
         texts = [m.get("content") for m in question if m.get("role") != "system"]
