@@ -1,4 +1,4 @@
-"""`tutelage ask TARGET "question"`: an agent answers, and its turns are shown.
+"""`tutelage ask TARGET "question"`: ask an agent a question and show its turns.
 
 The question is played as one rollout by `evaluate`; `rollout_view.py` shows it. `KEY=VALUE` are the
 other fields of its task, which an environment or a custom agent may read.

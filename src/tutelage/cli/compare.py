@@ -1,9 +1,9 @@
-"""`tutelage compare RUN RUN ...`: runs of any kind in one table, with what can be said of them.
+"""`tutelage compare RUN RUN ...`: runs of any kind in one table, with the evidence for a
+difference.
 
-Prompts, weights and orchestrations are compared on what they earn on held-out tasks and on what
-they cost. `evaluate/compare.py` has the statistics; this file puts them into words, and the words
-on the terminal, or into a file: a Markdown section, a page of HTML that stands alone (of the parts
-of other pages), or JSON. Runs are columns, since there are few of them and much to say of each.
+Prompts, weights and orchestrations are compared by their rewards on held-out tasks and by their
+costs. `evaluate/compare.py` computes the statistics; this module formats them for the terminal, as
+a Markdown section, as a standalone HTML page, or as JSON. Each run is a column.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from tutelage.statistics.intervals import Difference, Verdict
 T = TypeVar("T")
 
 _LABEL = 17
-"""Columns of the labels."""
+"""Width of the label column, in characters."""
 _COLUMN = 20
-"""Columns that a run needs at least; where not all fit, they go on below."""
+"""Minimum width of a run's column, in characters; columns that do not fit form a second table."""
 _UNKNOWN, _NOT_MEASURED, _NO_SUCCESS = "not known", "not measured", "no success named"
 
 _VERDICTS: Mapping[Verdict | None, tuple[str, str]] = {
@@ -53,16 +53,17 @@ _VERDICTS: Mapping[Verdict | None, tuple[str, str]] = {
     Verdict.REGRESSED: ("bad", "worse"),
     None: ("dim", ""),
 }
-"""The tone of a verdict, and what it says of the second run of a pair; None has a caveat."""
+"""Tone and text of the verdict on the second run of a pair; a pair without a verdict has a
+caveat."""
 
 
 class _CompareOptions(Section):
-    """What is compared, and where it is written."""
+    """Options of `compare`."""
 
     measure: Literal["auto", "greedy", "sampled"] = "auto"
-    """Tests played greedy or sampled; auto chooses."""
+    """Compare greedy or sampled tests; auto chooses."""
     out: Path | None = None
-    """Write it to a file, .html, .md or .json, too."""
+    """Also write the comparison to a file: .html, .md or .json."""
 
 
 def compare(
@@ -94,7 +95,7 @@ def compare(
 
 
 def _show_comparison(console: Console, found: Comparison) -> None:
-    """The table, the pairs, and what must be said about them."""
+    """Print the table, the pairs, and the remarks."""
     say(console, (_title(found), "bold"))
     table = _table(found)
     each = max(1, (console.width - _LABEL) // _COLUMN)
@@ -113,7 +114,7 @@ def _show_comparison(console: Console, found: Comparison) -> None:
 
 
 def show_pairs(console: Console, found: Comparison) -> None:
-    """Print the runs in pairs, who leads, and what must be said about them."""
+    """Print the pairwise comparisons, the conclusion, and the remarks."""
     if found.pairs:
         console.print(drawn_table(_pairs(found)))
         say(console)
@@ -133,7 +134,7 @@ def _as_json(found: Comparison) -> str:
 
 
 def _as_markdown(found: Comparison) -> str:
-    """A section for a README: the table, the pairs, the remarks."""
+    """Return a Markdown section with the table, the pairs and the remarks."""
     lines = [f"**{_md(_title(found))}**", "", *_md_table(_table(found))]
     if found.pairs:
         lines += ["", *_md_table(_pairs(found))]
@@ -176,7 +177,7 @@ def _as_html(found: Comparison) -> str:
 
 
 def _artefacts(found: Comparison) -> list[tuple[str, str]]:
-    """Where the best prompt or policy of each run lies."""
+    """Return the name of each trained run with the path of its best prompt or policy."""
     trained = (row.run for row in found.rows if not row.run.evaluation)
     return [(run.name, run.best or "nothing was left") for run in trained]
 
@@ -185,7 +186,7 @@ def _artefacts(found: Comparison) -> list[tuple[str, str]]:
 
 
 def _title(found: Comparison) -> str:
-    """What is compared on what."""
+    """Return a title with the number of runs and of test tasks."""
     held_out = "" if any(row.run.trained_on for row in found.rows) else "held-out "
     if len(found.rows) == 1:
         return f"1 run on {found.shared_tasks} {held_out}test tasks"
@@ -200,14 +201,14 @@ def _title(found: Comparison) -> str:
 
 
 def _table(found: Comparison) -> Table:
-    """What was trained, what it earned, what it cost: a line each, and a column a run."""
+    """Return the table of training, rewards and costs, with one column per run."""
     rows = found.rows
 
     def line(label: str, cell: Callable[[ComparisonRow], str], *, first: bool = False) -> TableRow:
         return TableRow((label, *map(cell, rows)), ("dim", *[""] * len(rows)), first=first)
 
     def course(row: ComparisonRow, part: str, words: Callable[[float], str]) -> str:
-        """`0.31 -> 0.94`, or `0.94` of an evaluation."""
+        """Return `0.31 -> 0.94`, or `0.94` for an evaluation."""
         before, after = (row.means[f"{part}_{when}"] for when in ("before", "after"))
         if before is None and after is None:
             return _NOT_MEASURED
@@ -217,7 +218,7 @@ def _table(found: Comparison) -> Table:
         return f"{first} -> {second}"
 
     def in_success(row: ComparisonRow, words: Callable[[ComparisonRow], str]) -> str:
-        """What `words` says, unless a graded reward does not define success."""
+        """Return the text of `words`, or a remark if a graded reward defines no success."""
         graded = row.means["reward_after"] is not None and row.means["exact_after"] is None
         return _NO_SUCCESS if graded and row.exact is None else words(row)
 
@@ -227,7 +228,7 @@ def _table(found: Comparison) -> Table:
         return f"$ {value:.2f}" if value >= 1 or value == 0 else f"$ {value:.4f}"
 
     def judged(row: ComparisonRow) -> str:
-        """`200 of 200`, before and after where they differ."""
+        """Return `200 of 200`, before and after if they differ."""
         sides = dict.fromkeys(f"{p.judged} of {p.rollouts}" for p in row.played if p is not None)
         return " -> ".join(sides) or _UNKNOWN
 
@@ -281,7 +282,7 @@ def _table(found: Comparison) -> Table:
 
 
 def _pairs(found: Comparison) -> Table:
-    """Pairwise comparisons: in reward, and in exact answers."""
+    """Return the table of pairwise comparisons by reward and by success."""
     head = ("pair", "in", "difference", "95 % interval", "w/l/t", "verdict")
     rows: list[TableRow] = []
     for pair in found.pairs:
@@ -303,7 +304,7 @@ def _pairs(found: Comparison) -> Table:
 
 
 def _footnotes(found: Comparison) -> Iterator[str]:
-    """What numbers mean, and what stands in the way of reading them."""
+    """Yield notes on intervals and costs, and the remarks of the comparison."""
     if any(each.reward is not None for each in (*found.rows, *found.pairs)):
         yield (
             "Gains and differences are of the same tasks; intervals are 95 %, by 10,000 paired "
@@ -318,7 +319,7 @@ def _footnotes(found: Comparison) -> Iterator[str]:
 
 
 def _caveats(found: Comparison) -> list[str]:
-    """What else differs between two runs than their training, each said once."""
+    """Return the differences between two runs other than their training, each with its pairs."""
     by_text: dict[str, list[str]] = {}
     for pair in found.pairs:
         for text in pair.caveats:
@@ -339,10 +340,10 @@ def _points(value: float) -> str:
 
 
 def _interval(found: Difference | None, words: Callable[[float], str]) -> str:
-    """`+0.05 to +0.19`."""
+    """Return an interval as `+0.05 to +0.19`."""
     return _of(found, lambda gap: f"{words(gap.low)} to {words(gap.high)}")
 
 
 def _record(found: Difference | None) -> str:
-    """Tasks won, lost and tied."""
+    """Return the numbers of tasks won, lost and tied as `12/3/5`."""
     return _of(found, lambda gap: f"{gap.wins}/{gap.losses}/{gap.ties}")

@@ -1,7 +1,6 @@
-"""`tutelage config [WORD]`: every key with its type, default, other spellings and meaning, and the
-values that recipes give it.
+"""`tutelage config [WORD]`: every key with its type, default, aliases, help, and values in recipes.
 
-The rows are made from the schema in `config/reference.py`, as is the page in the docs.
+The rows come from the schema (`config/reference.py`), like the page in the docs.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from tutelage.config.fields import Section
 
 
 class _ListOptions(Section):
-    """Which keys are listed, and how."""
+    """Options of `config`."""
 
     markdown: bool = False
     """The whole page as Markdown."""
@@ -70,8 +69,8 @@ def config(
 
 
 def _recipe_values() -> dict[str, list[str]]:
-    """Return by key what recipes start it with, where that is not its default, and what they start
-    it with for a model of your own, where that is something else."""
+    """Return the values that recipes set, by key, if they differ from the default, and those for
+    your own model, if they differ from the recipe's."""
     from tutelage.config.keys import defaults
     from tutelage.weights.config.presets import RECIPES, recipe_preset
 

@@ -1,9 +1,9 @@
-"""What is seen while a job runs: a live picture on a terminal, plain lines anywhere else.
+"""Progress of a job: a live display on a terminal, plain lines elsewhere.
 
-On a terminal the present phase is redrawn a few times a second below what has already ended, which
-stays in the scrollback. Into a file, a pipe or a log goes one line at the start and end of each
-phase, and one every few seconds between. A display never stops a job: when its stream is closed or
-its disk is full it falls silent, and the job's record is in the run folder anyway.
+On a terminal the current phase is redrawn a few times per second below finished phases, which stay
+in the scrollback. A file, a pipe or a log gets one line at the start and the end of each phase, and
+one every few seconds between. A display never stops a job: it prints nothing more once its stream
+is closed or its disk is full, and the run folder has the job's record.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from tutelage.types import FailureCause
 
 _REDRAWS_PER_SECOND = 4.0
 _LINE_SECONDS = 5.0
-"""Seconds between two plain lines of one phase; a sixtieth of the time since the start once that is
-more, so that a night is no thousand lines."""
+"""Minimum seconds between two plain lines of a phase; later a sixtieth of the time since the start,
+so that a night does not fill the log."""
 
 METRICS: Mapping[str, str] = {
     "loss/policy": "loss",
@@ -58,14 +58,14 @@ METRICS: Mapping[str, str] = {
     "tokens_per_second": "tokens/s",
     "cost": "$",
 }
-"""The metrics that are shown after rewards and success, in this order, and their names."""
+"""Displayed name of each metric that is shown after rewards and success, in this order."""
 REWARD = "reward/mean"
 _BAR_WIDTH, _PACE, _SAME = 60, 64, 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One phase so far. Times are in seconds of one monotonic clock."""
+    """Progress of one phase. Times are in seconds of a monotonic clock."""
 
     name: str
     began: float
@@ -75,10 +75,10 @@ class Phase:
     done: int = 0
     values: Mapping[str, float] = field(default_factory=dict[str, float])
     pace: tuple[tuple[float, int], ...] = ()
-    """The latest reports as (time, steps done): how fast it goes now."""
+    """Latest reports as (time, steps done), from which the speed is estimated."""
 
     def after(self, now: float, done: int, values: Mapping[str, float]) -> Phase:
-        """The phase when one more report has come."""
+        """Return the phase with one more report."""
         pace = (*self.pace, (now, done))[-_PACE:]
         # What was measured now stands for its whole group: a rate that is missing is not the last.
         fresh = {name.partition("/")[0] for name in values}
@@ -86,7 +86,8 @@ class Phase:
         return replace(self, done=done, values={**kept, **values}, pace=pace)
 
     def time_left(self, now: float) -> float | None:
-        """Seconds until the phase ends, by its budget or its pace; None while nothing tells."""
+        """Return the seconds until the phase ends, by its time limit or its speed; None if
+        unknown."""
         numbers: list[float] = []
         if self.seconds is not None:
             numbers.append(self.seconds - (now - self.began))
@@ -99,7 +100,7 @@ class Phase:
         return max(0.0, min(numbers)) if numbers else None
 
     def share_done(self, now: float) -> float | None:
-        """How much of the phase is behind, from 0 to 1; None when it has no bound."""
+        """Return the finished fraction of the phase, from 0 to 1; None without a limit."""
         parts: list[float] = []
         if self.steps:
             parts.append(self.done / self.steps)
@@ -108,7 +109,7 @@ class Phase:
         return min(1.0, max(0.0, *parts)) if parts else None
 
     def left_words(self, now: float) -> list[str]:
-        """`2:57 left of this phase, 28:10 in all`, as far as that is known."""
+        """Return `2:57 left of this phase, 28:10 in all` as a list; empty if unknown."""
         left, later = self.time_left(now), self.values.get(LATER)
         if left is None:
             return []
@@ -117,7 +118,7 @@ class Phase:
 
     @property
     def steps_words(self) -> list[str]:
-        """`step 57/300`, or `step 57` without a bound; nothing for a phase that has no steps."""
+        """Steps as `step 57/300`, or `step 57` without a limit; empty for a phase without steps."""
         if not (self.done or self.steps):
             return []
         most = f"/{number(self.steps)}" if self.steps else ""
@@ -125,11 +126,11 @@ class Phase:
 
 
 def metric_text(values: Mapping[str, float], *, utf8: bool = True) -> list[str]:
-    """`reward 0.84 (128/128)` and so on: rewards and success with how many were judged of how many,
-    what failed, then the metrics in `METRICS` that are there."""
+    """Return texts such as `reward 0.84 (128/128)`: rewards and success with the counts of judged
+    rollouts, failures, then the metrics of `METRICS` that are present."""
 
     def rate(name: str, value: float | None, of: str, shown: Callable[[float], str]) -> list[str]:
-        """A rate with its counts; the counts alone if too many rollouts were lost."""
+        """Return a rate with its counts, or only the counts if too many rollouts were lost."""
         judged, total = (values.get(key, nan) for key in of.split())
         known = isfinite(judged + total)
         counts = f"{judged:.0f}/{total:.0f}" if known else ""
@@ -159,15 +160,14 @@ def metric_text(values: Mapping[str, float], *, utf8: bool = True) -> list[str]:
 
 
 class LiveDisplay(Progress):
-    """A `Progress` drawn on `console`, else on the error stream. `finish` takes it down and may
-    be called twice.
+    """Progress display on `console`, by default on the error stream. `finish` may be called twice.
 
-    The console may go away. Lines that stay have the time since the start.
+    A closed stream is ignored. Lines are printed with the time since the start.
     """
 
     shows = True
     noun = "step"
-    """What a phase counts."""
+    """Unit of the progress of a phase."""
 
     def __init__(
         self, console: Console | None = None, *, clock: Callable[[], float] = time.monotonic
@@ -191,7 +191,7 @@ class LiveDisplay(Progress):
             )
 
     def open(self) -> LiveDisplay:
-        """Begin to draw before the job has anything to say, since it takes a moment to load."""
+        """Start drawing before the job reports anything, since it takes time to load."""
         if self._live is not None:
             with self._quietly():
                 self._live.start()
@@ -204,7 +204,7 @@ class LiveDisplay(Progress):
         self.finish()
 
     def start(self, title: str, lines: Mapping[str, str]) -> None:
-        """Show the title and the facts, and begin to draw."""
+        """Print the title and facts of the job, and start drawing."""
         self._began, self.worked = self._clock(), True
         with self._quietly():
             say(self._console, (visible(title), "bold"))
@@ -212,7 +212,7 @@ class LiveDisplay(Progress):
         self.open()
 
     def phase(self, name: str, *, steps: int | None = None, seconds: float | None = None) -> None:
-        """End the phase before and begin this one."""
+        """End the current phase and begin a new one."""
         self._close_phase()
         now, self.worked = self._clock(), True
         with self._lock:
@@ -225,7 +225,7 @@ class LiveDisplay(Progress):
             self._line(": ".join([self._phase.name, *[" and ".join(bounds)] * bool(bounds)]))
 
     def step(self, done: int, values: Mapping[str, float]) -> None:
-        """Take note of a step."""
+        """Record the metrics of a step."""
         now, self.worked = self._clock(), True
         with self._lock:
             before = self._phase or Phase("Steps", now)
@@ -242,7 +242,7 @@ class LiveDisplay(Progress):
             self._line("   ".join(words))
 
     def evaluation(self, label: str, done: int, total: int) -> None:
-        """Take note of rollouts that measure; the last one ends the line."""
+        """Record the progress of an evaluation; the last rollout ends its line."""
         now, self.worked = self._clock(), True
         ended, message = done >= total, f"measuring {visible(label)}: {done} of {total}"
         with self._lock:
@@ -252,7 +252,7 @@ class LiveDisplay(Progress):
             self._line(message)
 
     def note(self, text: str) -> None:
-        """Show a line that stays."""
+        """Print a line that stays in the scrollback."""
         if self._live is None:
             self._line(visible(text))
         else:
@@ -260,7 +260,7 @@ class LiveDisplay(Progress):
                 prose(self._console, f"Note: {text}", "yellow")
 
     def finish(self) -> None:
-        """End the last phase and take the picture down."""
+        """End the last phase and stop drawing."""
         self._close_phase()
         if self._live is not None:
             with self._quietly():
@@ -298,7 +298,7 @@ class LiveDisplay(Progress):
 
     @contextmanager
     def _quietly(self) -> Generator[None]:
-        """Draw; fall silent for good when the stream is gone."""
+        """Draw inside the block; stop printing once the stream is closed."""
         try:
             yield
         except OSError:
@@ -306,7 +306,7 @@ class LiveDisplay(Progress):
             leave_stream(self._console.file)
 
     def _close_phase(self) -> None:
-        """The line of a phase that has ended."""
+        """Print the summary line of the finished phase."""
         phase = self._phase
         if phase is None:
             return

@@ -1,7 +1,7 @@
-"""`tutelage doctor`: what this machine has, what is missing and how to get it.
+"""`tutelage doctor`: what this machine offers, what is missing, and how to install it.
 
-What torch says comes from `policy/machine.py`, where it is installed; without it the rest is
-printed: prompts are searched over an endpoint without torch.
+`policy/machine.py` describes torch and devices. Without torch the other findings are printed, since
+a prompt search over an endpoint does not need torch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 _TRAIN = "pip install 'tutelage[train]'"
 _PACKAGES = (*("transformers", "tokenizers", "safetensors", "gguf", "llguidance", "matplotlib"),)
-"""What training needs beside torch."""
+"""Packages that training needs in addition to torch."""
 
 
 def doctor() -> None:
@@ -36,7 +36,7 @@ def doctor() -> None:
 
 
 def _findings() -> list[tuple[str, str, str | None]]:
-    """Name, what was found, and a remedy where something is off."""
+    """Return rows of (name, value, remedy); the remedy is None if nothing is wrong."""
     from tutelage.tools.sandbox import tier_problems
 
     free = shutil.disk_usage(Path.cwd()).free / 2**30

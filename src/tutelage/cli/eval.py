@@ -1,8 +1,8 @@
-"""`tutelage eval TARGET --test FILE`: success on tasks, with its interval, cost and failures.
+"""`tutelage eval TARGET --test FILE`: success on tasks, with interval, cost and failures.
 
-`evaluate` plays the tasks and does the statistics; this file shows them, as text or as JSON. Two
-targets are compared on the tasks that they share. With `--output` an evaluation is a run, which
-`resume` continues, and `show` shows again.
+`evaluate` plays the tasks and computes the statistics; this module shows them as text or JSON. Two
+targets are compared on the tasks that both played. With `--output` the evaluation is a run, which
+`resume` continues and `show` shows.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def evaluate(
 
 
 def _check_pair(targets: Sequence[str], options: EvaluationConfig) -> None:
-    """Raise `ConfigError` for more targets, endpoints or models than go together."""
+    """Raise `ConfigError` for more than two targets, or more endpoints or models than targets."""
     if len(targets) > 2:
         raise ConfigError(
             f"at most two targets can be compared, got {len(targets)}; evaluate each with "
@@ -110,14 +110,16 @@ def _check_pair(targets: Sequence[str], options: EvaluationConfig) -> None:
 
 
 def _absolute(target: str) -> str:
-    """An agent's file as a resume finds it from any directory."""
+    """Return a target with the absolute path of an agent file, so that `resume` works from any
+    directory."""
     file, _, name = target.rpartition(".py")
     known = Path(f"{file}.py").is_file() and name[:1] in ("", ":")
     return f"{Path(file).resolve()}.py{name}" if known else target
 
 
 def _evaluated(asked: PolicyEvaluation, folder: RunFolder, as_json: bool) -> Evaluation:
-    """Play an evaluation in its run folder. A stop shows what the rollouts until then come to."""
+    """Play an evaluation in its run folder. After an interruption, show the rollouts played so
+    far."""
     from tutelage.cli.console import output, say
     from tutelage.cli.display import LiveDisplay
     from tutelage.cli.job import watched
@@ -139,8 +141,8 @@ def _evaluated(asked: PolicyEvaluation, folder: RunFolder, as_json: bool) -> Eva
 
 
 def _names(asked: Sequence[PolicyEvaluation]) -> list[str]:
-    """What two evaluations are called: their folders, else their targets, with the models where
-    those are the same."""
+    """Return the names of two evaluations: their folders, else their targets, with the models if
+    those are equal."""
     if asked[0].asked.output is not None:
         return [Path(str(one.asked.output)).name for one in asked]
     names = [Path(one.target).name or one.target for one in asked]
@@ -156,7 +158,7 @@ def _show(
     found: Sequence[Evaluation],
     paired: Comparison | None,
 ) -> None:
-    """Each evaluation, and what the two of a pair differ in."""
+    """Print each evaluation, and the comparison of two."""
     from tutelage.cli.compare import show_pairs
     from tutelage.cli.console import next_steps, output, say, shown_path
 
@@ -180,7 +182,7 @@ def _show(
 
 
 def show(console: Console, folder: RunFolder) -> None:
-    """What was evaluated, and the result."""
+    """Print the settings of an evaluation and its result."""
     from tutelage.cli.console import facts, say
     from tutelage.cli.rollout_view import show_stored
     from tutelage.cli.runs import say_state
@@ -205,7 +207,7 @@ def show(console: Console, folder: RunFolder) -> None:
 
 
 def _as_record(target: str, options: EvaluationConfig, found: Evaluation) -> dict[str, Any]:
-    """The evaluation as JSON data; shares are from 0 to 1."""
+    """Return the evaluation as JSON data; rates are from 0 to 1."""
     failures = [rollout.last.failure for rollout in found.played]
     return {
         "target": target,
@@ -223,7 +225,7 @@ def _as_record(target: str, options: EvaluationConfig, found: Evaluation) -> dic
 
 
 def _show_evaluation(console: Console, found: Evaluation, samples: int) -> None:
-    """The headline by family and in all, how many were judged, then what failed."""
+    """Print the results by family and in total, the counts of judged rollouts, and failures."""
     from tutelage.cli.console import facts, number, percent, plain_table, say
     from tutelage.runs.stored_evaluation import (
         REWARD,
@@ -273,7 +275,7 @@ def _show_evaluation(console: Console, found: Evaluation, samples: int) -> None:
 
 
 def _show_wrong(console: Console, rollouts: Sequence[Rollout]) -> None:
-    """A few rollouts with the lowest rewards, so that a bad number can be understood."""
+    """Print a few rollouts with the lowest rewards."""
     from tutelage.cli.console import one_line, say
     from tutelage.cli.rollout_view import reward_words
 

@@ -1,9 +1,9 @@
-"""`tutelage export RUN --format jsonl|sft|otlp|gguf`: a run's rollouts as rows for other programs,
-or its policy as a file for llama.cpp and its like.
+"""`tutelage export RUN --format jsonl|sft|otlp|gguf`: a run's rollouts for other programs, or its
+policy for llama.cpp.
 
-The rows are made in `store/export.py`, the GGUF file in `policy/gguf_format.py`. A file is written
-aside and renamed, so that an interrupted export leaves none, and never over one that has other
-content.
+`store/export.py` makes the rows, `policy/gguf_format.py` the GGUF file. Output is written to a
+temporary file and renamed, so that an interrupted export leaves no file and no other file is
+overwritten.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 
 class _ExportOptions(Section):
-    """Which rows, of what, and where to."""
+    """Options of `export`."""
 
     format: Literal["jsonl", "sft", "otlp", "gguf"] = "jsonl"
-    """Whole rollouts, chat rows of the successes, traces as OTLP-JSON, or the final policy as a
-    GGUF file in F16."""
+    """Format: whole rollouts, chat rows of successful rollouts, traces as OTLP-JSON, or the final
+    policy as a GGUF file in F16."""
     successful: bool = False
-    """Only rollouts of full reward; sft always is."""
+    """Export only rollouts of full reward; sft always does."""
     content: bool = False
-    """Of traces: messages, arguments and results too."""
+    """Include messages, arguments and results in traces."""
     out: Path | None = None
-    """Where to; without it, standard output."""
+    """Output file; default: standard output."""
 
 
 def export(
@@ -101,7 +101,8 @@ def export(
 
 @contextlib.contextmanager
 def _placed(out: Path) -> Generator[Path]:
-    """Where to write what is to be in `out`; it is put there at the end."""
+    """Yield a temporary path that is renamed to `out` at the end. Raises `RunError` if it cannot be
+    written."""
     from tutelage import files
     from tutelage.errors import RunError, TutelageError
 

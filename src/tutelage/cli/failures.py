@@ -1,9 +1,9 @@
-"""What the command line says when something fails, in one place: words, streams, exit codes.
+"""Error messages, streams and exit codes of the command line.
 
-A user's mistake is one line on the error stream without a traceback; a bug is a traceback and says
-so. Exit codes: 2 for what the user can fix, 69 where that is a missing package (see `errors.py`),
-130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP, 141 for a reader that went away, 1 for a bug.
-`app.py` wraps every verb in `reported`.
+A user's mistake is one line on the error stream without a traceback; a bug is a traceback with a
+request to report it. Exit codes: 2 for what the user can fix, 69 for a missing package (see
+`errors.py`), 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP, 141 for a closed output pipe, 1 for a
+bug. `app.py` wraps every verb in `reported`.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from tutelage.runs.launched import follows, launched_ranks
 from tutelage.runs.signals import exit_code
 
 PIPE_CLOSED = 141
-"""Exit code when the reader of the output has closed it, as shells report it."""
+"""Exit code after the reader of the output has closed it, as in shells."""
 BUG = 1
-"""Exit code of an error that no user can fix."""
+"""Exit code of an error that a user cannot fix."""
 
 PLAIN: Mapping[str, Any] = {
     "add_completion": False,
     "rich_markup_mode": None,
     "pretty_exceptions_enable": False,
 }
-"""How typer words help and usage errors: as text, and errors of a verb are formatted here."""
+"""Settings of typer: help and usage errors as plain text, and no formatting of exceptions."""
 
 _EXTRA_TRAIN = frozenset(
     {"torch", "transformers", "tokenizers", "safetensors", "gguf", "llguidance", "matplotlib"}
@@ -47,7 +47,7 @@ R = TypeVar("R")
 
 
 def reported(verb: Callable[P, R]) -> Callable[P, R]:
-    """The verb with its failures told to the user and turned into exit codes."""
+    """Return the verb with its errors printed and converted into exit codes."""
 
     @functools.wraps(verb)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -82,9 +82,7 @@ def reported(verb: Callable[P, R]) -> Callable[P, R]:
 
 
 def why_stopped(stopped: KeyboardInterrupt) -> str:
-    """Why this process asked itself to end, or a sentence on a signal that torchrun sends to the
-    ranks that are left when one has ended; that is said by the first rank, and by the second one,
-    since the first may be what has ended."""
+    """Return a sentence on why this process was interrupted; empty if the user interrupted it."""
     if reason := getattr(stopped, "reason", ""):
         return f"{reason} "
     rank, asked = os.environ.get("RANK", "0"), exit_code(stopped) - 128
@@ -97,7 +95,7 @@ def why_stopped(stopped: KeyboardInterrupt) -> str:
 
 
 def explain(error: Exception) -> str | None:
-    """The line for an error that a user can fix, None for a bug."""
+    """Return the message for an error that a user can fix; None for a bug."""
     if isinstance(error, TutelageError):
         message = str(error)
     elif isinstance(error, ModuleNotFoundError):
@@ -118,7 +116,7 @@ def explain(error: Exception) -> str | None:
 
 
 def tell(text: str) -> None:
-    """A message on the error stream; nothing when that is closed too."""
+    """Print a message to the error stream; ignore a closed stream."""
     try:
         typer.echo(visible(text), err=True)
     except OSError:

@@ -1,7 +1,8 @@
-"""How `train` and `resume` run a job: with a display, and with a word for each way it can end.
+"""Jobs of `train` and `resume`: progress display, result, and messages after interruptions and
+errors.
 
-The job saves what it has before it lets an interruption or an error through; this module says so,
-with the command that goes on. The jobs themselves are in `weights/jobs.py`.
+A job saves its state before an interruption or an error leaves it; this module prints the command
+that continues it. The jobs themselves are in `weights/jobs.py`.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from tutelage.runs.resume_hint import command_name, resume_hint
 from tutelage.runs.signals import exit_code
 
 Job = Callable[[Progress], dict[str, Any]]
-"""Runs to its end and returns the content of `result.json`."""
+"""Job that runs to its end and returns the content of `result.json`."""
 
 
 def run_job(folder: RunFolder, job: Job, rank: int = 0) -> None:
-    """Run `job` and show its result; a `rank` above 0 of several shows nothing.
+    """Run `job` and print its result; ranks above 0 print nothing.
 
-    Raises `typer.Exit` after an interruption, and where no rollout could be graded; other errors
-    pass, with a note on how to go on.
+    Raises `typer.Exit` after an interruption, or if no rollout could be graded; other errors pass
+    with a note on how to continue.
     """
     from tutelage.cli.outcome import show_outcome
 
@@ -46,7 +47,7 @@ def run_job(folder: RunFolder, job: Job, rank: int = 0) -> None:
 
 
 def displayed(folder: RunFolder, job: Job) -> dict[str, Any]:
-    """The result of a job, with its progress shown; see `watched` for how it can end."""
+    """Run a job with its progress displayed and return its result; see `watched` for errors."""
     from tutelage.cli.display import LiveDisplay
 
     with LiveDisplay() as display, watched(folder, display):
@@ -55,10 +56,10 @@ def displayed(folder: RunFolder, job: Job) -> dict[str, Any]:
 
 @contextmanager
 def watched(folder: RunFolder, display: Progress) -> Generator[None]:
-    """Around a job that saves what it has: says so, and how to go on, whatever ends it.
+    """Print how to continue a job after whatever ends it.
 
-    Raises `typer.Exit` after an interruption; other errors pass, with a note where the job had
-    begun to work or the disk failed. A refusal has none: a resume would be refused as well.
+    Raises `typer.Exit` after an interruption. Other errors pass, with a note if the job had begun
+    or the disk failed; a rejected job gets no note, since a resume would be rejected as well.
     """
     place = Path(shown_path(folder.path))
     try:

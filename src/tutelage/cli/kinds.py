@@ -1,8 +1,7 @@
-"""The kinds of run that the command line knows, and how it shows each: the one table of both.
+"""Modules of the kinds of run, and of their views on the command line.
 
-A kind stands in one module, and what the terminal shows of it in another one with
-`resume(folder, allow_changes)` and `show(console, folder)`. A kind that a program registered itself
-(`runs/kinds.py`) needs no line here: `plain_view.py` shows what any run has.
+A view has `resume(folder, allow_changes)` and `show(console, folder)`. A kind that a program
+registered itself (`runs/kinds.py`) is shown by `plain_view.py`.
 """
 
 from __future__ import annotations
@@ -25,12 +24,13 @@ _KNOWN: Mapping[str, tuple[str, str]] = {
     "evaluation": ("tutelage.evaluate.kind", "tutelage.cli.eval"),
     "execution": ("tutelage.orchestration.execution.runs", "tutelage.cli.orchestrate"),
 }
-"""The module of each kind, and that of its view."""
+"""Module of each kind, and of its view."""
 _PLAIN = "tutelage.cli.plain_view"
 
 
 def kind_of(folder: RunFolder) -> type[RunKind]:
-    """The kind of a run. Raises `RunError` for a folder of none, or of an unknown one."""
+    """Return the class of a run's kind. Raises `RunError` for a folder without a kind, or an
+    unknown one."""
     from tutelage.runs.kinds import name_of, registered
 
     name = name_of(folder)
@@ -40,7 +40,7 @@ def kind_of(folder: RunFolder) -> type[RunKind]:
 
 
 def view_of(folder: RunFolder) -> Any:
-    """How a run is shown. Raises `RunError` for a folder that names no kind."""
+    """Return the module that shows a run. Raises `RunError` for a folder without a kind."""
     from tutelage.runs.kinds import name_of
 
     place = _KNOWN.get(name_of(folder))

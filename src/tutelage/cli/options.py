@@ -1,10 +1,10 @@
-"""Options of the command line, made of models: a parameter that is a model is replaced by its
-fields.
+"""Command-line options from pydantic models: a parameter that is a model becomes one option per
+field.
 
-A verb says `options: AskConfig`, and `as_command` shows one option for each field of that model in
-its place, with the field's name, default and help, and makes the model again when the verb is
-called. So an option is defined once, with its meaning, and what does not fit it is refused in
-the words of `config/keys.py`. Values are handed to the model as they were typed.
+A verb has a parameter `options: AskConfig`; `as_command` replaces it by options with the names,
+defaults and help texts of the model's fields, and builds the model when the verb is called. So an
+option is defined once, and invalid values get the messages of `config/keys.py`. Values reach the
+model as they were typed.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ AsJson = Annotated[
 
 
 class Traces(Section):
-    """Where traces go."""
+    """Options of tracing."""
 
     otlp: str | None = None
-    """OTLP/HTTP endpoint that gets the traces as well."""
+    """OTLP/HTTP endpoint that also receives the traces."""
 
 
 _METAVARS: dict[str, str] = {
@@ -64,12 +64,12 @@ _METAVARS: dict[str, str] = {
     }.items()
     for name in names.split()
 }
-"""What an option takes, by its name, where its type does not say it."""
+"""Placeholder of an option's value, by option name, if its type does not determine it."""
 
 
 def as_command(verb: Callable[..., None], *arguments: str) -> Callable[..., None]:
-    """The verb as the command line calls it: models spread into options, failures told; fields that
-    `arguments` names have no option, but a place."""
+    """Return the verb with its models replaced by options and its errors reported; fields named in
+    `arguments` become positional."""
     hints = get_type_hints(verb, include_extras=True)
     models: dict[str, type[Section]] = {}
     shown: list[inspect.Parameter] = []
@@ -101,7 +101,7 @@ def as_command(verb: Callable[..., None], *arguments: str) -> Callable[..., None
 
 
 def _option(name: str, field: FieldInfo, *, placed: bool) -> inspect.Parameter:
-    """One field as an option of the command line, or as an argument."""
+    """Return one field as an option of the command line, or with `placed` as an argument."""
     of = _type(field.annotation)
     unsaid = field.is_required() or field.default in (None, ()) or of is bool
     default = "" if unsaid else f" Default: {str(field.default).removesuffix('.0')}."
@@ -132,13 +132,14 @@ def _option(name: str, field: FieldInfo, *, placed: bool) -> inspect.Parameter:
 
 
 def _is_listed(field: FieldInfo) -> bool:
-    """Whether a field takes names with commas between: given again, its option adds to them."""
+    """Return True if a field takes comma-separated names, so that a repeated option adds to
+    them."""
     names, inside = get_args(Names)[1], [get_args(of)[1:] for of in get_args(field.annotation)]
     return names in field.metadata or any(names in of for of in inside)
 
 
 def _type(hint: Any) -> Any:
-    """The type of a field without what it is annotated with, and without None."""
+    """Return the type of a field without annotations and None."""
     if get_origin(hint) is Annotated:
         return _type(get_args(hint)[0])
     if get_origin(hint) in (Union, UnionType):
@@ -147,7 +148,7 @@ def _type(hint: Any) -> Any:
 
 
 def _made(model: type[Section], given: dict[str, Any]) -> Section:
-    """The model of what was typed. Raises `ConfigError` naming each option that does not fit."""
+    """Build a model from the typed values. Raises `ConfigError` that names each invalid option."""
     fields = {name: given[name] for name in model.model_fields if name in given}
     fields = {name: value for name, value in fields.items() if value not in (None, [], False)}
     for name, value in fields.items():

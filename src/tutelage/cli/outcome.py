@@ -1,9 +1,8 @@
-"""The result of a run: the before/after table, the totals, and the commands to try next.
+"""Result of a run: the before/after table, totals, and commands to try next.
 
-Made from `result.json`, and of what was lost from `events.jsonl`, so that the end of a training and
-`tutelage show RUN` say the same. A number that a run did not measure has no row. A graded reward
-has its mean as headline, with the interval; `runs/stored_evaluation.py` reads what there is to
-tell. The job that fills `result.json` is in `weights/`.
+Made from `result.json`, with lost workers and servers from `events.jsonl`, so that the end of a
+training and `tutelage show RUN` print the same. Numbers that were not measured have no row. A
+graded reward is summarised by its mean and interval (`runs/stored_evaluation.py`).
 """
 
 from __future__ import annotations
@@ -54,21 +53,21 @@ from tutelage.tasks.overlap import footnote, success_title
 from tutelage.types import Mode
 
 _LOOKED_AT = 20
-"""Rollouts among which a question is looked for."""
+"""Number of rollouts among which an example question is searched."""
 _DEMONSTRATED = {"before": "nothing", "demonstrations": "demonstrations alone", "after": "with RL"}
-"""Heads of the columns where `data.demonstrations` were learned first."""
+"""Column headers of a run that learned `data.demonstrations` first."""
 _COUNTED = (("rl_steps", "step"), ("rollouts", "rollout"), ("tokens", "token"))
 _COUNTED_SFT = (
     *(("sft_steps", "supervised step"), ("examples", "example")),
     ("trained_tokens", "trained token"),
 )
-"""What was done, by the keys of a result: what was played, or what was learned from."""
+"""Units of the amounts of a result, by key; of supervised training here, of rollouts above."""
 _WORDS = {SUCCESS: percent, REWARD: number}
 
 
 def before_after(result: Mapping[str, Any]) -> list[Table]:
-    """What was measured before and after training and of the control: the mean reward where it is
-    graded, and success where there is one, with the mean reward in its last rows."""
+    """Return the tables of evaluations before and after training and of the control: mean reward if
+    it is graded, and success if it is defined, with the mean reward in its last rows."""
     tables = [_table(result, what) for what in quantities(is_graded(result))]
     found = [table for table in tables if table is not None]
     if is_graded(result) or len(found) < 2 or found[0].columns[1:] != found[1].columns[1:]:
@@ -119,7 +118,7 @@ def _table(result: Mapping[str, Any], what: Quantity) -> Table | None:
 def _row(
     title: str, told: Mapping[str, StoredEvaluation | None], shown: Sequence[str], what: Quantity
 ) -> TableRow:
-    """What was measured before and after and of the control, as a row of the columns shown."""
+    """Return one row of evaluations before and after training and of the control."""
     cells = {name: what.cell(one, _WORDS[what]) for name, one in told.items()}
     before, after = what.of(told["before"]), what.of(told["after"])
     cells["change"], tone = "", ""
@@ -134,7 +133,8 @@ def _row(
 def show_outcome(
     console: Console, folder: RunFolder, result: Mapping[str, Any], *, go_on: bool = False
 ) -> None:
-    """The tables with their footnotes, the totals, where things lie, and what can follow."""
+    """Print the tables with footnotes, the totals, the paths, and with `go_on` the next
+    commands."""
     tables = before_after(result)
     for table in tables:
         console.print(drawn_table(table))
@@ -158,7 +158,8 @@ def show_outcome(
 
 
 def _question(folder: RunFolder) -> str:
-    """A short question that the run was tested on, or trained on, as it is asked again."""
+    """Return a short question of the test, validation or training tasks, quoted for `tutelage
+    ask`."""
     with suppress(TutelageError), open_run(folder) as (store, run_id):
         for mode in (Mode.TEST, Mode.VAL, Mode.TRAIN):
             for rollout in store.rollouts(run_id, mode=mode, limit=_LOOKED_AT):
@@ -232,7 +233,7 @@ def _totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple[str,
 
 
 def health_rows(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What was wrong while it ran, and whether the tasks were solved."""
+    """Yield the warnings and other findings of a run."""
     for warning in result.get("warnings") or ():
         yield "warning", warning
     for entry in result.get("health") or ():

@@ -1,4 +1,4 @@
-"""What the command line shows of a run whose kind has no view of its own: what every run has."""
+"""View of a run whose kind has no view of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def resume(folder: RunFolder, allow_changes: bool) -> None:
-    """Continue a run and show its result."""
+    """Resume a run and show its result."""
     from tutelage.cli.console import output
     from tutelage.cli.job import displayed
     from tutelage.cli.kinds import kind_of, view_of
@@ -25,7 +25,7 @@ def resume(folder: RunFolder, allow_changes: bool) -> None:
 
 
 def show(console: Console, folder: RunFolder) -> None:
-    """Kind and configuration, the last line of metrics, and the result where there is one."""
+    """Print kind and configuration of a run, and its result or its last metrics."""
     from tutelage.cli.console import facts, one_line, say
     from tutelage.cli.runs import last_lines, say_state
     from tutelage.runs.figures import read_object

@@ -1,9 +1,9 @@
 """Prompt searches on the command line: `tutelage train math --algorithm apo`, `train prompt FILE`.
 
-The plan and its worst case are shown before anything is spent. Exit codes: 0 improved, 3 no
-evidence, 4 regressed, 2 for what the user can fix. The search is `prompts/run.py`; what is
-shown while it goes on is `prompt_view.py`. How `resume` goes on is here as well, and the result of
-a search, from `result.json`, so that its end and `tutelage show RUN` say the same.
+The plan and its maximum cost are shown before anything is spent. Exit codes: 0 improved, 3 no
+evidence, 4 regressed, 2 for what the user can fix. `prompts/run.py` runs the search,
+`prompt_view.py` shows its progress. `resume`, and the result of a search from `result.json`, are
+here as well.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from tutelage.runs.folder import RunFolder
 
 _SOME = 0.05
-"""Reward from which on a change is also told in percent."""
+"""Minimum reward for a change in percent."""
 _STYLES = {"good": "green", "open": "yellow", "bad": "red"}
 OF_ALGORITHMS = ("rl", "sft")
 """Algorithms that train weights."""
@@ -50,13 +50,14 @@ OF_WEIGHTS: Mapping[str, str] = {
     "val_size": "trainer.val_tasks",
     "test_size": "trainer.test_tasks",
 }
-"""Options of a prompt search that mean something for the training of weights too."""
+"""Options of a prompt search that also exist for the training of weights, with their keys."""
 PROMPT_OPTIONS = (*OF_WEIGHTS, "runners", "rollouts", "budget_usd")
-"""Options of `tutelage train` that are for prompt searches."""
+"""Options of `tutelage train` for prompt searches."""
 
 
 def searches(recipe: str, algorithm: str | None) -> bool:
-    """Whether a command asks to search for prompts. Raises `ConfigError` for an unknown name."""
+    """Return True if a command starts a prompt search. Raises `ConfigError` for an unknown
+    algorithm."""
     from tutelage.weights.config.presets import METHODS
 
     of_weights = (*OF_ALGORITHMS, *METHODS)
@@ -77,9 +78,10 @@ def searches(recipe: str, algorithm: str | None) -> bool:
 
 
 def weights_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The flags of a training of weights, with what those of prompt searches mean there.
+    """Return the flags for the training of weights, with those of prompt searches converted to
+    keys.
 
-    Raises `ConfigError` for those that mean nothing.
+    Raises `ConfigError` for flags of prompt searches that have no such key.
     """
 
     merged = {name: value for name, value in flags.items() if name not in PROMPT_OPTIONS}
@@ -105,7 +107,7 @@ def train_prompts(
 ) -> None:
     """Search for prompts, or with `dry` show the plan and play one task.
 
-    Raises `typer.Exit` with the verdict's exit code.
+    Raises `typer.Exit` with the exit code of the verdict.
     """
     from tutelage.cli.rollout_view import show_dry_run
     from tutelage.engine.endpoint import environment
@@ -127,7 +129,7 @@ def train_prompts(
 
 
 def resume(folder: RunFolder, allow_changes: bool) -> None:
-    """Continue a search. Raises `typer.Exit` with the verdict's exit code."""
+    """Resume a search. Raises `typer.Exit` with the exit code of the verdict."""
     from tutelage.cli.display import LiveDisplay
     from tutelage.prompts.run import PromptSearch, read_setup
     from tutelage.runs import lifecycle
@@ -143,7 +145,7 @@ def resume(folder: RunFolder, allow_changes: bool) -> None:
 
 
 def show(console: Console, folder: RunFolder) -> None:
-    """A prompt search: its outcome where it has one, else how far it is."""
+    """Print the outcome of a prompt search, or its progress if it has none yet."""
     from tutelage.cli.rollout_view import show_stored
     from tutelage.cli.runs import say_state
 
@@ -231,7 +233,7 @@ def _shown(folder: RunFolder, result: Mapping[str, Any]) -> None:
 
 
 def _show_prompt_outcome(console: Console, folder: RunFolder, result: Mapping[str, Any]) -> None:
-    """The held-out test with its interval and verdict, what it took, and where things lie."""
+    """Print the best prompt, the held-out test with its verdict, and the totals."""
     many = len(result["components"]) > 1
     for name, text in sorted(result["components"].items()):
         say(console, ("Best prompt", "bold"), f" {name}" * many)
@@ -248,7 +250,7 @@ def _show_prompt_outcome(console: Console, folder: RunFolder, result: Mapping[st
 
 
 def show_holdout_test(console: Console, test: Mapping[str, Any], *, same: bool = False) -> None:
-    """One held-out test: the table, the verdict, the improvement. `same`: the seed prompt won."""
+    """Print a held-out test: table, verdict, improvement. With `same` the seed prompt won."""
     from tutelage.prompts.figures import (
         HOLDOUT_COLUMNS,
         UNCHANGED,
@@ -285,7 +287,7 @@ def show_holdout_test(console: Console, test: Mapping[str, Any], *, same: bool =
 
 
 def _show_prompt_next(console: Console, folder: RunFolder) -> None:
-    """Commands that go on from this run."""
+    """Print commands that may follow a search."""
     path = shown_path(folder.path)
     next_steps(
         console,

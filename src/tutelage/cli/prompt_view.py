@@ -1,7 +1,7 @@
-"""What a prompt search shows while it goes on: each round as it ends, and how far it is.
+"""Progress of a prompt search: each finished round, and a progress bar.
 
-`PromptDisplay` is what the search reports to. On a terminal a bar shows how far it is and how long
-it will take; elsewhere a line comes every few seconds (`display.py`).
+The search reports to `PromptDisplay`. On a terminal a bar shows the progress and the time left;
+elsewhere a line is printed every few seconds (`display.py`).
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from tutelage.prompts.figures import spend_text
 from tutelage.runs.rounds import CandidateSummary, Observer, Round, Spend
 
 _SHOWN = 20
-"""Rewards of a round that are written out, and candidates that get a line."""
+"""Maximum number of rewards and of candidates that are printed for a round."""
 EXPERIMENT = "experiment"
-"""The decision on entries of the lineage that are no candidates."""
+"""Decision of lineage entries that are not candidates."""
 _REPEATED = "duplicate:"
-"""How the reason begins to reject a text that was proposed before."""
+"""Prefix of the reason for rejecting a text that was proposed before."""
 _WHOLE = 1000
-"""Columns that no line of a round passes."""
+"""Maximum line width of a round in a file or a pipe, in characters."""
 _COUNTS = {"win": "wins", "loss": "losses", "tie": "ties"}
 
 
 class PromptDisplay(LiveDisplay, Observer):
-    """A `Progress` and an `Observer` that draws on `console`; its phases are the search's stages,
-    and their steps are rollouts."""
+    """Display of a search on `console`; phases are the stages of the search, and steps are
+    rollouts."""
 
     noun = "rollout"
 
     def __init__(self, console: Console, *, rollouts: int | None = None, test: int = 0) -> None:
-        """`rollouts` is the most that the search may play, `test` what the held-out test plays."""
+        """Set the maximum number of rollouts of the search, and the number of the held-out test."""
         super().__init__(console)
         self._most = {"search": rollouts, "test": test}
         self._stage = ""
 
     def phase(self, name: str, *, steps: int | None = None, seconds: float | None = None) -> None:
-        """Nothing yet: a stage begins with its first rollout."""
+        """Ignore the phase: a stage begins with its first rollout."""
 
     def played(self, stage: str, done: int, total: int, spent: Spend) -> None:
-        """Move the bar."""
+        """Update the progress bar."""
         if stage != self._stage:
             self._stage = stage
             most = max(self._most.get(stage) or 0, spent.rollouts + total)
@@ -53,7 +53,7 @@ class PromptDisplay(LiveDisplay, Observer):
         self.step(spent.rollouts + done, costs)
 
     def round(self, found: Round) -> None:
-        """Show what a round began with, what it tried, and what is spent."""
+        """Print the prompt, the candidates and the cost of a round."""
         with self._quietly():
             # In a file or a pipe a line stays whole.
             width = self._console.width if self._console.is_terminal else _WHOLE
@@ -65,7 +65,7 @@ class PromptDisplay(LiveDisplay, Observer):
 
 
 def round_lines(found: Round, width: int) -> Iterator[str]:
-    """A round, in the form of the document that the flow comes from, then its candidates."""
+    """Yield the lines of a round: its prompt, rewards and candidates."""
     yield ""
     yield f"Iteration {found.number}"
     many = len(found.components) > 1

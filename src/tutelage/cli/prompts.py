@@ -1,7 +1,7 @@
-"""`tutelage prompts tree|diff|confirm|export`: look into a prompt search, and look again.
+"""`tutelage prompts tree|diff|confirm|export`: inspect a prompt search, or test it again.
 
-All read the run folder; only `confirm` plays rollouts. Candidates are named by the beginning of
-their id, or `seed` and `best`. The searches themselves are `prompt_train.py`.
+All verbs read the run folder; only `confirm` plays rollouts. A candidate is named by the beginning
+of its id, or as `seed` or `best`. `prompt_train.py` runs searches.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Run = Annotated[str, typer.Argument(help="Run folder, or the beginning of its na
 
 
 def prompts_app() -> typer.Typer:
-    """The group with its verbs."""
+    """Return the command group with its verbs."""
     group = typer.Typer(help="Inspect a prompt search.", no_args_is_help=True, **PLAIN)
     for verb in (_tree, _diff, _confirm, _export):
         group.command(verb.__name__.removeprefix("_"))(as_command(verb))
@@ -166,7 +166,7 @@ def _folder(run: str) -> RunFolder:
 
 
 _HIDDEN = ("rejected", "dropped", "pooled", "proposed", "infra_error")
-"""Decisions on candidates that are shown on request only."""
+"""Decisions whose candidates are shown only with --all."""
 
 
 def _label(entry: JSON) -> Any:

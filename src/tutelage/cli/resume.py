@@ -1,7 +1,7 @@
-"""`tutelage resume RUN`: continue a run that was stopped or killed.
+"""`tutelage resume RUN`: resume a run that was stopped or killed.
 
-The configuration is the one that the run folder holds; nothing of it can be changed, which is what
-makes the result equal to that of a run that was never stopped.
+The configuration is that of the run folder and cannot be changed, so that the result equals that of
+an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from tutelage.config.fields import Section
 
 
 class _ResumeOptions(Section):
-    """How strict a resume is."""
+    """Options of `resume`."""
 
     allow_changes: bool = False
-    """Go on although agent, reward, tools, model or tasks have changed."""
+    """Resume although agent, reward, tools, model or tasks have changed."""
 
 
 def resume(

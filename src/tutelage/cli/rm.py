@@ -1,4 +1,4 @@
-"""`tutelage rm RUN`: delete a run's folder, after showing what it holds."""
+"""`tutelage rm RUN`: delete a run's folder after listing its content."""
 
 from __future__ import annotations
 

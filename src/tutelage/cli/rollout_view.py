@@ -1,8 +1,8 @@
-"""Rollouts on the terminal: one turn by turn with its trace, or a few on a line each.
+"""Rollouts on the terminal: one turn by turn with its trace, or several as two lines each.
 
-`show`, `ask` and dry runs all show a rollout through this module. Arguments of a tool call and
-texts stand as they were written; the observations are those that the next call really held, so an
-edited or cut-off history shows as it was.
+`show`, `ask` and dry runs show rollouts through this module. Tool arguments and texts are printed
+unchanged; observations are those that the next call contained, so that an edited or truncated
+history is visible.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from tutelage.types import Attempt, Call, Message, Mode, Reward, Rollout, Rollou
 
 _INDENT = 2
 _EACH = 3
-"""Rollouts of each mode that are shown of a run."""
+"""Maximum number of rollouts shown per mode."""
 _TOKENS_SHOWN = 400
 
 
 def show_head(console: Console, rollout: Rollout) -> None:
-    """Which rollout it is, and its result."""
+    """Print the identity, status and reward of a rollout."""
     last = rollout.last
     # "succeeded" would be read as a word on the answer: it says that the rollout came to its end.
     status = "finished" if last.status is RolloutStatus.SUCCEEDED else last.status.value
@@ -58,9 +58,9 @@ def show_head(console: Console, rollout: Rollout) -> None:
 def show_rollout(
     console: Console, rollout: Rollout, *, tokens: bool = False, graded: bool = True
 ) -> None:
-    """All attempts; of those before the last one only how they failed.
+    """Print all attempts, the earlier ones only with their failures.
 
-    `graded` shows the reward.
+    With `graded` the reward is printed.
     """
     for attempt in rollout.attempts[:-1]:
         say(console, (f"\nattempt {attempt.index}: {attempt.status.value}", "bold"))
@@ -69,7 +69,7 @@ def show_rollout(
 
 
 def show_training(console: Console, rows: Sequence[TrainingRow], *, tokens: bool = False) -> None:
-    """What training made of a rollout; nothing where it was not trained on."""
+    """Print advantages and statistics of the training rows of a rollout."""
     for row in rows:
         policy = "" if row.policy == POLICY else f", policy {visible(row.policy)}"
         credit = "" if row.advantages is None else " on average"
@@ -86,7 +86,7 @@ def show_training(console: Console, rows: Sequence[TrainingRow], *, tokens: bool
 
 
 def reward_words(reward: Reward | None) -> str:
-    """`1 (exact 1, format 0.1)`."""
+    """Format a reward with its parts as `1 (exact 1, format 0.1)`."""
     if reward is None:
         return "none"
     parts = ", ".join(f"{name} {number(value)}" for name, value in reward.parts.items())
@@ -186,7 +186,7 @@ def _show_failure(console: Console, attempt: Attempt) -> None:
 
 
 def _block(console: Console, text: str, style: str = "") -> None:
-    """Indented text; on a terminal it wraps inside its indent, elsewhere its lines stay whole."""
+    """Print indented text; only a terminal wraps it."""
     shown = visible(text)
     if console.is_terminal:
         console.print(Padding(Text(shown, style=style), (0, 0, 0, _INDENT)))
@@ -199,8 +199,9 @@ def _block(console: Console, text: str, style: str = "") -> None:
 
 
 def show_one(console: Console, prefix: str, run: str | None, tokens: bool, content: bool) -> None:
-    """Show the rollout whose id begins with `prefix`, in the run `run` or in any; all attributes of
-    its spans with `content`. Raises `StoreError` for several of one run, `RunError` for none."""
+    """Print the rollout whose id begins with `prefix`, in the run `run` or in any run; with
+    `content`, all attributes of its spans. Raises `StoreError` if several rollouts match,
+    `RunError` if none does."""
     folders = every() if run is None else [find(run)]
     # The whole id ends with the name of its run.
     named = [folder for folder in folders if prefix.endswith(f"_{folder.name}")]
@@ -223,7 +224,7 @@ def show_one(console: Console, prefix: str, run: str | None, tokens: bool, conte
 
 
 def show_dry_run(console: Console, rollout: Rollout, remark: str = "") -> None:
-    """Show the one rollout of a dry run. Raises `typer.Exit` where it failed."""
+    """Print the rollout of a dry run. Raises `typer.Exit` if it failed."""
     show_head(console, rollout)
     show_rollout(console, rollout)
     if remark:
@@ -234,7 +235,7 @@ def show_dry_run(console: Console, rollout: Rollout, remark: str = "") -> None:
 
 
 def show_stored(console: Console, folder: RunFolder) -> None:
-    """How many rollouts a run has stored, why some failed, and a few of them, where it has any."""
+    """Print the number of stored rollouts, the causes of failures, and a few rollouts."""
     if folder.store_address() is None:
         return
     with open_run(folder) as (store, run_id):
@@ -255,7 +256,7 @@ def show_stored(console: Console, folder: RunFolder) -> None:
 
 
 def rollout_lines(console: Console, rollouts: Iterable[Rollout]) -> None:
-    """Two lines a rollout: how it ended, and its question with its answer."""
+    """Print two lines per rollout: its status, and its question with its answer."""
     for rollout in {rollout.id: rollout for rollout in rollouts}.values():
         last, reward = rollout.last, rollout.reward
         end = cause_words(last.failure.cause) if last.failure is not None else last.stop or ""
@@ -276,10 +277,10 @@ def rollout_lines(console: Console, rollouts: Iterable[Rollout]) -> None:
 def _find_rollout(
     prefix: str, places: Sequence[Sequence[RunFolder]]
 ) -> tuple[Rollout, list[RunFolder]]:
-    """The rollout whose id begins with `prefix`, and the folders with such a one, newest first, of
-    the first of `places` that has any.
+    """Return the rollout whose id begins with `prefix`, and the folders that have one, newest
+    first, from the first of `places` with a match.
 
-    Raises `StoreError` when several rollouts of one run do, `RunError` when none does.
+    Raises `StoreError` if several rollouts of one run match, `RunError` if none does.
     """
     for folders in places:
         pairs: list[tuple[Rollout, RunFolder]] = []
@@ -306,13 +307,13 @@ def _find_rollout(
 _NAMED = frozenset({names.OPERATION, names.PROVIDER, names.AGENT, names.TOOL, names.REQUEST_MODEL,
                     names.RESPONSE_MODEL, names.INPUT_TOKENS, names.OUTPUT_TOKENS, names.ROLLOUT_ID,
                     names.ATTEMPT_ID, names.ERROR_TYPE})  # fmt: skip
-"""Attributes that a line tells already."""
+"""Attributes that the line of a span already shows."""
 
 
 def _show_span(
     console: Console, node: SpanNode, lead: str, below: str, origin: int, content: bool
 ) -> None:
-    """A span with its times, tokens and failure, its events, and the spans below it."""
+    """Print a span with its times, tokens, failure and events, and its child spans."""
     span, attributes, told = node.span, node.span.attributes, list[str]()
     if span.start_ns or span.end_ns:
         offset = (span.start_ns - origin) / 1e9
@@ -343,7 +344,7 @@ def _show_span(
 
 
 def _event(name: str, attributes: Any) -> str | None:
-    """A score as `reward = 1`, an exception as its type; other events by their name."""
+    """Format a score as `reward = 1`, an exception with its type, and another event by its name."""
     if name == names.EVALUATION:
         value = attributes.get(names.SCORE)
         message = number(float(value)) if isinstance(value, (int, float)) else str(value)

@@ -1,6 +1,7 @@
-"""`tutelage runs`: the runs below a folder, the newest first, each on one line.
+"""`tutelage runs`: the runs in a folder, newest first, one line each.
 
-Only the small files of a run folder are read, never its store, so that a hundred runs list at once.
+Only the small files of a run folder are read, never its store, so that a hundred runs are listed at
+once.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ if TYPE_CHECKING:
 
 _TAIL_BYTES = 1 << 16
 _STEPS = ("rl_steps", "sft_steps", "cold_start_steps")
-"""Steps in `result.json`, the last phase first."""
+"""Keys of steps in `result.json`, the last phase first."""
 _COLD_START = ("max_steps", "cooldown_steps", "mixed_steps")
-"""Keys of `sft` that add up to the steps of a cold start."""
+"""Keys of `sft` whose sum is the number of steps of a cold start."""
 _DROPPED = ("seed", "tested", "reward", "age", "steps", "disk", "phase")
-"""What a terminal that is too narrow for all columns goes without, first to last."""
+"""Columns that are removed, in this order, if the terminal is too narrow."""
 
 
 class _RunsOptions(Section):
-    """Which runs are listed."""
+    """Options of `runs`."""
 
     below: Path = Path("runs")
     """Folder that holds runs."""
@@ -63,7 +64,7 @@ def runs(options: _RunsOptions) -> None:
 
 
 def _run_line(folder: RunFolder, now: float) -> dict[str, str]:
-    """The line of one run; a file that cannot be read leaves its cell empty."""
+    """Return the cells of one run by column; a cell is empty if its file cannot be read."""
     from tutelage.runs.figures import read_object
     from tutelage.runs.folder import is_held
 
@@ -86,8 +87,8 @@ def _run_line(folder: RunFolder, now: float) -> dict[str, str]:
 
 
 def _steps_of(folder: RunFolder, config: dict[str, Any], result: dict[str, Any]) -> str:
-    """Steps of training, epochs of a planner or rounds of a search; `40/60` of a training that has
-    not made all its steps, or `13/900` of its cold start. Empty for a run that makes none."""
+    """Return the steps of training, epochs of a planner or rounds of a search; `40/60` for
+    unfinished training, `13/900` for a cold start, empty for a run without steps."""
     finished = result.get("status") == "finished"
     lines = (m for m in reversed(last_lines(folder.metrics)) if m.get("phase") != "control")
     last = next(lines, {})
@@ -103,7 +104,7 @@ def _steps_of(folder: RunFolder, config: dict[str, Any], result: dict[str, Any])
 
 
 def disk_use(path: Path) -> str:
-    """Format the bytes of all files below a folder, as `12.3 MB`."""
+    """Return the total size of the files below a folder, as `12.3 MB`."""
     size = 0
     for file in path.rglob("*"):
         with suppress(OSError):  # a run at work renames and removes files
@@ -112,7 +113,7 @@ def disk_use(path: Path) -> str:
 
 
 def say_state(console: Console, folder: RunFolder) -> None:
-    """Of a run without a result: whether a process works on it, or how to go on."""
+    """Print whether a run without a result is running, or how to continue it."""
     from tutelage.cli.console import say
     from tutelage.runs.folder import is_held
     from tutelage.runs.resume_hint import resume_hint
@@ -124,7 +125,7 @@ def say_state(console: Console, folder: RunFolder) -> None:
 
 
 def last_lines(path: Path) -> list[dict[str, Any]]:
-    """The complete lines at the end of a metrics file; those that cannot be read are left out."""
+    """Return the complete lines at the end of a metrics file; unreadable lines are skipped."""
     from tutelage.bounded import json_lines
 
     if not path.is_file():
@@ -141,9 +142,9 @@ def last_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _measured(result: dict[str, Any]) -> dict[str, str]:
-    """The cells of the tests, sampled before and after, or greedy where an evaluation was greedy
-    alone: success in whole percent, the mean reward, and how many rollouts were judged, with how
-    many tasks were trained on."""
+    """Return the cells of the tests, sampled before and after training, or greedy if only that was
+    evaluated: success in percent, mean reward, and the counts of judged rollouts and of tasks that
+    were trained on."""
     from tutelage.runs.stored_evaluation import REWARD, SUCCESS, read_evaluation
     from tutelage.tasks.overlap import shared_in
 

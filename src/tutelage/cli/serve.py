@@ -1,7 +1,7 @@
-"""`tutelage serve RUN_OR_MODEL`: a policy, another server's model, or scripted replies for the
-clients of OpenAI and Anthropic.
+"""`tutelage serve RUN_OR_MODEL`: serve a policy, another server's model, or scripted replies to
+OpenAI and Anthropic clients.
 
-The gateway serves; this file opens one session in it, says how to reach it, and waits for Ctrl-C.
+This module opens one session in the gateway, prints how to reach it, and waits for Ctrl-C.
 """
 
 from __future__ import annotations
@@ -30,33 +30,34 @@ _SLOTS = 16
 
 
 class _ServeOptions(Section):
-    """What is served, where, and how it is sampled."""
+    """Options of `serve`."""
 
     upstream: str | None = None
-    """Pass requests on to this OpenAI-compatible base URL, and record them; its key is
+    """Forward requests to this OpenAI-compatible base URL and record them; its key is
     OPENAI_API_KEY."""
     scripted: Path | None = None
     """Serve the replies of a JSONL file; needs no model."""
     host: str = "127.0.0.1"
     """Address to listen on."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
-    """Port; 0 is any free one."""
+    """Port; 0 chooses a free one."""
     secret: str | None = None
-    """The API key; else that of TUTELAGE_SECRET, else a random one."""
+    """API key of this server; default: TUTELAGE_SECRET, else a random key."""
     api_key: str | None = None
     """Another name of --secret."""
     allow_origin: Names = ()
-    """Origins of web pages that may ask from a browser, such as http://localhost:3000; "*": any."""
+    """Origins of web pages whose browsers may send requests, such as http://localhost:3000; "*":
+    any."""
     slots: Count | None = None
-    """Requests sampled at the same time; else 16."""
+    """Maximum concurrent requests; default: 16."""
     max_length: Annotated[int, Field(ge=2)] | None = None
-    """Tokens of prompt and reply; else the run's."""
+    """Context length in tokens; default: the run's."""
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    """Where a request names none; else 1, or what the other server has."""
+    """Temperature of requests that set none; default: 1, or the upstream server's."""
     max_tokens: Count | None = None
-    """Tokens of a reply where a request names no limit; else 512 for a model on a CPU."""
+    """Maximum tokens per reply of requests that set no limit; default: 512 for a model on a CPU."""
     seed: CountOrZero | None = None
-    """Seed of the samples; else 0."""
+    """Random seed of sampling; default: 0."""
     record: Path | None = None
     """Append every call to a JSONL file, with token ids, and the spans that agents send."""
 
@@ -130,7 +131,7 @@ def serve(
 
 
 def _client(target: str | None, options: _ServeOptions, gateway: Gateway) -> ChatClient:
-    """What answers. Raises `ConfigError` for options that contradict."""
+    """Return the client that answers requests. Raises `ConfigError` for contradictory options."""
     from tutelage.cli.console import fetch, waiting
     from tutelage.errors import ConfigError
     from tutelage.seeds import SeedTree
@@ -174,7 +175,8 @@ def _client(target: str | None, options: _ServeOptions, gateway: Gateway) -> Cha
 
 
 def _secret(options: _ServeOptions) -> str | None:
-    """The key that the user chose. Raises `ConfigError` for one that no client can send."""
+    """Return the API key that the user chose. Raises `ConfigError` for a key that clients cannot
+    send."""
     from tutelage.config.api_keys import checked_api_key
     from tutelage.errors import ConfigError
 
@@ -188,7 +190,7 @@ def _secret(options: _ServeOptions) -> str | None:
 
 
 def _close(log: CallLog, recorder: Recorder) -> None:
-    """Close the record, and say how many calls are not in it."""
+    """Close the record and print the number of calls that are missing in it."""
     from tutelage.cli.failures import tell
 
     log.close()
@@ -200,6 +202,6 @@ def _close(log: CallLog, recorder: Recorder) -> None:
 
 
 def _wait(gateway: Gateway) -> None:
-    """Until Ctrl-C, SIGTERM or SIGHUP, which is how serving ends."""
+    """Wait until Ctrl-C, SIGTERM or SIGHUP."""
     while gateway.serving:
         time.sleep(0.5)

@@ -1,10 +1,8 @@
-"""`tutelage train RECIPE`: resolve the configuration, make the run folder, run the job.
+"""`tutelage train RECIPE`: resolve the configuration, create the run folder, run the job.
 
-Prompt searches have a configuration and a job of their own (`prompt_train.py`).
-
-Flags are spellings of keys and are passed on as they were typed, so the configuration checks them
-all together and names what is wrong before any model loads. `job.py` runs the
-job; `resume.py` continues one.
+Prompt searches have their own configuration and job (`prompt_train.py`). Flags are spellings of
+keys and are passed on as typed; the configuration checks them together before a model loads.
+`job.py` runs the job, `resume.py` continues one.
 """
 
 from __future__ import annotations
@@ -35,13 +33,13 @@ if TYPE_CHECKING:
     from tutelage.weights.sft import SFTPreview
 
 _UNSET = ("", "default")
-"""Origins of a value that nothing has set."""
+"""Origins of values that the user did not set."""
 Text = str | None
-"""A flag as it is typed: what a number or a name must look like is for the configuration to say."""
+"""Flag as it was typed; the configuration validates it."""
 
 
 class _TrainFlags(Section):
-    """Keys that have a flag of their own, each by one of its spellings."""
+    """Flags of `train` that are spellings of keys."""
 
     algorithm: Text = None
     """Weights: `rl` from rewards, `sft` from demonstrations, or a method of `rl` such as `grpo` or
@@ -109,7 +107,7 @@ class _TrainFlags(Section):
 
 
 class _TrainOptions(Section):
-    """What a command says beside keys."""
+    """Flags of `train` that are not keys."""
 
     config: Path | None = None
     """Configuration keys from a JSON or TOML file."""
@@ -207,8 +205,8 @@ def train(
 def in_environment(
     recipe: str, overrides: Sequence[str], flags: Mapping[str, Any]
 ) -> tuple[str, list[str]]:
-    """Return the recipe and the overrides, where the recipe may be left out for an environment.
-    Raises `ConfigError` where nothing says what to train."""
+    """Return the recipe and the overrides; with an environment the recipe may be omitted. Raises
+    `ConfigError` without a recipe and an environment."""
     if "=" in recipe and "environment" in flags:
         recipe, overrides = "", [recipe, *overrides]
     if not recipe and "environment" not in flags:
@@ -218,7 +216,7 @@ def in_environment(
 
 
 def _check_recipe(recipe: str) -> None:
-    """Raise `ConfigError` for a recipe that does not come first, or that there is not."""
+    """Raise `ConfigError` for an unknown recipe, or one that is not the first argument."""
     from tutelage.weights.config.presets import RECIPES
 
     if is_file_reference(recipe):
@@ -236,7 +234,8 @@ def _check_recipe(recipe: str) -> None:
 
 
 def _place(resolved: Resolved) -> Path:
-    """The run folder, made where it is new; what has no effect on the run is said."""
+    """Return the path of the run folder, which is created if it is new; print keys without
+    effect."""
     from tutelage.runs.folder import folder_at, place_of
     from tutelage.weights.paths import continued
 
@@ -296,7 +295,7 @@ def _show_dry_run(rollout: Rollout, resolved: Any, notes: Sequence[str], all_key
 def _train_agent(
     reference: str, overrides: Sequence[str], flags: Mapping[str, Any], options: _TrainOptions
 ) -> None:
-    """Train the agent in a file, or in a dry run show the configuration and play one task."""
+    """Train the agent of a file; in a dry run show the configuration and play one task."""
     from tutelage.agents.loading import load_agent
     from tutelage.cli.console import fetch, waiting
     from tutelage.cli.job import run_job
@@ -329,7 +328,7 @@ def _train_agent(
 
 
 def _show_preview(console: Console, found: SFTPreview) -> None:
-    """The first demonstration with what of it is trained, and how much there is."""
+    """Print the first demonstration with its trained part marked, and the size of the data."""
     from tutelage.cli.console import facts, number, say, visible
     from tutelage.errors import counted
 
@@ -350,8 +349,8 @@ def _show_preview(console: Console, found: SFTPreview) -> None:
 
 
 def _show_table(console: Console, resolved: Resolved, notes: Sequence[str], all_keys: bool) -> None:
-    """Print the keys that something sets or follows from, or all, each with its value and origin;
-    then notes, warnings and keys without effect."""
+    """Print the keys that were set or derived, or with `all_keys` all keys, with values and
+    origins, then notes, warnings and keys without effect."""
     from tutelage.cli.console import prose, say, show_keys
 
     rows = [
