@@ -34,7 +34,7 @@ Trust = Annotated[
     ),
 ]
 AsJson = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object; errors are words on stderr.")
+    bool, typer.Option("--json", help="Print one JSON object; errors are text on stderr.")
 ]
 
 

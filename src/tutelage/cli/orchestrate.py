@@ -414,7 +414,7 @@ def _show_result(
     ]
     if chosen.sure is not None:
         own, least = (f"{100 * share:.0f} %" for share in chosen.sure)
-        pairs.append(("planner", f"{own} sure of its plan; {least} is the least"))
+        pairs.append(("planner", f"{own} confidence in its plan; minimum {least}"))
     if execution.abandoned:
         lost = counted(len(execution.abandoned), "node")
         pairs.append(("replanned", f"{lost} failed or skipped, replaced by a further plan"))
@@ -440,7 +440,7 @@ def _show_result(
     kept = shown_path(folder.path)
     say(console, ("\nTrace:", "bold"), f" tutelage show {execution.rollout} --run {kept}")
     if execution.reason == DEADLINE:
-        say(console, ("What had ended is kept in ", "dim"), kept)
+        say(console, ("Finished nodes are kept in ", "dim"), kept)
 
 
 # ---------------------------------------------------------------- collect

@@ -1,10 +1,9 @@
-"""`KEY=VALUE` in Hydra's override grammar, read by Hydra's own parser, and keys from a file.
+"""`KEY=VALUE` in the override grammar of Hydra, parsed by Hydra, and keys from a file.
 
-`a.b=c`, `+a=b`, `++a=b`, lists, dicts, quotes, null and numbers mean what they mean there;
-every key is in the schema already, so the three ways to set one are the same here. What a single
-run cannot mean (sweeps, config groups, deletions, interpolations) is refused with the reason. Hydra
-comes with the extra `train` and is loaded only when there is an override to read. What becomes of
-the pairs is decided in `resolve.py`.
+`a.b=c`, `+a=b`, `++a=b`, lists, dicts, quotes, null and numbers have Hydra's meaning; every key is
+in the schema already, so the three forms of setting one are equal here. Sweeps, config groups,
+deletions and interpolations are rejected with the reason. Hydra comes with the extra `train` and is
+loaded only for an override. `resolve.py` applies the parsed pairs.
 """
 
 from __future__ import annotations
@@ -26,24 +25,23 @@ _PLAIN = (str, int, float, bool, type(None))
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """One key as the user spelt it, and its value."""
+    """Key as the user spelled it, and its value."""
 
     spelling: str
     value: Any
 
 
 def parse_overrides(given: Sequence[str | Override]) -> list[Override]:
-    """Read each text; a dict value becomes one override for each of its keys. What is an override
-    already stays as it is.
+    """Parse each text; a dict value becomes one override per key. An `Override` is kept.
 
-    Raises `ConfigError` with the text and what is wrong with it.
+    Raises `ConfigError` with the text and the reason.
     """
     read = ([o] if isinstance(o, Override) else copy.deepcopy(_parse(o)) for o in given)
     return [one for some in read for one in some]
 
 
 def read_keys(path: Path) -> dict[str, Any]:
-    """The keys of a JSON or TOML file, nested as in the file. Raises `ConfigError`."""
+    """Return the keys of a JSON or TOML file, nested as in the file. Raises `ConfigError`."""
     try:
         text = path.read_text(encoding="utf-8")
         tree = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
@@ -103,7 +101,7 @@ def _parse(text: str) -> tuple[Override, ...]:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """What a value holds that is neither a list nor a dict."""
+    """Yield the values in nested lists and dicts."""
     if not isinstance(value, (list, dict)):
         yield value
         return

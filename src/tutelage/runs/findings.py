@@ -1,7 +1,7 @@
-"""The findings of a run over its steps: each is said once, and kept with the steps it held for.
+"""Findings of a run over its steps, each reported once with the steps for which it held.
 
-`health.py` finds what is wrong after a step; what is kept here is plain JSON, so that it lies in
-checkpoints and in `result.json`, and a resumed run says nothing twice.
+`health.py` examines the metrics after a step; findings are kept as JSON in checkpoints and in
+`result.json`, so that a resumed run reports none twice.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ from tutelage.types import JSON
 def keep(
     kept: list[JSON], steps: Sequence[Metrics], setup: Setup, *, number: int, run: str = "RUN"
 ) -> list[Finding]:
-    """Bring `kept`, the findings of `run`, up to date after the step `number`, the last of `steps`;
-    returns those that are new. One that no longer holds is kept with the step that ended it."""
+    """Update `kept`, the findings of `run`, after step `number`, the last of `steps`, and return
+    the new ones.
+
+    A finding that no longer holds is kept with the step that ended it.
+    """
     new: list[Finding] = []
     found = (*examine(steps, setup), *misled(steps, setup))
     holding = {finding.name: finding for finding in found}
@@ -37,7 +40,7 @@ def keep(
 
 
 def warnings_of(kept: Sequence[JSON], unit: str = "step") -> list[str]:
-    """The warnings among the findings of a run, each with the steps that it held for."""
+    """Return the warnings among the findings of a run, each with the steps for which it held."""
     out: list[str] = []
     for entry in kept:
         if entry["warning"]:

@@ -1,8 +1,8 @@
-"""What a run was begun with, by content: its configuration, and the files and code that it means.
+"""Fingerprint of a run: its configuration, and hashes of the files and code that it names.
 
-`fingerprint.json` in a run folder keeps the content of `config.json` and a mark of each source: an
-agent, a reward, tools, files of tasks, a model. Who starts a run in the same folder, or continues
-one, learns what has changed since. `lifecycle.py` compares.
+`fingerprint.json` in a run folder has the content of `config.json` and a hash of each source:
+agent, reward, tools, files of tasks, model. Starting or resuming a run in the folder reports what
+has changed since. `lifecycle.py` compares.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ from tutelage.tools.tool import Tool
 from tutelage.types import JSON, Task
 
 _NOT_CONTENT = ("output", "store", "store_url", "resume_from_path")
-"""Last words of keys whose value is where something goes, or was taken from once."""
+"""Last words of keys that name an output or a former location."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-"""Where an object lies in memory, which is no part of what it is."""
+"""Memory address in a repr, which is removed from hashes."""
 
 
 def fingerprint_file(folder: RunFolder) -> Path:
-    """Where a run keeps it."""
+    """Return the path of a run's fingerprint."""
     return folder.path / "fingerprint.json"
 
 
 def keep_fingerprint(folder: RunFolder, config: JSON, sources: Mapping[str, str]) -> None:
-    """Keep what a run is begun with. The configuration that the folder has now stays valid, so
-    that one that is replaced next may be cut off in between."""
+    """Write the fingerprint of a run. The configuration that the folder has now stays valid, so
+    that replacing it next may be interrupted."""
     before = _digest(read_object(folder.config))
     content = {"config": config, "before": before, "sources": dict(sources)}
     write_json(fingerprint_file(folder), content)
 
 
 def edits(folder: RunFolder) -> list[str]:
-    """How `config.json` differs from what the run was begun with, in words.
+    """Return how `config.json` differs from the configuration that the run started with.
 
-    Raises `RunError` for a folder that does not say what its run was begun with.
+    Raises `RunError` for a folder without a fingerprint.
     """
     kept, now = _kept(folder), read_object(folder.config)
     if _digest(now) == kept["before"] or now == kept["config"]:
@@ -62,7 +62,7 @@ def edits(folder: RunFolder) -> list[str]:
 
 
 def changes(folder: RunFolder, sources: Mapping[str, str]) -> list[str]:
-    """The sources that are not as they were when the run began, in words."""
+    """Return texts on the sources that have changed since the run began."""
     before: dict[str, str] = _kept(folder)["sources"]
     here = f", seen from {str(Path.cwd())!r}"
     far = {name for name in before if "/" in name and name[0] not in "/~"}
@@ -73,7 +73,7 @@ def changes(folder: RunFolder, sources: Mapping[str, str]) -> list[str]:
 
 
 def settings_sources(settings: JSON, folder: RunFolder) -> dict[str, str]:
-    """Marks of the files, folders of models and code that a configuration names, by key."""
+    """Return hashes of the files, model folders and code that a configuration names, by key."""
     values: dict[str, str] = {}
     for key, value in flatten(settings):
         if key.rpartition(".")[2] in _NOT_CONTENT:
@@ -92,8 +92,7 @@ def agent_sources(
     splits: Mapping[str, Sequence[Task] | None],
     environment: object = None,
 ) -> dict[str, str]:
-    """Marks of an agent with what it is given, of its tasks, and of the class of its
-    environment."""
+    """Return hashes of an agent, its reward, resources, tasks, and the class of its environment."""
     values = {f"the agent {agent.name}": source_hash(agent)}
     if reward is not None:
         values[f"the reward {reward.name}"] = source_hash(reward)
@@ -112,7 +111,7 @@ def agent_sources(
 
 
 def shown(value: object) -> str:
-    """A value in words that are the same in every process: no addresses, sets in order.
+    """Return a value as text that is equal in every process: without addresses, with sets in order.
 
     `pprint` sorts only what it breaks into lines, so it has to break everything.
     """
@@ -120,7 +119,8 @@ def shown(value: object) -> str:
 
 
 def _mark(text: str, folder: RunFolder) -> str | None:
-    """A mark of what a value names, None where it names no user file."""
+    """Return a hash of the file or folder that a value names; None if it names none of the
+    user's."""
     file, _, name = text.rpartition(":")
     path = Path(file if file.endswith(".py") else text).expanduser()
     try:

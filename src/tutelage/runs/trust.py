@@ -1,11 +1,11 @@
-"""Whose code a run folder names, and whether it may be run.
+"""Trust in the code that a run folder names.
 
 The configuration of a run can name code: tools, a reward or an agent in a file, a command that
-serves tools. A run folder may come from any user, so verbs that continue a run, ask it or evaluate
-it run such code only for a run that was begun on this machine by this user (`remember`), or with
-`--trust`. What is remembered is a fingerprint outside of the run folder, of the configuration and
-of the places of the files that it names: another configuration, or the same one elsewhere, is
-another run. The code itself may change, as your own does.
+serves tools. A run folder may come from any user, so verbs that resume, ask or evaluate a run
+execute its code only if the run was begun on this machine by this user (`remember`), or with
+`--trust`. What is remembered is a hash outside of the run folder, of the configuration and of the
+paths of the files that it names: another configuration, or the same one elsewhere, is another run.
+The code itself may change.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tutelage.tools.registry import MCP_PREFIXES
 
 
 def _is_code(reference: str) -> bool:
-    """Whether a name means code that is not part of this package."""
+    """Return True if a name refers to code outside of this package."""
     return is_file_reference(reference) or reference.startswith(MCP_PREFIXES)
 
 
 def code_of(folder: RunFolder) -> list[str]:
-    """All code that the configuration of a run names."""
+    """Return all code that the configuration of a run names."""
     try:
         told = json.loads(folder.config.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -41,7 +41,8 @@ def code_of(folder: RunFolder) -> list[str]:
 
 
 def remember(folder: RunFolder) -> None:
-    """Note that a run was begun here. Where that cannot be written, `--trust` is needed later."""
+    """Record that a run was begun here. If the record cannot be written, `--trust` is needed
+    later."""
     if not code_of(folder):
         return
     mark = _mark(folder)
@@ -51,7 +52,7 @@ def remember(folder: RunFolder) -> None:
 
 
 def check_trusted(folder: RunFolder, code: Sequence[str], *, trust: bool) -> None:
-    """Raise `ConfigError` when `code`, named by a run of another user, would be run."""
+    """Raise `ConfigError` if `code`, named by a run of another user, would be run."""
     named = [reference for reference in code if _is_code(reference)]
     if trust or not named or _mark(folder).is_file():
         return
@@ -63,7 +64,7 @@ def check_trusted(folder: RunFolder, code: Sequence[str], *, trust: bool) -> Non
 
 
 def state_folder() -> Path:
-    """Where what is known of the runs of this user lies, outside of the run folders."""
+    """Return the folder of this user's records of runs, outside of the run folders."""
     state = os.environ.get("XDG_STATE_HOME", "").strip()
     return (Path(state) if state else Path("~/.local/state").expanduser()) / "tutelage"
 

@@ -1,5 +1,4 @@
-"""How a `Trainer` runs what it is asked for: to its end, with the display of every job, and without
-training in an evaluation."""
+"""Execution of a `Trainer`'s jobs: event loops, interruptions, display, and evaluation."""
 
 from __future__ import annotations
 
@@ -44,18 +43,20 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Plan = tuple[Resolved, Path, JobInputs]
-"""A training, checked and ready to run: its configuration, its folder, and its objects."""
+"""Checked training, ready to run: its configuration, its folder, and its objects."""
 
 
 def default_progress() -> Progress:
-    """The display of a job: a live picture on a terminal, lines in a notebook, a file or a log."""
+    """Return the display of a job: live on a terminal, lines in a notebook, a file or a log."""
     # The module stands below the trainer: it is found when it is shown.
     return importlib.import_module("tutelage.cli.display").LiveDisplay().open()
 
 
 def blocking(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end: in a thread where an event loop runs already, as in a notebook.
-    Ctrl-C, SIGTERM and SIGHUP cancel it, and are raised when it has ended."""
+    """Run a coroutine to its end, in a thread if an event loop is running, as in a notebook.
+
+    Ctrl-C, SIGTERM and SIGHUP cancel it, and are raised after it has ended.
+    """
     logging.getLogger("asyncio").addFilter(_is_news)
     with graceful_exit():
         try:
@@ -66,8 +67,8 @@ def blocking(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def _closing(work: Coroutine[Any, Any, T]) -> T:
-    """The work, then an end to clients that agents left open: once their loop is closed, closing
-    them fails, with a traceback in whatever runs by then."""
+    """Await the work, then close clients that agents left open: closing them after their loop is
+    closed would print a traceback."""
     try:
         return await work
     finally:
@@ -77,8 +78,8 @@ async def _closing(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Whether a record of asyncio is more than a client that an agent left open in a loop of its
-    own: whichever loop runs when it is collected tries to close it, in vain."""
+    """Return False for a log record of asyncio about a client that an agent left open in a closed
+    loop."""
     return not record.exc_info or str(record.exc_info[1]) != "Event loop is closed"
 
 
@@ -110,8 +111,8 @@ def _in_thread(work: Coroutine[Any, Any, T]) -> T:
 
 @contextmanager
 def stop_told(place: str | Path, progress: Progress, *, own: bool = True) -> Generator[None]:
-    """Say how to resume the run of a folder where it is interrupted. Who brings a display of his
-    own, as the command line does, says it there."""
+    """Report how to resume the run of a folder after an interruption, unless the caller has a
+    display of its own (`own` is False)."""
     try:
         yield
     except (KeyboardInterrupt, asyncio.CancelledError):
@@ -123,8 +124,8 @@ def stop_told(place: str | Path, progress: Progress, *, own: bool = True) -> Gen
 
 
 def agreed(place: Path | None, plan: Callable[[Path], Plan]) -> Plan:
-    """What `plan` makes of the folder of a run, a new one if there is none yet: of several
-    ranks all have that of the first, which alone says what is wrong."""
+    """Return what `plan` makes of the run folder, a new one without `place`. All ranks get the
+    folder of the first rank, which alone raises errors."""
     with packages_of_training():
         from tutelage.weights.process_group import in_step, launched
 
@@ -143,13 +144,13 @@ def agreed(place: Path | None, plan: Callable[[Path], Plan]) -> Plan:
 async def trained(
     resolved: Resolved, place: Path, given: JobInputs, progress: Progress
 ) -> TrainingResult:
-    """Train weights: agents play in this event loop, the rest is done in a thread. A rank that
-    follows plays none."""
+    """Train weights: agents play in this event loop, training runs in a thread. Ranks other than
+    the first play nothing."""
     from tutelage.weights import jobs
 
     def job() -> TrainingResult | KeyboardInterrupt | SystemExit:
-        """The training. An interruption, and the end of a rank that follows, come back as values:
-        raised in a thread, they would stop the event loop instead of this task."""
+        """Train. An interruption, and the exit of another rank, are returned as values: raised in a
+        thread, they would stop the event loop instead of this task."""
         folder = RunFolder(place) if follows() else folder_at(place)
         try:
             details = jobs.train(resolved, folder, progress, given)
@@ -182,8 +183,8 @@ def evaluation_of(
     model: str | Path | None,
     factory: EnvironmentFactory | None,
 ) -> PreparedEvaluation:
-    """An agent with its tasks and what answers its LLMs, ready to be evaluated; `keys` are those of
-    an evaluation. Raises `ConfigError` where nothing answers an LLM."""
+    """Return an agent with its tasks and models, prepared for evaluation; `keys` are those of an
+    evaluation. Raises `ConfigError` for an LLM without a model."""
     tasks = tasks_of(given, "test")
     if tasks is None and factory is not None:
         tasks = environment_tasks(factory, {"test": TEST_TASKS}, keys.get("seed", 0))["test"]
@@ -230,7 +231,7 @@ def evaluation_of(
 
 
 async def evaluated(ready: PreparedEvaluation, progress: Progress) -> Evaluation:
-    """Play an evaluation, in a run folder where it is to be kept in one."""
+    """Play an evaluation, in a run folder if it has an output folder."""
     output, name = ready.asked.output, ready.evaluated_agent.agent.name
     with evaluation_folder(output) as folder:
         with nullcontext() if output is None else stop_told(output, progress):

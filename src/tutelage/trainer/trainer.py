@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 
 
 class Trainer:
-    """See the module's docstring; `docs/agents.md` has the whole story.
+    """Trains an agent by an algorithm; `docs/agents.md` explains all arguments.
 
     The policy is `policy` (a `Policy`, or several by name), else the model at `model`, else the
     folder that the policy's `LLM` names, else the embedded small one. `endpoints` says where other
@@ -110,7 +110,7 @@ class Trainer:
         search: Mapping[str, Any] | None = None,
         **unknown: Never,
     ) -> None:
-        """Raises `ConfigError` for what can be seen to be wrong before there is an agent."""
+        """Check the arguments. Raises `ConfigError` for invalid values and combinations."""
         check_arguments({**locals()}, unknown)
         known = (RL, *PROMPT_ALGORITHMS)
         if algorithm is not None and not isinstance(cast("object", algorithm), known):
@@ -188,8 +188,8 @@ class Trainer:
         *,
         val_dataset: Tasks | None = None,
     ) -> TrainingResult:
-        """`train` for code without an event loop, and for notebooks. Ctrl-C, SIGTERM and SIGHUP end
-        it, and it can be continued; after the latter two the process ends."""
+        """Run `train` without an event loop, also in notebooks. Ctrl-C, SIGTERM and SIGHUP end the
+        run, which can be resumed; the latter two also end the process."""
         return blocking(self.train(agent, train_dataset, val_dataset=val_dataset))
 
     def evaluate(
@@ -202,11 +202,11 @@ class Trainer:
         success: str | None = None,
         output_dir: str | Path | None = None,
     ) -> Evaluation:
-        """Play the test tasks with the trainer's policy, model or endpoints, and train nothing.
+        """Play the test tasks with the trainer's policy, model or endpoints, without training.
 
-        Each task has `samples` rollouts, at temperature 0 for one of them and else 1; `success` is
-        what succeeds, such as `right` or `>=0.5`. With `output_dir` it is a run, which goes on
-        after a kill. `a.compare(b)` is the paired difference of two evaluations.
+        Each task has `samples` rollouts, at temperature 0 for one and else 1; `success` defines
+        success, such as `right` or `>=0.5`. With `output_dir` it is a run, which can be resumed.
+        `a.compare(b)` is the paired difference of two evaluations.
         """
         passed = _passed("test_dataset", test_dataset)
         given = self.test_dataset if passed is None else passed
@@ -231,15 +231,14 @@ class Trainer:
 
     def dev(self, agent: Any, n: int = 3) -> DevReport:
         """Play `n` training tasks with the untrained policy, or for a prompt search with the
-        prompt as it is, and report what was seen.
+        initial prompt, and return a report.
 
-        Nothing is trained and nothing is stored: it shows calls, agents, tokens, rewards and
-        failures of an agent before a run is worth starting.
+        Nothing is trained or stored: the report shows calls, agents, tokens, rewards and failures.
         """
         return blocking(self.preflight(agent, n))
 
     async def preflight(self, agent: Any, n: int) -> DevReport:
-        """`dev` for code in an event loop; the rollouts play in it."""
+        """Run `dev` in an event loop, in which the rollouts play."""
         if not isinstance(self.algorithm, RL):
             setup = self._search(self.algorithm, agent, None, None)
             return DevReport(tuple(await preflight(setup, n)))
@@ -257,7 +256,7 @@ class Trainer:
     # ------------------------------------------------------------ what they share
 
     def _tasks(self, train: Tasks | None, val: Tasks | None) -> dict[str, Tasks | None]:
-        """Tasks by split, as they were passed; `train` and `val` replace the trainer's own."""
+        """Return the tasks by split; `train` and `val` replace the trainer's own."""
         return {
             "train": self.train_dataset if train is None else train,
             "val": self.val_dataset if val is None else val,
@@ -306,7 +305,7 @@ class Trainer:
         val_dataset: Tasks | None,
         place: Path,
     ) -> Plan:
-        """Check everything that can be checked without a model."""
+        """Check everything that can be checked without a model, and return the training."""
         player, own, file = agent_of(agent, self.resources)
         values = {**player.own_resources(), **own}
         if not any(isinstance(v, LLM) and not v.tokenizer_only for v in values.values()):
@@ -383,8 +382,7 @@ class Trainer:
 
 
 def _passed(name: str, tasks: Tasks | EllipsisType) -> Tasks | None:
-    """The tasks, or None if the argument was left out. Raises `ConfigError` for tasks that are
-    None: whatever was to give them gave nothing."""
+    """Return the tasks, or None if the argument was omitted. Raises `ConfigError` for None."""
     if cast("object", tasks) is None:
         raise ConfigError(
             f"{name}=None is not supported; pass rows, a Dataset or a file, or omit it for the "
