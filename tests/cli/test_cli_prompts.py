@@ -298,19 +298,6 @@ def test_a_search_in_which_nothing_earns_anything_shows_one_rollout(here: Path) 
     assert "roll_" in run(told[1])
 
 
-def test_a_round_of_repeats_is_told_as_one() -> None:
-    repeats = [
-        CandidateSummary(
-            f"cand_{i}", "rewrite", "rejected", "duplicate: again", 0, None, None, 0, 0, 0
-        )
-        for i in range(3)
-    ]
-    found = Round(1, {"prompt": "p"}, "val", (), repeats, "cand_0", {"prompt": "p"}, Spend())
-    lines = "\n".join(round_lines(found, 120))
-    assert "Nothing new was tried: 3 candidates with the text of an earlier one" in lines
-    assert "cand_" not in lines
-
-
 def test_candidates_that_earn_the_same_are_not_called_behind(here: Path) -> None:
     line = own(here, "0.5", tasks=60)
     said = run(f"train prompt {line} --output run", 3)

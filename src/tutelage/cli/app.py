@@ -122,11 +122,6 @@ def command(place: str, kind: type[TyperCommand] = TyperCommand) -> Any:
     return get_command(own)
 
 
-def _with_hyphens(option: str) -> str:
-    """Return an option with hyphens for underscores: `--max_turns` as `--max-turns`."""
-    return option.replace("_", "-")
-
-
 def build_app() -> typer.Typer:
     """Return the command with all its verbs."""
     app = typer.Typer(
@@ -136,7 +131,7 @@ def build_app() -> typer.Typer:
         context_settings={
             "help_option_names": ["-h", "--help"],
             "max_content_width": _HELP_WIDTH,
-            "token_normalize_func": _with_hyphens,
+            "token_normalize_func": lambda option: option.replace("_", "-"),
         },
         **PLAIN,
     )

@@ -45,7 +45,6 @@ def ask(
     from tutelage.errors import ConfigError, DataError, RunError
     from tutelage.runs.folder import find
     from tutelage.runs.resume_hint import command_name
-    from tutelage.tools.loading import is_file_reference
 
     if not question.strip():
         raise DataError(f"the question is empty: {question!r}. Pass it in quotes after the run.")
@@ -76,7 +75,4 @@ def ask(
             command = f"ask {shown_path(own)} --model {shown_path(run.policy)} QUESTION"
             prose(output(), said + command, "dim")
     if rollout.last.failure is not None:
-        if rollout.last.calls and is_file_reference(target):
-            text = "An agent that grades itself needs the other fields of its task too: write them "
-            prose(output(), f"{text}as KEY=VALUE after the question.", "dim")
         raise typer.Exit(1)

@@ -1,9 +1,8 @@
-"""`tutelage compare RUN RUN ...`: runs of any kind in one table, with the evidence for a
-difference.
+"""`tutelage compare RUN RUN ...`: runs of any kind in one table, with their paired differences.
 
 Prompts, weights and orchestrations are compared by their rewards on held-out tasks and by their
 costs. `evaluate/compare.py` computes the statistics; this module formats them for the terminal, as
-a Markdown section, as a standalone HTML page, or as JSON. Each run is a column.
+a Markdown section, or as JSON. Each run is a column.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class _CompareOptions(Section):
     measure: Literal["auto", "greedy", "sampled"] = "auto"
     """Compare greedy or sampled tests; auto chooses."""
     out: Path | None = None
-    """Also write the comparison to a file: .html, .md or .json."""
+    """Also write the comparison to a file: .md or .json."""
 
 
 def compare(
@@ -75,9 +74,9 @@ def compare(
     from tutelage.cli.kinds import kind_of
 
     measure, out = None if options.measure == "auto" else options.measure, options.out
-    makers = {".html": _as_html, ".md": _as_markdown, ".json": _as_json}
+    makers = {".md": _as_markdown, ".json": _as_json}
     if out is not None and out.suffix not in makers:
-        raise ConfigError(f"--out {str(out)!r} must end in .html, .md or .json")
+        raise ConfigError(f"--out {str(out)!r} must end in .md or .json")
     with waiting("reading runs ..."):
         from tutelage.evaluate.compare import compare as compare_runs
         from tutelage.evaluate.compared import read_facts
@@ -155,25 +154,6 @@ def _md_table(table: Table) -> Iterator[str]:
 
 def _md(text: str) -> str:
     return re.sub(r"[\\|*_`<>\[\]]", r"\\\g<0>", visible(" ".join(text.split())).replace("->", "→"))
-
-
-def _as_html(found: Comparison) -> str:
-    from tutelage.runs.report.page import render_page
-
-    places = [f"best of {name}: {place}" for name, place in _artefacts(found)]
-    return render_page(
-        "cli/compare.html.j2",
-        name="compare",
-        what="comparison of runs",
-        headline=_title(found),
-        pill=None,
-        story=(),
-        conclusion=found.conclusion,
-        table=_table(found),
-        pairs=_pairs(found),
-        footnotes=list(_footnotes(found)),
-        told=[*_caveats(found), *places],
-    )
 
 
 def _artefacts(found: Comparison) -> list[tuple[str, str]]:

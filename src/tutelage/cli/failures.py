@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import errno
 import functools
-import os
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -21,7 +19,7 @@ import typer
 
 from tutelage.cli.console import leave_stream, visible
 from tutelage.errors import MissingExtraError, TutelageError
-from tutelage.runs.launched import follows, launched_ranks
+from tutelage.runs.launched import follows
 from tutelage.runs.signals import exit_code
 
 PIPE_CLOSED = 141
@@ -83,15 +81,8 @@ def reported(verb: Callable[P, R]) -> Callable[P, R]:
 
 def why_stopped(stopped: KeyboardInterrupt) -> str:
     """Return a sentence on why this process was interrupted; empty if the user interrupted it."""
-    if reason := getattr(stopped, "reason", ""):
-        return f"{reason} "
-    rank, asked = os.environ.get("RANK", "0"), exit_code(stopped) - 128
-    if launched_ranks() == "1" or asked != signal.SIGTERM or rank not in ("0", "1"):
-        return ""
-    return (
-        f"Rank {rank} of {launched_ranks()} received SIGTERM, which torchrun sends when another "
-        "rank has ended. "
-    )
+    reason = getattr(stopped, "reason", "")
+    return f"{reason} " if reason else ""
 
 
 def explain(error: Exception) -> str | None:

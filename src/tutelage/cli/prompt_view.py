@@ -20,8 +20,6 @@ _SHOWN = 20
 """Maximum number of rewards and of candidates that are printed for a round."""
 EXPERIMENT = "experiment"
 """Decision of lineage entries that are not candidates."""
-_REPEATED = "duplicate:"
-"""Prefix of the reason for rejecting a text that was proposed before."""
 _WHOLE = 1000
 """Maximum line width of a round in a file or a pipe, in characters."""
 _COUNTS = {"win": "wins", "loss": "losses", "tie": "ties"}
@@ -89,15 +87,6 @@ def round_lines(found: Round, width: int) -> Iterator[str]:
         yield "  Nothing new was tried: every task of the round was solved, or edits were repeats"
     trials = [s for s in found.standings if s.decision == EXPERIMENT]
     tried = [s for s in found.standings if s.decision != EXPERIMENT]
-    why = {(standing.decision, standing.reason) for standing in tried if not standing.tasks}
-    if len(why) == 1 and len(tried) > 1 and not any(standing.tasks for standing in tried):
-        # A round of repeats, or with too few rollouts left, would be many lines that say the same.
-        ((decision, reason),) = why
-        repeats = reason.startswith(_REPEATED)
-        words = "Nothing new was tried: " * repeats + counted(len(tried), "candidate")
-        end = "with the text of an earlier one" if repeats else f"{decision}: {reason}"
-        yield f"  {one_line(f'{words} {end}', max(60, width) - 2)}"
-        tried = []
     for standing in tried[:_SHOWN]:
         yield f"  {_standing(standing, max(60, width) - 2)}"
     if len(tried) > _SHOWN:

@@ -204,22 +204,18 @@ def show_one(console: Console, prefix: str, run: str | None, tokens: bool, conte
     `RunError` if none does."""
     folders = every() if run is None else [find(run)]
     # The whole id ends with the name of its run.
-    named = [folder for folder in folders if prefix.endswith(f"_{folder.name}")]
-    rollout, holders = _find_rollout(prefix, [named, folders])
+    folders.sort(key=lambda folder: not prefix.endswith(f"_{folder.name}"))
+    rollout, holder = _find_rollout(prefix, folders)
     show_head(console, rollout)
     show_rollout(console, rollout, tokens=tokens)
-    with open_run(holders[0]) as (store, run_id):
+    with open_run(holder) as (store, run_id):
         recorded = store.spans(run_id, rollout.id)
         trained = store.training_rows(run_id, rollout_id=rollout.id)
     show_training(console, trained, tokens=tokens)
     tree = rollout_trees(rollout, recorded, content=content)[-1]  # of the last attempt
     say(console, ("\nTrace ", "bold"), (tree.span.trace_id, "dim"))
     _show_span(console, tree, "", "", tree.span.start_ns, content)
-    if len(holders) > 1:
-        others = ", ".join(shown_path(folder.path) for folder in holders[1:])
-        message = f"\nOther runs have a rollout whose id begins so: {others}. Choose with --run."
-        say(console, (message, "dim"))
-    command = f"tutelage show {rollout.id} --run {shlex.quote(shown_path(holders[0].path))}"
+    command = f"tutelage show {rollout.id} --run {shlex.quote(shown_path(holder.path))}"
     say(console, ("\nThis rollout:", "bold"), f" {command}")
 
 
@@ -274,28 +270,21 @@ def rollout_lines(console: Console, rollouts: Iterable[Rollout]) -> None:
             say(console, (f"    {one_line(last.failure.message, 300)}", "dim"))
 
 
-def _find_rollout(
-    prefix: str, places: Sequence[Sequence[RunFolder]]
-) -> tuple[Rollout, list[RunFolder]]:
-    """Return the rollout whose id begins with `prefix`, and the folders that have one, newest
-    first, from the first of `places` with a match.
+def _find_rollout(prefix: str, folders: Sequence[RunFolder]) -> tuple[Rollout, RunFolder]:
+    """Return the rollout whose id begins with `prefix`, with its folder, the first that has one.
 
     Raises `StoreError` if several rollouts of one run match, `RunError` if none does.
     """
-    for folders in places:
-        pairs: list[tuple[Rollout, RunFolder]] = []
-        for folder in folders:
-            if folder.store_address() is None:
-                continue
-            with open_run(folder) as (store, run_id):
-                try:
-                    pairs.append((store.find_rollout(prefix, run_id), folder))
-                except StoreError as error:
-                    if len(folders) == 1 or "matches several" in str(error):
-                        raise
-        if pairs:
-            return pairs[0][0], [folder for _, folder in pairs]
-    looked = ", ".join(folder.name for folder in places[-1][:5]) or "no runs"
+    for folder in folders:
+        if folder.store_address() is None:
+            continue
+        with open_run(folder) as (store, run_id):
+            try:
+                return store.find_rollout(prefix, run_id), folder
+            except StoreError as error:
+                if len(folders) == 1 or "matches several" in str(error):
+                    raise
+    looked = ", ".join(folder.name for folder in folders[:5]) or "no runs"
     raise RunError(
         f"no rollout ID starts with {prefix!r} in the runs found here ({looked}); pass its run "
         "with --run FOLDER"

@@ -125,7 +125,8 @@ def serve(
         facts(messages(), [("tokens", tokens)])
         say(messages(), (f"serving {name}; stop with Ctrl-C", "dim"))
         try:
-            _wait(gateway)
+            while gateway.serving:  # Ctrl-C, SIGTERM and SIGHUP interrupt it
+                time.sleep(0.5)
         finally:
             attempt_session.stop()
 
@@ -199,9 +200,3 @@ def _close(log: CallLog, recorder: Recorder) -> None:
             f"Calls that are not in {str(log.path)!r}: {lost} ({recorder.dropped} came "
             f"faster than they were written, {recorder.failed} could not be written)."
         )
-
-
-def _wait(gateway: Gateway) -> None:
-    """Wait until Ctrl-C, SIGTERM or SIGHUP."""
-    while gateway.serving:
-        time.sleep(0.5)

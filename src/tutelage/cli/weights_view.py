@@ -27,11 +27,11 @@ _METRICS: dict[str, tuple[str, ...]] = {
 def resume(folder: RunFolder, allow_changes: bool) -> None:
     """Resume a training and show its result."""
     from tutelage.cli.job import run_job
-    from tutelage.trainer.agent_file import resume_agent, trained_file
+    from tutelage.trainer.agent_file import resume_agent
     from tutelage.weights import jobs
     from tutelage.weights.process_group import launched
 
-    resumed = jobs.resume if trained_file(folder) is None else resume_agent
+    resumed = jobs.resume if folder.own_agent()[0] is None else resume_agent
 
     def job(progress: Progress) -> dict[str, Any]:
         return resumed(folder, progress, allow_changes=allow_changes)

@@ -308,7 +308,7 @@ class PolicyEvaluation(RunKind):
                 seen = overlap.test_in_train
             except (DataError, MissingExtraError):
                 progress.note(
-                    "unknown whether the policy was trained on these tasks: training files are missing"
+                    "unknown whether these tasks were trained on: the training files are missing"
                 )
         repeated = len(ready.tasks) - len(distinct(ready.tasks, content))
         costs = (self._costs.get(rollout.id) or recorded_cost(rollout) for rollout in played)

@@ -11,9 +11,9 @@ import hashlib
 import json
 import pprint
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from tutelage.agents.agent import Agent
 from tutelage.agents.loading import source_hash
@@ -23,6 +23,7 @@ from tutelage.resources import LLM
 from tutelage.rewards import RewardFunction
 from tutelage.runs.figures import folder_hash, read_object
 from tutelage.runs.folder import RunFolder, write_json
+from tutelage.runs.trust import iter_texts
 from tutelage.tools.loading import is_file_reference
 from tutelage.tools.source import hash_source
 from tutelage.tools.tool import Tool
@@ -78,7 +79,7 @@ def settings_sources(settings: JSON, folder: RunFolder) -> dict[str, str]:
     for key, value in flatten(settings):
         if key.rpartition(".")[2] in _NOT_CONTENT:
             continue
-        for text in _texts(value):
+        for text in iter_texts(value):
             mark = _mark(text, folder)
             if mark is not None:
                 values[f"{text} ({key})"] = mark
@@ -150,13 +151,6 @@ def _kept(folder: RunFolder) -> JSON:
         f"the run in {str(folder.path)!r} cannot be resumed: {message}. Runs of earlier versions "
         "must be started again with another --output"
     )
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, list):
-        yield from (text for item in cast("list[Any]", value) for text in _texts(item))
 
 
 def _digest(value: Any) -> str:

@@ -240,16 +240,6 @@ def register(kind: type[K]) -> type[K]:
     return kind
 
 
-def check_registered(kind: type[RunKind]) -> None:
-    """Raise `RunError` for a kind that is not registered."""
-    known = _KINDS.get(kind.name)
-    if known is None or known.__qualname__ != kind.__qualname__:
-        raise RunError(
-            f"the kind of run {kind.__qualname__} is not registered, so its runs could not be "
-            "resumed or shown; add @register to the class"
-        )
-
-
 def check_ranks(kind: type[RunKind]) -> None:
     """Raise `ConfigError` on the first of several ranks for a kind that runs in one process, and
     exit silently on the others."""

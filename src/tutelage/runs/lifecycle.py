@@ -35,7 +35,6 @@ from tutelage.runs.kinds import (
     RunHeader,
     RunKind,
     check_ranks,
-    check_registered,
     name_of,
 )
 from tutelage.runs.loggers import Logger, check_loggers, open_loggers
@@ -105,7 +104,6 @@ def start(asked: RunKind, folder: RunFolder, progress: Progress) -> JSON:
     An interruption by Ctrl-C or a signal is raised as `KeyboardInterrupt` after everything is
     saved.
     """
-    check_registered(type(asked))
     return _to_its_end(type(asked), begin(asked, folder, progress))
 
 

@@ -37,7 +37,7 @@ def code_of(folder: RunFolder) -> list[str]:
         return []  # whoever reads it next says what is wrong
     with suppress(OSError, ValueError):  # most runs train no agent of a file
         told = [told, json.loads(folder.agent.read_text(encoding="utf-8")).get("file")]
-    return sorted({text for text in _texts(told) if _is_code(text)})
+    return sorted({text for text in iter_texts(told) if _is_code(text)})
 
 
 def remember(folder: RunFolder) -> None:
@@ -75,13 +75,14 @@ def _mark(folder: RunFolder) -> Path:
     return state_folder() / "runs" / hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def _texts(value: Any) -> Iterator[str]:
+def iter_texts(value: Any) -> Iterator[str]:
+    """Yield the texts in nested lists and dicts, in order."""
     stack: list[Any] = [value]
     while stack:
         here = stack.pop()
         if isinstance(here, str):
             yield here
         elif isinstance(here, dict):
-            stack += cast("dict[str, Any]", here).values()
+            stack += reversed(cast("dict[str, Any]", here).values())
         elif isinstance(here, list):
-            stack += cast("list[Any]", here)
+            stack += reversed(cast("list[Any]", here))

@@ -78,12 +78,6 @@ def keys_of(overrides: Sequence[str], flags: Mapping[str, Any], file: Path | Non
     return keys
 
 
-def trained_file(folder: RunFolder) -> str | None:
-    """Return the file of the agent that a run trains; None if it has no file."""
-    there = folder.agent.is_file()
-    return json.loads(folder.agent.read_text(encoding="utf-8")).get("file") if there else None
-
-
 def resume_agent(folder: RunFolder, progress: Progress, *, allow_changes: bool = False) -> JSON:
     """Resume the training of an agent in a file, and return the content of result.json."""
     told = json.loads(folder.agent.read_text(encoding="utf-8"))
