@@ -6,21 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tutelage.cli.console import PlainConsole, facts, number, one_line, percent, visible
+from tutelage.cli.console import PlainConsole, escape, facts, number, one_line, percent
 from tutelage.runs.estimate import duration
 
 
 @given(st.text(st.characters()))
 def test_what_is_shown_can_be_written_and_moves_no_cursor(text: str) -> None:
-    shown = visible(text)
+    shown = escape(text)
     shown.encode("utf-8")
     assert not any(c < " " and c not in "\n\t" for c in shown)
     assert "\x7f" not in shown
-    assert visible(shown) == shown
+    assert escape(shown) == shown
 
 
 def test_ordinary_text_stays_as_it_is() -> None:
-    assert visible("Größe\t5 × 3\n日本語 😀 [bold]") == "Größe\t5 × 3\n日本語 😀 [bold]"
+    assert escape("Größe\t5 × 3\n日本語 😀 [bold]") == "Größe\t5 × 3\n日本語 😀 [bold]"
 
 
 @pytest.mark.parametrize(

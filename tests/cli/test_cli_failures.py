@@ -5,7 +5,7 @@ import signal
 import pytest
 import typer
 
-from tutelage.cli.failures import reported
+from tutelage.cli.failures import report_errors
 from tutelage.errors import ConfigError, FailureBudgetError, RunError, TutelageError
 from tutelage.runs.signals import StopRequested
 
@@ -13,7 +13,7 @@ from tutelage.runs.signals import StopRequested
 def run(error: BaseException) -> int:
     """The exit code of a verb that raises `error`."""
 
-    @reported
+    @report_errors
     def verb() -> None:
         raise error
 

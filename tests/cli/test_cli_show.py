@@ -12,7 +12,7 @@ import pytest
 from tests.builders import make_attempt
 from tests.marks import long
 
-from tutelage.cli.runs import last_lines
+from tutelage.cli.runs import read_last_lines
 from tutelage.runs.folder import is_held
 from tutelage.store import TrainingRow, open_store
 from tutelage.types import Message, Reward, Task
@@ -370,8 +370,8 @@ def test_a_run_that_a_process_holds_is_running(tutelage: Tutelage, runs: Path) -
 
 def test_last_lines_ignore_a_line_that_was_cut(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    assert last_lines(path) == []
+    assert read_last_lines(path) == []
     path.write_text('{"step": 1}\n{"step": 2}\n{"ste')
-    assert last_lines(path)[-1] == {"step": 2}
+    assert read_last_lines(path)[-1] == {"step": 2}
     path.write_text('{"step": 1, "x": "' + "x" * 200_000 + '"}\n')
-    assert last_lines(path) == []
+    assert read_last_lines(path) == []

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tutelage import RL, Trainer, rollout
-from tutelage.cli.outcome import before_after
+from tutelage.cli.outcome import build_tables
 from tutelage.resources import LLM
 from tutelage.runs.result import TrainingResult
 from tutelage.runs.stored_evaluation import judged_text, read_evaluation
@@ -38,7 +38,7 @@ async def asks(task: Any, llm: LLM) -> None:
 
 def firsts(details: Any) -> list[str]:
     """The first cells of the first table."""
-    return [row.cells[0] for row in before_after(details)[0].rows]
+    return [row.cells[0] for row in build_tables(details)[0].rows]
 
 
 def train(folder: Path, reward: Any, worth: list[float], **keys: Any) -> TrainingResult:
@@ -91,7 +91,7 @@ def test_a_graded_reward_has_its_mean_as_headline(tmp_path: Path) -> None:
     assert result.reward_after == 0.75
     assert result.details["graded"] is True
     assert result.details["reward_after_sampled_interval"][0] < 0.75
-    heads = [table.columns[0] for table in before_after(result.details)]
+    heads = [table.columns[0] for table in build_tables(result.details)]
     assert heads == ["held-out mean reward, 4 tasks"]
     assert "  95 % interval" in firsts(result.details)
     bare = {key: value for key, value in result.details.items() if "interval" not in key}
@@ -106,7 +106,7 @@ def test_the_user_says_what_a_success_of_a_graded_reward_is(
 ) -> None:
     result = train(tmp_path, graded, [0.5, 0.75, 1.0, 0.75], **{"reward.success": rule})
     assert result.success_before == result.success_after == success
-    heads = [table.columns[0] for table in before_after(result.details)]
+    heads = [table.columns[0] for table in build_tables(result.details)]
     assert heads == ["held-out mean reward, 4 tasks", "held-out success, 4 tasks"]
     told = json.loads((result.folder / "result.json").read_text())
     assert told["success_after_sampled"] == success

@@ -25,7 +25,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from tutelage.bounded import direct_on_loopback
-from tutelage.cli.failures import PLAIN
+from tutelage.cli.failures import PLAIN_TEXT
 from tutelage.errors import ConfigError
 from tutelage.platforms import check_platform
 from tutelage.runs.signals import ENDING, end_processes, exit_code, handle_signals
@@ -55,7 +55,7 @@ _FUNCTIONS = {"eval": "evaluate", "prompts": "prompts_app", "orchestrate": "orch
 """Function of a verb, where its name differs from the verb's."""
 
 
-class _KeyedCommand(TyperCommand):
+class _TrainCommand(TyperCommand):
     """Command that takes KEY=VALUE; an unknown option that is a key is answered with KEY=VALUE."""
 
     def make_context(
@@ -63,7 +63,7 @@ class _KeyedCommand(TyperCommand):
     ) -> Any:
         """Return the context of the command; `train planner` has a command with other options."""
         if info_name == "train" and args[:1] == ["planner"]:
-            own = command("planner:train_planner")
+            own = load_command("planner:train_planner")
             return own.make_context("train planner", args[1:], parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
 
@@ -99,8 +99,8 @@ class _VerbGroup(TyperGroup):
         """Return the command of a verb after importing its module; None for an unknown verb."""
         if cmd_name not in VERBS:
             return None
-        kind = _KeyedCommand if cmd_name == "train" else TyperCommand
-        return command(f"{cmd_name}:{_FUNCTIONS.get(cmd_name, cmd_name)}", kind)
+        kind = _TrainCommand if cmd_name == "train" else TyperCommand
+        return load_command(f"{cmd_name}:{_FUNCTIONS.get(cmd_name, cmd_name)}", kind)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the verbs with their help texts."""
@@ -109,7 +109,7 @@ class _VerbGroup(TyperGroup):
 
 
 @cache
-def command(place: str, kind: type[TyperCommand] = TyperCommand) -> Any:
+def load_command(place: str, kind: type[TyperCommand] = TyperCommand) -> Any:
     """Return the command of the verb, or of the group of verbs, at `module:function`."""
     from tutelage.cli.options import as_command
 
@@ -117,7 +117,7 @@ def command(place: str, kind: type[TyperCommand] = TyperCommand) -> Any:
     verb = getattr(importlib.import_module(f"tutelage.cli.{module}"), name)
     if name.endswith("_app"):
         return get_command(verb())
-    own = typer.Typer(**PLAIN)
+    own = typer.Typer(**PLAIN_TEXT)
     own.command(cls=kind)(as_command(verb))
     return get_command(own)
 
@@ -133,9 +133,9 @@ def build_app() -> typer.Typer:
             "max_content_width": _HELP_WIDTH,
             "token_normalize_func": lambda option: option.replace("_", "-"),
         },
-        **PLAIN,
+        **PLAIN_TEXT,
     )
-    app.callback()(_root)
+    app.callback()(_main_callback)
     return app
 
 
@@ -174,7 +174,7 @@ def main() -> None:
     raise SystemExit(code)
 
 
-def _root(
+def _main_callback(
     ctx: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
 ) -> None:

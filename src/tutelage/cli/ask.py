@@ -37,7 +37,7 @@ def ask(
     trust: Trust = False,
 ) -> None:
     """Ask an agent a question and show its turns."""
-    from tutelage.cli.console import fetch, output, prose, shown_path
+    from tutelage.cli.console import fetch, format_path, output, prose
     from tutelage.cli.display import LiveDisplay
     from tutelage.cli.rollout_view import show_rollout
     from tutelage.config.keys import nest
@@ -72,7 +72,7 @@ def ask(
         run = find(target)
         if (own := run.own_agent()[0]) is not None:
             said = "The built-in agent answered, with the policy of this run. Your own: tutelage "
-            command = f"ask {shown_path(own)} --model {shown_path(run.policy)} QUESTION"
+            command = f"ask {format_path(own)} --model {format_path(run.policy)} QUESTION"
             prose(output(), said + command, "dim")
     if rollout.last.failure is not None:
         raise typer.Exit(1)

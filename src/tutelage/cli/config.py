@@ -57,7 +57,7 @@ def config(
             near = nearest(part)
             hint = f"Did you mean {near!r}?" if near else "`tutelage config` lists every key."
             raise ConfigError(f"no key contains {word!r}. {hint}")
-    recipes = {} if options.prompts else _recipe_values()
+    recipes = {} if options.prompts else _collect_recipe_values()
     console = output()
     os.environ.setdefault("LESS", "FRX")  # colours, and no pager where it fits the screen
     with console.pager(styles=True) if console.is_terminal else nullcontext():
@@ -68,7 +68,7 @@ def config(
             console.print(Padding(Text(" ".join(texts)), (0, 0, 0, 4)))
 
 
-def _recipe_values() -> dict[str, list[str]]:
+def _collect_recipe_values() -> dict[str, list[str]]:
     """Return the values that recipes set, by key, if they differ from the default, and those for
     your own model, if they differ from the recipe's."""
     from tutelage.config.keys import defaults

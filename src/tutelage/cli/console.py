@@ -49,16 +49,16 @@ class PlainConsole(Console):
 
 def output() -> Console:
     """Return the console of results."""
-    return _console(sys.stdout)
+    return _make_console(sys.stdout)
 
 
 def messages() -> Console:
     """Return the console of progress and errors; in a notebook, which shows errors in red, that of
     results."""
-    return _console(sys.stdout if Console().is_jupyter else sys.stderr)
+    return _make_console(sys.stdout if Console().is_jupyter else sys.stderr)
 
 
-def _console(stream: TextIO) -> Console:
+def _make_console(stream: TextIO) -> Console:
     width = None if "COLUMNS" in os.environ else _PIPE_WIDTH
     if stream.isatty():  # rich takes a terminal without control codes to be 80 columns wide
         width = shutil.get_terminal_size().columns if os.environ.get("TERM") == "dumb" else None
@@ -70,7 +70,7 @@ def _console(stream: TextIO) -> Console:
 
 
 @contextmanager
-def waiting(text: str) -> Generator[None]:
+def show_status(text: str) -> Generator[None]:
     """Show a status line on a terminal while the block runs."""
     console = messages()
     drawn = console.is_terminal and not console.is_dumb_terminal
@@ -110,15 +110,15 @@ def say(console: Console, *parts: str | Text | tuple[str, str]) -> None:
 def prose(console: Console, text: str, style: str = "", *, hang: int = 0) -> None:
     """Print text, wrapped between words on a terminal and unwrapped elsewhere. All lines but the
     first are indented by `hang` spaces."""
-    say(console, (f"\n{' ' * hang}".join(_wrapped(console, text, hang)), style))
+    say(console, (f"\n{' ' * hang}".join(_wrap(console, text, hang)), style))
 
 
-def _wrapped(console: Console, text: str, taken: int) -> list[str]:
+def _wrap(console: Console, text: str, taken: int) -> list[str]:
     """Return the lines of a text, wrapped to the width that `taken` columns leave."""
     room = max(20, console.width - taken) if console.is_terminal else sys.maxsize
     return [
         part
-        for line in visible(text).split("\n")
+        for line in escape(text).split("\n")
         for part in textwrap.wrap(line, room, **_WRAPPING) or [""]
     ]
 
@@ -143,26 +143,26 @@ def show_table(console: Console, table: FigureTable) -> None:
     say(console, (f"\n{table.title}", "bold"))
     if table.lead:
         prose(console, table.lead, "dim")
-    drawn = drawn_table(table)
+    drawn = build_table(table)
     wide = console.measure(drawn, options=console.options.update(max_width=1000)).maximum
-    console.print(drawn if wide <= console.width else drawn_table(table, folded=True))
+    console.print(drawn if wide <= console.width else build_table(table, folded=True))
 
 
-def drawn_table(
+def build_table(
     table: FigureTable, shown: Iterable[int] | None = None, *, folded: bool = False
 ) -> Table:
     """Return a rich table of all columns, or of those in `shown`. With `folded`, each interval
     stands below its number."""
     columns = list(range(len(table.columns)) if shown is None else shown)
     # Columns may share a name ("micro"), so they are set to the right one by one.
-    drawn = plain_table(*(visible(table.columns[i]) for i in columns))
+    drawn = plain_table(*(escape(table.columns[i]) for i in columns))
     for column, index in zip(drawn.columns, columns, strict=True):
         column.justify = "right" if index in table.right else "left"
     for row in table.rows:
         if row.first:
             drawn.add_row("")
         bold = "bold " if row.strong else ""
-        words = [visible(row.cells[i]) for i in columns]
+        words = [escape(row.cells[i]) for i in columns]
         if folded:
             words = [_INTERVAL.sub(r"\1\3\n\2", each) for each in words]
         cells = [
@@ -176,8 +176,8 @@ def show_keys(console: Console, rows: Sequence[tuple[str, Any, str]], all_keys: 
     """Print keys with their values and origins; with `all_keys` also those with default values."""
     shown = [row for row in rows if all_keys or row[2]]
     for key, value, origin in shown:
-        line = visible(f"{key}={json.dumps(value, ensure_ascii=False)}")
-        remark = visible(f"   # {origin}") if origin else ""
+        line = escape(f"{key}={json.dumps(value, ensure_ascii=False)}")
+        remark = escape(f"   # {origin}") if origin else ""
         say(console, (line, "green" if origin else ""), (remark, "dim"))
     if not all_keys:
         rest = f"{len(rows) - len(shown)} other keys have their defaults; --all prints them"
@@ -198,18 +198,18 @@ def facts(console: Console, pairs: Iterable[tuple[str, str]], indent: int = 0) -
     width = max((len(name) for name, _ in listed), default=0) + 2
     start = " " * (indent + width)
     for name, value in listed:
-        lines = _wrapped(console, value, len(start))
+        lines = _wrap(console, value, len(start))
         say(console, " " * indent, (f"{name:<{width}}", "dim"), f"\n{start}".join(lines))
 
 
-def visible(text: str) -> str:
+def escape(text: str) -> str:
     """Return `text` with control characters, lone surrogates and direction marks as escapes."""
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def one_line(value: Any, width: int) -> str:
     """Return the beginning of a value as one line of at most `width` characters."""
-    text = visible(" ".join(str(value).split()))
+    text = escape(" ".join(str(value).split()))
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
@@ -239,7 +239,7 @@ def is_utf8(console: Console) -> bool:
     return console.encoding.lower().startswith("utf")
 
 
-def shown_path(path: Path) -> str:
+def format_path(path: Path) -> str:
     """Return a path relative to the working directory if it is below it, else unchanged."""
     try:
         return str(path.resolve().relative_to(Path.cwd()))
@@ -247,7 +247,7 @@ def shown_path(path: Path) -> str:
         return str(path)
 
 
-def leave_stream(stream: IO[str]) -> None:
+def discard_stream(stream: IO[str]) -> None:
     """Redirect a stream to the null device, so that the interpreter's last flush does not fail."""
     try:
         number = stream.fileno()

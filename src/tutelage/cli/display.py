@@ -24,15 +24,15 @@ from rich.progress_bar import ProgressBar
 from rich.text import Text
 
 from tutelage.cli.console import (
+    discard_stream,
+    escape,
     facts,
     is_utf8,
-    leave_stream,
     messages,
     number,
     percent,
     prose,
     say,
-    visible,
 )
 from tutelage.errors import counted
 from tutelage.runs.estimate import duration
@@ -108,7 +108,7 @@ class Phase:
             parts.append((now - self.began) / self.seconds)
         return min(1.0, max(0.0, *parts)) if parts else None
 
-    def left_words(self, now: float) -> list[str]:
+    def format_time_left(self, now: float) -> list[str]:
         """Return `2:57 left of this phase, 28:10 in all` as a list; empty if unknown."""
         left, later = self.time_left(now), self.values.get(LATER)
         if left is None:
@@ -117,7 +117,7 @@ class Phase:
         return [f"{duration(left)} left of this phase{in_all}"]
 
     @property
-    def steps_words(self) -> list[str]:
+    def format_steps(self) -> list[str]:
         """Steps as `step 57/300`, or `step 57` without a limit; empty for a phase without steps."""
         if not (self.done or self.steps):
             return []
@@ -193,7 +193,7 @@ class LiveDisplay(Progress):
     def open(self) -> LiveDisplay:
         """Start drawing before the job reports anything, since it takes time to load."""
         if self._live is not None:
-            with self._quietly():
+            with self._ignore_closed_stream():
                 self._live.start()
         return self
 
@@ -206,8 +206,8 @@ class LiveDisplay(Progress):
     def start(self, title: str, lines: Mapping[str, str]) -> None:
         """Print the title and facts of the job, and start drawing."""
         self._began, self.worked = self._clock(), True
-        with self._quietly():
-            say(self._console, (visible(title), "bold"))
+        with self._ignore_closed_stream():
+            say(self._console, (escape(title), "bold"))
             facts(self._console, lines.items(), indent=2)
         self.open()
 
@@ -216,13 +216,13 @@ class LiveDisplay(Progress):
         self._close_phase()
         now, self.worked = self._clock(), True
         with self._lock:
-            self._phase = Phase(visible(name), now, steps, seconds, self.noun)
+            self._phase = Phase(escape(name), now, steps, seconds, self.noun)
             self._measuring = None
         self._line_at = self._step_at = now
         if self._live is None:
             bounds = [f"at most {counted(steps, self.noun)}"] if steps else []
             bounds += [f"at most {duration(seconds)}"] if seconds else []
-            self._line(": ".join([self._phase.name, *[" and ".join(bounds)] * bool(bounds)]))
+            self._print_line(": ".join([self._phase.name, *[" and ".join(bounds)] * bool(bounds)]))
 
     def step(self, done: int, values: Mapping[str, float]) -> None:
         """Record the metrics of a step."""
@@ -232,38 +232,38 @@ class LiveDisplay(Progress):
             self._phase = before.after(now, done, values)
             self._measuring = None
         # A line of a measurement is no reason to leave out the next step's.
-        if self._live is None and self._is_time(now, self._step_at):
+        if self._live is None and self._is_due(now, self._step_at):
             self._line_at = self._step_at = now
-            words = [", ".join([self._phase.name, *self._phase.steps_words])]
+            words = [", ".join([self._phase.name, *self._phase.format_steps])]
             words += [
                 *metric_text(self._phase.values, utf8=self._utf8),
-                *self._phase.left_words(now),
+                *self._phase.format_time_left(now),
             ]
-            self._line("   ".join(words))
+            self._print_line("   ".join(words))
 
     def evaluation(self, label: str, done: int, total: int) -> None:
         """Record the progress of an evaluation; the last rollout ends its line."""
         now, self.worked = self._clock(), True
-        ended, message = done >= total, f"measuring {visible(label)}: {done} of {total}"
+        ended, message = done >= total, f"measuring {escape(label)}: {done} of {total}"
         with self._lock:
             self._measuring = None if ended else message
-        if self._live is None and (ended or self._is_time(now, self._line_at)):
+        if self._live is None and (ended or self._is_due(now, self._line_at)):
             self._line_at = now
-            self._line(message)
+            self._print_line(message)
 
     def note(self, text: str) -> None:
         """Print a line that stays in the scrollback."""
         if self._live is None:
-            self._line(visible(text))
+            self._print_line(escape(text))
         else:
-            with self._quietly():
+            with self._ignore_closed_stream():
                 prose(self._console, f"Note: {text}", "yellow")
 
     def finish(self) -> None:
         """End the last phase and stop drawing."""
         self._close_phase()
         if self._live is not None:
-            with self._quietly():
+            with self._ignore_closed_stream():
                 self._live.stop()
         with self._lock:
             self._phase = self._measuring = None
@@ -278,7 +278,7 @@ class LiveDisplay(Progress):
         now, width = self._clock(), options.max_width
         if phase is not None:
             gone = f"{duration(now - phase.began)} gone"
-            rest = "   ".join(["", *phase.steps_words, gone, *phase.left_words(now)])
+            rest = "   ".join(["", *phase.format_steps, gone, *phase.format_time_left(now)])
             yield Text.assemble((phase.name[: max(8, width - len(rest))], "bold"), rest)[:width]
             bar = ProgressBar(1.0, phase.share_done(now) or 0.0, width=min(width, _BAR_WIDTH))
             yield Padding(bar, 0)
@@ -287,23 +287,23 @@ class LiveDisplay(Progress):
         if measuring is not None:
             yield Text(measuring[:width], style="dim")
 
-    def _is_time(self, now: float, last: float) -> bool:
+    def _is_due(self, now: float, last: float) -> bool:
         return now - last >= max(_LINE_SECONDS, (now - self._began) / 60)
 
-    def _line(self, text: str) -> None:
+    def _print_line(self, text: str) -> None:
         # What is said before the job begins has no time: it counts from there.
         since = duration(self._clock() - self._began) if self.worked else ""
-        with self._quietly():
+        with self._ignore_closed_stream():
             facts(self._console, [(f"{since:>7}", text)])
 
     @contextmanager
-    def _quietly(self) -> Generator[None]:
+    def _ignore_closed_stream(self) -> Generator[None]:
         """Draw inside the block; stop printing once the stream is closed."""
         try:
             yield
         except OSError:
             self._console.quiet = True
-            leave_stream(self._console.file)
+            discard_stream(self._console.file)
 
     def _close_phase(self) -> None:
         """Print the summary line of the finished phase."""
@@ -312,11 +312,11 @@ class LiveDisplay(Progress):
             return
         taken = duration(self._clock() - phase.began)
         words = metric_text(phase.values, utf8=self._utf8)
-        done = f"{counted(phase.done, phase.noun)} in " if phase.steps_words else ""
+        done = f"{counted(phase.done, phase.noun)} in " if phase.format_steps else ""
         message = f"{phase.name}: {done}{taken}"
         if self._live is None:
-            self._line("   ".join([f"{message}, ended", *words]))
+            self._print_line("   ".join([f"{message}, ended", *words]))
             return
-        with self._quietly():
+        with self._ignore_closed_stream():
             say(self._console, (message, "green"))
             prose(self._console, "  " + "   ".join(words), "dim", hang=2)

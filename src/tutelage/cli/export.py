@@ -60,7 +60,7 @@ def export(
         from tutelage.policy.model import load_policy
 
         policy = load_policy(str(folder.final_policy()))
-        with _placed(out) as aside:
+        with _replace_file(out) as aside:
             write_gguf(policy, aside, folder.name)
         typer.echo(f"the policy, {out.stat().st_size / 1e6:.1f} MB in {out}", err=True)
         return
@@ -81,7 +81,7 @@ def export(
         lines = (dump_json(row, "exported row") for row in rows)
         count, first = 0, next(lines, None)
         if first is not None:  # without rows no file is made
-            with _placed(out) if out else contextlib.nullcontext() as aside:
+            with _replace_file(out) if out else contextlib.nullcontext() as aside:
                 # Half of a surrogate pair is written as JSON escapes it.
                 file = aside.open("w", -1, "utf-8", "backslashreplace") if aside else sys.stdout
                 for line in itertools.chain([first], lines):
@@ -100,7 +100,7 @@ def export(
 
 
 @contextlib.contextmanager
-def _placed(out: Path) -> Generator[Path]:
+def _replace_file(out: Path) -> Generator[Path]:
     """Yield a temporary path that is renamed to `out` at the end. Raises `RunError` if it cannot be
     written."""
     from tutelage import files

@@ -3,7 +3,7 @@
 A user's mistake is one line on the error stream without a traceback; a bug is a traceback with a
 request to report it. Exit codes: 2 for what the user can fix, 69 for a missing package (see
 `errors.py`), 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP, 141 for a closed output pipe, 1 for a
-bug. `app.py` wraps every verb in `reported`.
+bug. `app.py` wraps every verb in `report_errors`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import typer
 
-from tutelage.cli.console import leave_stream, visible
+from tutelage.cli.console import discard_stream, escape
 from tutelage.errors import MissingExtraError, TutelageError
 from tutelage.runs.launched import follows
 from tutelage.runs.signals import exit_code
@@ -27,7 +27,7 @@ PIPE_CLOSED = 141
 BUG = 1
 """Exit code of an error that a user cannot fix."""
 
-PLAIN: Mapping[str, Any] = {
+PLAIN_TEXT: Mapping[str, Any] = {
     "add_completion": False,
     "rich_markup_mode": None,
     "pretty_exceptions_enable": False,
@@ -44,7 +44,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def reported(verb: Callable[P, R]) -> Callable[P, R]:
+def report_errors(verb: Callable[P, R]) -> Callable[P, R]:
     """Return the verb with its errors printed and converted into exit codes."""
 
     @functools.wraps(verb)
@@ -57,35 +57,35 @@ def reported(verb: Callable[P, R]) -> Callable[P, R]:
             raise
         except KeyboardInterrupt as stopped:
             notes = " ".join(getattr(stopped, "__notes__", ())) or "The same command begins again."
-            why = why_stopped(stopped)
+            why = stop_reason(stopped)
             if why or not follows():
-                tell(f"Stopped. {why}{notes}")
+                warn(f"Stopped. {why}{notes}")
             raise typer.Exit(exit_code(stopped)) from None
         except BrokenPipeError:
-            leave_stream(sys.stdout)
+            discard_stream(sys.stdout)
             raise typer.Exit(PIPE_CLOSED) from None
         except Exception as error:
-            message, code = explain(error), getattr(error, "exit_code", 2)
+            message, code = format_error(error), getattr(error, "exit_code", 2)
             if message is None:  # the traceback carries the error's notes itself
                 lines, code = "".join(traceback.format_exception(error)), BUG
                 message = f"{lines}\nThis is a bug in Tutelage. Please report the lines above."
             elif isinstance(error, ModuleNotFoundError):
                 code = MissingExtraError.exit_code
             if isinstance(error, OSError) and error.errno in _NO_ROOM:
-                leave_stream(sys.stdout)
-            tell(message)
+                discard_stream(sys.stdout)
+            warn(message)
             raise typer.Exit(code) from error
 
     return run
 
 
-def why_stopped(stopped: KeyboardInterrupt) -> str:
+def stop_reason(stopped: KeyboardInterrupt) -> str:
     """Return a sentence on why this process was interrupted; empty if the user interrupted it."""
     reason = getattr(stopped, "reason", "")
     return f"{reason} " if reason else ""
 
 
-def explain(error: Exception) -> str | None:
+def format_error(error: Exception) -> str | None:
     """Return the message for an error that a user can fix; None for a bug."""
     if isinstance(error, TutelageError):
         message = str(error)
@@ -106,9 +106,9 @@ def explain(error: Exception) -> str | None:
     return "\n".join([f"Error: {message}", *getattr(error, "__notes__", ())])
 
 
-def tell(text: str) -> None:
+def warn(text: str) -> None:
     """Print a message to the error stream; ignore a closed stream."""
     try:
-        typer.echo(visible(text), err=True)
+        typer.echo(escape(text), err=True)
     except OSError:
-        leave_stream(sys.stderr)
+        discard_stream(sys.stderr)

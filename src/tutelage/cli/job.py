@@ -14,8 +14,8 @@ from typing import Any
 
 import typer
 
-from tutelage.cli.console import output, say, shown_path
-from tutelage.cli.failures import tell, why_stopped
+from tutelage.cli.console import format_path, output, say
+from tutelage.cli.failures import stop_reason, warn
 from tutelage.errors import FailureBudgetError, RunBusyError, RunError
 from tutelage.runs.folder import RunFolder, drop_if_empty
 from tutelage.runs.progress import Progress
@@ -37,39 +37,39 @@ def run_job(folder: RunFolder, job: Job, rank: int = 0) -> None:
     if rank:
         job(Progress())
         return
-    result = displayed(folder, job)
+    result = run_displayed(folder, job)
     console = output()
     say(console)
     show_outcome(console, folder, result, go_on=True)
     if result.get("failures", {}).get("answer_error", 0) == result.get("rollouts", 0) > 0:
-        tell(f"Error: no rollout could be graded: {result['first_failures']['answer_error']}")
+        warn(f"Error: no rollout could be graded: {result['first_failures']['answer_error']}")
         raise typer.Exit(1)
 
 
-def displayed(folder: RunFolder, job: Job) -> dict[str, Any]:
-    """Run a job with its progress displayed and return its result; see `watched` for errors."""
+def run_displayed(folder: RunFolder, job: Job) -> dict[str, Any]:
+    """Run a job with its progress displayed and return its result; see `report_stop` for errors."""
     from tutelage.cli.display import LiveDisplay
 
-    with LiveDisplay() as display, watched(folder, display):
+    with LiveDisplay() as display, report_stop(folder, display):
         return job(display)
 
 
 @contextmanager
-def watched(folder: RunFolder, display: Progress) -> Generator[None]:
+def report_stop(folder: RunFolder, display: Progress) -> Generator[None]:
     """Print how to continue a job after whatever ends it.
 
     Raises `typer.Exit` after an interruption. Other errors pass, with a note if the job had begun
     or the disk failed; a rejected job gets no note, since a resume would be rejected as well.
     """
-    place = Path(shown_path(folder.path))
+    place = Path(format_path(folder.path))
     try:
         yield
     except KeyboardInterrupt as stopped:
         display.finish()
-        told = f"{why_stopped(stopped)}Stopped before there was anything to save."
+        told = f"{stop_reason(stopped)}Stopped before there was anything to save."
         if folder.config.is_file():
-            told = f"Stopped. {why_stopped(stopped)}What was done is saved. {resume_hint(place)}"
-        tell(told)
+            told = f"Stopped. {stop_reason(stopped)}What was done is saved. {resume_hint(place)}"
+        warn(told)
         raise typer.Exit(exit_code(stopped)) from None
     except RunBusyError:
         raise

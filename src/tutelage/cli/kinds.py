@@ -25,7 +25,7 @@ _KNOWN: Mapping[str, tuple[str, str]] = {
     "execution": ("tutelage.orchestration.execution.runs", "tutelage.cli.orchestrate"),
 }
 """Module of each kind, and of its view."""
-_PLAIN = "tutelage.cli.plain_view"
+_DEFAULT_VIEW = "tutelage.cli.plain_view"
 
 
 def kind_of(folder: RunFolder) -> type[RunKind]:
@@ -39,9 +39,9 @@ def kind_of(folder: RunFolder) -> type[RunKind]:
     return registered(folder)
 
 
-def view_of(folder: RunFolder) -> Any:
+def find_view(folder: RunFolder) -> Any:
     """Return the module that shows a run. Raises `RunError` for a folder without a kind."""
     from tutelage.runs.kinds import name_of
 
     place = _KNOWN.get(name_of(folder))
-    return importlib.import_module(_PLAIN if place is None else place[1])
+    return importlib.import_module(_DEFAULT_VIEW if place is None else place[1])

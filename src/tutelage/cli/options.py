@@ -20,7 +20,7 @@ import typer
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from tutelage.cli.failures import reported
+from tutelage.cli.failures import report_errors
 from tutelage.config.fields import Names, Paths, RunSettings, Section
 from tutelage.config.issues import raise_issues
 from tutelage.config.keys import misfit_of
@@ -83,7 +83,7 @@ def as_command(verb: Callable[..., None], *arguments: str) -> Callable[..., None
             fields = model.model_fields.items()
             ordered = sorted(fields, key=lambda item: item[0] in RunSettings.model_fields)
             shown += [
-                _option(field, of, placed=field in arguments)
+                _make_option(field, of, placed=field in arguments)
                 for field, of in ordered
                 if get_origin(of.annotation) is not dict
             ]
@@ -91,18 +91,18 @@ def as_command(verb: Callable[..., None], *arguments: str) -> Callable[..., None
             shown.append(parameter.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY))
 
     def run(**given: Any) -> None:
-        made = {name: _made(model, given) for name, model in models.items()}
+        made = {name: _build_model(model, given) for name, model in models.items()}
         verb(**{name: given[name] for name in hints if name in given} | made)
 
     run.__name__, run.__doc__, run.__module__ = verb.__name__, verb.__doc__, verb.__module__
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
     vars(run)["__signature__"] = inspect.Signature(shown)
-    return reported(run)
+    return report_errors(run)
 
 
-def _option(name: str, field: FieldInfo, *, placed: bool) -> inspect.Parameter:
+def _make_option(name: str, field: FieldInfo, *, placed: bool) -> inspect.Parameter:
     """Return one field as an option of the command line, or with `placed` as an argument."""
-    of = _type(field.annotation)
+    of = _strip_type(field.annotation)
     unsaid = field.is_required() or field.default in (None, ()) or of is bool
     default = "" if unsaid else f" Default: {str(field.default).removesuffix('.0')}."
     many, flag = get_args(Paths)[1] in field.metadata, of is bool
@@ -122,7 +122,7 @@ def _option(name: str, field: FieldInfo, *, placed: bool) -> inspect.Parameter:
     if not placed:
         written = f"--{name.replace('_', '-')}"
         option = typer.Option(written, metavar=None if flag else metavar, help=text + default)
-    hint: Any = list[str] if many or _is_listed(field) else bool if flag else str | None
+    hint: Any = list[str] if many or _takes_names(field) else bool if flag else str | None
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,
@@ -131,28 +131,28 @@ def _option(name: str, field: FieldInfo, *, placed: bool) -> inspect.Parameter:
     )
 
 
-def _is_listed(field: FieldInfo) -> bool:
+def _takes_names(field: FieldInfo) -> bool:
     """Return True if a field takes comma-separated names, so that a repeated option adds to
     them."""
     names, inside = get_args(Names)[1], [get_args(of)[1:] for of in get_args(field.annotation)]
     return names in field.metadata or any(names in of for of in inside)
 
 
-def _type(hint: Any) -> Any:
+def _strip_type(hint: Any) -> Any:
     """Return the type of a field without annotations and None."""
     if get_origin(hint) is Annotated:
-        return _type(get_args(hint)[0])
+        return _strip_type(get_args(hint)[0])
     if get_origin(hint) in (Union, UnionType):
-        return _type(next(part for part in get_args(hint) if part is not type(None)))
+        return _strip_type(next(part for part in get_args(hint) if part is not type(None)))
     return hint
 
 
-def _made(model: type[Section], given: dict[str, Any]) -> Section:
+def _build_model(model: type[Section], given: dict[str, Any]) -> Section:
     """Build a model from the typed values. Raises `ConfigError` that names each invalid option."""
     fields = {name: given[name] for name in model.model_fields if name in given}
     fields = {name: value for name, value in fields.items() if value not in (None, [], False)}
     for name, value in fields.items():
-        if isinstance(value, list) and _is_listed(model.model_fields[name]):
+        if isinstance(value, list) and _takes_names(model.model_fields[name]):
             fields[name] = value[0] if len(value) == 1 else ",".join(value)
     try:
         return model.model_validate(fields)

@@ -86,22 +86,22 @@ def train_planner(
     if flags.dry_run:
         _show_dry_run(request, origins, flags.all)
         return
-    from tutelage.cli.job import displayed
+    from tutelage.cli.job import run_displayed
     from tutelage.orchestration.job import PlannerTraining
     from tutelage.runs import lifecycle
     from tutelage.runs.folder import folder_at, place_of
 
     folder, job = folder_at(place_of(request.output, RECIPE)), PlannerTraining(request)
-    result = displayed(folder, lambda progress: lifecycle.start(job, folder, progress))
+    result = run_displayed(folder, lambda progress: lifecycle.start(job, folder, progress))
     _show_planner_outcome(folder, result)
 
 
 def _show_dry_run(request: PlannerConfig, origins: Mapping[str, str], all_keys: bool) -> None:
     """Print the settings and data of a run. `origins` maps each changed key to its source."""
-    from tutelage.cli.console import facts, output, prose, say, show_keys, visible, waiting
+    from tutelage.cli.console import escape, facts, output, prose, say, show_keys, show_status
     from tutelage.orchestration.plan.dag import to_text
 
-    with waiting("reading workflows ..."):
+    with show_status("reading workflows ..."):
         from tutelage.orchestration.setup import preview
 
         settings, data, wanted = preview(request)
@@ -113,13 +113,13 @@ def _show_dry_run(request: PlannerConfig, origins: Mapping[str, str], all_keys: 
     if wanted is not None:
         say(console, ("\nOne workflow", "bold"))
         prose(console, wanted.instruction)
-        say(console, visible(to_text(wanted.plan)))
+        say(console, escape(to_text(wanted.plan)))
     say(console, "\nDry run: nothing was trained or written.")
 
 
 def _show_planner_outcome(folder: RunFolder, result: Mapping[str, Any]) -> None:
     """Print the result tables, the paths of the files, and the next commands."""
-    from tutelage.cli.console import facts, next_steps, output, say, show_table, shown_path
+    from tutelage.cli.console import facts, format_path, next_steps, output, say, show_table
     from tutelage.orchestration.evaluation.tables import planning_tables, routing_tables
     from tutelage.runs.estimate import duration
     from tutelage.runs.kinds import stored_settings
@@ -129,29 +129,29 @@ def _show_planner_outcome(folder: RunFolder, result: Mapping[str, Any]) -> None:
     for table in planning_tables(test) if test else []:
         show_table(console, table)
     planner = folder.checkpoints / "phase1_best.pth"
-    pairs = [("run", shown_path(folder.path))]
+    pairs = [("run", format_path(folder.path))]
     if planner.is_file():
-        pairs.append(("planner", shown_path(planner)))
+        pairs.append(("planner", format_path(planner)))
     if "phase2" in result:
         for table in routing_tables(result["phase2"].get("evaluation")):
             show_table(console, table)
-        pairs.append(("router", shown_path(folder.path / result["phase2"]["checkpoint"])))
-    pairs.append(("report", shown_path(folder.report)))
+        pairs.append(("router", format_path(folder.path / result["phase2"]["checkpoint"])))
+    pairs.append(("report", format_path(folder.report)))
     if "wall_seconds" in result:
         pairs.append(("time", duration(result["wall_seconds"])))
     say(console)
     facts(console, pairs)
     say(console)
-    asked, path = stored_settings(folder, PlannerConfig), shown_path(folder.path)
+    asked, path = stored_settings(folder, PlannerConfig), format_path(folder.path)
     # The example instruction fits the built-in tools only.
     own = (asked.train, asked.catalog, asked.checkpoint, asked.tasks)
     example, steps = EXAMPLE if all(file is None for file in own) else '"..."', list[str]()
     if planner.is_file():
         steps.append(f"tutelage orchestrate plan {example} --checkpoint {path} --explain")
     if "phase2" in result:
-        router = f"--router {shown_path(folder.path / result['phase2']['checkpoint'])}"
+        router = f"--router {format_path(folder.path / result['phase2']['checkpoint'])}"
         # Real servers are in the user's own file, simulated workers in the file of the run.
-        workers = f"--workers {shown_path(folder.path / 'phase2' / 'workers.json')}"
+        workers = f"--workers {format_path(folder.path / 'phase2' / 'workers.json')}"
         if asked.workers is not None and asked.pool == "openai":
             workers = f"--pool openai --workers {asked.workers}"
         steps.append(f"tutelage orchestrate run {example} {router} {workers}")

@@ -17,7 +17,9 @@ import typer
 from rich.text import Text
 
 from tutelage.cli.console import (
+    escape,
     facts,
+    format_path,
     messages,
     next_steps,
     number,
@@ -25,8 +27,6 @@ from tutelage.cli.console import (
     plain_table,
     prose,
     say,
-    shown_path,
-    visible,
 )
 from tutelage.errors import ConfigError, counted
 from tutelage.prompts.config import PROMPT_ALGORITHMS, PROMPT_RECIPE, resolve_prompt
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from tutelage.prompts.setup import SearchSetup
     from tutelage.runs.folder import RunFolder
 
-_SOME = 0.05
+_MIN_REWARD = 0.05
 """Minimum reward for a change in percent."""
 _STYLES = {"good": "green", "open": "yellow", "bad": "red"}
 OF_ALGORITHMS = ("rl", "sft")
@@ -55,7 +55,7 @@ PROMPT_OPTIONS = (*OF_WEIGHTS, "runners", "rollouts", "budget_usd")
 """Options of `tutelage train` for prompt searches."""
 
 
-def searches(recipe: str, algorithm: str | None) -> bool:
+def is_prompt_search(recipe: str, algorithm: str | None) -> bool:
     """Return True if a command starts a prompt search. Raises `ConfigError` for an unknown
     algorithm."""
     from tutelage.weights.config.presets import METHODS
@@ -77,7 +77,7 @@ def searches(recipe: str, algorithm: str | None) -> bool:
     return recipe == PROMPT_RECIPE or algorithm in PROMPT_ALGORITHMS
 
 
-def weights_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
+def convert_prompt_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
     """Return the flags for the training of weights, with those of prompt searches converted to
     keys.
 
@@ -125,7 +125,7 @@ def train_prompts(
         (rollout,) = asyncio.run(preflight(setup, 1))
         show_dry_run(output(), rollout)
         return
-    _run(folder_at(place_of(config.output, recipe)), setup)
+    _run_search(folder_at(place_of(config.output, recipe)), setup)
 
 
 def resume(folder: RunFolder, allow_changes: bool) -> None:
@@ -137,11 +137,11 @@ def resume(folder: RunFolder, allow_changes: bool) -> None:
     if folder.read_result() is not None:
         with LiveDisplay() as display:
             result = lifecycle.resume(PromptSearch, folder, display)
-        _shown(folder, result)
+        _show_result(folder, result)
         return
     setup = read_setup(folder, allow_changes)
     _show_plan(setup)
-    _run(folder, setup)
+    _run_search(folder, setup)
 
 
 def show(console: Console, folder: RunFolder) -> None:
@@ -206,20 +206,20 @@ def _show_plan(setup: SearchSetup) -> None:
         prose(console, f"Note: {remark}", "yellow")
 
 
-def _run(folder: RunFolder, setup: SearchSetup) -> None:
-    from tutelage.cli.job import watched
+def _run_search(folder: RunFolder, setup: SearchSetup) -> None:
+    from tutelage.cli.job import report_stop
     from tutelage.cli.prompt_view import PromptDisplay
     from tutelage.prompts.run import PromptSearch
     from tutelage.runs import lifecycle
 
     tests = 2 * len(setup.splits.test) * setup.settings.samples
     display = PromptDisplay(messages(), rollouts=setup.plan.search.rollouts, test=tests)
-    with watched(folder, display):
+    with report_stop(folder, display):
         result = lifecycle.start(PromptSearch(setup, display), folder, display)
-    _shown(folder, result)
+    _show_result(folder, result)
 
 
-def _shown(folder: RunFolder, result: Mapping[str, Any]) -> None:
+def _show_result(folder: RunFolder, result: Mapping[str, Any]) -> None:
     console = output()
     say(console)
     _show_prompt_outcome(console, folder, result)
@@ -237,7 +237,7 @@ def _show_prompt_outcome(console: Console, folder: RunFolder, result: Mapping[st
     many = len(result["components"]) > 1
     for name, text in sorted(result["components"].items()):
         say(console, ("Best prompt", "bold"), f" {name}" * many)
-        for line in visible(text).split("\n"):
+        for line in escape(text).split("\n"):
             prose(console, f"  {line}", hang=2)
     say(console)
     same = result["components"] == result["seed_components"]
@@ -246,7 +246,7 @@ def _show_prompt_outcome(console: Console, folder: RunFolder, result: Mapping[st
         say(console, ("\nConfirmation on fresh tasks", "bold"))
         show_holdout_test(console, look, same=same)
     say(console)
-    facts(console, _totals(folder, result))
+    facts(console, _list_totals(folder, result))
 
 
 def show_holdout_test(console: Console, test: Mapping[str, Any], *, same: bool = False) -> None:
@@ -278,7 +278,7 @@ def show_holdout_test(console: Console, test: Mapping[str, Any], *, same: bool =
     console.print(verdict_line, soft_wrap=not console.is_terminal)
     before, after = test["seed_reward"], test["best_reward"]
     # A share of next to nothing would be a large number without a meaning.
-    share = f" ({100 * (after - before) / before:+.0f} %)" if before >= _SOME else ""
+    share = f" ({100 * (after - before) / before:+.0f} %)" if before >= _MIN_REWARD else ""
     word = "Improvement: " if test["verdict"] == "improved" else "Change: "
     say(console, (word, "bold"), f"{before:.2f} -> {after:.2f}{share}")
     looks = int(test["looks"])
@@ -288,7 +288,7 @@ def show_holdout_test(console: Console, test: Mapping[str, Any], *, same: bool =
 
 def _show_prompt_next(console: Console, folder: RunFolder) -> None:
     """Print commands that may follow a search."""
-    path = shown_path(folder.path)
+    path = format_path(folder.path)
     next_steps(
         console,
         f"tutelage prompts tree {path}",
@@ -298,18 +298,18 @@ def _show_prompt_next(console: Console, folder: RunFolder) -> None:
     )
 
 
-def _totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    from tutelage.cli.outcome import health_rows
+def _list_totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    from tutelage.cli.outcome import list_findings
     from tutelage.prompts.figures import spend_text
 
     yield "algorithm", str(result["reason"])
     yield "ended", str(result["ended"])
-    yield from health_rows(result)
+    yield from list_findings(result)
     spent, test = (spend_text(result[name], number) for name in ("spent", "test_spent"))
     yield "spent", f"{spent}; on the test {test}"
     if unknown := result.get("calls_without_usage"):
         yield "without usage", f"{counted(unknown, 'call')}, charged at the bytes of their text"
     words = [f"{duration(result['wall_seconds'])} wall time", f"seed {result['seed']}"]
     yield "took", ", ".join(words)
-    yield "run", shown_path(folder.path)
-    yield "best prompt", shown_path(folder.path / "best_prompt.txt")
+    yield "run", format_path(folder.path)
+    yield "best prompt", format_path(folder.path / "best_prompt.txt")

@@ -20,7 +20,7 @@ _SHOWN = 20
 """Maximum number of rewards and of candidates that are printed for a round."""
 EXPERIMENT = "experiment"
 """Decision of lineage entries that are not candidates."""
-_WHOLE = 1000
+_PIPE_WIDTH = 1000
 """Maximum line width of a round in a file or a pipe, in characters."""
 _COUNTS = {"win": "wins", "loss": "losses", "tie": "ties"}
 
@@ -52,9 +52,9 @@ class PromptDisplay(LiveDisplay, Observer):
 
     def round(self, found: Round) -> None:
         """Print the prompt, the candidates and the cost of a round."""
-        with self._quietly():
+        with self._ignore_closed_stream():
             # In a file or a pipe a line stays whole.
-            width = self._console.width if self._console.is_terminal else _WHOLE
+            width = self._console.width if self._console.is_terminal else _PIPE_WIDTH
             for line in round_lines(found, width):
                 prose(self._console, line, hang=4)
 
@@ -88,7 +88,7 @@ def round_lines(found: Round, width: int) -> Iterator[str]:
     trials = [s for s in found.standings if s.decision == EXPERIMENT]
     tried = [s for s in found.standings if s.decision != EXPERIMENT]
     for standing in tried[:_SHOWN]:
-        yield f"  {_standing(standing, max(60, width) - 2)}"
+        yield f"  {_format_candidate(standing, max(60, width) - 2)}"
     if len(tried) > _SHOWN:
         yield f"  and {counted(len(tried) - _SHOWN, 'more candidate')}"
     if trials:
@@ -96,7 +96,7 @@ def round_lines(found: Round, width: int) -> Iterator[str]:
     yield f"  Spent: {spend_text(found.spent.to_dict(), number)}"
 
 
-def _standing(standing: CandidateSummary, width: int) -> str:
+def _format_candidate(standing: CandidateSummary, width: int) -> str:
     head = f"{standing.id[:11]}  {standing.operation:<13}"
     if standing.tasks:
         score = "" if standing.reward is None else f"{standing.reward:.2f}"

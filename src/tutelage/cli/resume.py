@@ -27,14 +27,14 @@ def resume(
     trust: Trust = False,
 ) -> None:
     """Resume a run that was stopped or killed."""
-    from tutelage.cli.kinds import view_of
+    from tutelage.cli.kinds import find_view
     from tutelage.runs.folder import RunFolder, find
     from tutelage.runs.launched import launched_ranks
     from tutelage.runs.trust import check_trusted, code_of
 
     def found() -> RunFolder:
         folder = find(run)
-        view_of(folder)
+        find_view(folder)
         check_trusted(folder, code_of(folder), trust=trust)
         return folder
 
@@ -44,4 +44,4 @@ def resume(
         from tutelage.weights.process_group import in_step, launched
 
         folder = in_step(launched(), found)
-    view_of(folder).resume(folder, options.allow_changes)
+    find_view(folder).resume(folder, options.allow_changes)

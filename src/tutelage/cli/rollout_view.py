@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from tutelage.cli.console import facts, number, one_line, prose, say, shown_path, visible
+from tutelage.cli.console import escape, facts, format_path, number, one_line, prose, say
 from tutelage.errors import RunError, StoreError, counted
 from tutelage.resources import POLICY
 from tutelage.runs.folder import RunFolder, every, find
@@ -30,7 +30,7 @@ from tutelage.tracing.tree import SpanNode
 from tutelage.types import Attempt, Call, Message, Mode, Reward, Rollout, RolloutStatus, ToolResult
 
 _INDENT = 2
-_EACH = 3
+_PER_MODE = 3
 """Maximum number of rollouts shown per mode."""
 _TOKENS_SHOWN = 400
 
@@ -47,11 +47,11 @@ def show_head(console: Console, rollout: Rollout) -> None:
         ("mode", f"{rollout.mode.value} {rollout.label}".strip()),
         ("place", f"step {rollout.step}, group {rollout.group}, number {rollout.index}"),
         ("status", status + cause),
-        ("reward", reward_words(rollout.reward)),
+        ("reward", format_reward(rollout.reward)),
     ]
     if (answer := rollout.task.fields.get("answer")) is not None:
         pairs.append(("wanted", str(answer)))
-    say(console, ("Rollout ", "bold"), (visible(rollout.id), "bold"))
+    say(console, ("Rollout ", "bold"), (escape(rollout.id), "bold"))
     facts(console, pairs, indent=_INDENT)
 
 
@@ -71,7 +71,7 @@ def show_rollout(
 def show_training(console: Console, rows: Sequence[TrainingRow], *, tokens: bool = False) -> None:
     """Print advantages and statistics of the training rows of a rollout."""
     for row in rows:
-        policy = "" if row.policy == POLICY else f", policy {visible(row.policy)}"
+        policy = "" if row.policy == POLICY else f", policy {escape(row.policy)}"
         credit = "" if row.advantages is None else " on average"
         message = f"{number(row.advantage)}{credit} ({row.tokens} trained tokens{policy})"
         facts(console, [("advantage", message)])
@@ -82,10 +82,10 @@ def show_training(console: Console, rows: Sequence[TrainingRow], *, tokens: bool
             text += f"; entropy mean {entropy:.4f}"
             if (weights := row.numbers("importance_weights")) is not None:
                 text += f"; importance weight {min(weights):.3f} to {max(weights):.3f}"
-            _block(console, text, "dim")
+            _print(console, text, "dim")
 
 
-def reward_words(reward: Reward | None) -> str:
+def format_reward(reward: Reward | None) -> str:
     """Format a reward with its parts as `1 (exact 1, format 0.1)`."""
     if reward is None:
         return "none"
@@ -110,8 +110,8 @@ def _show_attempt(console: Console, attempt: Attempt, tokens: bool, graded: bool
         for message in new:
             if message.role != "tool":
                 observed = attempt.info is not None and turn > 1
-                say(console, (f"\n{'observation' if observed else visible(message.role)}", "bold"))
-                _block(console, message.content or "")
+                say(console, (f"\n{'observation' if observed else escape(message.role)}", "bold"))
+                _print(console, message.content or "")
                 _show_calls(console, message)
                 continue
             called = message.tool_call_id or ""
@@ -126,7 +126,7 @@ def _show_attempt(console: Console, attempt: Attempt, tokens: bool, graded: bool
     say(console)
     text, name = attempt.final_text, "last reply" if attempt.answer is None else "answer"
     ends = [("answer", "none") if text is None else (name, text)]
-    ends += [("reward", reward_words(attempt.reward))] * graded
+    ends += [("reward", format_reward(attempt.reward))] * graded
     ends += [("info", json.dumps(attempt.info, ensure_ascii=False))] * bool(attempt.info)
     ends += [("end", f"{attempt.stop or attempt.status.value}, after {attempt.seconds:.2f} s")]
     facts(console, ends)
@@ -135,18 +135,18 @@ def _show_attempt(console: Console, attempt: Attempt, tokens: bool, graded: bool
 
 def _show_call(console: Console, turn: int, call: Call, tokens: bool) -> None:
     sampled = call.sampled
-    agent = "" if call.agent == "main" else f", {visible(call.agent)}"
+    agent = "" if call.agent == "main" else f", {escape(call.agent)}"
     count = f"{counted(len(sampled.token_ids), 'token')}, " if sampled.token_ids else ""
     earned = "" if call.reward is None else f", reward {number(call.reward)}"
     message = f"  {count}{sampled.stop_reason.value}{agent}{earned}"
     say(console, (f"\nturn {turn}", "bold cyan"), (message, "dim"))
     if call.reply.content:
-        _block(console, call.reply.content)
+        _print(console, call.reply.content)
     _show_calls(console, call.reply)
     for reason in call.parse_errors:
-        _block(console, f"unreadable: {reason}", "red")
+        _print(console, f"unreadable: {reason}", "red")
     if not (call.reply.content or call.reply.tool_calls or call.parse_errors):
-        _block(console, "(nothing)", "dim")
+        _print(console, "(nothing)", "dim")
     if not tokens:
         return
     logprobs, total = sampled.logprobs, sum(sampled.logprobs)
@@ -155,17 +155,17 @@ def _show_call(console: Console, turn: int, call: Call, tokens: bool) -> None:
     if logprobs:
         mean = total / len(logprobs)
         message += f"; logprob mean {mean:.4f}, lowest {min(logprobs):.4f}, sum {total:.4f}"
-    _block(console, message, "dim")
+    _print(console, message, "dim")
     pairs = list(zip(sampled.token_ids, logprobs, strict=False))
     pairs, more = pairs[:_TOKENS_SHOWN], len(pairs) - _TOKENS_SHOWN
-    _block(console, " ".join(f"{token}:{logprob:.3f}" for token, logprob in pairs), "dim")
+    _print(console, " ".join(f"{token}:{logprob:.3f}" for token, logprob in pairs), "dim")
     if more > 0:
-        _block(console, f"and {more} more; all are in: tutelage export RUN --format jsonl", "dim")
+        _print(console, f"and {more} more; all are in: tutelage export RUN --format jsonl", "dim")
 
 
 def _show_calls(console: Console, message: Message) -> None:
     for made in message.tool_calls:
-        _block(console, f"calls {made.name} {made.arguments}", "cyan")
+        _print(console, f"calls {made.name} {made.arguments}", "cyan")
 
 
 def _show_result(console: Console, text: str, result: ToolResult | None, called: str = "") -> None:
@@ -173,21 +173,21 @@ def _show_result(console: Console, text: str, result: ToolResult | None, called:
     name += " " if name else ""
     error = None if result is None else result.error
     message = f"-> {name}{'failed, ' + error + ': ' if error else 'gives '}{text}"
-    _block(console, message, "red" if error else "green")
+    _print(console, message, "red" if error else "green")
 
 
 def _show_failure(console: Console, attempt: Attempt) -> None:
     failure = attempt.failure
     if failure is None:
         return
-    say(console, (f"failed, {cause_words(failure.cause)}: ", "bold red"), visible(failure.message))
+    say(console, (f"failed, {cause_words(failure.cause)}: ", "bold red"), escape(failure.message))
     if failure.traceback:
-        _block(console, user_traceback(failure.traceback).rstrip(), "dim")
+        _print(console, user_traceback(failure.traceback).rstrip(), "dim")
 
 
-def _block(console: Console, text: str, style: str = "") -> None:
+def _print(console: Console, text: str, style: str = "") -> None:
     """Print indented text; only a terminal wraps it."""
-    shown = visible(text)
+    shown = escape(text)
     if console.is_terminal:
         console.print(Padding(Text(shown, style=style), (0, 0, 0, _INDENT)))
         return
@@ -215,7 +215,7 @@ def show_one(console: Console, prefix: str, run: str | None, tokens: bool, conte
     tree = rollout_trees(rollout, recorded, content=content)[-1]  # of the last attempt
     say(console, ("\nTrace ", "bold"), (tree.span.trace_id, "dim"))
     _show_span(console, tree, "", "", tree.span.start_ns, content)
-    command = f"tutelage show {rollout.id} --run {shlex.quote(shown_path(holder.path))}"
+    command = f"tutelage show {rollout.id} --run {shlex.quote(format_path(holder.path))}"
     say(console, ("\nThis rollout:", "bold"), f" {command}")
 
 
@@ -240,11 +240,11 @@ def show_stored(console: Console, folder: RunFolder) -> None:
         stored = counted(store.count(run_id), "rollout")
         say(console)
         facts(console, [("stored", stored), ("failed", ", ".join(causes))])
-        rollouts = [r for mode in Mode for r in store.rollouts(run_id, mode=mode, limit=_EACH)]
+        rollouts = [r for mode in Mode for r in store.rollouts(run_id, mode=mode, limit=_PER_MODE)]
         rollouts += store.rollouts(run_id, status=RolloutStatus.FAILED, limit=1)
     if not rollouts:
         return
-    path = shown_path(folder.path)
+    path = format_path(folder.path)
     say(console, ("\nA few rollouts", "bold"))
     rollout_lines(console, rollouts)
     say(console, ("\nOne turn by turn:", "bold"), f" tutelage show {rollouts[-1].id} --run {path}")
@@ -257,7 +257,7 @@ def rollout_lines(console: Console, rollouts: Iterable[Rollout]) -> None:
         last, reward = rollout.last, rollout.reward
         end = cause_words(last.failure.cause) if last.failure is not None else last.stop or ""
         grade = "" if reward is None else f"reward {number(reward.value)}"
-        message = f"  {grade:<9} {visible(end):<13} step {rollout.step} "
+        message = f"  {grade:<9} {escape(end):<13} step {rollout.step} "
         name = rollout.label or rollout.mode.value
         message += one_line(name, max(10, console.width - 14 - len(message)))
         # Enough of an id to find it again: ids hold 24 hexadecimal digits after their prefix.
@@ -293,7 +293,7 @@ def _find_rollout(prefix: str, folders: Sequence[RunFolder]) -> tuple[Rollout, R
 
 # ---------------------------------------------------------------- the trace
 
-_NAMED = frozenset({names.OPERATION, names.PROVIDER, names.AGENT, names.TOOL, names.REQUEST_MODEL,
+_KNOWN = frozenset({names.OPERATION, names.PROVIDER, names.AGENT, names.TOOL, names.REQUEST_MODEL,
                     names.RESPONSE_MODEL, names.INPUT_TOKENS, names.OUTPUT_TOKENS, names.ROLLOUT_ID,
                     names.ATTEMPT_ID, names.ERROR_TYPE})  # fmt: skip
 """Attributes that the line of a span already shows."""
@@ -316,30 +316,30 @@ def _show_span(
     failed = span.status == "error"
     if failed:
         told.append(f"failed: {one_line(attributes.get(names.ERROR_TYPE, 'error'), 40)}")
-    title = (visible(span.name), "red" if failed else "")
-    message = f"  {visible(', '.join(told))}" if told else ""
+    title = (escape(span.name), "red" if failed else "")
+    message = f"  {escape(', '.join(told))}" if told else ""
     say(console, " " * _INDENT + lead, title, (message, "dim"))
     inner = " " * _INDENT + below + ("│ " if node.children else "  ")
     for event in span.events:
-        if (message := _event(event.name, event.attributes)) is not None:
+        if (message := _format_event(event.name, event.attributes)) is not None:
             say(console, inner, (message, "cyan"))
     room = max(40, console.width - len(inner) - 4)
     for name, value in attributes.items() if content else ():
-        if name not in _NAMED:
+        if name not in _KNOWN:
             say(console, inner, (one_line(f"{name} = {value}", room), "dim"))
     for child in node.children:
         branch, deeper = ("└ ", "  ") if child is node.children[-1] else ("├ ", "│ ")
         _show_span(console, child, below + branch, below + deeper, origin, content)
 
 
-def _event(name: str, attributes: Any) -> str | None:
+def _format_event(name: str, attributes: Any) -> str | None:
     """Format a score as `reward = 1`, an exception with its type, and another event by its name."""
     if name == names.EVALUATION:
         value = attributes.get(names.SCORE)
         message = number(float(value)) if isinstance(value, (int, float)) else str(value)
         label = attributes.get(names.SCORE_LABEL)
         words = f"{attributes.get(names.EVALUATION_NAME, 'score')} = {message}"
-        return visible(words + (f" ({label})" if label else ""))
+        return escape(words + (f" ({label})" if label else ""))
     if name == names.EXCEPTION:
         kind = attributes.get(names.EXCEPTION_TYPE, "exception")
         return one_line(f"{kind}: {attributes.get(names.EXCEPTION_MESSAGE, '')}", 100)

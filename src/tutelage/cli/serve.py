@@ -80,14 +80,14 @@ def serve(
     from tutelage.tracing.ingest import ingest_traces
     from tutelage.types import UNBOUNDED, Sampling
 
-    secret = _secret(options)
+    secret = _read_secret(options)
     gateway = Gateway(
         host=options.host,
         port=options.port,
         secret=secret,
         allow_origins=options.allow_origin,
     )
-    client = _client(target, options, gateway)
+    client = _make_client(target, options, gateway)
     log = None if options.record is None else CallLog(options.record)
     # Another server's model is announced by the name that it has there.
     name = str(target) if options.upstream else Path(str(options.scripted or target)).name
@@ -101,7 +101,7 @@ def serve(
     )
     with ExitStack() as stack:
         if log is not None:
-            stack.callback(_close, log, gateway.recorder)
+            stack.callback(_close_log, log, gateway.recorder)
         stack.enter_context(gateway)
         attempt_session = gateway.open(
             "serve",
@@ -131,9 +131,9 @@ def serve(
             attempt_session.stop()
 
 
-def _client(target: str | None, options: _ServeOptions, gateway: Gateway) -> ChatClient:
+def _make_client(target: str | None, options: _ServeOptions, gateway: Gateway) -> ChatClient:
     """Return the client that answers requests. Raises `ConfigError` for contradictory options."""
-    from tutelage.cli.console import fetch, waiting
+    from tutelage.cli.console import fetch, show_status
     from tutelage.errors import ConfigError
     from tutelage.seeds import SeedTree
 
@@ -168,14 +168,14 @@ def _client(target: str | None, options: _ServeOptions, gateway: Gateway) -> Cha
         return Upstream(url, key, str(target), seeds=drawn, defaults=defaults)
     gateway.check_address()
     fetch(target)
-    with waiting("loading the model ..."):
+    with show_status("loading the model ..."):
         from tutelage.evaluate.targets import served
 
         slots, length = options.slots or _SLOTS, options.max_length
         return served(str(target), slots=slots, max_length=length, seed=options.seed or 0)
 
 
-def _secret(options: _ServeOptions) -> str | None:
+def _read_secret(options: _ServeOptions) -> str | None:
     """Return the API key that the user chose. Raises `ConfigError` for a key that clients cannot
     send."""
     from tutelage.config.api_keys import checked_api_key
@@ -190,13 +190,13 @@ def _secret(options: _ServeOptions) -> str | None:
     return secret
 
 
-def _close(log: CallLog, recorder: Recorder) -> None:
+def _close_log(log: CallLog, recorder: Recorder) -> None:
     """Close the record and print the number of calls that are missing in it."""
-    from tutelage.cli.failures import tell
+    from tutelage.cli.failures import warn
 
     log.close()
     if lost := recorder.dropped + recorder.failed:
-        tell(
+        warn(
             f"Calls that are not in {str(log.path)!r}: {lost} ({recorder.dropped} came "
             f"faster than they were written, {recorder.failed} could not be written)."
         )

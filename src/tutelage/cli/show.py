@@ -40,8 +40,8 @@ def show(
     options: _ShowOptions,
 ) -> None:
     """Show what a run did, or one rollout turn by turn."""
-    from tutelage.cli.console import output, say, shown_path
-    from tutelage.cli.kinds import view_of
+    from tutelage.cli.console import format_path, output, say
+    from tutelage.cli.kinds import find_view
     from tutelage.cli.rollout_view import rollout_lines, show_one
     from tutelage.errors import counted
     from tutelage.runs.folder import find
@@ -68,7 +68,7 @@ def show(
         matches = f"{counted(count, 'rollout')} {'matches' if count == 1 else 'match'}"
         say(console, (matches, "dim"))
         if chosen:
-            command = f"tutelage show {chosen[-1].id} --run {shown_path(folder.path)}"
+            command = f"tutelage show {chosen[-1].id} --run {format_path(folder.path)}"
             say(console, ("One turn by turn:", "bold"), f" {command}")
     else:
-        view_of(folder).show(console, folder)
+        find_view(folder).show(console, folder)

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tutelage.cli.prompt_train import (
-    searches,
+    convert_prompt_flags,
+    is_prompt_search,
     train_prompts,
-    weights_flags,
 )
 from tutelage.config.fields import Paths, Section
 from tutelage.errors import ConfigError
@@ -158,11 +158,11 @@ def train(
     train planner          Planner: plans and workers; see its own --help.
     """
     values = {name: value for name, value in flags if value not in (None, (), False)}
-    recipe, overrides = in_environment(recipe, overrides or (), values)
+    recipe, overrides = resolve_recipe(recipe, overrides or (), values)
     own, config, dry_run = is_file_reference(recipe), options.config, options.dry_run
     _check_recipe(recipe)
     overrides += ["model.path=null"] * options.from_scratch
-    search = searches(recipe, values.get("algorithm"))
+    search = is_prompt_search(recipe, values.get("algorithm"))
     if options.all and (search or not dry_run):
         raise ConfigError("--all needs --dry-run and training of weights; remove it")
     if options.from_scratch and search:
@@ -173,11 +173,11 @@ def train(
         return
     if own:
         runners = {"runners": values.pop("runners")} if "runners" in values else {}
-        _train_agent(recipe, overrides, weights_flags(values) | runners, options)
+        _train_agent(recipe, overrides, convert_prompt_flags(values) | runners, options)
         return
-    from tutelage.cli.console import fetch, waiting
+    from tutelage.cli.console import fetch, show_status
 
-    with waiting("loading torch ..."):
+    with show_status("loading torch ..."):
         from tutelage.policy.machine import machine_facts
         from tutelage.weights.config import resolve
         from tutelage.weights.process_group import in_step, launched
@@ -187,7 +187,7 @@ def train(
     resolved = in_step(
         group,
         lambda: resolve(
-            recipe, overrides, machine=machine, flags=weights_flags(values), file=config
+            recipe, overrides, machine=machine, flags=convert_prompt_flags(values), file=config
         ),
     )
     in_step(group, lambda: fetch(resolved.config.model.path))
@@ -196,13 +196,13 @@ def train(
         from tutelage.runs.folder import RunFolder
         from tutelage.weights import jobs
 
-        folder = RunFolder(group.agree(lambda: _place(resolved)))
+        folder = RunFolder(group.agree(lambda: _create_run_folder(resolved)))
         run_job(folder, partial(jobs.train, resolved, folder), group.rank)
     elif group.rank == 0:
-        _dry_run(resolved, options.all)
+        _run_dry(resolved, options.all)
 
 
-def in_environment(
+def resolve_recipe(
     recipe: str, overrides: Sequence[str], flags: Mapping[str, Any]
 ) -> tuple[str, list[str]]:
     """Return the recipe and the overrides; with an environment the recipe may be omitted. Raises
@@ -211,7 +211,7 @@ def in_environment(
         recipe, overrides = "", [recipe, *overrides]
     if not recipe and "environment" not in flags:
         raise ConfigError("Missing argument 'RECIPE': pass one, AGENT.py, or --environment NAME")
-    search = searches("rl", flags.get("algorithm"))
+    search = is_prompt_search("rl", flags.get("algorithm"))
     return recipe or ("math" if search else "rl"), [*overrides]
 
 
@@ -233,14 +233,14 @@ def _check_recipe(recipe: str) -> None:
         )
 
 
-def _place(resolved: Resolved) -> Path:
+def _create_run_folder(resolved: Resolved) -> Path:
     """Return the path of the run folder, which is created if it is new; print keys without
     effect."""
     from tutelage.runs.folder import folder_at, place_of
     from tutelage.weights.paths import continued
 
     # The job itself notes the warnings.
-    for line in _unused(resolved):
+    for line in _list_unused(resolved):
         typer.echo(line, err=True)
     config, name = resolved.config, resolved.config.trainer.experiment_name
     if config.output is None and (place := continued(resolved)) is not None:
@@ -253,8 +253,8 @@ def _place(resolved: Resolved) -> Path:
     return folder_at(place).path
 
 
-def _dry_run(resolved: Resolved, all_keys: bool) -> None:
-    from tutelage.cli.console import messages, output, prose, say, waiting
+def _run_dry(resolved: Resolved, all_keys: bool) -> None:
+    from tutelage.cli.console import messages, output, prose, say, show_status
     from tutelage.errors import TutelageError
     from tutelage.weights import jobs
     from tutelage.weights.sft import SFTPreview
@@ -263,7 +263,7 @@ def _dry_run(resolved: Resolved, all_keys: bool) -> None:
     notes: list[str] = []
     sft = resolved.config.recipe == "sft"
     try:
-        with waiting("reading demonstrations ..." if sft else "playing one task ..."):
+        with show_status("reading demonstrations ..." if sft else "playing one task ..."):
             rollout = jobs.dry_run(resolved, notes.append)
     except TutelageError:
         for note in notes:
@@ -297,12 +297,12 @@ def _train_agent(
 ) -> None:
     """Train the agent of a file; in a dry run show the configuration and play one task."""
     from tutelage.agents.loading import load_agent
-    from tutelage.cli.console import fetch, waiting
+    from tutelage.cli.console import fetch, show_status
     from tutelage.cli.job import run_job
     from tutelage.runs.folder import RunFolder, place_of
     from tutelage.runs.progress import Progress
 
-    with waiting("loading torch ..."):
+    with show_status("loading torch ..."):
         from tutelage.trainer.agent_file import keys_of, trainer_of, with_file
         from tutelage.weights.process_group import in_step, launched
 
@@ -315,7 +315,7 @@ def _train_agent(
         return
     if dry:
         trainer = trainer_of(keys, flags, None, Progress())
-        with waiting("playing one task ..."):
+        with show_status("playing one task ..."):
             (rollout,) = trainer.dev(reference, n=1).rollouts
         _show_dry_run(rollout, keys.resolved, (), options.all)
         return
@@ -329,7 +329,7 @@ def _train_agent(
 
 def _show_preview(console: Console, found: SFTPreview) -> None:
     """Print the first demonstration with its trained part marked, and the size of the data."""
-    from tutelage.cli.console import facts, number, say, visible
+    from tutelage.cli.console import escape, facts, number, say
     from tutelage.errors import counted
 
     # A pipe, a file and a terminal without colours say it in marks.
@@ -337,7 +337,7 @@ def _show_preview(console: Console, found: SFTPreview) -> None:
     how = "is green" if coloured else "stands between >>> and <<<"
     say(console, (f"The first demonstration; what is trained {how}", "bold"))
     for text, trained in found.pieces:
-        shown = visible(text) if coloured or not trained else f">>>{visible(text)}<<<"
+        shown = escape(text) if coloured or not trained else f">>>{escape(text)}<<<"
         say(console, (shown, "green" if trained else "dim"))
     say(console)
     rows = f"{counted(found.rows, 'row')}, {counted(found.tokens, 'token')}"
@@ -361,9 +361,9 @@ def _show_table(console: Console, resolved: Resolved, notes: Sequence[str], all_
     for line in notes:
         say(console)
         prose(console, line)
-    for line in (*(f"Warning: {text}" for text in resolved.warnings), *_unused(resolved)):
+    for line in (*(f"Warning: {text}" for text in resolved.warnings), *_list_unused(resolved)):
         prose(console, line, "yellow")
 
 
-def _unused(resolved: Resolved) -> list[str]:
+def _list_unused(resolved: Resolved) -> list[str]:
     return [f"Warning: {key} has no effect: {why}" for key, why in resolved.unused.items()]

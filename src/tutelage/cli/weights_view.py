@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tutelage.runs.folder import RunFolder
     from tutelage.runs.progress import Progress
 
-_METRICS: dict[str, tuple[str, ...]] = {
+_COLUMNS: dict[str, tuple[str, ...]] = {
     "reward": ("reward/mean",),
     "loss": ("loss/policy", "loss/sft"),
     "max |Δlogp|": ("max_dlogp",),
@@ -75,11 +75,11 @@ def _show_phases(console: Console, lines: list[dict[str, Any]]) -> None:
     lines = [line for line in lines if line.get("step")]  # a measurement is no step
     if not lines:
         return
-    names = ("steps", *_METRICS)
+    names = ("steps", *_COLUMNS)
     table = plain_table("phase", *names, right=names)
     for phase, group in itertools.groupby(lines, key=lambda line: str(line.get("phase", ""))):
         rows, cells = list(group), list[str]()
-        for keys in _METRICS.values():
+        for keys in _COLUMNS.values():
             items = (row[key] for row in rows for key in keys if key in row)
             values = [float(value) for value in items if isinstance(value, (int, float))]
             course = f"{number(values[0])} -> {number(values[-1])}" if values else ""
